@@ -29,8 +29,7 @@ from tokonomics.memory_budget import (
     stated_bytes,
 )
 from tokonomics.traffic.readers import open_trace
-from tokonomics.traffic.save import save_trace
-from tokonomics.traffic.trace import make_trace
+from tokonomics.traffic.trace import make_trace, save_trace
 
 LLAMA = ("llama-3.1-8b", "--gpu=H100")
 MADE_UP = ("--arrivals=poisson:10", "--requests=100000", "--input=100", "--output=10")
@@ -228,7 +227,7 @@ def test_more_keys_of_shared_prompts_than_can_be_compared_are_refused(
     numbers = pl.Series(range(300_000)).cast(pl.String)
     columns = "arrival=arrival,input=input,output=output,prefix=template"
     path = log(tmp_path, 300_000, template=numbers)
-    monkeypatch.setattr("tokonomics.traffic.shared_prompts.MERGED_ROWS", 100_000)
+    monkeypatch.setattr("tokonomics.traffic.readers.MERGED_ROWS", 100_000)
     monkeypatch.setenv(VARIABLE, "20M")
     with pytest.raises(NoRoom, match=r"to compare more than .* keys of shared prompts") as refused:
         open_trace(path, columns=columns)

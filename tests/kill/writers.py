@@ -151,15 +151,14 @@ def refreshed(folder: Path) -> int:
 def table_modules() -> None:
     import polars  # noqa: F401 - its threads start at its first use
 
-    import tokonomics.serving.records
-    import tokonomics.traffic.save  # noqa: F401
+    import tokonomics.serving.outcome
+    import tokonomics.traffic.trace  # noqa: F401
 
     simulation()
 
 
 def write_trace(folder: Path, turn: int) -> None:
-    from tokonomics.traffic.save import save_trace
-    from tokonomics.traffic.trace import make_trace
+    from tokonomics.traffic.trace import make_trace, save_trace
 
     save_trace(make_trace(np.arange(ROWS) * 1.0, np.full(ROWS, turn), np.full(ROWS, 9)), folder / "trace.parquet")
 
@@ -189,7 +188,7 @@ def simulation() -> Any:
 
 
 def write_records(folder: Path, turn: int) -> None:
-    from tokonomics.serving.records import save_records
+    from tokonomics.serving.outcome import save_records
     from tokonomics.traffic.trace import make_trace
 
     made = make_trace(np.arange(ROWS) * 1.0, np.full(ROWS, turn), np.full(ROWS, 2))

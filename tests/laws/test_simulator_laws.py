@@ -22,7 +22,7 @@ from tokonomics.serving.fleet import Autoscale, FleetSettings, Outage, Router
 from tokonomics.serving.loop import run
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import Simulation, requests_for, rules_for, simulate, table_for
-from tokonomics.serving.state import DONE, REFUSED, TIMED_OUT, UNSERVED, Fleet
+from tokonomics.serving.state import DONE, REFUSED, TIMED_OUT, UNSERVED
 from tokonomics.serving.steady import ReplicaCurve
 from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.generate import Sessions, SystemPrompts, generate
@@ -317,8 +317,7 @@ def first_tokens_s(trace: Trace, launches: float, requests: float) -> NDArray[np
     rules = rules_for(on(), trace, prefix_cache=False)
     table = table_for(step_model(on()), trace, rules)
     slower = table._replace(launch_s=table.launch_s * launches, request_s=table.request_s * requests)
-    one = Fleet(1, 0, 0, np.empty((0, 4)), np.empty(0))
-    return run(requests_for(trace, rules), slower, rules, one)[0].first_token_s - trace.arrival_s
+    return run(requests_for(trace, rules), slower, rules, FleetSettings())[0].first_token_s - trace.arrival_s
 
 
 @given(st.integers(1, 20_000), st.integers(1, 50), st.lists(st.floats(1, 20), min_size=2, max_size=4))

@@ -13,7 +13,7 @@ from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.memory import kv_budget_bytes, sequence_bytes
 from tokonomics.physics.speculation import Speculation, acceptance_for
 from tokonomics.physics.steptime import step_model
-from tokonomics.serving.step_table import gpu_s, step_s, step_table
+from tokonomics.serving.step_table import compile_steps, gpu_s, step_s
 
 PLAIN = deploy(find_model("llama-3.1-70b"), find_gpu("H100"), find_engine("vllm"), tp=4)
 DRAFT = find_model("llama-3.2-1b")
@@ -86,7 +86,8 @@ def test_the_draft_takes_its_weights_and_its_kv() -> None:
 
 def test_the_simulators_table_has_the_scaled_steps_and_the_drafts_prefill() -> None:
     made, plain, alone = (
-        step_table(each, 64, 2048, 4096) for each in (drafting(), PLAIN, deploy(DRAFT, PLAIN.gpu, PLAIN.engine, tp=4))
+        compile_steps(step_model(each), 64, 2048, 4096)
+        for each in (drafting(), PLAIN, deploy(DRAFT, PLAIN.gpu, PLAIN.engine, tp=4))
     )
     assert step_s(made, 16, 16 * 1000.0, 0, 0, 0.0) == pytest.approx(
         float(step_model(drafting()).decode(16, 1000)), rel=0.01

@@ -10,7 +10,8 @@ import math
 import numpy as np
 from tests.serving.reference_replica import NEVER_SERVED, OPEN, REFUSED, TIMED_OUT, EngineTimes, Job, Replica
 
-from tokonomics.serving.state import Fleet, Requests, Rules, Served
+from tokonomics.serving.fleet import FleetSettings
+from tokonomics.serving.state import Requests, Rules, Served
 
 BACK, NOTICE, DOWN, DEADLINE, TICK, ARRIVAL = range(6)
 """Events, in the order in which those of the same time happen; a boot that is ready counts as back."""
@@ -19,12 +20,12 @@ BACK, NOTICE, DOWN, DEADLINE, TICK, ARRIVAL = range(6)
 class World:
     """The fleet and its clock: events, routing, outages, the autoscaler."""
 
-    def __init__(self, requests: Requests, engine: EngineTimes, rules: Rules, fleet: Fleet) -> None:
-        self.rules, self.fleet = rules, fleet
+    def __init__(self, requests: Requests, engine: EngineTimes, rules: Rules, fleet: FleetSettings, seed: int) -> None:
+        self.rules, self.fleet, self.seed = rules, fleet, seed
         self.unit_tokens = int(requests.unit_tokens)
         self.jobs = [self.job(requests, index) for index in range(len(requests.arrival_s))]
-        self.scale = [float(x) for x in fleet.autoscale]
-        count, up = (int(self.scale[1]), int(self.scale[0])) if self.scale else (fleet.replicas, fleet.replicas)
+        self.scale = scale = fleet.autoscale
+        count, up = (scale.max_replicas, scale.min_replicas) if scale else (fleet.replicas, fleet.replicas)
         states = ["up" if index < up else "off" for index in range(count)]
         self.replicas = [
             Replica(index, requests, rules, engine, state, self.answered) for index, state in enumerate(states)
@@ -40,11 +41,12 @@ class World:
             if job.index < self.sent:
                 self.expect(job.arrival_s, ARRIVAL, job.index)
             self.expect(float(requests.deadline_s[job.index]), DEADLINE, job.index)
-        for replica, notice_s, down_s, back_s in fleet.outages:
-            for time_s, kind in ((notice_s, NOTICE), (down_s, DOWN), (back_s, BACK)):
-                self.expect(float(time_s), kind, int(replica))
-        if self.scale:
-            self.expect(self.scale[3], TICK, 1)
+        for outage in fleet.outages:
+            self.expect(max(0.0, outage.at_s - outage.notice_s), NOTICE, outage.replica)
+            self.expect(outage.at_s, DOWN, outage.replica)
+            self.expect(outage.at_s + (outage.down_s or math.inf), BACK, outage.replica)
+        if scale:
+            self.expect(scale.interval_s, TICK, 1)
 
     @staticmethod
     def job(requests: Requests, i: int) -> Job:
@@ -138,7 +140,9 @@ class World:
         if not choices:
             self.held.append(job)
             return
-        choose = [self.round_robin, self.least_outstanding, self.power_of_two, self.prefix_aware][self.fleet.router]
+        choose = [self.round_robin, self.least_outstanding, self.power_of_two, self.prefix_aware][
+            self.fleet.router.code
+        ]
         replica = choose(job, choices)
         self.last_used = job.replica = replica.index
         replica.enqueue(job, now)
@@ -152,7 +156,7 @@ class World:
     def power_of_two(self, job: Job, choices: list[Replica]) -> Replica:
         if len(choices) == 1:
             return choices[0]
-        draw = splitmix64((splitmix64(int(self.fleet.seed)) + job.index) % 2**64)
+        draw = splitmix64((splitmix64(self.seed) + job.index) % 2**64)
         first = draw % len(choices)
         second = (draw >> 32) % (len(choices) - 1)
         second += second >= first
@@ -184,7 +188,8 @@ class World:
             replica.noticed = False
 
     def tick(self, count: int, now: float) -> None:
-        least, most, target, interval_s, cold_start_s, hold_s = self.scale
+        assert self.scale is not None
+        interval_s, hold_s = self.scale.interval_s, self.scale.hold_s
         outstanding = sum(replica.outstanding() for replica in self.replicas) + len(self.held)
         if not outstanding and not self.to_arrive:
             return
@@ -193,7 +198,8 @@ class World:
             if replica.outstanding() == 0 and replica.step_end_s is None:
                 replica.state = "off"
                 replica.empty()
-        desired = min(max(math.ceil(outstanding / target), int(least)), int(most))
+        desired = max(math.ceil(outstanding / self.scale.target), self.scale.min_replicas)
+        desired = min(desired, self.scale.max_replicas)
         self.wished.append(desired)
         current = len(self.in_state("booting")) + len(self.in_state("up"))
         recent = [wish for ago, wish in enumerate(reversed(self.wished)) if ago == 0 or ago * interval_s < hold_s]
@@ -202,7 +208,7 @@ class World:
                 if replica.state == "draining":
                     replica.state = "up"
                 else:
-                    replica.state, replica.ready_s = "booting", now + cold_start_s
+                    replica.state, replica.ready_s = "booting", now + self.scale.cold_start_s
                     self.expect(replica.ready_s, BACK, replica.index)
             self.route_held(now)
         elif max(recent) < current:
@@ -223,7 +229,7 @@ def splitmix64(x: int) -> int:
     return z ^ (z >> 31)
 
 
-def serve(requests: Requests, engine: EngineTimes, rules: Rules, fleet: Fleet) -> Served:
-    world = World(requests, engine, rules, fleet)
+def serve(requests: Requests, engine: EngineTimes, rules: Rules, fleet: FleetSettings, seed: int = 0) -> Served:
+    world = World(requests, engine, rules, fleet, seed)
     world.run()
     return Served(**{name: np.array([getattr(job, name) for job in world.jobs]) for name in Served._fields})

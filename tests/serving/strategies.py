@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from hypothesis import strategies as st
 
-from tokonomics.serving.state import Fleet, Requests, Rules
+from tokonomics.serving.fleet import Autoscale, FleetSettings, Outage, Router
+from tokonomics.serving.state import Requests, Rules
 
 STEP_S = 0.008
 """About how long a step takes in the worlds these are tried on; other times are some fraction or multiple of it."""
@@ -21,6 +22,8 @@ MOST_REQUESTS, MOST_INPUT, MOST_OUTPUT = 40, 60, 30
 MOST_TOKENS_IN_A_STEP = 64 + MOST_REQUESTS + MOST_INPUT + MOST_OUTPUT
 
 often = st.sampled_from([True, True, True, False])
+World = tuple[Requests, Rules, FleetSettings, int]
+"""What is asked, of what, and the seed of the router."""
 
 
 ANSWER_S = STEP_S * math.sqrt(13) / 16
@@ -57,9 +60,9 @@ def paces() -> st.SearchStrategy[Pace]:
 
 
 @st.composite
-def closed_worlds(draw: st.DrawFn) -> tuple[Requests, Rules, Fleet]:
+def closed_worlds(draw: st.DrawFn) -> World:
     """Users who send the next request when their last was answered, on one replica."""
-    asked, rules, fleet = draw(worlds())
+    asked, rules, fleet, seed = draw(worlds())
     count = len(asked.arrival_s)
     asked = asked._replace(
         arrival_s=np.zeros(count),
@@ -67,11 +70,11 @@ def closed_worlds(draw: st.DrawFn) -> tuple[Requests, Rules, Fleet]:
         prefilled=False,
         users=min(count, draw(st.integers(1, 12))),
     )
-    return asked, rules, Fleet(1, fleet.router, fleet.seed, NO_OUTAGES, NO_SCALING)
+    return asked, rules, FleetSettings(router=fleet.router), seed
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> tuple[Requests, Rules, Fleet]:
+def worlds(draw: st.DrawFn) -> World:
     block_tokens = draw(st.sampled_from([1, 2, 4, 16]))
     asked = draw(requests(block_tokens * draw(st.sampled_from([1, 2, 4]))))
     largest = max(
@@ -91,7 +94,7 @@ def worlds(draw: st.DrawFn) -> tuple[Requests, Rules, Fleet]:
         caches=draw(often),
         max_context=draw(st.sampled_from([1000, 1000, 1000, 50])),
     )
-    return asked, rules, draw(st.one_of(fixed_fleets(), failing_fleets(), scaled_fleets()))
+    return asked, rules, draw(st.one_of(fixed_fleets(), failing_fleets(), scaled_fleets())), draw(seeds)
 
 
 @st.composite
@@ -154,37 +157,34 @@ def talk(begins: Beginning, tokens: int, answer: int, unit_tokens: int) -> list[
     return [(family, end) if end <= shared else (family, shared, branch, end) for end in ends]
 
 
-routers = st.integers(0, 3)
+routers = st.sampled_from(Router)
 seeds = st.integers(0, 2**31)
-NO_OUTAGES = np.empty((0, 4))
-NO_SCALING = np.empty(0)
 
 
-def fixed_fleets() -> st.SearchStrategy[Fleet]:
-    return st.builds(Fleet, st.integers(1, 4), routers, seeds, st.just(NO_OUTAGES), st.just(NO_SCALING))
+def fixed_fleets() -> st.SearchStrategy[FleetSettings]:
+    return st.builds(FleetSettings, replicas=st.integers(1, 4), router=routers)
 
 
 @st.composite
-def failing_fleets(draw: st.DrawFn) -> Fleet:
+def failing_fleets(draw: st.DrawFn) -> FleetSettings:
     """Outages of one replica follow each other; those of different replicas overlap as they like."""
     replicas = draw(st.integers(1, 4))
     lengths = st.tuples(st.integers(1, 80), st.sampled_from([0, 0, 1, 20]), st.integers(1, 60))
-    rows = []
+    outages = []
     for replica in range(replicas):
         back = 0
         for calm, warned, broken in draw(st.lists(lengths, max_size=3)):
-            notice = back + calm
-            down = notice + warned
+            down = back + calm + warned
             back = down + broken
-            rows.append([replica, OUTAGES_S * notice, OUTAGES_S * down, OUTAGES_S * back])
+            times_s = {"at_s": down, "notice_s": warned, "down_s": broken}
+            outages.append(Outage(replica=replica, **{name: OUTAGES_S * times for name, times in times_s.items()}))
         if back and draw(st.booleans()):
-            rows[-1][3] = math.inf
-    rows.sort(key=lambda row: (row[2], row[0]))
-    return Fleet(replicas, draw(routers), draw(seeds), np.array(rows, np.float64).reshape(-1, 4), NO_SCALING)
+            outages[-1] = outages[-1].model_copy(update={"down_s": None})
+    return FleetSettings(replicas=replicas, router=draw(routers), outages=tuple(outages))
 
 
 @st.composite
-def scaled_fleets(draw: st.DrawFn) -> Fleet:
+def scaled_fleets(draw: st.DrawFn) -> FleetSettings:
     least = draw(st.integers(0, 2))
     most = max(1, least + draw(st.integers(0, 3)))
     target = draw(st.sampled_from([0.5, 1.0, 1.5, 2.0, 5.0]))
@@ -193,5 +193,13 @@ def scaled_fleets(draw: st.DrawFn) -> Fleet:
     interval_s = draw(st.integers(1, 30)) * (2.0**-8 if exactly else TICKS_S)
     hold_s = (draw(st.integers(0, 5)) + (0.0 if exactly else 0.5)) * interval_s
     cold_start_s = BOOTS_S * draw(st.integers(0, 40))
-    scaling = np.array([least, most, target, interval_s, cold_start_s, hold_s], np.float64)
-    return Fleet(most, draw(routers), draw(seeds), NO_OUTAGES, scaling)
+    # Unchecked: nobody may ask for intervals as short as these.
+    scaling = Autoscale.model_construct(
+        min_replicas=least,
+        max_replicas=most,
+        target=target,
+        interval_s=interval_s,
+        cold_start_s=cold_start_s,
+        hold_s=hold_s,
+    )
+    return FleetSettings.model_construct(router=draw(routers), autoscale=scaling)

@@ -19,6 +19,7 @@ from tests.serving.strategies import (
     MOST_REQUESTS,
     MOST_TOKENS_IN_A_STEP,
     Pace,
+    World,
     closed_worlds,
     paces,
     worlds,
@@ -28,17 +29,16 @@ from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.physics.deployment import deploy
+from tokonomics.physics.steptime import step_model
 from tokonomics.serving.loop import run
-from tokonomics.serving.state import Fleet, Requests, Rules, Served
-from tokonomics.serving.step_table import StepTable, after_s, gpu_s, launching_s, step_table
-
-World = tuple[Requests, Rules, Fleet]
+from tokonomics.serving.state import Served
+from tokonomics.serving.step_table import StepTable, after_s, compile_steps, gpu_s, launching_s
 
 
 @cache
 def table(pace: Pace) -> StepTable:
     deployment = deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))
-    made = step_table(deployment, MOST_REQUESTS, MOST_TOKENS_IN_A_STEP, MOST_INPUT + MOST_OUTPUT)
+    made = compile_steps(step_model(deployment), MOST_REQUESTS, MOST_TOKENS_IN_A_STEP, MOST_INPUT + MOST_OUTPUT)
     launches = np.where(np.arange(len(made.launch_s)) > 16, pace.launch_s, pace.launch_s / 3)
     given = {name: value for name, value in pace._asdict().items() if name != "launch_s"}
     return made._replace(launch_s=launches, **given)
@@ -59,8 +59,8 @@ def engine(pace: Pace) -> EngineTimes:
 
 
 def plainly(world: World, pace: Pace) -> Served:
-    requests, rules, fleet = world
-    return serve(requests, engine(pace), rules, fleet)
+    requests, rules, fleet, seed = world
+    return serve(requests, engine(pace), rules, fleet, seed)
 
 
 def assert_same(fast: Served, slow: Served) -> None:
@@ -74,16 +74,16 @@ def assert_same(fast: Served, slow: Served) -> None:
 @given(worlds(), paces())
 @settings(max_examples=150, deadline=None)
 def test_the_fast_loop_gives_the_answer_of_the_plain_one(world: World, pace: Pace) -> None:
-    requests, rules, fleet = world
-    fast, _ = run(requests, table(pace), rules, fleet)
+    requests, rules, fleet, seed = world
+    fast, _ = run(requests, table(pace), rules, fleet, seed=seed)
     assert_same(fast, plainly(world, pace))
 
 
 @given(closed_worlds(), paces())
 @settings(max_examples=150, deadline=None)
 def test_a_closed_loop_gives_the_answer_of_the_plain_one(world: World, pace: Pace) -> None:
-    requests, rules, fleet = world
-    fast, _ = run(requests, table(pace), rules, fleet)
+    requests, rules, fleet, seed = world
+    fast, _ = run(requests, table(pace), rules, fleet, seed=seed)
     assert_same(fast, plainly(world, pace))
 
 

@@ -16,7 +16,7 @@ from tokonomics.physics.steptime import step_model
 from tokonomics.serving.fleet import FleetSettings
 from tokonomics.serving.loop import run
 from tokonomics.serving.simulator import simulate
-from tokonomics.serving.state import Fleet, Requests, Rules, Served
+from tokonomics.serving.state import Requests, Rules, Served
 from tokonomics.serving.step_table import StepTable, context_points, prompt_axes
 from tokonomics.traffic.trace import make_trace
 
@@ -122,7 +122,7 @@ def serve(steps: StepTable, asks: list[tuple[float, int, int]], users: int = 0) 
         caches=False,
         max_context=200,
     )
-    served, _ = run(requests, steps, rules, Fleet(1, 0, 0, np.empty((0, 4)), np.empty(0)))
+    served, _ = run(requests, steps, rules, FleetSettings())
     return served
 
 

@@ -11,9 +11,9 @@ import pytest
 from tests.serving.reference import serve, splitmix64
 from tests.serving.reference_replica import EngineTimes
 
-from tokonomics.serving.state import Fleet, Requests, Rules, Served
+from tokonomics.serving.fleet import Autoscale, FleetSettings, Outage, Router
+from tokonomics.serving.state import Requests, Rules, Served
 
-ROUND_ROBIN, LEAST_OUTSTANDING, POWER_OF_TWO, PREFIX_AWARE = range(4)
 DONE = 1
 
 
@@ -57,16 +57,26 @@ ROOMY = Rules(
 )
 
 
-def fleet(replicas: int = 1, router: int = ROUND_ROBIN, outages: object = (), autoscale: object = ()) -> Fleet:
-    rows = np.array(outages, float).reshape(-1, 4) / [1, 1e3, 1e3, 1e3]
-    return Fleet(replicas, router, 0, rows, np.array(autoscale, float))
+def fleet(
+    replicas: int = 1, router: Router = Router.round_robin, outage: Outage | None = None, scale: Autoscale | None = None
+) -> FleetSettings:
+    return FleetSettings.model_construct(
+        replicas=replicas, router=router, outages=(outage,) if outage else (), autoscale=scale
+    )
+
+
+def scaled(least: int, most: int, target: float, *, hold_s: float) -> Autoscale:
+    """It looks every 10 ms, more often than anyone may ask for, and boots in 5."""
+    return Autoscale.model_construct(
+        min_replicas=least, max_replicas=most, target=target, interval_s=10e-3, cold_start_s=5e-3, hold_s=hold_s
+    )
 
 
 def step_s(decodes: int, kv_tokens: float, prompt_tokens: int, prompts: int, pairs: float) -> float:
     return 1e-3 + 1e-4 * (decodes + prompt_tokens)
 
 
-def served(asked: Requests, rules: Rules = ROOMY, on: Fleet | None = None) -> Served:
+def served(asked: Requests, rules: Rules = ROOMY, on: FleetSettings | None = None) -> Served:
     return serve(asked, EngineTimes(step_s), rules, on or fleet())
 
 
@@ -263,7 +273,7 @@ def test_a_failed_replica_hands_its_requests_over() -> None:
     # A on 0 and B on 1: prompts 0–2.0, second tokens 2.0–3.1. From the notice at 1 nobody is sent to 0: C goes to 1.
     # 0 fails at 3, with A's second token in flight. On 1 at 3.1: B writes, C's prompt of 1, A's of 10: 1 + 1.2.
     asked = requests(Ask(0, 10, 3), Ask(0, 10, 3), Ask(2.5, 1, 1))
-    answer = served(asked, on=fleet(2, outages=[(0, 1, 3, math.inf)]))
+    answer = served(asked, on=fleet(2, outage=Outage(replica=0, at_s=3e-3, notice_s=2e-3)))
     assert answer.replica.tolist() == [1, 1, 1]
     assert answer.restarts.tolist() == [1, 0, 0]
     assert ms(answer.start_s) == [0, 0, 3.1]
@@ -274,10 +284,10 @@ def test_a_failed_replica_hands_its_requests_over() -> None:
 def test_requests_wait_for_a_replica_to_come_back() -> None:
     # A fails at 3 and starts again at 10; B came while nobody was up. Prompts of 20 (3.0), then two tokens of both.
     asked = requests(Ask(0, 10, 3), Ask(4, 10, 3))
-    answer = served(asked, on=fleet(outages=[(0, 3, 3, 10)]))
+    answer = served(asked, on=fleet(outage=Outage(replica=0, at_s=3e-3, down_s=7e-3)))
     assert ms(answer.start_s) == [0, 10]
     assert ms(answer.finish_s) == [15.4, 15.4]
-    lost = served(asked, on=fleet(outages=[(0, 3, 3, math.inf)]))
+    lost = served(asked, on=fleet(outage=Outage(replica=0, at_s=3e-3)))
     assert lost.status.tolist() == [3, 3]
     assert [nan, nan] == ms(lost.first_token_s)
     assert [nan, nan] == ms(lost.finish_s)
@@ -289,14 +299,14 @@ def test_the_autoscaler_boots_on_demand_and_drains_after_the_hold() -> None:
     # (16) starts there at once. Tick 30: one outstanding, but two at 20. Tick 40: one at 30 too (20 is 20 ago): 1 goes.
     # D (35) still went to 1; E (41) waits for B on 0.
     asked = requests(Ask(0, 10, 20), Ask(0, 10, 20), Ask(16, 5, 1), Ask(35, 5, 1), Ask(41, 5, 1))
-    scale = (1, 2, 1, 10e-3, 5e-3, 20e-3)
-    answer = served(asked, ROOMY._replace(max_sequences=1), fleet(2, LEAST_OUTSTANDING, autoscale=scale))
+    scale = scaled(1, 2, 1, hold_s=20e-3)
+    answer = served(asked, ROOMY._replace(max_sequences=1), fleet(1, Router.least_outstanding, scale=scale))
     assert answer.replica.tolist() == [0, 0, 1, 1, 0]
     assert ms(answer.start_s) == [0, 22.9, 16, 35, 45.8]
 
 
 def test_a_fleet_scaled_to_zero_boots_at_the_next_tick() -> None:
-    answer = served(requests(Ask(1, 10, 1)), on=fleet(1, autoscale=(0, 1, 8, 10e-3, 5e-3, 0)))
+    answer = served(requests(Ask(1, 10, 1)), on=fleet(1, scale=scaled(0, 1, 8, hold_s=0)))
     assert ms(answer.start_s) == [15]
     assert ms(answer.finish_s) == [17]
 
@@ -304,15 +314,15 @@ def test_a_fleet_scaled_to_zero_boots_at_the_next_tick() -> None:
 def test_round_robin_takes_turns_and_least_outstanding_avoids_the_busy() -> None:
     # The first request is long; the others are done before the next comes.
     asked = requests(Ask(0, 10, 50), *(Ask(10 * n, 10, 1) for n in range(1, 5)))
-    assert served(asked, on=fleet(2, ROUND_ROBIN)).replica.tolist() == [0, 1, 0, 1, 0]
-    assert served(asked, on=fleet(2, LEAST_OUTSTANDING)).replica.tolist() == [0, 1, 1, 1, 1]
+    assert served(asked, on=fleet(2, Router.round_robin)).replica.tolist() == [0, 1, 0, 1, 0]
+    assert served(asked, on=fleet(2, Router.least_outstanding)).replica.tolist() == [0, 1, 1, 1, 1]
 
 
 def test_power_of_two_compares_two_different_replicas() -> None:
     # With two replicas it always sees both; the generator's first output from state 0 is published with its code.
     assert splitmix64(0) == 0xE220A8397B1DCDAF
     asked = requests(Ask(0, 10, 50), *(Ask(10 * n, 10, 1) for n in range(1, 5)))
-    assert served(asked, on=fleet(2, POWER_OF_TWO)).replica.tolist() == [0, 1, 1, 1, 1]
+    assert served(asked, on=fleet(2, Router.power_of_two)).replica.tolist() == [0, 1, 1, 1, 1]
 
 
 def test_a_prefix_aware_router_goes_where_the_prompt_is() -> None:
@@ -320,6 +330,6 @@ def test_a_prefix_aware_router_goes_where_the_prompt_is() -> None:
     asked = requests(
         Ask(0, 10, 1, units=(0, 1, 2)), Ask(5, 10, 50), Ask(10, 10, 1, units=(0, 1, 3)), Ask(30, 20, 1, units=(0, 4))
     )
-    answer = served(asked, CACHING._replace(kv_blocks=100), fleet(2, PREFIX_AWARE))
+    answer = served(asked, CACHING._replace(kv_blocks=100), fleet(2, Router.prefix_aware))
     assert answer.replica.tolist() == [0, 0, 0, 1]
     assert answer.cached_tokens.tolist() == [0, 0, 8, 0]

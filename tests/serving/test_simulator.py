@@ -23,8 +23,8 @@ from tokonomics.serving.fleet import Autoscale, FleetSettings, Outage, Router
 from tokonomics.serving.loop import run
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import rules_for, simulate
-from tokonomics.serving.state import DONE, REFUSED, TIMED_OUT, UNSERVED, Fleet, Requests, Rules
-from tokonomics.serving.step_table import step_table
+from tokonomics.serving.state import DONE, REFUSED, TIMED_OUT, UNSERVED, Requests, Rules
+from tokonomics.serving.step_table import compile_steps
 from tokonomics.traffic.prefix_reuse import reuse
 from tokonomics.traffic.readers import open_trace
 from tokonomics.traffic.trace import PrefixBlocks, Trace, make_trace
@@ -200,13 +200,14 @@ def test_what_a_preempted_request_had_written_is_lost_with_its_replica_too() -> 
         caches=False,
         max_context=100,
     )
-    table = step_table(on(), 4, 64, 100)
-    undisturbed, world = run(requests, table, rules, Fleet(1, 0, 0, np.empty((0, 4)), np.empty(0)))
+    table = compile_steps(step_model(on()), 4, 64, 100)
+    undisturbed, world = run(requests, table, rules, FleetSettings())
     assert undisturbed.preemptions.tolist() == [0, 1]
     # Its first token, and that of the prompt computed again, come from prompts.
     assert world.replicas["answer_tokens"][0] == 2 * 19 - 1
     down_s = 0.95 * float(undisturbed.finish_s[0])
-    failing, world = run(requests, table, rules, Fleet(1, 0, 0, np.array([[0, down_s, down_s, 100.0]]), np.empty(0)))
+    outage = Outage(replica=0, at_s=down_s, down_s=100.0 - down_s)
+    failing, world = run(requests, table, rules, FleetSettings(outages=(outage,)))
     assert failing.restarts.tolist() == [1, 1]
     (replica,) = world.replicas
     assert failing.preemptions.tolist() == [0, 2]
@@ -348,8 +349,7 @@ def test_hits_equal_a_replay_through_a_dictionary(kv_blocks: int) -> None:
         caches=True,
         max_context=longest + 1,
     )
-    one = Fleet(1, 0, 0, np.empty((0, 4)), np.empty(0))
-    served, world = run(requests, step_table(on(), 4, longest, longest + 1), rules, one)
+    served, world = run(requests, compile_steps(step_model(on()), 4, longest, longest + 1), rules, FleetSettings())
     expected = replayed(trace, kv_blocks)
     assert served.cached_tokens.tolist() == expected
     assert sum(expected) > 0

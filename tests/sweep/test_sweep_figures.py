@@ -10,8 +10,7 @@ import tokonomics.__main__  # registers the verbs  # noqa: F401
 from tokonomics.questions.listener import SILENT
 from tokonomics.questions.verbs import find_verb
 from tokonomics.sweep.outcome import _PATHS, figures_of
-from tokonomics.traffic.save import save_trace
-from tokonomics.traffic.trace import make_trace
+from tokonomics.traffic.trace import make_trace, save_trace
 
 CHAT = {"model": "llama-3.1-8b", "input": 500, "output": 100, "slo": "ttft_p99=1,tpot_p99=50ms"}
 ASKED: dict[str, dict[str, Any]] = {

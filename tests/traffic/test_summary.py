@@ -20,10 +20,9 @@ from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.generate import Sessions, SystemPrompts, Tenants, generate
 from tokonomics.traffic.lengths import parse_lengths
 from tokonomics.traffic.readers import open_trace
-from tokonomics.traffic.save import save_trace
 from tokonomics.traffic.summary import TraceSummary, summarize
 from tokonomics.traffic.tally import Tally, Window
-from tokonomics.traffic.trace import Trace, make_trace
+from tokonomics.traffic.trace import Trace, make_trace, save_trace
 
 
 def traffic(arrivals: str = "gamma:2,cv=3", requests: int = 20_000, **how: Any) -> Trace:

@@ -14,8 +14,9 @@ import numpy as np
 from tokonomics.errors import BadInput, UnknownName, option, shorten
 from tokonomics.measure.engine_log import Array, EngineLog, EngineRun
 from tokonomics.measure.fit_steps import StepFit, fit_steps, fitted_table
+from tokonomics.serving.fleet import FleetSettings
 from tokonomics.serving.loop import run as serve
-from tokonomics.serving.state import Fleet, Requests, Rules
+from tokonomics.serving.state import Requests, Rules
 from tokonomics.types import Noun
 
 FIT_ON = ("closed-*", "poisson-16")
@@ -114,7 +115,7 @@ def simulate(log: EngineLog, run: EngineRun, fit: StepFit) -> tuple[Array, Array
             caches=False,
             max_context=longest,
         ),
-        Fleet(replicas=1, router=0, seed=0, outages=np.empty((0, 4)), autoscale=np.empty(0)),
+        FleetSettings(),
     )
     return served.first_token_s + run.arrival_s[0], served.finish_s + run.arrival_s[0]
 

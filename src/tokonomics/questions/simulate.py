@@ -68,10 +68,9 @@ def simulate(request: SimulateRequest, listener: Listener = SILENT) -> "Simulate
     """Latency, throughput, utilisation and cost of every request served one by one."""
     from tokonomics.money.served import served_cost
     from tokonomics.questions.results import SimulateResult
-    from tokonomics.serving.outcome import moments, outcome
-    from tokonomics.serving.records import save_records
+    from tokonomics.serving.outcome import moments, outcome, save_records
     from tokonomics.serving.simulator import simulate as run
-    from tokonomics.traffic.save import check_save_path
+    from tokonomics.traffic.trace import check_save_path
 
     save = Path(request.save) if request.save else None
     if save:

@@ -55,8 +55,8 @@ _AS_IT_IS = {"trace", "columns", "strict", "seed", "machine_tokens_per_second", 
 def trace(request: TraceRequest, listener: Listener = SILENT) -> "TraceResult":
     """Rates, bursts, lengths, shared prefixes and idle hours of a log or of made-up requests."""
     from tokonomics.questions.results import TraceResult
-    from tokonomics.traffic.save import check_save_path, save_trace
     from tokonomics.traffic.summary import summarize
+    from tokonomics.traffic.trace import check_save_path, save_trace
 
     save = Path(request.save) if request.save else None
     if save:

@@ -6,8 +6,8 @@ ages. A request's own blocks are let go before its shared units, and those last 
 prompts are evicted before their heads, as in vLLM (v1/core/kv_cache_manager.py, free_blocks in reverse order).
 """
 
-from tokonomics.serving.compiled import compiled, wide
-from tokonomics.serving.state import NONE, Bytes, Counts, Row, Rows
+from tokonomics.serving.compiled import compiled, entry, wide
+from tokonomics.serving.state import NONE, Row, Rows, World
 
 
 @compiled
@@ -16,69 +16,69 @@ def blocks_of(tokens: int, block_tokens: int) -> int:
 
 
 @compiled
-def take_blocks(replica: Row, nodes: Rows, units: int, count: int) -> None:
+def take_blocks(world: World, place: int, count: int) -> None:
     """Take blocks into use: free ones first, then the least recently used of the evictable ones."""
+    replica, nodes = world.replicas[place], world.nodes[place]
     end = len(nodes) - 1
     while replica.free < count:
-        entry = wide(nodes[end].next)
-        size = nodes[entry].size
-        if entry >= units:
+        node = wide(nodes[end].next)
+        size = nodes[node].size
+        if node >= world.settings[0].units:
             size = min(size, count - replica.free)
-            nodes[entry].size -= size
-            if nodes[entry].size == 0:
-                _unlink(nodes, entry)
+            nodes[node].size -= size
         else:
-            nodes[entry].references = NONE
-            _unlink(nodes, entry)
+            nodes[node].references = NONE
+        if node < world.settings[0].units or nodes[node].size == 0:
+            _unlink(nodes, node)
         replica.free += size
         replica.evictable -= size
     replica.free -= count
 
 
 @compiled
-def release_blocks(
-    replica: Row, nodes: Rows, units: Counts, held: Bytes, distinct: int, request: Row, index: int
-) -> None:
+def release_blocks(world: World, place: int, index: int) -> None:
     """Let go of all a request holds."""
+    replica, nodes, request = world.replicas[place], world.nodes[place], world.requests[index]
+    distinct = world.settings[0].units
     own = request.blocks - request.shared_blocks
-    if distinct == 0:
-        replica.free += own
-    else:
-        if own > 0:
-            entry = distinct + index
-            if nodes[entry].size > 0:
-                # What it left when it was preempted has not been evicted: one entry holds both.
-                _unlink(nodes, entry)
-            nodes[entry].size += own
-            replica.evictable += own
-            _append(nodes, entry)
-        for place in range(request.first_unit + request.units - 1, request.first_unit - 1, -1):
-            if held[place]:
-                held[place] = 0
-                unit = wide(units[place])
-                nodes[unit].references -= 1
-                if nodes[unit].references == 0:
-                    replica.evictable += nodes[unit].size
-                    _append(nodes, unit)
     request.blocks = 0
     request.shared_blocks = 0
+    if distinct == 0:
+        replica.free += own
+        return
+    if own > 0:
+        node = distinct + index
+        if nodes[node].size > 0:
+            # What it left when it was preempted has not been evicted: one node holds both.
+            _unlink(nodes, node)
+        nodes[node].size += own
+        replica.evictable += own
+        _append(nodes, node)
+    for listed in range(request.first_unit + request.units - 1, request.first_unit - 1, -1):
+        if world.held[listed]:
+            world.held[listed] = 0
+            unit = wide(world.units[listed])
+            nodes[unit].references -= 1
+            if nodes[unit].references == 0:
+                replica.evictable += nodes[unit].size
+                _append(nodes, unit)
 
 
 @compiled
-def resident_units(nodes: Rows, units: Counts, request: Row) -> int:
+def resident_units(world: World, place: int, request: Row) -> int:
     """How many of the leading units of a prompt are in the cache."""
-    for place in range(request.prompt_units):
-        if nodes[units[request.first_unit + place]].references == NONE:
-            return place
+    for count in range(request.prompt_units):
+        if world.nodes[place][world.units[request.first_unit + count]].references == NONE:
+            return count
     return wide(request.prompt_units)
 
 
 @compiled
-def units_blocks(nodes: Rows, units: Counts, request: Row, count: int) -> tuple[int, int]:
+def units_blocks(world: World, place: int, request: Row, count: int) -> tuple[int, int]:
     """Blocks of the leading units of a prompt, and how many of them nobody holds."""
     total, unheld = 0, 0
-    for place in range(request.first_unit, request.first_unit + count):
-        node = nodes[units[place]]
+    for listed in range(request.first_unit, request.first_unit + count):
+        node = world.nodes[place][world.units[listed]]
         total += node.size
         if node.references == 0:
             unheld += node.size
@@ -86,81 +86,66 @@ def units_blocks(nodes: Rows, units: Counts, request: Row, count: int) -> tuple[
 
 
 @compiled
-def hold_units(replica: Row, nodes: Rows, units: Counts, held: Bytes, request: Row, count: int) -> None:
+def hold_units(world: World, place: int, request: Row, count: int) -> None:
     """Reference the leading units of a prompt, so that they stay."""
-    for place in range(request.first_unit, request.first_unit + count):
-        unit = wide(units[place])
+    nodes = world.nodes[place]
+    for listed in range(request.first_unit, request.first_unit + count):
+        unit = wide(world.units[listed])
         if nodes[unit].references == 0:
-            replica.evictable -= nodes[unit].size
+            world.replicas[place].evictable -= nodes[unit].size
             _unlink(nodes, unit)
         nodes[unit].references += 1
-        held[place] = 1
+        world.held[listed] = 1
         request.shared_blocks += nodes[unit].size
 
 
 @compiled
-def publish_units(
-    nodes: Rows, units: Counts, held: Bytes, request: Row, past: int, computed: int, unit_tokens: int, block_tokens: int
-) -> None:
-    """Units that a scheduled chunk completes can be found by others from now on, even in the same step."""
-    for count in range(past // unit_tokens, request.prompt_units):
-        begin = count * unit_tokens
-        end = min(begin + unit_tokens, request.input_tokens)
-        if end > computed:
+def publish_units(world: World, place: int, request: Row, first: int, end: int, computed: int) -> None:
+    """From now on others find those units from ``first`` to ``end`` that the first ``computed`` tokens complete."""
+    nodes, settings = world.nodes[place], world.settings[0]
+    for count in range(first, end):
+        before = count * settings.unit_tokens
+        after = before + settings.unit_tokens
+        if count < request.prompt_units:
+            after = min(after, request.input_tokens)
+        if after > computed:
             return
-        place = request.first_unit + count
-        unit = wide(units[place])
-        if held[place] or nodes[unit].references != NONE:
-            continue
-        nodes[unit].references = 1
-        nodes[unit].size = blocks_of(end - begin, block_tokens)
-        held[place] = 1
-        request.shared_blocks += nodes[unit].size
-
-
-@compiled
-def publish_answer(
-    nodes: Rows, units: Counts, held: Bytes, request: Row, computed: int, unit_tokens: int, block_tokens: int
-) -> None:
-    """Units that a finished answer completes can be found by the next turn of its conversation."""
-    for count in range(request.prompt_units, request.units):
-        place = request.first_unit + count
-        unit = wide(units[place])
-        if (count + 1) * unit_tokens > computed:
-            return
+        listed = request.first_unit + count
+        unit = wide(world.units[listed])
         if nodes[unit].references == NONE:
             nodes[unit].references = 1
-            nodes[unit].size = unit_tokens // block_tokens
-            held[place] = 1
+            nodes[unit].size = blocks_of(after - before, settings.block_tokens)
+            world.held[listed] = 1
             request.shared_blocks += nodes[unit].size
 
 
-@compiled
-def empty_cache(replica: Row, nodes: Rows, kv_blocks: int) -> None:
+@entry
+def empty_cache(world: World, place: int) -> None:
     """A replica that comes back has nothing."""
-    replica.free = kv_blocks
+    replica, nodes = world.replicas[place], world.nodes[place]
+    replica.free = world.settings[0].kv_blocks
     replica.evictable = 0
     end = len(nodes) - 1
-    for entry in range(end):
-        nodes[entry].references = NONE
-        nodes[entry].size = 0
+    for node in range(end):
+        nodes[node].references = NONE
+        nodes[node].size = 0
     nodes[end].next = end
     nodes[end].previous = end
 
 
 @compiled
-def _append(nodes: Rows, entry: int) -> None:
+def _append(nodes: Rows, node: int) -> None:
     """As the most recently used."""
     end = len(nodes) - 1
     last = nodes[end].previous
-    nodes[last].next = entry
-    nodes[entry].previous = last
-    nodes[entry].next = end
-    nodes[end].previous = entry
+    nodes[last].next = node
+    nodes[node].previous = last
+    nodes[node].next = end
+    nodes[end].previous = node
 
 
 @compiled
-def _unlink(nodes: Rows, entry: int) -> None:
-    before, behind = nodes[entry].previous, nodes[entry].next
+def _unlink(nodes: Rows, node: int) -> None:
+    before, behind = nodes[node].previous, nodes[node].next
     nodes[before].next = behind
     nodes[behind].previous = before

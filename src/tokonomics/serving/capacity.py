@@ -29,34 +29,20 @@ from tokonomics.units import percent, seconds
 _CLOSE_ENOUGH = 1.01
 _WARM_UP = 0.2
 _KEEPS_UP = 0.97
-_UNANSWERED_SHARE = 0.01
-_WAITING_SHARE = 0.01
-"""Shares of the requests that may be given up, or wait at the end beyond what waits half of the time: as rare as beyond
-a p99. What waits half of the time counts up to the same share: a fleet where more do than that is full, growing or
-not."""
-_FEW = 10
-"""Requests that may wait in any case: in a short log 1 % is less than what comes in one burst."""
+_UNANSWERED_SHARE = _WAITING_SHARE = 0.01
+"""Of the requests: that may be given up, or wait at the end beyond what waits half of the time. As rare as above a p99.
+What waits half of the time counts up to the same share: a fleet where more do is full, growing or not."""
+_FEW = 10  # requests that may wait in any case: in a short log 1 % is less than what comes in one burst
 _AT_THE_END = 0.1
 """Of the time, in which a backlog must last: one burst at the last moment is none. And of the requests: where so many
 have not begun when the last arrives, no log is long enough to call it a wait."""
-_MOMENTS = 400
-"""At which the waiting are counted: forty in the last tenth."""
-_LOWEST, _HIGHEST = 2.0**-20, 2.0**20
-"""Of the guess: a search that goes further has not understood the traffic."""
-MOST_REPLICAS = 4096
-"""More than anyone runs of one kind; a search that goes further has not understood the traffic."""
-_APART_S = 1e5
-"""More than a day between two requests: longer than any answer takes."""
-
-_PATIENCE = 4
-"""Sizes of a fleet tried in vain before it is asked whether any will do."""
+_MOMENTS = 400  # at which the waiting are counted: forty in the last tenth
+_FURTHEST = 2.0**20  # times or parts of the guess: a search that goes further has not understood the traffic
+MOST_REPLICAS = 4096  # more than anyone runs of one kind; a search that goes further has not understood the traffic
+_APART_S = 1e5  # more than a day between two requests: longer than any answer takes
+_PATIENCE = 4  # sizes of a fleet tried in vain before it is asked whether any will do
 
 BEHIND = "it falls behind: more requests arrive than it finishes"
-
-Serve = Callable[[Trace], Simulation]
-ServeOn = Callable[[int], Simulation]
-Breaks = Callable[[Simulation], str | None]
-Holds = Callable[[int], bool]
 
 
 class Trial(Noun):
@@ -97,52 +83,48 @@ class NeverHolds(TokonomicsError):
     """Not even the lightest load, or the largest fleet, meets the SLO."""
 
 
-def highest_rate(serve: Serve, trace: Trace, slos: Sequence[Slo], guess: float) -> HighestRate:
+def highest_rate(serve: Callable[[Trace], Simulation], trace: Trace, slos: Sequence[Slo], guess: float) -> HighestRate:
     """Search from a guess of the rate; ``serve`` simulates a trace on what is being measured."""
     if trace.rate <= 0:
         raise BadInput("all requests arrive at once: there is no rate to raise", where=trace.source)
     trace = trace.repeated(math.ceil(ENOUGH_REQUESTS / len(trace)))
-    trials: list[Trial] = []
-    broken = ""
+    trials: dict[float, Trial] = {}
 
     def holds(rate: float) -> bool:
-        nonlocal broken
         simulation = serve(trace.faster(rate / trace.rate))
-        made = outcome(simulation, slos)
-        breaks = what_breaks(simulation, made)
-        broken = breaks or broken
-        trials.append(Trial(rate=rate, replicas=_replicas(simulation), breaks=breaks, outcome=made))
+        result, fleet = outcome(simulation, slos), simulation.fleet
+        breaks, replicas = what_breaks(simulation, result), fleet.replicas + fleet.prefill_replicas
+        trials[rate] = Trial(rate=rate, replicas=replicas, breaks=breaks, outcome=result)
         return breaks is None
 
     low = high = guess
     if holds(guess):
         while holds(high := high * 2):
             low = high
-            if high > guess * _HIGHEST:
+            if high > guess * _FURTHEST:
                 raise NeverHolds(f"nothing breaks, not even at {high:.2g} requests a second: is there any work to do?")
     else:
         while not holds(low := low / 2):
             high = low
-            if low < guess * _LOWEST:
-                raise NeverHolds(f"even at {low:.2g} requests a second: {broken}", fix=_nearest(trials[-1].outcome))
+            if low < guess / _FURTHEST:
+                last = trials[low]
+                raise NeverHolds(f"even at {low:.2g} requests a second: {last.breaks}", fix=_nearest(last.outcome))
     while high / low > _CLOSE_ENOUGH:
         middle = math.sqrt(low * high)
         low, high = (middle, high) if holds(middle) else (low, middle)
-    best = next(trial for trial in reversed(trials) if trial.rate == low)
-    first = next(trial for trial in reversed(trials) if trial.rate == high)
     return HighestRate(
         rate=low,
         at_most=high,
-        broken=first.breaks or "",
-        outcome=best.outcome,
-        trials=tuple(sorted(trials, key=lambda trial: trial.rate)),
+        broken=trials[high].breaks or "",
+        outcome=trials[low].outcome,
+        trials=tuple(trials[rate] for rate in sorted(trials)),
     )
 
 
 def replicas_needed(
-    serve_on: ServeOn,
+    serve_on: Callable[[int], Simulation],
     slos: Sequence[Slo],
-    also_breaks: Breaks = lambda simulation: None,
+    also_breaks: Callable[[Simulation], str | None] = lambda simulation: None,
     start: int = 1,
     hopeless: Callable[[], bool] = lambda: False,
 ) -> ReplicasNeeded:
@@ -164,12 +146,12 @@ def replicas_needed(
     in_order = tuple(trials[replicas] for replicas in sorted(trials))
     if found is None:
         last = in_order[-1]
-        raise NeverHolds(f"not even {last.replicas:,} replicas keep it: {last.breaks}", fix=_nearest(last.outcome))
+        raise NeverHolds(f"not even {last.replicas:,} replicas are enough: {last.breaks}", fix=_nearest(last.outcome))
     return ReplicasNeeded(replicas=found, outcome=trials[found].outcome, trials=in_order)
 
 
 def fewest_that_hold(
-    holds: Holds,
+    holds: Callable[[int], bool],
     start: int,
     *,
     least: int = 1,
@@ -198,7 +180,7 @@ def fewest_that_hold(
     return halved(holds, low, high)
 
 
-def halved(holds: Holds, low: int, high: int) -> int:
+def halved(holds: Callable[[int], bool], low: int, high: int) -> int:
     """The fewest above ``low``, which does not hold, up to ``high``, which does."""
     while high - low > 1:
         middle = (low + high) // 2
@@ -209,22 +191,25 @@ def halved(holds: Holds, low: int, high: int) -> int:
 def apart_in_time(trace: Trace, most: int) -> Trace:
     """The requests, or an even part of more than ``most``, so far apart that none is served beside another.
 
-    What breaks for these, no number of replicas keeps.
+    What breaks for these breaks on any number of replicas.
     """
     few = trace.take(np.linspace(0, len(trace) - 1, min(len(trace), most)).astype(np.intp))
     return replace(few, arrival_s=np.arange(len(few), dtype=np.float64) * _APART_S)
 
 
-def what_breaks(simulation: Simulation, made: Outcome) -> str | None:
-    """The SLO that a simulation breaks, in words; None when it holds."""
-    if made.completed == 0:
+def what_breaks(simulation: Simulation, result: Outcome) -> str | None:
+    """What gives way in a simulation, an SLO first, in words; None when it holds."""
+    if result.completed == 0:
         return "no request can be answered: all are longer than the context or the memory, or were given up"
-    broken = _broken(made)
-    if broken:
-        return broken
-    unanswered = made.timed_out + made.unserved
-    if unanswered > _UNANSWERED_SHARE * made.requests:
-        return f"{percent(unanswered / made.requests)} of the requests are given up before they are answered"
+    unanswered = (result.timed_out + result.unserved) / result.requests
+    missed = [slo for slo in result.slo if not slo.kept]
+    if never := [slo for slo in missed if slo.delivered_s is None]:
+        return f"{never[0].slo} is missed: {percent(unanswered)} of the requests are never answered"
+    if missed:
+        worst = max(missed, key=lambda slo: (slo.delivered_s or 0.0) / slo.objective_s)
+        return f"{worst.slo} is {seconds(worst.delivered_s or 0.0)}; the SLO is {seconds(worst.objective_s)}"
+    if result.timed_out + result.unserved > _UNANSWERED_SHARE * result.requests:
+        return f"{percent(unanswered)} of the requests are given up before they are answered"
     return BEHIND if _finishes_too_few(simulation) or _backlog_grows(simulation) else None
 
 
@@ -264,22 +249,6 @@ def _backlog_grows(simulation: Simulation) -> bool:
     return min(at_last, lately) > allowed + min(allowed, float(np.median(waiting)))
 
 
-def _broken(made: Outcome) -> str | None:
-    missed = [kept for kept in made.slo if not kept.kept]
-    if missed:
-        given_up = [kept for kept in missed if kept.delivered_s is None]
-        if given_up:
-            lost = percent((made.timed_out + made.unserved) / made.requests)
-            return f"{given_up[0].slo} cannot be kept: {lost} of the requests are never answered"
-        worst = max(missed, key=lambda kept: (kept.delivered_s or 0.0) / kept.objective_s)
-        return f"{worst.slo} is {seconds(worst.delivered_s or 0.0)}; the SLO is {seconds(worst.objective_s)}"
-    return None
-
-
-def _nearest(made: Outcome) -> str:
-    reached = ", ".join(f"{kept.slo}={kept.delivered_s:.3g}" for kept in made.slo if kept.delivered_s is not None)
+def _nearest(result: Outcome) -> str:
+    reached = ", ".join(f"{slo.slo}={slo.delivered_s:.3g}" for slo in result.slo if slo.delivered_s is not None)
     return f"What it reaches: {reached}." if reached else f"Choose a larger GPU or more of them ({option('tp')})."
-
-
-def _replicas(simulation: Simulation) -> int:
-    return simulation.fleet.replicas + simulation.fleet.prefill_replicas

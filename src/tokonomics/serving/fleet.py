@@ -1,19 +1,14 @@
 """The replicas a simulation runs on: how many, how requests find them, and what happens to them."""
 
+import math
 from enum import StrEnum
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from tokonomics.serving.routing import LEAST_OUTSTANDING, POWER_OF_TWO, PREFIX_AWARE, ROUND_ROBIN
 from tokonomics.types import Noun
 
 LINK_BYTES_PER_S = 50e9
 """Of one GPU to another machine: a 400 Gbit/s port for each (NVIDIA DGX H100 datasheet, 2023: eight ConnectX-7)."""
-INTERVAL_S = 15.0
-HOLD_S = 300.0
-"""Kubernetes' HorizontalPodAutoscaler looks every 15 s and waits 300 s before it removes a replica (its defaults)."""
-
-
 _MOST_REPLICAS = 10_000
 """Routers look at every one of them for every request, and a request keeps the number of its own in 16 bits."""
 
@@ -28,13 +23,8 @@ class Router(StrEnum):
 
     @property
     def code(self) -> int:
-        """Its number in the compiled loop."""
-        return {
-            Router.round_robin: ROUND_ROBIN,
-            Router.least_outstanding: LEAST_OUTSTANDING,
-            Router.power_of_two: POWER_OF_TWO,
-            Router.prefix_aware: PREFIX_AWARE,
-        }[self]
+        """Its number in the compiled loop (``routing``)."""
+        return list(Router).index(self)
 
 
 class Autoscale(Noun):
@@ -42,12 +32,12 @@ class Autoscale(Noun):
 
     min_replicas: NonNegativeInt = 1
     max_replicas: PositiveInt = Field(le=_MOST_REPLICAS)
-    target: PositiveFloat
-    """Outstanding requests, running and waiting, for each replica."""
+    target: PositiveFloat  # outstanding requests, running and waiting, for each replica
     cold_start_s: NonNegativeFloat = Field(le=86_400)
     """From the decision to the first request: a machine, an image, weights."""
-    interval_s: float = Field(default=INTERVAL_S, ge=0.1, le=86_400)
-    hold_s: NonNegativeFloat = Field(default=HOLD_S, le=7 * 86_400)
+    interval_s: float = Field(default=15.0, ge=0.1, le=86_400)
+    """How often it looks; the defaults are those of Kubernetes' HorizontalPodAutoscaler."""
+    hold_s: NonNegativeFloat = Field(default=300.0, le=7 * 86_400)  # how long fewer must do before one is removed
 
 
 class Outage(Noun):
@@ -55,12 +45,13 @@ class Outage(Noun):
 
     replica: NonNegativeInt
     at_s: NonNegativeFloat
-    down_s: PositiveFloat | None = None
-    """How long it is away; None: for good."""
-    notice_s: NonNegativeFloat = 0.0
-    """It gets no new requests from this long before."""
-    reclaimed: bool = False
-    """A spot market took the machine back: it is not paid for while it is away."""
+    down_s: PositiveFloat | None = None  # how long it is away; None: for good
+    notice_s: NonNegativeFloat = 0.0  # it gets no new requests from this long before
+    reclaimed: bool = False  # a spot market took the machine back: it is not paid for while it is away
+
+    @property
+    def back_s(self) -> float:
+        return math.inf if self.down_s is None else self.at_s + self.down_s
 
 
 class FleetSettings(Noun):
@@ -72,7 +63,6 @@ class FleetSettings(Noun):
     outages: tuple[Outage, ...] = ()
     prefill_replicas: NonNegativeInt = Field(default=0, le=_MOST_REPLICAS)
     """Replicas that compute prompts only and send the KV on; 0: every replica does both."""
-    link_bytes_per_s: PositiveFloat = LINK_BYTES_PER_S
-    """From one GPU of a prefill replica to one of a decode replica."""
+    link_bytes_per_s: PositiveFloat = LINK_BYTES_PER_S  # from one GPU of a prefill replica to one of a decode replica
     users: int | None = None
     """A closed loop on one replica: each user sends the next request when their last was answered."""

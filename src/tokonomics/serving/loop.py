@@ -4,6 +4,10 @@ Replicas work by themselves between the events that concern them; the loop bring
 and leaves it. At one time, replicas come back first, then notices and failures, then clients hang up, the autoscaler
 looks, and requests arrive. ``docs/simulator.md`` has the rules in words; ``tests/serving/reference.py`` follows them
 one step at a time and must agree.
+
+A replica that fails loses the step in flight and its cache; its requests begin again elsewhere. The autoscaler wants
+one replica for so many outstanding requests: upwards at once, after a cold start; downwards only when it has wanted
+less for a while (Kubernetes' HorizontalPodAutoscaler).
 """
 
 import math
@@ -11,13 +15,18 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tokonomics.serving.changes import come_up, go_down, route_held, scale
+from tokonomics.serving.blocks import empty_cache
 from tokonomics.serving.compiled import entry, inlined, wide
+from tokonomics.serving.fleet import Autoscale, FleetSettings
 from tokonomics.serving.routing import ROUND_ROBIN, in_turn, route
-from tokonomics.serving.scheduler import advance, cut_run, drain_if_empty
+from tokonomics.serving.scheduler import advance, count_busy, cut_run, drain_if_empty, settle
+from tokonomics.serving.sequences import count_abandoned
 from tokonomics.serving.state import (
+    ANSWER,
+    BOOTING,
     DRAINING,
     ENDED,
+    HEAD,
     HELD,
     NONE,
     NOWHERE,
@@ -28,30 +37,28 @@ from tokonomics.serving.state import (
     TIMED_OUT,
     UNSERVED,
     UP,
-    Fleet,
+    Ints,
     Requests,
     Rules,
     Served,
     World,
     new_world,
-    served_by,
 )
 from tokonomics.serving.step_table import StepTable
-from tokonomics.serving.work import count_abandoned
 
-_SLICES = 200
-"""Parts into which the arrivals are cut to report progress."""
+_SLICES = 200  # parts into which the arrivals are cut to report progress
 _UNINTERRUPTED = 50_000
 """Requests, where nobody watches: a tenth of a second or so after which Python hears of Ctrl-C."""
-BACK, READY, NOTICE, DOWN, TICK = range(5)
-"""What happens to replicas, in the order in which it happens at one time."""
+BACK, READY, NOTICE, DOWN, TICK = range(5)  # what happens to replicas, in the order in which it happens at one time
 
 
 def run(
     requests: Requests,
     table: StepTable,
     rules: Rules,
-    fleet: Fleet,
+    fleet: FleetSettings,
+    *,
+    seed: int = 0,
     progress: Callable[[int], None] | None = None,
     paid_for: list[tuple[float, int]] | None = None,
 ) -> tuple[Served, World]:
@@ -59,67 +66,59 @@ def run(
 
     ``paid_for`` is given the number of replicas that are not off after each change.
     """
-    world = new_world(requests, table, rules, fleet)
+    world = new_world(requests, table, rules, fleet, seed)
     planned = _outages(fleet)
     while True:
-        now_s, kind, place = _next_change(world, fleet, planned)
+        now_s, kind, place = _next_change(world, fleet.autoscale, planned)
         _serve(world, now_s, kind == TICK and now_s < math.inf, progress)
-        done = world.clock["arrivals"][0] == len(requests.arrival_s) and not _unfinished(world)
         if now_s == math.inf:
             break
-        if done:
+        under_way = world.replicas["outstanding"].sum() > 0 or world.clock["held_first"][0] != NONE
+        if world.clock["arrivals"][0] == len(requests.arrival_s) and not under_way:
             # Steps whose clients have all hung up run to their end.
             _serve(world, math.inf, False, progress)
             break
         if kind in (BACK, READY):
-            come_up(world, place, now_s)
+            _come_up(world, place, now_s)
         elif kind == NOTICE:
             if world.replicas["mode"][place] == UP:
                 world.replicas["mode"][place] = DRAINING
         elif kind == DOWN:
-            go_down(world, place, now_s)
-        else:
+            _go_down(world, place, now_s)
+        elif fleet.autoscale:
             world.clock["ticks"] += 1
-            scale(world, now_s)
+            _scale(world, fleet.autoscale, now_s)
         if kind in (BACK, NOTICE, DOWN):
             planned.pop()
-        if world.clock["held_first"][0] != NONE and not _more_come(world, fleet, planned, now_s):
-            route_held(world, now_s)
+        if world.clock["held_first"][0] != NONE:
+            time_s, following, _ = _next_change(world, fleet.autoscale, planned)
+            if time_s > now_s or following not in (BACK, READY):  # all that come up at once, come up first
+                _route_held(world, now_s)
         if paid_for is not None:
             paid_for.append((now_s, int(np.count_nonzero(world.replicas["mode"] != OFF))))
     status = world.requests["status"]
     status[status == OPEN] = UNSERVED
-    return served_by(world), world
+    return Served(**{name: np.ascontiguousarray(world.requests[name]) for name in Served._fields}), world
 
 
-def _outages(fleet: Fleet) -> list[tuple[float, int, int]]:
-    """Notices, failures and returns, the last first."""
-    rows = [
-        (float(time_s), kind, int(row[0]))
-        for row in fleet.outages
-        for time_s, kind in zip(row[1:], (NOTICE, DOWN, BACK), strict=True)
-    ]
-    return sorted((row for row in rows if row[0] < math.inf), reverse=True)
+def _outages(fleet: FleetSettings) -> list[tuple[float, int, int]]:
+    """Notices, failures and returns as time, kind and replica, the last first."""
+    events = []
+    for outage in fleet.outages:
+        events.append((max(0.0, outage.at_s - outage.notice_s), NOTICE, outage.replica))
+        events.append((outage.at_s, DOWN, outage.replica))
+        events.append((outage.back_s, BACK, outage.replica))
+    return sorted((event for event in events if event[0] < math.inf), reverse=True)
 
 
-def _next_change(world: World, fleet: Fleet, planned: list[tuple[float, int, int]]) -> tuple[float, int, int]:
+def _next_change(world: World, rule: Autoscale | None, planned: list[tuple[float, int, int]]) -> tuple[float, int, int]:
     """When a replica comes, goes or is told to, or the autoscaler looks: time, kind, replica."""
-    if len(fleet.autoscale) == 0:
+    if rule is None:
         return planned[-1] if planned else (math.inf, TICK, NONE)
     ready_s = world.replicas["ready_s"]
     soonest = int(ready_s.argmin())
-    tick_s = float((world.clock["ticks"][0] + 1) * world.settings["interval_s"][0])
+    tick_s = float((world.clock["ticks"][0] + 1) * rule.interval_s)
     return min((float(ready_s[soonest]), READY, soonest), (tick_s, TICK, NONE))
-
-
-def _more_come(world: World, fleet: Fleet, planned: list[tuple[float, int, int]], now_s: float) -> bool:
-    """Another replica comes up at the same time."""
-    time_s, kind, _ = _next_change(world, fleet, planned)
-    return time_s == now_s and kind in (BACK, READY)
-
-
-def _unfinished(world: World) -> bool:
-    return bool(world.replicas["outstanding"].sum() > 0 or world.clock["held_first"][0] != NONE)
 
 
 def _serve(world: World, until_s: float, deadlines_too: bool, progress: Callable[[int], None] | None) -> None:
@@ -225,3 +224,97 @@ def _hang_up(world: World, index: int, now_s: float) -> None:
             last = world.requests[last].following
         world.requests[last].following = index
     cut_run(world, place, now_s, False)
+
+
+def _come_up(world: World, place: int, now_s: float) -> None:
+    """A replica is there."""
+    replicas = world.replicas
+    replicas["mode"][place] = UP
+    replicas["ready_s"][place] = np.inf
+    if replicas["run_steps"][place] == 0:
+        replicas["time_s"][place] = max(replicas["time_s"][place], now_s)
+
+
+def _route_held(world: World, now_s: float) -> None:
+    """Requests that waited for a replica find one, or go on waiting."""
+    first, arrived = int(world.clock["held_first"][0]), int(world.clock["arrivals"][0])
+    world.clock["held_first"], world.clock["held"] = NONE, 0
+    _route_all(world, first + np.flatnonzero(world.requests["place"][first:arrived] == HELD), now_s)
+
+
+@entry
+def _route_all(world: World, indices: Ints, now_s: float) -> None:
+    for place in range(len(indices)):
+        route(world, indices[place], now_s)
+
+
+def _go_down(world: World, place: int, now_s: float) -> None:
+    """A replica fails: the step in flight and the cache are lost, its requests begin again elsewhere."""
+    _lose_step(world, place, now_s)
+    replica, slots, requests = world.replicas[place], world.slots[place], world.requests
+    running = slots[slots["request"] != NONE]
+    running = running[np.argsort(running["order"])]
+    for index, end in zip(running["request"], running["end"], strict=True):
+        if requests["place"][index] == ANSWER:
+            requests["generated"][index] = requests["output_tokens"][index] - (end - replica["steps"])
+    requests["place"][running["request"]], requests["slot"][running["request"]] = ENDED, NONE
+    queued = []
+    for index in world.queues[place, :, HEAD]:
+        while index != NONE:
+            queued.append(index)
+            index = requests["following"][index]
+    waiting = np.array(queued, np.int64)
+    waiting = waiting[requests["status"][waiting] == OPEN]
+    left = np.concatenate([running["request"].astype(np.int64), waiting])
+    replica["answer_lost"] += np.maximum(requests["generated"][left] - 1, 0).sum()
+    moved = left[requests["status"][left] == OPEN]
+    zeros = ("run_steps", "running", "decoding", "base_tokens", "outstanding", "told", "front_end_s")
+    emptied = dict.fromkeys(zeros, 0) | dict.fromkeys(("partial", "leaving", "front_first"), NONE) | {"mode": OFF}
+    for name, value in emptied.items():
+        replica[name] = value
+    slots["request"], slots["free"] = NONE, np.arange(len(slots))[::-1]
+    world.phases[place], world.queues[place, :, HEAD] = 0, NONE
+    empty_cache(world, place)
+    for name in ("computed", "generated", "target", "blocks", "shared_blocks"):
+        requests[name][moved] = 0
+    requests["restarts"][moved] += 1
+    requests["first_token_s"][moved] = np.nan
+    for first, units in zip(requests["first_unit"][moved], requests["units"][moved], strict=True):
+        world.held[first : first + units] = 0
+    _route_all(world, moved, now_s)
+
+
+@entry
+def _lose_step(world: World, place: int, now_s: float) -> None:
+    settle(world, place, now_s)
+    replica = world.replicas[place]
+    if replica.run_steps > 0:
+        replica.lost_s += now_s - replica.run_start_s
+        replica.time_s = now_s
+        count_busy(world, place, now_s, wide(0))
+
+
+def _scale(world: World, rule: Autoscale, now_s: float) -> None:
+    """The autoscaler looks: one replica for so many outstanding requests, at once upwards, downwards after a while."""
+    replicas, ticks = world.replicas, int(world.clock["ticks"][0])
+    mode = replicas["mode"]
+    outstanding = int(replicas["outstanding"].sum() + world.clock["held"][0])
+    # However small the target: what is divided by it may be more than any number.
+    wanted = max(math.ceil(min(outstanding / rule.target, rule.max_replicas)), rule.min_replicas)
+    wanted = min(wanted, rule.max_replicas)
+    world.wanted[(ticks - 1) % len(world.wanted)] = wanted
+    current = int(np.count_nonzero((mode == BOOTING) | (mode == UP)))
+    for place in np.flatnonzero(mode == DRAINING)[: max(0, wanted - current)]:
+        current += 1
+        _come_up(world, int(place), now_s)
+    for place in np.flatnonzero(mode == OFF)[: max(0, wanted - current)]:
+        current += 1
+        mode[place] = BOOTING
+        replicas["ready_s"][place] = now_s + rule.cold_start_s
+        replicas["paid_from_s"][place] = now_s
+    kept = int(world.wanted[:ticks].max())
+    surplus = [*np.flatnonzero(mode == BOOTING)[::-1], *np.flatnonzero(mode == UP)[::-1]]
+    for place in surplus[: max(0, current - kept)]:
+        replicas["ready_s"][place] = np.inf
+        mode[place] = DRAINING
+        drain_if_empty(world, int(place), now_s)

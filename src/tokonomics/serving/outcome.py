@@ -1,4 +1,4 @@
-"""What a simulation came to: latencies, throughput, utilisation, and whether SLOs were kept.
+"""What a simulation came to: latencies, throughput, utilisation, whether SLOs were met, and a table of its requests.
 
 Latencies are those of requests that were answered. Busy is the share of paid time in which a replica computed; useful
 leaves out what was computed again after a preemption or a failure, and what clients that hung up never read.
@@ -6,19 +6,26 @@ leaves out what was computed again after a preemption or a failure, and what cli
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, NonNegativeFloat, NonNegativeInt
 
+from tokonomics.errors import option, shorten
+from tokonomics.files import whole
 from tokonomics.physics.memory import max_sequences
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.state import ANSWERS, BUSY, DONE, KV, PROMPTS, REFUSED, SEQUENCES, TIMED_OUT, UNSERVED
 from tokonomics.serving.steady import ReplicaCurve
 from tokonomics.traffic.slo import PERCENTILES, Latency, Slo
+from tokonomics.traffic.trace import Floats
 from tokonomics.types import Noun
 
-Floats = NDArray[np.float64]
+if TYPE_CHECKING:
+    import polars as pl
+
+_STATUS = ("refused", "done", "timed out", "unserved")
 
 
 class Spread(Noun):
@@ -136,8 +143,7 @@ def outcome(simulation: Simulation, slos: Sequence[Slo] = ()) -> Outcome:
     inputs = int(trace.input_tokens[done].sum(dtype=np.int64))
     outputs = int(trace.output_tokens[done].sum(dtype=np.int64))
     duration = max(simulation.end_s - float(trace.arrival_s[0]), 0.0)
-    shares = _shares(simulation)
-    busy = float(simulation.replicas["busy_s"].sum())
+    shares, paid = _shares(simulation), float(simulation.paid_s.sum())
     return Outcome(
         requests=len(trace),
         completed=int(done.sum()),
@@ -160,15 +166,15 @@ def outcome(simulation: Simulation, slos: Sequence[Slo] = ()) -> Outcome:
         useful_share=shares.prefill + shares.decode,
         load_share=_load_share(simulation),
         shares=shares,
-        batch=_ratio(float(simulation.timeline[:, SEQUENCES].sum()), busy),
+        batch=_ratio(float(simulation.timeline[:, SEQUENCES].sum()), float(simulation.replicas["busy_s"].sum())),
         kv_peak_share=_ratio(float(simulation.replicas["kv_peak"].max()), simulation.rules.kv_blocks),
         preemptions=int(served.preemptions.sum(dtype=np.int64)),
         restarts=int(served.restarts.sum(dtype=np.int64)),
-        replica_hours=float(simulation.paid_s.sum()) / 3600,
-        mean_replicas=_ratio(float(simulation.paid_s.sum()), simulation.end_s),
+        replica_hours=paid / 3600,
+        mean_replicas=_ratio(paid, simulation.end_s),
         peak_replicas=int(simulation.history[:, 1].max()),
         slo=tuple(kept),
-        slo_kept=all(each.kept for each in kept) if kept else None,
+        slo_kept=all(slo.kept for slo in kept) if kept else None,
         slo_attainment=float(within.sum() / len(trace)) if kept else None,
         goodput_per_s=_ratio(int(within.sum()), duration) if kept else None,
     )
@@ -186,6 +192,39 @@ def request_latencies(simulation: Simulation) -> dict[str, Floats]:
         Latency.e2e: served.finish_s - trace.arrival_s,
         "queue": served.start_s - trace.arrival_s,
     }
+
+
+def records(simulation: Simulation) -> "pl.DataFrame":
+    """One row a request: when it came, how long it waited, what it got."""
+    import polars as pl
+
+    trace, served = simulation.trace, simulation.served
+    latencies = request_latencies(simulation)
+    columns: dict[str, object] = {
+        "arrival_s": trace.arrival_s,
+        "input_tokens": trace.input_tokens,
+        "output_tokens": trace.output_tokens,
+        "status": pl.Series(np.array(_STATUS)[served.status]).cast(pl.Categorical),
+        "queue_s": latencies["queue"],
+        "ttft_s": latencies["ttft"],
+        "tpot_s": latencies["tpot"],
+        "e2e_s": latencies["e2e"],
+        "cached_tokens": served.cached_tokens,
+        "preemptions": served.preemptions,
+        "restarts": served.restarts,
+        "replica": served.replica,
+    }
+    if trace.priority is not None:
+        columns["priority"] = trace.priority
+    if trace.tenant is not None:
+        columns["tenant"] = pl.Series(np.array(trace.tenants)[trace.tenant]).cast(pl.Categorical)
+    return pl.DataFrame(columns).with_columns(pl.col(pl.Float64).fill_nan(None))
+
+
+def save_records(simulation: Simulation, path: Path) -> None:
+    """Write the table as parquet: whole, or not at all."""
+    with whole(path, option("save", shorten(str(path), 200))) as unfinished:
+        records(simulation).write_parquet(unfinished)
 
 
 def spread(values: Floats) -> Spread:
@@ -247,37 +286,32 @@ def _mean_of_steps(steps: Floats, edges: Floats) -> Floats:
 
 def _seconds_present(enter_s: Floats, leave_s: Floats, edges: Floats) -> Floats:
     """How long all of them together are there in each bin: time spent before an edge, differenced."""
-    enter, leave = np.sort(enter_s), np.sort(leave_s)
-    spent = [_time_before(leave, edge) for edge in edges]
-    came = [_time_before(enter, edge) for edge in edges]
-    return np.asarray(np.maximum(np.diff(np.array(came) - np.array(spent)), 0.0))
 
+    def time_before(times: Floats) -> Floats:
+        """Sum over the events before each edge of how long before it they were."""
+        ordered = np.sort(times)
+        counts = np.searchsorted(ordered, edges)
+        passed = [float(ordered[:count].sum()) for count in counts]
+        return np.asarray(edges * counts - np.array(passed))
 
-def _time_before(times: Floats, edge: float) -> float:
-    """Sum over events before an edge of how long before it they were."""
-    count = int(np.searchsorted(times, edge))
-    return count * edge - float(times[:count].sum())
+    return np.asarray(np.maximum(np.diff(time_before(enter_s) - time_before(leave_s)), 0.0))
 
 
 def judged(slo: Slo, answered: Floats, unanswered: int) -> Kept:
     """What was delivered; a request that was accepted and never answered took for ever.
 
-    Answers of one token have no time per token and miss no SLO; no answers at all break every one.
+    Answers of one token have no time per token and miss no SLO; no answers at all miss every one.
     """
     known = answered[~np.isnan(answered)]
-    delivered = getattr(spread(known), slo.statistic)
+    delivered: float | None = getattr(spread(known), slo.statistic)
     if unanswered:
-        all_of_them = np.concatenate([known, np.full(unanswered, np.inf)])
         percent = 100.0 if slo.statistic == "mean" else float(slo.statistic[1:])
-        delivered = float(np.percentile(all_of_them, percent, method="higher"))
+        with_them = np.concatenate([known, np.full(unanswered, np.inf)])
+        delivered = float(np.percentile(with_them, percent, method="higher"))
     if delivered is None or math.isinf(delivered):
-        return Kept(
-            slo=str(slo),
-            objective_s=slo.seconds,
-            delivered_s=None,
-            kept=not unanswered and len(answered) > 0,
-        )
-    kept = delivered <= slo.seconds
+        delivered, kept = None, not unanswered and len(answered) > 0
+    else:
+        kept = delivered <= slo.seconds
     return Kept(slo=str(slo), objective_s=slo.seconds, delivered_s=delivered, kept=kept)
 
 
@@ -308,7 +342,7 @@ def _load_share(simulation: Simulation) -> float | None:
     if not done.any():
         return 0.0 if paid > 0 else None
     computed = (trace.input_tokens - served.cached_tokens)[done]
-    inputs, outputs = (max(1, round(float(each.mean()))) for each in (computed, trace.output_tokens[done]))
+    inputs, outputs = (max(1, round(float(tokens.mean()))) for tokens in (computed, trace.output_tokens[done]))
     if max_sequences(simulation.deployment, inputs + outputs) < 1 or paid <= 0:
         return None
     full = ReplicaCurve(simulation.deployment, inputs, outputs, most_sequences=simulation.rules.max_sequences)

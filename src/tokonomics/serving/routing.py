@@ -10,27 +10,26 @@ import numpy as np
 
 from tokonomics.serving.blocks import resident_units
 from tokonomics.serving.compiled import compiled, inlined, wide
-from tokonomics.serving.front import receive
 from tokonomics.serving.scheduler import cut_run, settle
-from tokonomics.serving.sequences import enqueue
+from tokonomics.serving.sequences import enqueue, receive
 from tokonomics.serving.state import HELD, NONE, UP, Rows, World
 
-ROUND_ROBIN, LEAST_OUTSTANDING, POWER_OF_TWO, PREFIX_AWARE = 0, 1, 2, 3
+ROUND_ROBIN, LEAST_OUTSTANDING, POWER_OF_TWO, PREFIX_AWARE = range(4)  # in the order of ``fleet.Router``
 
 _UNEVEN = 64
 _UNEVEN_RATIO = 1.5
-_WORTH_IT = 0.3
-"""Share of a prompt that must be cached for the cache to decide."""
+_WORTH_IT = 0.3  # share of a prompt that must be cached for the cache to decide
 
 
 @compiled
 def route(world: World, index: int, now_s: float) -> None:
     """Give a request to a replica, or hold it while there is none."""
-    request = world.requests[index]
+    request, clock = world.requests[index], world.clock[0]
     place = _pick_replica(world, index, now_s)
     if place == NONE:
         request.place = HELD
-        _hold(world, index)
+        clock.held += 1
+        clock.held_first = index if clock.held_first == NONE else min(clock.held_first, index)
         return
     replica = world.replicas[place]
     receive(world, place, index, now_s)
@@ -41,31 +40,6 @@ def route(world: World, index: int, now_s: float) -> None:
     request.replica = place
     replica.outstanding += 1
     enqueue(world.queues[place], world.requests, index)
-
-
-@compiled
-def _hold(world: World, index: int) -> None:
-    """Keep a request until there is a replica, in order of arrival."""
-    requests, clock = world.requests, world.clock[0]
-    clock.held += 1
-    latest = clock.held_latest
-    clock.held_latest = index
-    if clock.held_first == NONE or index < clock.held_first:
-        requests[index].following = clock.held_first
-        if clock.held_first == NONE:
-            clock.held_last = index
-        clock.held_first = index
-        return
-    before = clock.held_last
-    if index < before:
-        # Those of one queue come in order: each goes behind the one before it.
-        before = latest if clock.held_first <= latest < index else clock.held_first
-        while requests[before].following < index:
-            before = wide(requests[before].following)
-    else:
-        clock.held_last = index
-    requests[index].following = requests[before].following
-    requests[before].following = index
 
 
 @inlined
@@ -111,25 +85,24 @@ def _of_two(world: World, index: int) -> int:
     there = 0
     for place in range(len(replicas)):
         there += replicas[place].mode == UP
-    if there == 0:
-        return NONE
+    if there < 2:
+        return _least(replicas)
     drawn = _mixed(_mixed(world.settings[0].seed) + np.uint64(index))
     first = wide(drawn % np.uint64(there))  # type: ignore[arg-type]
-    second = first
-    if there > 1:
-        second = wide((drawn >> np.uint64(32)) % np.uint64(there - 1))  # type: ignore[arg-type]
-        second += second >= first
-    best = NONE
-    seen = 0
-    for place in range(len(replicas)):
-        if replicas[place].mode != UP:
-            continue
-        seen += 1
-        if seen - 1 != first and seen - 1 != second:
-            continue
-        if best == NONE or replicas[place].outstanding < replicas[best].outstanding:
-            best = place
-    return best
+    second = wide((drawn >> np.uint64(32)) % np.uint64(there - 1))  # type: ignore[arg-type]
+    second += second >= first
+    lower, upper = _nth_up(replicas, min(first, second)), _nth_up(replicas, max(first, second))
+    return upper if replicas[upper].outstanding < replicas[lower].outstanding else lower
+
+
+@compiled
+def _nth_up(replicas: Rows, count: int) -> int:
+    """The replica that is up after so many others that are."""
+    place = wide(0)
+    while replicas[place].mode != UP or count > 0:
+        count -= replicas[place].mode == UP
+        place += 1
+    return place
 
 
 @compiled
@@ -151,7 +124,7 @@ def _of_longest_prefix(world: World, index: int, now_s: float) -> int:
         if replicas[place].mode != UP:
             continue
         settle(world, place, now_s)
-        units = resident_units(world.nodes[place], world.units, request)
+        units = resident_units(world, place, request)
         even = best != NONE and units == longest
         if units > longest or (even and replicas[place].outstanding < replicas[best].outstanding):
             longest = units

@@ -20,8 +20,7 @@ for the GPU, tells at once, and composes the next step when a request is there.
 import numpy as np
 
 from tokonomics.serving.blocks import empty_cache, publish_units, take_blocks
-from tokonomics.serving.compiled import compiled, inlined, wide
-from tokonomics.serving.front import take_in_hand
+from tokonomics.serving.compiled import compiled, entry, inlined, wide
 from tokonomics.serving.sequences import (
     admit,
     begin_answer,
@@ -31,10 +30,23 @@ from tokonomics.serving.sequences import (
     next_queued_s,
     queue_front,
     remove_running,
+    take_in_hand,
 )
-from tokonomics.serving.state import DRAINING, NONE, OFF, Counts, Row, Rows, World
+from tokonomics.serving.state import (
+    ANSWERS,
+    BUSY,
+    DRAINING,
+    KV,
+    NONE,
+    OFF,
+    PROMPTS,
+    SEQUENCES,
+    Counts,
+    Row,
+    Rows,
+    World,
+)
 from tokonomics.serving.step_table import after_s, gpu_s, launching_s, run_s, steps_until
-from tokonomics.serving.work import count_busy
 
 
 @inlined
@@ -116,18 +128,18 @@ def settle(world: World, place: int, at_s: float) -> None:
     replica.run_steps -= count
     settings = world.settings[0]
     need = _blocks_needed(replica, world.phases[place], settings, wide(0), wide(1))
-    take_blocks(replica, world.nodes[place], settings.units, need)
+    take_blocks(world, place, need)
     replica.run_end_s = end + run_s(table, decodes, float(_kv_tokens(replica)), replica.run_steps)
 
 
-@compiled
+@entry
 def drain_if_empty(world: World, place: int, at_s: float) -> None:
     """A replica told to go is gone, with its cache, once its last request is."""
     replica = world.replicas[place]
     if replica.mode == DRAINING and replica.outstanding == 0 and replica.run_steps == 0:
         if replica.leaving != NONE:
             let_leave(world, place)
-        empty_cache(replica, world.nodes[place], world.settings[0].kv_blocks)
+        empty_cache(world, place)
         replica.mode = OFF
         replica.paid_s += at_s - replica.paid_from_s
 
@@ -219,7 +231,7 @@ def _make_room(world: World, place: int) -> bool:
     while replica.decoding > 0:
         need = _blocks_needed(replica, world.phases[place], settings, wide(0), wide(1))
         if need <= replica.free + replica.evictable:
-            take_blocks(replica, world.nodes[place], settings.units, need)
+            take_blocks(world, place, need)
             break
         _preempt(world, place)
         preempted = True
@@ -303,8 +315,8 @@ def _schedule(world: World, place: int, index: int, chunk: int) -> float:
     replica.run_prompt_tokens += chunk
     replica.prompt_again += max(0, min(past + chunk, request.seen) - past)
     if settings.units > 0:
-        nodes, block = world.nodes[place], settings.block_tokens
-        publish_units(nodes, world.units, world.held, request, past, past + chunk, settings.unit_tokens, block)
+        first = past // settings.unit_tokens
+        publish_units(world, place, request, wide(first), wide(request.prompt_units), wide(past + chunk))
     return float(chunk * (past + 0.5 * (chunk + 1.0)))
 
 
@@ -376,9 +388,48 @@ def _count_steps(world: World, place: int, count: int, end_s: float) -> None:
     if replica.run_decodes > 0:
         if count > 1:
             need = _blocks_needed(replica, world.phases[place], settings, wide(1), count - 1)
-            take_blocks(replica, world.nodes[place], settings.units, need)
+            take_blocks(world, place, need)
         replica.steps += count
-    count_busy(replica, world.clock[0], world.timeline, settings.kv_blocks, replica.run_start_s, end_s, count)
+    count_busy(world, place, end_s, count)
+
+
+@inlined
+def count_busy(world: World, place: int, end_s: float, steps: int) -> None:
+    """Enter ``steps`` of the run in flight into the totals and the timeline; none when they were lost.
+
+    When time runs past the last bin of the timeline, neighbours merge and bins become twice as wide.
+    """
+    replica, clock, timeline = world.replicas[place], world.clock[0], world.timeline
+    start_s = replica.run_start_s
+    used = world.settings[0].kv_blocks - replica.free - replica.evictable
+    answers = steps * replica.run_decodes
+    prompts = replica.run_prompt_tokens if steps > 0 else 0
+    replica.busy_s += end_s - start_s
+    replica.kv_peak = max(replica.kv_peak, used)
+    replica.answer_tokens += answers
+    replica.prompt_tokens += prompts
+    half = len(timeline) // 2
+    while end_s >= clock.bin_s * 2 * half:
+        for column in range(timeline.shape[1]):
+            for bin_ in range(half):
+                timeline[bin_, column] = timeline[2 * bin_, column] + timeline[2 * bin_ + 1, column]
+            for bin_ in range(half, 2 * half):
+                timeline[bin_, column] = 0.0
+        clock.bin_s *= 2
+    width, span = clock.bin_s, end_s - start_s
+    sequences = replica.run_decodes + replica.run_prompts
+    bin_ = int(start_s / width)
+    while True:
+        inside = min(end_s, (bin_ + 1) * width) - max(start_s, bin_ * width)
+        share = inside / span if span > 0 else 1.0
+        timeline[bin_, BUSY] += inside
+        timeline[bin_, SEQUENCES] += sequences * inside
+        timeline[bin_, KV] += used * inside
+        timeline[bin_, ANSWERS] += answers * share
+        timeline[bin_, PROMPTS] += prompts * share
+        bin_ += 1
+        if bin_ * width >= end_s:
+            return
 
 
 @compiled

@@ -1,8 +1,12 @@
-"""A request on its replica: how it waits, gets its place and its blocks, writes its answer, and leaves.
+"""A request on its replica: how it is received, waits, gets its place and blocks, writes its answer, and leaves.
+
+The front end receives, checks and tokenises requests before the engine has them. It is an event loop: it takes what
+has come meanwhile together, works on each (``request_s``), and hands them on together; prompts are tokenised beside
+that (``token_s``, the longest decides). A request that finds it idle is taken at once.
 
 The queue is a list through the requests, one for each class of urgency. Admission takes a slot and the blocks of the
-whole prompt, less those that the prefix cache holds; who leaves, in whatever way, gives both up. What a step holds, and
-who has to give way, is the scheduler's.
+whole prompt, less those that the prefix cache holds; who leaves, in whatever way, gives both up. A heap of the decoding
+slots tells which answer ends first; it knows where each slot sits, since a slot can leave before its end.
 """
 
 import numpy as np
@@ -10,7 +14,6 @@ import numpy as np
 from tokonomics.serving.blocks import (
     blocks_of,
     hold_units,
-    publish_answer,
     publish_units,
     release_blocks,
     resident_units,
@@ -18,7 +21,6 @@ from tokonomics.serving.blocks import (
     units_blocks,
 )
 from tokonomics.serving.compiled import compiled, wide
-from tokonomics.serving.finish_heap import push_end, remove_end
 from tokonomics.serving.state import (
     ANSWER,
     DONE,
@@ -34,7 +36,55 @@ from tokonomics.serving.state import (
     Rows,
     World,
 )
-from tokonomics.serving.work import count_abandoned
+
+TOGETHER = 256
+"""Requests that the front end takes together at the most: the largest burst that was measured (256 users at once)."""
+
+
+@compiled
+def receive(world: World, place: int, index: int, now_s: float) -> None:
+    """A request comes to a replica."""
+    replica, request = world.replicas[place], world.requests[index]
+    if world.settings[0].prefilled:
+        request.queued_s = now_s
+        return
+    take_in_hand(world, place, now_s)
+    request.queued_s = np.inf
+    request.fellow = NONE
+    if replica.front_first == NONE:
+        replica.front_first = index
+    else:
+        world.requests[replica.front_last].fellow = index
+    replica.front_last = index
+    if replica.front_end_s <= now_s:
+        _hand_on(world, place, now_s)
+
+
+@compiled
+def take_in_hand(world: World, place: int, now_s: float) -> None:
+    """Bring the front end up to now: those that wait are its next, when it has done the ones before."""
+    replica = world.replicas[place]
+    while replica.front_first != NONE and replica.front_end_s <= now_s:
+        _hand_on(world, place, replica.front_end_s)
+
+
+@compiled
+def _hand_on(world: World, place: int, begins_s: float) -> None:
+    """Those that wait longest are taken in hand: when the engine gets them is known."""
+    replica, requests, table = world.replicas[place], world.requests, world.table
+    longest = wide(0)
+    count = wide(0)
+    index = wide(replica.front_first)
+    while index != NONE and count < TOGETHER:
+        count += 1
+        longest = max(longest, wide(requests[index].input_tokens))
+        index = wide(requests[index].fellow)
+    replica.front_end_s = begins_s + count * table.request_s + table.token_s * longest
+    index = wide(replica.front_first)
+    for _ in range(count):
+        requests[index].queued_s = replica.front_end_s + table.reach_s
+        index = wide(requests[index].fellow)
+    replica.front_first = index
 
 
 @compiled
@@ -88,14 +138,12 @@ def next_queued_s(queues: Counts, requests: Rows, replica: Row) -> float:
 def admit(world: World, place: int, index: int, budget: int) -> int:
     """Give the request a slot and blocks; the length of its first chunk, or NONE when it has to wait."""
     replica, request, settings = world.replicas[place], world.requests[index], world.settings[0]
-    nodes = world.nodes[place]
     block = settings.block_tokens
-    fresh = request.generated == 0
     first = request.target == 0
     target = request.input_tokens + request.generated
     units = 0
-    if settings.units > 0 and not (settings.prefilled and fresh):
-        units = resident_units(nodes, world.units, request)
+    if settings.units > 0 and not (settings.prefilled and request.generated == 0):
+        units = resident_units(world, place, request)
     known = units * settings.unit_tokens
     # What a preempted request had fetched is gone: it is computed again.
     fetched = request.fetched if first and not settings.prefilled else 0
@@ -104,12 +152,12 @@ def admit(world: World, place: int, index: int, budget: int) -> int:
         return NONE
     held = wide(request.input_tokens + request.output_tokens if settings.reserves else target)
     need = blocks_of(held, block) + settings.fixed_blocks
-    shared, unheld = units_blocks(nodes, world.units, request, units)
+    shared, unheld = units_blocks(world, place, request, units)
     if need - shared > replica.free + replica.evictable - unheld:
         return NONE
     world.queues[place, request.urgency, HEAD] = request.following
-    hold_units(replica, nodes, world.units, world.held, request, units)
-    take_blocks(replica, nodes, settings.units, max(0, need - shared))
+    hold_units(world, place, request, units)
+    take_blocks(world, place, wide(max(0, need - shared)))
     request.blocks = max(need, shared)
     request.target = target
     request.computed = cached
@@ -126,7 +174,7 @@ def admit(world: World, place: int, index: int, budget: int) -> int:
     if first:
         request.cached_tokens = cached
         if settings.units > 0 and cached > known:
-            publish_units(nodes, world.units, world.held, request, known, cached, settings.unit_tokens, block)
+            publish_units(world, place, request, wide(units), wide(request.prompt_units), wide(cached))
     whole = target - cached
     return wide(min(whole, budget)) if settings.chunks else wide(whole)
 
@@ -141,7 +189,7 @@ def begin_answer(world: World, place: int, index: int) -> None:
     slot.end = replica.steps + request.output_tokens - request.generated
     replica.base_tokens += slot.base
     world.phases[place, _phase(slot.base, world.phases.shape[1])] += 1
-    push_end(slots, wide(request.slot), wide(replica.decoding))
+    _rise(slots, wide(request.slot), wide(replica.decoding))
     replica.decoding += 1
 
 
@@ -161,10 +209,10 @@ def remove_running(world: World, place: int, index: int) -> None:
         replica.decoding -= 1
         replica.base_tokens -= slot.base
         world.phases[place, _phase(slot.base, world.phases.shape[1])] -= 1
-        remove_end(slots, wide(request.slot), wide(replica.decoding))
+        _leave_heap(slots, wide(request.slot), wide(replica.decoding))
     elif replica.partial == request.slot:
         replica.partial = NONE
-    release_blocks(replica, world.nodes[place], world.units, world.held, settings.units, request, index)
+    release_blocks(world, place, index)
     replica.running -= 1
     slots[len(slots) - 1 - replica.running].free = request.slot
     slot.request = NONE
@@ -176,10 +224,9 @@ def end_answer(world: World, place: int, index: int, end_s: float) -> None:
     """A request is complete."""
     replica, request, settings = world.replicas[place], world.requests[index], world.settings[0]
     if settings.units > 0:
-        # The KV of the last token is never computed.
-        computed = request.input_tokens + max(request.output_tokens, 1) - 1
-        nodes, block = world.nodes[place], settings.block_tokens
-        publish_answer(nodes, world.units, world.held, request, computed, settings.unit_tokens, block)
+        # The next turn of its conversation finds them. The KV of the last token is never computed.
+        computed = wide(request.input_tokens + max(request.output_tokens, 1) - 1)
+        publish_units(world, place, request, wide(request.prompt_units), wide(request.units), computed)
     remove_running(world, place, index)
     request.status = DONE
     request.finish_s = end_s
@@ -206,3 +253,56 @@ def let_leave(world: World, place: int) -> None:
 def _phase(base: int, block_tokens: int) -> int:
     """The step, modulo the block, at which a sequence begins another block: base + steps is a whole number of them."""
     return -base % block_tokens
+
+
+@compiled
+def count_abandoned(replica: Row, request: Row) -> None:
+    """Work done for a client that hung up; what it had been computed for before a preemption included."""
+    replica.prompt_abandoned += max(0, min(request.seen, request.input_tokens) - request.cached_tokens)
+    replica.answer_abandoned += max(0, request.generated - 1)
+
+
+@compiled
+def _sooner(slots: Rows, slot: int, other: int) -> bool:
+    """The answer of a slot ends before another's; together: was admitted before."""
+    if slots[slot].end != slots[other].end:
+        return bool(slots[slot].end < slots[other].end)
+    return bool(slots[slot].order < slots[other].order)
+
+
+@compiled
+def _rise(slots: Rows, slot: int, place: int) -> None:
+    """Put a slot at a place of the heap, or above it while it ends sooner."""
+    while place > 0:
+        above = (place - 1) // 2
+        other = wide(slots[above].heap)
+        if not _sooner(slots, slot, other):
+            break
+        slots[place].heap = other
+        slots[other].heap_place = place
+        place = above
+    slots[place].heap = slot
+    slots[slot].heap_place = place
+
+
+@compiled
+def _leave_heap(slots: Rows, slot: int, size: int) -> None:
+    """Take a slot out of a heap that has ``size`` left then: the last one takes its place and moves up or down."""
+    place, last = wide(slots[slot].heap_place), wide(slots[size].heap)
+    if last == slot:
+        return
+    if place > 0 and _sooner(slots, last, wide(slots[(place - 1) // 2].heap)):
+        _rise(slots, last, place)
+        return
+    while 2 * place + 1 < size:
+        below = 2 * place + 1
+        if below + 1 < size and _sooner(slots, wide(slots[below + 1].heap), wide(slots[below].heap)):
+            below += 1
+        other = wide(slots[below].heap)
+        if not _sooner(slots, other, last):
+            break
+        slots[place].heap = other
+        slots[other].heap_place = place
+        place = below
+    slots[place].heap = last
+    slots[last].heap_place = place

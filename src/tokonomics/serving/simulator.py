@@ -29,7 +29,6 @@ from tokonomics.serving.state import (
     SLOT,
     TIMED_OUT,
     Fetches,
-    Fleet,
     Requests,
     Rows,
     Rules,
@@ -57,17 +56,12 @@ class Simulation:
     trace: Trace
     rules: Rules
     served: Served
-    replicas: Rows
-    """Totals by replica, the fields of ``state.REPLICA``; prefill replicas first."""
-    paid_s: Floats
-    """By replica: from its start to its end, or to the last finish."""
-    history: Floats
-    """Rows of time and replicas that are there from then on: starting, serving or told to go."""
-    timeline: Floats
-    """By bin: the columns of ``state.BUSY`` and following, over all replicas."""
+    replicas: Rows  # totals by replica, the fields of ``state.REPLICA``; prefill replicas first
+    paid_s: Floats  # by replica: from its start to its end, or to the last finish
+    history: Floats  # rows of time and replicas that are there from then on: starting, serving or told to go
+    timeline: Floats  # by bin: the columns of ``state.BUSY`` and following, over all replicas
     bin_s: float
-    end_s: float
-    """When the last request was finished, and the last step had ended."""
+    end_s: float  # when the last request was finished, and the last step had ended
     wall_s: float
 
 
@@ -98,27 +92,29 @@ def simulate(
         raise BadInput("there is no request to serve", where=trace.source)
     if seed < 0 or not timeout_s > 0 or min(max_sequences or 1, max_batched_tokens or 1) < 1 or max_sequences == 0:
         raise BadInput("a seed is at least 0, a timeout above 0, and limits are at least 1")
-    _check_outages(fleet)
+    _check_fleet(fleet)
     if fetches is not None and fleet.prefill_replicas:
         raise BadInput("a disaggregated fleet has no slower memories for its KV here")
     rules = rules_for(deployment, trace, prefix_cache, max_sequences, max_batched_tokens)
     requests = requests_for(trace, rules, timeout_s, by_priority)
     if fleet.users is not None:
-        requests = _closed_loop(requests, fleet.users, fleet, timeout_s)
-    joins: NDArray[np.intp] | None = None
-    if fetches is not None:
-        joins = np.argsort(trace.arrival_s + fetches.delay_s, kind="stable")
-        requests = _after_fetches(requests, fetches, joins)
+        requests = _closed_loop(requests, fleet, timeout_s)
+    joins = None if fetches is None else np.argsort(trace.arrival_s + fetches.delay_s, kind="stable")
+    if fetches is not None and joins is not None:
+        fetched = fetches.tokens[joins].astype(np.int32)
+        requests = _chosen(requests, joins, requests.arrival_s + fetches.delay_s)._replace(fetched=fetched)
     table = table_for(steps or step_model(deployment), trace, rules)
     _check_memory(requests, rules, fleet)
-    paid_for: list[tuple[float, int]] = [(0.0, _replicas_at_first(fleet))]
+    at_first = fleet.autoscale.min_replicas if fleet.autoscale else fleet.replicas + fleet.prefill_replicas
+    paid_for = [(0.0, at_first)]
     if fleet.prefill_replicas:
         served, worlds = _disaggregated(deployment, requests, rules, table, fleet, seed, progress)
     else:
-        served, world = run(requests, table, rules, _fleet(fleet, fleet.replicas, seed), progress, paid_for)
+        served, world = run(requests, table, rules, fleet, seed=seed, progress=progress, paid_for=paid_for)
         worlds = [world]
     if joins is not None:
-        served = _in_order(served, joins)
+        in_order = np.argsort(joins)
+        served = Served(**{name: column[in_order] for name, column in served._asdict().items()})
     served = _heard(served, table.answer_s, trace, timeout_s)
     if fleet.users is not None:
         trace = dataclasses.replace(trace, arrival_s=served.arrival_s)
@@ -143,8 +139,9 @@ def simulate(
     )
 
 
-def _closed_loop(requests: Requests, users: int, fleet: FleetSettings, timeout_s: float) -> Requests:
+def _closed_loop(requests: Requests, fleet: FleetSettings, timeout_s: float) -> Requests:
     """All users send their first request at once."""
+    users = fleet.users or 0
     if users < 1 or fleet.replicas > 1 or fleet.autoscale or fleet.prefill_replicas or fleet.outages:
         raise BadInput("a closed loop has at least one user, and one replica that stays")
     if timeout_s < math.inf or np.isfinite(requests.deadline_s).any():
@@ -166,25 +163,18 @@ def _heard(served: Served, answer_s: float, trace: Trace, timeout_s: float) -> S
     )
 
 
-def _after_fetches(requests: Requests, fetches: Fetches, joins: NDArray[np.intp]) -> Requests:
-    """The requests in the order in which they join the queue."""
-    ids, starts = take_lists(requests.unit_ids, requests.unit_starts, joins)
+def _chosen(requests: Requests, chosen: NDArray[np.intp], arrival_s: Floats) -> Requests:
+    """Some requests in the order given; ``arrival_s`` is when each of all joins the queue."""
+    ids, starts = take_lists(requests.unit_ids, requests.unit_starts, chosen)
     return requests._replace(
-        arrival_s=(requests.arrival_s + fetches.delay_s)[joins],
-        input_tokens=requests.input_tokens[joins],
-        output_tokens=requests.output_tokens[joins],
-        urgency=requests.urgency[joins],
-        deadline_s=requests.deadline_s[joins],
+        arrival_s=arrival_s[chosen],
+        input_tokens=requests.input_tokens[chosen],
+        output_tokens=requests.output_tokens[chosen],
+        urgency=requests.urgency[chosen],
+        deadline_s=requests.deadline_s[chosen],
         unit_ids=ids,
         unit_starts=starts,
-        fetched=fetches.tokens[joins].astype(np.int32),
     )
-
-
-def _in_order(served: Served, joins: NDArray[np.intp]) -> Served:
-    """Back in the order of the trace."""
-    back = np.argsort(joins)
-    return Served(**{name: column[back] for name, column in served._asdict().items()})
 
 
 def _check_memory(requests: Requests, rules: Rules, fleet: FleetSettings) -> None:
@@ -199,12 +189,6 @@ def _check_memory(requests: Requests, rules: Rules, fleet: FleetSettings) -> Non
         fix=f"Use fewer requests ({option('requests')}, {option('sample')}, {option('start')}, {option('end')}), "
         f"replicas or sequences, or {option('no_prefix_cache')}.",
     )
-
-
-def _replicas_at_first(fleet: FleetSettings) -> int:
-    if fleet.autoscale:
-        return fleet.autoscale.min_replicas
-    return fleet.replicas + fleet.prefill_replicas
 
 
 def rules_for(
@@ -253,13 +237,10 @@ def requests_for(trace: Trace, rules: Rules, timeout_s: float = math.inf, by_pri
     """The trace as the compiled loop reads it."""
     count = len(trace)
     urgency = np.zeros(count, np.int32)
-    if by_priority and trace.priority is None:
-        raise BadInput(
-            "the requests have no priorities",
-            field="priority",
-            fix=f"Name the column: {option('columns', 'priority=…')}",
-        )
-    if by_priority and trace.priority is not None:
+    if by_priority:
+        if trace.priority is None:
+            fix = f"Name the column: {option('columns', 'priority=…')}"
+            raise BadInput("the requests have no priorities", field="priority", fix=fix)
         urgency = np.unique(trace.priority, return_inverse=True)[1].astype(np.int32)
     patience = np.full(count, np.inf) if trace.patience_s is None else trace.patience_s
     ids, starts, unit_tokens = _units(trace, rules)
@@ -300,51 +281,22 @@ def _units(trace: Trace, rules: Rules) -> tuple[NDArray[np.int32], NDArray[np.in
     return prefix.ids[last], starts, prefix.block_tokens * together
 
 
-def _check_outages(fleet: FleetSettings) -> None:
+def _check_fleet(fleet: FleetSettings) -> None:
+    """Refuse settings that contradict each other."""
     if fleet.autoscale and fleet.replicas > 1:
-        raise BadInput(
-            "an autoscaled fleet has no fixed number of replicas",
-            fix=f"Give {option('autoscale')} or {option('replicas')}.",
-        )
+        fix = f"Give {option('autoscale')} or {option('replicas')}."
+        raise BadInput("an autoscaled fleet has no fixed number of replicas", fix=fix)
     if fleet.outages and fleet.autoscale:
         raise BadInput("an autoscaled fleet replaces what fails: give outages or autoscaling, not both")
     if fleet.prefill_replicas and (fleet.outages or fleet.autoscale):
         raise BadInput("a disaggregated fleet has a fixed number of replicas here, and none fails")
     beyond = [outage.replica for outage in fleet.outages if outage.replica >= fleet.replicas]
     if beyond:
-        raise BadInput(
-            f"there is no replica {beyond[0]}: they are numbered from 0 to {fleet.replicas - 1}", field="outage"
-        )
-    in_order = sorted(fleet.outages, key=lambda each: (each.replica, each.at_s))
-    for before, after in pairwise(in_order):
-        away = math.inf if before.down_s is None else before.down_s
-        if before.replica == after.replica and after.at_s - after.notice_s <= before.at_s + away:
+        numbered = f"they are numbered from 0 to {fleet.replicas - 1}"
+        raise BadInput(f"there is no replica {beyond[0]}: {numbered}", field="outage")
+    for before, after in pairwise(sorted(fleet.outages, key=lambda outage: (outage.replica, outage.at_s))):
+        if before.replica == after.replica and after.at_s - after.notice_s <= before.back_s:
             raise BadInput(f"replica {after.replica} fails again before it is back from its outage")
-
-
-def _fleet(settings: FleetSettings, replicas: int, seed: int) -> Fleet:
-    rows = [
-        (out.replica, max(0.0, out.at_s - out.notice_s), out.at_s, out.at_s + (out.down_s or math.inf))
-        for out in settings.outages
-    ]
-    scale = settings.autoscale
-    rule = []
-    if scale:
-        rule = [
-            scale.min_replicas,
-            scale.max_replicas,
-            scale.target,
-            scale.interval_s,
-            scale.cold_start_s,
-            scale.hold_s,
-        ]
-    return Fleet(
-        replicas=scale.max_replicas if scale else replicas,
-        router=settings.router.code,
-        seed=seed,
-        outages=np.array(sorted(rows, key=lambda row: (row[2], row[0])), np.float64).reshape(-1, 4),
-        autoscale=np.array(rule, np.float64),
-    )
 
 
 def _disaggregated(
@@ -358,31 +310,26 @@ def _disaggregated(
 ) -> tuple[Served, list[World]]:
     """Prompts on their own replicas, which write the first token; the KV travels; answers on the others."""
     # What the decode side could not hold is refused before its prompt is computed.
+    endless = np.int32(np.iinfo(np.int32).max // 2)
     first = requests._replace(
-        input_tokens=np.where(too_long(requests, rules), np.iinfo(np.int32).max // 2, requests.input_tokens).astype(
-            np.int32
-        ),
+        input_tokens=np.where(too_long(requests, rules), endless, requests.input_tokens),
         output_tokens=np.minimum(requests.output_tokens, 1),
     )
-    read, prefill = run(first, table, rules, _fleet(fleet, fleet.prefill_replicas, seed), progress)
-    goes_on = np.flatnonzero((read.status == DONE) & (requests.output_tokens > 1))
-    lengths, which = np.unique(requests.input_tokens[goes_on], return_inverse=True)
+    prefill_fleet = fleet.model_copy(update={"replicas": fleet.prefill_replicas})
+    read, prefill = run(first, table, rules, prefill_fleet, seed=seed, progress=progress)
+    lengths, which = np.unique(requests.input_tokens, return_inverse=True)
     # Every GPU sends its part over a link of its own.
     sent_bytes = np.array([sequence_bytes(deployment, int(length)) for length in lengths], np.float64)[which]
-    arrives_s = read.finish_s[goes_on] + sent_bytes / fleet.link_bytes_per_s
-    goes_on = goes_on[np.argsort(arrives_s, kind="stable")]
-    second = Requests(
-        arrival_s=np.sort(arrives_s, kind="stable"),
-        input_tokens=requests.input_tokens[goes_on],
-        output_tokens=requests.output_tokens[goes_on],
-        urgency=requests.urgency[goes_on],
-        deadline_s=requests.deadline_s[goes_on],
+    arrives_s = read.finish_s + sent_bytes / fleet.link_bytes_per_s
+    goes_on = np.flatnonzero((read.status == DONE) & (requests.output_tokens > 1))
+    goes_on = goes_on[np.argsort(arrives_s[goes_on], kind="stable")]
+    second = _chosen(requests, goes_on, arrives_s)._replace(
         unit_ids=np.zeros(0, np.int32),
         unit_starts=np.zeros(len(goes_on) + 1, np.int64),
         unit_tokens=rules.block_tokens,
         prefilled=True,
     )
-    written, decode = run(second, table, rules, _fleet(fleet, fleet.replicas, seed + 1), progress)
+    written, decode = run(second, table, rules, fleet, seed=seed + 1, progress=progress)
     # Nobody reads an answer that timed out: its prompt was computed in vain, on the replica that computed it.
     decode.replicas["prompt_abandoned"] = 0
     left = goes_on[written.status == TIMED_OUT]
@@ -402,9 +349,9 @@ def _paid_s(world: World, fleet: FleetSettings, end_s: float) -> Floats:
         on_s = np.where(rows["mode"] == OFF, 0.0, end_s - rows["paid_from_s"])
         return np.asarray(rows["paid_s"] + on_s, np.float64)
     paid = np.full(len(rows), end_s)
-    for each in (outage for outage in fleet.outages if outage.reclaimed):
-        back_s = each.at_s + (each.down_s or math.inf)
-        paid[each.replica] -= max(0.0, min(back_s, end_s) - min(each.at_s, end_s))
+    for outage in fleet.outages:
+        if outage.reclaimed:
+            paid[outage.replica] -= max(0.0, min(outage.back_s, end_s) - min(outage.at_s, end_s))
     return paid
 
 

@@ -5,11 +5,13 @@ step of its replica, so neither its length nor its end is stored step by step: b
 decode steps (``steps``). A sequence that holds ``base + steps`` tokens ends at a step known when it begins.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tokonomics.serving.fleet import FleetSettings
 from tokonomics.serving.step_table import StepTable
 
 Floats = NDArray[np.float64]
@@ -17,21 +19,17 @@ Ints = NDArray[np.int64]
 Counts = NDArray[np.int32]
 Shorts = NDArray[np.int16]
 Bytes = NDArray[np.int8]
-Row = Any
-"""One row of a table below: its fields are read and set by name."""
+Row = Any  # one row of a table below: its fields are read and set by name
 Rows = Any
 
-REFUSED, DONE, TIMED_OUT, UNSERVED = 0, 1, 2, 3
+REFUSED, DONE, TIMED_OUT, UNSERVED = range(4)
 """How a request ended: too long for the replica, answered, given up by its client, or never given a replica."""
-OPEN = -1
-"""It has not ended yet."""
-NOWHERE, HELD, QUEUED, PROMPT, ANSWER, ENDED = 0, 1, 2, 3, 4, 5
+OPEN = -1  # it has not ended yet
+NOWHERE, HELD, QUEUED, PROMPT, ANSWER, ENDED = range(6)
 """Where a request is: not arrived, waiting for a replica, in a queue, its prompt or its answer being computed, gone."""
-OFF, BOOTING, UP, DRAINING = 0, 1, 2, 3
-"""A replica: only one that is up is given new requests."""
+OFF, BOOTING, UP, DRAINING = range(4)  # a replica: only one that is up is given new requests
 NONE = -1
-HEAD, TAIL = 0, 1
-"""The two ends of a queue."""
+HEAD, TAIL = 0, 1  # the two ends of a queue
 
 
 class Requests(NamedTuple):
@@ -40,12 +38,9 @@ class Requests(NamedTuple):
     arrival_s: Floats
     input_tokens: Counts
     output_tokens: Counts
-    urgency: Counts
-    """Dense classes, 0 first."""
-    deadline_s: Floats
-    """When the client hangs up; infinite for never."""
-    unit_ids: Counts
-    """Shared parts of the prompts, flat: those of request i begin at ``unit_starts[i]``."""
+    urgency: Counts  # dense classes, 0 first
+    deadline_s: Floats  # when the client hangs up; infinite for never
+    unit_ids: Counts  # shared parts of the prompts, flat: those of request i begin at ``unit_starts[i]``
     unit_starts: Ints
     unit_tokens: int
     """Of one shared part: a multiple of the replica's KV block. The last part of a prompt may be partly filled; a list
@@ -63,8 +58,7 @@ class Fetches(NamedTuple):
 
     tokens: Counts
     """Leading tokens of the prompt that are there when it joins the queue, those in the GPU's own cache included."""
-    delay_s: Floats
-    """From its arrival until they are there: only then does it join the queue."""
+    delay_s: Floats  # from its arrival until they are there: only then does it join the queue
 
 
 class Rules(NamedTuple):
@@ -72,30 +66,14 @@ class Rules(NamedTuple):
 
     max_sequences: int
     max_batched_tokens: int
-    mixes: bool
-    """Prompt chunks ride in decode steps; otherwise a step holds prompts or answers."""
-    chunks: bool
-    """Prompts may be split over steps."""
-    reserves: bool
-    """Room for the whole answer is taken at admission."""
+    mixes: bool  # prompt chunks ride in decode steps; otherwise a step holds prompts or answers
+    chunks: bool  # prompts may be split over steps
+    reserves: bool  # room for the whole answer is taken at admission
     block_tokens: int
     kv_blocks: int
-    fixed_blocks: int
-    """Held by each sequence whatever its length: windows, recurrent state."""
+    fixed_blocks: int  # held by each sequence whatever its length: windows, recurrent state
     caches: bool
     max_context: int
-
-
-class Fleet(NamedTuple):
-    """Replicas, how requests find them, and what happens to them."""
-
-    replicas: int
-    router: int
-    seed: int
-    outages: Floats
-    """Rows of replica, notice, down, back (s), by time of going down."""
-    autoscale: Floats
-    """Least, most, target outstanding, interval, cold start and hold (s); empty for a fixed fleet."""
 
 
 class Served(NamedTuple):
@@ -112,136 +90,93 @@ class Served(NamedTuple):
     replica: Shorts
 
 
+def _fields(kind: str, names: str) -> list[tuple[str, str]]:
+    return [(name, kind) for name in names.split()]
+
+
 REQUEST = np.dtype(
     [
-        ("arrival_s", "f8"),
+        *_fields("f8", "arrival_s deadline_s start_s first_token_s finish_s"),
         ("queued_s", "f8"),  # when its replica's engine has it; infinite while it waits for the front end
-        ("deadline_s", "f8"),
-        ("start_s", "f8"),
-        ("first_token_s", "f8"),
-        ("finish_s", "f8"),
         ("first_unit", "i8"),
         ("units", "i4"),
         ("prompt_units", "i4"),  # of those, how many lie in the prompt; the others name its answer too
-        ("input_tokens", "i4"),
-        ("output_tokens", "i4"),
-        ("urgency", "i4"),
+        *_fields("i4", "input_tokens output_tokens urgency generated slot cached_tokens"),
         ("computed", "i4"),  # tokens whose KV is there, while the prompt is computed
-        ("generated", "i4"),
         ("fellow", "i4"),  # the next of those that wait for its replica's front end
         ("seen", "i4"),  # most tokens ever computed: what is computed below it is computed again
         ("target", "i4"),  # tokens that count as prompt: with those written before a preemption
         ("blocks", "i4"),  # KV blocks held, shared ones included
         ("shared_blocks", "i4"),  # of those, blocks of shared units
-        ("slot", "i4"),
         ("following", "i4"),  # the next in the list it waits in
-        ("cached_tokens", "i4"),
         ("fetched", "i4"),  # leading tokens brought from a slower memory
-        ("preemptions", "i2"),
-        ("restarts", "i2"),
-        ("replica", "i2"),
-        ("place", "i1"),
-        ("status", "i1"),
+        *_fields("i2", "preemptions restarts replica"),
+        *_fields("i1", "place status"),
     ]
 )
 REPLICA = np.dtype(
     [
         ("time_s", "f8"),  # when the next step may begin
-        ("run_start_s", "f8"),
-        ("run_end_s", "f8"),
+        *_fields("f8", "run_start_s run_end_s ready_s paid_from_s"),
         ("composed_s", "f8"),  # when the host composes the next step: who came later waits for the one after it
         ("run_composed_s", "f8"),  # when it composed the step in flight
         ("run_launch_s", "f8"),  # what it needs to launch that step
         ("told_s", "f8"),  # when the last step was done, of which clients are yet to hear
         ("front_end_s", "f8"),  # when its front end has done the requests in hand
         ("run_prompt_s", "f8"),  # what its prompts add to the step in flight
-        ("ready_s", "f8"),
-        ("paid_from_s", "f8"),
         ("run_steps", "i8"),  # of the run in flight: 1 for a step with prompts, 0 when nothing is in flight
-        ("run_prompt_tokens", "i8"),
         ("steps", "i8"),  # decode steps done
         ("base_tokens", "i8"),  # sum of the slots' bases: the answers hold this + decoding × steps tokens
-        ("free", "i8"),
-        ("evictable", "i8"),
         ("admitted", "i8"),  # count of admissions: the order of the running sequences
-        ("run_decodes", "i4"),
-        ("run_prompts", "i4"),
-        ("running", "i4"),
-        ("decoding", "i4"),
+        *_fields("i8", "run_prompt_tokens free evictable"),
+        *_fields("i4", "run_decodes run_prompts running decoding outstanding mode"),
         ("partial", "i4"),  # slot whose prompt is not complete
-        ("outstanding", "i4"),
-        ("front_first", "i4"),  # first of the requests that wait for the front end, and last
-        ("front_last", "i4"),
+        *_fields("i4", "front_first front_last"),  # ends of the list of requests that wait for the front end
         ("told", "i4"),  # requests that the last step gave a first or a last token
         ("leaving", "i4"),  # first of the running requests whose client hung up
-        ("mode", "i4"),
         # what its work adds up to
-        ("busy_s", "f8"),
-        ("prompt_busy_s", "f8"),
+        *_fields("f8", "busy_s prompt_busy_s paid_s"),
         ("lost_s", "f8"),  # of steps that a failure cut short
-        ("paid_s", "f8"),
-        ("kv_peak", "i8"),
-        ("prompt_tokens", "i8"),
+        *_fields("i8", "kv_peak prompt_tokens"),
         ("prompt_again", "i8"),  # computed again after a preemption or a failure
         ("answer_tokens", "i8"),  # in decode steps: the first of each answer comes from its prompt
         ("answer_lost", "i8"),  # written before a failure, and again after it
-        ("prompt_abandoned", "i8"),  # for clients that hung up
-        ("answer_abandoned", "i8"),
+        *_fields("i8", "prompt_abandoned answer_abandoned"),  # for clients that hung up
     ]
 )
 SLOT = np.dtype(
     [
-        ("order", "i8"),
-        ("base", "i8"),
+        *_fields("i8", "order base"),
         ("end", "i8"),  # the decode step after which its answer is complete
-        ("request", "i4"),
-        ("chunk", "i4"),
-        ("heap_place", "i4"),
-        # lists of slots that are as long as there are slots
-        ("free", "i4"),
-        ("chunked", "i4"),
-        ("heap", "i4"),
+        *_fields("i4", "request chunk heap_place"),
+        *_fields("i4", "free chunked heap"),  # lists of slots that are as long as there are slots
         ("told", "i4"),  # a request that got its last token; -1 less it: its first
     ]
 )
-NODE = np.dtype([("next", "i4"), ("previous", "i4"), ("size", "i4"), ("references", "i4")])
+NODE = np.dtype(_fields("i4", "next previous size references"))
 """Of the prefix cache: first the shared units, then what each request had to itself, last both ends of the list."""
 CLOCK = np.dtype(
     [
-        ("arrivals", "i8"),
-        ("deadlines", "i8"),
-        ("ticks", "i8"),
+        *_fields("i8", "arrivals deadlines ticks last_routed"),
         ("released", "i8"),  # requests of a closed loop that have been sent
-        ("last_routed", "i8"),
-        ("held_first", "i8"),
-        ("held_last", "i8"),
-        ("held", "i8"),
-        ("held_latest", "i8"),  # the one put into the list last
+        ("held_first", "i8"),  # none that waits for a replica comes before it
+        ("held", "i8"),  # how many wait for a replica
         ("bin_s", "f8"),
     ]
 )
 """How many events of each kind are past, and what belongs to no replica."""
 SETTINGS = np.dtype(
     [
-        *((name, "i8") for name in Rules._fields),
+        *_fields("i8", " ".join(Rules._fields)),
         ("grows", "i8"),  # answers take blocks while they are written
         ("units", "i8"),  # distinct shared units, 0 without a cache
-        ("unit_tokens", "i8"),
-        ("prefilled", "i8"),
-        ("users", "i8"),
-        ("router", "i8"),
+        *_fields("i8", "unit_tokens prefilled users router"),
         ("seed", "u8"),
-        ("least", "i8"),
-        ("most", "i8"),
-        ("target", "f8"),
-        ("interval_s", "f8"),
-        ("cold_start_s", "f8"),
     ]
 )
-BUSY, SEQUENCES, KV, ANSWERS, PROMPTS = 0, 1, 2, 3, 4
+BUSY, SEQUENCES, KV, ANSWERS, PROMPTS = range(5)
 """Columns of the timeline: busy seconds, sequences × seconds, blocks × seconds, tokens written and read."""
-BINS = 512
-"""Of the timeline; when time runs past them, neighbours are merged."""
+BINS = 512  # of the timeline; when time runs past them, neighbours are merged
 
 
 class World(NamedTuple):
@@ -249,24 +184,17 @@ class World(NamedTuple):
 
     requests: Rows
     replicas: Rows
-    slots: Rows
-    """By replica and slot."""
-    queues: Counts
-    """First and last request by replica and urgency."""
-    phases: Counts
-    """By replica: decoding sequences by the step, modulo the block, at which they need another block."""
-    nodes: Rows
-    """By replica: the prefix cache."""
+    slots: Rows  # by replica and slot
+    queues: Counts  # first and last request by replica and urgency
+    phases: Counts  # by replica: decoding sequences by the step, modulo the block, at which they need another block
+    nodes: Rows  # by replica: the prefix cache
     units: Counts
-    held: Bytes
-    """By place in ``units``: the request holds a reference to that unit."""
+    held: Bytes  # by place in ``units``: the request holds a reference to that unit
     settings: Rows
     clock: Rows
-    wanted: Counts
-    """What the autoscaler wanted at its last ticks."""
+    wanted: Counts  # what the autoscaler wanted at its last ticks
     timeline: Floats
-    impatient: Ints
-    """Requests with a deadline, by deadline."""
+    impatient: Ints  # requests with a deadline, by deadline
     table: StepTable
 
 
@@ -279,112 +207,80 @@ def too_long(requests: Requests, rules: Rules) -> NDArray[np.bool_]:
     return np.asarray((inputs + outputs > rules.max_context) | (blocks > rules.kv_blocks))
 
 
-def new_world(requests: Requests, table: StepTable, rules: Rules, fleet: Fleet) -> World:
+def new_world(requests: Requests, table: StepTable, rules: Rules, fleet: FleetSettings, seed: int) -> World:
     """Empty replicas, nothing arrived."""
-    replicas, slots = fleet.replicas, rules.max_sequences
-    classes = int(requests.urgency.max()) + 1 if len(requests.urgency) else 1
-    settings = _settings(requests, rules, fleet)
+    count, scale = len(requests.arrival_s), fleet.autoscale
+    replicas, up = (scale.max_replicas, scale.min_replicas) if scale else (fleet.replicas, fleet.replicas)
+    units = int(requests.unit_ids.max()) + 1 if rules.caches and len(requests.unit_ids) else 0
+    nodes = _table((replicas, units + count + 1 if units else 1), NODE, references=NONE)
+    # The list's two ends meet in its last node: an empty list points to itself.
+    nodes["next"][:, -1] = nodes["previous"][:, -1] = nodes.shape[1] - 1
     impatient = np.flatnonzero(np.isfinite(requests.deadline_s))
-    scaled = len(fleet.autoscale) > 0
-    ticks = int(np.ceil(fleet.autoscale[5] / fleet.autoscale[3])) if scaled else 1
+    # The arrivals fill at least half of the bins, whose width is a power of two of a second.
+    span = float(requests.arrival_s[-1]) if count else 0.0
+    bin_s = 2.0 ** np.ceil(np.log2(max(span, 1e-3) / BINS))
     return World(
         requests=_request_rows(requests, too_long(requests, rules)),
-        replicas=_replica_rows(replicas, rules, int(fleet.autoscale[0]) if scaled else replicas),
-        slots=_slot_rows(replicas, slots),
-        queues=np.full((replicas, classes, 2), NONE, np.int32),
-        phases=np.zeros((replicas, rules.block_tokens if settings["grows"][0] else 1), np.int32),
-        nodes=_node_rows(replicas, int(settings["units"][0]), len(requests.arrival_s)),
+        replicas=_table(
+            replicas,
+            REPLICA,
+            **dict.fromkeys(("partial", "leaving", "front_first"), NONE),
+            ready_s=np.inf,
+            free=rules.kv_blocks,
+            mode=np.where(np.arange(replicas) < up, UP, OFF),
+        ),
+        slots=_table((replicas, rules.max_sequences), SLOT, request=NONE, free=np.arange(rules.max_sequences)[::-1]),
+        queues=np.full((replicas, int(requests.urgency.max(initial=0)) + 1, 2), NONE, np.int32),
+        phases=np.zeros((replicas, 1 if rules.reserves else rules.block_tokens), np.int32),
+        nodes=nodes,
         units=requests.unit_ids,
         held=np.zeros(len(requests.unit_ids), np.int8),
-        settings=settings,
-        clock=_clock(requests),
-        wanted=np.zeros(max(1, ticks), np.int32),
+        settings=_table(
+            1,
+            SETTINGS,
+            **rules._asdict(),
+            grows=not rules.reserves,
+            units=units,
+            unit_tokens=requests.unit_tokens,
+            prefilled=requests.prefilled,
+            users=requests.users,
+            router=fleet.router.code,
+            seed=seed,
+        ),
+        clock=_table(1, CLOCK, last_routed=NONE, held_first=NONE, released=requests.users, bin_s=bin_s),
+        wanted=np.zeros(max(1, math.ceil(scale.hold_s / scale.interval_s)) if scale else 1, np.int32),
         timeline=np.zeros((BINS, 5)),
         impatient=impatient[np.argsort(requests.deadline_s[impatient], kind="stable")].astype(np.int64),
         table=table,
     )
 
 
-def served_by(world: World) -> Served:
-    """The requests' results as columns."""
-    return Served(**{name: np.ascontiguousarray(world.requests[name]) for name in Served._fields})
-
-
-def _settings(requests: Requests, rules: Rules, fleet: Fleet) -> Rows:
-    made = np.zeros(1, SETTINGS)
-    for name, value in rules._asdict().items():
-        made[name] = value
-    made["grows"] = not rules.reserves
-    if rules.caches and len(requests.unit_ids):
-        made["units"] = requests.unit_ids.max() + 1
-    made["unit_tokens"] = requests.unit_tokens
-    made["prefilled"] = requests.prefilled
-    made["users"] = requests.users
-    made["router"] = fleet.router
-    made["seed"] = fleet.seed
-    if len(fleet.autoscale):
-        names = ("least", "most", "target", "interval_s", "cold_start_s")
-        for name, value in zip(names, fleet.autoscale, strict=False):
-            made[name] = value
-    return made
+def _table(shape: int | tuple[int, int], kind: np.dtype[np.void], **columns: Any) -> Rows:
+    """Rows of zeros but for the columns given."""
+    rows: Rows = np.zeros(shape, kind)
+    for name, value in columns.items():
+        rows[name] = value
+    return rows
 
 
 def _request_rows(requests: Requests, refused: NDArray[np.bool_]) -> Rows:
-    made = np.zeros(len(requests.arrival_s), REQUEST)
-    for name in ("arrival_s", "deadline_s", "input_tokens", "output_tokens", "urgency"):
-        made[name] = getattr(requests, name)
-    if requests.fetched is not None:
-        made["fetched"] = requests.fetched
-    made["first_unit"] = requests.unit_starts[:-1]
     listed = np.diff(requests.unit_starts)
     in_prompt = requests.input_tokens / requests.unit_tokens
-    made["units"] = listed
-    made["prompt_units"] = np.where(listed <= np.ceil(in_prompt), listed, np.floor(in_prompt))
-    for name in ("start_s", "first_token_s", "finish_s"):
-        made[name] = np.nan
-    for name in ("slot", "following", "replica"):
-        made[name] = NONE
+    copied = ("arrival_s", "deadline_s", "input_tokens", "output_tokens", "urgency")
+    rows = _table(
+        len(refused),
+        REQUEST,
+        **{name: getattr(requests, name) for name in copied},
+        **dict.fromkeys(("start_s", "first_token_s"), np.nan),
+        **dict.fromkeys(("slot", "following", "replica"), NONE),
+        finish_s=np.where(refused, requests.arrival_s, np.nan),
+        fetched=0 if requests.fetched is None else requests.fetched,
+        first_unit=requests.unit_starts[:-1],
+        units=listed,
+        prompt_units=np.where(listed <= np.ceil(in_prompt), listed, np.floor(in_prompt)),
+        status=np.where(refused, REFUSED, OPEN),
+        place=np.where(refused, ENDED, NOWHERE),
+    )
     if requests.users:
-        made["arrival_s"][requests.users :] = np.inf
-    made["status"] = np.where(refused, REFUSED, OPEN)
-    made["place"] = np.where(refused, ENDED, NOWHERE)
-    made["finish_s"][refused] = requests.arrival_s[refused]
-    return made
-
-
-def _replica_rows(count: int, rules: Rules, up: int) -> Rows:
-    made = np.zeros(count, REPLICA)
-    made["ready_s"] = np.inf
-    made["free"] = rules.kv_blocks
-    made["partial"] = NONE
-    made["leaving"] = NONE
-    made["front_first"] = NONE
-    made["mode"] = OFF
-    made["mode"][:up] = UP
-    return made
-
-
-def _slot_rows(replicas: int, slots: int) -> Rows:
-    made = np.zeros((replicas, slots), SLOT)
-    made["request"] = NONE
-    made["free"] = np.arange(slots)[::-1]
-    return made
-
-
-def _node_rows(replicas: int, units: int, count: int) -> Rows:
-    made = np.zeros((replicas, units + count + 1 if units else 1), NODE)
-    made["references"] = NONE
-    # The list's two ends meet in its last node: an empty list points to itself.
-    made["next"][:, -1] = made["previous"][:, -1] = made.shape[1] - 1
-    return made
-
-
-def _clock(requests: Requests) -> Rows:
-    made = np.zeros(1, CLOCK)
-    for name in ("last_routed", "held_first", "held_last", "held_latest"):
-        made[name] = NONE
-    made["released"] = requests.users
-    # The arrivals fill at least half of the bins, whose width is a power of two of a second.
-    span = float(requests.arrival_s[-1]) if len(requests.arrival_s) else 0.0
-    made["bin_s"] = 2.0 ** np.ceil(np.log2(max(span, 1e-3) / BINS))
-    return made
+        rows["arrival_s"][requests.users :] = np.inf
+    return rows

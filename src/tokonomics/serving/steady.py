@@ -32,23 +32,19 @@ Array = NDArray[np.float64]
 _FIRST_ROUND = 0.3
 """Share of a closed-loop benchmark's prompts that queue behind each other because all its users start at once: median
 over published results of engines that mix prompts with answers (0.2 to 0.45 from 16 users on; split calibrate)."""
-_FULLEST = 0.999
-"""A queue at full load never empties: waiting is computed up to this share."""
+_FULLEST = 0.999  # a queue at full load never empties: waiting is computed up to this share
 
 
 class Steady(Noun):
     """What one replica does under a load."""
 
-    rate: PositiveFloat
-    """Requests a second that it finishes."""
+    rate: PositiveFloat  # requests a second that it finishes
     batch: PositiveFloat
     tpot_s: PositiveFloat
-    ttft_s: PositiveFloat
-    """Mean, waiting included."""
+    ttft_s: PositiveFloat  # mean, waiting included
     output_tokens_per_s: PositiveFloat
     total_tokens_per_s: PositiveFloat
-    utilization: NonNegativeFloat
-    """Rate ÷ the highest rate it holds."""
+    utilization: NonNegativeFloat  # rate ÷ the highest rate it holds
 
 
 class Capacity(Noun):
@@ -57,8 +53,7 @@ class Capacity(Noun):
     rate: PositiveFloat
     batch: PositiveInt
     tpot_s: PositiveFloat
-    prefill_share: NonNegativeFloat
-    """Share of the GPU's time that prompts take at this load."""
+    prefill_share: NonNegativeFloat  # share of the GPU's time that prompts take at this load
     limited_by: str
 
 
@@ -73,26 +68,23 @@ class MissesSlo(TokonomicsError):
 
 def alone_s(steps: StepModel, input_tokens: int, output_tokens: int) -> float:
     """From a request's arrival to its first token at the client, on an empty replica."""
-    return max(_prompt_alone(steps, input_tokens, output_tokens)) + _outside_s(steps, input_tokens)
-
-
-def _outside_s(steps: StepModel, input_tokens: int) -> float:
-    return steps.engine.request_seconds(input_tokens) if steps.engine else 0.0
+    outside_s = steps.engine.request_seconds(input_tokens) if steps.engine else 0.0
+    return max(_prompt_alone(steps, input_tokens, output_tokens)) + outside_s
 
 
 def _prompt_alone(steps: StepModel, input_tokens: int, output_tokens: int) -> tuple[float, float]:
     """When a prompt on an empty replica is computed, and when its client hears of it, as ``scheduler`` has it."""
     on_gpu, engine = steps.with_engine(None), steps.engine
     chunks = prompt_chunks(steps.deployment, input_tokens)
-    ends = np.cumsum(chunks)
+    pasts = np.cumsum(chunks) - chunks
     if engine is None or not engine.overlapped:
-        total = sum(float(steps.prefill(chunk, end - chunk)) for chunk, end in zip(chunks, ends, strict=True))
+        total = sum(float(steps.prefill(chunk, past)) for chunk, past in zip(chunks, pasts, strict=True))
         return total, total
     done_s = composed_s = 0.0
-    for chunk, end in zip(chunks, ends, strict=True):
+    for chunk, past in zip(chunks, pasts, strict=True):
         launched_s = composed_s + float(steps.launch_s(chunk)) + engine.sequence_s
         begun_s = max(done_s, composed_s)
-        done_s = max(begun_s + float(on_gpu.prefill(chunk, end - chunk)), launched_s)
+        done_s = max(begun_s + float(on_gpu.prefill(chunk, past)), launched_s)
         composed_s = max(begun_s, launched_s)
     # When the next step, the first of its answer, has been launched.
     return done_s, max(done_s, composed_s + float(engine.host_s(1))) if output_tokens > 1 else done_s
@@ -120,7 +112,9 @@ class ReplicaCurve:
         # Half of the answer is there on average while it is being written.
         context = input_tokens + output_tokens / 2 if context_tokens is None else context_tokens
         held = context if held_tokens is None else held_tokens
-        in_memory = max_sequences(deployment, _held_tokens(deployment, held, output_tokens))
+        # An engine that reserves answers counts the rest of the answer as well when it admits a request.
+        reserved = output_tokens / 2 if deployment.engine.reserves_answers else 0
+        in_memory = max_sequences(deployment, math.ceil(held + reserved))
         allowed = most_sequences or deployment.limits.max_sequences
         self.limited_by = "KV memory" if in_memory < allowed else "engine's max sequences"
         self.steps = steps or step_model(deployment)
@@ -136,12 +130,9 @@ class ReplicaCurve:
         """The highest rate whose TPOT meets the SLO."""
         kept = np.flatnonzero(self.tpot_s <= tpot_s) if tpot_s else np.arange(len(self.batches))
         if not len(kept):
-            fastest = float(self.tpot_s[0])
-            raise MissesSlo(
-                f"misses the SLO: TPOT is {seconds(fastest)} for a single request; the SLO is {seconds(tpot_s or 0)}",
-                tpot_s=fastest,
-                objective_s=tpot_s or 0,
-            )
+            fastest, slo_s = float(self.tpot_s[0]), tpot_s or 0.0
+            what = f"misses the SLO: TPOT is {seconds(fastest)} for a single request; the SLO is {seconds(slo_s)}"
+            raise MissesSlo(what, tpot_s=fastest, objective_s=slo_s)
         best = int(kept[np.argmax(self.rates[kept])])
         return Capacity(
             rate=float(self.rates[best]),
@@ -176,18 +167,21 @@ class ReplicaCurve:
     @property
     def outside_s(self) -> float:
         """What a request takes outside any step."""
-        return _outside_s(self.steps, self.input_tokens)
+        return self.steps.engine.request_seconds(self.input_tokens) if self.steps.engine else 0.0
 
     def _alone_s(self) -> float:
         return alone_s(self.steps, self.input_tokens, self.output_tokens)
+
+    def _read(self, batch: float, *curves: Array) -> list[float]:
+        """The curves at a batch, straight between those looked at."""
+        return [float(np.interp(batch, self.batches, curve)) for curve in curves]
 
     def _beside_others_s(self, batch: float) -> float:
         """The same where others are being answered.
 
         Chunks ride in so many of their steps; or, where prompts go first, they wait for the one that is under way.
         """
-        with_one = max(batch, 2.0)
-        step_s, stall_s = (float(np.interp(with_one, self.batches, each)) for each in (self.step_s, self.stall_s))
+        step_s, stall_s = self._read(max(batch, 2.0), self.step_s, self.stall_s)
         through_s = stall_s * self.steps.deployment.pp
         if self.steps.deployment.engine.mixes_prefill_with_decode:
             # Ahead of time, one step more has been composed when it comes, half-way through another.
@@ -201,17 +195,12 @@ class ReplicaCurve:
     def at_concurrency(self, users: int) -> Steady:
         """With so many users who each send a request when the last is answered; those beyond the batch wait."""
         batch = min(float(users), float(self.batches[-1]))
-        rate = float(np.interp(batch, self.batches, self.rates))
-        steady = self._at(batch, rate, float(self.rates.max()))
-        step_s, stall_s = (float(np.interp(batch, self.batches, each)) for each in (self.step_s, self.stall_s))
-        in_step = 1.0
-        if self.steps.deployment.engine.mixes_prefill_with_decode:
-            in_step = _FIRST_ROUND
-        else:
+        rate, step_s, stall_s, tpot_s = self._read(batch, self.rates, self.step_s, self.stall_s, self.tpot_s)
+        in_step = _FIRST_ROUND
+        if not self.steps.deployment.engine.mixes_prefill_with_decode:
             # Where prompts go first, users fall into step: a round of prompts, then one of answers. A user waits for
             # the prompts behind their own, half of them on average, before the second token.
-            waiting = (batch - 1) / 2 * stall_s / self.output_tokens
-            steady = steady.model_copy(update={"tpot_s": step_s + waiting})
+            in_step, tpot_s = 1.0, step_s + (batch - 1) / 2 * stall_s / self.output_tokens
         queued = max(0.0, users - batch) / rate + in_step * (batch - 1) / 2 * stall_s
         # The step that computes a prompt writes the first token; with others running, one of theirs is under way.
         ttft_s = queued + (self._beside_others_s(batch) if batch > 1 else self._alone_s())
@@ -219,24 +208,12 @@ class ReplicaCurve:
         # its wait; the others' prompts, which ``tpot_s`` spreads over all tokens, hold one up whole.
         done_s, told_s = _prompt_alone(self.steps, self.input_tokens, self.output_tokens)
         late_s = told_s - done_s if batch <= 1 else 0.0
-        rate = users / (ttft_s - late_s + self.output_tokens * steady.tpot_s - step_s)
-        return self._finishing(steady.model_copy(update={"ttft_s": ttft_s}), rate)
-
-    def _finishing(self, steady: Steady, rate: float) -> Steady:
-        """The same replica finishing another number of requests a second."""
-        tokens = self.input_tokens + self.output_tokens
-        changes = {
-            "rate": rate,
-            "output_tokens_per_s": rate * self.output_tokens,
-            "total_tokens_per_s": rate * tokens,
-            "utilization": rate / float(self.rates.max()),
-        }
-        return steady.model_copy(update=changes)
+        rate = users / (ttft_s - late_s + self.output_tokens * tpot_s - step_s)
+        return self._steady(batch, rate, float(self.rates.max()), tpot_s, ttft_s)
 
     def saturated(self) -> Steady:
         """When the queue never empties: the largest batch there is room for."""
-        batch = float(self.batches[-1])
-        return self._at(batch, float(self.rates[-1]), float(self.rates.max()))
+        return self._at(float(self.batches[-1]), float(self.rates[-1]), float(self.rates.max()))
 
     def _slot_wait_s(self, steady: Steady, capacity: Capacity) -> float:
         """Mean wait for one of the batch's places, taken for as long as a request stays.
@@ -249,26 +226,21 @@ class ReplicaCurve:
         return float(0.5 * load ** (math.sqrt(2 * (places + 1)) - 1) / (places * (1 - load)) * stay)
 
     def _at(self, batch: float, rate: float, full_rate: float) -> Steady:
-        stall_s, tpot_s = (float(np.interp(batch, self.batches, each)) for each in (self.stall_s, self.tpot_s))
+        stall_s, tpot_s = self._read(batch, self.stall_s, self.tpot_s)
         busy = min(rate * stall_s, _FULLEST)
         waiting = busy * stall_s / (2 * (1 - busy))
+        return self._steady(batch, rate, full_rate, tpot_s, waiting + self._beside_others_s(batch))
+
+    def _steady(self, batch: float, rate: float, full_rate: float, tpot_s: float, ttft_s: float) -> Steady:
         return Steady(
             rate=rate,
             batch=batch,
             tpot_s=tpot_s,
-            ttft_s=waiting + self._beside_others_s(batch),
+            ttft_s=ttft_s,
             output_tokens_per_s=rate * self.output_tokens,
             total_tokens_per_s=rate * (self.input_tokens + self.output_tokens),
             utilization=rate / full_rate,
         )
-
-
-def _held_tokens(deployment: Deployment, context: float, output_tokens: int) -> int:
-    """Tokens of KV a running request holds when the engine decides whether another has room.
-
-    The others count what is written; an engine that reserves answers counts the rest of the answer as well.
-    """
-    return math.ceil(context + (output_tokens / 2 if deployment.engine.reserves_answers else 0))
 
 
 def _batches(largest: int) -> Array:

@@ -18,62 +18,43 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tokonomics.physics.deployment import Deployment
-from tokonomics.physics.steptime import StepModel, step_model
+from tokonomics.physics.steptime import StepModel
 from tokonomics.serving.compiled import compiled, entry
 
 Array = NDArray[np.float64]
 
-_PIECES = 8
-"""Of an octave of contexts; the first sixteen tokens are as many pieces."""
+_PIECES = 8  # of an octave of contexts; the first sixteen tokens are as many pieces
 _FIRST = 16
 _CHUNK_PIECES, _PAST_PIECES, _PROMPT_PIECES = 4, 8, 2
-_PAST_SCALE = 8.0
-"""Tokens of past from which its table becomes logarithmic."""
-_NOTHING_S = 1e-15
-"""A time that has a logarithm and rounds away beside any other: layers without attention."""
+_PAST_SCALE = 8.0  # tokens of past from which its table becomes logarithmic
+_NOTHING_S = 1e-15  # a time that has a logarithm and rounds away beside any other: layers without attention
 
 
 class StepTable(NamedTuple):
     """The step time of one deployment; all that a step depends on is read from it."""
 
-    tokens_s: Array
-    """By tokens of a pass."""
-    head_s: Array
-    """By sequences of a pass: the vocabulary's product, and the LoRA adapters that they use."""
-    decode_s: Array
-    """[batch, context]: a step without prompts, the host included."""
-    attention_s: Array
-    """[batch, context]: what the running sequences add to a step with prompts."""
-    prompt_log_s: Array
-    """[prompts, chunk, past]: logarithm of the seconds that prompts add."""
-    launch_s: Array
-    """By tokens of a pass: what the host needs to launch a step with prompts, beside the GPU."""
-    launch_prompt_s: float
-    """For each prompt in it."""
+    tokens_s: Array  # by tokens of a pass
+    head_s: Array  # by sequences of a pass: the vocabulary's product, and the LoRA adapters that they use
+    decode_s: Array  # [batch, context]: a step without prompts, the host included
+    attention_s: Array  # [batch, context]: what the running sequences add to a step with prompts
+    prompt_log_s: Array  # [prompts, chunk, past]: logarithm of the seconds that prompts add
+    launch_s: Array  # by tokens of a pass: what the host needs to launch a step with prompts, beside the GPU
+    launch_prompt_s: float  # for each prompt in it
     host_step_s: float
     """The host's work on any step, and on each sequence: ahead of it, or after one with prompts (``ahead``)."""
     host_sequence_s: float
-    ahead: bool
-    """The next step is composed and launched while the GPU computes this one."""
+    ahead: bool  # the next step is composed and launched while the GPU computes this one
     request_s: float
     """A request on its way in: the front end's own work on it, a prompt token's, and the rest of the way."""
     token_s: float
     reach_s: float
-    answer_s: float
-    """A token on its way out."""
-    stages: int
-    """Pipeline stages: each pass carries its share of the batch, and prompts where there are several."""
-
-
-def step_table(deployment: Deployment, most_sequences: int, most_tokens: int, most_context: int) -> StepTable:
-    """The compiled step time of a deployment, for steps up to those sizes."""
-    return compile_steps(step_model(deployment), most_sequences, most_tokens, most_context)
+    answer_s: float  # a token on its way out
+    stages: int  # pipeline stages: each pass carries its share of the batch, and prompts where there are several
 
 
 @lru_cache(maxsize=64)
 def compile_steps(steps: StepModel, most_sequences: int, most_tokens: int, most_context: int) -> StepTable:
-    """Tabulate a step model."""
+    """Tabulate a step model, for steps up to those sizes."""
     contexts = context_points(most_context)
     batches = np.arange(most_sequences + 1, dtype=np.float64)[:, None]
     passing = steps.passing(np.maximum(batches, 1))
@@ -114,7 +95,7 @@ def compile_steps(steps: StepModel, most_sequences: int, most_tokens: int, most_
 
 def context_points(most: float) -> Array:
     """The contexts at which attention is tabulated: from 0 to at least ``most``, two points more for the last piece."""
-    points = [float(each) for each in np.arange(0, _FIRST, _FIRST / _PIECES)]
+    points = np.arange(0, _FIRST, _FIRST / _PIECES).tolist()
     octave = float(_FIRST)
     while points[-2] <= most:
         points += [octave * (1 + piece / _PIECES) for piece in range(_PIECES)]
@@ -142,11 +123,12 @@ def step_s(table: StepTable, decodes: int, kv_tokens: float, prompt_tokens: int,
 def launching_s(table: StepTable, decodes: int, prompt_tokens: int, prompts: int) -> float:
     """Seconds that the host needs from composing a step until it is launched."""
     batch = max(decodes / table.stages, min(decodes, 1.0))  # as StepModel.passing
-    each = table.host_sequence_s * (batch + prompts) if table.ahead else 0.0
+    on_sequences = table.host_sequence_s * (batch + prompts) if table.ahead else 0.0
     if prompt_tokens == 0:
-        return table.host_step_s + each if table.ahead else 0.0
+        return table.host_step_s + on_sequences if table.ahead else 0.0
     passes = min(prompts, table.stages)
-    return _between(table.launch_s, prompt_tokens / passes + batch) + each + table.launch_prompt_s * prompts
+    launch_s = _between(table.launch_s, prompt_tokens / passes + batch)
+    return launch_s + on_sequences + table.launch_prompt_s * prompts
 
 
 @entry
@@ -165,19 +147,15 @@ def gpu_s(table: StepTable, decodes: int, kv_tokens: float, prompt_tokens: int, 
     ``pairs`` pairs of a token and one it sees.
     """
     if prompt_tokens == 0:
-        piece, start, width = context_piece(kv_tokens / decodes)
-        low = table.decode_s[decodes, piece]
-        return float(low + (table.decode_s[decodes, piece + 1] - low) * (kv_tokens / decodes - start) / width)
+        return _at_context(table.decode_s[decodes], kv_tokens / decodes)
     passes = min(prompts, table.stages)
     batch = max(decodes / table.stages, min(decodes, 1.0))  # as StepModel.passing
     total = _between(table.tokens_s, prompt_tokens / passes + batch) + _between(table.head_s, prompts / passes + batch)
     chunk = prompt_tokens / prompts
     total += _prompt_s(table.prompt_log_s, prompts / passes, chunk, max(0.0, pairs / prompt_tokens - 0.5 * (chunk + 1)))
     if decodes > 0:
-        piece, start, width = context_piece(kv_tokens / decodes)
-        low = table.attention_s[decodes, piece]
-        total += low + (table.attention_s[decodes, piece + 1] - low) * (kv_tokens / decodes - start) / width
-    return float(total)
+        total += _at_context(table.attention_s[decodes], kv_tokens / decodes)
+    return total
 
 
 @entry
@@ -237,6 +215,12 @@ def context_piece(context: float) -> tuple[int, float, float]:
     inside = int((2 * mantissa - 1) * _PIECES)
     width = octave / _PIECES
     return _PIECES * (exponent - 4) + inside, octave + inside * width, width
+
+
+@compiled
+def _at_context(values: Array, context: float) -> float:
+    piece, start, width = context_piece(context)
+    return float(values[piece] + (values[piece + 1] - values[piece]) * (context - start) / width)
 
 
 @compiled

@@ -30,43 +30,36 @@ from tokonomics.traffic.prefix_reuse import reuse_within
 from tokonomics.traffic.trace import Counts, Floats, PrefixBlocks
 from tokonomics.types import Noun
 
-_GRID = 512
-"""Positions at which computing and fetching are compared."""
+_GRID = 512  # positions at which computing and fetching are compared
 
 
 class Tier(Noun):
     """A memory for KV behind that of the GPUs."""
 
     name: str
-    size_bytes: NonNegativeFloat
-    """Of one replica, or of all together where it is shared."""
+    size_bytes: NonNegativeFloat  # of one replica, or of all together where it is shared
     bytes_per_s: PositiveFloat
     """Into one GPU; the GPUs of a replica fetch their parts at the same time, each over a link of its own."""
     shared: bool = False
-    ttl_s: PositiveFloat | None = None
-    """What was not used for so long is let go; None: only when room is needed."""
+    ttl_s: PositiveFloat | None = None  # what was not used for so long is let go; None: only when room is needed
 
 
 class TierHits(Noun):
     """What a tier gave over a whole trace."""
 
     name: str
-    tokens: int
-    """Prompt tokens fetched from it."""
-    available_tokens: int
-    """Those it had and no faster memory did: the rest was quicker to compute."""
-    busy_s: float
-    """Of its links, all replicas together."""
-    held_bytes: float
-    """The most it ever held, of one replica or of all where it is shared."""
+    tokens: int  # prompt tokens fetched from it
+    available_tokens: int  # those it had and no faster memory did: the rest was quicker to compute
+    busy_s: float  # of its links, all replicas together
+    held_bytes: float  # the most it ever held, of one replica or of all where it is shared
 
 
 def kv_bytes_per_token(deployment: Deployment) -> int:
     """What a token takes in a tier: all layers, each KV head once."""
-    made = deployment.model.kv_bytes_per_token(deployment.kv)
-    if made <= 0:
+    token_bytes = deployment.model.kv_bytes_per_token(deployment.kv)
+    if token_bytes <= 0:
         raise BadInput(f"{deployment.model.name} has no KV cache that grows with the prompt: nothing can be fetched")
-    return made
+    return token_bytes
 
 
 def kv_bytes_per_token_and_gpu(deployment: Deployment) -> float:
@@ -75,11 +68,8 @@ def kv_bytes_per_token_and_gpu(deployment: Deployment) -> float:
     More ranks than KV heads hold copies, and every rank holds MLA's latent vector whole: there it is not a part of
     the replica's bytes by the number of GPUs.
     """
-    elements = sum(
-        group.count * kv_elements_per_token(group.mixer, deployment.tp)
-        for group in deployment.model.groups
-        if group.mixer
-    )
+    groups, tp = deployment.model.groups, deployment.tp
+    elements = sum(group.count * kv_elements_per_token(group.mixer, tp) for group in groups if group.mixer)
     stage = math.ceil(deployment.model.layers / deployment.pp) / deployment.model.layers
     return elements * kv_bytes_per_element(deployment.kv) * stage
 
@@ -107,20 +97,17 @@ def break_even_position(deployment: Deployment, tier: Tier, block_tokens: int = 
     A token late in a prompt looks at all before it, so computing it takes longer; its KV is as large as any.
     """
     last = max(0, deployment.model.max_context - block_tokens)
-    # A power of the grid's ratio finds it to within 2 %, halving then to the block.
+    # A grid of powers finds it to within 2 %, then every position between two of them is looked at.
     places = np.unique(np.concatenate([[0], np.geomspace(1, max(last, 1), _GRID).astype(np.int64)]))
-    wins = compute_s(deployment, block_tokens, places) > fetch_s(deployment, tier, block_tokens)
+    fetched_s = float(fetch_s(deployment, tier, block_tokens))
+    wins = compute_s(deployment, block_tokens, places) > fetched_s
     if not wins.any():
         return None
     first = int(np.argmax(wins))
     if first == 0:
         return 0
-    low, high = int(places[first - 1]), int(places[first])
-    while high - low > 1:
-        middle = (low + high) // 2
-        won = float(compute_s(deployment, block_tokens, middle)) > float(fetch_s(deployment, tier, block_tokens))
-        low, high = (low, middle) if won else (middle, high)
-    return high
+    between = np.arange(places[first - 1] + 1, places[first] + 1)
+    return int(between[np.argmax(compute_s(deployment, block_tokens, between) > fetched_s)])
 
 
 def plan_fetches(simulation: Simulation, tiers: tuple[Tier, ...]) -> tuple[Fetches, tuple[TierHits, ...]]:
@@ -134,7 +121,7 @@ def plan_fetches(simulation: Simulation, tiers: tuple[Tier, ...]) -> tuple[Fetch
     found = np.minimum(served.cached_tokens.astype(np.int64), most)
     delay = np.zeros(len(trace))
     hits = []
-    for tier in sorted(tiers, key=lambda each: -each.bytes_per_s):
+    for tier in sorted(tiers, key=lambda tier: -tier.bytes_per_s):
         there, held = _there(simulation, trace.prefix, tier)
         missing = np.where(served.replica >= 0, np.maximum(np.minimum(there, most) - found, 0), 0)
         takes = fetch_s(deployment, tier, missing)

@@ -18,21 +18,20 @@ from tokonomics.memory_budget import check_room
 from tokonomics.traffic.grammar import Phrase, parse_phrase
 
 Floats = NDArray[np.float64]
+GapsOfMeanOne = Callable[[np.random.Generator, int], Floats]
 
 EXAMPLES = (
     "poisson:2, gamma:2,cv=3, weibull:2,cv=2, constant:2, onoff:10,on=60,off=300, diurnal:5,peak=3, "
     "weekly:5,peak=2,weekend=0.4, step:2,to=8,at=600, spike:2,to=20,at=600,for=60, burst:100"
 )
-MOST_REQUESTS = 200_000_000
-"""In one trace, on any machine; how many this one has room for is less, as a rule."""
+MOST_REQUESTS = 200_000_000  # in one trace, on any machine; how many this one has room for is less, as a rule
 BYTES_PER_REQUEST = 55
 """While they are made: the peak of ``generate`` over 4 million requests, less that over one (Linux, ru_maxrss)."""
 _MOST_RATE = 1e6
 _MOST_CV = 30.0
 _MOST_PEAK = 20.0
-_DAY_S, _WEEK_DAYS, _WEEKEND_DAYS = 86400, 7, 2
-_MINUTES = 1440
-"""Steps of the daily curve: the rate is constant within a minute."""
+_DAY_S = 86400
+_MINUTES = 1440  # steps of the daily curve: the rate is constant within a minute
 _LONGEST_S = 1e9
 
 
@@ -63,12 +62,9 @@ class RateCurve:
         if self.period_s is None:
             beyond = np.maximum(expected - last, 0.0)
             inside = np.interp(expected, self.expected, self.times) if last else np.zeros_like(expected)
-            made: Floats = inside + (beyond / self.rate_after if self.rate_after else 0.0)
-            return made
+            return np.asarray(inside + (beyond / self.rate_after if self.rate_after else 0.0))
         whole = np.floor(expected / last)
-        rest = np.interp(expected - whole * last, self.expected, self.times)
-        repeated: Floats = whole * self.period_s + rest
-        return repeated
+        return np.asarray(whole * self.period_s + np.interp(expected - whole * last, self.expected, self.times))
 
 
 @dataclass(frozen=True)
@@ -77,12 +73,9 @@ class Arrivals:
 
     text: str
     curve: RateCurve
-    gaps: Callable[[np.random.Generator, int], Floats]
-    """So many gaps of mean one."""
-    start_s: float = 0.0
-    """How far into the curve the trace begins."""
-    at_once: int | None = None
-    """A burst of so many requests at time 0, and nothing else."""
+    gaps: GapsOfMeanOne
+    start_s: float = 0.0  # how far into the curve the trace begins
+    at_once: int | None = None  # a burst of so many requests at time 0, and nothing else
 
     @property
     def is_stationary(self) -> bool:
@@ -91,16 +84,26 @@ class Arrivals:
 
     def times(self, factor: float) -> "Arrivals":
         """So many times as many requests, at the same hours."""
-        curve = self.curve
-        return replace(
-            self, curve=replace(curve, expected=curve.expected * factor, rate_after=curve.rate_after * factor)
-        )
+        expected, rate_after = self.curve.expected * factor, self.curve.rate_after * factor
+        return replace(self, curve=replace(self.curve, expected=expected, rate_after=rate_after))
 
 
 def parse_arrivals(text: str, field: str = "arrivals") -> Arrivals:
     """Read one process. Rates are requests a second; times are seconds, or such as 10m and 2h."""
     phrase = parse_phrase(text, _KINDS, field=field, examples=EXAMPLES)
-    return _KINDS[phrase.name](phrase)
+    options, curve_of = _KINDS[phrase.name]
+    phrase.allow(*options)
+    if phrase.name == "burst":
+        number = phrase.number(None, 1, MOST_REQUESTS)
+        if number != int(number):
+            raise phrase.wrong("a burst is a whole number of requests")
+        return Arrivals(phrase.text, _steady(phrase, 0.0), _exponential, at_once=int(number))
+    curve = curve_of(phrase, phrase.number(None, 1e-6, _MOST_RATE))
+    start_s = phrase.time_s("start", 0, curve.period_s or 0.0, 0.0)
+    if phrase.name == "weibull":
+        return Arrivals(phrase.text, curve, _weibull(phrase.number("cv", 0.01, _MOST_CV)))
+    cv = 0.0 if phrase.name == "constant" else phrase.number("cv", 0, _MOST_CV, None if phrase.name == "gamma" else 1.0)
+    return Arrivals(phrase.text, curve, _gamma(cv), start_s)
 
 
 def draw_arrivals(
@@ -118,16 +121,14 @@ def draw_arrivals(
     if duration_s is not None and not 0 < duration_s <= _LONGEST_S:
         raise BadInput(f"must be above 0 and at most {_LONGEST_S:,.0f} seconds, got {duration_s:g}", field="duration")
     if arrivals.at_once is not None:
-        number = min(arrivals.at_once, arrivals.at_once if requests is None else requests)
+        number = min(arrivals.at_once, requests or arrivals.at_once)
         _check_requests(number, "arrivals")
         return np.zeros(number)
     begin = arrivals.curve.by(arrivals.start_s)
     end = math.inf if duration_s is None else arrivals.curve.by(arrivals.start_s + duration_s) - begin
     if requests is None and end > 0.9 * MOST_REQUESTS:
-        raise BadInput(
-            f"{arrivals.text} gives about {end:,.0f} requests in that time; at most {MOST_REQUESTS:,} are made",
-            field="duration",
-        )
+        said = f"{arrivals.text} gives about {end:,.0f} requests in that time; at most {MOST_REQUESTS:,} are made"
+        raise BadInput(said, field="duration")
     expected = min(math.inf if requests is None else requests, end)
     _check_requests(expected, "requests" if expected == requests else "duration")
     clock = _clock(arrivals, np.random.default_rng(seed), requests, end)
@@ -157,16 +158,12 @@ def _clock(arrivals: Arrivals, rng: np.random.Generator, requests: int | None, e
     return np.concatenate(parts)
 
 
-def _steady(rate: float) -> RateCurve:
-    return RateCurve(np.zeros(1), np.zeros(1), rate_after=rate)
-
-
 def _exponential(rng: np.random.Generator, size: int) -> Floats:
     return rng.standard_exponential(size)
 
 
-def _gamma(cv: float) -> Callable[[np.random.Generator, int], Floats]:
-    """Gaps of mean one: shape 1/cv², scale cv²."""
+def _gamma(cv: float) -> GapsOfMeanOne:
+    """Shape 1/cv², scale cv²."""
     if cv == 1:
         return _exponential
     if cv == 0:
@@ -187,45 +184,10 @@ def weibull_shape(cv: float) -> float:
     return low
 
 
-def _weibull(cv: float) -> Callable[[np.random.Generator, int], Floats]:
+def _weibull(cv: float) -> GapsOfMeanOne:
     shape = weibull_shape(cv)
     scale = 1 / math.gamma(1 + 1 / shape)
     return lambda rng, size: rng.weibull(shape, size) * scale
-
-
-def _rate(phrase: Phrase) -> float:
-    return phrase.number(None, 1e-6, _MOST_RATE)
-
-
-def _burstiness(phrase: Phrase, default: float | None = 1.0) -> Callable[[np.random.Generator, int], Floats]:
-    return _gamma(phrase.number("cv", 0, _MOST_CV, default))
-
-
-def _poisson(phrase: Phrase) -> Arrivals:
-    phrase.allow()
-    return Arrivals(phrase.text, _steady(_rate(phrase)), _exponential)
-
-
-def _gamma_gaps(phrase: Phrase) -> Arrivals:
-    phrase.allow("cv")
-    return Arrivals(phrase.text, _steady(_rate(phrase)), _burstiness(phrase, None))
-
-
-def _weibull_gaps(phrase: Phrase) -> Arrivals:
-    phrase.allow("cv")
-    return Arrivals(phrase.text, _steady(_rate(phrase)), _weibull(phrase.number("cv", 0.01, _MOST_CV)))
-
-
-def _constant(phrase: Phrase) -> Arrivals:
-    phrase.allow()
-    return Arrivals(phrase.text, _steady(_rate(phrase)), _gamma(0))
-
-
-def _onoff(phrase: Phrase) -> Arrivals:
-    phrase.allow("on", "off", "cv")
-    rate, on, off = _rate(phrase), phrase.time_s("on", 1e-3, _LONGEST_S), phrase.time_s("off", 0, _LONGEST_S)
-    curve = RateCurve(np.array([0.0, on]), np.array([0.0, rate * on]), period_s=on + off)
-    return Arrivals(phrase.text, curve, _burstiness(phrase))
 
 
 def daily_shape(peak: float) -> Floats:
@@ -244,66 +206,49 @@ def daily_shape(peak: float) -> Floats:
             mean = math.exp(math.lgamma(power + 0.5) - math.lgamma(power + 1)) / math.sqrt(math.pi)
             low, high = (power, high) if mean > 1 / peak else (low, power)
         shape = ((1 - np.cos(phase)) / 2) ** low
-    made: Floats = shape / shape.mean()
-    return made
+    return np.asarray(shape / shape.mean())
 
 
-def _cycle(rate: float, days: list[float], peak: float) -> RateCurve:
-    """Days of one shape and of different weight, repeated; their mean rate is the one given."""
-    weights = np.asarray(days) / np.mean(days)
-    rates = np.concatenate([rate * weight * daily_shape(peak) for weight in weights])
+def _steady(_: Phrase, rate: float) -> RateCurve:
+    return RateCurve(np.zeros(1), np.zeros(1), rate_after=rate)
+
+
+def _onoff(phrase: Phrase, rate: float) -> RateCurve:
+    on, off = phrase.time_s("on", 1e-3, _LONGEST_S), phrase.time_s("off", 0, _LONGEST_S)
+    return RateCurve(np.array([0.0, on]), np.array([0.0, rate * on]), period_s=on + off)
+
+
+def _cycle(phrase: Phrase, rate: float) -> RateCurve:
+    """Days of one shape, at the weekend of another weight, repeated; their mean rate is the one given."""
+    days = [1.0]
+    if phrase.name == "weekly":
+        days = [1.0] * 5 + [phrase.number("weekend", 0.01, 100, 0.5)] * 2
+    shape = daily_shape(phrase.number("peak", 1, _MOST_PEAK, 2.0))
+    rates = np.concatenate([rate * weight * shape for weight in np.asarray(days) / np.mean(days)])
     expected = np.concatenate([[0.0], np.cumsum(rates * (_DAY_S / _MINUTES))])
-    times = np.linspace(0.0, len(days) * _DAY_S, len(expected))
-    return RateCurve(times, expected, period_s=len(days) * _DAY_S)
+    return RateCurve(np.linspace(0.0, len(days) * _DAY_S, len(expected)), expected, period_s=len(days) * _DAY_S)
 
 
-def _diurnal(phrase: Phrase) -> Arrivals:
-    phrase.allow("peak", "start", "cv")
-    curve = _cycle(_rate(phrase), [1.0], phrase.number("peak", 1, _MOST_PEAK, 2.0))
-    return Arrivals(phrase.text, curve, _burstiness(phrase), phrase.time_s("start", 0, _DAY_S, 0.0))
+def _change(phrase: Phrase, rate: float) -> RateCurve:
+    """Another rate from a time on: for good, or for a while."""
+    other, at = phrase.number("to", 1e-6, _MOST_RATE), phrase.time_s("at", 1e-3, _LONGEST_S)
+    if phrase.name == "step":
+        return RateCurve(np.array([0.0, at]), np.array([0.0, rate * at]), rate_after=other)
+    lasting = phrase.time_s("for", 1e-3, _LONGEST_S)
+    expected = np.array([0.0, rate * at, rate * at + other * lasting])
+    return RateCurve(np.array([0.0, at, at + lasting]), expected, rate_after=rate)
 
 
-def _weekly(phrase: Phrase) -> Arrivals:
-    phrase.allow("peak", "weekend", "start", "cv")
-    days = [1.0] * (_WEEK_DAYS - _WEEKEND_DAYS) + [phrase.number("weekend", 0.01, 100, 0.5)] * _WEEKEND_DAYS
-    curve = _cycle(_rate(phrase), days, phrase.number("peak", 1, _MOST_PEAK, 2.0))
-    return Arrivals(phrase.text, curve, _burstiness(phrase), phrase.time_s("start", 0, _WEEK_DAYS * _DAY_S, 0.0))
-
-
-def _step(phrase: Phrase) -> Arrivals:
-    phrase.allow("to", "at", "cv")
-    rate, after = _rate(phrase), phrase.number("to", 1e-6, _MOST_RATE)
-    at = phrase.time_s("at", 1e-3, _LONGEST_S)
-    curve = RateCurve(np.array([0.0, at]), np.array([0.0, rate * at]), rate_after=after)
-    return Arrivals(phrase.text, curve, _burstiness(phrase))
-
-
-def _spike(phrase: Phrase) -> Arrivals:
-    phrase.allow("to", "at", "for", "cv")
-    rate, high = _rate(phrase), phrase.number("to", 1e-6, _MOST_RATE)
-    at, lasting = phrase.time_s("at", 1e-3, _LONGEST_S), phrase.time_s("for", 1e-3, _LONGEST_S)
-    times = np.array([0.0, at, at + lasting])
-    curve = RateCurve(times, np.array([0.0, rate * at, rate * at + high * lasting]), rate_after=rate)
-    return Arrivals(phrase.text, curve, _burstiness(phrase))
-
-
-def _burst(phrase: Phrase) -> Arrivals:
-    phrase.allow()
-    number = phrase.number(None, 1, MOST_REQUESTS)
-    if number != int(number):
-        raise phrase.wrong("a burst is a whole number of requests")
-    return Arrivals(phrase.text, _steady(0.0), _exponential, at_once=int(number))
-
-
-_KINDS: dict[str, Callable[[Phrase], Arrivals]] = {
-    "poisson": _poisson,
-    "gamma": _gamma_gaps,
-    "weibull": _weibull_gaps,
-    "constant": _constant,
-    "onoff": _onoff,
-    "diurnal": _diurnal,
-    "weekly": _weekly,
-    "step": _step,
-    "spike": _spike,
-    "burst": _burst,
+_KINDS: dict[str, tuple[tuple[str, ...], Callable[[Phrase, float], RateCurve]]] = {
+    "poisson": ((), _steady),
+    "gamma": (("cv",), _steady),
+    "weibull": (("cv",), _steady),
+    "constant": ((), _steady),
+    "onoff": (("on", "off", "cv"), _onoff),
+    "diurnal": (("peak", "start", "cv"), _cycle),
+    "weekly": (("peak", "weekend", "start", "cv"), _cycle),
+    "step": (("to", "at", "cv"), _change),
+    "spike": (("to", "at", "for", "cv"), _change),
+    "burst": ((), _steady),
 }
+"""The options that each process takes, and its curve."""

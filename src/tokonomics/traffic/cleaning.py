@@ -16,10 +16,8 @@ if TYPE_CHECKING:
     import polars as pl
 
 FIRST_SHOWN = 5
-UNNAMED = "(none)"
-"""The tenant of a request that names none."""
-LATEST_S = 1e11
-"""A time beyond year 5000 counted in seconds: it was in finer units."""
+UNNAMED = "(none)"  # the tenant of a request that names none
+LATEST_S = 1e11  # a time beyond year 5000 counted in seconds: it was in finer units
 MOST_S = 1e12
 """Either side of 1970 or of the log's own start, some 30,000 years: what is beyond is no time in any unit."""
 MOST_URGENT, LEAST_URGENT = -(2**31), 2**31 - 1
@@ -68,11 +66,9 @@ def _dates(text: "pl.Series") -> "pl.Series":
     whole = spaced.str.slice(0, 19).str.to_datetime("%Y-%m-%d %H:%M:%S", strict=False, time_unit="us", cache=False)
     rest = spaced.str.slice(19).alias("rest")
     frame = rest.to_frame().with_columns(whole=whole.dt.timestamp("ms") / 1e3)
-    fraction = (
-        pl.when(pl.col("rest") == "")
-        .then(0.0)
-        .otherwise(pl.when(pl.col("rest").str.starts_with(".")).then(pl.col("rest").cast(pl.Float64, strict=False)))
-    )
+    after = pl.col("rest")
+    digits = pl.when(after.str.starts_with(".")).then(after.cast(pl.Float64, strict=False))
+    fraction = pl.when(after == "").then(0.0).otherwise(digits)
     read = frame.select(pl.col("whole") + pl.when(fraction < 1).then(fraction)).to_series()
     if read.null_count() == whole.null_count():
         return read
@@ -156,21 +152,17 @@ def clean(raw: "pl.DataFrame", layout: LogLayout) -> "tuple[pl.DataFrame, pl.Dat
         good &= pl.col("trouble").is_null()
     if "prefix" in raw.columns and not layout.prefix_is_key:
         good &= ~_overfull(layout.block_tokens)
-    both = raw.rename({name: f"{name}_raw" for name in columns}).with_columns(
-        **{name: values.alias(name) for name, values in columns.items()}
-    )
+    both = raw.rename({name: f"{name}_raw" for name in columns}).with_columns(**columns)
     marked = both.with_columns(good=good.fill_null(value=False))
     kept = marked if marked["good"].all() else marked.filter("good")
-    tidy = [pl.col(name) for name in ("arrival", "input", "output")]
-    if "tenant" in raw.columns:
-        tidy.append(pl.col("tenant").cast(pl.String).fill_null(UNNAMED))
-    if "priority" in raw.columns:
-        tidy.append(pl.col("priority").fill_null(0))
-    if "patience" in raw.columns:
-        tidy.append(pl.col("patience").fill_null(math.inf))
-    if "prefix" in raw.columns:
-        tidy.append(pl.col("prefix") if layout.prefix_is_key else pl.col("prefix").fill_null([]))
-    return kept.select(tidy), marked.filter(~pl.col("good"))
+    tidy = {
+        "tenant": pl.col("tenant").cast(pl.String).fill_null(UNNAMED),
+        "priority": pl.col("priority").fill_null(0),
+        "patience": pl.col("patience").fill_null(math.inf),
+        "prefix": pl.col("prefix") if layout.prefix_is_key else pl.col("prefix").fill_null([]),
+    }
+    optional = [column for name, column in tidy.items() if name in raw.columns]
+    return kept.select("arrival", "input", "output", *optional), marked.filter(~pl.col("good"))
 
 
 def _overfull(block_tokens: int | None) -> "pl.Expr":

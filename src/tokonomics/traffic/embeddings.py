@@ -38,52 +38,46 @@ class Embedded(NamedTuple):
 
     vectors: Vectors
     how: str
-    means: bool
-    """Made by a model that was trained on meaning; False for hashing."""
-    seconds_per_text: float
-    """As it took on this machine, or over the network."""
+    means: bool  # made by a model that was trained on meaning; False for hashing
+    seconds_per_text: float  # as it took on this machine, or over the network
 
 
 def embed(texts: Sequence[str], with_what: str, model: str | None = None) -> Embedded:
     """The vectors of some texts; equal texts are embedded once."""
     distinct = list(dict.fromkeys(texts))
     began = time.perf_counter()
-    how, means = f"model {Path(with_what).name}", True
     if with_what == HASHED:
-        made, how, means = _hashed(distinct), "hashed words: spelling, not meaning", False
+        vectors, how = _hashed(distinct), "hashed words: spelling, not meaning"
     elif with_what.startswith(("http://", "https://")):
-        made = _asked(distinct, with_what, model)
-        how = f"{model or 'the model'} at {urlsplit(with_what).hostname}"
+        vectors, how = _asked(distinct, with_what, model), f"{model} at {urlsplit(with_what).hostname}"
     else:
-        made = _local(distinct, Path(with_what))
+        vectors, how = _local(distinct, Path(with_what)), f"model {Path(with_what).name}"
     took_s = (time.perf_counter() - began) / max(1, len(distinct))
-    lengths = np.linalg.norm(made, axis=1, keepdims=True)
-    made = (made / np.maximum(lengths, 1e-12)).astype(np.float32)
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    vectors = (vectors / np.maximum(lengths, 1e-12)).astype(np.float32)
     place = {text: row for row, text in enumerate(distinct)}
-    return Embedded(made[[place[text] for text in texts]], how, means, took_s)
+    return Embedded(vectors[[place[text] for text in texts]], how, with_what != HASHED, took_s)
 
 
 def _hashed(texts: Sequence[str]) -> NDArray[np.float32]:
-    made = np.zeros((len(texts), _HASHED_WIDTH), np.float32)
+    counts = np.zeros((len(texts), _HASHED_WIDTH), np.float32)
     for row, text in enumerate(texts):
         words = text.lower().split()
         for gram in (*words, *map(" ".join, pairwise(words))):
             code = zlib.crc32(gram.encode())
-            made[row, code % _HASHED_WIDTH] += 1.0 if code & 0x80000000 else -1.0
-    return made
+            counts[row, code % _HASHED_WIDTH] += 1.0 if code & 0x80000000 else -1.0
+    return counts
 
 
 def _local(texts: Sequence[str], folder: Path) -> NDArray[np.float32]:
     if not folder.is_dir():
+        fix = f"Give an embeddings endpoint, a model2vec or sentence-transformers folder, or {HASHED}."
         raise BadInput(
-            f"'{shorten(str(folder))}' is neither a URL nor a folder with a model",
-            field="semantic",
-            fix=f"Give an embeddings endpoint, a model2vec or sentence-transformers folder, or {HASHED}.",
+            f"'{shorten(str(folder))}' is neither a URL nor a folder with a model", field="semantic", fix=fix
         )
+    library, package = "model2vec", "'.[semantic]' (in a checkout)"
     if (folder / "modules.json").exists() or (folder / "config_sentence_transformers.json").exists():
         library, package = "sentence_transformers", "sentence-transformers"
-    else:
-        library, package = "model2vec", "'.[semantic]' (in a checkout)"
     try:
         if library == "model2vec":
             from model2vec import StaticModel
@@ -96,9 +90,8 @@ def _local(texts: Sequence[str], folder: Path) -> NDArray[np.float32]:
     except ImportError:
         raise BadInput(f"{library} is not installed", field="semantic", fix=f"pip install {package}") from None
     except (OSError, ValueError, KeyError) as error:
-        raise BadInput(
-            f"cannot be loaded: {shorten(str(error), 160)}", where=option("semantic", shorten(folder.name))
-        ) from None
+        where = option("semantic", shorten(folder.name))
+        raise BadInput(f"cannot be loaded: {shorten(str(error), 160)}", where=where) from None
 
 
 def _asked(texts: Sequence[str], url: str, model: str | None) -> NDArray[np.float32]:
@@ -113,7 +106,7 @@ def _asked(texts: Sequence[str], url: str, model: str | None) -> NDArray[np.floa
         try:
             with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as reply:
                 data = json.load(reply)["data"]
-            rows = [each["embedding"] for each in sorted(data, key=lambda each: each["index"])]
+            rows = [item["embedding"] for item in sorted(data, key=lambda item: item["index"])]
             with np.errstate(over="ignore"):
                 parts.append(np.array(rows, np.float32))
         except urllib.error.HTTPError as error:
@@ -123,9 +116,9 @@ def _asked(texts: Sequence[str], url: str, model: str | None) -> NDArray[np.floa
             raise BadInput(f"gave no embeddings: {shorten(str(error), 120)}", where=shorten(url)) from None
     if any(part.ndim != 2 or not part.size for part in parts) or len({part.shape[1] for part in parts}) != 1:
         raise BadInput("gave no embeddings: not as many numbers for every text", where=shorten(url))
-    made = np.concatenate(parts)
-    if len(made) != len(texts):
-        raise BadInput(f"gave {len(made)} vectors for {len(texts)} texts", where=shorten(url))
-    if not np.isfinite(made).all():
+    vectors = np.concatenate(parts)
+    if len(vectors) != len(texts):
+        raise BadInput(f"gave {len(vectors)} vectors for {len(texts)} texts", where=shorten(url))
+    if not np.isfinite(vectors).all():
         raise BadInput("gave no embeddings: one is not a list of finite numbers", where=shorten(url))
-    return made
+    return vectors

@@ -12,8 +12,7 @@ from typing import Any
 
 from tokonomics.errors import BadInput, nearest, option, shorten
 
-Path = tuple[str, ...]
-"""Of a field: the column, or the keys that lead to it through nested objects."""
+Path = tuple[str, ...]  # of a field: the column, or the keys that lead to it through nested objects
 
 FIELDS = ("arrival", "input", "output", "tenant", "priority", "patience", "prefix")
 REQUIRED = ("arrival", "input", "output")
@@ -27,8 +26,7 @@ KNOWN = (
 SUPPORTED = f"{KNOWN}; any other CSV, JSON lines or parquet with {COLUMNS_HELP}"
 
 
-BY_SIZE = 0.0
-"""Unix times in seconds, milli-, micro- or nanoseconds: their size tells which."""
+BY_SIZE = 0.0  # unix times in seconds, milli-, micro- or nanoseconds: their size tells which
 
 
 @dataclass(frozen=True)
@@ -45,18 +43,14 @@ class LogLayout:
     prefix: tuple[Path, ...] = ()
     second: float = 1.0
     """Units of a number in the time field that make a second; 0: tell seconds from finer units by size."""
-    patience_second: float = 1.0
-    """Units of the patience field that make a second."""
+    patience_second: float = 1.0  # units of the patience field that make a second
     block_tokens: int | None = None
-    prefix_is_key: bool = False
-    """The prefix field names a shared prompt, rather than listing its blocks."""
-    unanswered: str | None = None
-    """What an answer of no tokens means in this log."""
+    prefix_is_key: bool = False  # the prefix field names a shared prompt, rather than listing its blocks
+    unanswered: str | None = None  # what an answer of no tokens means in this log
     note: str | None = None
 
     def paths(self, field: str) -> tuple[Path, ...]:
-        found: tuple[Path, ...] = getattr(self, field)
-        return found
+        return tuple(getattr(self, field))
 
     def label(self, field: str) -> str:
         """What a message calls the field."""
@@ -78,47 +72,43 @@ def _anywhere(*names: str) -> tuple[Path, ...]:
     return _paths(*(f"{outer}{name}" for outer in ("", "response.body.", "response.") for name in names))
 
 
-OWN = LogLayout(
+def _layout(name: str, arrival: str, input_tokens: str, output_tokens: str, **more: Any) -> LogLayout:
+    """A log whose fields are columns, or keys at the top of a line."""
+    places: dict[str, Any] = {name: _paths(value) if name in FIELDS else value for name, value in more.items()}
+    return LogLayout(name, _paths(arrival), _paths(input_tokens), _paths(output_tokens), **places)
+
+
+OWN = _layout(
     "tokonomics trace",
-    arrival=(("arrival_s",),),
-    input=(("input_tokens",),),
-    output=(("output_tokens",),),
-    tenant=(("tenant",),),
-    priority=(("priority",),),
-    patience=(("patience_s",),),
-    prefix=(("prefix_blocks",),),
+    "arrival_s",
+    "input_tokens",
+    "output_tokens",
+    tenant="tenant",
+    priority="priority",
+    patience="patience_s",
+    prefix="prefix_blocks",
 )
-AZURE = LogLayout(
-    "Azure LLM CSV", arrival=(("TIMESTAMP",),), input=(("ContextTokens",),), output=(("GeneratedTokens",),)
-)
-BURSTGPT = LogLayout(
+AZURE = _layout("Azure LLM CSV", "TIMESTAMP", "ContextTokens", "GeneratedTokens")
+BURSTGPT = _layout(
     "BurstGPT CSV",
-    arrival=(("Timestamp",),),
-    input=(("Request tokens",),),
-    output=(("Response tokens",),),
-    tenant=(("Model",),),
+    "Timestamp",
+    "Request tokens",
+    "Response tokens",
+    tenant="Model",
     unanswered="requests that failed (0 response tokens), kept as prompts without an answer",
     note="tenants are the values of Model",
 )
-MOONCAKE = LogLayout(
-    "Mooncake JSON lines",
-    arrival=(("timestamp",),),
-    input=(("input_length",),),
-    output=(("output_length",),),
-    prefix=(("hash_ids",),),
-    second=1000.0,
-    block_tokens=512,
-)
-BAILIAN = LogLayout(
+_HASHED = ("timestamp", "input_length", "output_length")
+MOONCAKE = _layout("Mooncake JSON lines", *_HASHED, prefix="hash_ids", second=1000.0, block_tokens=512)
+BAILIAN = _layout(
     "Qwen-Bailian JSON lines",
-    arrival=(("timestamp",),),
-    input=(("input_length",),),
-    output=(("output_length",),),
-    tenant=(("type",),),
-    prefix=(("hash_ids",),),
+    *_HASHED,
+    tenant="type",
+    prefix="hash_ids",
     block_tokens=16,
     note="tenants are the values of type",
 )
+VLLM = _layout("vLLM bench serve", "start_times", "input_lens", "output_lens")
 OPENAI = LogLayout(
     "OpenAI-style usage log",
     # When the request came in, where a proxy wrote it down; `created` is when the server began the answer.
@@ -133,7 +123,6 @@ OPENAI = LogLayout(
 OPENAI_MODELS = replace(
     OPENAI, tenant=_anywhere("model"), note="no user or metadata.tenant in the log: tenants are the models"
 )
-VLLM = LogLayout("vLLM bench serve", arrival=(("start_times",),), input=(("input_lens",),), output=(("output_lens",),))
 GUIDELLM = LogLayout(
     "guidellm benchmarks",
     arrival=_paths("info.timings.request_start", "request_start_time", "start_time"),
@@ -150,10 +139,8 @@ def layout_of_columns(names: Sequence[str]) -> LogLayout | None:
     spelled = {name.strip().lower(): name for name in names}
     for layout in TABLES:
         if all(layout.paths(field)[0][0].lower() in spelled for field in REQUIRED):
-            there = {
-                field: tuple((spelled[path[0].lower()],) for path in layout.paths(field) if path[0].lower() in spelled)
-                for field in FIELDS
-            }
+            lowered = {field: [path[0].lower() for path in layout.paths(field)] for field in FIELDS}
+            there = {field: tuple((spelled[key],) for key in keys if key in spelled) for field, keys in lowered.items()}
             return replace(layout, **there)  # type: ignore[arg-type]
     return None
 
@@ -224,11 +211,8 @@ def _find(name: str, present: set[Path]) -> Path:
     known = sorted(".".join(path) for path in present)
     guesses = nearest(name, known)
     found = "Found: " + shorten(", ".join(known), 300)
-    raise BadInput(
-        f"no column '{shorten(name)}'",
-        field="columns",
-        fix=f"Did you mean {' or '.join(guesses)}?\n  {found}" if guesses else found,
-    )
+    fix = f"Did you mean {' or '.join(guesses)}?\n  {found}" if guesses else found
+    raise BadInput(f"no column '{shorten(name)}'", field="columns", fix=fix)
 
 
 def _per_second(name: str, unknown: float = 1.0) -> float:

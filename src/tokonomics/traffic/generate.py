@@ -41,10 +41,8 @@ class SystemPrompts:
 class Sessions:
     """Conversations: a geometric number of turns, exponential times from one turn's arrival to the next."""
 
-    turns: float
-    """Mean, at least 1."""
-    think_s: float = 30.0
-    """Mean; counts from arrival to arrival, so it holds the answer's own time."""
+    turns: float  # mean, at least 1
+    think_s: float = 30.0  # mean; counts from arrival to arrival, so it holds the answer's own time
     limit: int = 131_072
     """A conversation ends before prompt and answer pass so many tokens: 128 Ki, the window of Llama 3.1 and others."""
 
@@ -55,8 +53,7 @@ class Tenants:
 
     count: int
     skew: float = 1.0
-    priorities: tuple[int, ...] = ()
-    """One for each tenant, smaller is more urgent; empty: all alike."""
+    priorities: tuple[int, ...] = ()  # one for each tenant, smaller is more urgent; empty: all alike
 
 
 def generate(
@@ -82,7 +79,8 @@ def generate(
     rng = np.random.default_rng(streams[1])
     if sessions is None:
         starts = draw_arrivals(arrivals, requests=requests, duration_s=duration_s, seed=streams[0])
-        talk = _single_turns(starts, inputs, outputs, rng)
+        user, answer = draw_lengths(inputs, outputs, len(starts), rng)
+        talk = _Talk(starts, np.arange(len(starts)), np.zeros(len(starts), np.int64), user, answer, len(starts))
     else:
         talk = _conversations(arrivals, sessions, inputs, outputs, system, requests, duration_s, streams[0], rng)
     head = system.tokens if system else 0
@@ -106,24 +104,11 @@ class _Talk:
     history: NDArray[np.int64]
     user: Counts
     answer: Counts
-    number: int
-    """Conversations."""
+    number: int  # conversations
 
     def take(self, chosen: NDArray[np.intp]) -> "_Talk":
-        return _Talk(
-            self.arrival_s[chosen],
-            self.session[chosen],
-            self.history[chosen],
-            self.user[chosen],
-            self.answer[chosen],
-            self.number,
-        )
-
-
-def _single_turns(starts: Floats, inputs: Lengths, outputs: Lengths, rng: np.random.Generator) -> _Talk:
-    user, answer = draw_lengths(inputs, outputs, len(starts), rng)
-    session = np.arange(len(starts))
-    return _Talk(starts, session, np.zeros(len(starts), np.int64), user, answer, len(starts))
+        names = ("arrival_s", "session", "history", "user", "answer")
+        return replace(self, **{name: getattr(self, name)[chosen] for name in names})
 
 
 def _conversations(
@@ -162,10 +147,8 @@ def _turns(
     turns = rng.geometric(1 / sessions.turns, len(starts)) if sessions.turns > 1 else np.ones(len(starts), np.int64)
     if turns.sum() > MOST_REQUESTS:
         raise BadInput(f"more than {MOST_REQUESTS:,} requests", field="sessions", fix="Ask for fewer.")
-    room = int(turns.sum()) * _BYTES_PER_TURN
-    check_room(
-        room, f"{turns.sum():,} turns", field="sessions", fix=f"Ask for fewer {option('requests')}, or fewer turns."
-    )
+    fix = f"Ask for fewer {option('requests')}, or fewer turns."
+    check_room(int(turns.sum()) * _BYTES_PER_TURN, f"{turns.sum():,} turns", field="sessions", fix=fix)
     session = np.repeat(np.arange(len(starts)), turns)
     first = np.cumsum(turns) - turns
     think = rng.exponential(sessions.think_s, len(session))
@@ -186,8 +169,7 @@ Number = TypeVar("Number", np.int64, np.float64)
 def _sum_within(values: NDArray[Number], first: NDArray[np.int64], turns: NDArray[np.int64]) -> NDArray[Number]:
     """Running sums that start anew at each conversation."""
     sums = np.cumsum(values)
-    made: NDArray[Number] = sums - np.repeat(sums[first] - values[first], turns)
-    return made
+    return np.asarray(sums - np.repeat(sums[first] - values[first], turns))
 
 
 def _prefix(

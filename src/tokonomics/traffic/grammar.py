@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from tokonomics.errors import BadInput, nearest, shorten
@@ -35,32 +35,24 @@ class Phrase:
 
     def number(self, name: str | None, low: float, high: float, default: float | None = None) -> float:
         """The option of that name, or the plain value for None: a number from low to high."""
-        return self._read(name, low, high, default, _as_number, "a number")
+        return self._read(name, low, high, default, is_time=False)
 
     def time_s(self, name: str, low: float, high: float, default: float | None = None) -> float:
-        return self._read(name, low, high, default, span_s, "a time")
+        return self._read(name, low, high, default, is_time=True)
 
-    def _read(
-        self,
-        name: str | None,
-        low: float,
-        high: float,
-        default: float | None,
-        read: Callable[[str], float | None],
-        kind: str,
-    ) -> float:
+    def _read(self, name: str | None, low: float, high: float, default: float | None, *, is_time: bool) -> float:
         given = self.value if name is None else self.options.get(name)
         label = f"{name}=" if name else f"the value after '{self.name}:'" if self.name else "the first value"
         if given is None:
             if default is None:
                 raise self.wrong(f"{label} is missing")
             return default
-        read_value = read(given)
-        if read_value is None:
-            raise self.wrong(f"{label} '{shorten(given, 20)}' is not {kind}")
-        if not low <= read_value <= high:
+        value = span_s(given) if is_time or re.fullmatch(_NUMBER, given) else None
+        if value is None:
+            raise self.wrong(f"{label} '{shorten(given, 20)}' is not {'a time' if is_time else 'a number'}")
+        if not low <= value <= high:
             raise self.wrong(f"{label} must be between {low:,.12g} and {high:,.12g}, got {shorten(given, 20)}")
-        return read_value
+        return value
 
 
 def parse_phrase(text: str, names: Iterable[str], *, field: str, examples: str) -> Phrase:
@@ -79,7 +71,7 @@ def read_options(phrase: Phrase, rest: str) -> Phrase:
     """The same phrase with the value and the options written in ``rest``."""
     value: str | None = None
     options: dict[str, str] = {}
-    for part in filter(None, (each.strip() for each in rest.split(","))):
+    for part in filter(None, map(str.strip, rest.split(","))):
         key, equals, given = part.partition("=")
         key = key.strip().lower()
         if not equals and value is None and not options:
@@ -100,7 +92,3 @@ def span_s(text: str) -> float | None:
         return None
     value = float(found[1]) * _SECONDS[found[4] or "s"]
     return value if math.isfinite(value) else None
-
-
-def _as_number(text: str) -> float | None:
-    return float(text) if re.fullmatch(_NUMBER, text) and math.isfinite(float(text)) else None

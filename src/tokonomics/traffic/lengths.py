@@ -14,7 +14,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from tokonomics.errors import BadInput, shorten
+from tokonomics.errors import BadInput
 from tokonomics.traffic.grammar import Phrase, parse_phrase
 from tokonomics.traffic.trace import MOST_TOKENS, Counts
 
@@ -30,8 +30,7 @@ class Lengths:
 
     text: str
     draw: Callable[[np.random.Generator, int], NDArray[np.float64]] | None = None
-    pairs: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
-    """Prompts and answers of the same requests."""
+    pairs: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None  # prompts and answers of the same requests
 
 
 def parse_lengths(text: str, field: str = "input", least: int = 1) -> Lengths:
@@ -43,7 +42,7 @@ def parse_lengths(text: str, field: str = "input", least: int = 1) -> Lengths:
     if name.lower() in ("sample", "trace"):
         if not named:
             raise BadInput(f"'{name}:' names nothing", field=field, fix=f"Such as: {EXAMPLES}.")
-        return Lengths(text, pairs=_of_sample(named) if name.lower() == "sample" else _of_trace(named))
+        return Lengths(text, pairs=_pairs(name.lower(), named))
     phrase = parse_phrase(text, _NAMES, field=field, examples=EXAMPLES)
     return _lognormal(phrase) if phrase.name == "lognormal" else _uniform(phrase)
 
@@ -52,7 +51,8 @@ def draw_lengths(inputs: Lengths, outputs: Lengths, number: int, rng: np.random.
     """So many prompts and answers: paired where both name the same sample, else independent."""
     if inputs.pairs is not None and inputs.text == outputs.text:
         chosen = rng.integers(len(inputs.pairs[0]), size=number)
-        return inputs.pairs[0][chosen].astype(np.int32), inputs.pairs[1][chosen].astype(np.int32)
+        prompts, answers = inputs.pairs
+        return prompts[chosen].astype(np.int32), answers[chosen].astype(np.int32)
     return _drawn(inputs, 0, number, rng), _drawn(outputs, 1, number, rng)
 
 
@@ -95,9 +95,8 @@ def _sigma(phrase: Phrase, centre_name: str, centre: float, spread_name: str) ->
     if centre_name == "p50":
         return math.log(ratio) / z
     if math.log(ratio) > z**2 / 2:
-        raise phrase.wrong(
-            f"no lognormal has a {spread_name} above {math.exp(z**2 / 2):.3g} times its mean; give p50= or cv= instead"
-        )
+        most = f"{math.exp(z**2 / 2):.3g} times its mean"
+        raise phrase.wrong(f"no lognormal has a {spread_name} above {most}; give p50= or cv= instead")
     return z - math.sqrt(z**2 - 2 * math.log(ratio))
 
 
@@ -112,16 +111,13 @@ def _uniform(phrase: Phrase) -> Lengths:
     return Lengths(phrase.text, lambda rng, number: rng.integers(low, high + 1, number).astype(np.float64))
 
 
-def _of_sample(name: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    from tokonomics.traffic.samples import sample_lengths
+def _pairs(kind: str, name: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Prompts and answers of a sample or of a log."""
+    if kind == "sample":
+        from tokonomics.traffic.samples import sample_lengths
 
-    return sample_lengths(name)
-
-
-def _of_trace(path: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        return sample_lengths(name)
     from tokonomics.traffic.readers import open_trace
 
-    trace = open_trace(path).read()
-    if not len(trace):
-        raise BadInput("has no requests to take lengths from", where=shorten(path))
+    trace = open_trace(name).read()
     return trace.input_tokens.astype(np.int64), trace.output_tokens.astype(np.int64)

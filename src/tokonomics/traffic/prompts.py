@@ -58,11 +58,10 @@ def read_prompts(path: Path, column: str | None = None, limit: int | None = None
     names = list(table.columns)
     chosen = column or next((name for name in TEXT_COLUMNS if name in names), None)
     if chosen is None or chosen not in names:
-        guess = nearest(column or "prompt", names, 1)
+        best = shorten([*nearest(column or "prompt", names, 1), names[0]][0])
         listed = shorten(", ".join(names[:12]), 300)
-        best = shorten(guess[0] if guess else names[0])
-        fix = f"Name the column: {option('prompt_column', best)}. Found: {listed}."
         what = f"no column '{shorten(column)}'" if column else "no column of prompts"
+        fix = f"Name the column: {option('prompt_column', best)}. Found: {listed}."
         raise BadInput(what, where=named(path), fix=fix)
     when = next((name for name in TIME_COLUMNS if name in names and table[name].dtype.is_numeric()), None)
     texts = [_text(value) for value in table[chosen].to_list()]
@@ -85,13 +84,12 @@ def read_pairs(path: Path, limit: int | None = None) -> Pairs:
     table = _table(path)
     missing = [name for name in ("text_a", "text_b", "label") if name not in table.columns]
     if missing:
-        raise BadInput(
-            f"has no column {missing[0]}", where=named(path), fix="Columns: text_a, text_b, label (1 same, 0 not)."
-        )
+        fix = "Columns: text_a, text_b, label (1 same, 0 not)."
+        raise BadInput(f"has no column {missing[0]}", where=named(path), fix=fix)
     table = table.drop_nulls(["text_a", "text_b", "label"])
     if limit is not None:
         table = table.head(limit)
-    labels = [str(each).lower() for each in table["label"]]
+    labels = [str(label).lower() for label in table["label"]]
     if not labels or not {*labels} <= {"0", "1", "0.0", "1.0", "true", "false"}:
         raise BadInput("a label is neither 0 nor 1", where=named(path))
     same = np.array([label in {"1", "1.0", "true"} for label in labels])
@@ -148,6 +146,6 @@ def _text(value: Any) -> str:
         return ""
     if isinstance(value, str):
         return value.strip()
-    if isinstance(value, list) and all(isinstance(each, dict) for each in value):
-        return "\n".join(_text(each.get("content")) for each in value).strip()
+    if isinstance(value, list) and all(isinstance(message, dict) for message in value):
+        return "\n".join(_text(message.get("content")) for message in value).strip()
     return json.dumps(value, ensure_ascii=False)

@@ -2,49 +2,62 @@
 
 What a file is, is told from what it holds. Every row ends up in a batch or in ``problems``, with its place and the
 reason; a file of which no row can be used is an error.
+
+A log may list the blocks of its prompts, or have a key (of a system prompt, template or session) that only says that
+prompts share *something*. They cannot share more than the shortest of them, so that much is taken: an upper bound on
+what a prefix cache can reuse, and said so. It is cut into whole blocks, of 16 tokens (the block of vLLM) or larger
+where the shared parts are long.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tokonomics.errors import BadInput, option
 from tokonomics.memory_budget import NoRoom, check_room
-from tokonomics.traffic import shared_prompts
 from tokonomics.traffic.cleaning import Problems, clean, set_aside
-from tokonomics.traffic.formats import COLUMNS_HELP, LogLayout
+from tokonomics.traffic.formats import COLUMNS_HELP
 from tokonomics.traffic.recognise import Log, recognise
 from tokonomics.traffic.samples import sample_names, sample_path
 from tokonomics.traffic.sources import named
 from tokonomics.traffic.trace import PrefixBlocks, Trace, make_trace
+from tokonomics.units import plural
 
 if TYPE_CHECKING:
     import polars as pl
 
 _BYTES_PER_ROW, _BYTES_PER_BLOCK = 110, 30
 """While a log is read whole: peaks over 3 million rows with tenants, and over 30 million block ids, as parquet."""
+SMALLEST_BLOCK = 16
+LARGEST_BLOCK = 8192
+MERGED_ROWS = 1_000_000
+_BYTES_PER_KEY = 260  # peak over that of a log with one, by key: 1.5 and 3 million keys of 36 characters, as parquet
+BLOCKS_A_REQUEST = 32
+"""On average, at most: keeps a long log of long shared prompts within memory at a loss of less than 1 block in 32."""
+UPPER_BOUND = (
+    "requests with the same {column} are taken to share their prompt up to the shortest of them: "
+    "an upper bound on what a prefix cache can reuse"
+)
 
 
-class Rows(NamedTuple):
-    """A batch of requests of a log, in any order; columns of equal length."""
+@dataclass(frozen=True)
+class SharedPrompts:
+    """The shared part of each key that occurs more than once."""
 
-    arrival_s: NDArray[np.float64]
-    """Unix time for dates, or the log's own clock."""
-    input_tokens: NDArray[np.int64]
-    output_tokens: NDArray[np.int64]
-    tenant: NDArray[np.int32] | None = None
-    """Index into ``tenants``, the names in this batch."""
-    tenants: tuple[str, ...] = ()
-    priority: NDArray[np.int64] | None = None
-    blocks: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
-    """The ids of all requests as the log has them, and where those of each begin (one more than requests)."""
-    patience_s: NDArray[np.float64] | None = None
-    """Infinite where the client waits for good."""
+    keys: "pl.DataFrame"  # key, blocks, first (number of its first block)
+    block_tokens: int
+
+    def blocks(self, batch: "pl.DataFrame") -> "pl.DataFrame":
+        """The batch with the ids of the shared blocks in place of the key."""
+        import polars as pl
+
+        known = batch.join(self.keys, on="prefix", how="left", maintain_order="left")
+        ids = pl.int_ranges(pl.col("first"), pl.col("first") + pl.col("blocks"), dtype=pl.Int64)
+        return known.with_columns(prefix=pl.when(pl.col("blocks") > 0).then(ids).otherwise([])).drop("first", "blocks")
 
 
 @dataclass
@@ -55,18 +68,13 @@ class TraceFile:
     format: str
     log: Log
     strict: bool = False
-    shared: shared_prompts.SharedPrompts | None = None
-    problems: Problems = field(default_factory=Problems)
-    """Filled while reading."""
+    shared: SharedPrompts | None = None
+    problems: Problems = field(default_factory=Problems)  # filled while reading
 
     @property
     def block_tokens(self) -> int | None:
         """Of the shared blocks, where the log has any."""
         return self.log.layout.block_tokens if self.log.layout.prefix else None
-
-    def batches(self) -> Iterator[Rows]:
-        """All usable rows, in batches of at most some hundred thousand."""
-        return map(_rows, self._frames())
 
     def read(self, most: int | None = None) -> Trace:
         """The whole log: sorted by arrival, times from the first request, tenants and blocks numbered.
@@ -76,51 +84,44 @@ class TraceFile:
         """
         import polars as pl
 
-        frames, held = [], 0
-        try:
-            for frame in self._within_memory():
-                frames.append(frame)
-                held += len(frame) + (int(frame["prefix"].list.len().sum()) if "prefix" in frame.columns else 0)
-                if most is not None and held >= most:
-                    break
-        except NoRoom:
-            if most is None or not frames:
-                raise
+        frames: list[pl.DataFrame] = []
+        rows = blocks = 0
+        for frame in self.batches():
+            rows += len(frame)
+            blocks += int(frame["prefix"].list.len().sum()) if "prefix" in frame.columns else 0
+            try:
+                check_room(
+                    rows * _BYTES_PER_ROW + blocks * _BYTES_PER_BLOCK,
+                    f"more than {rows:,} requests",
+                    where=named(self.path),
+                    fix="Give it in parts, as files of fewer rows; `tokonomics trace` sums up a log of any length.",
+                )
+            except NoRoom:
+                if most is None or not frames:
+                    raise
+                break
+            frames.append(frame)
+            if most is not None and rows + blocks >= most:
+                break
         whole = pl.concat(frames)
+        columns = {name: whole[name].to_numpy() for name in ("priority", "patience") if name in whole.columns}
         names, numbers = _numbered(whole["tenant"]) if "tenant" in whole.columns else ((), None)
-        prefix = None
-        if "prefix" in whole.columns and self.block_tokens:
-            ids, starts = _flat(whole["prefix"])
-            dense, distinct = _dense(ids)
-            prefix = PrefixBlocks(dense, starts, self.block_tokens, distinct)
         return make_trace(
-            whole["arrival"].to_numpy(),
-            whole["input"].to_numpy(),
-            whole["output"].to_numpy(),
+            *(whole[name].to_numpy() for name in ("arrival", "input", "output")),
             tenant=numbers,
             tenants=names,
-            priority=whole["priority"].to_numpy() if "priority" in whole.columns else None,
-            patience_s=whole["patience"].to_numpy() if "patience" in whole.columns else None,
-            prefix=prefix,
+            priority=columns.get("priority"),
+            patience_s=columns.get("patience"),
+            prefix=_blocks(whole["prefix"], self.block_tokens) if "prefix" in whole.columns else None,
             source=f"{self.path.name} ({self.format})",
         )
 
-    def _within_memory(self) -> "Iterator[pl.DataFrame]":
-        """The rows as they are read; stops when all of them would not fit, however small the file was packed."""
-        rows = blocks = 0
-        for frame in self._frames():
-            rows += len(frame)
-            if "prefix" in frame.columns:
-                blocks += int(frame["prefix"].list.len().sum() or 0)
-            check_room(
-                rows * _BYTES_PER_ROW + blocks * _BYTES_PER_BLOCK,
-                f"more than {rows:,} requests",
-                where=named(self.path),
-                fix="Give it in parts, as files of fewer rows; `tokonomics trace` sums up a log of any length.",
-            )
-            yield frame
+    def batches(self) -> "Iterator[pl.DataFrame]":
+        """All usable rows, some hundred thousand at a time, in any order.
 
-    def _frames(self) -> "Iterator[pl.DataFrame]":
+        Columns are arrival (unix time for dates, or the log's own clock), input and output; where the log has them,
+        tenant, priority, patience (infinite where the client waits for good) and prefix, a list of block ids.
+        """
         layout = self.log.layout
         problems = self.problems = Problems(notes=[*self.log.notes, *([layout.note] if layout.note else [])])
         good = unanswered = 0
@@ -135,11 +136,9 @@ class TraceFile:
         if not good and not problems.count:
             raise BadInput("has no requests: there is nothing below its header", where=named(self.path))
         if not good:
-            raise BadInput(
-                "; ".join(["no request in it can be used", *problems.first[:3]]),
-                where=named(self.path),
-                fix=f"It was read as {self.format}. If it is something else, name the columns: {COLUMNS_HELP}",
-            )
+            what = "; ".join(["no request in it can be used", *problems.first[:3]])
+            fix = f"It was read as {self.format}. If it is something else, name the columns: {COLUMNS_HELP}"
+            raise BadInput(what, where=named(self.path), fix=fix)
         if unanswered and layout.unanswered:
             problems.notes.append(f"{unanswered:,} {layout.unanswered}")
 
@@ -165,60 +164,87 @@ def _with_blocks(file: TraceFile) -> TraceFile:
     """The same file, knowing the size of its blocks: as stated, as its lists show, or from a pass over its keys."""
     layout = file.log.layout
     if layout.prefix_is_key:
-        shared = shared_prompts.learn((clean(raw, layout)[0] for raw in file.log.raw(layout)), named(file.path))
-        note = shared_prompts.UPPER_BOUND.format(column=layout.label("prefix"))
+        shared = _learn((clean(raw, layout)[0] for raw in file.log.raw(layout)), named(file.path))
+        note = UPPER_BOUND.format(column=layout.label("prefix"))
         log = replace(file.log, layout=replace(layout, block_tokens=shared.block_tokens), notes=(*file.log.notes, note))
         return replace(file, log=log, shared=shared)
     if layout.block_tokens:
         return file
-    found = next((_block_size(raw, layout) for raw in islice(file.log.raw(layout), 1)), None)
-    if found is None:
-        raise BadInput(
-            f"cannot tell how many tokens a block of {layout.label('prefix')} has",
-            where=named(file.path),
-            fix=f"Say so: {option('columns', '…,block=16')}",
+    first = next(iter(file.log.raw(layout)), None)
+    size = None if first is None else _block_size(clean(first.head(1000), layout)[0])
+    if size is None:
+        what = f"cannot tell how many tokens a block of {layout.label('prefix')} has"
+        raise BadInput(what, where=named(file.path), fix=f"Say so: {option('columns', '…,block=16')}")
+    return replace(file, log=replace(file.log, layout=replace(layout, block_tokens=size)))
+
+
+def _learn(batches: "Iterable[pl.DataFrame]", where: str) -> SharedPrompts:
+    """One pass over the log for the shortest prompt of every key; memory grows with the number of keys only."""
+    import polars as pl
+
+    parts = [pl.DataFrame(schema={"prefix": pl.String, "shortest": pl.Int64, "requests": pl.Int64})]
+
+    def merged() -> pl.DataFrame:
+        by_key = pl.concat(parts).group_by("prefix", maintain_order=True)
+        return by_key.agg(pl.col("shortest").min(), pl.col("requests").sum())
+
+    for batch in batches:
+        parts.append(
+            batch.filter(pl.col("prefix").is_not_null() & (pl.col("prefix") != "")).select(
+                "prefix", shortest=pl.col("input"), requests=pl.lit(1, pl.Int64)
+            )
         )
-    return replace(file, log=replace(file.log, layout=replace(layout, block_tokens=found)))
+        # Not after every batch: with millions of keys the work would grow with the square of the log.
+        if sum(map(len, parts[1:])) >= max(len(parts[0]), MERGED_ROWS):
+            parts = [merged()]
+            check_room(
+                len(parts[0]) * _BYTES_PER_KEY,
+                f"to compare more than {plural(len(parts[0]), 'key')} of shared prompts",
+                where=where,
+                fix=f"Without them: {option('columns', 'arrival=…,input=…,output=…')}.",
+            )
+    shortest = merged()
+    shared = shortest.filter(pl.col("requests") > 1)
+    block_tokens = SMALLEST_BLOCK
+    requests = max(int(shortest["requests"].sum()), 1)
+    tokens = int((shared["shortest"] * shared["requests"]).sum())
+    while tokens / block_tokens > BLOCKS_A_REQUEST * requests and block_tokens < LARGEST_BLOCK:
+        block_tokens *= 2
+    counted = shared.select("prefix", blocks=pl.col("shortest") // block_tokens)
+    return SharedPrompts(counted.with_columns(first=pl.col("blocks").cum_sum() - pl.col("blocks")), block_tokens)
 
 
-def _block_size(raw: "pl.DataFrame", layout: LogLayout) -> int | None:
-    return shared_prompts.block_size_of_lists(clean(raw.head(1000), layout)[0])
+def _block_size(batch: "pl.DataFrame") -> int | None:
+    """The block size at which the lists of blocks just cover the prompts; None where no power of two does."""
+    lengths = batch["prefix"].list.len().to_numpy().astype(np.int64)
+    prompts = batch["input"].to_numpy()[lengths > 0]
+    lengths = lengths[lengths > 0]
+    fits = []
+    for block_tokens in 2 ** np.arange(14):
+        # Some engines list only the blocks that are full.
+        full, covering = prompts // block_tokens, -(-prompts // block_tokens)
+        if len(lengths) and np.mean((lengths == full) | (lengths == covering)) >= 0.9:
+            fits.append(int(block_tokens))
+    return fits[0] if len(fits) == 1 else None
 
 
-def _rows(frame: "pl.DataFrame") -> Rows:
-    names, numbers = _numbered(frame["tenant"]) if "tenant" in frame.columns else ((), None)
-    return Rows(
-        frame["arrival"].to_numpy(),
-        frame["input"].to_numpy(),
-        frame["output"].to_numpy(),
-        numbers,
-        names,
-        frame["priority"].to_numpy() if "priority" in frame.columns else None,
-        _flat(frame["prefix"]) if "prefix" in frame.columns else None,
-        frame["patience"].to_numpy() if "patience" in frame.columns else None,
-    )
-
-
-def _flat(lists: "pl.Series") -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The ids of all requests in a row, and where those of each begin."""
-    lengths = lists.list.len().to_numpy()
+def _blocks(lists: "pl.Series", block_tokens: int | None) -> PrefixBlocks | None:
+    """Ids numbered from 0: by a table where they lie close together, else by sorting."""
+    if not block_tokens:
+        return None
     ids = lists.filter(lists.list.len() > 0).explode().to_numpy().astype(np.int64)
-    return ids, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-
-
-def _dense(ids: NDArray[np.int64]) -> tuple[NDArray[np.int32], int]:
-    """Ids numbered from 0, and how many differ; by a table where they lie close together, else by sorting."""
+    starts = np.concatenate([[0], np.cumsum(lists.list.len().to_numpy())]).astype(np.int64)
     if not len(ids):
-        return np.zeros(0, np.int32), 0
+        return PrefixBlocks(np.zeros(0, np.int32), starts, block_tokens, 0)
     low = int(ids.min())
     span = int(ids.max()) - low + 1
     if span > 8 * len(ids) + 1024:
         distinct, numbers = np.unique(ids, return_inverse=True)
-        return numbers.astype(np.int32), len(distinct)
+        return PrefixBlocks(numbers.astype(np.int32), starts, block_tokens, len(distinct))
     seen = np.zeros(span, bool)
     seen[ids - low] = True
     number = np.cumsum(seen, dtype=np.int32) - np.int32(1)
-    return number[ids - low], int(number[-1]) + 1
+    return PrefixBlocks(number[ids - low], starts, block_tokens, int(number[-1]) + 1)
 
 
 def _numbered(names: "pl.Series") -> tuple[tuple[str, ...], NDArray[np.int32]]:

@@ -1,16 +1,18 @@
 """Which kind of log a file is, told from its first bytes, header or keys, and how to read it.
 
-The order is: parquet by its magic number, JSON by its first character, everything else as a table with a header.
+The order is: parquet by its magic number, JSON by its first character, everything else as a table with a header. JSON
+documents are results of load generators: vLLM ``bench serve --save-detailed`` keeps parallel lists of its requests;
+guidellm a list of requests for each benchmark of a sweep.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tokonomics.errors import BadInput, nearest, option, shorten
-from tokonomics.traffic import documents, formats, sources
-from tokonomics.traffic.formats import COLUMNS_HELP, KNOWN, OWN, SUPPORTED, LogLayout
+from tokonomics.traffic import formats, sources
+from tokonomics.traffic.formats import COLUMNS_HELP, GUIDELLM, KNOWN, OWN, SUPPORTED, VLLM, LogLayout, paths_in
 from tokonomics.traffic.samples import sample_names
 from tokonomics.traffic.sources import named
 
@@ -27,9 +29,16 @@ class Log:
 
     layout: LogLayout
     raw: "Callable[[LogLayout], Iterator[pl.DataFrame]]"
-    place: str
-    """What the number of a row counts: line, row, request."""
+    place: str  # what the number of a row counts: line, row, request
     notes: tuple[str, ...] = ()
+
+
+class FoundRequests(NamedTuple):
+    """The requests of a document, how to read them, and what to know about them."""
+
+    layout: LogLayout
+    requests: list[Any]
+    notes: list[str]
 
 
 class DescribesClients(BadInput):
@@ -52,7 +61,10 @@ def recognise(file: Path, columns: str | None) -> Log:
     lines = sources.head(file)
     if not lines:
         raise BadInput("is empty", where=named(file))
-    _must_be_text(file, lines)
+    seen = "".join(line[:1000] for line in lines[:20])
+    odd = sum(char == "\ufffd" or (char < " " and char not in "\t\r") for char in seen)
+    if odd > 0.05 * len(seen):
+        raise BadInput("is not text", where=named(file), fix=f"Supported: {SUPPORTED}")
     return _json(file, lines, columns) if lines[0].lstrip()[0] in "{[" else _csv(file, lines, columns)
 
 
@@ -78,13 +90,6 @@ def _start(file: Path) -> bytes:
     return start
 
 
-def _must_be_text(file: Path, lines: list[str]) -> None:
-    seen = "".join(line[:1000] for line in lines[:20])
-    odd = sum(char == "\ufffd" or (char < " " and char not in "\t\r") for char in seen)
-    if odd > 0.05 * len(seen):
-        raise BadInput("is not text", where=named(file), fix=f"Supported: {SUPPORTED}")
-
-
 def _parquet(file: Path, columns: str | None) -> Log:
     schema = sources.parquet_schema(file)
     layout = _table_layout(file, list(schema), columns)
@@ -100,8 +105,11 @@ def _csv(file: Path, lines: list[str], columns: str | None) -> Log:
     layout = _table_layout(file, sources.csv_names(file, separator), columns)
     if layout.name == OWN.name:
         layout = replace(layout, prefix=())  # lists do not fit in a cell
-    layout = replace(layout, prefix_is_key=bool(layout.prefix))
-    return Log(layout, lambda known: sources.csv_batches(file, known, separator), "line")
+    return Log(
+        replace(layout, prefix_is_key=bool(layout.prefix)),
+        lambda known: sources.csv_batches(file, known, separator),
+        "line",
+    )
 
 
 def _table_layout(file: Path, names: list[str], columns: str | None) -> LogLayout:
@@ -120,14 +128,14 @@ def _json(file: Path, lines: list[str], columns: str | None) -> Log:
     objects = [item for item in items if isinstance(item, dict)]
     if lines[0].lstrip().startswith("[") or 2 * len(objects) < len(items):
         return _document(file, columns)
-    if documents.is_document(objects[0]) and columns is None:
+    if _is_document(objects[0]) and columns is None:
         return _runs(file, [sources.load(line) for line in sources.all_lines(file)])
     layout = _keyed(_object_layout(file, objects, columns), objects)
     return Log(layout, lambda known: sources.line_batches(file, known), "line")
 
 
 def _object_layout(file: Path, objects: list[dict[str, Any]], columns: str | None) -> LogLayout:
-    present = set().union(*(formats.paths_in(item) for item in objects))
+    present = set().union(*(paths_in(item) for item in objects))
     if columns is not None:
         return formats.layout_from_option(columns, present)
     layout = formats.layout_of_objects(objects)
@@ -150,12 +158,73 @@ def _document(file: Path, columns: str | None) -> Log:
 
 
 def _runs(file: Path, runs: list[Any]) -> Log:
-    found = documents.requests_of(runs, named(file))
+    found = requests_of(runs, named(file))
     if found is None:
         keys = [str(key) for run in runs[:1] if isinstance(run, dict) for key in run]
         raise _unknown(file, "keys", keys)
     sources.check_rows(len(found.requests), file)
     return _listed(found.layout, found.requests, "request", tuple(found.notes))
+
+
+def _is_document(item: Any) -> bool:
+    """A result of a load generator, rather than a line of a log."""
+    return isinstance(item, dict) and ("input_lens" in item or "request_throughput" in item or "benchmarks" in item)
+
+
+def requests_of(documents: list[Any], where: str) -> FoundRequests | None:
+    """The requests of the results of a load generator, of one run or of several; None where it is something else."""
+    if not all(_is_document(item) for item in documents):
+        return None
+    reports = ["benchmarks" in item for item in documents]
+    if all(reports):
+        return _guidellm(documents, where)
+    return None if any(reports) else _vllm(documents, where)
+
+
+def _vllm(runs: list[dict[str, Any]], where: str) -> FoundRequests:
+    rows: list[Any] = []
+    for run in runs:
+        starts, inputs, outputs = lists = [run.get(name) for name in ("start_times", "input_lens", "output_lens")]
+        if not (isinstance(starts, list) and isinstance(inputs, list) and isinstance(outputs, list)):
+            what = "a benchmark result without its requests (start_times, input_lens, output_lens)"
+            raise BadInput(what, where=where, fix="Run vllm bench serve with --save-detailed.")
+        if not len(starts) == len(inputs) == len(outputs):
+            said = ", ".join(str(len(values or ())) for values in lists)
+            raise BadInput(f"start_times, input_lens and output_lens differ in length: {said}", where=where)
+        # A request that was never sent keeps a start of 0, decades before the others on the clock of the run.
+        rows += [
+            {"start_times": start or None, "input_lens": prompt, "output_lens": answer}
+            for start, prompt, answer in zip(starts, inputs, outputs, strict=True)
+        ]
+    return FoundRequests(VLLM, rows, [])
+
+
+def _guidellm(reports: list[dict[str, Any]], where: str) -> FoundRequests:
+    rows: list[Any] = []
+    left_out: dict[str, int] = {}
+    benchmarks = [run for report in reports for run in _list(report.get("benchmarks"), "benchmarks", where)]
+    for benchmark in benchmarks:
+        requests = benchmark.get("requests") if isinstance(benchmark, dict) else None
+        if not isinstance(requests, dict):
+            raise BadInput("a guidellm benchmark without its requests", where=where)
+        rows += _list(requests.get("successful"), "requests.successful", where)
+        for kind in ("errored", "incomplete"):
+            left_out[kind] = left_out.get(kind, 0) + len(_list(requests.get(kind), f"requests.{kind}", where))
+    notes = [f"{count} {kind} requests are left out" for kind, count in left_out.items() if count]
+    if len(benchmarks) > 1:
+        notes.append(f"{len(benchmarks)} benchmarks follow one another: rates change between them")
+    present = set().union(*(paths_in(row) for row in rows[:500] if isinstance(row, dict)))
+    narrowed = GUIDELLM.narrowed(present)
+    complete = narrowed.arrival and narrowed.input and narrowed.output
+    return FoundRequests(narrowed if complete else GUIDELLM, rows, notes)
+
+
+def _list(value: Any, name: str, where: str) -> list[Any]:
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise BadInput(f"{name} is not a list", where=where)
+    return value
 
 
 def _listed(layout: LogLayout, items: list[Any], place: str, notes: tuple[str, ...] = ()) -> Log:
@@ -188,10 +257,8 @@ _OBVIOUS = {
 
 def suggested_columns(names: list[str]) -> str:
     """``columns`` with the names that a file has, where they are obvious."""
-    by_name = {name.strip().lower().replace(" ", "_").replace("-", "_"): name for name in names}
-    found = {
-        field: next((by_name[each] for each in obvious if each in by_name), None) for field, obvious in _OBVIOUS.items()
-    }
+    there = {name.strip().lower().replace(" ", "_").replace("-", "_"): name for name in names}
+    found = {field: next((there[name] for name in usual if name in there), None) for field, usual in _OBVIOUS.items()}
     if not any(found.values()):
         return COLUMNS_HELP
     blanks = {"arrival": "TIME", "input": "PROMPT_TOKENS", "output": "ANSWER_TOKENS"}

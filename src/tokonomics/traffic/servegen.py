@@ -14,14 +14,12 @@ from numpy.typing import NDArray
 
 from tokonomics.errors import BadInput, option
 from tokonomics.memory_budget import check_room
-from tokonomics.traffic.servegen_files import Clients, Fields, read_clients
+from tokonomics.traffic.servegen_files import Clients, Fields, Windows, read_clients
 from tokonomics.traffic.sources import named
 from tokonomics.traffic.trace import MOST_TOKENS, Trace, make_trace
 
-MOST_DRAWN = 20_000_000
-"""Requests at a time: 1 GB while they are drawn."""
-BYTES_PER_REQUEST = 52
-"""Measured with 2.4 million."""
+MOST_DRAWN = 20_000_000  # requests at a time: 1 GB while they are drawn
+BYTES_PER_REQUEST = 52  # measured with 2.4 million
 MEDIA = ("image", "audio", "video")
 Floats = NDArray[np.float64]
 _PART = (
@@ -54,9 +52,8 @@ def servegen_trace(
     rng = np.random.default_rng(seed)
     window, arrival = _arrivals(clients, start_s, end, scale, rng)
     if not len(arrival):
-        raise BadInput(
-            f"no client sends anything between {start_s:,.0f} s and {end:,.0f} s", where=named(arrivals_path)
-        )
+        what = f"no client sends anything between {start_s:,.0f} s and {end:,.0f} s"
+        raise BadInput(what, where=named(arrivals_path))
     inputs, outputs, borrowed = _lengths(clients, window, rng)
     sender = clients.client[window]
     present, tenant = np.unique(sender, return_inverse=True)
@@ -77,30 +74,22 @@ def _arrivals(
     """The window (its index) and the time of every request, by window."""
     chosen = np.flatnonzero((clients.start_s + clients.window_s > start_s) & (clients.start_s < end_s))
     expected = clients.rate[chosen] * clients.window_s * scale
-    inside = np.minimum(clients.start_s[chosen] + clients.window_s, end_s) - np.maximum(
-        clients.start_s[chosen], start_s
-    )
+    begins, ends = clients.start_s[chosen], clients.start_s[chosen] + clients.window_s
+    inside = np.minimum(ends, end_s) - np.maximum(begins, start_s)
     if (total := float((expected * inside / clients.window_s).sum())) > MOST_DRAWN:
-        raise BadInput(
-            f"about {total:,.0f} requests from {start_s:,.0f} s to {end_s:,.0f} s, more than {MOST_DRAWN:,}",
-            where=clients.model,
-            fix=_PART,
-        )
-    check_room(
-        total * BYTES_PER_REQUEST,
-        f"drawing {total:,.0f} requests",
-        where=clients.model,
-        fix=_PART,
-    )
+        said = f"about {total:,.0f} requests from {start_s:,.0f} s to {end_s:,.0f} s, more than {MOST_DRAWN:,}"
+        raise BadInput(said, where=clients.model, fix=_PART)
+    check_room(total * BYTES_PER_REQUEST, f"drawing {total:,.0f} requests", where=clients.model, fix=_PART)
     # Rounded at random, so that a small scale does not lose the quiet clients.
     requests = np.floor(expected + rng.random(len(chosen))).astype(np.int64)
     chosen, requests = chosen[requests > 0], requests[requests > 0]
-    kept: list[tuple[NDArray[np.intp], Floats]] = []
+    windows, times = [], []
     for part in np.array_split(np.arange(len(chosen)), max(1, int(requests.sum()) // 1_000_000)):
         window, time = _stretched(clients, chosen[part], requests[part], rng)
         wanted = (time >= start_s) & (time < end_s)
-        kept.append((window[wanted], time[wanted]))
-    return np.concatenate([window for window, _ in kept]), np.concatenate([time for _, time in kept])
+        windows.append(window[wanted])
+        times.append(time[wanted])
+    return np.concatenate(windows), np.concatenate(times)
 
 
 def _stretched(
@@ -147,16 +136,12 @@ def _lengths(
             parts = _borrowed(clients, weight, time, start, many, rng)
         for where, fields in parts:
             size = where.stop - where.start
-            inputs[where] = _tokens(_prompts(fields, size, rng), 1)
-            outputs[where] = _tokens(fields["output_tokens"].draw(rng, size), 0)
+            inputs[where] = np.clip(np.rint(_prompts(fields, size, rng)), 1, MOST_TOKENS)
+            outputs[where] = np.clip(np.rint(fields["output_tokens"].draw(rng, size)), 0, MOST_TOKENS)
     return inputs, outputs, len(borrowers)
 
 
-def _tokens(drawn: Floats, least: int) -> NDArray[np.int64]:
-    return np.clip(np.rint(drawn), least, MOST_TOKENS).astype(np.int64)
-
-
-def _at(windows: list[tuple[float, Fields]], time: float) -> Fields:
+def _at(windows: Windows, time: float) -> Fields:
     """The last that began by then; the first where none had."""
     begun = [fields for start, fields in windows if start <= time]
     return begun[-1] if begun else windows[0][1]
@@ -186,6 +171,6 @@ def _prompts(fields: Fields, size: int, rng: np.random.Generator) -> Floats:
     for medium in MEDIA:
         if f"{medium}_count" in fields and f"{medium}_tokens" in fields:
             pieces = np.rint(fields[f"{medium}_count"].draw(rng, size)).astype(np.int64)
-            each = fields[f"{medium}_tokens"].draw(rng, int(pieces.sum()))
-            tokens = tokens + np.bincount(np.repeat(np.arange(size), pieces), weights=each, minlength=size)
+            sizes = fields[f"{medium}_tokens"].draw(rng, int(pieces.sum()))
+            tokens = tokens + np.bincount(np.repeat(np.arange(size), pieces), weights=sizes, minlength=size)
     return tokens

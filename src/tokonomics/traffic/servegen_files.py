@@ -11,7 +11,7 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +48,7 @@ class ClientLengths:
 
 
 Fields = dict[str, ClientLengths]
+Windows = list[tuple[float, Fields]]  # of a client: from when on, and how long what is; in order of time
 
 
 @dataclass(frozen=True)
@@ -56,15 +57,13 @@ class Clients:
 
     model: str
     names: tuple[str, ...]
-    client: NDArray[np.int64]
-    """Index into ``names``."""
+    client: NDArray[np.int64]  # index into ``names``
     start_s: Floats
     rate: Floats
     shape: Floats
     weibull: NDArray[np.bool_]
     window_s: float
-    lengths: dict[int, list[tuple[float, Fields]]]
-    """Of a client: from when on, and what; in order of time."""
+    lengths: dict[int, Windows]
 
 
 def read_clients(path: Path, lengths_path: Path | None, model: str | None) -> Clients:
@@ -101,15 +100,15 @@ def _table(path: Path, needed: tuple[str, ...]) -> "pl.DataFrame":
         check_rows(len(table), path, "too many")
         if missing := [name for name in needed if name not in table.columns]:
             raise BadInput(f"not a ServeGen table: no column {missing[0]}", where=named(path))
-        words = [pl.col(name).cast(pl.String) for name in needed if name in ("model", "family", "field")]
-        numbers = [pl.col(name).cast(pl.Float64) for name in needed if name not in ("model", "family", "field")]
-        read = table.select(*words, *numbers)
+        words = ("model", "family", "field")
+        read = table.select(pl.col(name).cast(pl.String if name in words else pl.Float64) for name in needed)
     if any(read[name].null_count() for name in ("model", "client")):
         raise BadInput("a row without a model or a client", where=named(path))
     return read
 
 
-def _clients(model: str, table: "pl.DataFrame", lengths: dict[int, list[tuple[float, Fields]]], where: str) -> Clients:
+def _clients(model: str, table: "pl.DataFrame", lengths: dict[tuple[int, float], Fields], where: str) -> Clients:
+    """``lengths`` are by client and start of the window."""
     import polars as pl
 
     ids = table["client"].unique().sort()
@@ -119,12 +118,20 @@ def _clients(model: str, table: "pl.DataFrame", lengths: dict[int, list[tuple[fl
     usable &= pl.col("rate_rps").is_finite() & pl.col("t_s").is_finite()
     odd = busy.filter(~usable.fill_null(value=False))
     if len(odd):
-        told = odd.select("family", "p1", "rate_rps").row(0)
-        shown = shorten(str(told), 100)
+        shown = shorten(str(odd.select("family", "p1", "rate_rps").row(0)), 100)
         raise BadInput(f"a window with family, shape, rate = {shown}: expected {' or '.join(FAMILIES)}", where=where)
-    if not lengths:
-        raise BadInput(f"no lengths for any client of {shorten(model)}", where=where)
     number = {int(client): index for index, client in enumerate(ids)}
+    told = {
+        when: fields
+        for when, fields in lengths.items()
+        if "output_tokens" in fields and ("input_tokens" in fields or "text_tokens" in fields)
+    }
+    if not told:
+        raise BadInput(f"no lengths for any client of {shorten(model)}", where=where)
+    windows: dict[int, Windows] = {number[client]: [] for client, _ in told if client in number}
+    for (client, start_s), fields in told.items():
+        if client in number:
+            windows[number[client]].append((start_s, fields))
     return Clients(
         model,
         tuple(f"client {int(client)}" for client in ids),
@@ -134,15 +141,11 @@ def _clients(model: str, table: "pl.DataFrame", lengths: dict[int, list[tuple[fl
         busy["p1"].to_numpy(),
         (busy["family"] == "Weibull").to_numpy(),
         float(window) if isinstance(window, float) else DEFAULT_WINDOW_S,
-        {number[client]: sorted(length, key=_when) for client, length in lengths.items() if client in number},
+        {client: sorted(own, key=lambda window: window[0]) for client, own in windows.items()},
     )
 
 
-def _when(window: tuple[float, Fields]) -> float:
-    return window[0]
-
-
-def _table_lengths(path: Path, model: str) -> dict[int, list[tuple[float, Fields]]]:
+def _table_lengths(path: Path, model: str) -> dict[tuple[int, float], Fields]:
     if not path.exists():
         raise BadInput("no table of lengths", where=named(path), fix="Give its path.")
     table = _table(path, ("model", "client", "window_start_s", "field", *QUANTILES))
@@ -154,16 +157,7 @@ def _table_lengths(path: Path, model: str) -> dict[int, list[tuple[float, Fields
             raise BadInput(f"quantiles of client {int(row['client'])} do not rise", where=named(path))
         fields = windows.setdefault((int(row["client"]), row["window_start_s"]), {})
         fields[row["field"]] = ClientLengths(chances, values, steps=False)
-    return _by_client(windows)
-
-
-def _by_client(windows: dict[tuple[int, float], Fields]) -> dict[int, list[tuple[float, Fields]]]:
-    """Windows that say how long answers and prompts are."""
-    clients: dict[int, list[tuple[float, Fields]]] = {}
-    for (client, start_s), fields in windows.items():
-        if "output_tokens" in fields and ("input_tokens" in fields or "text_tokens" in fields):
-            clients.setdefault(client, []).append((start_s, fields))
-    return clients
+    return windows
 
 
 def _model_folder(path: Path, model: str | None) -> Path:
@@ -195,29 +189,25 @@ def _folder_arrivals(folder: Path) -> "pl.DataFrame":
     return pl.concat(tables)
 
 
-def _folder_lengths(folder: Path) -> dict[int, list[tuple[float, Fields]]]:
+def _folder_lengths(folder: Path) -> dict[tuple[int, float], Fields]:
     windows: dict[tuple[int, float], Fields] = {}
     for file in sorted(folder.glob("chunk-*-dataset.json")):
         client = _client_of(file)
         try:
-            told = json.loads(file.read_text())
-            for start, fields in told.items():
-                read = {name: _probabilities(text) for name, text in fields.items() if name != "reason_ratio"}
+            for start, fields in json.loads(file.read_text()).items():
+                told = {name: text.strip("{ }") for name, text in fields.items() if name != "reason_ratio"}
                 # An empty distribution: the client sent nothing in that window.
-                if all(lengths is not None for lengths in read.values()):
-                    windows[client, float(start)] = {name: each for name, each in read.items() if each is not None}
+                if all(told.values()):
+                    windows[client, float(start)] = {name: _probabilities(text) for name, text in told.items()}
         except (ValueError, AttributeError, TypeError, OSError, RecursionError) as error:
             said = shorten(str(error), 100)
             raise BadInput(f"not a ServeGen dataset: {said}", where=named(file)) from None
-    return _by_client(windows)
+    return windows
 
 
-def _probabilities(text: Any) -> ClientLengths | None:
-    """From "{35: 0.25, 36: 0.75}"."""
-    inside = text.strip().removeprefix("{").removesuffix("}")
-    if not inside.strip():
-        return None
-    pairs = np.array([part.split(":") for part in inside.split(",")], float)
+def _probabilities(text: str) -> ClientLengths:
+    """From "35: 0.25, 36: 0.75"."""
+    pairs = np.array([part.split(":") for part in text.split(",")], float)
     if pairs.ndim != 2 or pairs.shape[1] != 2 or not np.isfinite(pairs).all() or (pairs < 0).any():
         raise ValueError("probabilities must be pairs of length and share")
     pairs = pairs[np.argsort(pairs[:, 0])]

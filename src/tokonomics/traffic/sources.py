@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,23 +28,20 @@ BATCH_LINES = 50_000
 SLICE_ROWS = 1_000_000
 """Of a parquet file, asked for at once: given the whole, polars decodes far ahead of whoever reads it (its issue 28569;
 40 million rows took 840 MB, in slices 150)."""
-BATCH_BYTES = 32_000_000
-"""Of JSON lines: one may be long (a whole conversation, ids of a thousand blocks)."""
+BATCH_BYTES = 32_000_000  # of JSON lines: one may be long (a whole conversation, ids of a thousand blocks)
 HEAD_LINES = 500
-LARGEST_DOCUMENT = 1_000_000_000
-"""Bytes of a JSON document, which is read whole (JSON lines have no limit)."""
+LARGEST_DOCUMENT = 1_000_000_000  # bytes of a JSON document, which is read whole (JSON lines have no limit)
 UNPACKED_BYTES, UNPACKED_TIMES = 64_000_000, 50
 """Bytes that a packed file may unfold into, where all or one line must be held; a log shrinks to a tenth, a bomb more.
 
 JSON, once parsed, takes up to 25 times its text (measured on empty lists): a small file takes 1.6 GB at the most.
 """
 ROW = "row"
+_INDEX = "\x01row"  # the same beside the columns of a table, of which one may be called row
 MOST_ROWS: ContextVar[int | None] = ContextVar("most_rows", default=None)
 """Rows of one file that are read, where files come from strangers; None: all. A small file can unfold into billions."""
-_PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
-"""How gzip (RFC 1952) and zstd (RFC 8878) begin."""
-_UNREADABLE = (OSError, EOFError, UnicodeError, zlib.error)
-"""What disks and unpackers say."""
+_PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")  # how gzip (RFC 1952) and zstd (RFC 8878) begin
+_UNREADABLE = (OSError, EOFError, UnicodeError, zlib.error)  # what disks and unpackers say
 
 
 class TooManyRows(BadInput):
@@ -80,15 +78,13 @@ def refuse_bomb(path: Path) -> None:
                 left -= len(piece)
                 if b"\n" in piece:
                     return
-                if not left:
-                    break
         if not left:
             raise BadInput("unpacks to a line without end", where=named(path), fix="It is no log of requests.")
 
 
-def _counted(path: Path, batches: "Iterable[pl.DataFrame]") -> "Iterator[pl.DataFrame]":
-    rows = 0
-    for batch in batches:
+def _counted(path: Path, table: "pl.LazyFrame", rows: int, chunk: int) -> "Iterator[pl.DataFrame]":
+    """The batches of a table whose first ``rows`` rows have been read before."""
+    for batch in table.collect_batches(chunk_size=chunk, maintain_order=True, lazy=True):
         rows += len(batch)
         check_rows(rows, path, f"more than {MOST_ROWS.get():,}" if MOST_ROWS.get() else "")
         yield batch
@@ -111,24 +107,26 @@ def readable(path: Path) -> Iterator[None]:
         raise BadInput(f"cannot be read: {said}", where=named(path)) from None
 
 
-def _lines(path: Path) -> "pl.LazyFrame":
-    """One row a line. A separator that JSON may not contain unescaped keeps each line whole."""
+def _csv(path: Path, separator: str, **lines: Any) -> "pl.LazyFrame":
+    """A table of text; its first column is the line of each row, the header being line 1."""
     import polars as pl
 
+    told: dict[str, Any] = {"row_index_name": _INDEX, "row_index_offset": 2} | lines
     return pl.scan_csv(
         path,
-        has_header=False,
-        new_columns=["line"],
-        separator="\x01",
-        quote_char=None,
+        separator=separator,
         infer_schema=False,
         truncate_ragged_lines=True,
-        raise_if_empty=False,
         encoding="utf8-lossy",
-        row_index_name=ROW,
-        row_index_offset=1,
         glob=False,
+        **told,
     )
+
+
+def _lines(path: Path) -> "pl.LazyFrame":
+    """One row a line. A separator that JSON may not contain unescaped keeps each line whole."""
+    plain = {"has_header": False, "new_columns": ["line"], "quote_char": None, "raise_if_empty": False}
+    return _csv(path, "\x01", row_index_name=ROW, row_index_offset=1, **plain)
 
 
 def head(path: Path) -> list[str]:
@@ -142,21 +140,6 @@ def head(path: Path) -> list[str]:
 def csv_names(path: Path, separator: str) -> list[str]:
     with readable(path):
         return list(_csv(path, separator).collect_schema().names())[1:]
-
-
-def _csv(path: Path, separator: str) -> "pl.LazyFrame":
-    import polars as pl
-
-    return pl.scan_csv(
-        path,
-        separator=separator,
-        infer_schema=False,
-        truncate_ragged_lines=True,
-        encoding="utf8-lossy",
-        row_index_name="\x01row",
-        row_index_offset=2,
-        glob=False,
-    )
 
 
 def csv_batches(path: Path, layout: LogLayout, separator: str) -> "Iterator[pl.DataFrame]":
@@ -186,7 +169,7 @@ def parquet_batches(path: Path, layout: LogLayout) -> "Iterator[pl.DataFrame]":
     import polars as pl
 
     with readable(path):
-        table = pl.scan_parquet(path, row_index_name="\x01row", row_index_offset=1, glob=False)
+        table = pl.scan_parquet(path, row_index_name=_INDEX, row_index_offset=1, glob=False)
         rows = table.select(pl.len()).collect().item()
     slices = [table.slice(start, SLICE_ROWS) for start in range(0, max(rows, 1), SLICE_ROWS)]
     return _table_batches(path, slices, layout)
@@ -197,17 +180,13 @@ def _table_batches(path: Path, parts: "list[pl.LazyFrame]", layout: LogLayout) -
     import polars as pl
 
     with readable(path):
-        fields = [pl.col("\x01row").alias(ROW)]
+        fields = [pl.col(_INDEX).alias(ROW)]
         schema = parts[0].collect_schema()
         for field in FIELDS:
             for (name,) in layout.paths(field):
                 fields.append(_native(pl.col(name), schema[name], field, layout).alias(field))
-        batches = (
-            batch
-            for part in parts
-            for batch in part.select(fields).collect_batches(chunk_size=BATCH_ROWS, maintain_order=True, lazy=True)
-        )
-        yield from _counted(path, batches)
+        for place, part in enumerate(parts):
+            yield from _counted(path, part.select(fields), place * SLICE_ROWS, BATCH_ROWS)
 
 
 def _native(column: "pl.Expr", dtype: "pl.DataType", field: str, layout: LogLayout) -> "pl.Expr":
@@ -233,8 +212,7 @@ def line_batches(path: Path, layout: LogLayout) -> "Iterator[pl.DataFrame]":
     mean_bytes = sum(map(len, first)) // max(len(first), 1) + 1
     many = min(BATCH_LINES, BATCH_BYTES // mean_bytes + 1)
     with readable(path):
-        batches = _lines(path).collect_batches(chunk_size=many, maintain_order=True, lazy=True)
-        for batch in _counted(path, batches):
+        for batch in _counted(path, _lines(path), 0, many):
             filled = batch.filter(pl.col("line").is_not_null() & (pl.col("line").str.strip_chars() != ""))
             if len(filled):
                 yield _parsed(filled, layout)
@@ -250,16 +228,13 @@ def _parsed(batch: "pl.DataFrame", layout: LogLayout) -> "pl.DataFrame":
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
         parsed = None
     if parsed is None or len(parsed) != len(batch):
-        return objects_frame(_one_by_one(batch), layout)
-    fields = {
-        field: pl.coalesce([_at(path) for path in layout.paths(field)]) for field in FIELDS if layout.paths(field)
-    }
-    return parsed.select(batch[ROW], **fields)
+        return objects_frame(((place, load(line)) for place, line in batch.select(ROW, "line").iter_rows()), layout)
 
+    def at(path: formats.Path) -> pl.Expr:
+        return reduce(lambda column, key: column.struct.field(key), path[1:], pl.col(path[0]))
 
-def _one_by_one(batch: "pl.DataFrame") -> Iterator[tuple[int, Any]]:
-    for place, line in batch.select(ROW, "line").iter_rows():
-        yield place, load(line)
+    known = [field for field in FIELDS if layout.paths(field)]
+    return parsed.select(batch[ROW], **{field: pl.coalesce(map(at, layout.paths(field))) for field in known})
 
 
 class NotJson(str):
@@ -293,15 +268,6 @@ def _schema(layout: LogLayout) -> "dict[str, pl.DataType]":
     return {key: typed(value) for key, value in tree.items()}
 
 
-def _at(path: formats.Path) -> "pl.Expr":
-    import polars as pl
-
-    column = pl.col(path[0])
-    for key in path[1:]:
-        column = column.struct.field(key)
-    return column
-
-
 def objects_frame(items: Iterable[tuple[int, Any]], layout: LogLayout) -> "pl.DataFrame":
     """The fields of objects, one by one: slower than all at once, and takes anything."""
     import polars as pl
@@ -322,8 +288,7 @@ def objects_frame(items: Iterable[tuple[int, Any]], layout: LogLayout) -> "pl.Da
             else:
                 columns[field].append(_text(value))
         columns["trouble"].append(trouble)
-    types: dict[str, pl.DataType] = {name: pl.String() for name in columns}
-    types[ROW] = pl.UInt32()
+    types: dict[str, pl.DataType] = {name: pl.String() for name in columns} | {ROW: pl.UInt32()}
     if "prefix" in fields and not layout.prefix_is_key:
         types["prefix"] = pl.List(pl.Int64)
     return pl.DataFrame(columns, schema=types)
@@ -341,9 +306,9 @@ def value_at(item: dict[str, Any], paths: tuple[formats.Path, ...]) -> Any:
 
 
 def _text(value: Any) -> str | None:
-    if value is None or isinstance(value, str):
-        return None if value is None else value.encode("utf-8", "replace").decode()
-    return json.dumps(value)
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    return None if value is None else json.dumps(value)
 
 
 def _ids(value: Any) -> list[int | None] | None:
@@ -381,9 +346,7 @@ def _held(path: Path) -> "Iterator[pl.Series]":
     if is_packed(path):
         most = min(most, most_unpacked(path.stat().st_size))
     with readable(path):
-        table = _lines(path).select("line")
-        batches = table.collect_batches(chunk_size=BATCH_LINES, maintain_order=True, lazy=True)
-        for batch in _counted(path, batches):
+        for batch in _counted(path, _lines(path), 0, BATCH_LINES):
             line = batch["line"]
             size += int(line.str.len_bytes().sum())
             if size > most:

@@ -9,7 +9,7 @@ the variance ÷ mean of the counts of windows (1 for a Poisson process). Reuse i
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -18,14 +18,15 @@ from numpy.typing import NDArray
 
 from tokonomics.errors import BadInput, option
 from tokonomics.memory_budget import check_room
-from tokonomics.traffic.idle import Idle, idle_cost
-from tokonomics.traffic.tally import GAP_EDGES, LADDER_S, Tally, Values, Window, fold
-from tokonomics.traffic.trace import Counts, PrefixBlocks, Trace
+from tokonomics.traffic.tally import GAP_EDGES, LADDER_S, Bins, Tally, Values, Window, fold
+from tokonomics.traffic.trace import Trace
 from tokonomics.types import Noun
-from tokonomics.units import SECONDS_PER_HOUR, plural
+from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK, plural
 
 if TYPE_CHECKING:
-    from tokonomics.traffic.readers import Rows, TraceFile
+    import polars as pl
+
+    from tokonomics.traffic.readers import TraceFile
 
 WINDOWS_S = (1, 10, 60)
 CACHES_TOKENS = (100_000, 1_000_000, 10_000_000)
@@ -33,10 +34,12 @@ CACHES_TOKENS = (100_000, 1_000_000, 10_000_000)
 MOST_REPLAYED = 20_000_000
 """Requests and blocks they list whose reuse is replayed: these must be held, which takes some hundred MB."""
 DAY_S, WEEK_S = 86400, 604800
-_OLDEST_DATE_S = 946_684_800
-"""2000-01-01: a clock that shows more counts seconds since 1970."""
+_OLDEST_DATE_S = 946_684_800  # 2000-01-01: a clock that shows more counts seconds since 1970
+_HOURS_FROM_S, _MINUTES_FROM_S = 2 * DAY_S, 600
+"""Idle time of two days is looked at by the hour, of ten minutes by the minute, of less by the second."""
 _CURVE_BINS = 400
 _TOP_TENANTS = 10
+_PART = 1_000_000
 _BYTES_PER_TENANT = 380
 """Peak over that of a log with one, by tenant: 1.5 and 3 million tenants with names of 36 characters, as parquet."""
 _HISTOGRAM_EDGES = np.unique(np.concatenate([[0], np.rint(2 ** np.arange(0, 27.01, 0.25))])).astype(np.int64)
@@ -95,6 +98,31 @@ class RateBin(Noun):
     requests: int
     input_tokens: int
     output_tokens: int
+
+
+class Idle(Noun):
+    """What capacity costs while nobody uses it: of one machine, and of as many as the fullest window needs.
+
+    Tokens, prompt and answer alike, count in the window in which their request arrives, and nothing waits for the next
+    one: a first estimate, which needs only a throughput and a price. Latency and queues are the simulator's.
+    """
+
+    tokens_per_second: float
+    """Of one machine, as given."""
+    usd_per_hour: float
+    """Of one machine, as given."""
+    window_s: int
+    enough: float
+    """Share of the windows in which one machine does."""
+    idle: float
+    """Share of one machine's capacity that is not used."""
+    overflow: float
+    """Share of the tokens that are beyond one machine."""
+    idle_usd_per_day: float
+    machines_for_peak: int
+    idle_for_peak: float
+    idle_for_peak_usd_per_day: float
+    usd_per_mtok_for_peak: float
 
 
 class TraceSummary(Noun):
@@ -157,77 +185,73 @@ def summarize(
         missing = "machine_usd_per_hour" if usd_per_hour is None else "machine_tokens_per_second"
         raise BadInput("is missing: idle time needs both a capacity and a price", field=missing)
     tally = Tally(tuple(Window(width) for width in WINDOWS_S))
-    tenants: dict[str, NDArray[np.int64]] = {}
+    tenants: dict[str, tuple[int, int]] = {}
     shared = False
-    for rows in _batches(source):
-        tally.add(rows.arrival_s, rows.input_tokens, rows.output_tokens)
-        shared = shared or rows.blocks is not None
-        if rows.tenant is not None:
-            _add_tenants(tenants, rows.tenants, rows.tenant, rows.input_tokens + rows.output_tokens)
+    name = source.source if isinstance(source, Trace) else source.path.name
+    for batch in _in_parts(source) if isinstance(source, Trace) else source.batches():
+        tally.add(*(batch[column].to_numpy() for column in ("arrival", "input", "output")))
+        shared = shared or "prefix" in batch.columns
+        if "tenant" in batch.columns:
+            _add_tenants(tenants, batch)
             check_room(
                 len(tenants) * _BYTES_PER_TENANT,
                 f"to count more than {plural(len(tenants), 'tenant')} apart",
-                where=_name(source),
+                where=name,
                 fix=f"Without them: {option('columns', 'arrival=…,input=…,output=…')}.",
             )
         if on_rows:
             on_rows(tally.requests)
     if not tally.requests:
-        raise BadInput("has no requests", where=_name(source))
+        raise BadInput("has no requests", where=name)
     tally.finish()
-    known = _told_by_the_file(source)
+    known: dict[str, Any] = {"source": name}
+    notes: list[str] = []
+    if not isinstance(source, Trace):
+        # Taken before the file is read again, which counts its problems anew.
+        found = source.problems
+        known |= {"format": source.format, "bad_rows": found.count, "first_problems": tuple(found.first)}
+        notes += found.notes
     if tally.late:
-        late = (
-            f"{plural(tally.late, 'row')} came too late to be put in order: gaps and peaks take them as arriving then"
-        )
-        known["notes"] = (*known.get("notes", ()), late)
+        late = plural(tally.late, "row")
+        notes.append(f"{late} came too late to be put in order: gaps and peaks take them as arriving then")
     if tokens_per_second is not None and usd_per_hour is not None:
-        known["idle"] = idle_cost(tally.bins, tally.duration_s, tokens_per_second, usd_per_hour)
+        known["idle"] = _idle_cost(tally.bins, tally.duration_s, tokens_per_second, usd_per_hour)
     replayed = source if isinstance(source, Trace) else source.read(MOST_REPLAYED) if shared else None
-    if replayed is not None and len(replayed) < tally.requests:
-        part = f"prefix reuse is that of the first {len(replayed):,} requests of the file"
-        known["notes"] = (*known.get("notes", ()), part)
-    block_tokens, reuse = _reuse(replayed)
-    return _summary(tally, tenants, source=_name(source), block_tokens=block_tokens, reuse=reuse, **known)
+    if replayed is not None:
+        if len(replayed) < tally.requests:
+            notes.append(f"prefix reuse is that of the first {len(replayed):,} requests of the file")
+        if replayed.prefix is not None and len(replayed.prefix.ids):
+            known |= {"block_tokens": replayed.prefix.block_tokens, "reuse": tuple(_reuse(replayed))}
+    return _summary(tally, tenants, notes=tuple(notes), **known)
 
 
-def _name(source: "TraceFile | Trace") -> str:
-    return source.source if isinstance(source, Trace) else str(source.path.name)
+def _in_parts(trace: Trace) -> "Iterator[pl.DataFrame]":
+    """A trace as batches of a log."""
+    import polars as pl
+
+    for start in range(0, len(trace), _PART):
+        part = slice(start, start + _PART)
+        columns = {
+            "arrival": pl.Series(trace.arrival_s[part]),
+            "input": pl.Series(trace.input_tokens[part].astype(np.int64)),
+            "output": pl.Series(trace.output_tokens[part].astype(np.int64)),
+        }
+        if trace.tenant is not None:
+            columns["tenant"] = pl.Series(trace.tenants, dtype=pl.String)[trace.tenant[part]]
+        yield pl.DataFrame(columns)
 
 
-def _told_by_the_file(source: "TraceFile | Trace") -> dict[str, Any]:
-    """Taken before the file is read again, which counts its problems anew."""
-    if isinstance(source, Trace):
-        return {}
-    found = source.problems
-    return {
-        "format": source.format,
-        "bad_rows": found.count,
-        "first_problems": tuple(found.first),
-        "notes": tuple(found.notes),
-    }
+def _add_tenants(tenants: dict[str, tuple[int, int]], batch: "pl.DataFrame") -> None:
+    """Requests and tokens of each tenant."""
+    import polars as pl
+
+    tokens = (pl.col("input") + pl.col("output")).sum()
+    for name, requests, sent in batch.group_by("tenant").agg(requests=pl.len(), tokens=tokens).iter_rows():
+        before = tenants.get(name, (0, 0))
+        tenants[name] = (before[0] + requests, before[1] + sent)
 
 
-def _batches(source: "TraceFile | Trace") -> "Iterable[Rows]":
-    return _whole(source) if isinstance(source, Trace) else source.batches()
-
-
-def _whole(trace: Trace, size: int = 1_000_000) -> "Iterator[Rows]":
-    """A trace in memory, as batches."""
-    from tokonomics.traffic.readers import Rows
-
-    for start in range(0, len(trace), size):
-        part = slice(start, start + size)
-        yield Rows(
-            trace.arrival_s[part],
-            trace.input_tokens[part].astype(np.int64),
-            trace.output_tokens[part].astype(np.int64),
-            None if trace.tenant is None else trace.tenant[part],
-            trace.tenants,
-        )
-
-
-def _summary(tally: Tally, tenants: dict[str, NDArray[np.int64]], **known: Any) -> TraceSummary:
+def _summary(tally: Tally, tenants: dict[str, tuple[int, int]], **known: Any) -> TraceSummary:
     span, requests = tally.duration_s, tally.requests
     rate = (requests - 1) / span if span > 0 else 0.0
     clock = _clock_step(tally, span)
@@ -265,7 +289,10 @@ def _summary(tally: Tally, tenants: dict[str, NDArray[np.int64]], **known: Any) 
         input_per_output=tally.inputs.total / tally.outputs.total if tally.outputs.total else None,
         tokens_per_second=tokens / span if span > 0 else 0.0,
         peak_minute_over_mean=_peak_minute(tally),
-        tenants=_top(tenants, requests, tokens),
+        tenants=tuple(
+            TenantShare(name=name, requests=tenants[name][0] / requests, tokens=tenants[name][1] / tokens)
+            for name in sorted(tenants, key=lambda name: (-tenants[name][1], name))[:_TOP_TENANTS]
+        ),
         tenant_count=len(tenants),
         bin_s=width,
         curve=curve,
@@ -307,7 +334,7 @@ def _lengths(values: Values) -> LengthSummary:
 def _curve(tally: Tally) -> tuple[int, tuple[RateBin, ...]]:
     """Bins for a chart: the narrowest on the ladder that make no more than some hundreds."""
     width = next(
-        (each for each in LADDER_S if each >= tally.bins.width_s and tally.duration_s / each < _CURVE_BINS),
+        (step for step in LADDER_S if step >= tally.bins.width_s and tally.duration_s / step < _CURVE_BINS),
         LADDER_S[-1],
     )
     sums = fold(tally.bins.sums, width // tally.bins.width_s)
@@ -345,40 +372,49 @@ def _calendar(tally: Tally, dated: bool) -> tuple[tuple[float, ...], tuple[float
     return hours, over_mean((middles // DAY_S + 3) % 7, 7) if dated and tally.duration_s >= WEEK_S else ()
 
 
-def _reuse(trace: Trace | None) -> tuple[int | None, tuple[Reuse, ...]]:
-    prefix = None if trace is None else trace.prefix
-    if trace is None or prefix is None or not len(prefix.ids):
-        return None, ()
-    return prefix.block_tokens, tuple(_shares(prefix, trace))
-
-
-def _shares(prefix: PrefixBlocks, trace: Trace) -> Iterator[Reuse]:
+def _reuse(trace: Trace) -> Iterator[Reuse]:
     """Caches too large to ever fill are left out: they spare as much as one without limit."""
-    from tokonomics.traffic.prefix_reuse import reuse
+    from tokonomics.traffic.prefix_reuse import found_share
 
+    prefix = trace.prefix
+    assert prefix is not None
     listed = np.diff(prefix.starts) * prefix.block_tokens
     needed = prefix.distinct * prefix.block_tokens + int(np.maximum(trace.input_tokens - listed, 0).sum())
     for tokens in (*CACHES_TOKENS, None):
         if tokens is None or tokens < needed:
-            cached = reuse(prefix, trace.input_tokens, None if tokens is None else tokens // prefix.block_tokens)
-            share = int(cached.sum(dtype=np.int64)) / int(trace.input_tokens.sum(dtype=np.int64))
+            share, _ = found_share(trace, None if tokens is None else tokens // prefix.block_tokens)
             yield Reuse(cache_tokens=tokens, share_of_input=share)
 
 
-def _add_tenants(
-    tenants: dict[str, NDArray[np.int64]], names: tuple[str, ...], tenant: Counts, tokens: NDArray[np.int64]
-) -> None:
-    requests = np.bincount(tenant, minlength=len(names))
-    rows = np.stack([requests, np.rint(np.bincount(tenant, tokens, len(names))).astype(np.int64)], axis=1)
-    for place in np.flatnonzero(requests):
-        before = tenants.get(names[place])
-        tenants[names[place]] = rows[place] if before is None else before + rows[place]
-
-
-def _top(tenants: dict[str, NDArray[np.int64]], requests: int, tokens: int) -> tuple[TenantShare, ...]:
-    """The largest by tokens; equal ones by name."""
-    ordered = sorted(tenants, key=lambda name: (-tenants[name][1], name))[:_TOP_TENANTS]
-    return tuple(
-        TenantShare(name=name, requests=tenants[name][0] / requests, tokens=tenants[name][1] / tokens)
-        for name in ordered
+def _idle_cost(bins: Bins, span_s: float, tokens_per_second: float, usd_per_hour: float) -> Idle:
+    """Only windows that the trace fills count, so that its end does not look idle."""
+    given = {"machine_tokens_per_second": tokens_per_second, "machine_usd_per_hour": usd_per_hour}
+    for field, value in given.items():
+        if not 1e-6 <= value <= 1e12:
+            raise BadInput(f"must be between 0.000001 and a trillion, got {value:g}", field=field)
+    if span_s < 1:
+        raise BadInput("cannot price idle time: all requests arrive within a second", field="machine_tokens_per_second")
+    wanted = SECONDS_PER_HOUR if span_s >= _HOURS_FROM_S else 60 if span_s >= _MINUTES_FROM_S else 1
+    width = max(wanted, bins.width_s)
+    sums = fold(bins.sums, width // bins.width_s)
+    whole = max(math.floor(span_s / width), 1)
+    tokens = (sums[1] + sums[2])[:whole].astype(np.float64)
+    capacity = tokens_per_second * width
+    served, total = float(np.minimum(tokens, capacity).sum()), float(tokens.sum())
+    idle = 1 - served / (whole * capacity)
+    machines = max(math.ceil(float(tokens.max()) / capacity - 1e-9), 1)
+    idle_for_peak = max(1 - total / (machines * whole * capacity), 0.0)
+    usd = machines * usd_per_hour * whole * width / SECONDS_PER_HOUR
+    return Idle(
+        tokens_per_second=tokens_per_second,
+        usd_per_hour=usd_per_hour,
+        window_s=width,
+        enough=float(np.mean(tokens <= capacity)),
+        idle=idle,
+        overflow=1 - served / total,
+        idle_usd_per_day=idle * usd_per_hour * 24,
+        machines_for_peak=machines,
+        idle_for_peak=idle_for_peak,
+        idle_for_peak_usd_per_day=idle_for_peak * machines * usd_per_hour * 24,
+        usd_per_mtok_for_peak=usd / total * TOKENS_PER_MTOK,
     )

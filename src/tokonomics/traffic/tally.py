@@ -113,8 +113,7 @@ class Bins:
 def fold(sums: Ints, factor: int) -> Ints:
     """Bins ``factor`` times as wide; the last may be partly filled."""
     padded = np.pad(sums, ((0, 0), (0, -sums.shape[1] % factor)))
-    made: Ints = padded.reshape(len(sums), -1, factor).sum(axis=2)
-    return made
+    return np.asarray(padded.reshape(len(sums), -1, factor).sum(axis=2))
 
 
 @dataclass
@@ -124,12 +123,9 @@ class Gaps:
     number: int = 0
     none: int = 0
     squares: float = 0.0
-    smallest_s: float = math.inf
-    """Of those above zero."""
-    pairs: int = 0
-    """Neighbouring gaps that are not both zero."""
-    variation: float = 0.0
-    """Σ ((a − b) ÷ (a + b))² over them."""
+    smallest_s: float = math.inf  # of those above zero
+    pairs: int = 0  # neighbouring gaps that are not both zero
+    variation: float = 0.0  # Σ ((a − b) ÷ (a + b))² over them
     previous_s: float = math.nan
     histogram: Ints = field(default_factory=lambda: np.zeros(len(GAP_EDGES) - 1, np.int64))
 
@@ -181,10 +177,8 @@ class Tally:
     gaps: Gaps = field(default_factory=Gaps)
     bins: Bins = field(default_factory=Bins)
     requests: int = 0
-    out_of_order: int = 0
-    """Rows that arrived before one read earlier."""
-    late: int = 0
-    """Rows that came too late for the buffer to put them in order."""
+    out_of_order: int = 0  # rows that arrived before one read earlier
+    late: int = 0  # rows that came too late for the buffer to put them in order
     start_s: float = math.nan
     end_s: float = -math.inf
     _latest_read: float = -math.inf
@@ -215,7 +209,7 @@ class Tally:
 
     def _pass_on(self, number: int) -> None:
         """Sort what waits and count the earliest so many rows."""
-        columns = [np.concatenate(each) for each in zip(*self._pending, strict=True)]
+        columns = [np.concatenate(parts) for parts in zip(*self._pending, strict=True)]
         if np.any(np.diff(columns[0]) < 0):
             order = np.argsort(columns[0], kind="stable")
             columns = [column[order] for column in columns]

@@ -15,15 +15,12 @@ from numpy.typing import NDArray
 from tokonomics.errors import BadInput, option
 from tokonomics.traffic.trace import Counts, Floats, PrefixBlocks, Trace
 
-_BINS = 24
-"""In which loads are correlated: the hours of a day's trace."""
-_A_PEAK = 0.1
-"""The first harmonic of a day whose rate is 1 + 0.2 cos."""
+_BINS = 24  # in which loads are correlated: the hours of a day's trace
+_A_PEAK = 0.1  # the first harmonic of a day whose rate is 1 + 0.2 cos
 _NO_CHANCE = 30.0
 """Requests × harmonic²: steady arrivals reach it by chance with probability exp(-30 ÷ cv²) (Rayleigh), one in 2,000 for
 a coefficient of variation of 2."""
-ALIGNED, SPREAD = "together", "spread"
-"""Where the peaks of the tenants are put."""
+ALIGNED, SPREAD = "together", "spread"  # where the peaks of the tenants are put
 
 
 def tenant_numbers(trace: Trace) -> Counts:
@@ -46,37 +43,34 @@ def only(trace: Trace, tenants: Sequence[int]) -> Trace:
 
 def present(trace: Trace) -> tuple[int, ...]:
     """Tenants that send anything, in the order of the trace's names."""
-    return tuple(int(each) for each in np.unique(tenant_numbers(trace)))
+    return tuple(np.unique(tenant_numbers(trace)).tolist())
 
 
 def joined(traces: Sequence[Trace], names: Sequence[str]) -> Trace:
     """One trace of several, each a tenant of its own; all begin together and share no prompts."""
-    lengths = [len(trace) for trace in traces]
-    whole = Trace(
-        arrival_s=np.concatenate([trace.arrival_s for trace in traces]),
-        input_tokens=np.concatenate([trace.input_tokens for trace in traces]),
-        output_tokens=np.concatenate([trace.output_tokens for trace in traces]),
-        tenant=np.repeat(np.arange(len(traces), dtype=np.int32), lengths),
-        tenants=tuple(names),
-        prefix=_joined_blocks(traces),
-        source=", ".join(names),
+    return _in_order(
+        Trace(
+            arrival_s=np.concatenate([trace.arrival_s for trace in traces]),
+            input_tokens=np.concatenate([trace.input_tokens for trace in traces]),
+            output_tokens=np.concatenate([trace.output_tokens for trace in traces]),
+            tenant=np.repeat(np.arange(len(traces), dtype=np.int32), [len(trace) for trace in traces]),
+            tenants=tuple(names),
+            prefix=_joined_blocks(traces),
+            source=", ".join(names),
+        )
     )
-    return _in_order(whole)
 
 
 def _joined_blocks(traces: Sequence[Trace]) -> PrefixBlocks | None:
     """Only where all logs say what prompts share, in blocks of one size."""
-    blocks = [trace.prefix for trace in traces]
-    known = [block for block in blocks if block is not None]
-    if len(known) < len(blocks) or len({each.block_tokens for each in known}) != 1:
+    known = [trace.prefix for trace in traces if trace.prefix is not None]
+    if len(known) < len(traces) or len({prefix.block_tokens for prefix in known}) != 1:
         return None
-    before = np.cumsum([0, *(each.distinct for each in known)])
-    places = np.cumsum([0, *(len(each.ids) for each in known)])
+    before = np.cumsum([0, *(prefix.distinct for prefix in known)])
+    lengths = np.concatenate([np.diff(prefix.starts) for prefix in known])
     return PrefixBlocks(
-        ids=np.concatenate([each.ids + shift for each, shift in zip(known, before, strict=False)]).astype(np.int32),
-        starts=np.concatenate(
-            [[0], *(each.starts[1:] + place for each, place in zip(known, places, strict=False))]
-        ).astype(np.int64),
+        ids=np.concatenate([prefix.ids + first for prefix, first in zip(known, before, strict=False)]).astype(np.int32),
+        starts=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
         block_tokens=known[0].block_tokens,
         distinct=int(before[-1]),
     )
@@ -89,11 +83,11 @@ def peak_phase(arrival_s: Floats, span_s: float) -> float:
 
 def have_peaks(trace: Trace) -> bool:
     """Two tenants or more have a time of day: a first harmonic beyond what steady traffic shows by chance."""
-    span_s = _span_s(trace)
-    lengths = {tenant: abs(_first_harmonic(trace.arrival_s[at], span_s)) for tenant, at in by_tenant(trace).items()}
-    sent = np.bincount(tenant_numbers(trace))
-    clear = [length >= _A_PEAK and float(sent[each]) * length**2 >= _NO_CHANCE for each, length in lengths.items()]
-    return sum(clear) >= 2
+    span_s, clear = _span_s(trace), 0
+    for own in by_tenant(trace).values():
+        length = abs(_first_harmonic(trace.arrival_s[own], span_s))
+        clear += length >= _A_PEAK and len(own) * length**2 >= _NO_CHANCE
+    return clear >= 2
 
 
 def _first_harmonic(arrival_s: Floats, span_s: float) -> complex:
@@ -104,10 +98,9 @@ def with_peaks(trace: Trace, where: str) -> Trace:
     """Every tenant's requests rotated so that all peaks fall together, or lie evenly over the trace."""
     tenant, span_s = tenant_numbers(trace), _span_s(trace)
     arrival = trace.arrival_s.copy()
-    senders = present(trace)
     # The busiest two are put opposite each other, then the next two between them: large tenants are spread first.
-    largest_first = sorted(senders, key=lambda each: (-int(np.count_nonzero(tenant == each)), each))
-    for place, number in enumerate(largest_first):
+    sent = np.bincount(tenant)
+    for place, number in enumerate(sorted(present(trace), key=lambda number: (-int(sent[number]), number))):
         own = tenant == number
         wanted = 0.5 if where == ALIGNED else (0.5 + _van_der_corput(place)) % 1.0
         shift = (wanted - peak_phase(arrival[own], span_s)) * span_s
@@ -117,12 +110,7 @@ def with_peaks(trace: Trace, where: str) -> Trace:
 
 def _van_der_corput(place: int) -> float:
     """0, 1/2, 1/4, 3/4, 1/8 …: any first so many of them lie almost evenly on a circle."""
-    made, weight = 0.0, 0.5
-    while place:
-        made += weight * (place & 1)
-        place >>= 1
-        weight /= 2
-    return made
+    return sum(0.5 ** (bit + 1) for bit in range(place.bit_length()) if place >> bit & 1)
 
 
 def load_by_time(trace: Trace, weights: Floats) -> Floats:
@@ -150,29 +138,14 @@ def busier(trace: Trace, tenant: int, times: int = 2, seed: int = 0) -> Trace:
     """
     own = np.flatnonzero(tenant_numbers(trace) == tenant)
     span_s = _span_s(trace)
-    again = np.concatenate([np.arange(len(trace)), *([own] * (times - 1))])
-    made = trace.take(again)
-    rng = np.random.default_rng(seed)
-    arrival = made.arrival_s.copy()
-    copies = slice(len(trace), None)
-    later = rng.exponential(span_s / len(own), len(own) * (times - 1))
-    arrival[copies] = (arrival[copies] + later) % span_s
-    made = replace(made, arrival_s=arrival, prefix=_apart(made.prefix, trace.prefix, len(own)))
-    return _in_order(made)
-
-
-def _apart(whole: PrefixBlocks | None, before: PrefixBlocks | None, many: int) -> PrefixBlocks | None:
-    """The blocks of every round of ``many`` copies numbered anew."""
-    if whole is None or before is None:
-        return None
-    requests = np.arange(len(whole.starts) - 1)
-    first_copy = len(before.starts) - 1
-    rounds = np.where(requests < first_copy, 0, 1 + (requests - first_copy) // max(1, many))
-    ids = whole.ids + np.repeat(rounds, np.diff(whole.starts)) * before.distinct
-    distinct = before.distinct * (int(rounds.max()) + 1)
-    if distinct > np.iinfo(np.int32).max:
-        raise BadInput("has too many shared blocks to copy a tenant's requests")
-    return replace(whole, ids=ids.astype(np.int32), distinct=distinct)
+    rounds = np.repeat(np.arange(times), [len(trace)] + [len(own)] * (times - 1))
+    more = trace.take(np.concatenate([np.arange(len(trace)), *([own] * (times - 1))]))
+    later = np.random.default_rng(seed).exponential(span_s / len(own), len(own) * (times - 1))
+    arrival = more.arrival_s.copy()
+    arrival[len(trace) :] = (arrival[len(trace) :] + later) % span_s
+    return _in_order(
+        replace(more, arrival_s=arrival, prefix=None if more.prefix is None else more.prefix.apart(rounds))
+    )
 
 
 def served_last(trace: Trace, tenant: int) -> Trace:
@@ -185,7 +158,7 @@ def by_tenant(trace: Trace) -> dict[int, NDArray[np.intp]]:
     tenant = tenant_numbers(trace)
     order = np.argsort(tenant, kind="stable")
     numbers, starts = np.unique(tenant[order], return_index=True)
-    return dict(zip((int(number) for number in numbers), np.split(order, starts[1:]), strict=True))
+    return dict(zip(numbers.tolist(), np.split(order, starts[1:]), strict=True))
 
 
 def _span_s(trace: Trace) -> float:
@@ -195,5 +168,5 @@ def _span_s(trace: Trace) -> float:
 
 
 def _in_order(trace: Trace) -> Trace:
-    made = trace.take(np.argsort(trace.arrival_s, kind="stable"))
-    return replace(made, arrival_s=made.arrival_s - made.arrival_s[0])
+    ordered = trace.take(np.argsort(trace.arrival_s, kind="stable"))
+    return replace(ordered, arrival_s=ordered.arrival_s - ordered.arrival_s[0])

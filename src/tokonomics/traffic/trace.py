@@ -6,12 +6,14 @@ prompts share exactly the leading blocks whose ids are equal.
 """
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tokonomics.errors import BadInput
+from tokonomics.errors import BadInput, option, shorten
+from tokonomics.files import check_path, whole
 from tokonomics.traffic.formats import OWN
 from tokonomics.units import seconds
 
@@ -22,8 +24,7 @@ Floats = NDArray[np.float64]
 Counts = NDArray[np.int32]
 Offsets = NDArray[np.int64]
 
-MOST_TOKENS = 10**8
-"""Of one prompt or answer: beyond any model, so a slip in the file."""
+MOST_TOKENS = 10**8  # of one prompt or answer: beyond any model, so a slip in the file
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,7 @@ class PrefixBlocks:
     last block may be partly filled.
     """
 
-    ids: Counts
-    """Dense: 0 to ``distinct - 1``."""
+    ids: Counts  # dense: 0 to ``distinct - 1``
     starts: Offsets
     block_tokens: int
     distinct: int
@@ -48,6 +48,14 @@ class PrefixBlocks:
         """Those of the chosen requests, in that order; ids stay as they are."""
         ids, starts = take_lists(self.ids, self.starts, chosen)
         return replace(self, ids=ids, starts=starts)
+
+    def apart(self, rounds: NDArray[np.int64]) -> "PrefixBlocks":
+        """The same lists, where only requests of one round share blocks; ``rounds`` counts from 0, by request."""
+        distinct = self.distinct * (int(rounds.max(initial=0)) + 1)
+        if distinct > np.iinfo(np.int32).max:
+            raise BadInput(f"{distinct:,} shared blocks are too many to number")
+        ids = self.ids + np.repeat(rounds, np.diff(self.starts)) * self.distinct
+        return replace(self, ids=ids.astype(np.int32), distinct=distinct)
 
 
 def take_lists(ids: Counts, starts: Offsets, chosen: NDArray[np.intp]) -> tuple[Counts, Offsets]:
@@ -89,21 +97,17 @@ class Trace:
         """One row a request, with the columns of a log that is read back."""
         import polars as pl
 
+        waits = pl.Series([] if self.patience_s is None else self.patience_s, dtype=pl.Float64)
         columns = {
-            OWN.arrival[0][0]: pl.Series(self.arrival_s),
-            OWN.input[0][0]: pl.Series(self.input_tokens),
-            OWN.output[0][0]: pl.Series(self.output_tokens),
+            "arrival": self.arrival_s,
+            "input": self.input_tokens,
+            "output": self.output_tokens,
+            "tenant": None if self.tenant is None else pl.Series(self.tenants, dtype=pl.String)[self.tenant],
+            "priority": self.priority,
+            "patience": None if self.patience_s is None else waits.replace(np.inf, None),
+            "prefix": None if self.prefix is None else _lists(self.prefix),
         }
-        if self.tenant is not None:
-            columns[OWN.tenant[0][0]] = pl.Series(self.tenants, dtype=pl.String)[self.tenant]
-        if self.priority is not None:
-            columns[OWN.priority[0][0]] = pl.Series(self.priority)
-        if self.patience_s is not None:
-            endless = np.isinf(self.patience_s)
-            columns[OWN.patience[0][0]] = pl.Series(np.where(endless, np.nan, self.patience_s)).fill_nan(None)
-        if self.prefix is not None:
-            columns[OWN.prefix[0][0]] = _lists(self.prefix)
-        return pl.DataFrame(columns)
+        return pl.DataFrame({OWN.paths(name)[0][0]: values for name, values in columns.items() if values is not None})
 
     @property
     def duration_s(self) -> float:
@@ -117,16 +121,9 @@ class Trace:
 
     def take(self, chosen: NDArray[np.intp]) -> "Trace":
         """The chosen requests, in the order given."""
-        return replace(
-            self,
-            arrival_s=self.arrival_s[chosen],
-            input_tokens=self.input_tokens[chosen],
-            output_tokens=self.output_tokens[chosen],
-            tenant=None if self.tenant is None else self.tenant[chosen],
-            priority=None if self.priority is None else self.priority[chosen],
-            patience_s=None if self.patience_s is None else self.patience_s[chosen],
-            prefix=None if self.prefix is None else self.prefix.take(chosen),
-        )
+        names = ("arrival_s", "input_tokens", "output_tokens", "tenant", "priority", "patience_s")
+        there = {name: column[chosen] for name in names if (column := getattr(self, name)) is not None}
+        return replace(self, **there, prefix=None if self.prefix is None else self.prefix.take(chosen))
 
     def faster(self, speed: float) -> "Trace":
         """The same requests arriving ``speed`` times as fast; clients wait as long as before."""
@@ -149,16 +146,10 @@ class Trace:
             return self
         count = len(self)
         again = self.take(np.tile(np.arange(count), times))
+        rounds = np.repeat(np.arange(times), count)
         round_s = self.duration_s * count / max(1, count - 1)
-        arrival = again.arrival_s + np.repeat(np.arange(times) * round_s, count)
-        prefix = again.prefix
-        if prefix is not None and self.prefix is not None:
-            rounds = np.repeat(np.arange(times, dtype=np.int64), len(self.prefix.ids))
-            ids = prefix.ids + rounds * prefix.distinct
-            if prefix.distinct * times > np.iinfo(np.int32).max:
-                raise BadInput(f"{times} times its shared blocks are too many to number", where=self.source)
-            prefix = replace(prefix, ids=ids.astype(np.int32), distinct=prefix.distinct * times)
-        return replace(again, arrival_s=arrival, prefix=prefix)
+        prefix = None if again.prefix is None else again.prefix.apart(rounds)
+        return replace(again, arrival_s=again.arrival_s + rounds * round_s, prefix=prefix)
 
     def window(self, start_s: float, end_s: float) -> "Trace":
         """The requests that arrive in ``[start, end)``, counted from the start of the window."""
@@ -192,7 +183,7 @@ def make_trace(
     patience = None if patience_s is None else np.asarray(patience_s, np.float64)
     if patience is not None and not (patience > 0).all():
         raise BadInput("a client must wait longer than 0 seconds", where=source)
-    made = Trace(
+    trace = Trace(
         arrival_s=arrival - (arrival.min() if len(arrival) else 0.0),
         input_tokens=inputs.astype(np.int32),
         output_tokens=outputs.astype(np.int32),
@@ -203,9 +194,9 @@ def make_trace(
         prefix=prefix,
         source=source,
     )
-    if np.all(np.diff(made.arrival_s) >= 0):
-        return made
-    return made.take(np.argsort(made.arrival_s, kind="stable"))
+    if np.all(np.diff(trace.arrival_s) >= 0):
+        return trace
+    return trace.take(np.argsort(trace.arrival_s, kind="stable"))
 
 
 def _lists(prefix: PrefixBlocks) -> "pl.Series":
@@ -217,3 +208,16 @@ def _lists(prefix: PrefixBlocks) -> "pl.Series":
     listed = flat.with_columns(pl.col("request").set_sorted()).group_by("request", maintain_order=True).agg("ids")
     every = pl.DataFrame({"request": requests}).join(listed, on="request", how="left", maintain_order="left")
     return every["ids"].fill_null(pl.lit([], dtype=pl.List(pl.Int32)))
+
+
+def check_save_path(path: Path) -> None:
+    """Refuse a name or folder that cannot be written, before any work is done."""
+    check_path(path, "save", (".parquet",))
+
+
+def save_trace(trace: Trace, path: Path) -> None:
+    """Write a trace as parquet that ``open_trace`` reads back the same; the size of a block is in the metadata."""
+    check_save_path(path)
+    metadata = {} if trace.prefix is None else {"block_tokens": str(trace.prefix.block_tokens)}
+    with whole(path, option("save", shorten(path.name))) as unfinished:
+        trace.to_frame().write_parquet(unfinished, metadata=metadata)

@@ -17,8 +17,8 @@ from tokonomics.measure.benchmark_run import (
     point_from_records,
 )
 from tokonomics.measure.importers.fields import ResultFields, spread, unix_moment, users_of
-from tokonomics.traffic.documents import requests_of
 from tokonomics.traffic.formats import LogLayout
+from tokonomics.traffic.recognise import requests_of
 from tokonomics.traffic.sources import value_at
 
 NAME = "guidellm"
