@@ -15,11 +15,14 @@ from tokonomics.errors import BadInput, TokonomicsError, in_python, spelled
 from tokonomics.questions.command import command_of
 from tokonomics.questions.listener import Listener
 from tokonomics.questions.request import Kind, Parameter, Placement, Request
+from tokonomics.questions.result import Result
 from tokonomics.questions.verbs import VERBS, Verb
+from tokonomics.report.notebook import notebook_html
 
 if TYPE_CHECKING:
-    from tokonomics.questions.result import Result
     from tokonomics.report.answer import Answer
+
+Result._repr_html_ = notebook_html  # type: ignore[attr-defined]  # what a notebook asks a result for
 
 NAMES = ("plan", "fleet", "breakeven", "fit", "predict", "curve", "trace", "simulate", "capacity", "levers")
 """The verbs that are functions; the lists of the catalogue and ``read_trace`` beside them."""
@@ -169,7 +172,7 @@ def annotation(argument: Parameter) -> str:
     return kind if argument.required or argument.default is not None else f"{kind} | None"
 
 
-def _described(verb: Verb, result: "Result", request: Request) -> "Answer":
+def _described(verb: Verb, result: Result, request: Request) -> "Answer":
     from tokonomics.report.answers import describe
 
     return describe(verb, result, request)

@@ -12,8 +12,8 @@ from tokonomics.planner.diff import changes, diff
 from tokonomics.planner.infeasible import Blame, blame
 from tokonomics.planner.load import load_of_shape
 from tokonomics.planner.plan import Limits, plan, study
-from tokonomics.questions.diff import _words
-from tokonomics.questions.plan import PlanRequest
+from tokonomics.questions.plan import _words
+from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.report.diff_view import diff_markdown, verdict
 from tokonomics.traffic.slo import parse_slos
 

@@ -11,9 +11,8 @@ from typer.core import TyperGroup
 from tokonomics.cli.commands import command_of, help_of, values_of, with_options
 from tokonomics.cli.meter_files import files
 from tokonomics.questions.inputs import Shown
-from tokonomics.questions.meter_watch import MeterWatchRequest, asked
-from tokonomics.questions.metered import ledger_of
 from tokonomics.questions.request import parameters_of
+from tokonomics.questions.requests.run import MeterWatchRequest
 from tokonomics.questions.verbs import RUN, Verb
 from tokonomics.report.terminal import console, say, show, show_json
 
@@ -26,7 +25,7 @@ REPORT = Verb(
     "meter-report",
     RUN,
     "What tokens have cost, by model, server, day, hour or label, from the meter's ledger.",
-    "meter_report",
+    "meter",
     charts=True,
 )
 
@@ -72,6 +71,7 @@ def watch(**given: Any) -> None:
     """Meter until told to stop, showing each interval."""
     from tokonomics.measure.meter.ledger import Ledger
     from tokonomics.measure.meter.session import meter_servers
+    from tokonomics.questions.meter import asked, ledger_of
 
     request = MeterWatchRequest.of(values_of(parameters_of(MeterWatchRequest), given))
     json = bool(given.get("as_json"))

@@ -1,9 +1,9 @@
 """What the questions return: the nouns of the layers below, put together as ``--json`` prints them."""
 
 import re
-from typing import Any, Self
+from typing import Any
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from tokonomics.catalog.precision import Precision
 from tokonomics.money.cost import Cost, LoadCost, Needed
@@ -41,10 +41,6 @@ class OneNoun(Result):
     """A result that is one noun of a layer below."""
 
     noun: Any
-
-    @classmethod
-    def holding(cls, noun: BaseModel, **more: object) -> Self:
-        return cls(noun=noun, **more)
 
     def plain(self) -> Any:
         return self.noun.model_dump(mode="json")

@@ -15,20 +15,18 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tokonomics.errors import BadInput, TokonomicsError, nearest, shorten
-from tokonomics.questions.load import replaced_by
 from tokonomics.questions.request import Kind, Parameter, Request
 from tokonomics.questions.verbs import find_verb, scenario_verbs
 
 MAX_FILE_BYTES = 1_000_000
 _TRACE_PREFIX = "trace:"
-_OWN_SENSE = {
-    "gpus": frozenset({"plan", "own-hardware", "cost"}),
-    "usd_per_hour": frozenset({"breakeven"}),
-}
+_OWN_SENSE = {"gpus": frozenset({"plan", "own-hardware", "cost"}), "usd_per_hour": frozenset({"breakeven"})}
 """Keys that mean another thing to these verbs: the most GPUs that are paid for, those of a machine, and those that make
 the tokens; a price that replaces a plan instead of pricing it."""
 _EITHER = {"cost": ("usd_per_hour", ("gpu", "offers"))}
 """What says the same in another way: a price, or the GPU that it is looked up for."""
+_MADE_UP = {"input", "output", "arrivals", "duration", "system_prompts", "sessions", "tenants", "demand"}
+_OF_A_LOG = {"trace", "columns", "start", "end", "from", "to", "strict", "servegen_model", "servegen_scale"}
 WORKING: dict[str, object] = {
     "model": "llama-3.1-8b", "rate": 5, "input": 1000, "output": 300, "slo": "ttft_p99=0.5,tpot_p99=50ms",
     "gpu": "H100",
@@ -284,3 +282,16 @@ def without_replaced(values: Mapping[str, object], typed: Collection[str]) -> di
     """What of a file stays beside what was typed."""
     gone = replaced_by(typed)
     return {key: value for key, value in values.items() if key not in gone}
+
+
+def replaced_by(given: Collection[str]) -> set[str]:
+    """The inputs that others take the place of: themselves, and traffic of the other kind."""
+    gone = set(given)
+    if "trace" in gone:
+        gone |= _MADE_UP
+    elif _MADE_UP & gone:
+        gone |= _OF_A_LOG
+    for one, other in (("rate", "tokens_per_month"), ("offline", "slo"), ("demand", "rate")):
+        gone |= {other} if one in gone else {one} if other in gone else set()
+    # Arrivals carry a rate of their own: gamma:7,cv=3.
+    return gone | {"rate", "tokens_per_month"} if "arrivals" in given else gone

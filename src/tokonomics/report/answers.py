@@ -9,10 +9,6 @@ from tokonomics.report.answer import Answer, below_each_other
 
 if TYPE_CHECKING:
     from tokonomics.planner.plan import Study
-    from tokonomics.questions.cache import CacheRequest
-    from tokonomics.questions.catalogue import ApisRequest, OffersRequest
-    from tokonomics.questions.cost import CostRequest
-    from tokonomics.questions.diff import DiffRequest
     from tokonomics.questions.doctor import DoctorResult
     from tokonomics.questions.measured_results import (
         CalibrateResult,
@@ -22,8 +18,11 @@ if TYPE_CHECKING:
         ReplayResult,
         ValidateResult,
     )
-    from tokonomics.questions.plan import PlanRequest
     from tokonomics.questions.request import Request
+    from tokonomics.questions.requests.buy import CostRequest, DiffRequest, PlanRequest
+    from tokonomics.questions.requests.known import ApisRequest, OffersRequest
+    from tokonomics.questions.requests.run import ValidateRequest
+    from tokonomics.questions.requests.traffic import CacheRequest
     from tokonomics.questions.result import Listing, Result
     from tokonomics.questions.results import (
         BreakevenResult,
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
         TenantsResult,
         TraceResult,
     )
-    from tokonomics.questions.validate import ValidateRequest
     from tokonomics.questions.verbs import Verb
 
 Charts = dict[str, Callable[[], Any]]

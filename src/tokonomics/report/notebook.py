@@ -4,14 +4,23 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from tokonomics.questions.result import Result, frame_of
 from tokonomics.units import count, gigabytes, percent, seconds, usd
 
+_ROWS = 10
+"""As on the terminal."""
 _LONG = 32
 """Characters from which on a cell wraps."""
 
 
-def table_html(headline: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str], notes: Sequence[str]) -> str:
-    """The headline over the rows and the notes; a single row stands upright."""
+def notebook_html(result: Result) -> str:
+    """The headline over the first rows and the notes; a single row stands upright."""
+    rows = frame_of(noun.model_dump(mode="json") for noun in result.first_rows(_ROWS)).to_dicts()
+    columns = [name for name in result.SHOWN if not rows or name in rows[0]]
+    count = result.row_count()
+    said = f"{len(rows)} of {count:,} rows; " if count > len(rows) else ""
+    others = "".join(f', to_frame("{name}")' for name in result.frames() if name != result.ROWS)
+    notes = [note for note in (f"{said}all figures: to_frame(){others}", result.command) if note]
     if not rows:
         body = ""
     elif len(rows) == 1:
@@ -25,7 +34,7 @@ def table_html(headline: str, rows: Sequence[Mapping[str, Any]], columns: Sequen
             body += f"<tr>{''.join(_cell('td', shown(name, row[name]), _side(name, rows)) for name in columns)}</tr>"
     below = "<br>".join(escape(note) for note in notes)
     return (
-        f"<div><b>{escape(headline)}</b><table style='border-collapse:collapse;margin:6px 0'>{body}</table>"
+        f"<div><b>{escape(result.headline())}</b><table style='border-collapse:collapse;margin:6px 0'>{body}</table>"
         f"<small style='opacity:.7'>{below}</small></div>"
     )
 
