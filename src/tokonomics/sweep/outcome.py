@@ -192,9 +192,7 @@ class SweepSummary:
     targets: bool
 
 
-def summary_of(
-    verb: str, keys: Sequence[str], rows: Sequence[SweepRow], by: str | None, targets: bool
-) -> SweepSummary:
+def summary_of(verb: str, keys: Sequence[str], rows: Sequence[SweepRow], by: str | None, targets: bool) -> SweepSummary:
     """The best first."""
     columns = list(dict.fromkeys(name for row in rows for name in row.outcome.figures))
     chosen = _chosen(by, columns, rows)
