@@ -165,7 +165,7 @@ def test_fields_stand_in_the_order_of_their_groups_and_then_their_own() -> None:
 def test_a_parameter_says_all_that_was_declared() -> None:
     found = parameters_of(Both)
     assert found["count"] == Parameter(
-        name="count", key="for", type=int, is_list=False, takes_text=False, required=False, default=3, help="How many.",
+        name="count", key="for", annotation=Whole, required=False, default=3, help="How many.",
         about="", low=1, high=9, example=4,
     )  # fmt: skip
     assert found["count"].flag == "--for"

@@ -188,10 +188,8 @@ class Parameter:
     name: str
     key: str
     """In a scenario file."""
-    type: type
-    is_list: bool
-    takes_text: bool
-    """A number that may be written as text: 10%."""
+    annotation: Any
+    """As declared, apart from whether it may be left out: ``Text``, ``Whole`` …"""
     required: bool
     default: Any
     help: str
@@ -207,6 +205,20 @@ class Parameter:
     kind: Kind = Kind.PLAIN
     metavar: str | None = None
     writes: bool = False
+
+    @property
+    def type(self) -> type:
+        """What one value is."""
+        return _TYPES[self.annotation]
+
+    @property
+    def is_list(self) -> bool:
+        return bool(self.annotation == Texts)
+
+    @property
+    def takes_text(self) -> bool:
+        """A number that may be written as text: 10%."""
+        return bool(self.annotation == Share)
 
     @property
     def flag(self) -> str | None:
@@ -252,14 +264,11 @@ def _in_order(request: type[BaseModel]) -> dict[str, None]:
 def _parameter(name: str, request: type[Request], hint: Any) -> Parameter:
     field = request.model_fields[name]
     is_optional = get_origin(hint) in (Union, UnionType)
-    alias = next(part for part in get_args(hint) if part is not type(None)) if is_optional else hint
     group: Any = next(base for base in request.__mro__ if name in vars(base).get("__annotations__", ()))
     return Parameter(
         name=name,
         key=field.alias or name,
-        type=_TYPES[alias],
-        is_list=alias == Texts,
-        takes_text=alias == Share,
+        annotation=next(part for part in get_args(hint) if part is not type(None)) if is_optional else hint,
         required=field.is_required(),
         default=None if field.is_required() else field.default,
         help=field.description or "",

@@ -237,9 +237,7 @@ def _add_catalogue(app: FastAPI) -> None:
             {
                 "name": verb.name,
                 "summary": verb.summary,
-                "quick_when": verb.quick_when
-                if isinstance(verb.quick_when, bool)
-                else {verb.quick_when[0]: verb.quick_when[1]},
+                "quick_when": verb.quick_when,
                 "parameters": [parameter.described() for parameter in verb.parameters.values()],
             }
             for verb in verbs().values()

@@ -193,7 +193,7 @@ async def _unless_gone(task: Task, gone: Gone) -> bytes:
 def _quicker(verb: PageVerb) -> str:
     if isinstance(verb.quick_when, bool):
         return "."
-    name, value = verb.quick_when
+    ((name, value),) = verb.quick_when.items()
     return f"; with {name}={str(value).lower()} it is quick."
 
 
