@@ -121,12 +121,12 @@ def _at(answer: Any, path: str) -> Any:
 
 
 def _top(answer: Mapping[str, Any]) -> dict[str, Any]:
-    made = {}
+    figures = {}
     for name, value in answer.items():
         middle = value.get("mid") if isinstance(value, Mapping) and {"low", "mid", "high"} <= value.keys() else value
         if isinstance(middle, str | int | float | bool):
-            made[name] = middle
-    return made
+            figures[name] = middle
+    return figures
 
 
 DEFAULT_BY = ("usd_per_mtok", "usd_per_month", "holds_requests_per_s")
@@ -226,18 +226,14 @@ def more_is_better(by: str | None) -> bool:
 def _chosen(by: str | None, columns: Sequence[str], rows: Sequence[SweepRow]) -> str | None:
     if by is None:
         return next((name for name in DEFAULT_BY if name in columns), None)
-    name = by.replace("-", "_")
+    name, known = by.replace("-", "_"), f"Known figures: {', '.join(columns)}."
     if columns and name not in columns:
-        raise _unknown(by, columns)
+        guesses = nearest(by, columns)
+        fix = f"Did you mean {' or '.join(guesses)}?" if guesses else known
+        raise BadInput(f"no answer has a figure '{shorten(by)}'", where="--by", fix=fix)
     if columns and all(_number(row.outcome.figures.get(name)) is None for row in rows):
-        raise BadInput("is not a number", where=f"--by {shorten(by)}", fix=f"Known figures: {', '.join(columns)}.")
+        raise BadInput("is not a number", where=f"--by {shorten(by)}", fix=known)
     return name
-
-
-def _unknown(by: str, columns: Sequence[str]) -> BadInput:
-    guesses = nearest(by, columns)
-    hint = f"Did you mean {' or '.join(guesses)}?" if guesses else f"Known figures: {', '.join(columns)}."
-    return BadInput(f"no answer has a figure '{shorten(by)}'", where="--by", fix=hint)
 
 
 def _of_value(key: str, value: str, rows: Sequence[SweepRow], ranked: Sequence[SweepRow]) -> OfValue:
@@ -262,15 +258,7 @@ def as_plain(summary: SweepSummary, top: int) -> dict[str, Any]:
         "by": summary.by,
         "best": [row.plain() for row in summary.ranked[:top]],
         "values": {
-            key: [
-                {
-                    "value": of.value,
-                    "points": of.points,
-                    "kept": of.kept,
-                    "best": None if of.best is None else of.best.plain(),
-                }
-                for of in found
-            ]
-            for key, found in summary.values.items()
+            key: [{**vars(of), "best": None if of.best is None else of.best.plain()} for of in values]
+            for key, values in summary.values.items()
         },
     }

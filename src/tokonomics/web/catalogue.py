@@ -1,5 +1,6 @@
 """What the page offers to choose from: the catalogue, the samples and scenarios to start with."""
 
+from collections import Counter
 from datetime import date
 from functools import lru_cache
 from pathlib import Path
@@ -73,9 +74,7 @@ def catalogue_json(as_of: AsOf) -> bytes:
 def catalogue() -> dict[str, Any]:
     """Everything the page's menus hold."""
     offers = load_offers()
-    sold: dict[str, int] = {}
-    for offer in offers:
-        sold[offer.gpu] = sold.get(offer.gpu, 0) + 1
+    sold = Counter(offer.gpu for offer in offers)
     return {
         "models": [
             {
@@ -99,7 +98,7 @@ def catalogue() -> dict[str, Any]:
                 "bandwidth_tb_per_s": gpu.bandwidth_bytes_per_s / 1e12,
                 "watts": gpu.watts,
                 "year": gpu.year,
-                "offers": sold.get(gpu.key, 0),
+                "offers": sold[gpu.key],
             }
             for gpu in all_gpus()
         ],
@@ -110,17 +109,17 @@ def catalogue() -> dict[str, Any]:
         "length_samples": list(length_sample_names()),
         "apis": [
             {
-                "key": each.key,
-                "host": each.host,
-                "model": each.model,
-                "input_usd_per_mtok": each.input_usd_per_mtok,
-                "output_usd_per_mtok": each.output_usd_per_mtok,
+                "key": api.key,
+                "host": api.host,
+                "model": api.model,
+                "input_usd_per_mtok": api.input_usd_per_mtok,
+                "output_usd_per_mtok": api.output_usd_per_mtok,
             }
-            for each in list_apis()
+            for api in list_apis()
         ],
         "precisions": {
             "weights": [precision.value for precision in WEIGHT_PRECISIONS],
-            "kv": [kv_precision.value for kv_precision in KV_PRECISIONS],
+            "kv": [precision.value for precision in KV_PRECISIONS],
         },
         "presets": list(PRESETS),
         "version": __version__,

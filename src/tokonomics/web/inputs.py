@@ -37,7 +37,7 @@ def checked_inputs(verb: PageVerb, given: Mapping[str, Any], find_upload: FindUp
 
 def _checked(value: Any, parameter: Parameter, find_upload: FindUpload) -> Any:
     if isinstance(value, list):
-        parts = [part for each in value for part in _parts(each, parameter)]
+        parts = [part for text in value for part in _parts(text, parameter)]
         if not parts and parameter.required:
             raise BadInput("names nothing", where=parameter.name)
         return [_checked(part, parameter, find_upload) for part in parts]
@@ -126,4 +126,4 @@ def _stamp() -> int:
 @lru_cache(maxsize=2)
 def known_models(stamp: int) -> Mapping[str, str]:
     """Every spelling of every model of the catalogue, and its key."""
-    return {each: model.key for model in reversed(all_models()) for each in spellings(model)}
+    return {name: model.key for model in reversed(all_models()) for name in spellings(model)}

@@ -42,10 +42,12 @@ def ours(text: str) -> TokonomicsError:
     return TokonomicsError(f"something went wrong on our side (error {number})", fix="The server's log says what.")
 
 
-def of_validation(error: RequestValidationError, known: tuple[str, ...]) -> TokonomicsError:
+def of_validation(invalid: RequestValidationError, known: tuple[str, ...]) -> TokonomicsError:
     """The first thing pydantic found, as a sentence."""
-    found = error.errors()
-    problem = next((each for each in found if each["type"] == "extra_forbidden"), found[0])  # it explains a missing one
+    found = invalid.errors()
+    problem = next(
+        (error for error in found if error["type"] == "extra_forbidden"), found[0]
+    )  # it explains a missing one
     place = [str(part) for part in problem["loc"] if part not in ("body", "query", "path")]
     field = ".".join(place) or "body"
     if problem["type"] == "extra_forbidden":

@@ -162,7 +162,7 @@ class Service:
 
         def named(value: Any) -> Any:
             if isinstance(value, list):
-                return [named(each) for each in value]
+                return [named(part) for part in value]
             if not isinstance(value, str) or UPLOAD not in value:
                 return value
             before, _, id = value.rpartition(UPLOAD)
