@@ -50,7 +50,6 @@ class Function:
 
     @property
     def arguments(self) -> dict[str, Parameter]:
-        """What it takes, by name."""
         left_out = LEFT_OUT | SUMMARISED if self.__name__ == "read_trace" else LEFT_OUT
         return {name: input for name, input in self.verb.parameters.items() if name not in left_out}
 
@@ -63,13 +62,13 @@ class Function:
 
     @property
     def __signature__(self) -> inspect.Signature:
-        made = []
+        parameters = []
         for name, argument in self.arguments.items():
             by_place = argument.place is not Placement.FLAG
             kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if by_place else inspect.Parameter.KEYWORD_ONLY
             default = inspect.Parameter.empty if argument.required else argument.default
-            made.append(inspect.Parameter(name, kind, default=default, annotation=annotation(argument)))
-        return inspect.Signature(sorted(made, key=lambda argument: argument.kind), return_annotation=self.returns)
+            parameters.append(inspect.Parameter(name, kind, default=default, annotation=annotation(argument)))
+        return inspect.Signature(sorted(parameters, key=lambda argument: argument.kind), return_annotation=self.returns)
 
     @property
     def __doc__(self) -> str:  # type: ignore[override]
@@ -99,7 +98,7 @@ class Function:
         if self.__name__ in LISTS:
             return result.to_frame()
         if self.__name__ == "breakeven" and not result.is_found:
-            why = [f"{found.constraint}: {found.why}; {found.nearest}." for found in result.blame]  # type: ignore[attr-defined]
+            why = [f"{reason.constraint}: {reason.why}; {reason.nearest}." for reason in result.blame]  # type: ignore[attr-defined]
             raise BadInput(_described(self.verb, result, request).title, fix="\n  ".join(why))
         return result
 
@@ -151,7 +150,6 @@ EXAMPLES = {
 
 
 def function(name: str) -> Function:
-    """The function of a name."""
     return Function(VERBS["trace" if name == "read_trace" else name], name)
 
 

@@ -7,7 +7,7 @@ import math
 
 SECONDS_PER_HOUR = 3600
 HOURS_PER_MONTH = 730
-"""8760 hours a year ÷ 12: what cloud price lists and the documents this product starts from use."""
+"""8760 hours a year ÷ 12, as cloud price lists count."""
 TOKENS_PER_MTOK = 1_000_000
 BYTES_PER_GB = 1_000_000_000
 GIB = 2**30

@@ -68,7 +68,6 @@ def init(
 
 
 def as_text(schema: object) -> str:
-    """The schema as it is published."""
     import json
 
     return json.dumps(schema, indent=1, ensure_ascii=False) + "\n"

@@ -69,7 +69,6 @@ def paths_of(files: tuple[str, ...]) -> list[Path]:
 
 
 def require_range(field: str, value: float, low: float, high: float) -> float:
-    """An input from ``low`` to ``high``."""
     if not low <= value <= high:
         raise BadInput(f"must be from {low:g} to {high:,.6g}, got {value:g}", field=field)
     return value

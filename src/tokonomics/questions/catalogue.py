@@ -17,13 +17,11 @@ from tokonomics.questions.tables import prices_in
 
 
 def models(request: ModelsRequest, listener: Listener = SILENT) -> Listing:
-    """Models that we know."""
     found = find_models(request.match, request.family, request.moe)
     return Listing(rows=tuple(found), documents=tuple(model.summary() for model in found))
 
 
 def gpus(request: GpusRequest, listener: Listener = SILENT) -> Listing:
-    """GPUs that we know."""
     if request.min_memory:
         require_positive("min_memory", request.min_memory)
     found = find_gpus(request.match, request.min_memory, request.architecture)
@@ -31,7 +29,6 @@ def gpus(request: GpusRequest, listener: Listener = SILENT) -> Listing:
 
 
 def offers(request: OffersRequest, listener: Listener = SILENT) -> Listing:
-    """GPU prices by the hour, cheapest first."""
     if request.max_price is not None:
         require_positive("max_price", request.max_price)
     found = select_offers(
@@ -48,7 +45,6 @@ def offers(request: OffersRequest, listener: Listener = SILENT) -> Listing:
 
 
 def apis(request: ApisRequest, listener: Listener = SILENT) -> Listing:
-    """Token prices of hosted models."""
     extra = read_litellm(Path(request.litellm)) if request.litellm else ()
     found = list_apis(host=request.host, match=request.match, extra=extra)
     priced = [(api, price_request(api, request.input, 0, request.output)) for api in found]

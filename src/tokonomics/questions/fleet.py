@@ -68,7 +68,6 @@ def fleet(request: FleetRequest, listener: Listener = SILENT) -> FleetResult:
 
 
 def _traffic(request: FleetRequest, context: int, listener: Listener) -> FleetTraffic:
-    """A demand curve with lengths, or a log."""
     limits = _size_classes(request.size_classes)
     demand, trace, rate = request.demand, request.trace, request.rate
     if demand is None and trace is None and rate is not None:

@@ -42,8 +42,6 @@ class About(StrEnum):
 
 
 class OneModel(Request, about=About.MODEL):
-    """The model that is served."""
-
     model: Text = declared(_MODEL, ..., place=Placement.FIRST, **_MODEL_PLACE)
 
 
@@ -67,8 +65,6 @@ class SeveralModels(Request, about=About.MODEL):
 
 
 class Profiled(Request, about=About.ENGINE):
-    """The profile that is predicted with."""
-
     profile: Text | None = declared(
         "Predict with a profile of your machine (see probe, calibrate).",
         without="$TOKONOMICS_PROFILE, if set",
@@ -78,23 +74,17 @@ class Profiled(Request, about=About.ENGINE):
 
 
 class Parallel(Request, about=About.HARDWARE):
-    """How a model lies on its GPUs."""
-
     tp: Whole = declared("Tensor parallelism: GPUs that share each layer.", 1)
     pp: Whole = declared("Pipeline stages: groups of GPUs that share the layers.", 1)
     ep: Whole = declared("Expert parallelism: groups of GPUs that share the experts.", 1)
 
 
 class Precisions(Request, about=About.MODEL):
-    """What weights and KV cache are held in."""
-
     weights: Text | None = declared("Precision of the weights.", without="the checkpoint's own", example="fp8")
     kv: Text = declared("Precision of the KV cache: bf16 or fp8.", "bf16", example="bf16")
 
 
 class OneEngine(Request, about=About.ENGINE):
-    """What serves it."""
-
     engine: Text = declared("Serving engine: its rules, limits and own time.", "vllm", example="vllm")
 
 
@@ -103,8 +93,6 @@ class Layout(Parallel, Precisions, OneEngine):
 
 
 class OneGpu(Request, about=About.HARDWARE):
-    """The hardware that a deployment stands on."""
-
     gpu: Text = declared(_GPU, ..., example="H100")
 
 
@@ -115,15 +103,11 @@ class SomeGpu(Request, about=About.HARDWARE):
 
 
 class Adapters(Request, about=About.MODEL):
-    """LoRA adapters beside the base model."""
-
     lora_rank: Whole = declared("Rank of LoRA adapters served beside the base model.", 0, example=16)
     lora_adapters: Whole = declared("How many adapters are loaded.", 0, example=10)
 
 
 class BatchLimits(Request, about=About.HARDWARE):
-    """What one replica takes at once, and whether it keeps prefixes."""
-
     no_prefix_cache: Switch = declared("Compute every prompt in full.", False)
     max_sequences: Whole | None = declared(
         "Sequences at once.", low=1, high=65_536, without="the engine's own", example=256
@@ -131,8 +115,6 @@ class BatchLimits(Request, about=About.HARDWARE):
 
 
 class Serving(BatchLimits, about=About.HARDWARE):
-    """How requests are taken and given up."""
-
     timeout: Text | None = declared("Clients hang up after: 30, 500ms, 2m.", example="30")
     priority: Switch = declared("Serve by the trace's priorities instead of in order.", False)
     max_batched_tokens: Whole | None = declared(
@@ -141,14 +123,10 @@ class Serving(BatchLimits, about=About.HARDWARE):
 
 
 class Routed(Request, about=About.HARDWARE):
-    """How requests find a replica."""
-
     router: Text = declared(ROUTERS, "least-outstanding", example="least-outstanding")
 
 
 class Objectives(Request, about=About.TARGETS):
-    """The latency targets."""
-
     slo: Text | None = declared(
         "Latency targets: ttft_p99=0.5,tpot_p99=50ms,e2e_p90=20 (p50 … p99, mean).",
         example="ttft_p99=0.5,tpot_p99=50ms",
@@ -156,14 +134,10 @@ class Objectives(Request, about=About.TARGETS):
 
 
 class Paced(Request, about=About.TRAFFIC):
-    """How many requests arrive."""
-
     rate: Text | None = declared("Requests a second, on average; a log is replayed at this rate.", example=5)
 
 
 class LengthInputs(Request, about=About.TRAFFIC):
-    """How long prompts and answers are."""
-
     input: Text | None = declared(
         "Prompt tokens: 512, lognormal:mean=800,p99=6000, uniform:100-900, sample:sharegpt.",
         kind=Kind.LENGTHS,
@@ -175,8 +149,6 @@ class LengthInputs(Request, about=About.TRAFFIC):
 
 
 class LogInputs(Request, about=About.TRAFFIC):
-    """A request log."""
-
     trace: Table | None = declared(
         "Your request log, or a sample such as azure-conv (docs/traffic.md).", kind=Kind.TRACE, example="azure-conv"
     )
@@ -187,8 +159,6 @@ class LogInputs(Request, about=About.TRAFFIC):
 
 
 class Seeded(Request, about=About.TRAFFIC):
-    """What is random, and comes out the same."""
-
     seed: Whole = declared("Of everything random: equal seeds give equal traffic.", 0, low=0, high=NO_LIMIT, example=0)
 
 
@@ -254,24 +224,18 @@ class PlanTraffic(Paced, TrafficShape, PlanTargets):
 
 
 class GpuPrice(Request, about=About.PRICES):
-    """The price of a GPU-hour, given."""
-
     usd_per_hour: Number | None = declared(
         "Price of one GPU-hour.", without="the cheapest offer, if there is one", example=2.5
     )
 
 
 class PriceList(Request, about=About.PRICES):
-    """Where prices are looked up."""
-
     offers: Table | None = declared(
         "Your own price list (CSV) instead of the shipped one.", kind=Kind.FILE, example="mine.csv"
     )
 
 
 class Market(PriceList, about=About.PRICES):
-    """Whose prices count."""
-
     provider: Texts | None = declared("Only these providers.", example=["aws", "gcp"])
     region: Texts | None = declared("Only these regions: us-east-1, or us for all of them.", example=["us-east-1"])
     discount: Texts | None = declared("Your discount at a provider: aws=0.2.", example=["aws=0.2"])
@@ -290,8 +254,6 @@ class SomeGpus(Request, about=About.HARDWARE):
 
 
 class LowestWeights(Request, about=About.MODEL):
-    """How far weights may be quantised."""
-
     min_weights: Text | None = declared("No precision of the weights below this one, such as fp8.", example="fp8")
 
 
@@ -306,8 +268,6 @@ class Choice(SomeGpus, LowestWeights):
 
 
 class PriceLimits(Request, about=About.PRICES):
-    """On which terms, and which prices count."""
-
     terms: Texts | None = declared(
         "Only these terms: on_demand, spot, reserved or all.", without="on_demand", example=["on_demand"]
     )
@@ -316,30 +276,22 @@ class PriceLimits(Request, about=About.PRICES):
 
 
 class Spared(Request, about=About.HARDWARE):
-    """What may fail."""
-
     spare: Whole | None = declared(
         "Replicas that may fail with every target still met.", low=0, high=1000, without="0", example=1
     )
 
 
 class Reserve(Spared, about=About.HARDWARE):
-    """What is kept free."""
-
     max_utilization: Number | None = declared(
         "Load replicas to at most this share.", without="what the targets allow; 0.7 quick", example=0.8
     )
 
 
 class Quick(Request, about=About.ANSWER):
-    """Whether simulation is left out."""
-
     quick: Switch = declared("Closed form only: means instead of percentiles.", False)
 
 
 class TierInputs(Request, about=About.HARDWARE):
-    """Memories behind the GPU."""
-
     tiers: Text | None = declared(
         "Memories behind the GPU, GB a replica (remote: for all): dram=200,ssd=2000@0; @ is $/GB-hour.",
         example="dram=200,ssd=2000",
@@ -347,8 +299,6 @@ class TierInputs(Request, about=About.HARDWARE):
 
 
 class ContextInput(Request, about=About.MODEL):
-    """What each sequence holds."""
-
     context: Whole = declared("Tokens each sequence holds; for a prompt, its length.", 1024)
 
 

@@ -3,7 +3,7 @@
 from tokonomics.catalog.offers import Offer
 from tokonomics.catalog.precision import WEIGHT_PRECISIONS, parse_precision
 from tokonomics.clock import today
-from tokonomics.errors import BadInput, nearest, option, shorten
+from tokonomics.errors import BadInput, did_you_mean, option, shorten
 from tokonomics.money.cache_tiers import parse_tiers
 from tokonomics.money.cost import require_positive
 from tokonomics.physics.deployment import Deployment
@@ -83,9 +83,8 @@ def choices_of(changes: Changes) -> Choices:
     names, lowest = listed(changes.without, "without") or [], changes.min_weights
     for name in names:
         if name not in KNOBS:
-            guess = nearest(name, KNOBS, 1)
-            hint = f" Did you mean {guess[0]}?" if guess else ""
-            raise BadInput(f"'{shorten(name)}' is no lever", field="without", fix=f"Valid: {', '.join(KNOBS)}.{hint}")
+            fix = f"Valid: {', '.join(KNOBS)}. {did_you_mean(name, KNOBS, 1) or ''}".rstrip()
+            raise BadInput(f"'{shorten(name)}' is no lever", field="without", fix=fix)
     if changes.draft is not None and changes.draft_share is not None:
         raise BadInput(f"says the same as {option('draft')}", field="draft_share", fix="Give one of the two.")
     return Choices(

@@ -116,7 +116,6 @@ def targets_of(request: Objectives) -> tuple[Slo, ...]:
 
 
 def load_of(request: PlanTraffic) -> Load:
-    """The traffic of a request without ranges."""
     rate = read_rate(request.rate) if request.rate is not None else None
     if rate is not None and request.tokens_per_month is not None:
         raise BadInput(f"says the same as {option('rate')}", field="tokens_per_month", fix="Give one of the two.")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tokonomics.clock import today
-from tokonomics.errors import BadInput, nearest, option, shorten
+from tokonomics.errors import BadInput, did_you_mean, option, shorten
 from tokonomics.files import make_folder, write_text
 from tokonomics.planner.compare import compare as side_by_side
 from tokonomics.planner.compare import parse_quality
@@ -51,12 +51,10 @@ def plan(request: PlanRequest, listener: Listener = SILENT) -> PlanResult | Plan
 
 
 def questions_in(request: PlanRequest) -> list[Question]:
-    """The planner's question for each model."""
     return questions_of(request, request.quick)
 
 
 def studied(questions: Sequence[Question], listener: Listener) -> list[Study]:
-    """A plan for each question."""
     if any(question.simulate for question in questions):
         say_if_compiling(listener)
     for question in questions:
@@ -113,9 +111,7 @@ def _deploy_targets(request: PlanRequest) -> list[Target]:
     names = listed(request.deploy, "deploy") or []
     for name in names:
         if name not in set(Target):
-            guess = nearest(name, [target.value for target in Target], 1)
-            hint = f" Did you mean {guess[0]}?" if guess else ""
-            fix = f"Valid: {', '.join(Target)}.{hint}"
+            fix = f"Valid: {', '.join(Target)}. {did_you_mean(name, Target, 1) or ''}".rstrip()
             raise BadInput(f"no files are made for '{shorten(name)}'", field="deploy", fix=fix)
     return [Target(name) for name in names]
 

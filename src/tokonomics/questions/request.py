@@ -17,7 +17,7 @@ from typing import Annotated, Any, ClassVar, Self, Union, cast, get_args, get_or
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from tokonomics.errors import BadInput, nearest, shorten
+from tokonomics.errors import BadInput, did_you_mean, shorten
 
 NO_LIMIT = 2**63 - 1
 """The largest number that the machine holds: refused beyond, and not worth a word in help."""
@@ -164,8 +164,7 @@ class Request(BaseModel):
         }
         for name in given:
             if name not in known:
-                guess = nearest(name, known, 1)
-                raise BadInput(f"unknown input '{shorten(name)}'", fix=f"Did you mean {guess[0]}?" if guess else None)
+                raise BadInput(f"unknown input '{shorten(name)}'", fix=did_you_mean(name, known, 1))
         try:
             return cls.model_validate({known[name]: value for name, value in given.items()})
         except ValidationError as error:
@@ -208,7 +207,6 @@ class Parameter:
 
     @property
     def type(self) -> type:
-        """What one value is."""
         return _TYPES[self.annotation]
 
     @property

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tokonomics.errors import BadInput, TokonomicsError, nearest, shorten
+from tokonomics.errors import BadInput, TokonomicsError, did_you_mean, shorten
 from tokonomics.questions.request import Kind, Parameter, Request
 from tokonomics.questions.verbs import find_verb, scenario_verbs
 
@@ -58,7 +58,6 @@ class ScenarioFile:
         return [key for key in self.shared if not shares(verb, key)]
 
     def where(self, verb: str, key: str) -> str:
-        """For messages."""
         return f"{self.path}: [{verb}] {key}" if key in self.tables.get(verb, {}) else f"{self.path}: {key}"
 
     def _found(self, verb: str, key: str, value: object) -> object:
@@ -99,15 +98,13 @@ def shared_keys() -> list[str]:
 
     Nor what has no sense in which verbs could share it.
     """
-    return [key for key in known_keys() if not _writes(key) and not _is_ambiguous(key) and sharers_of(key)]
+    takers = {key: takers_of(key).values() for key in known_keys()}
+    ambiguous = {key for key, taken in takers.items() if len({parameter.type is bool for parameter in taken}) > 1}
+    return [key for key in takers if not _writes(key) and key not in ambiguous and sharers_of(key)]
 
 
 def _writes(key: str) -> bool:
     return any(parameter.writes for parameter in takers_of(key).values())
-
-
-def _is_ambiguous(key: str) -> bool:
-    return len({parameter.type is bool for parameter in takers_of(key).values()}) > 1
 
 
 def takers_of(key: str, verbs: Collection[str] | None = None) -> dict[str, Parameter]:
@@ -204,12 +201,10 @@ def _put(made: dict[str, object], key: str, value: object, known: Collection[str
 
 
 def unknown(what: str, name: str, known: Collection[str], where: str) -> BadInput:
-    guess = nearest(name, known, 1)
-    return BadInput(what, where=where, fix=f"Did you mean {guess[0]}?" if guess else None)
+    return BadInput(what, where=where, fix=did_you_mean(name, known, 1))
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """A small TOML file."""
     where = shorten(str(path), 200)
     try:
         with path.open("rb") as file:

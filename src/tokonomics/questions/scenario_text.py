@@ -35,7 +35,6 @@ def groups() -> dict[str, list[str]]:
 
 
 def scenario_text(verbs: Sequence[str]) -> str:
-    """The file for these verbs."""
     lines = [
         f"#:schema ./{SCHEMA_FILE}",
         "# What is served, to whom, on what, at which prices. One file for every verb:  tokonomics VERB FILE, with",
@@ -89,7 +88,6 @@ def _line(key: str, value: object, works: bool) -> str:
 
 
 def scenario_schema() -> dict[str, Any]:
-    """The schema of a whole file."""
     tables = {verb: _table_schema(verb) for verb in scenario_verbs()}
     keys = {}
     for key in shared_keys():

@@ -36,7 +36,6 @@ def named(model: str | None) -> str:
 def deployment_of(
     layout: Layout, model: str | None, gpu: str, lora_rank: int = 0, lora_adapters: int = 0
 ) -> Deployment:
-    """A checked deployment."""
     several = [name for name in gpu.split(",") if name.strip()]
     if len(several) > 1:
         fix = "Several are compared by: tokonomics plan, tokonomics compare."

@@ -185,7 +185,7 @@ def _made_at(rate: float, process: Arrivals, traffic: Traffic, inputs: Lengths, 
 
 
 def _is_structured(traffic: Traffic) -> bool:
-    return any(each is not None for each in (traffic.system_prompts, traffic.sessions, traffic.tenants))
+    return any(given is not None for given in (traffic.system_prompts, traffic.sessions, traffic.tenants))
 
 
 def lengths_of(traffic: TrafficShape, least: int = 0) -> tuple[Lengths, Lengths]:
@@ -287,7 +287,6 @@ def read_time(text: str | None, field: str) -> float | None:
 
 
 def read_rate(text: str) -> float:
-    """Requests a second, as typed."""
     rate = number_above_0(text, "rate", "Such as 5.")
     if not _LEAST_RATE <= rate <= _MOST_RATE:
         raise BadInput(f"must be above 0 requests a second, and at most a billion, got {rate:g}", field="rate")
@@ -303,7 +302,6 @@ def rate_of(tokens_per_month: str, tokens_per_request: float) -> float:
 
 
 def number_above_0(text: str, field: str, fix: str = "Such as 5, or 2.5:5:10.") -> float:
-    """A number as it was typed."""
     try:
         value = float(text)
     except ValueError:

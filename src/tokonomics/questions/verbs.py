@@ -48,7 +48,6 @@ class Verb:
 
     @cached_property
     def parameters(self) -> "Parameters":
-        """The fields of its request."""
         from tokonomics.questions.request import parameters_of
 
         return parameters_of(self.request)
@@ -133,7 +132,6 @@ VERBS = {verb.name: verb for verb in _LISTED}
 
 
 def find_verb(name: str) -> Verb:
-    """A question by its verb."""
     if name not in VERBS:
         raise UnknownName("verb", name, VERBS)
     return VERBS[name]

@@ -57,8 +57,6 @@ class NoWorkers(TokonomicsError):
 
 
 class Crew(Pool):
-    """The workers of a sweep, wherever they are."""
-
     tries: int
     """How often a point is asked before its workers' deaths are laid at its door."""
     lost = 0

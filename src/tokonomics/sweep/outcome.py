@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from tokonomics.errors import BadInput, UnknownName, nearest, shorten
+from tokonomics.errors import BadInput, UnknownName, did_you_mean, shorten
 from tokonomics.sweep.points import SweepPoint
 
 OUT_OF_MEMORY = "needs more memory than a worker may take (--memory)"
@@ -21,8 +21,6 @@ OUT_OF_MEMORY = "needs more memory than a worker may take (--memory)"
 
 
 class Status(StrEnum):
-    """How a point ended."""
-
     OK = "ok"
     NOTHING = "nothing"
     """An answer, but nothing does what was asked."""
@@ -137,8 +135,6 @@ _MOST_VALUES = 40
 
 @dataclass(frozen=True)
 class SweepRow:
-    """A point and what became of it."""
-
     point: SweepPoint
     outcome: PointOutcome
 
@@ -175,8 +171,6 @@ class OfValue:
 
 @dataclass(frozen=True)
 class SweepSummary:
-    """What a sweep found."""
-
     verb: str
     keys: tuple[str, ...]
     by: str | None
@@ -228,8 +222,7 @@ def _chosen(by: str | None, columns: Sequence[str], rows: Sequence[SweepRow]) ->
         return next((name for name in DEFAULT_BY if name in columns), None)
     name, known = by.replace("-", "_"), f"Known figures: {', '.join(columns)}."
     if columns and name not in columns:
-        guesses = nearest(by, columns)
-        fix = f"Did you mean {' or '.join(guesses)}?" if guesses else known
+        fix = did_you_mean(by, columns) or known
         raise BadInput(f"no answer has a figure '{shorten(by)}'", where="--by", fix=fix)
     if columns and all(_number(row.outcome.figures.get(name)) is None for row in rows):
         raise BadInput("is not a number", where=f"--by {shorten(by)}", fix=known)
@@ -247,7 +240,6 @@ def _number(value: Any) -> float | None:
 
 
 def as_plain(summary: SweepSummary, top: int) -> dict[str, Any]:
-    """For programs."""
     return {
         "verb": summary.verb,
         "over": list(summary.keys),

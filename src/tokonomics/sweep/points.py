@@ -28,7 +28,7 @@ from typing import Any
 
 import tokonomics
 from tokonomics.clock import today
-from tokonomics.errors import BadInput, nearest, shorten
+from tokonomics.errors import BadInput, did_you_mean, shorten
 
 _KEY = re.compile(r"\s*([A-Za-z][A-Za-z0-9_-]*)\s*=(.*)", re.DOTALL)
 _RANGE = re.compile(r"\s*([0-9.eE+-]+?)\s*\.\.\s*([0-9.eE+-]+?)\s*(?::\s*([a-z]+))?\s*")
@@ -39,8 +39,6 @@ MOST_VALUES = 10_000
 
 @dataclass(frozen=True)
 class Listed:
-    """Values to try, one by one."""
-
     values: tuple[str, ...]
 
     def drawn(self, chance: random.Random) -> str:
@@ -114,8 +112,7 @@ def _plain(name: str) -> str:
 def _known(name: str, keys: Mapping[str, str]) -> str:
     if _plain(name) in keys:
         return keys[_plain(name)]
-    guesses = nearest(_plain(name), keys)
-    hint = f"Did you mean {' or '.join(guesses)}?" if guesses else f"Known: {', '.join(sorted(set(keys.values())))}."
+    hint = did_you_mean(_plain(name), keys) or f"Known: {', '.join(sorted(set(keys.values())))}."
     raise BadInput(f"unknown key '{shorten(name)}'", where="--over", fix=hint)
 
 
@@ -221,7 +218,6 @@ def points_of(over: Iterator[dict[str, str]], combine: Combine, ground: str) -> 
 
 
 def digests(values: Mapping[str, Any], digest: Callable[[str], str | None] | None = None) -> dict[str, str]:
-    """The hash of every file that the inputs name."""
     named = {text for value in values.values() for text in _texts(value)}
     return {text: found for text in sorted(named) if (found := (digest or file_digest)(text)) is not None}
 

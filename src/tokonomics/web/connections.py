@@ -47,7 +47,6 @@ class Connection(H11Protocol):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a request is being answered."""
         return self.cycle is not None and not self.cycle.response_complete
 
     def _look(self) -> None:

@@ -116,7 +116,6 @@ def _plain(text: str, where: str) -> str:
 
 
 def _stamp() -> int:
-    """Changes when the user's own catalogue does."""
     try:
         return user_path().stat().st_mtime_ns
     except (OSError, ValueError):

@@ -89,7 +89,6 @@ class LoginSessions:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def login(self, given: str, client: str = "?") -> str | None:
-        """A new session for the right token."""
         if not self._is_token(given, client):
             return None
         session = secrets.token_urlsafe(32)

@@ -125,12 +125,10 @@ class Service:
                 del self._asking[client]
 
     def start(self, verb: PageVerb, given: Mapping[str, Any], charts: bool, client: str) -> Job:
-        """A job."""
         request = self.request_of(verb, given, charts)
         return self.jobs.start(client, request, self.settings.long_s, self)
 
     async def look(self, upload: Upload, client: str, gone: "Gone") -> dict[str, Any]:
-        """What an upload is."""
         try:
             seen = await self.quickly({"work": "look", "path": str(upload.path)}, client, gone)
         except TokonomicsError:

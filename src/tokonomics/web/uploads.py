@@ -111,7 +111,6 @@ class Uploads:
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """Remove everything."""
         with self._lock:
             ends = list(self._ends.values())
             self._ends.clear()
@@ -123,7 +122,6 @@ class Uploads:
             self._held = -1
 
     def find(self, id: str) -> Path:
-        """The file of an id."""
         self._drop_old()
         with self._lock:
             kept = self._kept.get(id)

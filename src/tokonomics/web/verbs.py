@@ -68,7 +68,6 @@ def verbs() -> Mapping[str, PageVerb]:
 
 
 def find_verb(name: str) -> PageVerb:
-    """A verb by name."""
     if name not in verbs():
         raise UnknownName("verb", name, verbs())
     return verbs()[name]

@@ -64,8 +64,6 @@ class TraceRequest(Traffic):
 
 
 class ReplicaInputs(Request, about=About.HARDWARE):
-    """How many replicas serve."""
-
     replicas: Whole = declared("Replicas behind the router.", 1, low=1, high=10_000, example=2)
 
 
@@ -141,8 +139,6 @@ class CacheRequest(SomeModel, SomeGpu, Layout, Traffic, Objectives, Priced, Prof
 
 
 class DraftInputs(Request, about=About.CHANGES):
-    """Speculative decoding: what drafts, and how well."""
-
     draft: Text | None = declared(
         "The model that drafts.", without="the smallest of the family", kind=Kind.MODEL, example="llama-3.2-1b"
     )
