@@ -17,7 +17,7 @@ BELOW_THE_DOORS = ("catalog", "physics", "traffic", "serving", "money", "planner
 MARKS = re.compile("[\ue000\ue001]")
 
 ALLOWED = {
-    "planner/engine_commands.py": {"--host"},  # of an engine
+    "planner/engine_commands.py": {"--host", "--port"},  # of an engine
     "measure/probe/timings.py": {"--quick", "--seconds"},  # a program of its own
     "planner/infeasible.py": {
         "--engine", "--gpu", "--gpus", "--input", "--kv", "--max-age", "--max-price", "--offers", "--output",
@@ -28,7 +28,7 @@ ALLOWED = {
     "planner/levers/lever_list.py": {"--draft"},
     "planner/levers/stack.py": {"--acceptance", "--draft"},
     "measure/bench/run.py": {"--seed"},
-    "measure/installation.py": {"--profile", "--semantic", "--source"},
+    "measure/installation.py": {"--profile", "--ray", "--semantic", "--source"},
     "measure/meter/meter.py": {"--price"},
     "measure/meter/session.py": {"--since"},
 }  # fmt: skip

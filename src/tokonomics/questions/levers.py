@@ -50,7 +50,8 @@ def setup_of(
         spare=request.spare or 0,
         offline=request.offline,
     )
-    _check_tiers(request.tiers, setup)
+    if request.tiers is not None:  # refused also where no lever will ask for them
+        parse_tiers(request.tiers, deployment)
     many = len(load.trace)
     if many > _TAKES_A_WHILE:
         part = f"{option('start')} and {option('end')} take a part of a log"
@@ -96,12 +97,6 @@ def choices_of(changes: Changes) -> Choices:
         min_weights=parse_precision(lowest, WEIGHT_PRECISIONS, "min_weights") if lowest else None,
         without=frozenset(names),
     )
-
-
-def _check_tiers(tiers: str | None, setup: Setup) -> None:
-    """Refuse memories that are none, also where no lever will ask for them."""
-    if tiers is not None:
-        parse_tiers(tiers, setup.deployment)
 
 
 def levers(request: LeversRequest, listener: Listener = SILENT) -> LeversResult:

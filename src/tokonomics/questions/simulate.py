@@ -1,6 +1,7 @@
 """What does a deployment do with traffic, and how much does it hold? ``simulate`` and ``capacity``."""
 
 from pathlib import Path
+from typing import Any
 
 from tokonomics.errors import BadInput
 from tokonomics.money.served import served_cost
@@ -43,12 +44,7 @@ def simulate(request: SimulateRequest, listener: Listener = SILENT) -> SimulateR
         deployment,
         requests,
         fleet,
-        timeout_s=timeout_of(request.timeout),
-        by_priority=request.priority,
-        prefix_cache=not request.no_prefix_cache,
-        max_sequences=request.max_sequences,
-        max_batched_tokens=request.max_batched_tokens,
-        seed=request.seed,
+        **_rules(request),
         progress=listener.counting(f"serving {count:,} requests", count) if count >= _WORTH_COUNTING else None,
     )
     found = outcome(simulation, targets)
@@ -69,6 +65,15 @@ def simulate(request: SimulateRequest, listener: Listener = SILENT) -> SimulateR
     )
 
 
+def _rules(request: SimulateRequest | CapacityRequest) -> dict[str, Any]:
+    """How requests are taken and given up, as the simulator takes it."""
+    return {
+        "timeout_s": timeout_of(request.timeout), "by_priority": request.priority, "seed": request.seed,
+        "prefix_cache": not request.no_prefix_cache, "max_sequences": request.max_sequences,
+        "max_batched_tokens": request.max_batched_tokens,
+    }  # fmt: skip
+
+
 def capacity(request: CapacityRequest, listener: Listener = SILENT) -> CapacityResult:
     """The highest rate of one replica under the latency targets, and the replicas a log needs."""
     targets = targets_of(request)
@@ -76,20 +81,10 @@ def capacity(request: CapacityRequest, listener: Listener = SILENT) -> CapacityR
     price_of(deployment, fleet_of(1, request.router), request)  # mistakes before the search
     made_up = request.trace is None
     log = trial_of(request, listener) if made_up else traffic_of(request, listener)
-    timeout_s = timeout_of(request.timeout)
+    rules = _rules(request)
 
     def serve(requests: Trace, count: int = 1) -> Simulation:
-        return run(
-            deployment,
-            requests,
-            fleet_of(count, request.router),
-            timeout_s=timeout_s,
-            by_priority=request.priority,
-            prefix_cache=not request.no_prefix_cache,
-            max_sequences=request.max_sequences,
-            max_batched_tokens=request.max_batched_tokens,
-            seed=request.seed,
-        )
+        return run(deployment, requests, fleet_of(count, request.router), **rules)
 
     guess = _guessed_rate(deployment, log)
     say_if_compiling(listener)

@@ -65,7 +65,9 @@ def _recorded(traffic: Traffic, rate: float | None, listener: Listener) -> Trace
     if traffic.requests is not None:
         trace = trace.take(np.arange(min(traffic.requests, len(trace))))
     trace = _cut(trace, traffic.speed, traffic.sample, traffic.seed)
-    return _at_rate(trace, traffic, rate) if rate is not None or traffic.tokens_per_month is not None else trace
+    if traffic.tokens_per_month is not None:
+        rate = rate_of(traffic.tokens_per_month, float((trace.input_tokens + trace.output_tokens).mean()))
+    return trace if rate is None else load_of_log(trace, rate).trace
 
 
 def _rate(traffic: Traffic) -> float | None:
@@ -80,13 +82,6 @@ def _rate(traffic: Traffic) -> float | None:
             f"'{shorten(traffic.rate)}' is a range, which is for plan", field="rate", fix="Give one rate, such as 5."
         )
     return read_rate(traffic.rate)
-
-
-def _at_rate(trace: Trace, traffic: Traffic, rate: float | None) -> Trace:
-    """A log replayed at another rate."""
-    if traffic.tokens_per_month is not None:
-        rate = rate_of(traffic.tokens_per_month, float((trace.input_tokens + trace.output_tokens).mean()))
-    return load_of_log(trace, rate).trace
 
 
 def _refuse(traffic: Traffic, names: Iterable[str], why: str) -> None:

@@ -18,6 +18,7 @@ from tokonomics.catalog.user_file import user_path
 from tokonomics.errors import BadInput, UnknownName, shorten
 from tokonomics.questions.request import Kind, Parameter
 from tokonomics.traffic.samples import sample_names
+from tokonomics.web.catalogue import stamp
 from tokonomics.web.verbs import UPLOAD, PageVerb
 
 FindUpload = Callable[[str], Path]
@@ -73,7 +74,7 @@ def _model(text: str, where: str, find_upload: FindUpload) -> str:
         if not file.endswith(".json"):
             raise BadInput("is no config.json", where=where, fix="Upload the model's config.json under that name.")
         return file
-    known = known_models(_stamp())
+    known = known_models(stamp(user_path()))
     found = known.get(spelling(text)) if _MODEL_NAME.fullmatch(text) else None
     if found is None:
         raise UnknownName(
@@ -113,13 +114,6 @@ def _plain(text: str, where: str) -> str:
             fix="Upload the file and give upload:ID where a file is taken.",
         )
     return text
-
-
-def _stamp() -> int:
-    try:
-        return user_path().stat().st_mtime_ns
-    except (OSError, ValueError):
-        return 0
 
 
 @lru_cache(maxsize=2)
