@@ -65,6 +65,7 @@ class Result(Noun):
         return frame_of(noun.model_dump(mode="json") for noun in self._nouns(part or self.ROWS))
 
     def frames(self) -> list[str]:
+        """The lists that ``to_frame`` can show."""
         return [name for name, nouns in _lists(self).items() if nouns]
 
     def first_rows(self, count: int) -> Sequence[BaseModel]:
@@ -85,6 +86,7 @@ class Result(Noun):
         return drawn
 
     def charts(self) -> list[str]:
+        """The names that ``chart`` takes."""
         return list(self._described().charts) if self._described else []
 
     def __repr__(self) -> str:

@@ -285,6 +285,8 @@ class CapacityResult(Result):
 
 
 class TraceResult(Result, TraceSummary):
+    """What traffic is like."""
+
     SHOWN = ("requests", "duration_s", "rate", "input_mean", "input_p99", "output_mean", "output_p99", "local_cv",
              "tokens_per_second", "peak_minute_over_mean", "bad_rows")  # fmt: skip
 
