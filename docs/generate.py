@@ -128,11 +128,10 @@ def _claims() -> str:
 
 def run(command: str) -> str:
     """What a command prints."""
-    from tokonomics.__main__ import DOORS
     from tokonomics.cli.main import application
 
     printed, words = io.StringIO(), shlex.split(command)
-    app = application(words[0], DOORS)
+    app = application(words[0])
     sys.argv = ["tokonomics", *words]  # deploy files say which command made them
     with contextlib.chdir(ROOT), contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
         app(words, prog_name="tokonomics", standalone_mode=False)

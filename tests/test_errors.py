@@ -16,14 +16,14 @@ BELOW_THE_DOORS = ("catalog", "physics", "traffic", "serving", "money", "planner
 MARKS = re.compile("[\ue000\ue001]")
 
 ALLOWED = {
-    "planner/deploy_job.py": {"--host"},  # of an engine
+    "planner/deploy_job.py": {"--host", "--port"},  # of an engine
     "measure/probe/timings.py": {"--quick", "--seconds"},  # a program of its own
     "planner/deploy_files.py": {"--spare"},
     "planner/fleet.py": {"--max-spot-share"},
     "planner/levers/lever_list.py": {"--draft"},
     "planner/levers/stack.py": {"--acceptance", "--draft"},
     "measure/bench/run.py": {"--seed"},
-    "measure/installation.py": {"--profile", "--semantic", "--source"},
+    "measure/installation.py": {"--profile", "--ray", "--semantic", "--source"},
     "measure/meter/meter.py": {"--price"},
     "measure/meter/session.py": {"--since"},
 }  # fmt: skip

@@ -10,7 +10,6 @@ from tokonomics.errors import BadInput, shorten
 
 
 def today() -> date:
-    """The day prices are judged on."""
     fixed = os.environ.get("TOKONOMICS_TODAY")
     if not fixed:
         return date.today()

@@ -124,6 +124,12 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
     return [spellings[spelling] for spelling in close]
 
 
+def did_you_mean(name: str, known: Iterable[str], count: int = 3) -> str | None:
+    """``Did you mean plan?``, of the known names most like the one given; None where none is."""
+    guesses = nearest(name, known, count)
+    return f"Did you mean {' or '.join(guesses)}?" if guesses else None
+
+
 def shorten(text: str, limit: int = 60) -> str:
     """User input quoted in a message: printable and of bounded length."""
     printable = "".join(char if char.isprintable() else "?" for char in text)
@@ -135,8 +141,7 @@ def from_validation(error: "ValidationError", where: str, known_fields: Mapping[
     problem = error.errors(include_url=False)[0]
     field = ".".join(str(part) for part in problem["loc"]) or "value"
     if problem["type"] == "extra_forbidden":
-        guesses = nearest(field.rsplit(".", 1)[-1], known_fields or ())
-        hint = f"Did you mean {' or '.join(guesses)}?" if guesses else None
+        hint = did_you_mean(field.rsplit(".", 1)[-1], known_fields or ())
         return BadInput(f"unknown field '{shorten(field)}'", where=where, fix=hint)
     if problem["type"] == "missing":
         return BadInput(f"field '{shorten(field)}' is missing", where=where)

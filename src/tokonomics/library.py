@@ -15,10 +15,10 @@ from tokonomics.errors import BadInput, TokonomicsError, in_python, spelled
 from tokonomics.questions.command import command_of
 from tokonomics.questions.listener import Listener
 from tokonomics.questions.request import Kind, Parameter, Placement, Request
+from tokonomics.questions.result import Result
 from tokonomics.questions.verbs import VERBS, Verb
 
 if TYPE_CHECKING:
-    from tokonomics.questions.result import Result
     from tokonomics.report.answer import Answer
 
 NAMES = ("plan", "fleet", "breakeven", "fit", "predict", "curve", "trace", "simulate", "capacity", "levers")
@@ -47,7 +47,6 @@ class Function:
 
     @property
     def arguments(self) -> dict[str, Parameter]:
-        """What it takes, by name."""
         left_out = LEFT_OUT | SUMMARISED if self.__name__ == "read_trace" else LEFT_OUT
         return {name: input for name, input in self.verb.parameters.items() if name not in left_out}
 
@@ -60,13 +59,13 @@ class Function:
 
     @property
     def __signature__(self) -> inspect.Signature:
-        made = []
+        parameters = []
         for name, argument in self.arguments.items():
             by_place = argument.place is not Placement.FLAG
             kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if by_place else inspect.Parameter.KEYWORD_ONLY
             default = inspect.Parameter.empty if argument.required else argument.default
-            made.append(inspect.Parameter(name, kind, default=default, annotation=annotation(argument)))
-        return inspect.Signature(sorted(made, key=lambda argument: argument.kind), return_annotation=self.returns)
+            parameters.append(inspect.Parameter(name, kind, default=default, annotation=annotation(argument)))
+        return inspect.Signature(sorted(parameters, key=lambda argument: argument.kind), return_annotation=self.returns)
 
     @property
     def __doc__(self) -> str:  # type: ignore[override]
@@ -96,7 +95,7 @@ class Function:
         if self.__name__ in LISTS:
             return result.to_frame()
         if self.__name__ == "breakeven" and not result.is_found:
-            why = [f"{found.constraint}: {found.why}; {found.nearest}." for found in result.blame]  # type: ignore[attr-defined]
+            why = [f"{reason.constraint}: {reason.why}; {reason.nearest}." for reason in result.blame]  # type: ignore[attr-defined]
             raise BadInput(_described(self.verb, result, request).title, fix="\n  ".join(why))
         return result
 
@@ -148,7 +147,6 @@ EXAMPLES = {
 
 
 def function(name: str) -> Function:
-    """The function of a name."""
     return Function(VERBS["trace" if name == "read_trace" else name], name)
 
 
@@ -169,7 +167,7 @@ def annotation(argument: Parameter) -> str:
     return kind if argument.required or argument.default is not None else f"{kind} | None"
 
 
-def _described(verb: Verb, result: "Result", request: Request) -> "Answer":
+def _described(verb: Verb, result: Result, request: Request) -> "Answer":
     from tokonomics.report.answers import describe
 
     return describe(verb, result, request)

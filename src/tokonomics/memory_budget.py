@@ -56,8 +56,8 @@ def stated_bytes(text: str) -> float:
 
 def available_bytes() -> float:
     """What can be used without swapping, or being killed for it."""
-    found = [_installed(), _free_on_linux(), _free_addresses(), *(free for _, free in _control_groups())]
-    return max(0.0, min(each for each in found if each is not None))
+    limits = [_installed(), _free_on_linux(), _free_addresses(), *(free for _, free in _control_groups())]
+    return max(0.0, min(free for free in limits if free is not None))
 
 
 def given_bytes() -> float:

@@ -142,18 +142,18 @@ def test_values_are_those_the_verbs_take() -> None:
     def names(values: list[completion.Value]) -> set[str]:
         return {name for name, _ in values}
 
-    assert names(completion.models()) == {model.key for model in find_models()}
-    assert names(completion.gpus()) == {gpu.key for gpu in find_gpus()}
-    assert names(completion.engines()) == {engine.key for engine in all_engines()}
-    assert names(completion.providers()) == {offer.provider for offer in load_offers()}
-    assert names(completion.regions()) == {offer.region for offer in load_offers()}
-    assert names(completion.samples()) == set(sample_names())
-    assert names(completion.lengths()) == {f"sample:{name}" for name in length_sample_names()}
-    assert names(completion.api_hosts()) == {api.host for api in list_apis()}
+    assert names(completion.BY_PARAMETER["model"]()) == {model.key for model in find_models()}
+    assert names(completion.BY_PARAMETER["gpu"]()) == {gpu.key for gpu in find_gpus()}
+    assert names(completion.BY_PARAMETER["engine"]()) == {engine.key for engine in all_engines()}
+    assert names(completion.BY_PARAMETER["provider"]()) == {offer.provider for offer in load_offers()}
+    assert names(completion.BY_PARAMETER["region"]()) == {offer.region for offer in load_offers()}
+    assert names(completion.BY_PARAMETER["trace"]()) == set(sample_names())
+    assert names(completion.BY_PARAMETER["input"]()) == {f"sample:{name}" for name in length_sample_names()}
+    assert names(completion.BY_VERB["apis", "host"]()) == {api.host for api in list_apis()}
     families = tomllib.loads(
         (Path(tokonomics.__file__).parent / "catalog" / "data" / "models.toml").read_text(encoding="utf-8")
     )
-    assert names(completion.families()) == {row["family"] for row in families.values()}
+    assert names(completion.BY_PARAMETER["family"]()) == {row["family"] for row in families.values()}
 
 
 def test_every_name_completed_is_a_parameter_of_some_verb() -> None:

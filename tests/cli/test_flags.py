@@ -11,9 +11,8 @@ import typer
 from tokonomics.__main__ import app
 from tokonomics.cli.scenario_command import AS_GIVEN
 from tokonomics.questions import inputs
-from tokonomics.questions.meter_report import MeterReportRequest
-from tokonomics.questions.meter_watch import MeterWatchRequest
 from tokonomics.questions.request import Parameter, Request
+from tokonomics.questions.requests.run import MeterReportRequest, MeterWatchRequest
 from tokonomics.questions.verbs import VERBS, find_verb, scenario_verbs
 
 NAMES = [

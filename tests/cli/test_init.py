@@ -25,8 +25,7 @@ from tokonomics.questions.scenario import (
     shared_keys,
     shown,
 )
-from tokonomics.questions.scenario_schema import scenario_schema
-from tokonomics.questions.scenario_text import GROUPS, scenario_text
+from tokonomics.questions.scenario_text import groups, scenario_schema, scenario_text
 from tokonomics.questions.verbs import find_verb, scenario_verbs
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -105,7 +104,7 @@ def test_the_file_holds_every_key_of_every_verb() -> None:
 
 
 def test_a_key_of_several_verbs_is_said_once_and_belongs_to_a_group() -> None:
-    grouped = [key for keys in GROUPS.values() for key in keys]
+    grouped = [key for keys in groups().values() for key in keys]
     assert len(grouped) == len(set(grouped))
     takers = {key: [verb for verb in scenario_verbs() if key in known_keys([verb])] for key in known_keys()}
     assert {key for key, verbs in takers.items() if len(verbs) > 1} & set(shared_keys()) == set(grouped)

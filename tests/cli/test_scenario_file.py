@@ -13,7 +13,8 @@ from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput, TokonomicsError, flag
 from tokonomics.questions.listener import SILENT
-from tokonomics.questions.plan import PlanRequest, questions_in
+from tokonomics.questions.plan import questions_in
+from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.result import Result as Found
 from tokonomics.questions.scenario import known_keys, read_request, read_scenario_file
 from tokonomics.questions.verbs import find_verb, scenario_verbs

@@ -8,7 +8,6 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from tokonomics.__main__ import DOORS
 from tokonomics.cli.main import application
 
 HEAVY = {"numpy", "numba", "fastapi", "altair", "polars", "scipy", "genai_prices", "aiohttp", "yaml"}
@@ -43,16 +42,25 @@ def test_help_imports_nothing_heavy() -> None:
     assert [line for line in verbs if "which loads" in line] == []
 
 
+def test_help_is_drawn_without_what_it_does_not_draw() -> None:
+    """Parsers of Markdown and of code take a third of the time that help may take."""
+    code = "import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); "
+    code += "sys.argv = ['tokonomics', '--help']; from tokonomics.__main__ import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True, timeout=600)
+    assert "Before you buy" in done.stdout
+    assert {"markdown_it", "pygments"} & set(done.stderr.split()) == set()
+
+
 @pytest.mark.parametrize("verb", ["plan", "own-hardware", "meter", "prices", "plam", "--version", ""])
 def test_an_app_with_one_verb_says_what_the_whole_one_says(verb: str) -> None:
     words = [verb, "--help"] if verb else []
-    said, whole = (CliRunner().invoke(each, words) for each in (application(verb, DOORS), application(None, DOORS)))
+    said, whole = (CliRunner().invoke(each, words) for each in (application(verb), application(None)))
     assert (said.output, said.exit_code) == (whole.output, whole.exit_code)
 
 
 def test_only_the_verb_that_is_typed_is_built() -> None:
-    assert built(application("plan", DOORS)) == ["plan"]
-    assert len(built(application(None, DOORS))) > 25
+    assert built(application("plan")) == ["plan"]
+    assert len(built(application(None))) > 25
 
 
 def built(app: typer.Typer) -> list[str | None]:

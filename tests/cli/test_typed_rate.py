@@ -12,7 +12,7 @@ from tokonomics.errors import BadInput, flag
 from tokonomics.questions.inputs import Traffic
 from tokonomics.questions.listener import SILENT
 from tokonomics.questions.load import load_of
-from tokonomics.questions.plan import PlanRequest
+from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.traffic import traffic_of, trial_of
 from tokonomics.report.terminal import Terminal
 

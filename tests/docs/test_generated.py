@@ -12,7 +12,6 @@ import pytest
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from tokonomics.__main__ import DOORS
 from tokonomics.cli.main import application
 
 ROOT = Path(__file__).parents[2]
@@ -113,7 +112,7 @@ def test_the_claims_page_has_all_38_claims() -> None:
 
 def test_the_list_of_verbs_says_of_each_what_its_own_help_says() -> None:
     """Only the verb that is typed is loaded; the others are listed by what the tables say of them."""
-    listed, loaded = (get_command(application(only, DOORS)) for only in ("", None))
+    listed, loaded = (get_command(application(only)) for only in ("", None))
     assert isinstance(listed, TyperGroup)
     assert isinstance(loaded, TyperGroup)
     assert listed.commands.keys() == loaded.commands.keys()

@@ -112,7 +112,7 @@ output = 16.0
 
 def read_scenario(path: Path) -> object:
     from tokonomics.questions.load import cases_of, load_of, offers_of, targets_of
-    from tokonomics.questions.plan import PlanRequest
+    from tokonomics.questions.requests.buy import PlanRequest
     from tokonomics.questions.scenario import read_request
 
     made = read_request(path, PlanRequest, "plan")

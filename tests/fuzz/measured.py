@@ -98,7 +98,7 @@ def profiles() -> list[bytes]:
 
 def read_timings(path: Path) -> object:
     from tokonomics.measure.probe.fit_profile import profile_from
-    from tokonomics.questions.probe import read_timings as read
+    from tokonomics.questions.calibrate import read_timings as read
 
     return profile_from(read(path), "tokonomics probe", path.name)
 

@@ -14,8 +14,7 @@ import pytest
 
 import tokonomics as tk
 from tokonomics.errors import BadInput, UnknownName
-from tokonomics.questions.frames import frame_of
-from tokonomics.questions.result import Result
+from tokonomics.questions.result import Result, frame_of
 from tokonomics.questions.results import (
     BreakevenResult,
     CapacityResult,

@@ -27,7 +27,7 @@ from tokonomics.measure.simulated_run import simulated
 from tokonomics.measure.validate import ScoredPrediction, predict, spearman, steps_of, summary, validate, value_of
 from tokonomics.physics.intervals import Interval
 from tokonomics.questions.measured_results import ValidateResult
-from tokonomics.questions.validate import ValidateRequest
+from tokonomics.questions.requests.run import ValidateRequest
 from tokonomics.report.validate_view import validate as described
 from tokonomics.serving.steady import ReplicaCurve, static_batch_s
 

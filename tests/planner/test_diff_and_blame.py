@@ -12,8 +12,8 @@ from tokonomics.planner.compare import Diff, changes, diff
 from tokonomics.planner.infeasible import Blame
 from tokonomics.planner.load import load_of_shape
 from tokonomics.planner.plan import Limits, plan, study
-from tokonomics.questions.diff import DiffRequest, _words
-from tokonomics.questions.plan import PlanRequest
+from tokonomics.questions.plan import _words
+from tokonomics.questions.requests.buy import DiffRequest, PlanRequest
 from tokonomics.questions.results import OneNoun, blame_of
 from tokonomics.report.answer import Answer
 from tokonomics.report.diff_view import diff as described
@@ -34,7 +34,7 @@ def test_only_what_differs_is_listed() -> None:
 
 
 def shown(made: Diff) -> Answer:
-    return described(OneNoun.holding(made), DiffRequest(before="a", after="b"))
+    return described(OneNoun(noun=made), DiffRequest(before="a", after="b"))
 
 
 def test_the_saving_is_the_difference_of_the_bills() -> None:

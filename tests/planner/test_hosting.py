@@ -22,7 +22,8 @@ from tokonomics.planner.breakeven import (
 )
 from tokonomics.planner.load import load_of_log, load_of_shape
 from tokonomics.planner.plan import study
-from tokonomics.questions.breakeven import BreakevenRequest, hosting_of
+from tokonomics.questions.breakeven import hosting_of
+from tokonomics.questions.requests.buy import BreakevenRequest
 from tokonomics.traffic.prefix_reuse import reuse
 from tokonomics.traffic.trace import PrefixBlocks, make_trace
 

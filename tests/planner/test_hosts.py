@@ -16,7 +16,7 @@ from tokonomics.planner.bills import Bills, SetupBill
 from tokonomics.planner.candidates import PROCESS_GIB, Machine, cheapest_host, host_gib, hosts_of, room_for, usable
 from tokonomics.planner.load import load_of_shape
 from tokonomics.planner.setup import Setup
-from tokonomics.questions.catalogue import OffersRequest
+from tokonomics.questions.requests.known import OffersRequest
 from tokonomics.questions.result import Listing
 from tokonomics.report.catalog_view import offers
 

@@ -6,7 +6,8 @@ import pytest
 
 from tokonomics.errors import BadInput
 from tokonomics.questions.load import cases_of, load_of
-from tokonomics.questions.plan import PlanRequest, questions_in
+from tokonomics.questions.plan import questions_in
+from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.scenario import read_request
 
 CHAT = {"model": "llama-3.1-8b", "rate": 5, "input": 1000, "output": 300}

@@ -7,8 +7,10 @@ import pytest
 from tokonomics.errors import BadInput
 from tokonomics.questions.inputs import Traffic
 from tokonomics.questions.listener import SILENT, Listener
-from tokonomics.questions.plan import PlanRequest, plan
-from tokonomics.questions.trace import TraceRequest, trace
+from tokonomics.questions.plan import plan
+from tokonomics.questions.requests.buy import PlanRequest
+from tokonomics.questions.requests.traffic import TraceRequest
+from tokonomics.questions.trace import trace
 from tokonomics.questions.traffic import traffic_of
 from tokonomics.report.terminal import Terminal
 

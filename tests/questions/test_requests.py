@@ -7,12 +7,21 @@ import numpy as np
 import pytest
 
 from tokonomics.errors import BadInput
-from tokonomics.questions.breakeven import BreakevenRequest
 from tokonomics.questions.inputs import Paced, Profiled, Shown, Traffic
-from tokonomics.questions.own_hardware import OwnHardwareRequest
-from tokonomics.questions.plan import PlanRequest
-from tokonomics.questions.request import Kind, Parameter, Placement, Request, Text, declared, parameters_of, texts
-from tokonomics.questions.simulate import SimulateRequest
+from tokonomics.questions.request import (
+    Kind,
+    Parameter,
+    Placement,
+    Request,
+    Switch,
+    Text,
+    Whole,
+    declared,
+    parameters_of,
+    texts,
+)
+from tokonomics.questions.requests.buy import BreakevenRequest, OwnHardwareRequest, PlanRequest
+from tokonomics.questions.requests.traffic import SimulateRequest
 from tokonomics.questions.verbs import VERBS
 
 
@@ -135,12 +144,12 @@ def test_a_request_cannot_be_changed() -> None:
 
 
 class Counted(Request):
-    count: int = declared(3, "How many.", low=1, high=9, key="for", example=4)
-    name: Text = declared(..., "Which.", place=Placement.FIRST, kind=Kind.FILE, metavar="NAME")
+    count: Whole = declared("How many.", 3, low=1, high=9, key="for", example=4)
+    name: Text = declared("Which.", ..., place=Placement.FIRST, kind=Kind.FILE, metavar="NAME")
 
 
 class Both(Paced, Counted):
-    own: bool = declared(False, "Or not.", off="--no-own", writes=True)
+    own: Switch = declared("Or not.", False, off="--no-own", writes=True)
 
 
 def test_fields_stand_in_the_order_of_their_groups_and_then_their_own() -> None:
@@ -156,10 +165,10 @@ def test_fields_stand_in_the_order_of_their_groups_and_then_their_own() -> None:
 def test_a_parameter_says_all_that_was_declared() -> None:
     found = parameters_of(Both)
     assert found["count"] == Parameter(
-        name="count", key="for", flag="--for", off=None, place=Placement.FLAG, type=int, is_list=False, required=False,
-        default=3, help="How many.", default_text=None, low=1, high=9, example=4, kind=Kind.PLAIN, metavar=None,
-        takes_text=False, writes=False,
+        name="count", key="for", annotation=Whole, required=False, default=3, help="How many.",
+        about="", low=1, high=9, example=4,
     )  # fmt: skip
+    assert found["count"].flag == "--for"
     name, own = found["name"], found["own"]
     assert (name.flag, name.required, name.kind, name.metavar) == (None, True, Kind.FILE, "NAME")
     assert (own.off, own.type, own.writes) == ("--no-own", bool, True)

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from tokonomics.errors import BadInput
 from tokonomics.sweep.points import (
     MOST_POINTS,
-    Digests,
     Listed,
     Ranged,
     Tried,
+    digests,
     drawn,
     grid,
     point_id,
@@ -121,22 +121,22 @@ def test_an_id_changes_with_the_ground_the_values_and_the_files(tmp_path: Path) 
     log = tmp_path / "log.csv"
     log.write_text("one")
     values = {"trace": str(log), "rate": "5"}
-    before = point_id("ground", values, Digests().of(values))
-    assert before == point_id("ground", dict(reversed(values.items())), Digests().of(values))
-    assert before != point_id("other", values, Digests().of(values))
-    assert before != point_id("ground", {**values, "rate": "6"}, Digests().of(values))
+    before = point_id("ground", values, digests(values))
+    assert before == point_id("ground", dict(reversed(values.items())), digests(values))
+    assert before != point_id("other", values, digests(values))
+    assert before != point_id("ground", {**values, "rate": "6"}, digests(values))
     log.write_text("two")
-    assert before != point_id("ground", values, Digests().of(values))
+    assert before != point_id("ground", values, digests(values))
 
 
 def test_a_file_behind_a_prefix_counts_too(tmp_path: Path) -> None:
     log = tmp_path / "log.csv"
     log.write_text("one")
     values = {"input": f"trace:{log}"}
-    before = Digests().of(values)
+    before = digests(values)
     log.write_text("two")
     assert before
-    assert before != Digests().of(values)
+    assert before != digests(values)
 
 
 def test_a_file_in_a_folder_of_a_folder_counts_too(tmp_path: Path) -> None:
@@ -146,14 +146,14 @@ def test_a_file_in_a_folder_of_a_folder_counts_too(tmp_path: Path) -> None:
     table.write_text("one")
     (tmp_path / "nowhere").symlink_to(tmp_path / "gone")
     values = {"trace": str(tmp_path)}
-    before = Digests().of(values)
+    before = digests(values)
     assert before
-    assert Digests().of(values) == before
+    assert digests(values) == before
     table.write_text("three")
-    assert Digests().of(values) != before
+    assert digests(values) != before
     table.write_text("one")
     table.rename(table.with_name("chunk-1-trace.csv"))
-    assert Digests().of(values) != before
+    assert digests(values) != before
 
 
 @pytest.fixture
@@ -194,4 +194,4 @@ def test_a_switch_that_is_off_replaces_nothing(scenario: Path) -> None:
 def test_a_word_for_a_number_is_refused_before_any_work(scenario: Path, key: str, text: str) -> None:
     base, _, _ = base_values(scenario, "plan")
     with pytest.raises(BadInput, match="must be"):
-        points_of(iter([{key: text}]), lambda over: combined("plan", base, over), "ground", Digests())
+        points_of(iter([{key: text}]), lambda over: combined("plan", base, over), "ground")

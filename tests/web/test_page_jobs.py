@@ -182,20 +182,24 @@ class Plainly:
         return problem
 
 
+PLAINLY: Any = Plainly()
+"""In place of the service."""
+
+
 def test_one_client_cannot_take_the_whole_queue(pool: Pool) -> None:
     jobs = Jobs(pool, per_client=1)
-    started = jobs.start("greedy", {"what": "hang"}, LONG_ENOUGH_S, Plainly())
+    started = jobs.start("greedy", {"what": "hang"}, LONG_ENOUGH_S, PLAINLY)
     with pytest.raises(TooManyOfYours):
-        jobs.start("greedy", {"what": "hang"}, LONG_ENOUGH_S, Plainly())
-    other = jobs.start("modest", {"what": "answer"}, LONG_ENOUGH_S, Plainly())
+        jobs.start("greedy", {"what": "hang"}, LONG_ENOUGH_S, PLAINLY)
+    other = jobs.start("modest", {"what": "answer"}, LONG_ENOUGH_S, PLAINLY)
     started.task.cancel()
     other.task.done.result(LONG_ENOUGH_S)
-    assert jobs.start("greedy", {"what": "answer"}, LONG_ENOUGH_S, Plainly())
+    assert jobs.start("greedy", {"what": "answer"}, LONG_ENOUGH_S, PLAINLY)
 
 
 def test_a_job_that_everybody_left_is_stopped(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tokonomics.web.jobs.ABANDONED_S", 0.0)
-    job = Jobs(pool, per_client=1).start("client", {"what": "hang"}, LONG_ENOUGH_S, Plainly())
+    job = Jobs(pool, per_client=1).start("client", {"what": "hang"}, LONG_ENOUGH_S, PLAINLY)
 
     async def look_once() -> None:
         watching = job.watch()
@@ -208,15 +212,15 @@ def test_a_job_that_everybody_left_is_stopped(pool: Pool, monkeypatch: pytest.Mo
 
 def test_a_job_that_nobody_ever_watched_is_stopped_too(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tokonomics.web.jobs.ABANDONED_S", 0.0)
-    job = Jobs(pool, per_client=1).start("client", {"what": "hang"}, LONG_ENOUGH_S, Plainly())
+    job = Jobs(pool, per_client=1).start("client", {"what": "hang"}, LONG_ENOUGH_S, PLAINLY)
     assert isinstance(job.task.done.exception(LONG_ENOUGH_S), Cancelled)
 
 
 def test_large_answers_are_forgotten_sooner(pool: Pool) -> None:
     jobs = Jobs(pool, per_client=1, kept_bytes=1)
-    first = jobs.start("client", {"what": "answer"}, LONG_ENOUGH_S, Plainly())
+    first = jobs.start("client", {"what": "answer"}, LONG_ENOUGH_S, PLAINLY)
     first.task.done.result(LONG_ENOUGH_S)
-    jobs.start("client", {"what": "answer"}, LONG_ENOUGH_S, Plainly())
+    jobs.start("client", {"what": "answer"}, LONG_ENOUGH_S, PLAINLY)
     assert jobs.find(first.id) is None
 
 

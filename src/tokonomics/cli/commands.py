@@ -31,10 +31,11 @@ def command_of(verb: Verb) -> Callable[..., None]:
 
 
 def with_options(command: Callable[..., None], parameters: Parameters, help: str) -> Callable[..., None]:
-    """The function with an option for every parameter, as Typer reads it."""
-    made = sorted((one for parameter in parameters.values() for one in _arguments(parameter)), key=_is_option)
-    command.__signature__ = inspect.Signature(made)  # type: ignore[attr-defined]
-    command.__annotations__ = {one.name: one.annotation for one in made}
+    """The function with an option for every parameter, as Typer reads it; arguments stand before options."""
+    arguments = [argument for parameter in parameters.values() for argument in _arguments(parameter)]
+    arguments.sort(key=lambda argument: isinstance(argument.annotation.__metadata__[0], typer.models.OptionInfo))
+    command.__signature__ = inspect.Signature(arguments)  # type: ignore[attr-defined]
+    command.__annotations__ = {argument.name: argument.annotation for argument in arguments}
     command.__doc__ = help
     return command
 
@@ -70,26 +71,18 @@ def values_of(parameters: Parameters, given: Mapping[str, Any]) -> dict[str, Any
         value = _plain(given.get(name))
         if parameter.place is Placement.EITHER and (by_place := given.get(f"{name}{BY_PLACE}")) is not None:
             if value is not None:
-                raise BadInput("two models are given", field=name, fix=f"Name one, such as {_such_as(parameter)}.")
+                fix = f"Name one, such as {option(name, parameter.example)}."
+                raise BadInput("two models are given", field=name, fix=fix)
             value = by_place
         if value is not None and value != [] and value != parameter.default:
             values[name] = value
     return values
 
 
-def _such_as(parameter: Parameter) -> str:
-    return option(parameter.name, parameter.example)
-
-
 def _plain(value: Any) -> Any:
     if isinstance(value, list):
         return [_plain(part) for part in value]
     return str(value) if isinstance(value, Path) else value
-
-
-def _is_option(made: inspect.Parameter) -> bool:
-    """Arguments stand before options, as they are typed."""
-    return isinstance(made.annotation.__metadata__[0], typer.models.OptionInfo)
 
 
 def _arguments(parameter: Parameter) -> list[inspect.Parameter]:
@@ -103,12 +96,12 @@ def _arguments(parameter: Parameter) -> list[inspect.Parameter]:
         default = list(default)
     if parameter.takes_text and default is not None:
         default = str(default)
-    made = []
+    arguments = []
     if parameter.place is not Placement.FLAG:
         name = parameter.name if parameter.place is Placement.FIRST else f"{parameter.name}{BY_PLACE}"
         shown = parameter.default_text or True
         info = typer.Argument(help=parameter.help, metavar=parameter.metavar, show_default=shown)
-        made.append(_made(name, Annotated[optional, info], default))
+        arguments.append(_argument(name, Annotated[optional, info], default))
     if parameter.place is not Placement.FIRST:
         help = "The model, by name." if parameter.place is Placement.EITHER else parameter.help
         flags = f"{parameter.flag}/{parameter.off}" if parameter.off else str(parameter.flag)
@@ -121,9 +114,9 @@ def _arguments(parameter: Parameter) -> list[inspect.Parameter]:
             show_default=parameter.default_text or True,
             metavar="<float>" if parameter.takes_text else None,
         )
-        made.append(_made(parameter.name, Annotated[optional, info], default))
-    return made
+        arguments.append(_argument(parameter.name, Annotated[optional, info], default))
+    return arguments
 
 
-def _made(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+def _argument(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

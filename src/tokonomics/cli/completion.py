@@ -10,6 +10,7 @@ import os
 import tomllib
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,109 +28,89 @@ Value = tuple[str, str]
 """A name and what it is, which zsh and fish show beside it."""
 
 
-def models() -> list[Value]:
-    """Every model of the catalogue and of the user's own."""
+def _models() -> list[Value]:
     return [(key, str(row.get("name", ""))) for key, row in _rows("models").items()]
 
 
-def gpus() -> list[Value]:
+def _gpus() -> list[Value]:
     return [(key, f"{row.get('memory_gb')} GB, {row.get('architecture')}") for key, row in _rows("gpus").items()]
 
 
-def engines() -> list[Value]:
+def _engines() -> list[Value]:
     return [(key, f"{row['name']} {row['version']}") for key, row in _table("engines.toml")["engines"].items()]
 
 
-def families() -> list[Value]:
-    return [(name, "") for name in sorted({str(row["family"]) for row in _rows("models").values() if "family" in row})]
-
-
-def architectures() -> list[Value]:
-    return [(name, "") for name in sorted({str(row["architecture"]) for row in _rows("gpus").values()})]
-
-
-def providers() -> list[Value]:
-    return [(name, "") for name in sorted({row["provider"] for row in _offers()})]
-
-
-def regions() -> list[Value]:
-    return [(name, "") for name in sorted({row["region"] for row in _offers()})]
-
-
-def terms() -> list[Value]:
+def _terms() -> list[Value]:
     return [("on_demand", "by the hour"), ("spot", "may be interrupted"), ("reserved", "for a year or three")]
 
 
-def weights() -> list[Value]:
-    from tokonomics.catalog.precision import WEIGHT_PRECISIONS
+def _precisions(of: str) -> list[Value]:
+    from tokonomics.catalog.precision import KV_PRECISIONS, WEIGHT_PRECISIONS
 
-    return [(precision.value, f"{precision.bits} bits") for precision in WEIGHT_PRECISIONS]
-
-
-def kv() -> list[Value]:
-    from tokonomics.catalog.precision import KV_PRECISIONS
-
-    return [(precision.value, f"{precision.bits} bits") for precision in KV_PRECISIONS]
+    known = KV_PRECISIONS if of == "kv" else WEIGHT_PRECISIONS
+    return [(precision.value, f"{precision.bits} bits") for precision in known]
 
 
-def samples() -> list[Value]:
+def _samples() -> list[Value]:
     from tokonomics.traffic.samples import sample_names
 
     return [(name, "shipped sample") for name in sample_names()]
 
 
-def lengths() -> list[Value]:
+def _lengths() -> list[Value]:
     from tokonomics.traffic.samples import length_sample_names
 
     return [(f"sample:{name}", "lengths of a shipped sample") for name in length_sample_names()]
 
 
-def verbs() -> list[Value]:
+def _verbs() -> list[Value]:
     """Those that take a scenario."""
     from tokonomics.questions.verbs import scenario_verbs
 
     return [(name, "") for name in scenario_verbs()]
 
 
-def apis() -> list[Value]:
-    """Hosted models as host:model; the only list that takes a moment to load."""
+def _apis(name: str) -> list[Value]:
+    """Hosted models as host:model, or their hosts; the only list that takes a moment to load."""
     from tokonomics.catalog.apis import list_apis
 
-    return [(each.key, "") for each in list_apis()]
+    return _named(getattr(api, name) for api in list_apis())
 
 
-def api_hosts() -> list[Value]:
-    from tokonomics.catalog.apis import list_apis
-
-    return [(name, "") for name in sorted({each.host for each in list_apis()})]
+def _named(names: Iterable[str]) -> list[Value]:
+    return [(name, "") for name in sorted(set(names))]
 
 
 BY_PARAMETER: dict[str, Callable[[], list[Value]]] = {
-    **dict.fromkeys(["model", "model_by_place", "draft"], models),
-    **dict.fromkeys(["weights", "min_weights"], weights),
-    **dict.fromkeys(["input", "output"], lengths),
-    "api": apis,
-    "architecture": architectures,
-    "engine": engines,
-    "family": families,
-    "gpu": gpus,
-    "kv": kv,
-    "provider": providers,
-    "region": regions,
-    "terms": terms,
-    "trace": samples,
+    **dict.fromkeys(["model", "model_by_place", "draft"], _models),
+    **dict.fromkeys(["weights", "min_weights"], partial(_precisions, "weights")),
+    **dict.fromkeys(["input", "output"], _lengths),
+    "api": partial(_apis, "key"),
+    "architecture": lambda: _named(row["architecture"] for row in _rows("gpus").values()),
+    "engine": _engines,
+    "family": lambda: _named(row["family"] for row in _rows("models").values() if "family" in row),
+    "gpu": _gpus,
+    "kv": partial(_precisions, "kv"),
+    "provider": lambda: _named(row["provider"] for row in _offers()),
+    "region": lambda: _named(row["region"] for row in _offers()),
+    "terms": _terms,
+    "trace": _samples,
 }
 BY_VERB: dict[tuple[str, str], Callable[[], list[Value]]] = {
-    ("apis", "host"): api_hosts,
-    ("apis", "match"): apis,
-    ("gpus", "match"): gpus,
-    ("init", "verb"): verbs,
-    ("models", "match"): models,
-    ("sweep", "verb"): verbs,
+    ("apis", "host"): partial(_apis, "host"),
+    ("apis", "match"): partial(_apis, "key"),
+    ("gpus", "match"): _gpus,
+    ("init", "verb"): _verbs,
+    ("models", "match"): _models,
+    ("sweep", "verb"): _verbs,
 }
 """Where a name means different things in different verbs."""
 SWEPT_UNASKED = ("plan", "simulate", "capacity")
 """The verbs of a sweep that names none."""
+
+
+Offer = Callable[[typer.Context, str], list[Value]]
+"""What may stand for a word that was begun."""
 
 
 def hook(app: typer.Typer) -> None:
@@ -146,8 +127,7 @@ def _hook_verbs(app: typer.Typer) -> None:
         for name, parameter in inspect.signature(command.callback).parameters.items():
             values = BY_VERB.get((verb, name)) or BY_PARAMETER.get(name)
             offer = _swept if (verb, name) == ("sweep", "over") else _offering(values) if values else None
-            declared = [*getattr(parameter.annotation, "__metadata__", ()), parameter.default]
-            for info in declared:
+            for info in (*getattr(parameter.annotation, "__metadata__", ()), parameter.default):
                 if offer and hasattr(info, "autocompletion"):
                     _give(info, offer)
     for group in app.registered_groups:
@@ -155,25 +135,20 @@ def _hook_verbs(app: typer.Typer) -> None:
         _hook_verbs(group.typer_instance)
 
 
-Offer = Callable[[typer.Context, str], list[Value]]
-"""What may stand for a word that was begun."""
-
-
 def _give(info: Any, offer: Offer) -> None:
     """Typer keeps what stands beside a value only in ``autocompletion``, and bash needs words cut as it cuts them."""
-    if not _in_bash():
 
-        def values(ctx: typer.Context, incomplete: str) -> list[Value]:
-            return offer(ctx, incomplete)
-
-        info.autocompletion = values
-        return
+    def values(ctx: typer.Context, incomplete: str) -> list[Value]:
+        return offer(ctx, incomplete)
 
     def words(context: typer.Context, parameter: object, incomplete: str) -> list[str]:
         begun = max(incomplete.rfind(mark) for mark in _CUTS) + 1
         return [name[begun:] for name, _ in offer(context, incomplete)]
 
-    info.shell_complete = words
+    if _in_bash():
+        info.shell_complete = words
+    else:
+        info.autocompletion = values
 
 
 def _offering(values: Callable[[], list[Value]]) -> Offer:
@@ -189,7 +164,7 @@ def _swept(context: typer.Context, incomplete: str) -> list[Value]:
     from tokonomics.questions.verbs import find_verb
 
     named = context.params.get("verb")
-    asked = [named] if named in dict(verbs()) else SWEPT_UNASKED
+    asked = [named] if named in dict(_verbs()) else SWEPT_UNASKED
     inputs = [parameter for verb in asked for parameter in find_verb(verb).parameters.values()]
     keys = dict.fromkeys(parameter.key for parameter in inputs if not parameter.writes and parameter.key != "profile")
     return [(f"{key}=", "") for key in keys if key.startswith(incomplete)]

@@ -34,8 +34,7 @@ def init(
     from tokonomics.errors import BadInput, UnknownName, option, shorten
     from tokonomics.files import write_text
     from tokonomics.planner.parsing import listed
-    from tokonomics.questions.scenario_schema import scenario_schema
-    from tokonomics.questions.scenario_text import SCHEMA_FILE, scenario_text
+    from tokonomics.questions.scenario_text import SCHEMA_FILE, scenario_schema, scenario_text
     from tokonomics.questions.verbs import scenario_verbs
 
     if schema and verb:
@@ -69,7 +68,6 @@ def init(
 
 
 def as_text(schema: object) -> str:
-    """The schema as it is published."""
     import json
 
     return json.dumps(schema, indent=1, ensure_ascii=False) + "\n"

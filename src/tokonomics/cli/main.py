@@ -9,9 +9,9 @@ import itertools
 import os
 import signal
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import typer
@@ -47,10 +47,14 @@ ACTIONS: dict[str, Action] = {
     "meter": Action(RUN, "What the tokens of live servers cost, from the counters that they expose; idle time "
                     "included.", "tokonomics.cli.meter:app", several=True),
     "prices": Action(KNOWN, "Keep the shipped GPU prices up to date.", "tokonomics.cli.prices:app", several=True),
+    "sweep": Action(BUY, "Ask a verb at many points of a scenario; what is done is kept, and the same command goes on "
+                    "from there.", "tokonomics.sweep.sweep:sweep"),
+    "web": Action(RUN, "Open the page: the same answers as here, with sliders, charts and links; on this machine "
+                  "alone.", "tokonomics.web.serve:web"),
 }  # fmt: skip
 
 
-def application(only: str | None = None, more: Mapping[str, Action] | None = None) -> typer.Typer:
+def application(only: str | None = None) -> typer.Typer:
     """The application with one verb whole and the others by name; whole in every verb where ``only`` is None."""
     app = typer.Typer(
         name="tokonomics",
@@ -70,7 +74,7 @@ def application(only: str | None = None, more: Mapping[str, Action] | None = Non
             app.command(verb.name, cls=kind, rich_help_panel=verb.group)(command_of(verb))
         else:
             app.command(verb.name, rich_help_panel=verb.group, help=verb.summary)(_listed)
-    for name, action in {**ACTIONS, **(more or {})}.items():
+    for name, action in ACTIONS.items():
         listed = only not in (None, name)
         if action.several:
             # Typer lists groups after commands: one that is only listed is a group as well.
@@ -99,7 +103,7 @@ def _options(
     pass
 
 
-def run(more: Mapping[str, Action] | None = None) -> None:
+def run() -> None:
     """Run a verb; what a person got wrong becomes one message and exit code 2."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -107,10 +111,12 @@ def run(more: Mapping[str, Action] | None = None) -> None:
     if _COMPLETION in os.environ:
         from tokonomics.cli import completion
 
-        app = application(None, more)
+        app = application()
         completion.hook(app)
     else:
-        app = application(sys.argv[1] if len(sys.argv) > 1 else "", more)
+        app = application(sys.argv[1] if len(sys.argv) > 1 else "")
+        if len(sys.argv) == 1 or not {"-h", "--help"}.isdisjoint(sys.argv):
+            _import_help()
     try:
         try:
             app(prog_name="tokonomics")  # not "python -m tokonomics": completion is made for that name
@@ -133,13 +139,27 @@ def run(more: Mapping[str, Action] | None = None) -> None:
         sys.exit(1)
 
 
-def main(more: Mapping[str, Action] | None = None) -> None:
+def _import_help() -> None:
+    """Load how Typer draws help without what it never draws here.
+
+    It imports Markdown and tracebacks, whose parsers take a third of the time that ``tokonomics --help`` has.
+    """
+    unused = {"rich.markdown": "Markdown", "rich.traceback": "Traceback"}
+    for module, name in unused.items():
+        sys.modules[module] = ModuleType(module)
+        setattr(sys.modules[module], name, object)
+    import_module("typer.rich_utils")
+    for module in unused:
+        del sys.modules[module]
+
+
+def main() -> None:
     """Entry point of the ``tokonomics`` command: a reader that leaves (head, less) ends it quietly."""
     # Imports make a million objects that stay: looking through them for garbage takes a tenth of the start.
     gc.set_threshold(100_000, 20, 20)
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    run(more)
+    run()
 
 
 def _show_example(mistake: BaseException | None) -> None:

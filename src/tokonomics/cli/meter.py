@@ -3,32 +3,25 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from tokonomics.cli.commands import command_of, help_of, values_of, with_options
-from tokonomics.cli.meter_files import files
 from tokonomics.questions.inputs import Shown
-from tokonomics.questions.meter_watch import MeterWatchRequest, asked
-from tokonomics.questions.metered import ledger_of
 from tokonomics.questions.request import parameters_of
+from tokonomics.questions.requests.run import MeterWatchRequest
 from tokonomics.questions.verbs import RUN, Verb
 from tokonomics.report.terminal import console, say, show, show_json
 
 if TYPE_CHECKING:
     from tokonomics.measure.meter.session import Show
-    from tokonomics.measure.meter.state import MeterState
 
 _WATCH = "What the tokens of these servers cost now, this hour and today, until Ctrl-C."
-REPORT = Verb(
-    "meter-report",
-    RUN,
-    "What tokens have cost, by model, server, day, hour or label, from the meter's ledger.",
-    "meter_report",
-    charts=True,
-)
+_REPORT = "What tokens have cost, by model, server, day, hour or label, from the meter's ledger."
+REPORT = Verb("meter-report", RUN, _REPORT, "meter", charts=True)
 
 
 class _UrlsOrVerb(TyperGroup):
@@ -72,6 +65,7 @@ def watch(**given: Any) -> None:
     """Meter until told to stop, showing each interval."""
     from tokonomics.measure.meter.ledger import Ledger
     from tokonomics.measure.meter.session import meter_servers
+    from tokonomics.questions.meter import asked, ledger_of
 
     request = MeterWatchRequest.of(values_of(parameters_of(MeterWatchRequest), given))
     json = bool(given.get("as_json"))
@@ -99,7 +93,7 @@ def _shown(json: bool, once: bool) -> "Iterator[Show]":
         yield lambda state: None
         return
     if json:
-        yield _print_json
+        yield lambda state: typer.echo(state.model_dump_json())
         return
     from tokonomics.report import meter_view
 
@@ -116,8 +110,27 @@ def _shown(json: bool, once: bool) -> "Iterator[Show]":
         yield lambda state: shown.update(renderable(sections(meter_view.live(state))), refresh=True)
 
 
-def _print_json(state: "MeterState") -> None:
-    typer.echo(state.model_dump_json())
+def files(
+    directory: Annotated[Path, typer.Argument(help="Where to write them; made if it is not there.", metavar="DIR")],
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that were changed.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """A Grafana dashboard, Prometheus rules with alerts, and a scrape configuration, for `meter --listen`.
+
+    \b
+    Examples:
+      tokonomics meter files monitoring
+      tokonomics meter files /etc/prometheus --overwrite
+    """
+    from tokonomics.measure.meter.ready_files import write_files
+
+    written = write_files(directory, overwrite)
+    if json:
+        show_json({"written": [str(path) for path in written]})
+        return
+    for path in written:
+        typer.echo(f"{path} saved")
+    say("Import the dashboard in Grafana, and load the rules with rule_files in prometheus.yml.")
 
 
 _JSON = replace(parameters_of(Shown)["as_json"], help="One JSON object an interval, or the last with --once.")

@@ -11,7 +11,7 @@ app = typer.Typer(help="Keep the shipped GPU prices up to date.", no_args_is_hel
 
 @app.callback()
 def _prices() -> None:
-    pass
+    pass  # without a callback Typer would run a single command in place of the group
 
 
 @app.command("refresh")

@@ -1,60 +1,31 @@
 """From which volume on is hosting a model oneself cheaper than an API?"""
 
-from typing import TYPE_CHECKING
-
+from tokonomics.catalog.apis import ApiPrice, find_api
+from tokonomics.catalog.load_models import find_model
+from tokonomics.catalog.offers import Offer
 from tokonomics.errors import BadInput, option, shorten
-from tokonomics.questions.inputs import Profiled, Quick, Reserve, SomeModel
+from tokonomics.money.api_bill import api_bills
+from tokonomics.money.breakeven import Extra, SelfHosted, engineers, kind_of_equation
+from tokonomics.planner.breakeven import (
+    SECONDS_PER_MONTH,
+    TRICKLE,
+    BreakEvenReport,
+    Hosting,
+    NothingFits,
+    report,
+    self_hosted,
+    share_of_api,
+    tokens_per_request,
+)
+from tokonomics.planner.load import Load
+from tokonomics.planner.parsing import amount, dollars, listed
 from tokonomics.questions.listener import SILENT, Listener
-from tokonomics.questions.load import PlanInputs, load_of, offers_of, question_of, targets_of
-from tokonomics.questions.request import Number, Switch, Text, Texts, Whole, declared
+from tokonomics.questions.load import load_of, offers_of, question_of, targets_of
+from tokonomics.questions.requests.buy import BreakevenRequest
+from tokonomics.questions.results import BreakevenResult, NothingHosts, blame_of
 from tokonomics.questions.serving import named, say_if_compiling
 from tokonomics.questions.traffic import read_rate
-
-if TYPE_CHECKING:
-    from tokonomics.catalog.apis import ApiPrice
-    from tokonomics.catalog.offers import Offer
-    from tokonomics.money.breakeven import Extra
-    from tokonomics.planner.breakeven import BreakEvenReport, Hosting
-    from tokonomics.planner.load import Load
-    from tokonomics.questions.results import BreakevenResult, NothingHosts
-
-
-class BreakevenRequest(SomeModel, PlanInputs, Reserve, Quick, Profiled):
-    """
-    Examples:
-      tokonomics breakeven llama-3.3-70b --api openai:gpt-4o --input 1000 --output 300 --slo ttft_p99=1,tpot_p99=80ms
-      tokonomics breakeven chat.toml --api openai:gpt-4o,groq:llama-3.3-70b-versatile --chart breakeven.png
-      tokonomics breakeven chat.toml --api openai:gpt-4o --engineers 0.5 --engineer-usd-per-month 15k --overhead tax=5%
-      tokonomics breakeven llama-3.1-8b --api openai:gpt-4o-mini --batch-api --cached-share 0.3 --input 2000 --output 99
-      tokonomics breakeven traffic.toml --replica-tokens-per-second 2400 --usd-per-hour 2.21 --max-utilization 0.7
-      tokonomics breakeven chat.toml --api openai:gpt-4o-mini
-    """
-
-    FIRST = ("model", "api")
-
-    api: Texts | None = declared(
-        None, "host:model as in `tokonomics apis`; with commas, or repeat.", example=["openai:gpt-4o"]
-    )
-    cached_share: Number | None = declared(
-        None,
-        "Share of every prompt that all have in common: the host's cached price, our cache.",
-        without="0, or what the log repeats",
-        example=0.3,
-    )
-    batch_api: Switch = declared(False, "The hosts' batch prices as well (answers within a day).")
-    engineers: Number | None = declared(None, "People who run it, such as 0.5.", example=0.5)
-    engineer_usd_per_month: Text | None = declared(None, "What one of them costs: 15k.", example="15k")
-    overhead: Texts | None = declared(
-        None,
-        "Another line of the bill: monitoring=500 ($/month) or network=8% (of the machines).",
-        example=["network=5%"],
-    )
-    replica_tokens_per_second: Number | None = declared(
-        None, "Instead of planning: what one replica of yours makes, in and out.", example=2400
-    )
-    usd_per_hour: Number | None = declared(None, "With --replica-tokens-per-second: one GPU.", example=2.5)
-    replica_gpus: Whole = declared(1, "With --replica-tokens-per-second: GPUs of a replica.", low=1)
-
+from tokonomics.units import percent, plural, usd
 
 _PLANNED = ("model", "slo", "offline", "gpu", "provider", "region", "terms", "discount", "offers", "max_price",
             "max_age", "weights", "min_weights", "kv", "engine", "spare", "quick", "arrivals", "start",
@@ -62,11 +33,8 @@ _PLANNED = ("model", "slo", "offline", "gpu", "provider", "region", "terms", "di
 """Inputs of a plan, which a replica of one's own needs none of."""
 
 
-def breakeven(request: BreakevenRequest, listener: Listener = SILENT) -> "BreakevenResult | NothingHosts":
+def breakeven(request: BreakevenRequest, listener: Listener = SILENT) -> BreakevenResult | NothingHosts:
     """A model of one's own against APIs, at every volume: whole machines against a price per token."""
-    from tokonomics.planner.breakeven import NothingFits
-    from tokonomics.questions.results import BreakevenResult, NothingHosts, blame_of
-
     extras = _extras(request)
     if request.replica_tokens_per_second is not None or request.usd_per_hour is not None:
         return BreakevenResult(**dict(_given(request, extras)))
@@ -76,40 +44,20 @@ def breakeven(request: BreakevenRequest, listener: Listener = SILENT) -> "Breake
         return NothingHosts(blame=blame_of(nothing.study), study=nothing.study)
 
 
-def hosting_of(request: BreakevenRequest, offers: "tuple[Offer, ...]") -> "Hosting":
+def hosting_of(request: BreakevenRequest, offers: tuple[Offer, ...]) -> Hosting:
     """What is asked, apart from the volume."""
-    from tokonomics.planner.breakeven import TRICKLE, Hosting
 
-    def at_rate(rate: float) -> "Load":
+    def at_rate(rate: float) -> Load:
         return load_of(request.model_copy(update={"rate": f"{rate:.9g}", "tokens_per_month": None}))
 
     paceless = request.model_copy(update={"rate": None, "tokens_per_month": None})
     log = load_of(paceless) if request.trace is not None else None
-    base = question_of(
-        request,
-        named(request.model),
-        at_rate(TRICKLE),
-        offers,
-        quick=request.quick,
-        max_utilization=request.max_utilization,
-        spare=request.spare,
-    )
+    base = question_of(request, named(request.model), at_rate(TRICKLE), offers, request.quick)
     return Hosting(base, at_rate, log, request.cached_share or 0.0)
 
 
-def _planned(request: BreakevenRequest, extras: "tuple[Extra, ...]", listener: Listener) -> "BreakEvenReport":
+def _planned(request: BreakevenRequest, extras: tuple[Extra, ...], listener: Listener) -> BreakEvenReport:
     """The self-hosted side as the planner would buy it."""
-    from tokonomics.catalog.load_models import find_model
-    from tokonomics.money.api_bill import api_bills
-    from tokonomics.planner.breakeven import (
-        SECONDS_PER_MONTH,
-        TRICKLE,
-        report,
-        self_hosted,
-        share_of_api,
-        tokens_per_request,
-    )
-
     model = find_model(named(request.model))
     hosting = hosting_of(request, offers_of(request))
     load = hosting.load(TRICKLE)
@@ -129,13 +77,8 @@ def _planned(request: BreakevenRequest, extras: "tuple[Extra, ...]", listener: L
     )  # fmt: skip
 
 
-def _given(request: BreakevenRequest, extras: "tuple[Extra, ...]") -> "BreakEvenReport":
+def _given(request: BreakevenRequest, extras: tuple[Extra, ...]) -> BreakEvenReport:
     """The self-hosted side from the user's own speed, price and utilisation."""
-    from tokonomics.money.api_bill import api_bills
-    from tokonomics.money.breakeven import SelfHosted, kind_of_equation
-    from tokonomics.planner.breakeven import report, share_of_api, tokens_per_request
-    from tokonomics.units import percent, plural, usd
-
     speed, price, share = request.replica_tokens_per_second, request.usd_per_hour, request.max_utilization
     both = f"{option('replica_tokens_per_second')} and {option('usd_per_hour')}"
     for name in _PLANNED:
@@ -166,9 +109,6 @@ def _given(request: BreakevenRequest, extras: "tuple[Extra, ...]") -> "BreakEven
 
 def _own_volume(request: BreakevenRequest, tokens_per_request: float) -> float | None:
     """The user's own tokens a month, said in either way."""
-    from tokonomics.planner.breakeven import SECONDS_PER_MONTH
-    from tokonomics.planner.parsing import amount
-
     if request.rate is not None and request.tokens_per_month is not None:
         what = f"says the same as {option('rate')}"
         raise BadInput(what, field="tokens_per_month", fix="Give one of the two.")
@@ -179,21 +119,15 @@ def _own_volume(request: BreakevenRequest, tokens_per_request: float) -> float |
     return None
 
 
-def _apis(request: BreakevenRequest) -> "list[ApiPrice]":
-    from tokonomics.catalog.apis import find_api
-    from tokonomics.planner.parsing import listed
-
+def _apis(request: BreakevenRequest) -> list[ApiPrice]:
     if not request.api:
         fix = f"Such as {option('api', 'openai:gpt-4o')}; see `tokonomics apis`."
         raise BadInput("which API is it compared with?", field="api", fix=fix)
     return [find_api(name) for name in dict.fromkeys(listed(request.api, "api") or ())]
 
 
-def _extras(request: BreakevenRequest) -> "tuple[Extra, ...]":
+def _extras(request: BreakevenRequest) -> tuple[Extra, ...]:
     """Lines beside the machines: none unless asked for."""
-    from tokonomics.money.breakeven import engineers
-    from tokonomics.planner.parsing import dollars
-
     usd_per_month = dollars(request.engineer_usd_per_month, "engineer_usd_per_month")
     if (request.engineers is None) != (usd_per_month is None):
         missing = "engineer_usd_per_month" if request.engineers is not None else "engineers"
@@ -205,9 +139,7 @@ def _extras(request: BreakevenRequest) -> "tuple[Extra, ...]":
     return (*people, *(_overhead(text) for text in request.overhead or ()))
 
 
-def _overhead(text: str) -> "Extra":
-    from tokonomics.money.breakeven import Extra
-
+def _overhead(text: str) -> Extra:
     name, _, value = (part.strip() for part in text.partition("="))
     try:
         amount = float(value.removesuffix("%").strip())

@@ -2,75 +2,31 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tokonomics.errors import BadInput, option
-from tokonomics.questions.inputs import TIERS, Layout, Objectives, Priced, Profiled, SomeGpu, SomeModel, Traffic
+from tokonomics.money.cache_tiers import parse_tiers
+from tokonomics.planner.levers.prefix_cache import prefix_cache_lever
+from tokonomics.planner.levers.semantic_cache import (
+    THRESHOLDS,
+    SemanticHits,
+    false_hits,
+    semantic_cache_lever,
+    semantic_hits,
+)
+from tokonomics.planner.levers.templates import template_lever, text_templates
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import targets_of
-from tokonomics.questions.request import Kind, Number, Text, Whole, declared
+from tokonomics.questions.requests.traffic import CacheRequest
+from tokonomics.questions.results import CacheResult
 from tokonomics.questions.serving import deployment_of, prices_of, say_if_compiling
 from tokonomics.questions.traffic import read_time, traffic_of
-
-if TYPE_CHECKING:
-    from tokonomics.planner.levers.semantic_cache import SemanticHits
-    from tokonomics.questions.results import CacheResult
-    from tokonomics.traffic.prompts import Prompts
+from tokonomics.traffic.embeddings import embed
+from tokonomics.traffic.prompts import Prompts, read_pairs, read_prompts
 
 
-class CacheRequest(SomeModel, SomeGpu, Layout, Traffic, Objectives, Priced, Profiled):
-    """
-    Examples:
-      tokonomics cache --model llama-3.1-8b --gpu H100 --trace mooncake-conversation --chart cache.png
-      tokonomics cache --model llama-3.1-8b --gpu H100 --trace mooncake-conversation --tiers dram=200,ssd=2000@0
-      tokonomics cache --model llama-3.1-70b --gpu H200 --tp 2 --trace log.jsonl --slo ttft_p99=2 --tiers remote=5000
-      tokonomics cache --prompts prompts.jsonl --semantic models/all-MiniLM-L6-v2 --pairs labelled.csv
-      tokonomics cache --prompts prompts.txt --semantic https://host/v1/embeddings --embedding-model NAME
-      tokonomics cache chat.toml --system-prompts 20,tokens=1000
-    """
-
-    tiers: Text | None = declared(None, TIERS, example="dram=200,ssd=2000")
-    ttl: Text | None = declared(
-        None, "The tiers, and the semantic cache, let go of what is older: 300, 5m, 1h.", example="1h"
-    )
-    replicas: Whole | None = declared(
-        None,
-        "Compare on so many.",
-        low=1,
-        high=1000,
-        without="what it takes without a cache",
-        example=2,
-    )
-    prompts: Text | None = declared(
-        None,
-        "Texts: .txt, .jsonl, .csv, .parquet; fixed parts are found.",
-        kind=Kind.FILE,
-        example="prompts.jsonl",
-    )
-    prompt_column: Text | None = declared(None, "The column with the texts.", example="prompt")
-    semantic: Text | None = declared(
-        None,
-        "What embeds the prompts: an embeddings URL, a model folder, or 'hashed' (spelling only).",
-        kind=Kind.EMBEDDER,
-        example="hashed",
-    )
-    embedding_model: Text | None = declared(None, "The model an embeddings URL is asked for.", example="NAME")
-    embedding_usd_per_mtok: Number = declared(0.0, "What embedding a million tokens costs.", low=0)
-    threshold: Number = declared(0.95, "Cosine from which an answer is reused.", low=0, high=1)
-    pairs: Text | None = declared(
-        None,
-        "Labelled pairs (text_a, text_b, label): shows false hits.",
-        kind=Kind.FILE,
-        example="pairs.csv",
-    )
-
-
-def cache(request: CacheRequest, listener: Listener = SILENT) -> "CacheResult":
+def cache(request: CacheRequest, listener: Listener = SILENT) -> CacheResult:
     """Shared prompt beginnings on the GPU and behind it, similar prompts, fixed templates."""
-    from tokonomics.planner.levers.templates import text_templates
-    from tokonomics.questions.results import CacheResult
-    from tokonomics.traffic.prompts import read_prompts
-
     ttl_s = read_time(request.ttl, "ttl")
     if ttl_s is not None and not ttl_s > 0:
         raise BadInput("must be above 0", field="ttl")
@@ -98,18 +54,9 @@ def _check(request: CacheRequest, served: bool) -> None:
 
 
 def _served(
-    request: CacheRequest,
-    texts: "Prompts | None",
-    hits: "SemanticHits | None",
-    ttl_s: float | None,
-    listener: Listener,
+    request: CacheRequest, texts: Prompts | None, hits: SemanticHits | None, ttl_s: float | None, listener: Listener
 ) -> dict[str, Any]:
     """What caches save on traffic that a deployment serves."""
-    from tokonomics.money.cache_tiers import parse_tiers
-    from tokonomics.planner.levers.prefix_cache import prefix_cache_lever
-    from tokonomics.planner.levers.semantic_cache import semantic_cache_lever
-    from tokonomics.planner.levers.templates import template_lever
-
     if request.gpu is None:
         raise BadInput("is missing: which GPU serves it?", field="gpu")
     targets = targets_of(request)
@@ -139,11 +86,7 @@ def _served(
     return {"prefix_cache": lever, "templates": fixed, "semantic_bill": saved, "price_from": priced(1)[1]}
 
 
-def _semantic_hits(request: CacheRequest, texts: "Prompts", ttl_s: float | None) -> "SemanticHits":
-    from tokonomics.planner.levers.semantic_cache import THRESHOLDS, false_hits, semantic_hits
-    from tokonomics.traffic.embeddings import embed
-    from tokonomics.traffic.prompts import read_pairs
-
+def _semantic_hits(request: CacheRequest, texts: Prompts, ttl_s: float | None) -> SemanticHits:
     embedder, model = request.semantic or "", request.embedding_model
     thresholds = tuple(sorted({*THRESHOLDS, request.threshold}))
     hits = semantic_hits(texts, embed(texts.texts, embedder, model), thresholds, ttl_s)

@@ -1,69 +1,35 @@
-"""What does one's own machine do differently, and does knowing it help on held-out loads?"""
+"""How good are predictions, and what does one's own machine do differently? ``validate``, ``calibrate``, ``probe``."""
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
+from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.load_models import find_model
+from tokonomics.clock import today
+from tokonomics.errors import BadInput, UnknownName, option, shorten
+from tokonomics.measure.calibrate import calibrate as fit
+from tokonomics.measure.engine_log import is_engine_log, read_engine_log
+from tokonomics.measure.evidence import read_evidence
+from tokonomics.measure.importers.own import check_save_path
+from tokonomics.measure.measurements import read_measurements, read_text
+from tokonomics.measure.priced_run import Said
+from tokonomics.measure.probe.fit_profile import is_timings, profile_from
+from tokonomics.measure.probe.kernels import Bench
+from tokonomics.measure.probe.timings import PROBE, SECONDS, measure, why_not
+from tokonomics.measure.replay import replay
+from tokonomics.measure.validate import validate as score
+from tokonomics.physics.calibration import using, write_profile
+from tokonomics.questions.bench import check_names, paths_of, require_range
 from tokonomics.questions.listener import SILENT, Listener
-from tokonomics.questions.measured import Ran, check_names, paths_of, require_range
-from tokonomics.questions.request import Kind, Number, Placement, Text, Texts, declared
+from tokonomics.questions.measured_results import CalibrateResult, ProbeResult, ReplayResult, ValidateResult
+from tokonomics.questions.requests.run import CalibrateRequest, ProbeRequest, ValidateRequest
 from tokonomics.questions.serving import say_if_compiling
 
-if TYPE_CHECKING:
-    from tokonomics.questions.measured_results import CalibrateResult
 
-
-class CalibrateRequest(Ran):
-    """
-    Every second load teaches and the others judge: errors before and after are of loads the fit has not seen. What
-    made them worse is left out, and said. What a profile replaces and what it leaves: docs/calibrate.md.
-
-    Examples:
-      tokonomics calibrate run.json --gpu H100 --out h100.json
-      tokonomics calibrate h200-profile.json vllm-*.json --gpu H200 --out h200.json
-      tokonomics calibrate run.json --gpu H200 --engine vllm --hold-out 0.25 --json
-      tokonomics calibrate ~/.local/share/tokonomics/meter.db --gpu H100 --gpus 2 --model llama-3.1-8b --out mine.json
-      tokonomics plan llama-3.1-8b --rate 5 --input 1000 --output 300 --profile h100.json
-    """
-
-    files: Texts = declared(
-        ...,
-        "Bench results, imported formats, logs of steps, tables, probes, ledgers.",
-        place=Placement.FIRST,
-        kind=Kind.FILE,
-        metavar="FILE…",
-        example=["run.json"],
-    )
-    model: Text | None = declared(
-        None,
-        "Model, where the files name none we know.",
-        without="as the files say",
-        kind=Kind.MODEL,
-        example="llama-3.1-8b",
-    )
-    engine: Text | None = declared(
-        None,
-        "Which of our engines stands for the one that ran.",
-        without="as the files say, or vllm",
-        example="vllm",
-    )
-    hold_out: Number = declared(0.5, "Share of the loads that judge instead of teaching, 0.1 to 0.5.")
-    name: Text | None = declared(None, "Of the profile.", without="the GPU's", example="my-h100")
-    out: Text | None = declared(
-        None, "Save the profile (.json).", without="only shown", kind=Kind.FILE, writes=True, example="h100.json"
-    )
-
-
-def calibrate(request: CalibrateRequest, listener: Listener = SILENT) -> "CalibrateResult":
+def calibrate(request: CalibrateRequest, listener: Listener = SILENT) -> CalibrateResult:
     """A profile of the machine from what was measured on it."""
-    from tokonomics.catalog.load_models import find_model
-    from tokonomics.clock import today
-    from tokonomics.measure.calibrate import calibrate as fit
-    from tokonomics.measure.evidence import read_evidence
-    from tokonomics.measure.importers.own import check_save_path
-    from tokonomics.measure.priced_run import Said
-    from tokonomics.physics.calibration import using, write_profile
-    from tokonomics.questions.measured_results import CalibrateResult
-
     require_range("hold_out", request.hold_out, 0.1, 0.5)
     out = Path(request.out) if request.out else None
     if out:
@@ -86,3 +52,86 @@ def calibrate(request: CalibrateRequest, listener: Listener = SILENT) -> "Calibr
         write_profile(made.profile, out)
     shown = made.model_copy(update={"profile": made.profile.model_copy(update={"timings": {}})})
     return CalibrateResult(**dict(shown), saved_to=str(out) if out and kept else None)
+
+
+def validate(request: ValidateRequest, listener: Listener = SILENT) -> ValidateResult | ReplayResult:
+    """Predictions scored row by row; the log of an engine replayed run by run."""
+    file, split = Path(request.file), request.split
+    if is_engine_log(file):
+        return _replay(file, request)
+    if request.fit_on is not None or request.steps_from is not None:
+        raise BadInput(
+            "only the log of an engine has steps to fit",
+            field="fit_on" if request.fit_on is not None else "steps_from",
+            fix="The format: docs/validate.md.",
+        )
+    rows = read_measurements(file)
+    splits = {row.split for row in rows if row.split}
+    if split is not None and split not in splits:
+        raise UnknownName("split", split, splits, fix=f"The file has: {', '.join(sorted(splits)) or 'none'}.")
+    found, predictions = score([row for row in rows if split is None or row.split == split])
+    return ValidateResult(**dict(found), predictions=predictions)
+
+
+def _replay(file: Path, request: ValidateRequest) -> ReplayResult:
+    if request.split is not None:
+        raise BadInput("an engine's log has no splits", field="split")
+    names = request.fit_on
+    patterns = [name.strip() for name in names.split(",") if name.strip()] if names is not None else None
+    steps_from = Path(request.steps_from) if request.steps_from else None
+    source = read_engine_log(steps_from) if steps_from else None
+    return ReplayResult(**dict(replay(read_engine_log(file), str(file), patterns, source, str(steps_from))))
+
+
+def probe(request: ProbeRequest, listener: Listener = SILENT) -> ProbeResult:
+    """Time the kernels and save a profile that every prediction can use."""
+    out = Path(request.out)
+    timings = Path(request.timings) if request.timings else None
+    check_save_path(out, "out")
+    if request.gpu is not None:
+        find_gpu(request.gpu)
+    with using(None):
+        found = read_timings(timings) if timings else _measure(request.quick, listener)
+        how = f" --from {timings.name}" if timings else " --quick" * request.quick
+        made = profile_from(found, f"tokonomics probe{how}", str(timings or "the probe"), request.gpu)
+    write_profile(made, out)
+    return ProbeResult(profile=made.model_copy(update={"timings": {}}), saved_to=str(out))
+
+
+def read_timings(path: Path) -> Mapping[str, Any]:
+    """The timings of a probe that ran elsewhere."""
+    where = shorten(str(path), 200)
+    try:
+        found = json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"not JSON: {shorten(str(error), 120)}", where=where) from None
+    if not is_timings(found):
+        raise BadInput(
+            "holds no timings of a probe",
+            where=where,
+            fix="Make them on the machine with the GPU: python -m tokonomics.measure.probe.timings timings.json",
+        )
+    return found  # type: ignore[no-any-return]
+
+
+def _measure(quick: bool, listener: Listener) -> Mapping[str, Any]:
+    """On this machine, saying what is being timed."""
+    missing = why_not()
+    if missing:
+        raise BadInput(
+            f"this machine cannot be probed: {missing}",
+            fix="Run it where the GPU is, with PyTorch installed. Timings need nothing else: there, python -m "
+            f"tokonomics.measure.probe.timings timings.json; here, give {option('timings', 'timings.json')}.",
+        )
+
+    listener.doing("warming up")
+    found = measure(
+        Bench("cuda", quick),
+        list(PROBE),
+        SECONDS / 3 if quick else SECONDS,
+        lambda done: None,
+        lambda says, rows, left: listener.doing(f"{says}: {rows:,} timed, at most {left:.0f} s left"),
+    )
+    for section, why in found["failures"].items():
+        listener.note(f"{section} failed and is left out: {why}")
+    return found

@@ -47,5 +47,4 @@ def command_words(verb: str, parameters: "Parameters", values: Mapping[str, obje
 
 
 def command_line(words: Iterable[str]) -> str:
-    """Words as a shell takes them."""
     return shlex.join(["tokonomics", *words])

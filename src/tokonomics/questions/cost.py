@@ -1,50 +1,40 @@
-"""What does a million tokens cost at this speed, price and utilisation?"""
+"""What does a million tokens cost, and a GPU-hour of a machine that is bought? ``cost`` and ``own-hardware``."""
 
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
-from tokonomics.errors import BadInput, option
-from tokonomics.questions.inputs import GpuPrice, LengthInputs, PriceList
+import numpy as np
+from pydantic import ValidationError
+
+from tokonomics.catalog.gpus import Gpu, find_gpu
+from tokonomics.catalog.offers import (
+    STALE_AFTER_DAYS,
+    NoOffer,
+    Offer,
+    cheapest_offer,
+    machines_usd_per_hour,
+    write_offers,
+)
+from tokonomics.clock import today
+from tokonomics.errors import BadInput, option, shorten
+from tokonomics.money import cost as money
+from tokonomics.money.cost import require_positive
+from tokonomics.money.own_hardware import Purchase, own_offer
+from tokonomics.money.own_hardware import own_hardware as price_of_own
+from tokonomics.planner.parsing import dollars
 from tokonomics.questions.listener import SILENT, Listener
-from tokonomics.questions.request import Number, Text, Texts, Whole, declared
+from tokonomics.questions.requests.buy import CostRequest, OwnHardwareRequest
+from tokonomics.questions.results import CostResult, OneNoun
 from tokonomics.questions.tables import prices_in
-
-if TYPE_CHECKING:
-    from tokonomics.questions.results import CostResult
+from tokonomics.traffic.lengths import draw_lengths, parse_lengths
 
 _DRAWN = 100_000
 """Requests whose mean stands for a distribution's: within a percent where lengths vary threefold."""
 
 
-class CostRequest(GpuPrice, LengthInputs, PriceList):
-    """
-    Examples:
-      tokonomics cost --usd-per-hour 2.21 --gpus 4 --tokens-per-second 2400 --utilization 0.7
-      tokonomics cost --gpu A100-80GB --tokens-per-second 2900 --utilization 0.5 --target 0.20
-      tokonomics cost --gpu H100 --tokens-per-second 4800 --load 8x0.99,16x0 --load 24x0.7
-      tokonomics cost chat.toml --tokens-per-second 4800
-    """
-
-    FIRST = ("tokens_per_second", "usd_per_hour", "gpu", "gpus")
-
-    tokens_per_second: Number = declared(..., "Tokens a second of all GPUs together, at full speed.", example=2400)
-    gpu: Text | None = declared(None, "GPU whose cheapest offer is the price instead.", example="H100")
-    gpus: Whole = declared(1, "Number of GPUs.", example=8)
-    utilization: Number | None = declared(
-        None, "Share of full speed really produced, 0 to 1.", without="1", example=0.5
-    )
-    load: Texts | None = declared(
-        None,
-        "A load profile instead: HOURSxUTILIZATION,… such as 8x0.99,16x0. Repeat to compare.",
-        example=["8x0.99,16x0"],
-    )
-    target: Number | None = declared(None, "Also: what it takes to reach this many dollars per Mtok.", example=0.2)
-
-
-def cost(request: CostRequest, listener: Listener = SILENT) -> "CostResult":
+def cost(request: CostRequest, listener: Listener = SILENT) -> CostResult:
     """The cost equation and its inverses."""
-    from tokonomics.money import cost as money
-    from tokonomics.questions.results import CostResult
-
     speed, gpus = request.tokens_per_second, request.gpus
     price, price_note, quoted = _price(request)
     if request.load and request.utilization is not None:
@@ -69,11 +59,8 @@ def cost(request: CostRequest, listener: Listener = SILENT) -> "CostResult":
 
 def _mean_tokens(input_text: str | None, output_text: str | None) -> tuple[float, float]:
     """Of a request: what was given, or the mean of so many drawn from a distribution."""
-    from tokonomics.traffic.lengths import draw_lengths, parse_lengths
-
     if input_text is None and output_text is None:
         return 0.0, 0.0
-    import numpy as np
 
     none = parse_lengths("0", least=0)
     inputs = none if input_text is None else parse_lengths(input_text, "input", least=0)
@@ -85,8 +72,6 @@ def _mean_tokens(input_text: str | None, output_text: str | None) -> tuple[float
 
 def _price(request: CostRequest) -> tuple[float, str, dict[str, Any]]:
     """Dollars per GPU-hour, a note for people on where they come from, and the same for programs."""
-    from tokonomics.clock import today
-
     gpu, gpus = request.gpu, request.gpus
     if (request.usd_per_hour is None) == (gpu is None):
         either = f"Either {option('usd_per_hour', 2.21)} or {option('gpu', 'A100-80GB')}."
@@ -96,8 +81,6 @@ def _price(request: CostRequest) -> tuple[float, str, dict[str, Any]]:
         raise BadInput("a price list is for looking a GPU up", field="offers", fix=fix)
     if request.usd_per_hour is not None:
         return request.usd_per_hour, "price as given", {"source": "given"}
-    from tokonomics.catalog.offers import STALE_AFTER_DAYS, cheapest_offer, machines_usd_per_hour
-    from tokonomics.money.cost import require_positive
 
     require_positive("gpus", gpus)
     offer = cheapest_offer(gpu or "", gpus, offers=prices_in(request.offers))
@@ -119,3 +102,54 @@ def _price(request: CostRequest) -> tuple[float, str, dict[str, Any]]:
     }
     note = f"{where} at ${offer.usd_per_hour:g}/h{spare}, quoted {offer.date}{old}"
     return machines_usd_per_hour(offer, gpus) / gpus, note, quoted
+
+
+_EXAMPLE = (
+    "tokonomics own-hardware --gpu H100 --gpus 8 --purchase-usd 250k --years 4 --usd-per-kwh 0.12 --host-watts 4600"
+)
+_NEEDED = ("gpu", "purchase_usd", "years", "usd_per_kwh", "host_watts")
+
+
+def own_hardware(request: OwnHardwareRequest, listener: Listener = SILENT) -> OneNoun:
+    """Depreciation, power and people by the GPU-hour, beside what renting costs."""
+    missing = [name for name in _NEEDED if getattr(request, name) is None]
+    if missing or request.gpu is None:
+        given = "is missing" if len(missing) == 1 else "are missing"
+        raise BadInput(given, field=", ".join(missing), fix=f"Such as: {_EXAMPLE}")
+    gpu = find_gpu(request.gpu)
+    bought = _purchase(request)
+    rented = None
+    with suppress(NoOffer):
+        rivals = [offer for offer in prices_in(request.offers) if _is_like_owned(offer, gpu)]
+        rented = cheapest_offer(gpu.key, offers=rivals)
+    found = price_of_own(bought, gpu, rented)
+    if request.save:
+        save = Path(request.save)
+        if not save.parent.is_dir():
+            raise BadInput(f"the folder {shorten(str(save.parent), 200)} does not exist", field="save")
+        write_offers(save, [own_offer(bought, gpu, today(), request.memory_gb)])
+        listener.note(f"saved to {save}: use it with {option('offers', save)}")
+    return OneNoun(noun=found)
+
+
+def _purchase(request: OwnHardwareRequest) -> Purchase:
+    values = {
+        "gpus": request.gpus, "purchase_usd": dollars(request.purchase_usd, "purchase_usd"), "years": request.years,
+        "residual_share": request.residual, "cost_of_capital": request.cost_of_capital,
+        "usd_per_kwh": request.usd_per_kwh, "pue": request.pue, "gpu_load": request.gpu_load,
+        "host_watts": request.host_watts, "maintenance_share": request.maintenance,
+        "hosting_usd_per_month": dollars(request.hosting_usd_per_month, "hosting_usd_per_month"),
+        "staff_usd_per_year": dollars(request.staff_usd_per_year, "staff_usd_per_year"),
+    }  # fmt: skip
+    try:
+        return Purchase.model_validate({name: value for name, value in values.items() if value is not None})
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        field = str(problem["loc"][0]).removesuffix("_share")
+        said = problem["msg"].lower().removeprefix("input ")
+        raise BadInput(f"{said}, got {shorten(str(problem['input']))}", field=field) from None
+
+
+def _is_like_owned(offer: Offer, gpu: Gpu) -> bool:
+    """A host with as much memory as its GPUs, as machines that are bought have; cheaper ones with 4 GB are no rival."""
+    return offer.memory_gb is None or offer.memory_gb >= gpu.memory_gb * offer.gpus

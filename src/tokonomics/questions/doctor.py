@@ -2,18 +2,8 @@
 
 from tokonomics.measure.installation import Installation, examine
 from tokonomics.questions.listener import SILENT, Listener
-from tokonomics.questions.request import Request
+from tokonomics.questions.requests.known import DoctorRequest
 from tokonomics.questions.result import Result
-
-
-class DoctorRequest(Request):
-    """
-    Exits with 1 if something that is needed is broken. Made to be pasted into a bug report.
-
-    Examples:
-      tokonomics doctor
-      tokonomics doctor --json
-    """
 
 
 # Here and not beside the other results: it must be had where a package that those need is broken.

@@ -1,115 +1,30 @@
 """Which machines to buy, on which terms, hour by hour?"""
 
-from typing import TYPE_CHECKING
-
+from tokonomics.catalog.engines import find_engine
+from tokonomics.catalog.load_models import find_model
+from tokonomics.catalog.offers import Terms
+from tokonomics.catalog.precision import KV_PRECISIONS, WEIGHT_PRECISIONS, parse_precision
+from tokonomics.catalog.spot import SCARCE, Interruptions, hourly_rate
+from tokonomics.clock import today
 from tokonomics.errors import BadInput, option, shorten
-from tokonomics.questions.inputs import (
-    LengthInputs,
-    LogInputs,
-    Market,
-    Objectives,
-    OneEngine,
-    Paced,
-    Precisions,
-    Profiled,
-    Seeded,
-    SomeGpus,
-    SomeModel,
-    Traffic,
-)
+from tokonomics.money.demand import parse_demand
+from tokonomics.money.fleet import Wishes
+from tokonomics.money.fleet_availability import require_target
+from tokonomics.planner.fleet import FleetBounds, plan_fleet
+from tokonomics.planner.fleet_offers import FleetMarket, fleet_machines, zones_needed
+from tokonomics.planner.fleet_traffic import FleetTraffic, traffic_from_curve, traffic_from_trace
+from tokonomics.planner.parsing import terms_from
+from tokonomics.questions.inputs import Traffic
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import offers_of, targets_of
-from tokonomics.questions.request import Number, Switch, Text, Texts, Whole, declared
+from tokonomics.questions.requests.buy import FleetRequest
+from tokonomics.questions.results import FleetResult
 from tokonomics.questions.serving import named, say_if_compiling
 from tokonomics.questions.traffic import lengths_of, read_rate, read_time, traffic_of
 
-if TYPE_CHECKING:
-    from tokonomics.catalog.offers import Terms
-    from tokonomics.catalog.spot import Interruptions
-    from tokonomics.planner.fleet_traffic import FleetTraffic
-    from tokonomics.questions.results import FleetResult
 
-
-class FleetRequest(
-    SomeModel, Paced, LengthInputs, LogInputs, Objectives, SomeGpus, Market, Precisions, OneEngine, Seeded, Profiled
-):
-    """
-    Examples:
-      tokonomics fleet llama-3.1-8b --demand 12x20,12x2 --input 1000 --output 300 --slo ttft_p99=1,tpot_p99=50ms
-      tokonomics fleet llama-3.1-8b --demand weekly:9,peak=2 --input 900 --output 99 --slo ttft_p99=1 --chart fleet.png
-      tokonomics fleet llama-3.1-70b --trace log.jsonl --slo ttft_p99=2,tpot_p99=60ms --size-classes 4000 --no-spot
-      tokonomics fleet llama-3.1-8b --trace azure-conv --slo tpot_p99=50ms --provider aws --availability 0.999999
-      tokonomics fleet chat.toml --demand weekly:9,peak=2
-    """
-
-    FIRST = ("model", "demand")
-
-    demand: Text | None = declared(
-        None,
-        "Requests a second over time: 12x20,12x2 (hours × rate) or weekly:5,peak=2.",
-        example="12x20,12x2",
-    )
-    size_classes: Text | None = declared(
-        None,
-        "Split requests by prompt and answer tokens: 4000 or 1000,8000. Large ones may go elsewhere.",
-        example="4000",
-    )
-    hours: Whole | None = declared(
-        None, "The horizon, at most 744; it repeats.", without="168, or the log's own", example=168
-    )
-    anywhere: Switch = declared(False, "Mix providers and regions; else all is bought in one region.")
-    terms: Texts | None = declared(
-        None, "Only these terms: on_demand, spot, reserved or all.", without="all", example=["on_demand"]
-    )
-    no_spot: Switch = declared(False, "Buy nothing on spot.")
-    no_reserved: Switch = declared(False, "Commit to nothing for years.")
-    max_spot_share: Number | None = declared(
-        None,
-        "Firm machines can carry the rest of any hour's demand: 0.5, at least half of it.",
-        low=0,
-        high=1,
-        without="the spot verdict's",
-        example=0.5,
-    )
-    max_zone_share: Number | None = declared(
-        None,
-        "The most of the demand that one spot zone may take with it.",
-        low=0,
-        high=1,
-        without="1; 0 where it is not bought again",
-        example=0.5,
-    )
-    no_fallback: Switch = declared(False, "Do not buy on demand what a spot market takes back.")
-    interruptions: Text | None = declared(
-        None,
-        "Chance that a spot machine is taken within a month: 0.2; or scarce.",
-        without="AWS's own",
-        example="0.2",
-    )
-    min_replicas: Whole = declared(0, "Firm replicas in every hour.", low=0, high=10_000)
-    availability: Number | None = declared(
-        None, "Share of time in which what is running carries the demand: 0.9999.", example=0.9999
-    )
-    startup: Text | None = declared(
-        None, "From ordering a machine to its first answer: 300, 5m.", without="estimated", example="5m"
-    )
-    gap: Number = declared(0.005, "Stop when nothing can be cheaper by more than this.", low=0, high=0.99)
-    time_limit: Number = declared(30.0, "Seconds for the solver.", low=0.1, high=3600)
-    no_replay: Switch = declared(False, "Do not try the fleet in the simulator.")
-
-
-def fleet(request: FleetRequest, listener: Listener = SILENT) -> "FleetResult":
+def fleet(request: FleetRequest, listener: Listener = SILENT) -> FleetResult:
     """The cheapest fleet over time, what it is compared with, and how it fares in the simulator."""
-    from tokonomics.catalog.engines import find_engine
-    from tokonomics.catalog.load_models import find_model
-    from tokonomics.catalog.precision import KV_PRECISIONS, WEIGHT_PRECISIONS, parse_precision
-    from tokonomics.clock import today
-    from tokonomics.money.fleet import Wishes
-    from tokonomics.money.fleet_availability import require_target
-    from tokonomics.planner.fleet import FleetBounds, plan_fleet
-    from tokonomics.planner.fleet_offers import FleetMarket, fleet_machines, zones_needed
-    from tokonomics.questions.results import FleetResult
-
     targets = targets_of(request)
     model = find_model(named(request.model))
     weights = (
@@ -133,15 +48,7 @@ def fleet(request: FleetRequest, listener: Listener = SILENT) -> "FleetResult":
     )
     say_if_compiling(listener)
     machines = fleet_machines(
-        model,
-        engine,
-        offers,
-        traffic,
-        targets,
-        market,
-        weights=weights,
-        kv=kv,
-        say=listener.doing,
+        model, engine, offers, traffic, targets, market, weights=weights, kv=kv, say=listener.doing
     )
     found = plan_fleet(
         model.name,
@@ -160,11 +67,7 @@ def fleet(request: FleetRequest, listener: Listener = SILENT) -> "FleetResult":
     return FleetResult(**dict(found))
 
 
-def _traffic(request: FleetRequest, context: int, listener: Listener) -> "FleetTraffic":
-    """A demand curve with lengths, or a log."""
-    from tokonomics.money.demand import parse_demand
-    from tokonomics.planner.fleet_traffic import traffic_from_curve, traffic_from_trace
-
+def _traffic(request: FleetRequest, context: int, listener: Listener) -> FleetTraffic:
     limits = _size_classes(request.size_classes)
     demand, trace, rate = request.demand, request.trace, request.rate
     if demand is None and trace is None and rate is not None:
@@ -208,10 +111,7 @@ def _size_classes(text: str | None) -> tuple[int, ...]:
     return tuple(sorted(int(part) for part in parts))
 
 
-def _terms(request: FleetRequest) -> "tuple[Terms, ...]":
-    from tokonomics.catalog.offers import Terms
-    from tokonomics.planner.parsing import terms_from
-
+def _terms(request: FleetRequest) -> tuple[Terms, ...]:
     left_out = {Terms.spot: request.no_spot, Terms.reserved: request.no_reserved}
     allowed = terms_from(request.terms or ("on_demand", "reserved", "spot"))
     chosen = tuple(terms for terms in allowed if not left_out.get(terms))
@@ -220,9 +120,7 @@ def _terms(request: FleetRequest) -> "tuple[Terms, ...]":
     return chosen
 
 
-def _interruptions(text: str | None) -> "Interruptions | None":
-    from tokonomics.catalog.spot import SCARCE, Interruptions, hourly_rate
-
+def _interruptions(text: str | None) -> Interruptions | None:
     if text is None:
         return None
     if text.strip().lower() == "scarce":

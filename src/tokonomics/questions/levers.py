@@ -1,39 +1,105 @@
-"""What should be changed first?"""
+"""What should be changed first, and what do all changes come to? ``levers`` and ``stack``."""
 
-from typing import TYPE_CHECKING
-
-from tokonomics.errors import BadInput, option
-from tokonomics.questions.inputs import BatchLimits, Layout, OneGpu, OneModel, Profiled
-from tokonomics.questions.lever_inputs import Runs, choices_of, setup_of
+from tokonomics.catalog.offers import Offer
+from tokonomics.catalog.precision import WEIGHT_PRECISIONS, parse_precision
+from tokonomics.clock import today
+from tokonomics.errors import BadInput, did_you_mean, option, shorten
+from tokonomics.money.cache_tiers import parse_tiers
+from tokonomics.money.cost import require_positive
+from tokonomics.physics.deployment import Deployment
+from tokonomics.physics.speculation import DRAFT_TOKENS
+from tokonomics.planner.bills import Bills
+from tokonomics.planner.levers.lever_list import KNOBS, Choices, all_levers
+from tokonomics.planner.levers.ranking import rank_levers, utilization_bills
+from tokonomics.planner.levers.stack import order_from
+from tokonomics.planner.levers.stack import stack as stacked
+from tokonomics.planner.parsing import listed
+from tokonomics.planner.setup import NotServed, Setup
+from tokonomics.questions.inputs import Layout
 from tokonomics.questions.listener import SILENT, Listener
-from tokonomics.questions.request import Switch, declared
-from tokonomics.questions.serving import say_if_compiling
+from tokonomics.questions.load import load_of, offers_of, targets_of
+from tokonomics.questions.requests.traffic import Changes, LeversRequest, Runs, StackRequest
+from tokonomics.questions.results import LeversResult, StackResult
+from tokonomics.questions.serving import deployment_of, say_if_compiling, say_left_out
 
-if TYPE_CHECKING:
-    from tokonomics.questions.results import LeversResult
-
-
-class LeversRequest(OneModel, OneGpu, Layout, BatchLimits, Runs, Profiled):
-    """
-    Examples:
-      tokonomics levers llama-3.1-8b --gpu A100-80GB --rate 20 --input 1000 --output 300 --slo ttft_p99=1,tpot_p99=60ms
-      tokonomics levers llama-3.3-70b --gpu H100 --tp 4 --trace azure-conv --slo ttft_p99=2 --min-weights fp8
-      tokonomics levers llama-3.1-8b --gpu H100 --trace mooncake-conversation --no-prefix-cache --chart levers.png
-      tokonomics levers llama-3.1-8b --gpu H100 --rate 5 --input 1000 --output 300 --utilization
-      tokonomics levers chat.toml --without spot
-    """
-
-    utilization: Switch = declared(False, "Also: the bill against batch limit, load and burstiness.")
+_TAKES_A_WHILE = 200_000
+"""Requests from which thirty simulations of them take more than a quarter of a minute."""
 
 
-def levers(request: LeversRequest, listener: Listener = SILENT) -> "LeversResult":
+def setup_of(
+    request: Runs, model: str, gpu: str, layout: Layout, listener: Listener, max_sequences: int | None = None,
+    prefix_cache: bool = True,
+) -> Setup:  # fmt: skip
+    """What runs today."""
+    deployment = deployment_of(layout, model, gpu)
+    targets, offers, load = targets_of(request), offers_of(request), load_of(request)
+    context = deployment.model.max_context
+    load = load.within(context) if load.is_log else load
+    say_left_out(load, context, listener)
+    if request.usd_per_hour is not None:
+        offers = _at_price(deployment, offers, request.usd_per_hour)
+    setup = Setup(
+        deployment=deployment,
+        load=load,
+        offers=offers,
+        today=today(),
+        slos=targets,
+        max_sequences=max_sequences,
+        prefix_cache=prefix_cache,
+        spare=request.spare or 0,
+        offline=request.offline,
+    )
+    if request.tiers is not None:  # refused also where no lever will ask for them
+        parse_tiers(request.tiers, deployment)
+    many = len(load.trace)
+    if many > _TAKES_A_WHILE:
+        part = f"{option('start')} and {option('end')} take a part of a log"
+        listener.note(f"{many:,} requests are simulated some thirty times; {part}")
+    return setup
+
+
+def _at_price(deployment: Deployment, offers: tuple[Offer, ...], usd_per_gpu_hour: float) -> tuple[Offer, ...]:
+    """The user's own price for the GPU instead of the market's; others stay, to compare with."""
+    price, gpu = require_positive("usd_per_hour", usd_per_gpu_hour), deployment.gpu
+    own = [
+        Offer(
+            provider="yours",
+            region="as given",
+            instance=f"{size}×{gpu.key}",
+            gpu=gpu.key,
+            gpus=size,
+            usd_per_hour=price * size,
+            date=today(),
+            source="--usd-per-hour",
+        )
+        for size in (1, 2, 4, 8)
+        if size <= gpu.gpus_per_node
+    ]
+    return (*own, *(offer for offer in offers if offer.gpu != gpu.key))
+
+
+def choices_of(changes: Changes) -> Choices:
+    """What was said of the levers."""
+    names, lowest = listed(changes.without, "without") or [], changes.min_weights
+    for name in names:
+        if name not in KNOBS:
+            fix = f"Valid: {', '.join(KNOBS)}. {did_you_mean(name, KNOBS, 1) or ''}".rstrip()
+            raise BadInput(f"'{shorten(name)}' is no lever", field="without", fix=fix)
+    if changes.draft is not None and changes.draft_share is not None:
+        raise BadInput(f"says the same as {option('draft')}", field="draft_share", fix="Give one of the two.")
+    return Choices(
+        draft=changes.draft,
+        draft_share=changes.draft_share,
+        draft_tokens=DRAFT_TOKENS if changes.draft_tokens is None else changes.draft_tokens,
+        acceptance=changes.acceptance,
+        tiers=changes.tiers,
+        min_weights=parse_precision(lowest, WEIGHT_PRECISIONS, "min_weights") if lowest else None,
+        without=frozenset(names),
+    )
+
+
+def levers(request: LeversRequest, listener: Listener = SILENT) -> LeversResult:
     """Every lever, the largest saving first, and all that help together."""
-    from tokonomics.planner.bills import Bills
-    from tokonomics.planner.levers.lever_list import all_levers
-    from tokonomics.planner.levers.ranking import rank_levers, utilization_bills
-    from tokonomics.planner.setup import NotServed
-    from tokonomics.questions.results import LeversResult
-
     choices = choices_of(request)
     setup = setup_of(
         request, request.model, request.gpu, request, listener, request.max_sequences, not request.no_prefix_cache
@@ -55,3 +121,14 @@ def levers(request: LeversRequest, listener: Listener = SILENT) -> "LeversResult
         slos=setup.slos,
         setup=setup,
     )
+
+
+def stack(request: StackRequest, listener: Listener = SILENT) -> StackResult:
+    """From one request at a time to the best deployment found: each step's saving, simulated."""
+    choices, steps = choices_of(request), order_from(request.order)
+    layout = Layout(tp=request.tp, pp=request.pp, ep=request.ep, engine=request.engine)
+    setup = setup_of(request, request.model, request.gpu, layout, listener)
+    say_if_compiling(listener)
+    listener.doing("simulating")
+    found = stacked(setup, choices, steps, Bills(progress=listener.doing))
+    return StackResult(**dict(found.waterfall), workload=setup.load.workload, slos=setup.slos, setup=setup)

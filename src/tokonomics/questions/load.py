@@ -4,33 +4,36 @@
 """
 
 import re
-from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TypeVar
 
+from tokonomics.catalog.engines import all_engines, find_engine
+from tokonomics.catalog.load_models import find_model
+from tokonomics.catalog.offers import Offer
+from tokonomics.clock import today
 from tokonomics.errors import BadInput, UnknownName, option, shorten
-from tokonomics.questions.inputs import Choice, Market, Objectives, PlanTraffic, SomeGpus
-from tokonomics.questions.tables import prices_in, trace_in
-from tokonomics.questions.traffic import number_above_0, open_log, rate_of, read_rate, window_of
-
-if TYPE_CHECKING:
-    from tokonomics.catalog.offers import Offer
-    from tokonomics.planner.load import Load
-    from tokonomics.planner.plan import Question
-    from tokonomics.traffic.slo import Slo
-    from tokonomics.traffic.trace import Trace
+from tokonomics.planner.load import Load, load_of_log, load_of_shape
+from tokonomics.planner.parsing import (
+    discounts_from,
+    gpu_filter,
+    kv_for,
+    limits_from,
+    listed,
+    offers_for,
+    router_from,
+    terms_from,
+    weights_for,
+)
+from tokonomics.planner.plan import Question
+from tokonomics.questions.inputs import Market, Objectives, PlanInputs, PlanTraffic, SomeGpus
+from tokonomics.questions.requests.buy import CompareRequest, PlanRequest
+from tokonomics.questions.tables import prices_in
+from tokonomics.questions.traffic import number_above_0, rate_of, read_log, read_rate
+from tokonomics.traffic.slo import Slo, parse_slos
 
 CASES = ("low", "mid", "high")
 _MADE_UP = {"input", "output", "arrivals"}
-_OF_A_LOG = {"trace", "columns", "start", "end"}
-_ALSO_MADE_UP = {"duration", "system_prompts", "sessions", "tenants", "demand"}
-_ALSO_OF_A_LOG = {"from", "to", "strict", "servegen_model", "servegen_scale"}
-
-
-class PlanInputs(PlanTraffic, Choice, Market):
-    """What every plan is made from: traffic, latency targets, hardware to choose from, whose prices."""
-
-
+_OF_A_LOG = {"columns", "start", "end"}
 Asked = TypeVar("Asked", bound=PlanTraffic)
 
 
@@ -46,36 +49,19 @@ def cases_of(request: Asked) -> dict[str, Asked]:
     }
 
 
-def replaced_by(given: Collection[str]) -> set[str]:
-    """The inputs that others take the place of: themselves, and traffic of the other kind."""
-    gone = set(given)
-    if "trace" in gone:
-        gone |= _MADE_UP | _ALSO_MADE_UP
-    elif (_MADE_UP | _ALSO_MADE_UP) & gone:
-        gone |= _OF_A_LOG | _ALSO_OF_A_LOG
-    for one, other in (("rate", "tokens_per_month"), ("offline", "slo"), ("demand", "rate")):
-        gone |= {other} if one in gone else {one} if other in gone else set()
-    # Arrivals carry a rate of their own: gamma:7,cv=3.
-    return gone | {"rate", "tokens_per_month"} if "arrivals" in given else gone
-
-
-def questions_of(request: PlanInputs, models: Sequence[str], **more: Any) -> "list[Question]":
+def questions_of(request: PlanRequest | CompareRequest, quick: bool) -> list[Question]:
     """The request for each of its models; the traffic is the same requests for all."""
-    from tokonomics.planner.parsing import listed
-
-    names = listed(models, "model") or []
+    names = listed(request.model, "model") or []
     if not names:
         raise BadInput("no model is named", fix="Such as: tokonomics plan llama-3.1-8b --rate 5 --input 1000 …")
     for name in names:
         _check_model(name)
-    load, offers = load_of(request), offers_of(request, more.get("gpus"))
-    return [question_of(request, name, load, offers, **more) for name in names]
+    load, offers = load_of(request), offers_of(request)
+    return [question_of(request, name, load, offers, quick) for name in names]
 
 
 def _check_model(name: str) -> None:
     """A name that is none is said before the traffic is missed: it may have been meant for a scenario's."""
-    from tokonomics.catalog.load_models import find_model
-
     try:
         find_model(name)
     except UnknownName as unknown:
@@ -84,27 +70,11 @@ def _check_model(name: str) -> None:
         raise
 
 
-def question_of(
-    request: PlanInputs,
-    model_name: str,
-    load: "Load",
-    offers: "tuple[Offer, ...]",
-    *,
-    gpus: str | None = None,
-    router: str | None = None,
-    quick: bool = False,
-    max_utilization: float | None = None,
-    spare: int | None = None,
-) -> "Question":
-    """The request as the planner takes it."""
-    from tokonomics.catalog.engines import all_engines, find_engine
-    from tokonomics.catalog.load_models import find_model
-    from tokonomics.clock import today
-    from tokonomics.planner.parsing import gpu_filter, kv_for, limits_from, listed, router_from, terms_from, weights_for
-    from tokonomics.planner.plan import Question
-
+def question_of(request: PlanInputs, model_name: str, load: Load, offers: tuple[Offer, ...], quick: bool) -> Question:
+    """The request as the planner takes it; not every kind of plan has all of its inputs."""
     model = find_model(model_name)
-    _, most_gpus = gpu_filter(request.gpu, gpus)
+    given = dict.fromkeys(("gpus", "router", "max_utilization", "spare")) | dict(request)
+    _, most_gpus = gpu_filter(request.gpu, given["gpus"])
     engines = listed(request.engine, "engine") or ["vllm"]
     names = [engine.key for engine in all_engines()] if engines == ["all"] else engines
     return Question(
@@ -118,41 +88,34 @@ def question_of(
         kv=kv_for(request.kv),
         terms=terms_from(request.terms),
         limits=limits_from(
-            max_utilization=max_utilization,
+            max_utilization=given["max_utilization"],
             max_usd_per_gpu_hour=request.max_price,
             max_gpus=most_gpus,
             max_age_days=request.max_age,
-            spare=spare,
+            spare=given["spare"],
         ),
         simulate=not quick,
-        router=None if router is None else router_from(router),
+        router=None if given["router"] is None else router_from(given["router"]),
     )
 
 
-def offers_of(request: Market, gpus: str | None = None) -> "tuple[Offer, ...]":
+def offers_of(request: Market) -> tuple[Offer, ...]:
     """The offers that its filters leave, at its discounts."""
-    from tokonomics.planner.parsing import discounts_from, gpu_filter, offers_for
-
     wanted = request.gpu if isinstance(request, SomeGpus) else None
-    names, _ = gpu_filter(wanted, gpus)
-    sold = prices_in(request.offers)
-    return offers_for(sold, request.provider, request.region, names, discounts_from(request.discount))
+    names, _ = gpu_filter(wanted, request.gpus if isinstance(request, PlanRequest) else None)
+    discounts = discounts_from(request.discount)
+    return offers_for(prices_in(request.offers), request.provider, request.region, names, discounts)
 
 
-def targets_of(request: Objectives) -> "tuple[Slo, ...]":
+def targets_of(request: Objectives) -> tuple[Slo, ...]:
     """The latency targets; none offline."""
-    from tokonomics.traffic.slo import parse_slos
-
     if isinstance(request, PlanTraffic) and request.offline and request.slo:
         fix = f"Leave out {option('slo')} or {option('offline')}."
         raise BadInput("has no latency targets", field="offline", fix=fix)
     return parse_slos(request.slo) if request.slo is not None else ()
 
 
-def load_of(request: PlanTraffic) -> "Load":
-    """The traffic of a request without ranges."""
-    from tokonomics.planner.load import load_of_log, load_of_shape
-
+def load_of(request: PlanTraffic) -> Load:
     rate = read_rate(request.rate) if request.rate is not None else None
     if rate is not None and request.tokens_per_month is not None:
         raise BadInput(f"says the same as {option('rate')}", field="tokens_per_month", fix="Give one of the two.")
@@ -160,12 +123,15 @@ def load_of(request: PlanTraffic) -> "Load":
         for name in sorted(_MADE_UP):
             if getattr(request, name) is not None:
                 raise BadInput("is for made-up requests, not for a log", field=name)
-        trace, unusable = _log(request)
+        trace, file = read_log(request)
+        if not len(trace):
+            where = request.trace if isinstance(request.trace, str) else None
+            raise BadInput("no request is left", where=where, fix=f"Widen {option('start')} and {option('end')}.")
         if request.tokens_per_month is not None:
             rate = rate_of(request.tokens_per_month, float((trace.input_tokens + trace.output_tokens).mean()))
-        load = load_of_log(trace, rate, unusable)
+        load = load_of_log(trace, rate, file.problems.count if file else 0)
         return load.evenly() if request.offline else load
-    for name in sorted(_OF_A_LOG - {"trace"}):
+    for name in sorted(_OF_A_LOG):
         if getattr(request, name) is not None:
             raise BadInput("is for a log, not for made-up requests", field=name)
     if request.input is None:
@@ -187,26 +153,6 @@ def load_of(request: PlanTraffic) -> "Load":
     # A batch can be fed evenly.
     arrivals = "constant:1" if request.offline and request.arrivals is None else request.arrivals
     return load_of_shape(rate, request.input, request.output, arrivals=arrivals, seed=request.seed)
-
-
-def _log(request: PlanTraffic) -> "tuple[Trace, int]":
-    """The requests of the log in its window, and how many rows could not be used."""
-    from tokonomics.traffic.servegen import servegen_trace
-
-    window = window_of(request.start, request.end)
-    if not isinstance(request.trace, str):
-        trace, unusable = trace_in(request.trace, request.columns, strict=False), 0
-    elif (file := open_log(request.trace, request.columns)) is None:
-        start_s, end_s = window or (0.0, float("inf"))
-        last = None if end_s == float("inf") else end_s
-        return servegen_trace(request.trace, start_s=start_s, end_s=last, seed=request.seed), 0
-    else:
-        trace, unusable = file.read(), file.problems.count
-    trace = trace.window(*window) if window else trace
-    if not len(trace):
-        where = request.trace if isinstance(request.trace, str) else None
-        raise BadInput("no request is left", where=where, fix=f"Widen {option('start')} and {option('end')}.")
-    return trace, unusable
 
 
 def _range(text: str, field: str) -> list[str]:

@@ -1,51 +1,33 @@
-"""What are the cheapest ways to serve a model under latency targets?"""
+"""What are the cheapest ways to serve a model under latency targets? ``plan``, ``diff`` and ``compare``."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from tokonomics.errors import BadInput, nearest, option, shorten
+from tokonomics.clock import today
+from tokonomics.errors import BadInput, did_you_mean, option, shorten
+from tokonomics.files import make_folder, write_text
+from tokonomics.planner.compare import compare as side_by_side
+from tokonomics.planner.compare import diff as plan_diff
+from tokonomics.planner.compare import parse_quality
+from tokonomics.planner.deploy_files import DeployFile, Target, deploy_file, provenance
+from tokonomics.planner.deploy_job import DeployJob, longest_context
+from tokonomics.planner.flips import flips
+from tokonomics.planner.parsing import listed
+from tokonomics.planner.plan import Question, Study, study
+from tokonomics.planner.regret import least_regret
+from tokonomics.planner.what_if import bill_range, headroom, sensitivity
 from tokonomics.questions.command import command_of
-from tokonomics.questions.inputs import ANY_ROUTER, Profiled, Quick, Reserve, SeveralModels
 from tokonomics.questions.listener import SILENT, Listener
-from tokonomics.questions.load import PlanInputs, cases_of, questions_of
-from tokonomics.questions.request import Kind, Switch, Text, Texts, Whole, declared
+from tokonomics.questions.load import cases_of, questions_of
+from tokonomics.questions.request import parameters_of
+from tokonomics.questions.requests.buy import CompareRequest, DiffRequest, PlanRequest
+from tokonomics.questions.results import CompareResult, OneNoun, PlanCases, PlanModels, PlanResult, blame_of
+from tokonomics.questions.scenario import read_request
 from tokonomics.questions.serving import say_if_compiling, say_left_out
 from tokonomics.questions.verbs import find_verb
 
-if TYPE_CHECKING:
-    from tokonomics.planner.deploy_files import DeployFile, Target
-    from tokonomics.planner.plan import Question, Study
-    from tokonomics.questions.results import PlanCases, PlanModels, PlanResult
 
-
-class PlanRequest(SeveralModels, PlanInputs, Reserve, Quick, Profiled):
-    """
-    Examples:
-      tokonomics plan llama-3.1-8b --rate 5 --input 1000 --output 300 --slo ttft_p99=0.5,tpot_p99=50ms
-      tokonomics plan llama-3.3-70b --trace azure-conv --slo ttft_p99=1,tpot_p99=80ms --min-weights fp8 --spare 1
-      tokonomics plan llama-3.1-8b qwen3-8b gemma-2-9b --tokens-per-month 2B --input 500 --output 200
-      tokonomics plan llama-3.1-8b --rate 5 --input 1000 --output 300 --provider aws,gcp --why --explain
-      tokonomics plan qwen3-30b-a3b --rate 10:20:40 --input 500 --output 200 --provider aws --discount aws=0.2
-      tokonomics plan chat.toml --rate 10 --deploy vllm,kubernetes --deploy-to out
-    """
-
-    gpus: Text | None = declared(None, "The most GPUs to pay for; or GPU names, as --gpu.", example=8)
-    router: Text | None = declared(
-        None, ANY_ROUTER, without="whichever needs fewest replicas", example="least-outstanding"
-    )
-    top: Whole | None = declared(None, "Rows to show.", low=1, without="10; all with --json", example=10)
-    why: Switch = declared(False, "Show why the other candidates were rejected.")
-    explain: Switch = declared(False, "Show which traffic would flip the choice, and what moves the bill; slower.")
-    deploy: Texts | None = declared(
-        None, "The files that start the pick: vllm, sglang, skypilot, kubernetes.", example=["vllm"]
-    )
-    deploy_to: Text | None = declared(
-        None, "A folder to save them in.", without="they are printed", kind=Kind.FILE, writes=True, example="out"
-    )
-
-
-def plan(request: PlanRequest, listener: Listener = SILENT) -> "PlanResult | PlanModels | PlanCases":
+def plan(request: PlanRequest, listener: Listener = SILENT) -> PlanResult | PlanModels | PlanCases:
     """Every candidate sized by simulation, cheapest first; how firm the pick is; every refusal."""
     targets = _deploy_targets(request)
     cases = cases_of(request)
@@ -66,23 +48,11 @@ def plan(request: PlanRequest, listener: Listener = SILENT) -> "PlanResult | Pla
     return _models(studies) if len(studies) > 1 else _one(request, studies[0], files, listener)
 
 
-def questions_in(request: PlanRequest) -> "list[Question]":
-    """The planner's question for each model."""
-    return questions_of(
-        request,
-        request.model,
-        gpus=request.gpus,
-        router=request.router,
-        quick=request.quick,
-        max_utilization=request.max_utilization,
-        spare=request.spare,
-    )
+def questions_in(request: PlanRequest) -> list[Question]:
+    return questions_of(request, request.quick)
 
 
-def studied(questions: "Sequence[Question]", listener: Listener) -> "list[Study]":
-    """A plan for each question."""
-    from tokonomics.planner.plan import study
-
+def studied(questions: Sequence[Question], listener: Listener) -> list[Study]:
     if any(question.simulate for question in questions):
         say_if_compiling(listener)
     for question in questions:
@@ -93,12 +63,8 @@ def studied(questions: "Sequence[Question]", listener: Listener) -> "list[Study]
     return [study(question, lambda what: listener.doing(f"simulating {what}")) for question in questions]
 
 
-def _one(request: PlanRequest, study: "Study", files: "Sequence[DeployFile]", listener: Listener) -> "PlanResult":
+def _one(request: PlanRequest, study: Study, files: Sequence[DeployFile], listener: Listener) -> PlanResult:
     """One model at one demand: its plan, how firm it is, and why not the others."""
-    from tokonomics.planner.flips import flips
-    from tokonomics.planner.what_if import bill_range, headroom, sensitivity
-    from tokonomics.questions.results import PlanResult, blame_of
-
     plan, best = study.plan, study.plan.best
     found = dict(plan) | {"ranked": plan.ranked[: request.top], "study": study}
     if request.deploy:
@@ -119,19 +85,14 @@ def _one(request: PlanRequest, study: "Study", files: "Sequence[DeployFile]", li
     return PlanResult(**found, headroom=room, bill_range=bills, flips=flipped, sensitivity=moved)
 
 
-def _models(studies: "Sequence[Study]") -> "PlanModels":
+def _models(studies: Sequence[Study]) -> PlanModels:
     """Several models on the same traffic: the pick of each."""
-    from tokonomics.questions.results import PlanModels
-
     picks = [study.plan.best for study in studies if study.plan.best]
     return PlanModels(models=tuple(sorted(picks, key=lambda row: row.usd_per_month)), studies=tuple(studies))
 
 
-def _cases(studies: "Sequence[Study]", cases: Sequence[str]) -> "PlanCases":
+def _cases(studies: Sequence[Study], cases: Sequence[str]) -> PlanCases:
     """Low, middle and high demand: the bill of each, and the least regretful choice."""
-    from tokonomics.planner.regret import least_regret
-    from tokonomics.questions.results import PlanCases, blame_of
-
     found = least_regret(list(studies))
     if found is None:
         lost = next(study for study in studies if study.plan.best is None)
@@ -140,30 +101,21 @@ def _cases(studies: "Sequence[Study]", cases: Sequence[str]) -> "PlanCases":
     return PlanCases(cases=bills, regret=found, studies=tuple(studies))
 
 
-def _deploy_targets(request: PlanRequest) -> "list[Target]":
+def _deploy_targets(request: PlanRequest) -> list[Target]:
     """The tools that files are wanted for."""
-    from tokonomics.planner.deploy_files import Target
-    from tokonomics.planner.parsing import listed
-
     if request.deploy is None and request.deploy_to is not None:
         fix = f"Give {option('deploy', 'vllm')} as well."
         raise BadInput(f"is where {option('deploy')} saves its files", field="deploy_to", fix=fix)
     names = listed(request.deploy, "deploy") or []
     for name in names:
         if name not in set(Target):
-            guess = nearest(name, [target.value for target in Target], 1)
-            hint = f" Did you mean {guess[0]}?" if guess else ""
-            fix = f"Valid: {', '.join(Target)}.{hint}"
+            fix = f"Valid: {', '.join(Target)}. {did_you_mean(name, Target, 1) or ''}".rstrip()
             raise BadInput(f"no files are made for '{shorten(name)}'", field="deploy", fix=fix)
     return [Target(name) for name in names]
 
 
-def deploy_files_of(study: "Study", targets: "Sequence[Target]", command: str) -> "list[DeployFile]":
+def deploy_files_of(study: Study, targets: Sequence[Target], command: str) -> list[DeployFile]:
     """The files of the plan's cheapest candidate; ``command`` made the plan."""
-    from tokonomics.clock import today
-    from tokonomics.planner.deploy_files import deploy_file, provenance
-    from tokonomics.planner.deploy_job import DeployJob, longest_context
-
     best = study.plan.best
     if best is None:
         return []
@@ -182,12 +134,46 @@ def deploy_files_of(study: "Study", targets: "Sequence[Target]", command: str) -
     return [deploy_file(target, job) for target in targets]
 
 
-def save_files(files: "Sequence[DeployFile]", folder: Path, listener: Listener) -> None:
+def save_files(files: Sequence[DeployFile], folder: Path, listener: Listener) -> None:
     """Write the files, and say where."""
-    from tokonomics.files import make_folder, write_text
-
     where = option("deploy_to", shorten(str(folder), 200))
     make_folder(folder, where)
     for file in files:
         write_text(folder / file.name, file.text, where)
         listener.note(f"{folder / file.name} saved")
+
+
+def diff(request: DiffRequest, listener: Listener = SILENT) -> OneNoun:
+    """The inputs that differ, the pick of each side, and what the change saves."""
+    sides = []
+    for path in (Path(request.before), Path(request.after)):
+        asked = read_request(path, PlanRequest, "plan")
+        if len(cases_of(asked)) > 1 or len(asked.model) > 1:
+            raise BadInput("is compared with one model and without ranges", where=str(path))
+        (study,) = studied(questions_in(asked), listener)
+        sides.append((path.name, _words(asked), study.plan))
+    return OneNoun(noun=plan_diff(*sides))
+
+
+_NOT_COMPARED = {"top", "why", "explain", "deploy", "deploy_to", "profile"}
+
+
+def _words(request: PlanRequest) -> dict[str, object]:
+    """What the scenario says to the planner, by key."""
+    return {
+        parameter.key: getattr(request, name)
+        for name, parameter in parameters_of(PlanRequest).items()
+        if name not in _NOT_COMPARED
+    }
+
+
+def compare(request: CompareRequest, listener: Listener = SILENT) -> CompareResult:
+    """Dollars per million tokens of every pair, side by side."""
+    if len(cases_of(request)) > 1:
+        raise BadInput("a range is for plan", field="rate, input, output")
+    questions = questions_of(request, quick=not request.simulate)
+    scores = parse_quality(request.quality or (), [question.model.key for question in questions])
+    if request.simulate:
+        say_if_compiling(listener)
+    listener.doing("comparing")
+    return CompareResult(**dict(side_by_side(questions, scores, listener.doing)))

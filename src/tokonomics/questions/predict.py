@@ -1,35 +1,31 @@
-"""How long does a decode step take, and a prompt?"""
+"""How fast a deployment is, and what fits: ``fit``, ``predict`` and ``curve``."""
 
-from typing import TYPE_CHECKING
-
-from tokonomics.questions.inputs import Adapters, Layout, OneGpu, OneModel, Profiled
+from tokonomics.physics.memory import fit as fit_memory
+from tokonomics.planner.predict import batch_curve
+from tokonomics.planner.predict import predict as predicted
 from tokonomics.questions.listener import SILENT, Listener
-from tokonomics.questions.request import Whole, declared
-from tokonomics.questions.serving import deployment_of
-
-if TYPE_CHECKING:
-    from tokonomics.questions.results import PredictResult
+from tokonomics.questions.requests.buy import CurveRequest, FitRequest, PredictRequest
+from tokonomics.questions.results import CurveResult, FitResult, PredictResult
+from tokonomics.questions.serving import deployment_of, fleet_of, price_of
 
 
-class PredictRequest(OneModel, OneGpu, Layout, Adapters, Profiled):
-    """
-    Examples:
-      tokonomics predict llama-3.1-8b --gpu H200 --batch 64 --context 1024
-      tokonomics predict deepseek-v3 --gpu H200 --tp 8 --batch 128 --context 4096
-      tokonomics predict gpt-oss-120b --gpu H100 --engine sglang --batch 32 --json
-      tokonomics predict chat.toml --batch 16
-    """
-
-    FIRST = ("model", "gpu", "batch", "context")
-
-    batch: Whole = declared(1, "Sequences running at once.", low=1, high=10**6)
-    context: Whole = declared(1024, "Tokens each sequence holds; for a prompt, its length.")
+def fit(request: FitRequest, listener: Listener = SILENT) -> FitResult:
+    """Where the memory goes, and the largest batch."""
+    deployment = deployment_of(request, request.model, request.gpu, request.lora_rank, request.lora_adapters)
+    found = fit_memory(deployment, request.context)
+    return FitResult(**found.summary(), memory=found)
 
 
-def predict(request: PredictRequest, listener: Listener = SILENT) -> "PredictResult":
+def predict(request: PredictRequest, listener: Listener = SILENT) -> PredictResult:
     """The time of a step and of a prompt, with intervals, and where it goes."""
-    from tokonomics.planner.predict import predict as predicted
-    from tokonomics.questions.results import PredictResult
-
     deployment = deployment_of(request, request.model, request.gpu, request.lora_rank, request.lora_adapters)
     return PredictResult(**dict(predicted(deployment, request.batch, request.context)))
+
+
+def curve(request: CurveRequest, listener: Listener = SILENT) -> CurveResult:
+    """Throughput, time per token and price against the batch."""
+    deployment = deployment_of(request, request.model, request.gpu, request.lora_rank, request.lora_adapters)
+    # Without an offer the curve is shown without prices.
+    price, price_from = price_of(deployment, fleet_of(), request) or (None, None)
+    made = batch_curve(deployment, request.context, price / deployment.gpus if price else None, price_from)
+    return CurveResult(**dict(made))

@@ -56,9 +56,8 @@ def _say_outside(profile: "Profile", request: Request, listener: Listener) -> No
         listener.note(f"only {named} is predicted with the profile, other GPUs as without it: compare with care")
     sizes = {}
     for name, size in _SIZES.items():
-        with suppress(TypeError, ValueError):
-            sizes[size] = float(asked[name]) if asked.get(name) is not None else float("nan")
-    sizes = {name: size for name, size in sizes.items() if size == size}
+        with suppress(KeyError, TypeError, ValueError):  # not an input here, not given, or a distribution
+            sizes[size] = float(asked[name])
     for line in outside(profile, gpus, list(_names(asked.get("engine"))), models, sizes):
         listener.note(line)
 

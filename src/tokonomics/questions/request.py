@@ -6,20 +6,18 @@ as text, which the question's own parsers read.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from numbers import Integral, Real
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, ClassVar, Self, Union, cast, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Self, Union, cast, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
-from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
 
-from tokonomics.errors import BadInput, nearest, shorten
+from tokonomics.errors import BadInput, did_you_mean, shorten
 
 NO_LIMIT = 2**63 - 1
 """The largest number that the machine holds: refused beyond, and not worth a word in help."""
@@ -48,8 +46,8 @@ class Placement(StrEnum):
 
 
 def declared(
-    default: Any,
     help: str,
+    default: Any = None,
     *,
     low: float | None = None,
     high: float | None = None,
@@ -62,21 +60,21 @@ def declared(
     off: str | None = None,
     writes: bool = False,
 ) -> Any:
-    """A field: its default (``...`` where it is needed), what it means, its bounds, and an example.
+    """A field: what it means, its default (``...`` where it is needed), its bounds, and an example.
 
     ``without`` says in words what holds where it is not given; ``key`` is its name in files and flags where that is no
     name in Python; ``off`` is the flag that says no; ``writes`` marks a file that the answer is saved to.
     """
-    extra = {"without": without, "kind": kind, "place": place, "metavar": metavar, "off": off, "writes": writes}
-    return Field(
-        default,
-        description=help,
-        ge=low,
-        le=high,
-        alias=key,
-        examples=None if example is None else [example],
-        json_schema_extra={name: value for name, value in extra.items() if value},
-    )
+    seen: Any = {
+        "low": low, "high": high, "default_text": without, "example": example, "kind": kind, "place": place,
+        "metavar": metavar, "off": off, "writes": writes,
+    }  # fmt: skip
+    return Field(default, description=help, ge=low, le=high, alias=key, json_schema_extra=seen)
+
+
+def saved(help: str, example: str, without: str | None = None) -> Any:
+    """A field for the file that something is saved to."""
+    return declared(help, without=without, example=example, kind=Kind.FILE, writes=True)
 
 
 def texts(value: object) -> list[str]:
@@ -135,12 +133,10 @@ Switch = Annotated[bool, Field(strict=True)]
 Table = Annotated[Any, BeforeValidator(_table)]
 """A file by name, a frame (polars, pandas), or columns by name."""
 
-_TYPES: dict[Any, tuple[type, bool]] = {
-    Text: (str, False), Texts: (str, True), Whole: (int, False), Number: (float, False), Share: (float, False),
-    Switch: (bool, False), Table: (str, False), int: (int, False), float: (float, False), bool: (bool, False),
-    str: (str, False),
+_TYPES: dict[Any, type] = {
+    Text: str, Texts: str, Table: str, Whole: int, Number: float, Share: float, Switch: bool,
 }  # fmt: skip
-"""Of each annotation: what one value is, and whether there may be several."""
+"""What one value of each annotation is."""
 
 
 class Request(BaseModel):
@@ -152,6 +148,12 @@ class Request(BaseModel):
     )  # fmt: skip
     FIRST: ClassVar[tuple[str, ...]] = ()
     """The fields that a reader looks for: they stand before those of the groups, which stand before the own ones."""
+    ABOUT: ClassVar[str]
+    """Of a group of inputs: the heading over its keys in a scenario file."""
+
+    def __init_subclass__(cls, about: str = "", **config: Any) -> None:
+        super().__init_subclass__(**config)
+        cls.ABOUT = about
 
     @classmethod
     def of(cls, values: Mapping[str, object]) -> Self:
@@ -162,8 +164,7 @@ class Request(BaseModel):
         }
         for name in given:
             if name not in known:
-                guess = nearest(name, known, 1)
-                raise BadInput(f"unknown input '{shorten(name)}'", fix=f"Did you mean {guess[0]}?" if guess else None)
+                raise BadInput(f"unknown input '{shorten(name)}'", fix=did_you_mean(name, known, 1))
         try:
             return cls.model_validate({known[name]: value for name, value in given.items()})
         except ValidationError as error:
@@ -186,25 +187,41 @@ class Parameter:
     name: str
     key: str
     """In a scenario file."""
-    flag: str | None
-    """None for what the command line takes by position alone."""
-    off: str | None
-    """The flag that says no, where there is one."""
-    place: Placement
-    type: type
-    is_list: bool
+    annotation: Any
+    """As declared, apart from whether it may be left out: ``Text``, ``Whole`` …"""
     required: bool
     default: Any
     help: str
-    default_text: str | None
-    low: float | None
-    high: float | None
-    example: Any
-    kind: Kind
-    metavar: str | None
-    takes_text: bool
-    """A number that may be written as text: 10%."""
-    writes: bool
+    about: str
+    """What it is about: the heading over it in a scenario file; empty for what one verb alone takes."""
+    place: Placement = Placement.FLAG
+    off: str | None = None
+    """The flag that says no, where there is one."""
+    default_text: str | None = None
+    low: float | None = None
+    high: float | None = None
+    example: Any = None
+    kind: Kind = Kind.PLAIN
+    metavar: str | None = None
+    writes: bool = False
+
+    @property
+    def type(self) -> type:
+        return _TYPES[self.annotation]
+
+    @property
+    def is_list(self) -> bool:
+        return bool(self.annotation == Texts)
+
+    @property
+    def takes_text(self) -> bool:
+        """A number that may be written as text: 10%."""
+        return bool(self.annotation == Share)
+
+    @property
+    def flag(self) -> str | None:
+        """None for what the command line takes by position alone."""
+        return None if self.place is Placement.FIRST else f"--{self.key.replace('_', '-')}"
 
     def described(self) -> dict[str, Any]:
         """For the page: what it is called, what it takes, what it means."""
@@ -230,8 +247,8 @@ Parameters = Mapping[str, Parameter]
 @lru_cache(maxsize=64)
 def parameters_of(request: type[Request]) -> dict[str, Parameter]:
     """Every field of a request: the first ones, those of its groups in their order, then its own."""
-    fields = request.model_fields
-    return {name: _parameter(name, fields[name]) for name in _in_order(request) if name in fields}
+    hints = get_type_hints(request, include_extras=True)
+    return {name: _parameter(name, request, hints[name]) for name in _in_order(request) if name in request.model_fields}
 
 
 def _in_order(request: type[BaseModel]) -> dict[str, None]:
@@ -242,46 +259,17 @@ def _in_order(request: type[BaseModel]) -> dict[str, None]:
     return found | dict.fromkeys(name for name in request.__annotations__ if not name.startswith("_"))
 
 
-def _parameter(name: str, field: FieldInfo) -> Parameter:
-    extra: dict[str, Any] = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
-    annotation = _annotation(field)
-    plain, is_list = _TYPES[annotation]
-    bounds = {type(limit).__name__: limit for limit in field.metadata}
-    key = field.alias or name
-    place = Placement(extra.get("place", Placement.FLAG))
+def _parameter(name: str, request: type[Request], hint: Any) -> Parameter:
+    field = request.model_fields[name]
+    is_optional = get_origin(hint) in (Union, UnionType)
+    group: Any = next(base for base in request.__mro__ if name in vars(base).get("__annotations__", ()))
     return Parameter(
         name=name,
-        key=key,
-        flag=None if place is Placement.FIRST else f"--{key.replace('_', '-')}",
-        off=extra.get("off"),
-        place=place,
-        type=plain,
-        is_list=is_list,
+        key=field.alias or name,
+        annotation=next(part for part in get_args(hint) if part is not type(None)) if is_optional else hint,
         required=field.is_required(),
-        default=None if field.default is PydanticUndefined else field.default,
+        default=None if field.is_required() else field.default,
         help=field.description or "",
-        default_text=extra.get("without"),
-        low=getattr(bounds.get("Ge"), "ge", None),
-        high=getattr(bounds.get("Le"), "le", None),
-        example=field.examples[0] if field.examples else None,
-        kind=Kind(extra.get("kind", Kind.PLAIN)),
-        metavar=extra.get("metavar"),
-        takes_text=annotation is Share,
-        writes=bool(extra.get("writes")),
+        about=group.ABOUT,
+        **cast("dict[str, Any]", field.json_schema_extra),
     )
-
-
-def _annotation(field: FieldInfo) -> Any:
-    """The declared alias: ``Text`` of ``Text | None``, put together again where pydantic took it apart."""
-    declared = field.annotation
-    if get_origin(declared) in (Union, UnionType):
-        declared = next(part for part in get_args(declared) if part is not type(None))
-    validators = [part for part in field.metadata if isinstance(part, BeforeValidator)]
-    for alias in (Text, Texts, Whole, Number, Share, Table):
-        kind, *marks = get_args(alias)
-        if declared == alias or (declared == kind and marks[0] in validators):
-            return alias
-    return declared
-
-
-Convert = Callable[[object], object]

@@ -1,32 +1,18 @@
 """What a question returns: a noun that holds every figure, and shows itself where a door says how."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import BaseModel, Field, PrivateAttr
 
 from tokonomics.errors import BadInput, UnknownName
-from tokonomics.questions.frames import frame_of
 from tokonomics.types import Noun
 
 if TYPE_CHECKING:
     import altair as alt
     import polars as pl
-
-
-class Shows(Protocol):
-    """The description of a result: see ``report.answer``."""
-
-    @property
-    def charts(self) -> Any: ...
-
-    def chart(self, name: str) -> "alt.TopLevelMixin": ...
-
-    def text(self) -> str: ...
-
-    def html(self) -> str: ...
 
 
 def beside() -> Any:
@@ -40,16 +26,13 @@ class Result(Noun):
     ROWS: ClassVar[str] = ""
     """The part that ``to_frame`` shows unless told otherwise; itself, as one row, where there is none."""
 
-    _described: Callable[[], Shows] | None = PrivateAttr(default=None)
+    _described: Callable[[], Any] | None = PrivateAttr(default=None)
+    """The door's description of it: see ``report.answer``."""
     _command: str = PrivateAttr(default="")
 
-    def shown(self, described: Callable[[], Shows], command: str) -> None:
+    def shown(self, described: Callable[[], Any], command: str) -> None:
         """Take the door's description of this result, and the command that gives the same figures."""
         self._described, self._command = described, command
-
-    @property
-    def _shows(self) -> Shows | None:
-        return self._described() if self._described else None
 
     @property
     def is_found(self) -> bool:
@@ -86,30 +69,28 @@ class Result(Noun):
 
     def chart(self, name: str = "") -> "alt.TopLevelMixin":
         """The chart that ``--chart`` saves, as Altair draws it in a notebook; by ``name``, one of several."""
-        shows = self._shows
-        if not shows or not shows.charts:
+        names = self.charts()
+        if not self._described or not names:
             raise BadInput("has no chart", where=type(self).__name__, fix="Draw one from to_frame().")
-        if name and name not in shows.charts:
-            raise UnknownName("chart", name, shows.charts, listing=f"{type(self).__name__}.charts()")
-        return shows.chart(name)
+        if name and name not in names:
+            raise UnknownName("chart", name, names, listing=f"{type(self).__name__}.charts()")
+        drawn: alt.TopLevelMixin = self._described().chart(name)
+        return drawn
 
     def charts(self) -> list[str]:
         """The names that ``chart`` takes."""
-        shows = self._shows
-        return list(shows.charts) if shows else []
+        return list(self._described().charts) if self._described else []
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.headline()}>"
 
     def __str__(self) -> str:
         """What the terminal shows; the headline alone where the result came from a file."""
-        shows = self._shows
-        return shows.text() if shows else self.headline()
+        return self._described().text() if self._described else self.headline()
 
     def _repr_html_(self) -> str:
         """The description; the headline alone where the result came from a file."""
-        shows = self._shows
-        body = shows.html() if shows else f"<b>{escape(self.headline())}</b>"
+        body = self._described().html() if self._described else f"<b>{escape(self.headline())}</b>"
         more = ", ".join(["to_frame()", *(f'to_frame("{name}")' for name in self.frames() if name != self.ROWS)])
         notes = "<br>".join(escape(line) for line in (f"All figures: {more}", self._command) if line)
         return f"{body}<p><small style='opacity:.7'>{notes}</small></p>"
@@ -163,3 +144,38 @@ def _lists(noun: BaseModel, within: str = "") -> dict[str, Sequence[BaseModel]]:
         elif isinstance(value, tuple) and all(isinstance(part, BaseModel) for part in value):
             found[f"{within}{name}"] = value
     return found
+
+
+def frame_of(rows: Iterable[Mapping[str, Any]]) -> "pl.DataFrame":
+    """One row each; lists of nouns are left out, lists of numbers are kept as such."""
+    import polars as pl
+
+    nested: set[str] = set()
+    flat = [dict(_flat(row, nested)) for row in rows]
+    # Where another row has nouns in its place, an absent one is no column; nor is a list that is always empty.
+    names = [name for name in dict.fromkeys(name for row in flat for name in row) if name not in nested]
+    names = [name for name in names if any(row.get(name) != [] for row in flat)]
+    frame = pl.DataFrame([{name: row.get(name) for name in names} for row in flat], infer_schema_length=None)
+    dates = [name for name in frame.columns if name.split("_")[-1] == "date" and frame[name].dtype == pl.String]
+    return frame.with_columns(pl.col(name).str.to_date() for name in dates)
+
+
+def _flat(row: Mapping[str, Any], nested: set[str], within: str = "") -> Iterable[tuple[str, Any]]:
+    for key, value in row.items():
+        name = _joined(within, key)
+        if isinstance(value, Mapping):
+            nested.add(name)
+            yield from _flat(value, nested, name)
+        elif isinstance(value, list) and any(isinstance(part, Mapping | list) for part in value):
+            nested.add(name)
+        else:
+            yield name, value
+
+
+def _joined(outer: str, inner: str) -> str:
+    """``ttft_s`` and ``p99``: ``ttft_p99_s``, so that the unit stays where one looks for it."""
+    if not outer:
+        return inner
+    if outer.endswith("_s") and not outer.endswith("_per_s"):
+        return f"{outer[:-2]}_{inner}_s"
+    return f"{outer}_{inner}"

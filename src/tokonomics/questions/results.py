@@ -1,9 +1,9 @@
 """What the questions return: the nouns of the layers below, put together as ``--json`` prints them."""
 
 import re
-from typing import Any, Self
+from typing import Any
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from tokonomics.catalog.precision import Precision
 from tokonomics.errors import flag, spelled
@@ -40,10 +40,6 @@ class OneNoun(Result):
     """A result that is one noun of a layer below."""
 
     noun: Any
-
-    @classmethod
-    def holding(cls, noun: BaseModel, **more: object) -> Self:
-        return cls(noun=noun, **more)
 
     def plain(self) -> Any:
         return self.noun.model_dump(mode="json")
@@ -147,7 +143,7 @@ class PlanResult(Result, Plan):
     sensitivity: Sensitivity | None = None
     """What moves the bill, with ``explain``."""
     blame: tuple[Blame, ...] = ()
-    """Where nothing fits: what stands in the way."""
+    """Where no offer meets the constraints: what stands in the way."""
     deploy: tuple[DeployFile, ...] = ()
     """The files that start the pick."""
     study: Any = beside()
@@ -159,9 +155,8 @@ class PlanResult(Result, Plan):
     def headline(self) -> str:
         best = self.best
         if best is None:
-            return f"{self.model}: nothing fits; " + "; ".join(
-                f"{_by_name(found.constraint)}: {found.why}" for found in self.blame
-            )
+            reasons = [f"{_by_name(reason.constraint)}: {reason.why}" for reason in self.blame]
+            return "; ".join([f"{self.model}: no offer meets these constraints", *reasons])
         return (
             f"{self.model}: {usd(best.usd_per_month)} a month, {usd(best.usd_per_mtok.blended)} per Mtok, "
             f"{layout_text(best)} at {best.provider} {best.instance}; {len(self.ranked):,} ranked"
@@ -211,8 +206,8 @@ class BreakevenResult(Result, BreakEvenReport):
 
     def headline(self) -> str:
         said = [
-            f"cheaper than {each.api} from {count(from_here)} tokens a month on" if from_here
-            else f"never cheaper than {each.api}" for each in self.found for from_here in [each.stays_tokens_per_month]
+            f"cheaper than {bill.api} from {count(from_here)} tokens a month on" if from_here
+            else f"never cheaper than {bill.api}" for bill in self.found for from_here in [bill.stays_tokens_per_month]
         ]  # fmt: skip
         return f"{self.model}, hosted: {'; '.join(said)}"
 
@@ -239,9 +234,9 @@ class SimulateResult(Result, Outcome):
         price = "no price" if self.usd_per_mtok is None else f"{usd(self.usd_per_mtok)} per Mtok"
         times = [(name, spread.p99) for name, spread in (("TTFT", self.ttft_s), ("TPOT", self.tpot_s))]
         latency = "".join(f", {name} p99 {seconds(value)}" for name, value in times if value is not None)
-        broken = ", ".join(each.slo for each in self.slo if not each.kept)
-        kept = "" if self.slo_kept is None else f"; {broken} missed" if broken else "; every SLO met"
-        return f"{self.deployment}: {price}{latency}; {plural(self.requests, 'request')}{kept}"
+        missed = ", ".join(target.slo for target in self.slo if not target.kept)
+        verdict = "" if self.slo_kept is None else f"; {missed} missed" if missed else "; every SLO met"
+        return f"{self.deployment}: {price}{latency}; {plural(self.requests, 'request')}{verdict}"
 
 
 class CapacityResult(Result):

@@ -14,21 +14,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tokonomics.errors import BadInput, TokonomicsError, nearest, shorten
-from tokonomics.questions.load import replaced_by
+from tokonomics.errors import BadInput, TokonomicsError, did_you_mean, shorten
 from tokonomics.questions.request import Kind, Parameter, Request
 from tokonomics.questions.verbs import find_verb, scenario_verbs
 
 MAX_FILE_BYTES = 1_000_000
 _TRACE_PREFIX = "trace:"
-_OWN_SENSE = {
-    "gpus": frozenset({"plan", "own-hardware", "cost"}),
-    "usd_per_hour": frozenset({"breakeven"}),
-}
+_OWN_SENSE = {"gpus": frozenset({"plan", "own-hardware", "cost"}), "usd_per_hour": frozenset({"breakeven"})}
 """Keys that mean another thing to these verbs: the most GPUs that are paid for, those of a machine, and those that make
 the tokens; a price that replaces a plan instead of pricing it."""
 _EITHER = {"cost": ("usd_per_hour", ("gpu", "offers"))}
 """What says the same in another way: a price, or the GPU that it is looked up for."""
+_MADE_UP = {"input", "output", "arrivals", "duration", "system_prompts", "sessions", "tenants", "demand"}
+_OF_A_LOG = {"trace", "columns", "start", "end", "from", "to", "strict", "servegen_model", "servegen_scale"}
 WORKING: dict[str, object] = {
     "model": "llama-3.1-8b", "rate": 5, "input": 1000, "output": 300, "slo": "ttft_p99=0.5,tpot_p99=50ms",
     "gpu": "H100",
@@ -60,7 +58,6 @@ class ScenarioFile:
         return [key for key in self.shared if not shares(verb, key)]
 
     def where(self, verb: str, key: str) -> str:
-        """For messages."""
         return f"{self.path}: [{verb}] {key}" if key in self.tables.get(verb, {}) else f"{self.path}: {key}"
 
     def _found(self, verb: str, key: str, value: object) -> object:
@@ -101,15 +98,13 @@ def shared_keys() -> list[str]:
 
     Nor what has no sense in which verbs could share it.
     """
-    return [key for key in known_keys() if not _writes(key) and not _is_ambiguous(key) and sharers_of(key)]
+    takers = {key: takers_of(key).values() for key in known_keys()}
+    ambiguous = {key for key, taken in takers.items() if len({parameter.type is bool for parameter in taken}) > 1}
+    return [key for key in takers if not _writes(key) and key not in ambiguous and sharers_of(key)]
 
 
 def _writes(key: str) -> bool:
     return any(parameter.writes for parameter in takers_of(key).values())
-
-
-def _is_ambiguous(key: str) -> bool:
-    return len({parameter.type is bool for parameter in takers_of(key).values()}) > 1
 
 
 def takers_of(key: str, verbs: Collection[str] | None = None) -> dict[str, Parameter]:
@@ -206,12 +201,10 @@ def _put(made: dict[str, object], key: str, value: object, known: Collection[str
 
 
 def unknown(what: str, name: str, known: Collection[str], where: str) -> BadInput:
-    guess = nearest(name, known, 1)
-    return BadInput(what, where=where, fix=f"Did you mean {guess[0]}?" if guess else None)
+    return BadInput(what, where=where, fix=did_you_mean(name, known, 1))
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """A small TOML file."""
     where = shorten(str(path), 200)
     try:
         with path.open("rb") as file:
@@ -284,3 +277,16 @@ def without_replaced(values: Mapping[str, object], typed: Collection[str]) -> di
     """What of a file stays beside what was typed."""
     gone = replaced_by(typed)
     return {key: value for key, value in values.items() if key not in gone}
+
+
+def replaced_by(given: Collection[str]) -> set[str]:
+    """The inputs that others take the place of: themselves, and traffic of the other kind."""
+    gone = set(given)
+    if "trace" in gone:
+        gone |= _MADE_UP
+    elif _MADE_UP & gone:
+        gone |= _OF_A_LOG
+    for one, other in (("rate", "tokens_per_month"), ("offline", "slo"), ("demand", "rate")):
+        gone |= {other} if one in gone else {one} if other in gone else set()
+    # Arrivals carry a rate of their own: gamma:7,cv=3.
+    return gone | {"rate", "tokens_per_month"} if "arrivals" in given else gone

@@ -1,48 +1,40 @@
-"""The scenario file that ``tokonomics init`` writes: a small case that works, and every other key, commented out.
+"""The scenario file that ``tokonomics init`` writes, and the JSON Schema of such files, both from the requests.
 
-Keys that several verbs share stand at the top, by what they are about; those of one verb under its table. The help of
-each key is its flag's. A value that is commented out is the default, or an example where there is none.
+The file holds a small case that works, and every other key, commented out: its default, or an example where there is
+none. Keys that several verbs share stand at the top, by what they are about; those of one verb under its table.
+
+The schema is what an editor completes, explains and underlines: draft 4, the newest that Taplo (Even Better TOML)
+reads. A key at the top takes whatever any verb takes from there; in a table, what that verb takes. No number of a
+scenario may be below 0, and where flags say more, that holds.
 """
 
 import json
 import textwrap
 from collections.abc import Sequence
+from typing import Any
 
-from tokonomics.questions.request import Parameter
-from tokonomics.questions.scenario import WORKING, sharers_of, shares, shown
-from tokonomics.questions.verbs import find_verb
+from tokonomics.questions.inputs import About
+from tokonomics.questions.request import Kind, Parameter
+from tokonomics.questions.scenario import WORKING, shared_keys, sharers_of, shares, shown, takers_of
+from tokonomics.questions.verbs import find_verb, scenario_verbs
 
 SCHEMA_FILE = "scenario.schema.json"
 _WIDTH = 110
-
-GROUPS: dict[str, tuple[str, ...]] = {
-    "The model": ("model", "weights", "min_weights", "kv", "context", "lora_rank", "lora_adapters"),
-    "The traffic: made up from a rate and lengths, or a request log": (
-        "rate", "tokens_per_month", "input", "output", "arrivals", "requests", "duration", "system_prompts",
-        "sessions", "tenants", "trace", "columns", "strict", "from", "to", "sample", "speed", "servegen_model",
-        "servegen_scale", "seed",
-    ),
-    "The latency targets": ("slo", "offline"),
-    "The hardware": (
-        "gpu", "tp", "pp", "ep", "replicas", "spare", "max_utilization", "router", "no_prefix_cache", "tiers",
-        "max_sequences", "max_batched_tokens", "priority", "timeout",
-    ),
-    "The prices": (
-        "usd_per_hour", "provider", "region", "terms", "discount", "offers", "max_price",
-        "max_age",
-    ),
-    "The engine and what is known of your machine": ("engine", "profile"),
-    "What may be changed": ("draft", "draft_share", "draft_tokens", "acceptance", "without"),
-    "The answer": ("quick", "top"),
-}  # fmt: skip
-"""Keys of more than one verb."""
-
 _SEARCHED = ["L40S", "A100-80GB", "H100", "H200"]
 _SEARCHERS = ("plan", "fleet", "breakeven", "compare")
 
 
+def groups() -> dict[str, list[str]]:
+    """The keys of more than one verb under the heading that their declaration says."""
+    keys: dict[str, list[str]] = {about: [] for about in About}
+    for key in shared_keys():
+        takers = takers_of(key)
+        if len(takers) > 1:
+            keys[next(parameter.about for parameter in takers.values() if parameter.about)].append(key)
+    return keys
+
+
 def scenario_text(verbs: Sequence[str]) -> str:
-    """The file for these verbs."""
     lines = [
         f"#:schema ./{SCHEMA_FILE}",
         "# What is served, to whom, on what, at which prices. One file for every verb:  tokonomics VERB FILE, with",
@@ -50,53 +42,93 @@ def scenario_text(verbs: Sequence[str]) -> str:
         "# Every key is a flag; a flag that is typed wins. Keys at the top are for all verbs that have such a flag,",
         "# a table such as [plan] for one verb alone. Commented out: the default, or an example.",
     ]
-    shared = set()
-    for title, keys in GROUPS.items():
-        found = [key for key in keys if sharers_of(key, verbs)]
-        shared |= set(found)
-        if found:
+    search_only = set(verbs) <= set(_SEARCHERS)
+    shared: set[str] = set()
+    for title, keys in groups().items():
+        takers = {key: next(iter(sharers_of(key, verbs).values()), None) for key in keys}
+        taken = {key: parameter for key, parameter in takers.items() if parameter}
+        shared |= taken.keys()
+        if taken:
             lines += ["", f"# ── {title} {'─' * (_WIDTH - len(title) - 6)}", ""]
-            lines += [line for key in found for line in _key(key, verbs)]
-    if set(verbs) <= set(_SEARCHERS):
-        lines = [f"gpu = {_toml(_SEARCHED)}" if line == _line("gpu", WORKING["gpu"], True) else line for line in lines]
+        for key, parameter in taken.items():
+            value = _SEARCHED if key == "gpu" and search_only else shown(parameter)
+            lines += [*_comment(parameter), _line(key, value, key in WORKING)]
     for verb in verbs:
-        lines += _table(verb, shared, verb in _SEARCHERS and not set(verbs) <= set(_SEARCHERS))
+        lines += _table(verb, shared, verb in _SEARCHERS and not search_only)
     return "\n".join(lines) + "\n"
 
 
-def _key(key: str, verbs: Sequence[str]) -> list[str]:
-    takers = sharers_of(key, verbs)
-    first = next(iter(takers.values()))
-    return [*_comment(first.help, first), _line(key, shown(first), key in WORKING)]
-
-
 def _table(verb: str, shared: set[str], searches: bool) -> list[str]:
-    own = {
-        each.key: each
-        for each in find_verb(verb).keys.values()
-        if (each.key not in shared or not shares(verb, each.key)) and each.key != "json"
-    }
-    lines = ["", f"# ── tokonomics {verb} alone {'─' * (_WIDTH - len(verb) - 24)}", "", _on(f"[{verb}]", searches)]
+    own = [
+        parameter
+        for parameter in find_verb(verb).keys.values()
+        if (parameter.key not in shared or not shares(verb, parameter.key)) and parameter.key != "json"
+    ]
+    lines = [
+        "",
+        f"# ── tokonomics {verb} alone {'─' * (_WIDTH - len(verb) - 24)}",
+        "",
+        f"{'' if searches else '#'}[{verb}]",
+    ]
     if searches:
-        lines += ["# This verb compares GPUs: these instead of the one above.", f"gpu = {_toml(_SEARCHED)}"]
-    for key, each in own.items():
-        lines += [*_comment(each.help, each), _line(key, shown(each), False)]
+        lines += ["# This verb compares GPUs: these instead of the one above.", _line("gpu", _SEARCHED, True)]
+    for parameter in own:
+        lines += [*_comment(parameter), _line(parameter.key, shown(parameter), False)]
     return lines if own or searches else []
 
 
-def _comment(text: str, parameter: Parameter) -> list[str]:
+def _comment(parameter: Parameter) -> list[str]:
     default = f" Without: {parameter.default_text}." if parameter.default_text else ""
-    return [f"# {line}" for line in textwrap.wrap(text + default, _WIDTH - 2, break_on_hyphens=False)]
+    return [f"# {line}" for line in textwrap.wrap(parameter.help + default, _WIDTH - 2, break_on_hyphens=False)]
 
 
 def _line(key: str, value: object, works: bool) -> str:
-    return _on(f"{key} = {_toml(value)}", works)
-
-
-def _on(text: str, works: bool) -> str:
-    return text if works else f"#{text}"
-
-
-def _toml(value: object) -> str:
     # Strings, numbers, booleans and lists of them are written alike in JSON and TOML.
-    return json.dumps(value, ensure_ascii=False)
+    return f"{'' if works else '#'}{key} = {json.dumps(value, ensure_ascii=False)}"
+
+
+def scenario_schema() -> dict[str, Any]:
+    tables = {verb: _table_schema(verb) for verb in scenario_verbs()}
+    keys = {}
+    for key in shared_keys():
+        takers = sharers_of(key)
+        text = f"{next(iter(takers.values())).help} Used by {', '.join(takers)}."
+        keys[key] = {"description": text, **_value_schema(list(takers.values()))}
+    both = {name: {"anyOf": [keys[name], tables[name]]} for name in keys.keys() & tables.keys()}
+    return {
+        "$schema": "http://json-schema.org/draft-04/schema#",
+        "title": "tokonomics scenario",
+        "description": "What is served, to whom, on what and at which prices: the flags of every verb as keys. "
+        "Keys at the top are shared by all verbs; a table named like a verb is for that verb alone.",
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {**keys, **tables, **both},
+    }
+
+
+def _table_schema(verb: str) -> dict[str, Any]:
+    parameters = find_verb(verb).keys.values()
+    return {
+        "description": f"For tokonomics {verb} alone; wins over the top.",
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {input.key: {"description": input.help, **_value_schema([input])} for input in parameters},
+    }
+
+
+_TYPES = {str: ["string", "number"], int: ["integer"], float: ["number"], bool: ["boolean"]}
+
+
+def _value_schema(parameters: Sequence[Parameter]) -> dict[str, Any]:
+    """One value; or several, where some verb takes them."""
+    every = [name for parameter in parameters for name in _TYPES[str if parameter.takes_text else parameter.type]]
+    types = [name for name in dict.fromkeys(every) if not (name == "integer" and "number" in every)]
+    one: dict[str, Any] = {"type": types[0] if len(types) == 1 else types}
+    if types != ["boolean"] and all(parameter.kind in (Kind.PLAIN, Kind.LENGTHS) for parameter in parameters):
+        one["minimum"] = min(parameter.low or 0 for parameter in parameters)
+    highs = [parameter.high for parameter in parameters]
+    if None not in highs:
+        one["maximum"] = max(high for high in highs if high is not None)
+    if any(parameter.is_list for parameter in parameters):
+        return {"anyOf": [one, {"type": "array", "items": one}]}
+    return one

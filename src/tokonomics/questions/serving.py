@@ -3,20 +3,27 @@
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
+from tokonomics.catalog.engines import find_engine
+from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.load_models import find_model
+from tokonomics.catalog.offers import NoOffer
+from tokonomics.catalog.precision import KV_PRECISIONS, WEIGHT_PRECISIONS, parse_precision
+from tokonomics.clock import today
 from tokonomics.errors import BadInput, option, shorten
-from tokonomics.questions.inputs import Layout, Market, Priced
+from tokonomics.money.cost import require_positive
+from tokonomics.physics.deployment import Deployment, deploy
+from tokonomics.planner.candidates import cheapest_host
+from tokonomics.planner.load import Load
+from tokonomics.planner.parsing import router_from
+from tokonomics.questions.inputs import Layout, Priced
 from tokonomics.questions.listener import Listener
-from tokonomics.questions.tables import prices_in
-
-if TYPE_CHECKING:
-    from tokonomics.catalog.offers import Offer
-    from tokonomics.physics.deployment import Deployment
-    from tokonomics.planner.load import Load
-    from tokonomics.serving.fleet import Autoscale, FleetSettings, Outage
+from tokonomics.questions.load import offers_of
+from tokonomics.questions.traffic import read_time
+from tokonomics.serving.compiled import must_compile
+from tokonomics.serving.fleet import LINK_BYTES_PER_S, Autoscale, FleetSettings, Outage
 
 
 def named(model: str | None) -> str:
@@ -28,14 +35,7 @@ def named(model: str | None) -> str:
 
 def deployment_of(
     layout: Layout, model: str | None, gpu: str, lora_rank: int = 0, lora_adapters: int = 0
-) -> "Deployment":
-    """A checked deployment."""
-    from tokonomics.catalog.engines import find_engine
-    from tokonomics.catalog.gpus import find_gpu
-    from tokonomics.catalog.load_models import find_model
-    from tokonomics.catalog.precision import KV_PRECISIONS, WEIGHT_PRECISIONS, parse_precision
-    from tokonomics.physics.deployment import deploy
-
+) -> Deployment:
     several = [name for name in gpu.split(",") if name.strip()]
     if len(several) > 1:
         fix = "Several are compared by: tokonomics plan, tokonomics compare."
@@ -55,7 +55,7 @@ def deployment_of(
     )
 
 
-def say_left_out(load: "Load", context: int, listener: Listener) -> None:
+def say_left_out(load: Load, context: int, listener: Listener) -> None:
     """What of a log is not in the figures."""
     if load.bad_rows:
         listener.note(f"{load.bad_rows:,} rows of the log could not be used: see `tokonomics trace`")
@@ -69,8 +69,6 @@ def say_left_out(load: "Load", context: int, listener: Listener) -> None:
 
 def say_if_compiling(listener: Listener) -> None:
     """The first simulation on a machine compiles its loop: say why it takes a while."""
-    from tokonomics.serving.compiled import must_compile
-
     if must_compile():
         listener.note("compiling the simulator, once on this machine: about a quarter of a minute …")
 
@@ -82,11 +80,8 @@ def fleet_of(
     outages: Sequence[str] | None = None,
     prefill_replicas: int = 0,
     link: float | None = None,
-) -> "FleetSettings":
+) -> FleetSettings:
     """A checked fleet; one replica unless told."""
-    from tokonomics.planner.parsing import router_from
-    from tokonomics.serving.fleet import LINK_BYTES_PER_S, FleetSettings
-
     if link is not None and not prefill_replicas:
         raise BadInput("is for disaggregated fleets", field="link", fix=f"Give {option('prefill_replicas')} as well.")
     if link is not None and not 1e-3 <= link <= 1e6:
@@ -101,49 +96,43 @@ def fleet_of(
     )
 
 
-def _autoscale(text: str) -> "Autoscale":
-    from tokonomics.serving.fleet import Autoscale
-
+def _autoscale(text: str) -> Autoscale:
     names = {"min": "min_replicas", "max": "max_replicas", "target": "target", "cold": "cold_start_s"}
     names |= {"interval": "interval_s", "hold": "hold_s"}
     fix = "Write such as max=8,target=32,cold=120: at most 8 replicas, one for 32 requests, 120 s to start."
-    made = _named(text, names, "autoscale", fix)
+    settings = _named(text, names, "autoscale", fix)
     with suppress(ValidationError):
-        scale = Autoscale.model_validate(made)
+        scale = Autoscale.model_validate(settings)
         if scale.min_replicas <= scale.max_replicas <= 10_000:
             return scale
     raise BadInput(f"'{shorten(text)}' is no autoscaling", field="autoscale", fix=fix)
 
 
-def _outage(text: str) -> "Outage":
-    from tokonomics.serving.fleet import Outage
-
+def _outage(text: str) -> Outage:
     names = {"replica": "replica", "at": "at_s", "for": "down_s", "notice": "notice_s", "spot": "reclaimed"}
     fix = "Write such as replica=0,at=600,for=300,notice=120,spot=1: seconds; without 'for' it never comes back."
-    made = _named(text, names, "outage", fix)
+    settings = _named(text, names, "outage", fix)
     with suppress(ValidationError):
-        return Outage.model_validate(made)
+        return Outage.model_validate(settings)
     raise BadInput(f"'{shorten(text)}' is no outage", field="outage", fix=fix)
 
 
 def _named(text: str, names: dict[str, str], field: str, fix: str) -> dict[str, float]:
-    made: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for part in text.split(","):
-        name, _, value = (each.strip() for each in part.partition("="))
+        name, _, value = (side.strip() for side in part.partition("="))
         try:
             number = float(value)
         except ValueError:
             number = math.nan
-        if name not in names or not math.isfinite(number) or names[name] in made:
+        if name not in names or not math.isfinite(number) or names[name] in numbers:
             raise BadInput(f"'{shorten(part.strip())}' is not understood", field=field, fix=fix)
-        made[names[name]] = int(number) if number == int(number) else number
-    return made
+        numbers[names[name]] = int(number) if number == int(number) else number
+    return numbers
 
 
 def timeout_of(text: str | None) -> float:
     """Seconds after which clients hang up; never, unless given."""
-    from tokonomics.questions.traffic import read_time
-
     given = read_time(text, "timeout")
     if given is None:
         return math.inf
@@ -152,15 +141,7 @@ def timeout_of(text: str | None) -> float:
     return given
 
 
-def offers_in(market: Market) -> "tuple[Offer, ...]":
-    """The offers that the filters of a market leave, at its discounts."""
-    from tokonomics.planner.parsing import discounts_from, offers_for
-
-    sold = prices_in(market.offers)
-    return offers_for(sold, market.provider, market.region, None, discounts_from(market.discount))
-
-
-def prices_of(deployment: "Deployment", priced: Priced) -> Callable[[int], tuple[float, str]]:
+def prices_of(deployment: Deployment, priced: Priced) -> Callable[[int], tuple[float, str]]:
     """Dollars an hour of a replica among so many, and whose price it is; whole machines are shared."""
 
     def of(count: int) -> tuple[float, str]:
@@ -173,21 +154,16 @@ def prices_of(deployment: "Deployment", priced: Priced) -> Callable[[int], tuple
     return of
 
 
-def price_of(deployment: "Deployment", fleet: "FleetSettings", priced: Priced) -> tuple[float, str] | None:
+def price_of(deployment: Deployment, fleet: FleetSettings, priced: Priced) -> tuple[float, str] | None:
     """Dollars an hour for one replica, and where the price comes from; None where no offer is known.
 
     Replicas share whole machines when their number is fixed; those that come and go take their own.
     """
-    from tokonomics.catalog.offers import NoOffer
-    from tokonomics.clock import today
-    from tokonomics.money.cost import require_positive
-    from tokonomics.planner.candidates import cheapest_host
-
     if priced.usd_per_hour is not None:
         return require_positive("usd_per_hour", priced.usd_per_hour) * deployment.gpus, "as given"
     apart = fleet.autoscale is not None or any(outage.reclaimed for outage in fleet.outages)
     together = 1 if apart else fleet.replicas + fleet.prefill_replicas
     with suppress(NoOffer):
-        offer, price = cheapest_host(deployment, together, offers_in(priced))
+        offer, price = cheapest_host(deployment, together, offers_of(priced))
         return price / together, offer.quoted(today())
     return None

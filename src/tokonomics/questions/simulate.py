@@ -1,77 +1,31 @@
-"""What does a deployment do with traffic, request by request?"""
+"""What does a deployment do with traffic, and how much does it hold? ``simulate`` and ``capacity``."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-from tokonomics.questions.inputs import (
-    Layout,
-    Objectives,
-    OneGpu,
-    Priced,
-    Profiled,
-    Routed,
-    Serving,
-    SomeModel,
-    Traffic,
-)
+from tokonomics.errors import BadInput
+from tokonomics.money.served import served_cost
+from tokonomics.physics.deployment import Deployment
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import targets_of
-from tokonomics.questions.request import Kind, Number, Text, Texts, Whole, declared
+from tokonomics.questions.requests.traffic import CapacityRequest, SimulateRequest
+from tokonomics.questions.results import CapacityResult, SimulateResult
 from tokonomics.questions.serving import deployment_of, fleet_of, price_of, say_if_compiling, timeout_of
-from tokonomics.questions.traffic import traffic_of
-
-if TYPE_CHECKING:
-    from tokonomics.questions.results import SimulateResult
+from tokonomics.questions.traffic import traffic_of, trial_of
+from tokonomics.serving.capacity import highest_rate, replicas_needed
+from tokonomics.serving.outcome import moments, outcome, save_records
+from tokonomics.serving.simulator import Simulation, requests_for, rules_for
+from tokonomics.serving.simulator import simulate as run
+from tokonomics.serving.state import too_long
+from tokonomics.serving.steady import ReplicaCurve
+from tokonomics.traffic.trace import Trace, check_save_path
 
 _WORTH_COUNTING = 200_000
 """Requests from which a simulation takes long enough for a progress bar."""
 
 
-class SimulateRequest(SomeModel, OneGpu, Layout, Traffic, Routed, Serving, Objectives, Priced, Profiled):
-    """
-    Examples:
-      tokonomics simulate --model llama-3.1-8b --gpu H100 --trace azure-conv --slo ttft_p99=0.5,tpot_p99=0.05
-      tokonomics simulate --model llama-2-7b --gpu A100-80GB --arrivals poisson:2 --duration 1h --input 512 --output 99
-      tokonomics simulate --model llama-3.1-70b --gpu H100 --tp 4 --trace log.jsonl --replicas 3 --router prefix-aware
-      tokonomics simulate --model llama-3.1-8b --gpu H100 --trace azure-conv --speed 8 --autoscale max=6,target=9,cold=9
-      tokonomics simulate --model llama-3.1-8b --gpu L40S --trace azure-code --replicas 4 --outage replica=0,at=600
-      tokonomics simulate chat.toml --replicas 2
-    """
-
-    replicas: Whole = declared(1, "Replicas behind the router.", low=1, high=10_000, example=2)
-    autoscale: Text | None = declared(
-        None,
-        "Replicas that come and go: max=8,target=32,cold=120,min=1.",
-        example="max=8,target=32,cold=120",
-    )
-    outage: Texts | None = declared(
-        None,
-        "A replica that fails: replica=0,at=600,for=300; or a spot one: …,notice=120,spot=1.",
-        example=["replica=0,at=600"],
-    )
-    prefill_replicas: Whole = declared(
-        0, "Replicas that compute prompts only and send the KV on (disaggregation).", low=0, high=10_000
-    )
-    link: Number | None = declared(
-        None, "GB/s from a prefill GPU to a decode GPU.", without="50: 400 Gbit/s each", example=50.0
-    )
-    save: Text | None = declared(
-        None,
-        "Save what became of each request as .parquet.",
-        kind=Kind.FILE,
-        writes=True,
-        example="requests.parquet",
-    )
-
-
-def simulate(request: SimulateRequest, listener: Listener = SILENT) -> "SimulateResult":
+def simulate(request: SimulateRequest, listener: Listener = SILENT) -> SimulateResult:
     """Latency, throughput, utilisation and cost of every request served one by one."""
-    from tokonomics.money.served import served_cost
-    from tokonomics.questions.results import SimulateResult
-    from tokonomics.serving.outcome import moments, outcome, save_records
-    from tokonomics.serving.simulator import simulate as run
-    from tokonomics.traffic.trace import check_save_path
-
     save = Path(request.save) if request.save else None
     if save:
         check_save_path(save)
@@ -88,12 +42,7 @@ def simulate(request: SimulateRequest, listener: Listener = SILENT) -> "Simulate
         deployment,
         requests,
         fleet,
-        timeout_s=timeout_of(request.timeout),
-        by_priority=request.priority,
-        prefix_cache=not request.no_prefix_cache,
-        max_sequences=request.max_sequences,
-        max_batched_tokens=request.max_batched_tokens,
-        seed=request.seed,
+        **_rules(request),
         progress=listener.counting(f"serving {count:,} requests", count) if count >= _WORTH_COUNTING else None,
     )
     found = outcome(simulation, targets)
@@ -112,3 +61,57 @@ def simulate(request: SimulateRequest, listener: Listener = SILENT) -> "Simulate
         simulation=simulation,
         log=requests,
     )
+
+
+def _rules(request: SimulateRequest | CapacityRequest) -> dict[str, Any]:
+    """How requests are taken and given up, as the simulator takes it."""
+    return {
+        "timeout_s": timeout_of(request.timeout), "by_priority": request.priority, "seed": request.seed,
+        "prefix_cache": not request.no_prefix_cache, "max_sequences": request.max_sequences,
+        "max_batched_tokens": request.max_batched_tokens,
+    }  # fmt: skip
+
+
+def capacity(request: CapacityRequest, listener: Listener = SILENT) -> CapacityResult:
+    """The highest rate of one replica under the latency targets, and the replicas a log needs."""
+    targets = targets_of(request)
+    deployment = deployment_of(request, request.model, request.gpu)
+    price_of(deployment, fleet_of(1, request.router), request)  # mistakes before the search
+    made_up = request.trace is None
+    log = trial_of(request, listener) if made_up else traffic_of(request, listener)
+    rules = _rules(request)
+
+    def serve(requests: Trace, count: int = 1) -> Simulation:
+        return run(deployment, requests, fleet_of(count, request.router), **rules)
+
+    guess = _guessed_rate(deployment, log)
+    say_if_compiling(listener)
+    listener.doing("searching the highest rate of one replica")
+    best = highest_rate(serve, log, targets, guess)
+    needed = None
+    if not made_up:
+        listener.doing("searching the replicas this log needs")
+        needed = replicas_needed(lambda count: serve(log, count), targets)
+    price = price_of(deployment, fleet_of(needed.replicas if needed else 1, request.router), request)
+    cost = served_cost(needed.outcome if needed else best.outcome, *price) if price else None
+    return CapacityResult(
+        deployment=str(deployment),
+        rate=best.rate,
+        replicas=needed.replicas if needed else None,
+        usd_per_mtok=cost.usd_per_mtok if cost else None,
+        highest_rate=best,
+        replicas_needed=needed,
+        cost=cost,
+        placed=deployment,
+        log=log,
+    )
+
+
+def _guessed_rate(deployment: Deployment, traffic: Trace) -> float:
+    """Where the search begins: half of what full batches of mean requests would finish."""
+    rules = rules_for(deployment, traffic)
+    served = ~too_long(requests_for(traffic, rules), rules)
+    if not served.any():
+        raise BadInput("every request is longer than the model's context or a replica's memory", where=traffic.source)
+    inputs, outputs = (float(tokens[served].mean()) for tokens in (traffic.input_tokens, traffic.output_tokens))
+    return ReplicaCurve(deployment, max(1, round(inputs)), max(1, round(outputs))).capacity().rate / 2

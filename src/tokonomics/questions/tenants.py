@@ -2,55 +2,27 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tokonomics.errors import BadInput, option
-from tokonomics.questions.inputs import Layout, Objectives, OneGpu, Priced, Profiled, Routed, SomeModel, Traffic
+from tokonomics.planner.levers.lora import lora_lever
+from tokonomics.planner.levers.noisy_neighbour import noisy_neighbour
+from tokonomics.planner.levers.tenancy import Sharing, pool
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import targets_of
-from tokonomics.questions.request import Kind, Switch, Texts, Whole, declared
+from tokonomics.questions.requests.traffic import TenantsRequest
+from tokonomics.questions.results import TenantsResult
 from tokonomics.questions.serving import deployment_of, fleet_of, prices_of, say_if_compiling
 from tokonomics.questions.traffic import traffic_of
-
-if TYPE_CHECKING:
-    from tokonomics.questions.results import TenantsResult
-    from tokonomics.traffic.trace import Trace
+from tokonomics.traffic.tenants import joined, present
+from tokonomics.traffic.trace import Trace
+from tokonomics.units import usd
 
 _TAKES_A_WHILE = 400_000
 """Requests from which some twenty simulations of all of them take more than half a minute."""
 
 
-class TenantsRequest(SomeModel, OneGpu, Layout, Traffic, Routed, Objectives, Priced, Profiled):
-    """
-    Examples:
-      tokonomics tenants --model llama-3.1-8b --gpu H100 --trace log.csv --columns tenant=customer --slo ttft_p99=0.5
-      tokonomics tenants --model llama-3.1-8b --gpu H100 --trace team-a.csv --trace team-b.csv --slo ttft_p99=0.5
-      tokonomics tenants llama-3.1-8b --gpu L4 --tenants 10,skew=1 --rate 4 --input 500 --output 100 --slo ttft_p99=1
-      tokonomics tenants --model llama-3.1-70b --gpu H200 --tp 2 --trace log.csv --lora-rank 16 --lora-adapters 50
-      tokonomics tenants chat.toml --tenants 10,skew=1
-    """
-
-    trace: Texts | None = declared(
-        None,
-        "Log with a tenant column, or a shipped sample; several: one for each tenant.",
-        kind=Kind.TRACE,
-        example="azure-conv",
-    )
-    priority: Switch = declared(False, "Serve by the trace's priorities instead of in order.")
-    lora_rank: Whole = declared(0, "Each tenant has a LoRA adapter of this rank on the shared base.", low=0, example=16)
-    lora_adapters: Whole | None = declared(
-        None, "Adapters loaded on each replica.", low=1, without="one for each tenant", example=10
-    )
-
-
-def tenants(request: TenantsRequest, listener: Listener = SILENT) -> "TenantsResult":
+def tenants(request: TenantsRequest, listener: Listener = SILENT) -> TenantsResult:
     """One fleet for all tenants, or one for each: replicas, latency, a noisy neighbour, and who pays what."""
-    from tokonomics.planner.levers.lora import lora_lever
-    from tokonomics.planner.levers.noisy_neighbour import noisy_neighbour
-    from tokonomics.planner.levers.tenancy import Sharing, pool
-    from tokonomics.questions.results import TenantsResult
-    from tokonomics.traffic.tenants import present
-
     rank = request.lora_rank
     if request.lora_adapters and not rank:
         fix = f"Give {option('lora_rank', 16)}."
@@ -84,10 +56,8 @@ def tenants(request: TenantsRequest, listener: Listener = SILENT) -> "TenantsRes
     )
 
 
-def _requests(request: TenantsRequest, listener: Listener) -> "Trace":
+def _requests(request: TenantsRequest, listener: Listener) -> Trace:
     """Of one log with tenants, of a log for each tenant, or made up."""
-    from tokonomics.traffic.tenants import joined
-
     logs: Sequence[str] = request.trace or ()
     traces = [traffic_of(request.model_copy(update={"trace": log}), listener) for log in logs or (None,)]
     return joined(traces, _file_names(logs)) if len(traces) > 1 else traces[0]
@@ -103,8 +73,6 @@ def _file_names(paths: Sequence[str]) -> list[str]:
 
 def price_text(apart: tuple[float, str], together: tuple[float, str]) -> str:
     """Whose price it is; both where fleets of these sizes are cheapest on different machines."""
-    from tokonomics.units import usd
-
     if (usd(apart[0]), apart[1]) == (usd(together[0]), together[1]):
         return apart[1]
     machines = "whole machines are paid for, and which are cheapest depends on how many replicas stand on them"

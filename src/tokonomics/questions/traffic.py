@@ -2,19 +2,24 @@
 
 import math
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from tokonomics.errors import BadInput, option, shorten
+from tokonomics.planner.load import extent_of, load_of_log, load_of_shape
+from tokonomics.planner.parsing import amount
 from tokonomics.questions.inputs import Traffic, TrafficShape
-from tokonomics.questions.listener import Listener
+from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.tables import trace_in
+from tokonomics.traffic.arrivals import Arrivals, parse_arrivals
+from tokonomics.traffic.generate import ENOUGH_REQUESTS, generate, parse_sessions, parse_system, parse_tenants
+from tokonomics.traffic.grammar import span_s
+from tokonomics.traffic.lengths import Lengths, parse_lengths
+from tokonomics.traffic.readers import TraceFile, open_trace
+from tokonomics.traffic.recognise import DescribesClients
+from tokonomics.traffic.servegen import servegen_trace
+from tokonomics.traffic.trace import Trace
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, plural
-
-if TYPE_CHECKING:
-    from tokonomics.traffic.arrivals import Arrivals
-    from tokonomics.traffic.lengths import Lengths
-    from tokonomics.traffic.readers import TraceFile
-    from tokonomics.traffic.trace import Trace
 
 _AS_GOOD_AS = 0.05
 """By so much may made-up requests miss the rate asked for before it is said: 20,000 random ones miss it by 1 %."""
@@ -25,14 +30,14 @@ _ROUNDS = 8
 """Of finding how many conversations make a rate of requests; two or three do."""
 
 
-def traffic_of(traffic: Traffic, listener: Listener) -> "Trace":
+def traffic_of(traffic: Traffic, listener: Listener) -> Trace:
     """A log, ServeGen's clients or made-up requests; then the window, the sample, and the pace, in this order."""
     if traffic.requests is not None and traffic.requests < 1:
         raise BadInput(f"must be at least 1, got {traffic.requests:,}", field="requests")
     rate = _rate(traffic)
     window = window_of(traffic.start, traffic.end)
     if traffic.trace is not None:
-        return _recorded(traffic, rate, window, listener)
+        return _recorded(traffic, rate, listener)
     if not traffic.is_made_up:
         shape = f"{option('rate', 2)} {option('input', 512)} {option('output', 512)}"
         raise BadInput(
@@ -51,22 +56,18 @@ _OF_CLIENTS = ("servegen_model", "servegen_scale")
 _MADE_UP = ("arrivals", "duration", "input", "output", "system_prompts", "sessions", "tenants")
 
 
-def _recorded(traffic: Traffic, rate: float | None, window: tuple[float, float] | None, listener: Listener) -> "Trace":
+def _recorded(traffic: Traffic, rate: float | None, listener: Listener) -> Trace:
     _refuse(traffic, _MADE_UP, "is for made-up requests, not for a log")
-    if not isinstance(traffic.trace, str):
-        _refuse(traffic, _OF_CLIENTS, "is for ServeGen's clients, not for a log of requests")
-        trace = trace_in(traffic.trace, traffic.columns, traffic.strict)
-        trace = trace.window(*window) if window else trace
-    elif (log := open_log(traffic.trace, traffic.columns, traffic.strict)) is None:
-        trace = _of_clients(traffic, window)
-    else:
-        _refuse(traffic, _OF_CLIENTS, "is for ServeGen's clients, not for a log of requests")
-        trace = _of_log(log, listener)
-        trace = trace.window(*window) if window else trace
+    trace, file = read_log(traffic, listener)
+    if file and file.problems.count:
+        first = "\n".join(f"  {shorten(line, 160)}" for line in file.problems.first)
+        listener.note(f"{shorten(file.path.name)}: {plural(file.problems.count, 'row')} could not be used\n{first}")
     if traffic.requests is not None:
-        trace = _first(trace, traffic.requests)
+        trace = trace.take(np.arange(min(traffic.requests, len(trace))))
     trace = _cut(trace, traffic.speed, traffic.sample, traffic.seed)
-    return _at_rate(trace, traffic, rate) if rate is not None or traffic.tokens_per_month is not None else trace
+    if traffic.tokens_per_month is not None:
+        rate = rate_of(traffic.tokens_per_month, float((trace.input_tokens + trace.output_tokens).mean()))
+    return trace if rate is None else load_of_log(trace, rate).trace
 
 
 def _rate(traffic: Traffic) -> float | None:
@@ -83,69 +84,43 @@ def _rate(traffic: Traffic) -> float | None:
     return read_rate(traffic.rate)
 
 
-def _at_rate(trace: "Trace", traffic: Traffic, rate: float | None) -> "Trace":
-    """A log replayed at another rate."""
-    from tokonomics.planner.load import load_of_log
-
-    if traffic.tokens_per_month is not None:
-        rate = rate_of(traffic.tokens_per_month, float((trace.input_tokens + trace.output_tokens).mean()))
-    return load_of_log(trace, rate).trace
-
-
 def _refuse(traffic: Traffic, names: Iterable[str], why: str) -> None:
     for name in names:
         if getattr(traffic, name) not in (None, False):
             raise BadInput(why, field=name)
 
 
-def _first(trace: "Trace", requests: int) -> "Trace":
-    import numpy as np
-
-    return trace.take(np.arange(min(requests, len(trace))))
-
-
-def open_log(path: str, columns: str | None = None, strict: bool = False) -> "TraceFile | None":
+def open_log(path: str, columns: str | None = None, strict: bool = False) -> TraceFile | None:
     """The log; None for ServeGen's clients, who send requests but list none."""
-    from tokonomics.traffic.readers import open_trace
-    from tokonomics.traffic.recognise import DescribesClients
-
     try:
         return open_trace(path, columns=columns, strict=strict)
     except DescribesClients:
         return None
 
 
-def _of_log(file: "TraceFile", listener: Listener) -> "Trace":
-    listener.doing(f"reading {shorten(file.path.name)}")
-    trace = file.read()
-    if file.problems.count:
-        first = "\n".join(f"  {shorten(line, 160)}" for line in file.problems.first)
-        left_out = plural(file.problems.count, "row")
-        listener.note(f"{shorten(file.path.name)}: {left_out} could not be used\n{first}")
-    return trace
+def read_log(traffic: TrafficShape, listener: Listener = SILENT) -> tuple[Trace, TraceFile | None]:
+    """The requests of a log in its window, and its file; None for clients and for a table in memory."""
+    window = window_of(traffic.start, traffic.end)
+    more = traffic if isinstance(traffic, Traffic) else Traffic()  # a plan has no inputs for the rest
+    file = open_log(traffic.trace, traffic.columns, more.strict) if isinstance(traffic.trace, str) else None
+    if isinstance(traffic.trace, str) and file is None:
+        # Only the window is drawn: two weeks of a large provider would not fit in memory.
+        start_s, end_s = window or (0.0, math.inf)
+        scale = 1.0 if more.servegen_scale is None else more.servegen_scale
+        last_s = None if math.isinf(end_s) else end_s
+        drawn = servegen_trace(
+            traffic.trace, model=more.servegen_model, start_s=start_s, end_s=last_s, scale=scale, seed=traffic.seed
+        )
+        return drawn, None
+    _refuse(more, _OF_CLIENTS, "is for ServeGen's clients, not for a log of requests")
+    if file:
+        listener.doing(f"reading {shorten(file.path.name)}")
+    trace = file.read() if file else trace_in(traffic.trace, traffic.columns, more.strict)
+    return trace.window(*window) if window else trace, file
 
 
-def _of_clients(traffic: Traffic, window: tuple[float, float] | None) -> "Trace":
-    """Only the window is drawn: two weeks of a large provider would not fit in memory."""
-    from tokonomics.traffic.servegen import servegen_trace
-
-    start_s, end_s = window or (0.0, math.inf)
-    return servegen_trace(
-        str(traffic.trace),
-        model=traffic.servegen_model,
-        start_s=start_s,
-        end_s=None if math.isinf(end_s) else end_s,
-        scale=1.0 if traffic.servegen_scale is None else traffic.servegen_scale,
-        seed=traffic.seed,
-    )
-
-
-def _made_up(traffic: Traffic, rate: float | None) -> "tuple[Trace, float | None]":
+def _made_up(traffic: Traffic, rate: float | None) -> tuple[Trace, float | None]:
     """The requests, and the rate that was asked for."""
-    from tokonomics.planner.load import extent_of, load_of_shape
-    from tokonomics.traffic.arrivals import parse_arrivals
-    from tokonomics.traffic.generate import ENOUGH_REQUESTS
-
     inputs, outputs = lengths_of(traffic)
     process = parse_arrivals("poisson:1" if traffic.arrivals is None else traffic.arrivals)
     make = _maker(traffic, inputs, outputs)
@@ -168,11 +143,8 @@ def _made_up(traffic: Traffic, rate: float | None) -> "tuple[Trace, float | None
     return _made_at(rate, process, traffic, inputs, outputs), rate
 
 
-def _made_at(rate: float, process: "Arrivals", traffic: Traffic, inputs: "Lengths", outputs: "Lengths") -> "Trace":
+def _made_at(rate: float, process: Arrivals, traffic: Traffic, inputs: Lengths, outputs: Lengths) -> Trace:
     """Requests of a mean rate: those that a plan for it is sized on, unless something else is asked for."""
-    from tokonomics.planner.load import extent_of, load_of_shape
-    from tokonomics.traffic.generate import parse_sessions
-
     asked = extent_of(process, inputs, outputs, rate=rate, seed=traffic.seed)
     requests, duration_s = traffic.requests, read_time(traffic.duration, "duration")
     if requests is None and duration_s is None:
@@ -208,13 +180,11 @@ def _made_at(rate: float, process: "Arrivals", traffic: Traffic, inputs: "Length
 
 
 def _is_structured(traffic: Traffic) -> bool:
-    return any(each is not None for each in (traffic.system_prompts, traffic.sessions, traffic.tenants))
+    return any(given is not None for given in (traffic.system_prompts, traffic.sessions, traffic.tenants))
 
 
-def lengths_of(traffic: TrafficShape, least: int = 0) -> "tuple[Lengths, Lengths]":
+def lengths_of(traffic: TrafficShape, least: int = 0) -> tuple[Lengths, Lengths]:
     """Of prompts and of answers, which may be those of the same sample."""
-    from tokonomics.traffic.lengths import parse_lengths
-
     if traffic.input is None:
         raise BadInput("is missing: how long are the prompts?", field="input", fix=f"Such as {option('input', 512)}.")
     inputs = parse_lengths(traffic.input, "input")
@@ -224,11 +194,9 @@ def lengths_of(traffic: TrafficShape, least: int = 0) -> "tuple[Lengths, Lengths
 
 
 def _maker(
-    traffic: Traffic, inputs: "Lengths", outputs: "Lengths"
-) -> "Callable[[Arrivals, int | None, float | None], Trace]":
+    traffic: Traffic, inputs: Lengths, outputs: Lengths
+) -> Callable[[Arrivals, int | None, float | None], Trace]:
     """Makes so many requests, or those of so many seconds, of a process."""
-    from tokonomics.traffic.generate import generate, parse_sessions, parse_system, parse_tenants
-
     system = parse_system(traffic.system_prompts) if traffic.system_prompts is not None else None
     sessions = parse_sessions(traffic.sessions) if traffic.sessions is not None else None
     tenants = parse_tenants(traffic.tenants) if traffic.tenants is not None else None
@@ -245,12 +213,8 @@ def _maker(
     )
 
 
-def trial_of(traffic: Traffic, listener: Listener) -> "Trace":
+def trial_of(traffic: Traffic, listener: Listener) -> Trace:
     """Made-up requests for a search that sets the rate itself: of a curve, all of it."""
-    from tokonomics.planner.load import extent_of
-    from tokonomics.traffic.arrivals import parse_arrivals
-    from tokonomics.traffic.generate import ENOUGH_REQUESTS
-
     if not traffic.is_made_up:
         traffic = traffic.model_copy(update={"arrivals": "poisson:1"})
     if traffic.requests is not None or traffic.duration is not None:
@@ -264,7 +228,7 @@ def trial_of(traffic: Traffic, listener: Listener) -> "Trace":
     return traffic_of(traffic.model_copy(update=whole), listener)
 
 
-def _say_rate(made: "Trace", traffic: Traffic, rate: float, listener: Listener) -> None:
+def _say_rate(made: Trace, traffic: Traffic, rate: float, listener: Listener) -> None:
     """Another rate than the one asked for is never served in silence."""
     cuts = (traffic.start, traffic.end, traffic.sample)
     is_cut = any(cut is not None for cut in cuts)
@@ -276,7 +240,7 @@ def _say_rate(made: "Trace", traffic: Traffic, rate: float, listener: Listener) 
         listener.note(f"{shorten(made.source)}: {what}, which is the mean of the whole")
 
 
-def _rate_of(made: "Trace", duration_s: float | None) -> float:
+def _rate_of(made: Trace, duration_s: float | None) -> float:
     """Over the time that was asked for: a night at its end is part of a day."""
     return len(made) / duration_s if duration_s else made.rate
 
@@ -292,7 +256,7 @@ def window_of(start: str | None, end: str | None) -> tuple[float, float] | None:
     return low, high
 
 
-def _cut(trace: "Trace", speed: float | None, sample: float | None, seed: int) -> "Trace":
+def _cut(trace: Trace, speed: float | None, sample: float | None, seed: int) -> Trace:
     if sample is not None:
         trace = trace.sampled(sample, seed)
     if speed is not None:
@@ -309,8 +273,6 @@ def _cut(trace: "Trace", speed: float | None, sample: float | None, seed: int) -
 
 def read_time(text: str | None, field: str) -> float | None:
     """``90``, ``10m``, ``2h``, ``1d``."""
-    from tokonomics.traffic.grammar import span_s
-
     if text is None:
         return None
     value = span_s(text)
@@ -320,7 +282,6 @@ def read_time(text: str | None, field: str) -> float | None:
 
 
 def read_rate(text: str) -> float:
-    """Requests a second, as typed."""
     rate = number_above_0(text, "rate", "Such as 5.")
     if not _LEAST_RATE <= rate <= _MOST_RATE:
         raise BadInput(f"must be above 0 requests a second, and at most a billion, got {rate:g}", field="rate")
@@ -329,8 +290,6 @@ def read_rate(text: str) -> float:
 
 def rate_of(tokens_per_month: str, tokens_per_request: float) -> float:
     """Requests a second that come to so many tokens a month."""
-    from tokonomics.planner.parsing import amount
-
     rate = amount(tokens_per_month, "tokens_per_month") / tokens_per_request / _SECONDS_PER_MONTH
     if not _LEAST_RATE <= rate <= _MOST_RATE:
         raise BadInput(f"comes to {rate:.3g} requests a second, which nobody serves", field="tokens_per_month")
@@ -338,7 +297,6 @@ def rate_of(tokens_per_month: str, tokens_per_request: float) -> float:
 
 
 def number_above_0(text: str, field: str, fix: str = "Such as 5, or 2.5:5:10.") -> float:
-    """A number as it was typed."""
     try:
         value = float(text)
     except ValueError:

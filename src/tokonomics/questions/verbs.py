@@ -1,7 +1,8 @@
 """Every question by its verb: where it is answered, how it is grouped, what it is about.
 
-Requests and answers are loaded when they are used, so that listing the verbs costs nothing. By convention the verb
-``own-hardware`` is ``questions/own_hardware.py`` with ``OwnHardwareRequest`` and ``own_hardware(request, listener)``.
+Requests and answers are loaded when they are used, so that listing the verbs costs nothing and help is quick. By
+convention the verb ``own-hardware`` takes an ``OwnHardwareRequest``, in its group's file of ``questions/requests``,
+and is answered by ``own_hardware(request, listener)`` in its module of ``questions``.
 """
 
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from tokonomics.questions.result import Result
 
 BUY, TRAFFIC, RUN, KNOWN = "Before you buy", "With your traffic", "While you run", "What is known"
+_REQUESTS = {BUY: "buy", TRAFFIC: "traffic", RUN: "run", KNOWN: "known"}
 
 
 @dataclass(frozen=True)
@@ -41,11 +43,11 @@ class Verb:
     @cached_property
     def request(self) -> "type[Request]":
         name = "".join(part.capitalize() for part in self.function_name.split("_"))
-        return cast("type[Request]", getattr(self._home, f"{name}Request"))
+        requests = import_module(f"tokonomics.questions.requests.{_REQUESTS[self.group]}")
+        return cast("type[Request]", getattr(requests, f"{name}Request"))
 
     @cached_property
     def parameters(self) -> "Parameters":
-        """The fields of its request."""
         from tokonomics.questions.request import parameters_of
 
         return parameters_of(self.request)
@@ -65,11 +67,8 @@ class Verb:
         from tokonomics.questions.profile import with_profile
 
         with with_profile(request, listener):
-            return cast("Result", getattr(self._home, self.function_name)(request, listener))
-
-    @cached_property
-    def _home(self) -> Any:
-        return import_module(f"tokonomics.questions.{self.module}")
+            module = import_module(f"tokonomics.questions.{self.module}")
+            return cast("Result", getattr(module, self.function_name)(request, listener))
 
 
 def _verb(name: str, group: str, summary: str, module: str = "", **more: bool) -> Verb:
@@ -80,45 +79,46 @@ _CHARTED: Any = {"charts": True, "scenario": True}
 _LISTED = (
     _verb("plan", BUY, "The cheapest ways to serve a model: every offer × layout × precision, sized by simulation.",
           **_CHARTED),
-    _verb("diff", BUY, "What changes between two scenarios, and what it saves.", reports=False),
+    _verb("diff", BUY, "What changes between two scenarios, and what it saves.", "plan", reports=False),
     _verb("fleet", BUY, "The cheapest fleet for a demand that changes over time: reserved, on demand and spot, hour by "
           "hour.", **_CHARTED),
     _verb("breakeven", BUY, "From which volume on hosting a model oneself is cheaper than an API: whole machines "
           "against a price per token.", **_CHARTED),
     _verb("own-hardware", BUY, "What a GPU-hour costs when the machine is bought: depreciation, power, people; as an "
-          "offer for every other verb.", scenario=True),
+          "offer for every other verb.", "cost", scenario=True),
     _verb("compare", BUY, "Several models on several GPUs under the same traffic and latency targets: dollars per "
-          "million tokens, side by side.", **_CHARTED),
-    _verb("fit", BUY, "Does a model fit a GPU: weights, KV cache, workspace, the largest batch.", scenario=True),
+          "million tokens, side by side.", "plan", **_CHARTED),
+    _verb("fit", BUY, "Does a model fit a GPU: weights, KV cache, workspace, the largest batch.", "predict",
+          scenario=True),
     _verb("predict", BUY, "How long a decode step and a prompt take, with an interval, and where the time goes.",
           scenario=True),
     _verb("curve", BUY, "What batching buys: throughput, time per token and price against the batch, up to the KV "
-          "limit.", **_CHARTED),
+          "limit.", "predict", **_CHARTED),
     _verb("cost", BUY, "What a million tokens costs on GPUs paid by the hour.", scenario=True),
     _verb("trace", TRAFFIC, "What a request log is like: rates, bursts, lengths, shared prefixes, idle hours. Or make "
           "one up.", **_CHARTED),
     _verb("simulate", TRAFFIC, "Serve a request log on a deployment, request by request: latency, throughput, "
           "utilisation, cost.", **_CHARTED),
     _verb("capacity", TRAFFIC, "The highest rate one replica holds under latency targets, and the replicas a request "
-          "log needs; by simulation.", **_CHARTED),
+          "log needs; by simulation.", "simulate", **_CHARTED),
     _verb("cache", TRAFFIC, "What caching saves: shared prompt beginnings on the GPU and behind it, similar prompts, "
           "fixed templates.", **_CHARTED),
     _verb("levers", TRAFFIC, "What to change first: every lever on your traffic, its saving simulated, alone and "
           "together.", **_CHARTED),
     _verb("stack", TRAFFIC, "From one request at a time on the GPU you name to the best deployment found: each step's "
-          "saving, simulated.", **_CHARTED),
+          "saving, simulated.", "levers", **_CHARTED),
     _verb("tenants", TRAFFIC, "One fleet for all tenants, or one for each: replicas, latency, a noisy neighbour, and "
           "who pays what.", **_CHARTED),
     _verb("bench", RUN, "Load an OpenAI-compatible server and say what its tokens cost, latency and knee included.",
           charts=True),
     _verb("import", RUN, "What a benchmark you already ran costs per million tokens, and how far our prediction was "
-          "off.", "import_results", charts=True),
+          "off.", "bench", charts=True),
     _verb("probe", RUN, "Time the kernels of this machine's GPU and save a profile that --profile uses in every "
-          "prediction.", reports=False),
+          "prediction.", "calibrate", reports=False),
     _verb("calibrate", RUN, "Make a profile of your machine from what you measured on it; --profile uses it in every "
           "prediction.", reports=False),
     _verb("validate", RUN, "Score predictions against a file of measurements: errors, bias, coverage, ranking; no row "
-          "dropped silently.", charts=True, reports=False),
+          "dropped silently.", "calibrate", charts=True, reports=False),
     _verb("models", KNOWN, "Models we know: parameters, weight bytes, KV cache per token.", "catalogue", reports=False),
     _verb("gpus", KNOWN, "GPUs we know: memory, bandwidth, dense FLOP/s, links, watts.", "catalogue", reports=False),
     _verb("offers", KNOWN, "GPU prices by the hour, cheapest GPU-hour first; each with its date.", "catalogue",
@@ -132,7 +132,6 @@ VERBS = {verb.name: verb for verb in _LISTED}
 
 
 def find_verb(name: str) -> Verb:
-    """A question by its verb."""
     if name not in VERBS:
         raise UnknownName("verb", name, VERBS)
     return VERBS[name]

@@ -9,7 +9,7 @@ from tokonomics.money.cache_tiers import TierBreakEven, TierPrice
 from tokonomics.planner.levers.prefix_cache import CacheRow, PrefixCacheLever, Slower
 from tokonomics.planner.levers.semantic_cache import SemanticHits, SemanticLever
 from tokonomics.planner.levers.templates import TemplateLever, TextTemplate
-from tokonomics.questions.cache import CacheRequest
+from tokonomics.questions.requests.traffic import CacheRequest
 from tokonomics.questions.results import CacheResult
 from tokonomics.report import blocks
 from tokonomics.report.answer import Answer

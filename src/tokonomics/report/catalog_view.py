@@ -12,8 +12,8 @@ from tokonomics.catalog.refresh import ProviderRefresh, Refresh
 from tokonomics.clock import today
 from tokonomics.errors import option
 from tokonomics.planner.parsing import parse_terms
-from tokonomics.questions.catalogue import ApisRequest, OffersRequest
 from tokonomics.questions.request import Request
+from tokonomics.questions.requests.known import ApisRequest, OffersRequest
 from tokonomics.questions.result import Listing
 from tokonomics.report import blocks
 from tokonomics.report.answer import Answer

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from tokonomics.money.cost import LoadCost, Needed
-from tokonomics.questions.cost import CostRequest
+from tokonomics.questions.requests.buy import CostRequest
 from tokonomics.questions.results import CostResult
 from tokonomics.report import blocks
 from tokonomics.report.answer import Answer

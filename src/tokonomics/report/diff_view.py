@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from tokonomics.planner.compare import Diff
-from tokonomics.questions.diff import DiffRequest
+from tokonomics.questions.requests.buy import DiffRequest
 from tokonomics.questions.results import OneNoun, layout_text
 from tokonomics.report import blocks
 from tokonomics.report.answer import Answer

@@ -16,7 +16,7 @@ from tokonomics.planner.plan import Candidate, Plan, Rejection, Study
 from tokonomics.planner.regret import Regret
 from tokonomics.planner.search import CLOSED_FORM_UTILIZATION
 from tokonomics.planner.what_if import BillRange, Case, Headroom, Sensitivity
-from tokonomics.questions.plan import PlanRequest
+from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.results import PlanCases, PlanModels, PlanResult, layout_text
 from tokonomics.report import blocks
 from tokonomics.report.answer import Answer, Charts

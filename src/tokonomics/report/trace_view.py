@@ -10,8 +10,7 @@ from tokonomics.report import blocks
 from tokonomics.report.answer import Answer
 from tokonomics.report.traffic_charts import traffic_chart
 from tokonomics.report.wording import NO_VALUE, duration_text, how_long
-from tokonomics.traffic.idle import Idle
-from tokonomics.traffic.summary import LengthSummary, Peak, TraceSummary
+from tokonomics.traffic.summary import Idle, LengthSummary, Peak, TraceSummary
 from tokonomics.units import count, percent, plural, seconds, usd
 
 _HEIGHTS = " ▁▂▃▄▅▆▇█"

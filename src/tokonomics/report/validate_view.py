@@ -10,7 +10,7 @@ from tokonomics.errors import option
 from tokonomics.measure.replay import Figure, Replay, ReplayComparison, ReplayedRun
 from tokonomics.measure.validate import TAUGHT, ErrorSummary, Validation
 from tokonomics.questions.measured_results import ReplayResult, ValidateResult
-from tokonomics.questions.validate import ValidateRequest
+from tokonomics.questions.requests.run import ValidateRequest
 from tokonomics.report import blocks
 from tokonomics.report.answer import Answer
 from tokonomics.report.charts import validation_chart

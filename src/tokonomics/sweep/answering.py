@@ -4,7 +4,8 @@ import gc
 import json
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tokonomics.memory_budget import NoRoom
 from tokonomics.questions.listener import SILENT
 from tokonomics.questions.verbs import find_verb
 from tokonomics.sweep.outcome import OUT_OF_MEMORY, PointOutcome, Status, figures_of, untimed
+from tokonomics.workers import Spent
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS", "NUMBA_NUM_THREADS"), "1")
 """Of the environment of a worker: there is one for each core, and sums come out the same however many there are."""
@@ -57,3 +59,17 @@ def warm_up(verb: str) -> None:
         from tokonomics.traffic.trace import make_trace
 
         simulate(deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm")), make_trace([0.0], [9], [9]))
+
+
+def begin(verb: str) -> Callable[..., dict[str, Any]]:
+    """The function that answers a point, with all it needs imported and compiled."""
+    warm_up(verb)
+    return partial(answer, verb)
+
+
+def answer(verb: str, values: dict[str, Any], tell: object = None) -> dict[str, Any]:
+    """What became of a point, for the way back; a worker whose memory ran out is spent."""
+    plain = answered(verb, values).plain()
+    if plain["error"] == OUT_OF_MEMORY:
+        raise Spent(plain)
+    return plain

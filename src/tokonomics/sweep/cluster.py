@@ -18,7 +18,8 @@ from typing import Any
 
 from tokonomics.errors import BadInput, shorten
 from tokonomics.memory_budget import limit_memory
-from tokonomics.sweep.crew import Crew, begin
+from tokonomics.sweep.answering import begin
+from tokonomics.sweep.crew import Crew
 from tokonomics.sweep.points import Ground, differences, ground
 from tokonomics.workers import Replied, Spent, WorkerDied
 

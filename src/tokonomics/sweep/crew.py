@@ -12,13 +12,12 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
 from tokonomics.errors import TokonomicsError
 from tokonomics.memory_budget import SHARE, available_bytes, can_limit_memory
-from tokonomics.sweep.outcome import OUT_OF_MEMORY, PointOutcome, Status, outcome_from
+from tokonomics.sweep.outcome import PointOutcome, Status, outcome_from
 from tokonomics.sweep.points import SweepPoint
-from tokonomics.workers import Broken, NoWorker, Pool, Spent, Task, TaskRefused, TaskTimeout, WorkerDied, WorkerProcess
+from tokonomics.workers import Broken, NoWorker, Pool, Task, TaskRefused, TaskTimeout, WorkerDied, WorkerProcess
 
 _ENOUGH_BYTES = 1_000_000_000
 """For a worker: a simulation of a million requests. With less for each there are fewer of them, unless --jobs says."""
@@ -58,8 +57,6 @@ class NoWorkers(TokonomicsError):
 
 
 class Crew(Pool):
-    """The workers of a sweep, wherever they are."""
-
     tries: int
     """How often a point is asked before its workers' deaths are laid at its door."""
     lost = 0
@@ -77,30 +74,12 @@ class LocalCrew(Crew):
 
     def __init__(self, verb: str, jobs: int, memory_bytes: int, environment: Mapping[str, str]) -> None:
         own = {**os.environ, **environment}
-        super().__init__(partial(WorkerProcess, "tokonomics.sweep.crew:begin", [verb], memory_bytes, own))
+        super().__init__(partial(WorkerProcess, "tokonomics.sweep.answering:begin", [verb], memory_bytes, own))
         self._jobs = jobs
 
     def room(self) -> int:
         """The first compiles what the others then load."""
         return self._jobs if self.is_ready else 1
-
-
-def begin(verb: str) -> Callable[..., dict[str, Any]]:
-    """In a worker: the function that answers a point, with all it needs imported and compiled."""
-    from tokonomics.sweep.answering import warm_up
-
-    warm_up(verb)
-    return partial(answer, verb)
-
-
-def answer(verb: str, values: dict[str, Any], tell: object = None) -> dict[str, Any]:
-    """In a worker: what became of a point."""
-    from tokonomics.sweep.answering import answered
-
-    plain = answered(verb, values).plain()
-    if plain["error"] == OUT_OF_MEMORY:
-        raise Spent(plain)
-    return plain
 
 
 def outcomes(

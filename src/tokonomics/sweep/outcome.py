@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from tokonomics.errors import BadInput, UnknownName, nearest, shorten
+from tokonomics.errors import BadInput, UnknownName, did_you_mean, shorten
 from tokonomics.sweep.points import SweepPoint
 
 OUT_OF_MEMORY = "needs more memory than a worker may take (--memory)"
@@ -21,8 +21,6 @@ OUT_OF_MEMORY = "needs more memory than a worker may take (--memory)"
 
 
 class Status(StrEnum):
-    """How a point ended."""
-
     OK = "ok"
     NOTHING = "nothing"
     """An answer, but nothing does what was asked."""
@@ -121,12 +119,12 @@ def _at(answer: Any, path: str) -> Any:
 
 
 def _top(answer: Mapping[str, Any]) -> dict[str, Any]:
-    made = {}
+    figures = {}
     for name, value in answer.items():
         middle = value.get("mid") if isinstance(value, Mapping) and {"low", "mid", "high"} <= value.keys() else value
         if isinstance(middle, str | int | float | bool):
-            made[name] = middle
-    return made
+            figures[name] = middle
+    return figures
 
 
 DEFAULT_BY = ("usd_per_mtok", "usd_per_month", "holds_requests_per_s")
@@ -137,8 +135,6 @@ _MOST_VALUES = 40
 
 @dataclass(frozen=True)
 class SweepRow:
-    """A point and what became of it."""
-
     point: SweepPoint
     outcome: PointOutcome
 
@@ -175,8 +171,6 @@ class OfValue:
 
 @dataclass(frozen=True)
 class SweepSummary:
-    """What a sweep found."""
-
     verb: str
     keys: tuple[str, ...]
     by: str | None
@@ -226,18 +220,13 @@ def more_is_better(by: str | None) -> bool:
 def _chosen(by: str | None, columns: Sequence[str], rows: Sequence[SweepRow]) -> str | None:
     if by is None:
         return next((name for name in DEFAULT_BY if name in columns), None)
-    name = by.replace("-", "_")
+    name, known = by.replace("-", "_"), f"Known figures: {', '.join(columns)}."
     if columns and name not in columns:
-        raise _unknown(by, columns)
+        fix = did_you_mean(by, columns) or known
+        raise BadInput(f"no answer has a figure '{shorten(by)}'", where="--by", fix=fix)
     if columns and all(_number(row.outcome.figures.get(name)) is None for row in rows):
-        raise BadInput("is not a number", where=f"--by {shorten(by)}", fix=f"Known figures: {', '.join(columns)}.")
+        raise BadInput("is not a number", where=f"--by {shorten(by)}", fix=known)
     return name
-
-
-def _unknown(by: str, columns: Sequence[str]) -> BadInput:
-    guesses = nearest(by, columns)
-    hint = f"Did you mean {' or '.join(guesses)}?" if guesses else f"Known figures: {', '.join(columns)}."
-    return BadInput(f"no answer has a figure '{shorten(by)}'", where="--by", fix=hint)
 
 
 def _of_value(key: str, value: str, rows: Sequence[SweepRow], ranked: Sequence[SweepRow]) -> OfValue:
@@ -251,7 +240,6 @@ def _number(value: Any) -> float | None:
 
 
 def as_plain(summary: SweepSummary, top: int) -> dict[str, Any]:
-    """For programs."""
     return {
         "verb": summary.verb,
         "over": list(summary.keys),
@@ -262,15 +250,7 @@ def as_plain(summary: SweepSummary, top: int) -> dict[str, Any]:
         "by": summary.by,
         "best": [row.plain() for row in summary.ranked[:top]],
         "values": {
-            key: [
-                {
-                    "value": of.value,
-                    "points": of.points,
-                    "kept": of.kept,
-                    "best": None if of.best is None else of.best.plain(),
-                }
-                for of in found
-            ]
-            for key, found in summary.values.items()
+            key: [{**vars(of), "best": None if of.best is None else of.best.plain()} for of in values]
+            for key, values in summary.values.items()
         },
     }

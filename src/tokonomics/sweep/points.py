@@ -28,7 +28,7 @@ from typing import Any
 
 import tokonomics
 from tokonomics.clock import today
-from tokonomics.errors import BadInput, nearest, shorten
+from tokonomics.errors import BadInput, did_you_mean, shorten
 
 _KEY = re.compile(r"\s*([A-Za-z][A-Za-z0-9_-]*)\s*=(.*)", re.DOTALL)
 _RANGE = re.compile(r"\s*([0-9.eE+-]+?)\s*\.\.\s*([0-9.eE+-]+?)\s*(?::\s*([a-z]+))?\s*")
@@ -39,8 +39,6 @@ MOST_VALUES = 10_000
 
 @dataclass(frozen=True)
 class Listed:
-    """Values to try, one by one."""
-
     values: tuple[str, ...]
 
     def drawn(self, chance: random.Random) -> str:
@@ -86,11 +84,11 @@ def _split(text: str, keys: Mapping[str, str]) -> list[tuple[str, str]]:
     begun = _KEY.fullmatch(text)
     if begun is None:
         raise BadInput(f"'{shorten(text)}' names no key and its values", where="--over", fix=_HOW)
-    parts = [(_known(begun[1], keys), begun[2])]
+    key = _known(begun[1], keys)
     if ";" in text:
-        return parts
+        return [(key, begun[2])]
     first, *rest = begun[2].split(",")
-    parts = [(parts[0][0], first)]
+    parts = [(key, first)]
     for part in rest:
         more = _KEY.fullmatch(part)
         if more is None:
@@ -114,8 +112,7 @@ def _plain(name: str) -> str:
 def _known(name: str, keys: Mapping[str, str]) -> str:
     if _plain(name) in keys:
         return keys[_plain(name)]
-    guesses = nearest(_plain(name), keys)
-    hint = f"Did you mean {' or '.join(guesses)}?" if guesses else f"Known: {', '.join(sorted(set(keys.values())))}."
+    hint = did_you_mean(_plain(name), keys) or f"Known: {', '.join(sorted(set(keys.values())))}."
     raise BadInput(f"unknown key '{shorten(name)}'", where="--over", fix=hint)
 
 
@@ -210,34 +207,24 @@ def drawn(over: Mapping[str, Tried], count: int, seed: int) -> Iterator[dict[str
                 break
 
 
-def points_of(over: Iterator[dict[str, str]], combine: Combine, ground: str, digests: "Digests") -> list[SweepPoint]:
+def points_of(over: Iterator[dict[str, str]], combine: Combine, ground: str) -> list[SweepPoint]:
     """The points with their ids; ``ground`` is the hash of what all of them rest on."""
-    made = []
+    digest = lru_cache(maxsize=None)(file_digest)  # each file is read once
+    points = []
     for place, texts in enumerate(over):
         values = dict(combine(texts))
-        made.append(SweepPoint(place, point_id(ground, values, digests.of(values)), texts, values))
-    return made
+        points.append(SweepPoint(place, point_id(ground, values, digests(values, digest)), texts, values))
+    return points
+
+
+def digests(values: Mapping[str, Any], digest: Callable[[str], str | None] | None = None) -> dict[str, str]:
+    named = {text for value in values.values() for text in _texts(value)}
+    return {text: found for text in sorted(named) if (found := (digest or file_digest)(text)) is not None}
 
 
 def point_id(ground: str, values: Mapping[str, Any], files: Mapping[str, str]) -> str:
     said = json.dumps([ground, values, files], sort_keys=True, ensure_ascii=True, default=str)
     return hashlib.sha256(said.encode()).hexdigest()[:32]
-
-
-class Digests:
-    """The content of the files that inputs name; each file is read once."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, str | None] = {}
-
-    def of(self, values: Mapping[str, Any]) -> dict[str, str]:
-        texts = {text for value in values.values() for text in _texts(value)}
-        return {text: found for text in sorted(texts) if (found := self._digest(text)) is not None}
-
-    def _digest(self, text: str) -> str | None:
-        if text not in self._known:
-            self._known[text] = file_digest(text)
-        return self._known[text]
 
 
 def file_digest(path: str) -> str | None:

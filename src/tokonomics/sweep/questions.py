@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from tokonomics.errors import BadInput, UnknownName, shorten
-from tokonomics.questions.load import replaced_by
 from tokonomics.questions.request import Kind, Parameter
-from tokonomics.questions.scenario import parameter_for, read_scenario_file
+from tokonomics.questions.scenario import parameter_for, read_scenario_file, replaced_by
 from tokonomics.questions.verbs import find_verb, scenario_verbs
 from tokonomics.sweep.points import read_over
 

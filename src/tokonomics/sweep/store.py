@@ -83,7 +83,6 @@ class Store:
         return len(gone)
 
     def clear(self) -> None:
-        """Everything that was ever done in this folder."""
         for path in _parts(self.folder):
             path.unlink()
         (self.folder / RESULTS).unlink(missing_ok=True)
@@ -109,7 +108,6 @@ class Store:
         return path
 
     def _merge(self) -> None:
-        """The small parts as one."""
         first, last = (_span(name) for name in (self._small[0], self._small[-1]))
         name = f"part-{first[0]:09}-{last[1]:09}.parquet"
         rows = pl.concat([pl.read_parquet(self.folder / part, glob=False) for part in self._small])

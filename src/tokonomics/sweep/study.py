@@ -8,21 +8,23 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import date
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.physics.calibration import VARIABLE as PROFILE
 from tokonomics.physics.calibration import read_profile
+from tokonomics.sweep.answering import ONE_THREAD, answered, warm_up
+from tokonomics.sweep.cluster import ClusterCrew
+from tokonomics.sweep.crew import Crew, LocalCrew, memory_share, most_workers, outcomes
 from tokonomics.sweep.outcome import Status, SweepRow, SweepSummary, as_plain, summary_of
 from tokonomics.sweep.points import (
     DAY,
-    Digests,
     Ground,
     SweepPoint,
     Tried,
@@ -35,11 +37,10 @@ from tokonomics.sweep.points import (
     without_day,
 )  # fmt: skip
 from tokonomics.sweep.questions import base_values, check_verb, combined, spellings, verb_for
+from tokonomics.sweep.store import MANIFEST, Store, opened, read_manifest, write_manifest
+from tokonomics.sweep.view import SweepClock, progress
+from tokonomics.traffic.grammar import span_s
 from tokonomics.units import plural, seconds
-
-if TYPE_CHECKING:
-    from tokonomics.sweep.crew import Crew
-    from tokonomics.sweep.store import Store
 
 TODAY = "TOKONOMICS_TODAY"
 _PASSED_ON = ("TOKONOMICS_CACHE", "TOKONOMICS_CATALOG", "XDG_CACHE_HOME", PROFILE)
@@ -129,11 +130,9 @@ def changed(environment: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        for name in environment:
+            del os.environ[name]
+        os.environ.update({name: value for name, value in before.items() if value is not None})
 
 
 def prepared(
@@ -154,14 +153,17 @@ def prepared(
     over = read_over(texts, spellings(chosen))
     base, unused, own_profile = base_values(scenario, chosen)
     folder = (into or scenario.with_suffix(".sweep")).absolute()
-    environment = _environment(profile or own_profile)
+    environment = {}
+    if profile := profile or own_profile:
+        read_profile(profile)
+        environment = {PROFILE: str(profile.resolve())}
     with changed(environment):
         here = ground()
     last = None if fresh else _last_ground(folder)
     if last and TODAY not in os.environ and without_day(last) == without_day(here):
         here |= {DAY: last[DAY]}
     wanted = grid(over) if random is None else drawn(over, random, seed)
-    points = points_of(wanted, partial(combined, chosen, base), ground_id(here, chosen), Digests())
+    points = points_of(wanted, partial(combined, chosen, base), ground_id(here, chosen))
     notes = [f"{scenario}: {chosen} does not use {', '.join(unused)}"] if unused else []
     if here[DAY] != today().isoformat():
         notes.append(f"goes on as if it were {here[DAY]}, when this sweep began (--fresh begins anew)")
@@ -174,8 +176,6 @@ def prepared(
 
 def done_before(sweep: Sweep) -> int:
     """Points that are in the folder already."""
-    from tokonomics.sweep.store import opened
-
     if not sweep.folder.is_dir():
         return 0
     with opened(sweep.folder) as store:
@@ -184,8 +184,6 @@ def done_before(sweep: Sweep) -> int:
 
 def timed(sweep: Sweep) -> float:
     """Seconds of the first point, on this machine now, without the start of a worker."""
-    from tokonomics.sweep.answering import answered, warm_up
-
     with changed(sweep.environment):
         warm_up(sweep.verb)
         return answered(sweep.verb, sweep.points[0].values).seconds
@@ -193,7 +191,7 @@ def timed(sweep: Sweep) -> float:
 
 def run_of(
     sweep: Sweep,
-    store: "Store",
+    store: Store,
     *,
     jobs: int | None,
     memory_gb: float | None,
@@ -202,17 +200,14 @@ def run_of(
     retry_failed: bool = False,
 ) -> Run:
     """Answer what is not done yet, and write the results of all."""
-    from tokonomics.sweep.crew import outcomes
-    from tokonomics.sweep.store import write_manifest
-    from tokonomics.sweep.view import SweepClock, progress
-
     if memory_gb is not None and not 0.1 <= memory_gb <= 1e5:
         raise BadInput(f"must be from 0.1 to 100,000 GB, got {memory_gb:g}", where="--memory")
     if fresh:
         store.clear()
     if retry_failed:
         store.forget_failed()
-    write_manifest(store.folder, _manifest(sweep))
+    said = {"verb": sweep.verb, "scenario": dict(sweep.base), "over": list(sweep.over), "points": len(sweep.points)}
+    write_manifest(store.folder, {**said, "ground": sweep.ground})
     todo = [point for point in sweep.points if point.id not in store.done]
     done = before = len(sweep.points) - len(todo)
     lost = sum(store.done[point.id].outcome.status is not Status.OK for point in sweep.points if point.id in store.done)
@@ -253,10 +248,8 @@ def columns_of(keys: Sequence[str], rows: Sequence[SweepRow]) -> dict[str, list[
 def _typed(texts: list[str]) -> list[Any]:
     """Numbers where all of them are."""
     for kind in (int, float):
-        try:
+        with suppress(ValueError):
             return [kind(text) for text in texts]
-        except ValueError:
-            continue
     return texts
 
 
@@ -265,48 +258,29 @@ def _alike(values: list[Any]) -> list[Any]:
     kinds = {type(value) for value in values if value is not None}
     if kinds <= {bool} or kinds <= {int} or kinds <= {str}:
         return values
-    if kinds <= {int, float}:
-        return [None if value is None else float(value) for value in values]
-    return [None if value is None else str(value) for value in values]
+    kind = float if kinds <= {int, float} else str
+    return [None if value is None else kind(value) for value in values]
 
 
-def _crew(
-    sweep: Sweep, todo: int, jobs: int | None, memory_gb: float | None, ray: str | None
-) -> "tuple[Crew, str, int]":
-    from tokonomics.sweep.answering import ONE_THREAD
+def _crew(sweep: Sweep, todo: int, jobs: int | None, memory_gb: float | None, ray: str | None) -> tuple[Crew, str, int]:
 
     memory = None if memory_gb is None else round(memory_gb * 1e9)
     environment = {**ONE_THREAD, **sweep.environment}
     if ray is not None:
-        from tokonomics.sweep.cluster import ClusterCrew
-
         more = {name: value for name in _PASSED_ON if (value := os.environ.get(name))}
         cluster = ClusterCrew(
             ray, sweep.verb, sweep.ground, jobs=jobs, memory_bytes=memory, environment={**more, **environment}
         )
         workers = min(cluster.room(), todo)
         return cluster, f"{plural(workers, 'worker')} of {plural(cluster.nodes, 'Ray node')}", workers
-    from tokonomics.sweep.crew import LocalCrew, memory_share, most_workers
 
     workers = min(jobs or most_workers(), todo)
     local = LocalCrew(sweep.verb, workers, memory or memory_share(workers), environment)
     return local, plural(workers, "worker"), workers
 
 
-def _manifest(sweep: Sweep) -> dict[str, Any]:
-    return {
-        "verb": sweep.verb,
-        "scenario": dict(sweep.base),
-        "over": list(sweep.over),
-        "points": len(sweep.points),
-        "ground": sweep.ground,
-    }
-
-
 def _last_ground(folder: Path) -> Ground | None:
     """What the folder's last sweep stood on; None where there was none."""
-    from tokonomics.sweep.store import MANIFEST, read_manifest
-
     said = read_manifest(folder)
     if said is None:
         return None
@@ -322,15 +296,7 @@ def _last_ground(folder: Path) -> Ground | None:
     return last
 
 
-def _environment(profile: Path | None) -> dict[str, str]:
-    if profile is None:
-        return {}
-    read_profile(profile)
-    return {PROFILE: str(profile.resolve())}
-
-
 def _limit_s(text: str) -> float:
-    from tokonomics.traffic.grammar import span_s
 
     found = span_s(text)
     if found is None or not found > 0:

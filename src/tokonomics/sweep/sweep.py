@@ -31,6 +31,7 @@ class SweepResult(Result):
 
 _INTERRUPTED = 130
 """The exit code of what Ctrl+C ended."""
+_FILE = "<path>"
 
 
 def sweep(
@@ -69,9 +70,10 @@ def sweep(
         Path | None,
         typer.Option(help="Predict with a profile of your machine.", show_default="$TOKONOMICS_PROFILE, if set"),
     ] = None,
-    chart: Annotated[str | None, typer.Option(help="Save a chart: .svg, .png, .html or .json.")] = None,
+    chart: Annotated[str | None, typer.Option(metavar=_FILE, help="Save a chart: .svg, .png, .html or .json.")] = None,
     html: Annotated[
-        str | None, typer.Option(help="Save a report in one file: figures, charts, inputs; opens offline.")
+        str | None,
+        typer.Option(metavar=_FILE, help="Save a report in one file: figures, charts, inputs; opens offline."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:

@@ -195,7 +195,6 @@ def _finished(chart: Any, title: Any, height: int | None = None) -> "alt.LayerCh
 
 
 def _marks(summary: SweepSummary, keys: list[str]) -> list[dict[str, Any]]:
-    """The best point of each place in the picture."""
     best: dict[tuple[str, ...], Any] = {}
     for row in summary.ranked:  # the best first
         best.setdefault(tuple(row.point.over[key] for key in keys), row)

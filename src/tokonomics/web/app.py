@@ -4,6 +4,7 @@
 """
 
 import json
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Annotated, Any, Literal
 
@@ -36,6 +37,10 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
     429: {"model": RefusalOut, "description": "This client asks for too much at once."},
     503: {"model": RefusalOut, "description": "The server has as much work as it takes on."},
 }
+_STATUSES = (
+    (TooManyOfYours, 429, 2), (Busy, 503, 5), (TooSlow, 408, None), (TooMuch, 413, None), (meter.NoLedger, 404, None),
+)  # fmt: skip
+"""Of each kind of refusal, the first that it is: its status, and after how many seconds to try again."""
 _NOT_THERE: dict[int | str, dict[str, Any]] = {404: {"model": RefusalOut, "description": "There is no such thing."}}
 Id = Annotated[str, Path(min_length=1, max_length=64, pattern="^[A-Za-z0-9_-]+$")]
 Charts = Annotated[bool, Query(description="Whether the charts are drawn as well.")]
@@ -159,21 +164,10 @@ def _gone(request: Request) -> Callable[[], Awaitable[object]]:
 def _handle_problems(app: FastAPI) -> None:
     def refused(_: Request, problem: Exception) -> Response:
         assert isinstance(problem, TokonomicsError)
-        match problem:
-            case TooManyOfYours():
-                return refusal_of(problem, 429, retry_s=2)
-            case Busy():
-                return refusal_of(problem, 503, retry_s=5)
-            case TooSlow():
-                return refusal_of(problem, 408)
-            case TooMuch():
-                return refusal_of(problem, 413)
-            case meter.NoLedger():
-                return refusal_of(problem, 404)
-            case _ if type(problem) is TokonomicsError:
-                return refusal_of(problem, 500)
-            case _:
-                return refusal_of(problem, 422)
+        for kind, status, retry_s in _STATUSES:
+            if isinstance(problem, kind):
+                return refusal_of(problem, status, retry_s)
+        return refusal_of(problem, 500 if type(problem) is TokonomicsError else 422)
 
     def invalid(request: Request, problem: Exception) -> Response:
         assert isinstance(problem, RequestValidationError)
@@ -184,13 +178,11 @@ def _handle_problems(app: FastAPI) -> None:
     def http(_: Request, problem: Exception) -> Response:
         assert isinstance(problem, HTTPException)
         said = {404: "there is nothing at this address", 405: "this address does not take that method"}
-        made = problem_response(problem.status_code, said.get(problem.status_code, str(problem.detail)))
-        made.headers.update(problem.headers or {})
-        return made
+        response = problem_response(problem.status_code, said.get(problem.status_code, str(problem.detail)))
+        response.headers.update(problem.headers or {})
+        return response
 
     def broken(_: Request, problem: Exception) -> Response:
-        import traceback
-
         return refusal_of(ours("".join(traceback.format_exception(problem))), 500)
 
     app.add_exception_handler(TokonomicsError, refused)
@@ -241,9 +233,7 @@ def _add_catalogue(app: FastAPI) -> None:
             {
                 "name": verb.name,
                 "summary": verb.summary,
-                "quick_when": verb.quick_when
-                if isinstance(verb.quick_when, bool)
-                else {verb.quick_when[0]: verb.quick_when[1]},
+                "quick_when": verb.quick_when,
                 "parameters": [parameter.described() for parameter in verb.parameters.values()],
             }
             for verb in verbs().values()
@@ -269,8 +259,8 @@ def _add_answers(app: FastAPI, service: Service, verb: PageVerb) -> None:
     )
     async def answers(given: inputs, request: Request, charts: Charts = True) -> Response:
         values = given.model_dump(mode="json", exclude_unset=True)
-        made = await service.answer(verb, values, charts, _client(request), _gone(request))
-        return Response(made, media_type="application/json")
+        answer = await service.answer(verb, values, charts, _client(request), _gone(request))
+        return Response(answer, media_type="application/json")
 
 
 def _given(verb: PageVerb, inputs: dict[str, Any]) -> dict[str, Any]:
@@ -290,10 +280,9 @@ def _add_jobs(app: FastAPI, service: Service) -> None:
 
     @app.get(f"{API}/jobs/{{id}}", responses=_NOT_THERE | _only(422), tags=["jobs"], summary="How a job stands")
     def stands(id: Id) -> JobOut:
-        job = _found(service, id)
-        last = job.events[-1] if job.events else None
-        state: Any = last.name if last and last.is_last else "running"
-        return JobOut(id=job.id, state=state)
+        last = _found(service, id).events[-1:]
+        state: Any = last[0].name if last and last[0].is_last else "running"
+        return JobOut(id=id, state=state)
 
     @app.get(
         f"{API}/jobs/{{id}}/events",

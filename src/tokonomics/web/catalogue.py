@@ -1,5 +1,6 @@
 """What the page offers to choose from: the catalogue, the samples and scenarios to start with."""
 
+from collections import Counter
 from datetime import date
 from functools import lru_cache
 from pathlib import Path
@@ -54,10 +55,11 @@ AsOf = tuple[date, int, int]
 
 def prices_as_of() -> AsOf:
     """Changes with the day, the user's own catalogue and the fetched prices; so does every answer."""
-    return today(), _stamp(user_path()), _stamp(cache_file())
+    return today(), stamp(user_path()), stamp(cache_file())
 
 
-def _stamp(path: Path) -> int:
+def stamp(path: Path) -> int:
+    """Changes when the file does; 0 where there is none."""
     try:
         return path.stat().st_mtime_ns
     except (OSError, ValueError):
@@ -73,54 +75,35 @@ def catalogue_json(as_of: AsOf) -> bytes:
 def catalogue() -> dict[str, Any]:
     """Everything the page's menus hold."""
     offers = load_offers()
-    sold: dict[str, int] = {}
-    for offer in offers:
-        sold[offer.gpu] = sold.get(offer.gpu, 0) + 1
+    sold = Counter(offer.gpu for offer in offers)
     return {
         "models": [
             {
-                "key": model.key,
-                "name": model.name,
-                "family": model.family,
+                **_of(model, "key", "name", "family", "is_moe"),
                 "params_b": model.parameters / _B,
                 "active_b": model.active_parameters / _B,
                 "context": model.max_context,
-                "is_moe": model.is_moe,
                 "precision": model.served.value,
             }
             for model in all_models()
         ],
         "gpus": [
             {
-                "key": gpu.key,
-                "name": gpu.name,
-                "memory_gb": gpu.memory_gb,
-                "architecture": gpu.architecture,
+                **_of(gpu, "key", "name", "memory_gb", "architecture", "watts", "year"),
                 "bandwidth_tb_per_s": gpu.bandwidth_bytes_per_s / 1e12,
-                "watts": gpu.watts,
-                "year": gpu.year,
-                "offers": sold.get(gpu.key, 0),
+                "offers": sold[gpu.key],
             }
             for gpu in all_gpus()
         ],
-        "engines": [{"key": engine.key, "name": engine.name, "version": engine.version} for engine in all_engines()],
+        "engines": [_of(engine, "key", "name", "version") for engine in all_engines()],
         "providers": sorted({offer.provider for offer in offers}),
         "regions": sorted({offer.region for offer in offers}),
         "samples": list(sample_names()),
         "length_samples": list(length_sample_names()),
-        "apis": [
-            {
-                "key": each.key,
-                "host": each.host,
-                "model": each.model,
-                "input_usd_per_mtok": each.input_usd_per_mtok,
-                "output_usd_per_mtok": each.output_usd_per_mtok,
-            }
-            for each in list_apis()
-        ],
+        "apis": [_of(api, "key", "host", "model", "input_usd_per_mtok", "output_usd_per_mtok") for api in list_apis()],
         "precisions": {
             "weights": [precision.value for precision in WEIGHT_PRECISIONS],
-            "kv": [kv_precision.value for kv_precision in KV_PRECISIONS],
+            "kv": [precision.value for precision in KV_PRECISIONS],
         },
         "presets": list(PRESETS),
         "version": __version__,
@@ -128,3 +111,7 @@ def catalogue() -> dict[str, Any]:
         "oldest_price": min(offer.date for offer in offers).isoformat(),
         "newest_price": max(offer.date for offer in offers).isoformat(),
     }
+
+
+def _of(noun: object, *names: str) -> dict[str, Any]:
+    return {name: getattr(noun, name) for name in names}

@@ -33,8 +33,8 @@ class Connection(H11Protocol):
         others = [other for other in self.connections if isinstance(other, Connection) and other is not self]
         of_this = [other for other in others if other.client and other.client[0] == who]
         if len(of_this) >= MOST_OF_ONE:
-            idle = [each for each in of_this if not each.is_busy]
-            given_up = min(idle, key=lambda each: each.since, default=self)
+            idle = [other for other in of_this if not other.is_busy]
+            given_up = min(idle, key=lambda other: other.since, default=self)
             given_up.transport.abort()
             self.connections.discard(given_up)  # not when the loop comes to it: more may arrive before
         self.since = self.loop.time()
@@ -47,7 +47,6 @@ class Connection(H11Protocol):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a request is being answered."""
         return self.cycle is not None and not self.cycle.response_complete
 
     def _look(self) -> None:

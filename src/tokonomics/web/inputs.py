@@ -18,6 +18,7 @@ from tokonomics.catalog.user_file import user_path
 from tokonomics.errors import BadInput, UnknownName, shorten
 from tokonomics.questions.request import Kind, Parameter
 from tokonomics.traffic.samples import sample_names
+from tokonomics.web.catalogue import stamp
 from tokonomics.web.verbs import UPLOAD, PageVerb
 
 FindUpload = Callable[[str], Path]
@@ -37,7 +38,7 @@ def checked_inputs(verb: PageVerb, given: Mapping[str, Any], find_upload: FindUp
 
 def _checked(value: Any, parameter: Parameter, find_upload: FindUpload) -> Any:
     if isinstance(value, list):
-        parts = [part for each in value for part in _parts(each, parameter)]
+        parts = [part for text in value for part in _parts(text, parameter)]
         if not parts and parameter.required:
             raise BadInput("names nothing", where=parameter.name)
         return [_checked(part, parameter, find_upload) for part in parts]
@@ -73,7 +74,7 @@ def _model(text: str, where: str, find_upload: FindUpload) -> str:
         if not file.endswith(".json"):
             raise BadInput("is no config.json", where=where, fix="Upload the model's config.json under that name.")
         return file
-    known = known_models(_stamp())
+    known = known_models(stamp(user_path()))
     found = known.get(spelling(text)) if _MODEL_NAME.fullmatch(text) else None
     if found is None:
         raise UnknownName(
@@ -115,15 +116,7 @@ def _plain(text: str, where: str) -> str:
     return text
 
 
-def _stamp() -> int:
-    """Changes when the user's own catalogue does."""
-    try:
-        return user_path().stat().st_mtime_ns
-    except (OSError, ValueError):
-        return 0
-
-
 @lru_cache(maxsize=2)
 def known_models(stamp: int) -> Mapping[str, str]:
     """Every spelling of every model of the catalogue, and its key."""
-    return {each: model.key for model in reversed(all_models()) for each in spellings(model)}
+    return {name: model.key for model in reversed(all_models()) for name in spellings(model)}

@@ -63,7 +63,6 @@ class Watched:
             return bool(_latest(book) != known["read"])
 
     def admit(self) -> None:
-        """Refuse one watcher more than there may be."""
         if self._watchers >= MOST_WATCHERS:
             raise Busy("as many watch the meter as may", fix="Close another window of it.")
 

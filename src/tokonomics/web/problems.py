@@ -7,7 +7,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
 from starlette.responses import JSONResponse
 
-from tokonomics.errors import TokonomicsError, nearest, shorten
+from tokonomics.errors import TokonomicsError, did_you_mean, shorten
 
 
 class Problem(BaseModel):
@@ -42,15 +42,16 @@ def ours(text: str) -> TokonomicsError:
     return TokonomicsError(f"something went wrong on our side (error {number})", fix="The server's log says what.")
 
 
-def of_validation(error: RequestValidationError, known: tuple[str, ...]) -> TokonomicsError:
+def of_validation(invalid: RequestValidationError, known: tuple[str, ...]) -> TokonomicsError:
     """The first thing pydantic found, as a sentence."""
-    found = error.errors()
-    problem = next((each for each in found if each["type"] == "extra_forbidden"), found[0])  # it explains a missing one
+    found = invalid.errors()
+    problem = next(
+        (error for error in found if error["type"] == "extra_forbidden"), found[0]
+    )  # it explains a missing one
     place = [str(part) for part in problem["loc"] if part not in ("body", "query", "path")]
     field = ".".join(place) or "body"
     if problem["type"] == "extra_forbidden":
-        guesses = nearest(place[-1], known)
-        hint = f"Did you mean {' or '.join(guesses)}?" if guesses else f"It takes {', '.join(known)}."
+        hint = did_you_mean(place[-1], known) or f"It takes {', '.join(known)}."
         return TokonomicsError(f"unknown input '{shorten(place[-1])}'", where=shorten(field), fix=hint)
     if problem["type"] == "missing":
         return TokonomicsError("is missing", where=shorten(field))

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tokonomics.web.problems import problem_response
@@ -41,21 +42,9 @@ _MOST_ADDRESSES = 10_000
 BODY_S = 20.0
 """For a body that is no upload to arrive: 10 kB/s carry the largest."""
 
-CONTENT_SECURITY_POLICY = "; ".join(
-    [
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "img-src 'self' data: blob:",
-        "font-src 'self'",
-        "connect-src 'self'",
-        "form-action 'self'",
-        "base-uri 'none'",
-        "frame-ancestors 'none'",
-    ]
-)
 HEADERS = {
-    "content-security-policy": CONTENT_SECURITY_POLICY,
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
+    "font-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
     "referrer-policy": "no-referrer",
@@ -84,7 +73,7 @@ def is_loopback(host: str) -> bool:
 
 def allowed_hosts(bind: str, extra: Iterable[str] = ()) -> frozenset[str]:
     """The names under which the page may be asked for."""
-    names = {"localhost", "127.0.0.1", "::1", bind.lower().strip("[]"), *(each.lower() for each in extra)}
+    names = {"localhost", "127.0.0.1", "::1", bind.lower().strip("[]"), *(name.lower() for name in extra)}
     if not is_loopback(bind):
         names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
     return frozenset(names)
@@ -100,12 +89,11 @@ class LoginSessions:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def login(self, given: str, client: str = "?") -> str | None:
-        """A new session for the right token."""
         if not self._is_token(given, client):
             return None
         session = secrets.token_urlsafe(32)
         with self._lock:
-            self._open = {each: until for each, until in self._open.items() if until > time.monotonic()}
+            self._open = {known: until for known, until in self._open.items() if until > time.monotonic()}
             self._open[session] = time.monotonic() + SESSION_S
         return session
 
@@ -129,8 +117,8 @@ class LoginSessions:
         session = _cookie(headers)
         with self._lock:
             return any(
-                hmac.compare_digest(session.encode(), each.encode()) and until > time.monotonic()
-                for each, until in self._open.items()
+                hmac.compare_digest(session.encode(), known.encode()) and until > time.monotonic()
+                for known, until in self._open.items()
             )
 
     def _is_token(self, given: str, client: str) -> bool:
@@ -203,8 +191,6 @@ class Gate:
         if path in _OPEN or self.sessions.admits(headers, client):
             return None
         if path == "/" and scope["method"] in ("GET", "HEAD"):
-            from starlette.responses import RedirectResponse
-
             query = checked_query(scope.get("query_string", b"").decode("latin-1"))
             return RedirectResponse(f"/login?{query}" if query else "/login", 303)
         if self.sessions.too_many_tries(client):

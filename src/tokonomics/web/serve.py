@@ -1,9 +1,12 @@
 """``tokonomics web``: the page on this machine."""
 
+import errno
 import os
 import secrets
 import signal
 import socket
+import threading
+import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -99,43 +102,31 @@ def _end_tidily() -> None:
     def end(number: int, frame: object) -> None:
         raise SystemExit(128 + number)
 
-    for each in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(each) is not signal.SIG_IGN:  # as under nohup
-            signal.signal(each, end)
+    for polite in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(polite) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(polite, end)
 
 
 def listening(host: str, port: int) -> socket.socket:
     """A socket that takes connections: on the port asked for, or on the next that is free."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for candidate in range(port, min(port + _PORTS, 65536)) if port else [0]:
-        made = socket.socket(family, socket.SOCK_STREAM)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound = socket.socket(family, socket.SOCK_STREAM)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            made.bind((host, candidate))
-            made.listen(128)  # who comes before the server runs waits instead of being turned away
+            bound.bind((host, candidate))
+            bound.listen(128)  # who comes before the server runs waits instead of being turned away
         except OSError as error:
-            made.close()
-            if error.errno not in _TAKEN:
+            bound.close()
+            if error.errno not in (errno.EADDRINUSE, errno.EACCES):
                 raise BadInput(f"cannot be listened on: {error.strerror or error}", where=f"--host {host}") from None
             continue
-        return made
+        return bound
     raise BadInput(f"ports {port} to {port + _PORTS - 1} are all taken", where="--port")
-
-
-def _taken() -> frozenset[int]:
-    import errno
-
-    return frozenset({errno.EADDRINUSE, errno.EACCES})
-
-
-_TAKEN = _taken()
 
 
 def _open_soon(address: str) -> None:
     """The browser, once the server answers."""
-    import threading
-    import webbrowser
-
     timer = threading.Timer(0.5, webbrowser.open, [address])
     timer.daemon = True
     timer.start()

@@ -125,12 +125,10 @@ class Service:
                 del self._asking[client]
 
     def start(self, verb: PageVerb, given: Mapping[str, Any], charts: bool, client: str) -> Job:
-        """A job."""
         request = self.request_of(verb, given, charts)
         return self.jobs.start(client, request, self.settings.long_s, self)
 
     async def look(self, upload: Upload, client: str, gone: "Gone") -> dict[str, Any]:
-        """What an upload is."""
         try:
             seen = await self.quickly({"work": "look", "path": str(upload.path)}, client, gone)
         except TokonomicsError:
@@ -162,7 +160,7 @@ class Service:
 
         def named(value: Any) -> Any:
             if isinstance(value, list):
-                return [named(each) for each in value]
+                return [named(part) for part in value]
             if not isinstance(value, str) or UPLOAD not in value:
                 return value
             before, _, id = value.rpartition(UPLOAD)
@@ -193,7 +191,7 @@ async def _unless_gone(task: Task, gone: Gone) -> bytes:
 def _quicker(verb: PageVerb) -> str:
     if isinstance(verb.quick_when, bool):
         return "."
-    name, value = verb.quick_when
+    ((name, value),) = verb.quick_when.items()
     return f"; with {name}={str(value).lower()} it is quick."
 
 

@@ -105,13 +105,12 @@ class Uploads:
         """Where workers stand: there is nothing in it."""
         self.empty.mkdir(mode=0o500)
         self._kept: dict[str, Upload] = {}
-        self._objectives: dict[str, int] = {}
+        self._arriving: dict[str, int] = {}
         """Bytes of files that are on their way."""
         self._ends: dict[str, threading.Timer] = {}
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """Remove everything."""
         with self._lock:
             ends = list(self._ends.values())
             self._ends.clear()
@@ -123,7 +122,6 @@ class Uploads:
             self._held = -1
 
     def find(self, id: str) -> Path:
-        """The file of an id."""
         self._drop_old()
         with self._lock:
             kept = self._kept.get(id)
@@ -158,16 +156,16 @@ class Uploads:
         self._drop_old()
         id = secrets.token_urlsafe(12)
         with self._lock:
-            taken = sum(each.bytes for each in self._kept.values()) + sum(self._objectives.values())
+            taken = sum(upload.bytes for upload in self._kept.values()) + sum(self._arriving.values())
             room = min(self.limits.file_bytes, self.limits.all_bytes - taken)
             if room <= 0 or (said_bytes is not None and said_bytes > room):
                 raise self._too_large(room)
-            room = self._objectives[id] = room if said_bytes is None else said_bytes
+            room = self._arriving[id] = room if said_bytes is None else said_bytes
         try:
             return await self._kept_as(id, name, parts, room)
         finally:
             with self._lock:
-                self._objectives.pop(id, None)
+                self._arriving.pop(id, None)
 
     async def _kept_as(self, id: str, name: str, parts: AsyncIterator[bytes], room: int) -> Upload:
         folder = self.root / id
@@ -180,7 +178,7 @@ class Uploads:
         made = Upload(id, safe_name(name), folder / safe_name(name), size, time.monotonic())
         with self._lock:
             self._kept[id] = made
-            self._objectives.pop(id)
+            self._arriving.pop(id)
             end = self._ends[id] = threading.Timer(self.limits.age_s, self.drop, [id])
             end.daemon = True
             too_many = list(self._kept)[: -self.limits.files]
@@ -227,7 +225,7 @@ class Uploads:
     def _drop_old(self) -> None:
         before = time.monotonic() - self.limits.age_s
         with self._lock:
-            old = [each.id for each in self._kept.values() if each.at < before]
+            old = [upload.id for upload in self._kept.values() if upload.at < before]
         for id in old:
             self.drop(id)
 

@@ -16,8 +16,8 @@ from tokonomics.errors import BadInput
 from tokonomics.files import make_folder, whole
 
 _SNIPPET = "export { vegaEmbed, vega };"
-
-
+_END = b"\n// whole\n"
+"""A file without it was cut short."""
 _LOCK = threading.Lock()
 
 
@@ -36,32 +36,15 @@ def bundle() -> bytes:
 def _bundle() -> bytes:
     folder = _folder()
     kept = folder / f"vega-{name()}.js"
-    try:
+    with suppress(OSError):
         code = kept.read_bytes()
-    except OSError:
-        code = b""
-    if not code.endswith(_END):
-        code = _built()
-        _keep(folder, kept, code)
-    return code
-
-
-_END = b"\n// whole\n"
-"""A file without it was cut short."""
-
-
-def _built() -> bytes:
+        if code.endswith(_END):
+            return code
     import vl_convert
 
-    return str(vl_convert.javascript_bundle(_SNIPPET)).encode() + _END
-
-
-def _folder() -> Path:
-    shared = os.environ.get("XDG_CACHE_HOME")
-    try:
-        return (Path(shared) if shared else Path.home() / ".cache") / "tokonomics"
-    except RuntimeError:  # a user without a home
-        return Path(os.devnull)
+    code = str(vl_convert.javascript_bundle(_SNIPPET)).encode() + _END
+    _keep(folder, kept, code)
+    return code
 
 
 def _keep(folder: Path, kept: Path, code: bytes) -> None:
@@ -70,3 +53,11 @@ def _keep(folder: Path, kept: Path, code: bytes) -> None:
         make_folder(folder, str(folder))
         with whole(kept, str(kept)) as unfinished:
             unfinished.write_bytes(code)
+
+
+def _folder() -> Path:
+    shared = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return (Path(shared) if shared else Path.home() / ".cache") / "tokonomics"
+    except RuntimeError:  # a user without a home
+        return Path(os.devnull)

@@ -1,19 +1,19 @@
 """Which questions the page may ask, and with what: their requests, less what reaches out of the page.
 
-A field of a request is a field of the same name, type, bounds and help in the model that FastAPI checks. What writes
-files or opens addresses is left out; what names a file on the command line names an upload or a shipped sample here.
+The model that FastAPI checks has the request's own fields: name, type, bounds and help. What writes files or opens
+addresses is left out; what names a file on the command line names an upload or a shipped sample here.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
+from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
 from tokonomics.errors import UnknownName
 from tokonomics.questions.command import command_line, command_words
-from tokonomics.questions.request import Kind, Parameter
+from tokonomics.questions.request import Kind, Parameter, Text
 from tokonomics.questions.verbs import VERBS, Verb
 
 UPLOAD = "upload:"
@@ -39,23 +39,22 @@ class PageVerb:
     parameters: Mapping[str, Parameter]
     inputs: type[BaseModel]
     summary: str
-    quick_when: "tuple[str, bool] | bool"
+    quick_when: "bool | dict[str, bool]"
     """Answered at once always, never, or where a parameter has this value."""
 
     def is_quick(self, inputs: Mapping[str, Any]) -> bool:
         if isinstance(self.quick_when, bool):
             return self.quick_when
-        name, value = self.quick_when
-        return bool(inputs.get(name, self.parameters[name].default)) is value
+        return all(inputs.get(name, self.parameters[name].default) is value for name, value in self.quick_when.items())
 
     def command(self, inputs: Mapping[str, Any]) -> str:
         """The line that asks the same of the command line."""
         return command_line(command_words(self.name, self.parameters, inputs))
 
 
-_QUICK: "dict[str, tuple[str, bool] | bool]" = {
-    "plan": ("quick", True), "curve": True, "predict": True, "fit": True, "cost": True, "own-hardware": True,
-    "compare": ("simulate", False), "trace": True, "import": True, "offers": True, "breakeven": ("quick", True),
+_QUICK: dict[str, bool | dict[str, bool]] = {
+    "plan": {"quick": True}, "curve": True, "predict": True, "fit": True, "cost": True, "own-hardware": True,
+    "compare": {"simulate": False}, "trace": True, "import": True, "offers": True, "breakeven": {"quick": True},
     "simulate": False, "capacity": False, "fleet": False, "levers": False, "stack": False, "cache": False,
     "tenants": False,
 }  # fmt: skip
@@ -69,7 +68,6 @@ def verbs() -> Mapping[str, PageVerb]:
 
 
 def find_verb(name: str) -> PageVerb:
-    """A verb by name."""
     if name not in verbs():
         raise UnknownName("verb", name, verbs())
     return verbs()[name]
@@ -88,43 +86,40 @@ class _Inputs(BaseModel):
         return {former.get(name, name): value for name, value in given.items()}
 
 
-def _page_verb(verb: Verb, quick_when: "tuple[str, bool] | bool") -> PageVerb:
-    name, summary = verb.name, verb.summary
+def _page_verb(verb: Verb, quick_when: bool | dict[str, bool]) -> PageVerb:
     parameters = {
-        input.name: replace(input, high=_TIME_LIMITS.get(input.name, input.high))
-        for input in verb.parameters.values()
-        if input.name not in _LEFT_OUT and not input.writes
+        name: replace(input, high=_TIME_LIMITS.get(name, input.high))
+        for name, input in verb.parameters.items()
+        if name not in _LEFT_OUT and not input.writes
     }
-    fields: dict[str, Any] = {input.name: _field(input) for input in parameters.values()}
-    model = create_model(f"{name.title().replace('-', '')}Inputs", __base__=_Inputs, **fields)
-    model.__doc__ = summary
-    return PageVerb(name, parameters, model, summary, quick_when)
+    fields: dict[str, Any] = {name: _field(input) for name, input in parameters.items()}
+    model = create_model(
+        f"{verb.name.title().replace('-', '')}Inputs", __base__=_Inputs, __doc__=verb.summary, **fields
+    )
+    return PageVerb(verb.name, parameters, model, verb.summary, quick_when)
 
 
 def _field(parameter: Parameter) -> tuple[Any, Any]:
-    """Type and bounds, as pydantic takes them."""
+    """The type as the request declares and reads it, with bounds; a table in memory has no place on the page."""
+    kind, *marks = get_args(Text if parameter.kind in (Kind.TRACE, Kind.FILE) else parameter.annotation)
     limits: dict[str, Any] = {}
-    if parameter.type in (int, float):
-        low = parameter.low if parameter.low is not None else -_MOST_NUMBER
-        high = parameter.high if parameter.high is not None else _MOST_NUMBER
-        limits = {"ge": low, "le": high}
-    inner: Any = parameter.type
-    if parameter.kind is Kind.EMBEDDER:
-        inner = Literal["hashed"]
-    made: Any = Annotated[inner, Field(**limits)] if limits else inner
     if parameter.is_list:
-        made = Annotated[
-            list[made], Field(min_length=int(parameter.required), max_length=MOST_ITEMS), BeforeValidator(_as_list)
-        ]
-    note = _NOTES.get(parameter.kind, "")
-    about = " ".join(part for part in (parameter.help, note) if part)
-    shown = None
+        kind, *marks = get_args(parameter.annotation)
+        limits = {"min_length": int(parameter.required), "max_length": MOST_ITEMS}
+    elif parameter.type in (int, float):
+        low, high = parameter.low, parameter.high
+        limits = {"ge": -_MOST_NUMBER if low is None else low, "le": _MOST_NUMBER if high is None else high}
+    elif parameter.type is bool:
+        marks = []  # not only true and false: 1 and "yes" as well
+    elif parameter.kind is Kind.EMBEDDER:
+        kind, marks = Literal["hashed"], []
+    made: Any = Annotated[kind, Field(**limits), *marks]
+    examples = None
     if parameter.type is str and parameter.kind is not Kind.FILE and isinstance(parameter.example, str | int):
-        shown = [[str(parameter.example)] if parameter.is_list else str(parameter.example)]
-    if parameter.required:
-        return made, Field(description=about, examples=shown)
-    optional = made if parameter.default is not None else made | None
-    return optional, Field(parameter.default, description=about, examples=shown)
+        examples = [[str(parameter.example)] if parameter.is_list else str(parameter.example)]
+    about = f"{parameter.help} {_NOTES.get(parameter.kind, '')}".strip()
+    default = ... if parameter.required else parameter.default
+    return made | None if default is None else made, Field(default, description=about, examples=examples)
 
 
 _NOTES = {
@@ -134,8 +129,3 @@ _NOTES = {
     Kind.LENGTHS: "Here trace: takes a shipped sample or upload:ID.",
     Kind.EMBEDDER: "Here: hashed.",
 }
-
-
-def _as_list(value: Any) -> Any:
-    """One value where a list is taken is a list of one, as on the command line."""
-    return [value] if isinstance(value, str | int | float) and not isinstance(value, bool) else value

@@ -25,7 +25,7 @@ from tokonomics.planner.levers.prefix_cache import (
     prefix_cache_lever,
     serve_setting,
 )
-from tokonomics.questions.cache import CacheRequest
+from tokonomics.questions.requests.traffic import CacheRequest
 from tokonomics.questions.results import CacheResult
 from tokonomics.report.cache_view import cache
 from tokonomics.serving.fleet import FleetSettings

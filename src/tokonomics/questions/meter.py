@@ -1,0 +1,152 @@
+"""What do the tokens of live servers cost? The settings of ``meter``, and ``meter report``."""
+
+import time
+from datetime import date
+from pathlib import Path
+
+from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.offers import cheapest_offer, load_offers, machines_usd_per_hour, select_offers
+from tokonomics.clock import today
+from tokonomics.errors import BadInput, option, shorten
+from tokonomics.measure.meter.against_plan import read_plan
+from tokonomics.measure.meter.bill import bill, bill_csv, duration, instant
+from tokonomics.measure.meter.exposition import listen_address
+from tokonomics.measure.meter.gpu import DcgmSource, NvmlSource
+from tokonomics.measure.meter.ledger import Ledger, default_ledger
+from tokonomics.measure.meter.prices import Prices, find_offer, parse_prices
+from tokonomics.measure.meter.prometheus_source import PrometheusGpuSource
+from tokonomics.measure.meter.readings import GpuSource, SystemClock
+from tokonomics.measure.meter.scrape import address_of
+from tokonomics.measure.meter.session import MeterSettings
+from tokonomics.measure.meter.state import Planned
+from tokonomics.money.cost import require_positive
+from tokonomics.questions.listener import SILENT, Listener
+from tokonomics.questions.measured_results import MeterReportResult
+from tokonomics.questions.requests.run import PROMETHEUS, AgainstPlan, InLedger, MeterReportRequest, MeterWatchRequest
+
+
+def ledger_of(request: InLedger) -> Path:
+    """The ledger that is named, or else this user's."""
+    return Path(request.ledger) if request.ledger else default_ledger()
+
+
+def planned_of(request: AgainstPlan) -> Planned | None:
+    """The plan, said in one way; None where there is none."""
+    usd_per_mtok, batch = request.planned_usd_per_mtok, request.planned_batch
+    if request.plan is not None:
+        if usd_per_mtok is not None or batch is not None:
+            raise BadInput("a plan is given twice", field="plan", fix="Give the file, or the figures.")
+        return read_plan(Path(request.plan))
+    if usd_per_mtok is None:
+        if batch is not None:
+            fix = f"Add {option('planned_usd_per_mtok')}."
+            raise BadInput("needs the planned price too", field="planned_batch", fix=fix)
+        return None
+    return Planned(
+        usd_per_mtok=require_positive("planned_usd_per_mtok", usd_per_mtok),
+        batch=require_positive("planned_batch", batch) if batch is not None else None,
+    )
+
+
+def asked(request: MeterWatchRequest) -> MeterSettings:
+    """All that a run of the meter needs, checked before a server is asked for anything."""
+    every_s = _in_range("every", duration(request.every, "every"), 0.1, 3600)
+    for_s = _in_range("for_", duration(request.for_, "for_"), every_s, 10**9) if request.for_ is not None else None
+    for name in ("query", "keep_label", "since"):
+        if getattr(request, name) and request.prometheus is None:
+            raise BadInput("is for a Prometheus", field=name, fix=f"Add {option('prometheus', PROMETHEUS)}.")
+    server_usd, price_from, price_date, gpus = _price(request)
+    others = parse_prices(request.price or (), gpus)
+    kwh = request.usd_per_kwh
+    return MeterSettings(
+        urls=request.urls or (),
+        usd_per_hour=Prices(server_usd, others),
+        price_from=price_from,
+        every_s=every_s,
+        beats=1 if request.once else round(for_s / every_s) if for_s is not None else None,
+        labels=_labels(request.label or ()),
+        planned=planned_of(request),
+        from_now=request.from_now,
+        prometheus=request.prometheus,
+        match=request.query,
+        keep_labels=(*(request.keep_label or ()), *(priced.label for priced in others if priced.label)),
+        since=instant(request.since, SystemClock().wall(), "since") if request.since is not None else None,
+        gpus=_gpu_source(request.gpu_metrics, request.prometheus),
+        listen=listen_address(request.listen) if request.listen is not None else None,
+        gpus_per_server=gpus,
+        price_date=price_date,
+        usd_per_kwh=require_positive("usd_per_kwh", kwh) if kwh is not None else None,
+    )
+
+
+def _price(request: MeterWatchRequest) -> tuple[float, str, date | None, int]:
+    """Of all GPUs behind an address, an hour, where it comes from and of which day; and how many GPUs they are."""
+    given = [name for name in ("usd_per_hour", "gpu", "offer") if getattr(request, name)]
+    if len(given) > 1:
+        both = " and ".join(option(name) for name in given)
+        raise BadInput(f"the price is given twice: {both}", field=given[1], fix="Leave one out.")
+    gpus = request.gpus or 1
+    if request.usd_per_hour is not None:
+        return require_positive("usd_per_hour", request.usd_per_hour) * gpus, "as given", None, gpus
+    if request.offer is not None:
+        rented = find_offer(request.offer)
+        gpus = request.gpus or rented.gpus
+    elif request.gpu is None:
+        ways = f"{option('usd_per_hour', 2.49)}, {option('gpu', 'H100')} or {option('offer', 'aws:p5.48xlarge')}"
+        raise BadInput("no price is given", field="usd_per_hour", fix=f"Give {ways}.")
+    else:
+        provider = request.provider
+        sold = load_offers() if provider is None else select_offers(load_offers(), provider=provider)
+        rented = cheapest_offer(find_gpu(request.gpu).name, gpus, offers=sold)
+    return machines_usd_per_hour(rented, gpus), rented.quoted(today()), rented.date, gpus
+
+
+def _gpu_source(text: str | None, prometheus: str | None) -> GpuSource | None:
+    if text is None:
+        return None
+    if text == "prometheus":
+        if prometheus is None:
+            fix = f"Add {option('prometheus', PROMETHEUS)}."
+            raise BadInput("needs its address", field="gpu_metrics", fix=fix)
+        return PrometheusGpuSource(prometheus)
+    return NvmlSource() if text == "nvml" else DcgmSource(address_of(text))
+
+
+def _labels(texts: tuple[str, ...]) -> dict[str, str]:
+    made = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip().isidentifier() or not value.strip():
+            raise BadInput(f"'{shorten(text)}' is not a label", field="label", fix="Such as team=search.")
+        made[name.strip()] = value.strip()
+    return made
+
+
+def _in_range(field: str, seconds: float | None, low: float, high: float) -> float:
+    if seconds is None or not low <= seconds <= high:
+        raise BadInput(f"must be from {low:g} s to {high:,.6g} s", field=field)
+    return seconds
+
+
+_BY_HOUR_S = 2 * 86_400
+"""The chart has a bar for each hour of a stretch up to this long, for each day of a longer one."""
+
+
+def meter_report(request: MeterReportRequest, listener: Listener = SILENT) -> MeterReportResult:
+    """A stretch of the past from the meter's ledger, by model, server, day, hour or label."""
+    now = time.time()
+    first = instant(request.since, now, "since")
+    last = instant(request.until, now, "until") if request.until is not None else now
+    if first >= last:
+        raise BadInput(f"nothing lies between {option('since')} and {option('until')}", field="since")
+    keys = tuple(key.strip() for key in request.by.split(",") if key.strip())
+    planned = planned_of(request)
+    with Ledger(ledger_of(request), read_only=True) as book:
+        made = bill(book.spans(first, last), first, last, keys, planned)
+        over = "hour" if last - first <= _BY_HOUR_S else "day"
+        in_time = bill(book.spans(first, last), first, last, (over,))
+    if request.csv:
+        path = Path(request.csv)
+        bill_csv(made, path)
+        listener.note(f"table saved to {path}")
+    return MeterReportResult(**dict(made), in_time=in_time, over=over)

@@ -1,0 +1,277 @@
+"""What is asked before one buys: ``plan``, ``diff``, ``fleet`` … (see ``verbs``)."""
+
+from tokonomics.questions.inputs import (
+    ROUTERS,
+    Adapters,
+    ContextInput,
+    GpuPrice,
+    Layout,
+    LengthInputs,
+    LogInputs,
+    Market,
+    Objectives,
+    OneEngine,
+    OneGpu,
+    OneModel,
+    Paced,
+    PlanInputs,
+    Precisions,
+    Priced,
+    PriceList,
+    Profiled,
+    Quick,
+    Reserve,
+    Seeded,
+    SeveralModels,
+    SomeGpus,
+    SomeModel,
+)
+from tokonomics.questions.request import (
+    Kind,
+    Number,
+    Placement,
+    Request,
+    Share,
+    Switch,
+    Text,
+    Texts,
+    Whole,
+    declared,
+    saved,
+)
+
+
+class PlanRequest(SeveralModels, PlanInputs, Reserve, Quick, Profiled):
+    """
+    Examples:
+      tokonomics plan llama-3.1-8b --rate 5 --input 1000 --output 300 --slo ttft_p99=0.5,tpot_p99=50ms
+      tokonomics plan llama-3.3-70b --trace azure-conv --slo ttft_p99=1,tpot_p99=80ms --min-weights fp8 --spare 1
+      tokonomics plan llama-3.1-8b qwen3-8b gemma-2-9b --tokens-per-month 2B --input 500 --output 200
+      tokonomics plan llama-3.1-8b --rate 5 --input 1000 --output 300 --provider aws,gcp --why --explain
+      tokonomics plan qwen3-30b-a3b --rate 10:20:40 --input 500 --output 200 --provider aws --discount aws=0.2
+      tokonomics plan chat.toml --rate 10 --deploy vllm,kubernetes --deploy-to out
+    """
+
+    gpus: Text | None = declared("The most GPUs to pay for; or GPU names, as --gpu.", example=8)
+    router: Text | None = declared(ROUTERS, without="whichever needs fewest replicas", example="least-outstanding")
+    top: Whole | None = declared("Rows to show.", low=1, without="10; all with --json", example=10)
+    why: Switch = declared("Show why the other candidates were rejected.", False)
+    explain: Switch = declared("Show which traffic would flip the choice, and what moves the bill; slower.", False)
+    deploy: Texts | None = declared(
+        "The files that start the pick: vllm, sglang, skypilot, kubernetes.", example=["vllm"]
+    )
+    deploy_to: Text | None = saved("A folder to save them in.", "out", without="they are printed")
+
+
+class DiffRequest(Request):
+    """
+    Examples:
+      tokonomics diff today.toml proposal.toml
+      tokonomics diff today.toml proposal.toml --markdown > comment.md
+    """
+
+    before: Text = declared("A scenario file (TOML).", ..., place=Placement.FIRST, kind=Kind.FILE)
+    after: Text = declared("The changed one.", ..., place=Placement.FIRST, kind=Kind.FILE)
+    markdown: Switch = declared("Print Markdown, for a pull request.", False)
+
+
+class FleetRequest(
+    SomeModel, Paced, LengthInputs, LogInputs, Objectives, SomeGpus, Market, Precisions, OneEngine, Seeded, Profiled
+):
+    """
+    Examples:
+      tokonomics fleet llama-3.1-8b --demand 12x20,12x2 --input 1000 --output 300 --slo ttft_p99=1,tpot_p99=50ms
+      tokonomics fleet llama-3.1-8b --demand weekly:9,peak=2 --input 900 --output 99 --slo ttft_p99=1 --chart fleet.png
+      tokonomics fleet llama-3.1-70b --trace log.jsonl --slo ttft_p99=2,tpot_p99=60ms --size-classes 4000 --no-spot
+      tokonomics fleet llama-3.1-8b --trace azure-conv --slo tpot_p99=50ms --provider aws --availability 0.999999
+      tokonomics fleet chat.toml --demand weekly:9,peak=2
+    """
+
+    FIRST = ("model", "demand")
+
+    demand: Text | None = declared(
+        "Requests a second over time: 12x20,12x2 (hours × rate) or weekly:5,peak=2.", example="12x20,12x2"
+    )
+    size_classes: Text | None = declared(
+        "Split requests by prompt and answer tokens: 4000 or 1000,8000. Large ones may go elsewhere.", example="4000"
+    )
+    hours: Whole | None = declared(
+        "The horizon, at most 744; it repeats.", without="168, or the log's own", example=168
+    )
+    anywhere: Switch = declared("Mix providers and regions; else all is bought in one region.", False)
+    terms: Texts | None = declared(
+        "Only these terms: on_demand, spot, reserved or all.", without="all", example=["on_demand"]
+    )
+    no_spot: Switch = declared("Buy nothing on spot.", False)
+    no_reserved: Switch = declared("Commit to nothing for years.", False)
+    max_spot_share: Number | None = declared(
+        "Firm machines can carry the rest of any hour's demand: 0.5, at least half of it.",
+        low=0,
+        high=1,
+        without="the spot verdict's",
+        example=0.5,
+    )
+    max_zone_share: Number | None = declared(
+        "The most of the demand that one spot zone may take with it.",
+        low=0,
+        high=1,
+        without="1; 0 where it is not bought again",
+        example=0.5,
+    )
+    no_fallback: Switch = declared("Do not buy on demand what a spot market takes back.", False)
+    interruptions: Text | None = declared(
+        "Chance that a spot machine is taken within a month: 0.2; or scarce.", without="AWS's own", example="0.2"
+    )
+    min_replicas: Whole = declared("Firm replicas in every hour.", 0, low=0, high=10_000)
+    availability: Number | None = declared(
+        "Share of time in which what is running carries the demand: 0.9999.", example=0.9999
+    )
+    startup: Text | None = declared(
+        "From ordering a machine to its first answer: 300, 5m.", without="estimated", example="5m"
+    )
+    gap: Number = declared("Stop when nothing can be cheaper by more than this.", 0.005, low=0, high=0.99)
+    time_limit: Number = declared("Seconds for the solver.", 30.0, low=0.1, high=3600)
+    no_replay: Switch = declared("Do not try the fleet in the simulator.", False)
+
+
+class BreakevenRequest(SomeModel, PlanInputs, Reserve, Quick, Profiled):
+    """
+    Examples:
+      tokonomics breakeven llama-3.3-70b --api openai:gpt-4o --input 1000 --output 300 --slo ttft_p99=1,tpot_p99=80ms
+      tokonomics breakeven chat.toml --api openai:gpt-4o,groq:llama-3.3-70b-versatile --chart breakeven.png
+      tokonomics breakeven chat.toml --api openai:gpt-4o --engineers 0.5 --engineer-usd-per-month 15k --overhead tax=5%
+      tokonomics breakeven llama-3.1-8b --api openai:gpt-4o-mini --batch-api --cached-share 0.3 --input 2000 --output 99
+      tokonomics breakeven traffic.toml --replica-tokens-per-second 2400 --usd-per-hour 2.21 --max-utilization 0.7
+      tokonomics breakeven chat.toml --api openai:gpt-4o-mini
+    """
+
+    FIRST = ("model", "api")
+
+    api: Texts | None = declared(
+        "host:model as in `tokonomics apis`; with commas, or repeat.", example=["openai:gpt-4o"]
+    )
+    cached_share: Number | None = declared(
+        "Share of every prompt that all have in common: the host's cached price, our cache.",
+        without="0, or what the log repeats",
+        example=0.3,
+    )
+    batch_api: Switch = declared("The hosts' batch prices as well (answers within a day).", False)
+    engineers: Number | None = declared("People who run it, such as 0.5.", example=0.5)
+    engineer_usd_per_month: Text | None = declared("What one of them costs: 15k.", example="15k")
+    overhead: Texts | None = declared(
+        "Another line of the bill: monitoring=500 ($/month) or network=8% (of the machines).", example=["network=5%"]
+    )
+    replica_tokens_per_second: Number | None = declared(
+        "Instead of planning: what one replica of yours makes, in and out.", example=2400
+    )
+    usd_per_hour: Number | None = declared("With --replica-tokens-per-second: one GPU.", example=2.5)
+    replica_gpus: Whole = declared("With --replica-tokens-per-second: GPUs of a replica.", 1, low=1)
+
+
+class OwnHardwareRequest(PriceList):
+    """
+    Examples:
+      tokonomics own-hardware --gpu H100 --gpus 8 --purchase-usd 250000 --years 4 --usd-per-kwh 0.12 --host-watts 4600
+      tokonomics own-hardware --gpu L40S --purchase-usd 15k --years 5 --usd-per-kwh 0.2 --host-watts 300 --save mine.csv
+      tokonomics own-hardware server.toml --pue 1.3 --residual 10% --cost-of-capital 8% --hosting-usd-per-month 600
+    """
+
+    FIRST = ("gpu", "purchase_usd", "years", "usd_per_kwh", "host_watts", "gpus")
+
+    gpu: Text | None = declared("Which GPU the machine has. Needed.", example="H100")
+    purchase_usd: Text | None = declared("Price of the whole machine: 250000, 250k. Needed.", example="250k")
+    years: Number | None = declared("Over which it is written off. Needed.", example=4)
+    usd_per_kwh: Number | None = declared("Your price of a kilowatt-hour. Needed.", example=0.12)
+    host_watts: Number | None = declared(
+        "What it draws beside the GPUs; a DGX H100: 4600 of its 10,200. Needed.", example=4600
+    )
+    gpus: Whole = declared("GPUs in the machine.", 1, low=1, example=8)
+    pue: Number | None = declared(
+        "Power of the site over that of the machines.", without="1.58, mean 2023", example=1.3
+    )
+    gpu_load: Share | None = declared(
+        "Share of its watts a GPU draws.", without="1, the datasheet's limit", example=0.9
+    )
+    residual: Share | None = declared("Share of the price it still sells for: 0.1 or 10%.", example="10%")
+    cost_of_capital: Share | None = declared("A year: 0.08 or 8%.", example="8%")
+    hosting_usd_per_month: Text | None = declared("Space, or a colocation's fee.", example="600")
+    maintenance: Share | None = declared("Share of the price a year: 0.05 or 5%.", example="5%")
+    staff_usd_per_year: Text | None = declared("People, for this machine: 60k.", example="60k")
+    memory_gb: Number | None = declared("The host's memory: checked against weights.", low=1, example=2000)
+    save: Text | None = saved("Save it as a price list for --offers: mine.csv.", "mine.csv")
+
+
+class CompareRequest(SeveralModels, PlanInputs, Profiled):
+    """
+    Examples:
+      tokonomics compare llama-3.1-8b qwen2.5-32b llama-3.3-70b --gpu L4,A100,H100 --rate 20 --input 1000 --output 300
+      tokonomics compare llama-3.1-8b qwen3-8b --rate 20 --input 1000 --output 300 --slo tpot_p99=50ms --simulate
+      tokonomics compare chat.toml llama-3.1-8b llama-3.3-70b --quality llama-3.1-8b=0.66,llama-3.3-70b=0.86
+      tokonomics compare chat.toml llama-3.1-8b qwen3-8b
+    """
+
+    quality: Texts | None = declared(
+        "Your score of each model: llama-3.1-8b=0.66,llama-3.3-70b=0.86.", example=["llama-3.1-8b=0.66"]
+    )
+    simulate: Switch = declared("Size every pair by simulation instead of the closed form; slower.", False)
+
+
+class FitRequest(OneModel, OneGpu, Layout, Adapters, Profiled):
+    """
+    Examples:
+      tokonomics fit llama-3.1-70b --gpu H100 --tp 4
+      tokonomics fit llama-2-7b --gpu T4 --context 2048
+      tokonomics fit ./config.json --gpu L40S --weights fp8 --kv fp8 --context 16384
+      tokonomics fit chat.toml --gpu L40S
+    """
+
+    FIRST = ("model", "gpu", "context")
+
+    context: Whole = declared("Tokens of one sequence, prompt and answer.", 4096)
+
+
+class PredictRequest(OneModel, OneGpu, Layout, Adapters, ContextInput, Profiled):
+    """
+    Examples:
+      tokonomics predict llama-3.1-8b --gpu H200 --batch 64 --context 1024
+      tokonomics predict deepseek-v3 --gpu H200 --tp 8 --batch 128 --context 4096
+      tokonomics predict gpt-oss-120b --gpu H100 --engine sglang --batch 32 --json
+      tokonomics predict chat.toml --batch 16
+    """
+
+    FIRST = ("model", "gpu", "batch", "context")
+
+    batch: Whole = declared("Sequences running at once.", 1, low=1, high=10**6)
+
+
+class CurveRequest(OneModel, OneGpu, Layout, Adapters, ContextInput, Priced, Profiled):
+    """
+    Examples:
+      tokonomics curve llama-2-7b --gpu H100 --context 1024
+      tokonomics curve llama-3.1-70b --gpu H100 --tp 4 --context 4096 --chart curve.svg
+      tokonomics curve qwen3-30b-a3b --gpu L40S --weights fp8 --usd-per-hour 0.86 --json
+      tokonomics curve chat.toml --kv fp8
+    """
+
+    FIRST = ("model", "gpu", "context")
+
+
+class CostRequest(GpuPrice, LengthInputs, PriceList):
+    """
+    Examples:
+      tokonomics cost --usd-per-hour 2.21 --gpus 4 --tokens-per-second 2400 --utilization 0.7
+      tokonomics cost --gpu A100-80GB --tokens-per-second 2900 --utilization 0.5 --target 0.20
+      tokonomics cost --gpu H100 --tokens-per-second 4800 --load 8x0.99,16x0 --load 24x0.7
+      tokonomics cost chat.toml --tokens-per-second 4800
+    """
+
+    FIRST = ("tokens_per_second", "usd_per_hour", "gpu", "gpus")
+
+    tokens_per_second: Number = declared("Tokens a second of all GPUs together, at full speed.", ..., example=2400)
+    gpu: Text | None = declared("GPU whose cheapest offer is the price instead.", example="H100")
+    gpus: Whole = declared("Number of GPUs.", 1, example=8)
+    utilization: Number | None = declared("Share of full speed really produced, 0 to 1.", without="1", example=0.5)
+    load: Texts | None = declared(
+        "A load profile instead: HOURSxUTILIZATION,… such as 8x0.99,16x0. Repeat to compare.", example=["8x0.99,16x0"]
+    )
+    target: Number | None = declared("Also: what it takes to reach this many dollars per Mtok.", example=0.2)

@@ -1,0 +1,271 @@
+"""What is asked while one runs: ``bench``, ``import``, ``calibrate``, the meter … (see ``verbs``)."""
+
+from tokonomics.questions.inputs import GpuPrice, Objectives, Profiled
+from tokonomics.questions.request import (
+    Kind,
+    Number,
+    Placement,
+    Request,
+    Switch,
+    Table,
+    Text,
+    Texts,
+    Whole,
+    declared,
+    saved,
+)
+
+USERS = "1,4,16,64"
+PROMETHEUS = "http://prometheus:9090"
+
+
+class Ran(Request):
+    """The machine and the engine that were measured, where the files do not say."""
+
+    gpu: Text | None = declared("GPU it ran on.", without="as the file says", example="H100")
+    gpus: Whole | None = declared(
+        "GPUs it ran on, all replicas.", low=1, high=10**6, without="as the file says, or 1", example=2
+    )
+    tp: Whole | None = declared("Tensor parallelism.", low=1, high=10**6, without="all GPUs", example=2)
+    pp: Whole | None = declared("Pipeline stages.", low=1, high=1000, without="1", example=1)
+    ep: Whole | None = declared("Expert parallelism.", low=1, high=10**6, without="1", example=1)
+    weights: Text | None = declared(
+        "Precision of the weights.", without="by the model's name, or its own", example="fp8"
+    )
+    kv: Text | None = declared("Precision of the KV cache: bf16 or fp8.", without="bf16", example="bf16")
+    engine: Text | None = declared("Serving engine.", without="as the file says, or vllm", example="vllm")
+
+
+class Rented(Ran, Objectives, GpuPrice):
+    """A machine with a price, and the latency targets that its loads are held against."""
+
+
+class LoadTest(Request):
+    """The server, the loads in turn, and when to stop."""
+
+    url: Text = declared(
+        "Server: http://host:8000, …/v1, or a whole endpoint.",
+        ...,
+        place=Placement.FIRST,
+        example="http://localhost:8000",
+    )
+    model: Text | None = declared("Model to ask for.", without="the server's only one")
+    concurrency: Text | None = declared("Users at once, each load in turn: 1,4,16,64.", example=USERS)
+    rate: Text | None = declared("Requests a second, arriving at random: 1,2,4.", example="1,2,4")
+    trace: Table | None = declared(
+        "A request log or shipped sample, replayed as it came.", kind=Kind.TRACE, example="azure-conv"
+    )
+    sweep: Switch = declared("Double the users to the knee, or until --slo is missed.", False)
+    input: Whole = declared("Prompt tokens, about.", 512, low=1, high=10**6)
+    output: Whole = declared("Answer tokens.", 128, low=1, high=10**6)
+    requests: Whole | None = declared("At most so many a load.", low=1, high=10**7, example=1000)
+    seconds: Number = declared("At most so long a load.", 60.0)
+    precision: Number = declared("Stop when mean latencies are known this closely.", 0.05)
+    max_usd: Number | None = declared("At most so many dollars in all.", example=5)
+    retries: Whole = declared("Of requests the server did not take.", 1, low=0, high=10)
+    timeout: Number = declared("Seconds after which a request has failed.", 600.0)
+    speed: Number | None = declared("Replay so many times as fast.", example=2)
+    seed: Whole | None = declared(
+        "Of prompts and arrivals; the same seed sends the same.", low=0, without="new", example=0
+    )
+    save: Text | None = saved("Keep the result with every request (.json), for import.", "run.json")
+
+
+class BenchRequest(LoadTest, Rented, Profiled):
+    """
+    Answers are streamed; latencies count from when a request was due. A key is taken from OPENAI_API_KEY only, never
+    printed or kept. Without a kind of load: --concurrency 1,4,16,64. How it measures: docs/bench.md.
+
+    Examples:
+      tokonomics bench http://localhost:8000 --usd-per-hour 2.49
+      tokonomics bench http://localhost:8000 --sweep --slo ttft_p99=0.5,tpot_p99=50ms --gpu H100 --gpus 2
+      tokonomics bench http://localhost:8000 --rate 1,2,4 --input 1000 --output 300 --save run.json
+      tokonomics bench http://localhost:8000 --trace azure-conv --speed 2 --seconds 120
+    """
+
+
+class ImportResultsRequest(Rented, Profiled):
+    """
+    Reads vLLM bench serve, SGLang bench_serving, guidellm, aiperf and genai-perf, InferenceX, llm-d Benchmark Report
+    and tokonomics bench; told apart by what is in them. Tools that write a file for each load: give all of them.
+
+    Examples:
+      tokonomics import vllm-*.json --gpu H100 --gpus 2
+      tokonomics import benchmarks.json --gpu L40S --model llama-3.1-8b --usd-per-hour 0.86
+      tokonomics import agg_h200_tp8.json --slo tpot_p99=50ms --chart load.png
+    """
+
+    files: Texts = declared(
+        "Result files of one run.", ..., place=Placement.FIRST, kind=Kind.FILE, metavar="FILE…", example=["run.json"]
+    )
+    model: Text | None = declared(
+        "Model, where the file does not name one we know.",
+        without="as the file says",
+        kind=Kind.MODEL,
+        example="llama-3.1-8b",
+    )
+
+
+class ProbeRequest(Request):
+    """
+    Needs a CUDA GPU and PyTorch, nothing else; takes less than three minutes. Memory, matrix products by shape,
+    attention by batch and context, launches, all-reduce where there are several GPUs; and whole decode steps that
+    the curves are checked on. What a probe replaces and what it leaves: docs/calibrate.md.
+
+    Examples:
+      tokonomics probe --out h200.json
+      tokonomics probe --quick --json
+      tokonomics probe --from timings.json --gpu H200 --out h200.json
+    """
+
+    out: Text = declared("Where to save the profile (.json).", "profile.json", kind=Kind.FILE, writes=True)
+    gpu: Text | None = declared("Its name in our catalogue.", without="as the driver says", example="H200")
+    quick: Switch = declared("Fewer sizes: under a minute.", False)
+    timings: Text | None = declared(
+        "Fit timings made elsewhere (python -m tokonomics.measure.probe.timings).",
+        key="from",
+        kind=Kind.FILE,
+        example="timings.json",
+    )
+
+
+class CalibrateRequest(Ran):
+    """
+    Every second load teaches and the others judge: errors before and after are of loads the fit has not seen. What
+    made them worse is left out, and said. What a profile replaces and what it leaves: docs/calibrate.md.
+
+    Examples:
+      tokonomics calibrate run.json --gpu H100 --out h100.json
+      tokonomics calibrate h200-profile.json vllm-*.json --gpu H200 --out h200.json
+      tokonomics calibrate run.json --gpu H200 --engine vllm --hold-out 0.25 --json
+      tokonomics calibrate ~/.local/share/tokonomics/meter.db --gpu H100 --gpus 2 --model llama-3.1-8b --out mine.json
+      tokonomics plan llama-3.1-8b --rate 5 --input 1000 --output 300 --profile h100.json
+    """
+
+    files: Texts = declared(
+        "Bench results, imported formats, logs of steps, tables, probes, ledgers.",
+        ...,
+        place=Placement.FIRST,
+        kind=Kind.FILE,
+        metavar="FILE…",
+        example=["run.json"],
+    )
+    model: Text | None = declared(
+        "Model, where the files name none we know.", without="as the files say", kind=Kind.MODEL, example="llama-3.1-8b"
+    )
+    engine: Text | None = declared(
+        "Which of our engines stands for the one that ran.", without="as the files say, or vllm", example="vllm"
+    )
+    hold_out: Number = declared("Share of the loads that judge instead of teaching, 0.1 to 0.5.", 0.5)
+    name: Text | None = declared("Of the profile.", without="the GPU's", example="my-h100")
+    out: Text | None = saved("Save the profile (.json).", "h100.json", without="only shown")
+
+
+class ValidateRequest(Profiled):
+    """
+    The log of an engine (every request and step) is replayed in the simulator instead, run by run.
+    The formats, with samples to start from: docs/validate.md.
+
+    Examples:
+      tokonomics validate benchmarks/data/h200_steps.json
+      tokonomics validate published.csv.gz --split dev --chart scatter.svg
+      tokonomics validate results.csv --json
+      tokonomics validate benchmarks/data/h200_engine.json --fit-on 'closed-*,poisson-16'
+    """
+
+    file: Text = declared(
+        "A results table (csv, csv.gz), a JSON of step times, or an engine's log.",
+        ...,
+        place=Placement.FIRST,
+        kind=Kind.FILE,
+        example="results.csv",
+    )
+    split: Text | None = declared("Only rows of this split, where the table has one.", example="dev")
+    fit_on: Text | None = declared(
+        "Of an engine's log: runs to fit step times on, e.g. 'closed-*,poisson-16'.", example="closed-*,poisson-16"
+    )
+    steps_from: Text | None = declared(
+        "Another log of the same engine to fit step times on.", kind=Kind.FILE, example="log.json"
+    )
+
+
+class InLedger(Request):
+    """The file that the meter writes to."""
+
+    ledger: Text | None = declared(
+        "SQLite file of spans.", without="~/.local/share/tokonomics/meter.db", kind=Kind.FILE, example="meter.db"
+    )
+
+
+class AgainstPlan(Request):
+    """The plan to compare with: a file, or its figures."""
+
+    plan: Text | None = declared(
+        "To compare with: the file of `tokonomics plan … --json`.", kind=Kind.FILE, example="plan.json"
+    )
+    planned_usd_per_mtok: Number | None = declared("To compare with, instead of a file.", example=0.35)
+    planned_batch: Number | None = declared("Requests running at once that were planned, with it.", example=48)
+
+
+class MeterReportRequest(InLedger, AgainstPlan):
+    """
+    Examples:
+      tokonomics meter report --since 7d --by model,day
+      tokonomics meter report --since 2026-11-01 --until 2026-11-08 --by team --csv week.csv
+      tokonomics meter report --since 1d --by hour --chart day.png
+    """
+
+    FIRST = ("since", "until", "by")
+
+    since: Text = declared("From: 7d, 90m ago, or 2026-11-08 (UTC).", "1d", example="7d")
+    until: Text | None = declared("To, likewise.", without="now", example="2026-11-08")
+    by: Text = declared("model, target, engine, day, hour or any label, with commas.", "model,day")
+    csv: Text | None = saved("Save the lines as a table.", "week.csv")
+
+
+class Servers(Request):
+    """Which servers, at which price, how often and how long."""
+
+    urls: Texts | None = declared(
+        "Servers, or their metrics pages.", place=Placement.FIRST, metavar="URL…", example=["http://localhost:8000"]
+    )
+    usd_per_hour: Number | None = declared("Price of one GPU-hour.", example=2.49)
+    gpu: Text | None = declared("Or the GPU: its cheapest offer is the price.", example="H100")
+    offer: Text | None = declared(
+        "Or the machine that is rented: aws:p5.48xlarge; see `tokonomics offers`.", example="aws:p5.48xlarge"
+    )
+    price: Texts | None = declared(
+        "GPU-hour of some servers, by label or address: gpu=L4:0.80. Repeat it for more.", example=["gpu=L4:0.80"]
+    )
+    gpus: Whole | None = declared(
+        "GPUs behind each address.", low=1, high=10**6, without="1, or those of --offer", example=2
+    )
+    provider: Text | None = declared("With --gpu: the offers of this provider only.", example="aws")
+    every: Text = declared("How often: 5s, 15s, 1m.", "15s")
+    for_: Text | None = declared("How long: 10m, 8h.", key="for", without="until Ctrl-C", example="8h")
+    once: Switch = declared("Read twice, one interval apart, and print.", False)
+
+
+class MeterWatchRequest(Servers, InLedger, AgainstPlan):
+    """
+    A server that wants a key: put the header's value into TOKONOMICS_METER_AUTHORIZATION.
+
+    Examples:
+      tokonomics meter http://localhost:8000 --usd-per-hour 2.49
+      tokonomics meter http://gpu1:8000 http://gpu2:8000 --gpu H100 --gpus 2 --label team=search
+      tokonomics meter http://localhost:8000 --usd-per-hour 2.49 --planned-usd-per-mtok 0.35 --planned-batch 48
+      tokonomics meter http://gpu1:8000 --offer aws:p5.48xlarge
+      tokonomics meter --prometheus http://prometheus:9090 --gpu H100 --price gpu=L4:0.80
+    """
+
+    from_now: Switch = declared("Leave out the time since the last meter on this ledger.", False)
+    label: Texts | None = declared("For reports: team=search. Repeat it for more.", example=["team=search"])
+    prometheus: Text | None = declared("Read engines through the Prometheus that scrapes them.", example=PROMETHEUS)
+    query: Text | None = declared('Of its series: namespace="prod",job=~"vllm.*".', example='namespace="prod"')
+    keep_label: Texts | None = declared("Its label to group reports by: team. Repeat.", example=["team"])
+    since: Text | None = declared("Read its past first, from: 1d, 2026-11-08.", example="1d")
+    listen: Text | None = declared("Serve our own /metrics: 9464, 0.0.0.0:9464; see `meter files`.", example="9464")
+    gpu_metrics: Text | None = declared(
+        "GPUs too: nvml (this machine's), a DCGM exporter's address, or prometheus.", example="nvml"
+    )
+    usd_per_kwh: Number | None = declared("Price of electricity, for what the GPUs draw.", example=0.12)

@@ -1,0 +1,211 @@
+"""What is asked with one's own traffic: ``trace``, ``simulate``, ``levers`` … (see ``verbs``)."""
+
+from tokonomics.questions.inputs import (
+    About,
+    BatchLimits,
+    Layout,
+    LowestWeights,
+    Objectives,
+    OneEngine,
+    OneGpu,
+    OneModel,
+    Parallel,
+    PlanTraffic,
+    Priced,
+    Profiled,
+    Routed,
+    Serving,
+    SomeGpu,
+    SomeModel,
+    Spared,
+    TierInputs,
+    Traffic,
+)
+from tokonomics.questions.request import (
+    Kind,
+    Number,
+    Placement,
+    Request,
+    Switch,
+    Table,
+    Text,
+    Texts,
+    Whole,
+    declared,
+    saved,
+)
+
+
+class TraceRequest(Traffic):
+    """
+    Examples:
+      tokonomics trace azure-conv
+      tokonomics trace requests.jsonl.gz --chart traffic.svg
+      tokonomics trace log.csv --columns arrival=time,input=prompt,output=answer --from 10m --to 40m
+      tokonomics trace azure-conv --machine-tokens-per-second 20000 --machine-usd-per-hour 3
+      tokonomics trace --arrivals gamma:2,cv=3 --requests 10000 --input sample:sharegpt --save demo.parquet
+      tokonomics trace chat.toml
+    """
+
+    FIRST = ("trace", "columns")
+
+    trace: Table | None = declared(
+        "A log (CSV, JSON lines, parquet; .gz, .zst), a sample such as azure-conv, or ServeGen's clients.",
+        place=Placement.FIRST,
+        kind=Kind.TRACE,
+        example="azure-conv",
+        metavar="FILE",
+    )
+    machine_tokens_per_second: Number | None = declared(
+        "What one machine serves, prompt and answer tokens: prices its idle time.", example=20_000
+    )
+    machine_usd_per_hour: Number | None = declared("What that machine costs.", example=3.0)
+    save: Text | None = saved("Save the requests as .parquet, which this verb reads.", "requests.parquet")
+
+
+class ReplicaInputs(Request, about=About.HARDWARE):
+    replicas: Whole = declared("Replicas behind the router.", 1, low=1, high=10_000, example=2)
+
+
+class SimulateRequest(SomeModel, OneGpu, Layout, Traffic, Routed, Serving, Objectives, Priced, Profiled, ReplicaInputs):
+    """
+    Examples:
+      tokonomics simulate --model llama-3.1-8b --gpu H100 --trace azure-conv --slo ttft_p99=0.5,tpot_p99=0.05
+      tokonomics simulate --model llama-2-7b --gpu A100-80GB --arrivals poisson:2 --duration 1h --input 512 --output 99
+      tokonomics simulate --model llama-3.1-70b --gpu H100 --tp 4 --trace log.jsonl --replicas 3 --router prefix-aware
+      tokonomics simulate --model llama-3.1-8b --gpu H100 --trace azure-conv --speed 8 --autoscale max=6,target=9,cold=9
+      tokonomics simulate --model llama-3.1-8b --gpu L40S --trace azure-code --replicas 4 --outage replica=0,at=600
+      tokonomics simulate chat.toml --replicas 2
+    """
+
+    autoscale: Text | None = declared(
+        "Replicas that come and go: max=8,target=32,cold=120,min=1.", example="max=8,target=32,cold=120"
+    )
+    outage: Texts | None = declared(
+        "A replica that fails: replica=0,at=600,for=300; or a spot one: …,notice=120,spot=1.",
+        example=["replica=0,at=600"],
+    )
+    prefill_replicas: Whole = declared(
+        "Replicas that compute prompts only and send the KV on (disaggregation).", 0, low=0, high=10_000
+    )
+    link: Number | None = declared(
+        "GB/s from a prefill GPU to a decode GPU.", without="50: 400 Gbit/s each", example=50.0
+    )
+    save: Text | None = saved("Save what became of each request as .parquet.", "requests.parquet")
+
+
+class CapacityRequest(SomeModel, OneGpu, Layout, Traffic, Routed, Serving, Objectives, Priced, Profiled):
+    """
+    Examples:
+      tokonomics capacity --model llama-3.1-8b --gpu H100 --input 1000 --output 300 --slo ttft_p99=0.5,tpot_p99=0.05
+      tokonomics capacity --model llama-3.1-70b --gpu H200 --tp 2 --weights fp8 --trace azure-conv --slo tpot_p99=40ms
+      tokonomics capacity --model llama-3.1-8b --gpu L4 --arrivals gamma:1,cv=3 --input 500 --output 99 --slo ttft=1
+      tokonomics capacity chat.toml --gpu H200
+    """
+
+
+class CacheRequest(SomeModel, SomeGpu, Layout, Traffic, Objectives, Priced, Profiled, TierInputs):
+    """
+    Examples:
+      tokonomics cache --model llama-3.1-8b --gpu H100 --trace mooncake-conversation --chart cache.png
+      tokonomics cache --model llama-3.1-8b --gpu H100 --trace mooncake-conversation --tiers dram=200,ssd=2000@0
+      tokonomics cache --model llama-3.1-70b --gpu H200 --tp 2 --trace log.jsonl --slo ttft_p99=2 --tiers remote=5000
+      tokonomics cache --prompts prompts.jsonl --semantic models/all-MiniLM-L6-v2 --pairs labelled.csv
+      tokonomics cache --prompts prompts.txt --semantic https://host/v1/embeddings --embedding-model NAME
+      tokonomics cache chat.toml --system-prompts 20,tokens=1000
+    """
+
+    ttl: Text | None = declared(
+        "The tiers, and the semantic cache, let go of what is older: 300, 5m, 1h.", example="1h"
+    )
+    replicas: Whole | None = declared(
+        "Compare on so many.", low=1, high=1000, without="what it takes without a cache", example=2
+    )
+    prompts: Text | None = declared(
+        "Texts: .txt, .jsonl, .csv, .parquet; fixed parts are found.", kind=Kind.FILE, example="prompts.jsonl"
+    )
+    prompt_column: Text | None = declared("The column with the texts.", example="prompt")
+    semantic: Text | None = declared(
+        "What embeds the prompts: an embeddings URL, a model folder, or 'hashed' (spelling only).",
+        kind=Kind.EMBEDDER,
+        example="hashed",
+    )
+    embedding_model: Text | None = declared("The model an embeddings URL is asked for.", example="NAME")
+    embedding_usd_per_mtok: Number = declared("What embedding a million tokens costs.", 0.0, low=0)
+    threshold: Number = declared("Cosine from which an answer is reused.", 0.95, low=0, high=1)
+    pairs: Text | None = declared(
+        "Labelled pairs (text_a, text_b, label): shows false hits.", kind=Kind.FILE, example="pairs.csv"
+    )
+
+
+class DraftInputs(Request, about=About.CHANGES):
+    draft: Text | None = declared(
+        "The model that drafts.", without="the smallest of the family", kind=Kind.MODEL, example="llama-3.2-1b"
+    )
+    draft_share: Number | None = declared(
+        "Instead: a draft token's cost, in steps of the model.", low=0, high=10, example=0.1
+    )
+    draft_tokens: Whole | None = declared("Tokens drafted in a round.", low=1, high=16, without="3", example=3)
+    acceptance: Number | None = declared(
+        "Chance that a drafted token is accepted.", low=0, high=1, without="0.65; measure yours", example=0.65
+    )
+
+
+class Changes(Spared, LowestWeights, DraftInputs, TierInputs, about=About.CHANGES):
+    """What the levers may change, and how."""
+
+    without: Texts | None = declared("Leave these alone: weights, kv, hardware, speculation, spot …", example=["spot"])
+
+
+class Runs(PlanTraffic, Priced, Changes):
+    """What runs today, what it serves, and what may be changed."""
+
+
+class LeversRequest(OneModel, OneGpu, Layout, BatchLimits, Runs, Profiled):
+    """
+    Examples:
+      tokonomics levers llama-3.1-8b --gpu A100-80GB --rate 20 --input 1000 --output 300 --slo ttft_p99=1,tpot_p99=60ms
+      tokonomics levers llama-3.3-70b --gpu H100 --tp 4 --trace azure-conv --slo ttft_p99=2 --min-weights fp8
+      tokonomics levers llama-3.1-8b --gpu H100 --trace mooncake-conversation --no-prefix-cache --chart levers.png
+      tokonomics levers llama-3.1-8b --gpu H100 --rate 5 --input 1000 --output 300 --utilization
+      tokonomics levers chat.toml --without spot
+    """
+
+    utilization: Switch = declared("Also: the bill against batch limit, load and burstiness.", False)
+
+
+class StackRequest(OneModel, OneGpu, Parallel, OneEngine, Runs, Profiled):
+    """
+    Examples:
+      tokonomics stack llama-3.1-8b --gpu A100-80GB --rate 20 --input 1000 --output 300 --slo ttft_p99=1,tpot_p99=60ms
+      tokonomics stack llama-3.3-70b --gpu A100-80GB --tp 4 --trace azure-conv --slo ttft_p99=3 --chart stack.png
+      tokonomics stack llama-3.1-8b --gpu H100 --trace mooncake-conversation --provider aws --without hardware
+      tokonomics stack llama-3.1-8b --gpu A100-80GB --rate 20 --input 1000 --output 300 --order hardware,weights
+      tokonomics stack chat.toml
+    """
+
+    order: Text | None = declared(
+        "Steps first to last: batch,weights,kv,hardware,cache …", without="that", example="batch,weights,kv"
+    )
+
+
+class TenantsRequest(SomeModel, OneGpu, Layout, Traffic, Routed, Objectives, Priced, Profiled):
+    """
+    Examples:
+      tokonomics tenants --model llama-3.1-8b --gpu H100 --trace log.csv --columns tenant=customer --slo ttft_p99=0.5
+      tokonomics tenants --model llama-3.1-8b --gpu H100 --trace team-a.csv --trace team-b.csv --slo ttft_p99=0.5
+      tokonomics tenants llama-3.1-8b --gpu L4 --tenants 10,skew=1 --rate 4 --input 500 --output 100 --slo ttft_p99=1
+      tokonomics tenants --model llama-3.1-70b --gpu H200 --tp 2 --trace log.csv --lora-rank 16 --lora-adapters 50
+      tokonomics tenants chat.toml --tenants 10,skew=1
+    """
+
+    trace: Texts | None = declared(
+        "Log with a tenant column, or a shipped sample; several: one for each tenant.",
+        kind=Kind.TRACE,
+        example="azure-conv",
+    )
+    priority: Switch = declared("Serve by the trace's priorities instead of in order.", False)
+    lora_rank: Whole = declared("Each tenant has a LoRA adapter of this rank on the shared base.", 0, low=0, example=16)
+    lora_adapters: Whole | None = declared(
+        "Adapters loaded on each replica.", low=1, without="one for each tenant", example=10
+    )
