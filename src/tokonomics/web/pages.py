@@ -2,7 +2,9 @@
 
 import gzip
 import hashlib
+import json
 import threading
+from dataclasses import asdict
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
@@ -10,7 +12,9 @@ from pathlib import Path
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from tokonomics.report import page_views
 from tokonomics.web import vega as library
+from tokonomics.web.answering import as_json
 from tokonomics.web.catalogue import catalogue_json, prices_as_of
 
 FOLDER = Path(__file__).with_name("page")
@@ -66,6 +70,14 @@ def prepare() -> None:
 
 
 def accuracy() -> Response:
-    """The validation tables, as ``benchmarks/bench_accuracy.py`` wrote them."""
+    """The validation tables, as ``benchmarks/bench_accuracy.py`` wrote them, and their description."""
+    return Response(_accuracy(), media_type="application/json")
+
+
+@lru_cache(maxsize=1)
+def _accuracy() -> bytes:
     file = resources.files("tokonomics.measure") / "data" / "accuracy.json"
-    return Response(file.read_bytes(), media_type="application/json")
+    recorded = json.loads(file.read_bytes())
+    return as_json(
+        {**recorded, "sections": [asdict(section) for section in page_views.accuracy(recorded)], "charts": []}
+    )

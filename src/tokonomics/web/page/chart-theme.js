@@ -10,6 +10,7 @@ const INK = {
 
 // Colours of report/charts and their twins on dark ground: the same hue, lightness turned so that they stand out alike.
 const DARK = {
+  "#222222": "#d5dbe3",
   "#333": "#d5dbe3",
   "#1d1d1f": "#e4e9ef",
   "#444": "#b6c0cc",

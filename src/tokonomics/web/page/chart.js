@@ -2,7 +2,7 @@
 
 import { columnsOf, configFor, drawable, headingOf, rowsOf } from "./chart-theme.js";
 import { download, h, refill } from "./dom.js";
-import { csvOf } from "./format.js";
+import { csvOf, figure as shortly } from "./format.js";
 import { table } from "./table.js";
 
 let library = null;
@@ -96,7 +96,7 @@ export function chart({ name, spec }) {
     drawing.setAttribute("aria-label", `Chart: ${state.name}. ${title}. ${subtitle}`);
     refill(
       caption,
-      h("div", {}, h("h3", {}, title || state.name), subtitle && h("p", {}, subtitle)),
+      h("div", {}, h("h2", {}, title || state.name), subtitle && h("p", {}, subtitle)),
       h(
         "div",
         { class: "tools" },
@@ -118,12 +118,10 @@ export function chart({ name, spec }) {
   function showData() {
     if (!data.open) return;
     data.querySelector(".tabled")?.remove();
-    const shown = columns().map((key) => ({
-      key,
-      name: key,
-      number: typeof rowsOf(state.spec)[0]?.[key] === "number",
-    }));
-    data.append(table({ caption: `Data behind: ${state.name}`, columns: shown, rows: rowsOf(state.spec), limit: 50 }));
+    const rows = rowsOf(state.spec);
+    const shown = columns().map((name) => ({ name, number: typeof rows[0]?.[name] === "number" }));
+    const cells = rows.map((row) => shown.map(({ name }) => ({ text: shortly(row[name]) })));
+    data.append(table({ caption: `Data behind: ${state.name}`, columns: shown, rows: cells }));
   }
 
   figure.show = (next) => {
