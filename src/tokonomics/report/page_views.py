@@ -97,8 +97,8 @@ def accuracy(recorded: Mapping[str, Any]) -> Iterable[blocks.Section]:
             "Median error: ",
             blocks.Span(_share(main["median_abs_log_error"]), "best"),
             f", {name}: {plural(main['n'], 'measurement')}. "
-            f"Nine of ten are within {_share(main['p90_abs_log_error'])}; the bias is {_signed(main['bias'])}. Rank correlation of deployments: {recorded['spearman']:.2g} over "
-            f"{groups}. Some kinds are far worse, such as time to first token and a drained burst.",
+            f"Nine of ten are within {_share(main['p90_abs_log_error'])}; the bias is {_signed(main['bias'])}. "
+            f"Rank correlation of deployments: {recorded['spearman']:.2g} over {groups}. Some kinds are far worse, such as time to first token and a drained burst.",
             kind="headline",
         )
     )

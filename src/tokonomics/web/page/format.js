@@ -19,15 +19,15 @@ const SCALES = {
   ...{ K: 1e3, k: 1e3, M: 1e6, B: 1e9, T: 1e12 },
   ...{ KB: 1e3, MB: 1e6, GB: 1e9, TB: 1e12 },
 };
-const AMOUNT = /^[~≤≥<>±]?\s*([−+-]?)\s*\$?([\d,]*\.?\d+(?:e[+-]?\d+)?|∞)\s*([^\d\s/(]*)/i;
+const AMOUNT = /^(?:[→~≤≥<>±×]|from |up to )?\s*([−+-]?)\s*\$?([−-]?)([\d,]*\.?\d+(?:e[+-]?\d+)?|∞)\s*([^\d\s/(]*)/i;
 
 // The number that a text begins with, in its base unit: $1,234.5, −3 %, 12.3 ms, 4.5 M, 80 GB; null where none stands.
 export function amount(text, { bytes = false } = {}) {
-  const [, sign, digits, unit] = text.trim().match(AMOUNT) ?? [];
+  const [, sign, minus, digits, unit] = text.trim().match(AMOUNT) ?? [];
   if (digits === undefined) return null;
   const size = digits === "∞" ? Infinity : Number(digits.replaceAll(",", ""));
   const scale = unit === "B" && bytes ? 1 : (SCALES[unit] ?? 1);
-  return (sign === "−" || sign === "-" ? -1 : 1) * size * scale;
+  return (/[−-]/.test(sign + minus) ? -1 : 1) * size * scale;
 }
 
 const WHOLE = /^[−+~≤≥<>±-]?\s*\$?[\d,.]+(e[+-]?\d+)?( ?[^\d\s]{1,4})?$/i;
@@ -58,7 +58,7 @@ export function flattened(rows) {
       return Array.isArray(value) ? [] : flat(value, name);
     });
   const made = rows.map((row) => Object.fromEntries(flat(row)));
-  const isEmpty = (value) => value === undefined || (Array.isArray(value) && !value.length);
+  const isEmpty = (value) => Array.isArray(value) && !value.length;
   const names = [...new Set(made.flatMap(Object.keys))].filter(
     (name) => !nested.has(name) && made.some((row) => !isEmpty(row[name])),
   );
