@@ -165,7 +165,8 @@ const BLOCKS = {
 // The first headline is large: its number, and beside it the unit.
 function headline(line, state) {
   const { label, value, detail, mood } = headlineOf(line);
-  const { number, unit } = split(value);
+  const { number, unit = "" } = split(value);
+  const isTail = detail.length < 8; // a word such as "on." belongs to the unit
   const size = state.isFirst && number.length <= 24 ? "" : "second";
   state.isFirst = false;
   const { nodes } = state.labels;
@@ -173,8 +174,14 @@ function headline(line, state) {
     "div",
     { class: `headline ${mood} ${size}`.trim() },
     label && h("p", { class: "label" }, nodes(label)),
-    h("p", { class: "value" }, h("strong", {}, nodes(number)), unit && [" ", h("span", { class: "unit" }, nodes(unit))]),
-    detail && h("p", { class: "detail" }, nodes(detail)),
+    h(
+      "p",
+      { class: "value" },
+      h("strong", {}, nodes(number)),
+      " ",
+      h("span", { class: "unit" }, nodes(isTail ? `${unit} ${detail}` : unit)),
+    ),
+    !isTail && h("p", { class: "detail" }, nodes(detail)),
   );
 }
 
