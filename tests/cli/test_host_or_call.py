@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tokonomics.planner.breakeven import BreakEvenReport
-from tokonomics.report.breakeven_view import breakeven_view
+from tokonomics.questions.request import Request
+from tokonomics.questions.results import BreakevenResult
+from tokonomics.report.breakeven_view import breakeven
+from tokonomics.report.rich_text import renderable
 from tokonomics.units import usd
 
 Call = Callable[..., subprocess.CompletedProcess[str]]
@@ -81,7 +83,7 @@ def test_charts_are_saved(tokonomics: Call, tmp_path: Path) -> None:
 def test_a_slo_that_nothing_keeps_says_what_stands_in_the_way(tokonomics: Call) -> None:
     done = tokonomics(*QUICK, "--api=openai:gpt-4o", "--slo=ttft_p99=1ms")
     assert done.returncode == 1
-    assert "Nothing fits these wishes" in done.stdout
+    assert "No offer meets these constraints" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -138,7 +140,7 @@ def test_a_log_that_repeats_itself_gets_the_cached_price_on_both_sides(tokonomic
 def test_the_verdict_names_hardware_and_precision_and_says_when_nothing_is_asked(tokonomics: Call) -> None:
     plain = tokonomics(*QUICK, "--api=openai:gpt-4o").stdout
     promised = tokonomics(*QUICK, "--api=openai:gpt-4o", "--slo=tpot_mean=80ms").stdout
-    verdict = next(" ".join(part.split()) for part in plain.split("\n\n") if "self-hosting is cheaper" in part)
+    verdict = next(" ".join(part.split()) for part in plain.split("\n\n") if "Self-hosting is cheaper" in part)
     kinds = [each["kind"]["name"] for each in found(tokonomics, "--api=openai:gpt-4o")["hardware"]]
     assert any(name in verdict for name in kinds)
     assert any(precision in verdict for precision in ("bf16", "fp8", "int4"))
@@ -150,9 +152,9 @@ def test_the_verdict_names_hardware_and_precision_and_says_when_nothing_is_asked
 
 def test_nothing_is_cut_with_several_hosts_at_120_columns(tokonomics: Call) -> None:
     hosts = "--api=openai:gpt-4o,groq:llama-3.3-70b-versatile,novita:meta-llama/llama-3.3-70b-instruct"
-    report = BreakEvenReport.model_validate(found(tokonomics, hosts, "--batch-api"))
+    report = BreakevenResult.model_validate(found(tokonomics, hosts, "--batch-api"))
     screen = Console(width=120, file=StringIO())
-    screen.print(breakeven_view(report))
+    screen.print(renderable(breakeven(report, Request()).sections()))
     text = screen.file.getvalue()  # type: ignore[attr-defined]
     assert "…" not in text
     for api in report.apis:

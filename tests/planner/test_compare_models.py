@@ -1,15 +1,14 @@
 """Models and GPUs side by side."""
 
-import io
-
 import pytest
-from rich.console import Console
 from tests.planner.small_catalogue import BUSY, OFFERS, asked
 
 from tokonomics.errors import BadInput
 from tokonomics.planner.compare import Comparison, compare, front, parse_quality
 from tokonomics.planner.plan import study
-from tokonomics.report.compare_view import compare_view
+from tokonomics.questions.request import Request
+from tokonomics.questions.results import CompareResult
+from tokonomics.report.compare_view import compare as described
 
 
 def compared(**quality: float) -> Comparison:
@@ -84,9 +83,7 @@ def test_a_score_that_is_none_says_so(text: str, says: str) -> None:
 
 
 def shown(found: Comparison) -> str:
-    console = Console(file=io.StringIO(), width=300)
-    console.print(compare_view(found))
-    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+    return described(CompareResult.model_construct(**dict(found)), Request()).text()
 
 
 def test_a_model_without_a_score_is_named_as_not_on_the_front() -> None:

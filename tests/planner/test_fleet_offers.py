@@ -1,12 +1,10 @@
 """From price lists to machines: whole machines at their price, capacity as simulated, zones where they are known."""
 
 import datetime as dt
-import io
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
@@ -29,7 +27,9 @@ from tokonomics.planner.fleet_offers import (
 from tokonomics.planner.fleet_replay import window_of
 from tokonomics.planner.fleet_traffic import FleetTraffic, traffic_from_curve, traffic_from_trace
 from tokonomics.planner.screen import tpot_limit
-from tokonomics.report.fleet_view import fleet_view
+from tokonomics.questions.request import Request
+from tokonomics.questions.results import FleetResult
+from tokonomics.report.fleet_view import fleet
 from tokonomics.serving.capacity import highest_rate
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate
@@ -309,9 +309,8 @@ def test_a_fleet_that_breaks_its_slo_is_bought_again_and_one_that_still_does_say
     assert mended.replays[0].kept
     assert mended.counted_share < 1
     assert not broken.replays[0].kept
-    screen = Console(file=io.StringIO(), width=120)
-    screen.print(fleet_view(broken))
-    assert screen.file.getvalue().startswith("This fleet does not meet its SLO")  # type: ignore[attr-defined]
+    shown = fleet(FleetResult.model_construct(**dict(broken)), Request()).text()
+    assert shown.startswith("This fleet does not meet its SLO")
 
 
 @pytest.mark.slow

@@ -2,10 +2,10 @@
 
 import string
 
-from tokonomics.report.breakeven_view import _letters
+from tokonomics.report.breakeven_view import letters_for
 
 
-def test_letters_go_on_after_z_and_never_come_twice() -> None:
-    assert _letters(26) == list(string.ascii_uppercase)
-    assert _letters(54)[25:28] == ["Z", "AA", "BB"]
-    assert len(set(_letters(100))) == 100
+def testletters_for_go_on_after_z_and_never_come_twice() -> None:
+    assert letters_for(26) == list(string.ascii_uppercase)
+    assert letters_for(54)[25:28] == ["Z", "AA", "BB"]
+    assert len(set(letters_for(100))) == 100

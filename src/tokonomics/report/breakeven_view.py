@@ -1,143 +1,184 @@
-"""Hosting oneself against APIs, for a person: the break-even of each, the bills at round volumes, what moves it."""
+"""Hosting oneself against APIs: the break-even of each, the bills at round volumes, what moves it."""
 
 import string
-from collections.abc import Sequence
+from collections.abc import Iterable
+from functools import partial
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
+from tokonomics.errors import option
 from tokonomics.money.breakeven import SELF_HOSTED, BillAt, BreakEven, FleetKind
 from tokonomics.planner.breakeven import SECONDS_PER_MONTH, BreakEvenReport
-from tokonomics.report.tables import table
+from tokonomics.questions.request import Request
+from tokonomics.questions.results import BreakevenResult, NothingHosts
+from tokonomics.report import blocks
+from tokonomics.report.answer import Answer
+from tokonomics.report.breakeven_charts import breakeven_chart
+from tokonomics.report.plan_view import nothing
 from tokonomics.report.wording import OLD_PRICE, slos_text
 from tokonomics.units import HOURS_PER_MONTH, count, percent, plural, seconds, usd
 
 
-def _letters(count: int) -> list[str]:
+def breakeven(result: BreakevenResult | NothingHosts, request: Request) -> Answer:
+    """The verdicts first, then the bills, then what moves the break-even."""
+    if isinstance(result, BreakevenResult):
+        charts = {"Bills against volume": partial(breakeven_chart, result)}
+        return Answer(result, f"Host {result.model} or call an API", partial(_sections, result), charts)
+    study = result.study
+    name = study.question.model.name
+    see = f"tokonomics plan … {option('why')}"
+    return Answer(result, f"Nothing hosts {name}", partial(nothing, study.plan, name, result.blame, see))
+
+
+def _sections(result: BreakEvenReport) -> Iterable[blocks.Section]:
+    yield blocks.section(blocks.line(_asked(result), kind="asked"))
+    first, *others = result.found
+    yield blocks.section(_verdict(first, "headline"), _figures(result, first))
+    yield blocks.section(*(_verdict(other) for other in others))
+    yield blocks.section(*_advice(result))
+    letters = letters_for(len(result.apis))
+    yield blocks.section(_apis(result, letters))
+    yield blocks.section(_bills(result, letters))
+    if result.hosted.extras:
+        yield blocks.section(_lines(result))
+    yield blocks.section(_swings(result, letters))
+    yield blocks.section(_hardware(result))
+    yield blocks.section(_notes(result))
+
+
+def letters_for(apis: int) -> list[str]:
     """A to Z, then AA, BB and so on: every API has one."""
     names = string.ascii_uppercase
-    return [names[place % len(names)] * (place // len(names) + 1) for place in range(count)]
+    return [names[place % len(names)] * (place // len(names) + 1) for place in range(apis)]
 
 
-def breakeven_view(found: BreakEvenReport) -> RenderableType:
-    """The verdicts first, then the bills, then what moves the break-even."""
-    body: list[RenderableType] = [Text(_asked(found), style="dim"), ""]
-    body += [_verdict(found, each) for each in found.found]
-    if found.hardware and not found.slos:
-        body.append(
-            Text(
-                "No SLO is set: replicas are filled however long requests wait. "
-                "Give --slo, such as ttft_p99=1,tpot_p99=80ms.",
-                style="yellow",
-            )
-        )
-    body += ["", _apis(found), "", _bills(found)]
-    if found.hosted.extras:
-        body += ["", _lines(found)]
-    body += ["", _swings(found), "", _hardware(found), "", Text(_notes(found), style="dim")]
-    return Group(*body)
-
-
-def _asked(found: BreakEvenReport) -> str:
-    targets = slos_text(found.slos)
-    cached = f"; {_cached(found)}" if found.cached_share else ""
+def _asked(result: BreakEvenReport) -> str:
+    targets = slos_text(result.slos)
+    cached = f"; {_cached(result)}" if result.cached_share else ""
     return (
-        f"{found.model}, self-hosted, against {plural(len(found.apis), 'API price')}: requests of "
-        f"{count(found.input_tokens)} in / {count(found.output_tokens)} out{cached}"
+        f"{result.model}, self-hosted, against {plural(len(result.apis), 'API price')}: requests of "
+        f"{count(result.input_tokens)} in / {count(result.output_tokens)} out{cached}"
         f"{f'; SLO: {targets}' if targets else ''}"
     )
 
 
-def _cached(found: BreakEvenReport) -> str:
+def _cached(result: BreakEvenReport) -> str:
     """Which share of the prompts each side finds in its cache."""
-    theirs = sorted({percent(each.cached_share) for each in found.apis})
-    ours = sorted({percent(each.cached_share) for each in found.hardware}) or ["as in your speed"]
+    theirs = sorted({percent(api.cached_share) for api in result.apis})
+    ours = sorted({percent(kind.cached_share) for kind in result.hardware}) or ["as in your speed"]
     return f"of the prompts cached: {' or '.join(theirs)} at the APIs, {' or '.join(ours)} self-hosted"
 
 
-def _verdict(found: BreakEvenReport, one: BreakEven) -> Text:
-    first, stays = one.first_tokens_per_month, one.stays_tokens_per_month
-    if first is None or stays is None:
-        return Text.assemble(f"{one.api}: ", ("never cheaper to self-host", "bold red"), f"; {one.never}.")
-    kind = found.hosted.kind(stays)
-    before = ""
-    if first < stays:
-        before = f"; at {count(first)} already, but the next machine to buy undoes it until then"
-    return Text.assemble(
-        f"{one.api}: self-hosting is cheaper from ",
-        (f"{count(stays)} tokens a month", "bold green"),
-        f" on ({stays / found.tokens_per_request / SECONDS_PER_MONTH:.2g} requests/s, "
-        f"{usd(found.hosted.usd(stays))} a month, {_fleet(kind, stays)}: {kind.name}){before}.",
-    )
+def _verdict(meets: BreakEven, kind: blocks.Kind = "") -> blocks.Line:
+    stays = meets.stays_tokens_per_month
+    if stays is None:
+        never = blocks.Span("never cheaper", "worst")
+        return blocks.line("Self-hosting is ", never, f" than {meets.api}: {meets.never}.", kind=kind)
+    volume = blocks.Span(f"{count(stays)} tokens a month", "best")
+    return blocks.line(f"Self-hosting is cheaper than {meets.api} from ", volume, " on.", kind=kind)
 
 
-def _fleet(kind: FleetKind, volume: float) -> str:
-    replicas = kind.replicas(volume) + kind.spare
-    return f"{plural(replicas, 'replica')} on {plural(kind.purchases(volume) * kind.gpus_per_purchase, 'GPU')}"
+def _figures(result: BreakEvenReport, meets: BreakEven) -> blocks.Facts:
+    """Of the first API: what runs at the break-even, and both prices."""
+    first, stays, own = meets.first_tokens_per_month, meets.stays_tokens_per_month, result.own_tokens_per_month
+    rows = []
+    if first is not None and stays is not None:
+        fleet = result.hosted.kind(stays)
+        replicas = plural(fleet.replicas(stays) + fleet.spare, "replica")
+        gpus = plural(fleet.purchases(stays) * fleet.gpus_per_purchase, "GPU")
+        rate = f"tokens a month: {stays / result.tokens_per_request / SECONDS_PER_MONTH:.2g} requests/s"
+        rows.append(blocks.fact("break-even", count(stays), rate, number=stays))
+        hosted = result.hosted.usd(stays)
+        rows.append(blocks.fact("bill there", f"{usd(hosted)}/month", f"{replicas} on {gpus}: {fleet.name}"))
+        if first < stays:
+            undone = "tokens a month already, but the next machine to buy undoes it until the break-even"
+            rows.append(blocks.fact("first cheaper", count(first), undone))
+    api, full = meets.api_usd_per_mtok, meets.full_usd_per_mtok
+    rows.append(blocks.fact("API", usd(api), f"per Mtok of this mix, {meets.api}", number=api))
+    rows.append(blocks.fact("self-hosted", usd(full), "per Mtok on full machines", number=full))
+    for bill in result.bills:
+        if own is not None and bill.tokens_per_month == own:
+            cheaper = "self-host" if bill.cheapest == SELF_HOSTED else f"call {bill.cheapest}"
+            rows.append(blocks.fact("your volume", count(own), f"tokens a month: cheaper to {cheaper}"))
+    return blocks.facts(*rows)
 
 
-def _apis(found: BreakEvenReport) -> RenderableType:
+def _advice(result: BreakEvenReport) -> Iterable[blocks.Line]:
+    if result.hardware and not result.slos:
+        slo = option("slo", "ttft_p99=1,tpot_p99=80ms")
+        yield blocks.hint(f"No SLO is set: replicas are filled however long requests wait. Give {slo}.")
+    if result.found[0].stays_tokens_per_month is None:
+        yield blocks.hint("A smaller model, a cheaper GPU or a more expensive API moves it.")
+    elif not result.hosted.extras:
+        people = f"{option('engineers')}, {option('overhead')}"
+        yield blocks.hint(
+            f"No people and no overheads are counted ({people}): they often weigh more than the machines."
+        )
+
+
+def _apis(result: BreakEvenReport, letters: list[str]) -> blocks.Table:
     rows = [
         (
             letter,
-            each.name,
-            f"{usd(each.input_usd_per_mtok)} / {usd(each.output_usd_per_mtok)}",
-            usd(each.usd_per_mtok),
+            api.name,
+            f"{usd(api.input_usd_per_mtok)} / {usd(api.output_usd_per_mtok)}",
+            usd(api.usd_per_mtok),
             usd(meets.full_usd_per_mtok),
             _tokens(meets.first_tokens_per_month),
             _tokens(meets.stays_tokens_per_month),
-            str(each.date or "–"),
+            str(api.date or "–"),
         )
-        for letter, each, meets in zip(_letters(len(found.apis)), found.apis, found.found, strict=True)
+        for letter, api, meets in zip(letters, result.apis, result.found, strict=True)
     ]
     columns = ["", "API", ">list in / out", ">$/Mtok", ">ours, full", ">first", ">for good", "!list of"]
-    title = "$/Mtok of this mix; tokens a month from which self-hosting is cheaper: first, and for good"
-    return table(columns, rows, title=title)
+    return blocks.table(columns, rows, "$/Mtok of this mix; break-even in tokens a month: first, and for good")
 
 
 def _tokens(volume: float | None) -> str:
     return "never" if volume is None else count(volume)
 
 
-def _bills(found: BreakEvenReport) -> RenderableType:
+def _bills(result: BreakEvenReport, letters: list[str]) -> blocks.Table:
     """Sides of the comparison as rows, volumes as columns."""
-    bills = found.bills
-    rows = [(SELF_HOSTED, *(_cell(bill, SELF_HOSTED, bill.hosted_usd) for bill in bills))]
-    rows.append(("  replicas / GPUs", *(f"{bill.replicas:,} / {bill.gpus:,}" for bill in bills)))
-    for letter, api in zip(_letters(len(found.apis)), found.apis, strict=True):
-        rows.append((f"{letter} {api.name}", *(_cell(bill, api.name, bill.api_usd[api.name]) for bill in bills)))
-    heads = [f">{count(bill.tokens_per_month)}{_own(found, bill)}" for bill in bills]
-    return table(["tokens a month", *heads], rows, title="Dollars a month (→ the cheapest)")
+    bills, own = result.bills, result.own_tokens_per_month
+
+    def row(label: str, name: str, dollars: Iterable[float]) -> list[blocks.Piece]:
+        return [label, *(_dollars(bill, name, amount) for bill, amount in zip(bills, dollars, strict=True))]
+
+    rows: list[list[blocks.Piece]] = [
+        row(SELF_HOSTED, SELF_HOSTED, (bill.hosted_usd for bill in bills)),
+        ["  replicas / GPUs", *(f"{bill.replicas:,} / {bill.gpus:,}" for bill in bills)],
+        *(
+            row(f"{letter} {api.name}", api.name, (bill.api_usd[api.name] for bill in bills))
+            for letter, api in zip(letters, result.apis, strict=True)
+        ),
+    ]
+    volumes = [bill.tokens_per_month for bill in bills]
+    heads = [f">{count(volume)}{' (yours)' if volume == own else ''}" for volume in volumes]
+    return blocks.table(["tokens a month", *heads], rows, "Dollars a month (→ the cheapest)")
 
 
-def _own(found: BreakEvenReport, each: BillAt) -> str:
-    return " (yours)" if each.tokens_per_month == found.own_tokens_per_month else ""
+def _dollars(bill: BillAt, name: str, amount: float) -> blocks.Piece:
+    return blocks.Span(f"→ {usd(amount)}", "good") if bill.cheapest == name else usd(amount)
 
 
-def _cell(each: BillAt, name: str, bill: float) -> str:
-    return f"{'→ ' if each.cheapest == name else ''}{usd(bill)}"
-
-
-def _lines(found: BreakEvenReport) -> RenderableType:
+def _lines(result: BreakEvenReport) -> blocks.Table:
     """The self-hosted bill line by line."""
-    bills = found.bills
+    bills = result.bills
     rows = [
         (line.name, *(usd(bill.hosted.lines[place].usd) for bill in bills))
         for place, line in enumerate(bills[0].hosted.lines)
     ]
     rows.append(("together", *(usd(bill.hosted_usd) for bill in bills)))
-    return table(["self-hosted", *(f">{count(bill.tokens_per_month)}" for bill in bills)], rows)
+    return blocks.table(["self-hosted", *(f">{count(bill.tokens_per_month)}" for bill in bills)], rows)
 
 
-def _swings(found: BreakEvenReport) -> RenderableType:
-    heads = [f">{letter}" for letter in _letters(len(found.apis))]
-    kinds = [_plain(swing.what) for swing in found.swings[0]]
+def _swings(result: BreakEvenReport, letters: list[str]) -> blocks.Table:
     rows = [
-        (what, *(_range(row[place].found) for row in found.swings))
-        for place, what in enumerate(kinds)
-    ]  # fmt: skip
-    now = ("as above", *(_range(each) for each in found.found))
-    return table(["what if", *heads], [now, *rows], title="Tokens a month from which self-hosting stays cheaper")
+        (_plain(swing.what), *(_tokens(row[place].found.stays_tokens_per_month) for row in result.swings))
+        for place, swing in enumerate(result.swings[0])
+    ]
+    now = ("as above", *(_tokens(meets.stays_tokens_per_month) for meets in result.found))
+    heads = ["what if", *(f">{letter}" for letter in letters)]
+    return blocks.table(heads, [now, *rows], "Break-even for good, tokens a month")
 
 
 def _plain(what: str) -> str:
@@ -147,13 +188,8 @@ def _plain(what: str) -> str:
     return f"{'slower' if '−' in what else 'faster'} than modelled (80 % interval)"
 
 
-def _range(each: BreakEven) -> str:
-    return "never" if each.stays_tokens_per_month is None else count(each.stays_tokens_per_month)
-
-
-def _hardware(found: BreakEvenReport) -> RenderableType:
-    kinds = sorted(found.hosted.kinds, key=lambda each: each.usd_per_purchase)
-    old = {each.kind.name for each in found.hardware if each.pick.price_stale}
+def _hardware(result: BreakEvenReport) -> blocks.Table:
+    old = {hosted.kind.name for hosted in result.hardware if hosted.pick.price_stale}
     rows = [
         (
             f"{kind.name}{'†' if kind.name in old else ''}",
@@ -163,60 +199,56 @@ def _hardware(found: BreakEvenReport) -> RenderableType:
             _holds(kind),
             usd(kind.usd_per_mtok_full),
         )
-        for kind in kinds
+        for kind in sorted(result.hosted.kinds, key=lambda kind: kind.usd_per_purchase)
     ]
     columns = ["bought as volume grows", ">$/month each", ">GPUs", ">replicas", ">tokens a month each", ">$/Mtok full"]
-    return table(columns, rows)
+    return blocks.table(columns, rows)
 
 
 def _holds(kind: FleetKind) -> str:
     first, last = kind.holds[0], kind.holds[-1]
     alone = count(first.tokens_per_month)
-    if last.replicas == 1:
-        return alone
-    return f"{alone}; {count(last.tokens_per_month)} from {last.replicas} on"
+    return alone if last.replicas == 1 else f"{alone}; {count(last.tokens_per_month)} from {last.replicas} on"
 
 
-def _notes(found: BreakEvenReport) -> str:
-    lines = [
-        f"Whether {found.model} is as good as the models it is compared with is for you to judge.",
+def _notes(result: BreakEvenReport) -> blocks.Line:
+    volumes = ", ".join(count(volume) for volume in result.hosted.not_planned_for)
+    return blocks.note(
+        f"Whether {result.model} is as good as the models it is compared with is for you to judge.",
         f"Machines are bought whole and run all {HOURS_PER_MONTH} hours; $/Mtok counts all tokens, in and out.",
-    ]
-    if not found.hosted.extras:
-        lines.append("No people and no overheads are counted: --engineers, --overhead.")
-    if found.hardware:
-        how = "simulated" if all(each.simulated for each in found.hardware) else "closed form (--quick), filled to 70 %"
-        dates = sorted(each.pick.price_date for each in found.hardware)
-        held = "What replicas hold under the SLO" if found.slos else "What replicas hold, no SLO"
-        lines.append(f"{held}: {how}. GPU prices of {_dates(dates)}, on these terms.")
-        if any(each.pick.price_stale for each in found.hardware):
-            lines.append(OLD_PRICE)
-        below = sorted({each.pick.weights.value for each in found.hardware if each.pick.below_checkpoint})
-        if below:
-            lines.append(
-                f"Some hardware holds weights or KV cache at fewer bits than published ({', '.join(below)}): check "
-                "quality, or ask with --min-weights and --kv."
-            )
-    if found.hosted.not_planned_for:
-        volumes = ", ".join(count(each) for each in found.hosted.not_planned_for)
-        lines.append(f"No hardware was looked for at {volumes} tokens a month, where bills meet: compare fewer APIs.")
-    lines += _kept(found)
-    lines += [f"Left out: {each.name}, {each.why}." for each in found.left_out]
-    lines += [f"{each.name}: {each.note}." for each in found.apis if each.note]
-    return "\n".join(lines)
+        *_of_hardware(result),
+        f"No hardware was looked for at {volumes} tokens a month, where bills meet: compare fewer APIs."
+        if volumes
+        else "",
+        *_of_caches(result),
+        *(f"Left out: {api.name}, {api.why}." for api in result.left_out),
+        *(f"{api.name}: {api.note}." for api in result.apis if api.note),
+    )
 
 
-def _kept(found: BreakEvenReport) -> list[str]:
+def _of_hardware(result: BreakEvenReport) -> Iterable[str]:
+    picks = [hosted.pick for hosted in result.hardware]
+    if not picks:
+        return
+    simulated = all(hosted.simulated for hosted in result.hardware)
+    how = "simulated" if simulated else f"closed form ({option('quick')}), filled to 70 %"
+    dates = sorted({pick.price_date for pick in picks})
+    held = "What replicas hold under the SLO" if result.slos else "What replicas hold, no SLO"
+    yield f"{held}: {how}. GPU prices of {' to '.join(map(str, dict.fromkeys((dates[0], dates[-1]))))}, on these terms."
+    if any(pick.price_stale for pick in picks):
+        yield OLD_PRICE
+    below = sorted({pick.weights.value for pick in picks if pick.below_checkpoint})
+    if below:
+        bits = f"Some hardware holds weights or KV cache at fewer bits than published ({', '.join(below)})"
+        yield f"{bits}: check quality, or ask with {option('min_weights')} and {option('kv')}."
+
+
+def _of_caches(result: BreakEvenReport) -> Iterable[str]:
     """What the APIs' caches are taken to hold, and what filling them costs."""
-    kept = next((each.cached_within_s for each in found.apis if each.cached_within_s), None)
+    kept = next((api.cached_within_s for api in result.apis if api.cached_within_s), None)
     if kept is None:
-        return []
-    lines = [f"Cached at the APIs: what the log repeats within {seconds(kept)} at its own pace, as hosts keep prompts."]
-    paid = [each.name for each in found.apis if each.written_share]
+        return
+    yield f"Cached at the APIs: what the log repeats within {seconds(kept)} at its own pace, as hosts keep prompts."
+    paid = ", ".join(api.name for api in result.apis if api.written_share)
     if paid:
-        lines.append(f"The rest of each prompt is written into the cache, at the price of writing: {', '.join(paid)}.")
-    return lines
-
-
-def _dates(dates: Sequence[object]) -> str:
-    return f"{dates[0]}" if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
+        yield f"The rest of each prompt is written into the cache, at the price of writing: {paid}."

@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING, Any, cast
 
-from tokonomics.planner.compare import Comparison
+from tokonomics.planner.compare import Cell, Comparison
 from tokonomics.questions.results import layout_text
-from tokonomics.report.compare_view import price_text
-from tokonomics.report.wording import slos_text, workload_text
+from tokonomics.report.wording import NO_VALUE, slos_text, workload_text
+from tokonomics.units import usd
 
 if TYPE_CHECKING:
     import altair as alt
@@ -130,3 +130,13 @@ def _front(found: Comparison) -> Any:
     )
     words = [each.encode(text="label:N") for each in (left, right)]
     return alt.layer(line, dots, *words).properties(width=_WIDTH, height=260, title=title)
+
+
+def price_text(cell: Cell, compared: Comparison) -> str:
+    """The price of a pair with its marks; → where none is shown lower, so that two of one price both have it."""
+    if cell.usd_per_mtok is None or cell.pick is None:
+        return NO_VALUE
+    cheapest = compared.cheapest()
+    lowest = cheapest is not None and usd(cell.usd_per_mtok) == usd(cheapest.usd_per_mtok or 0.0)
+    marks = f"{'*' if cell.pick.below_checkpoint else ''}{'†' if cell.pick.price_stale else ''}"
+    return f"{'→ ' if lowest else ''}{usd(cell.usd_per_mtok)}{marks}"

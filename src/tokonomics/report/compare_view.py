@@ -1,69 +1,104 @@
-"""Models on GPUs for a person: a grid of dollars per million tokens, and the front of price and quality."""
+"""Models on GPUs: a grid of dollars per million tokens, the pick of each model, and the front of price and quality."""
 
-from rich.console import Group, RenderableType
-from rich.text import Text
+from collections.abc import Iterable
+from functools import partial
 
+from tokonomics.errors import option
 from tokonomics.planner.compare import Cell, Comparison
 from tokonomics.planner.plan import Candidate
-from tokonomics.questions.results import layout_text
-from tokonomics.report.tables import table
-from tokonomics.report.wording import quoted_text, slos_text, workload_text
-from tokonomics.units import percent, usd
+from tokonomics.questions.request import Request
+from tokonomics.questions.results import CompareResult, layout_text
+from tokonomics.report import blocks
+from tokonomics.report.answer import Answer
+from tokonomics.report.compare_charts import compare_chart, price_text
+from tokonomics.report.wording import (
+    FEWER_BITS,
+    SPEEDS,
+    quoted_text,
+    slos_text,
+    time_text,
+    workload_text,
+)  # fmt: skip
+from tokonomics.units import count, percent, usd
 
 _MOST_GPUS = 8
-"""More columns do not fit a terminal; JSON and chart hold all."""
+"""More columns do not fit a terminal; the table of every pair, JSON and chart hold all."""
 
 
-def compare_view(found: Comparison) -> RenderableType:
-    """The grid, the pick of each model, and the front where qualities were given."""
-    targets = slos_text(found.slos)
-    asked = f"{workload_text(found.workload)} for each model{f'; SLO: {targets}' if targets else ''}"
-    body: list[RenderableType] = [Text(asked, style="dim"), ""]
-    best = found.cheapest()
-    if best is None:
-        return Group(*body, Text("Nothing fits for any model on any of these GPUs.", style="bold red"), _why(found))
-    body += [_grid(found), "", _picks(found)]
-    if found.front:
-        body += ["", _front(found)]
-    return Group(*body, "", Text(_notes(found), style="dim"))
+def compare(result: CompareResult, request: Request) -> Answer:
+    """The cheapest pair, the grid, the pick of each model, and the front where qualities were given."""
+    charts = {"Dollars per million tokens": partial(compare_chart, result)} if result.gpus else {}
+    return Answer(result, "Models and GPUs side by side", partial(_sections, result), charts)
 
 
-def _grid(found: Comparison) -> RenderableType:
-    shown = found.gpus[:_MOST_GPUS]
+def _sections(result: Comparison) -> Iterable[blocks.Section]:
+    targets = slos_text(result.slos)
+    asked = f"{workload_text(result.workload)} for each model{f'; SLO: {targets}' if targets else ''}"
+    yield blocks.section(blocks.line(asked, kind="asked"))
+    picks = sorted(
+        ((cell, cell.pick) for cell in result.cells if cell.pick), key=lambda pair: pair[1].usd_per_mtok.blended
+    )
+    left_out = [(cell.model_name, cell.gpu, cell.refused or "") for cell in result.cells if not cell.pick]
+    why = blocks.table(["!model", "!GPU", "because"], left_out)
+    if not picks:
+        yield blocks.section(
+            blocks.line("No offer meets these constraints for any model on any of these GPUs.", kind="worst"), why
+        )
+        yield blocks.section(blocks.hint(f"Loosen the SLO ({option('slo')}), or allow lower precisions."))
+        return
+    yield blocks.section(*_headline(result, picks))
+    yield blocks.section(_grid(result))
+    yield blocks.section(_picks(result, picks))
+    if result.front:
+        yield blocks.section(_front(result))
+    yield blocks.section(_notes(result))
+    yield blocks.section(_pairs(picks), title="Every pair, at its cheapest offer", folded=True)
+    if left_out:
+        yield blocks.section(why, title="Left out, with the reason", folded=True)
+
+
+def _headline(result: Comparison, picks: list[tuple[Cell, Candidate]]) -> Iterable[blocks.Block]:
+    (cell, best), (other, last) = picks[0], picks[-1]
+    price = best.usd_per_mtok.blended
+    where = f", {cell.model_name} on {layout_text(best)} at {best.provider} {best.instance}"
+    yield blocks.line("Cheapest: ", blocks.Span(f"{usd(price)} per Mtok", "best"), where, kind="headline")
+    worst = f"{other.model_name} on {last.gpu} costs {last.usd_per_mtok.blended / price:.2g} times as much"
+    yield blocks.facts(
+        blocks.fact("per Mtok", usd(price), f"{count(1e6 / price)} tokens a dollar", number=price),
+        blocks.fact("bill", f"{usd(best.usd_per_month)}/month", "", number=best.usd_per_month),
+        blocks.fact("pairs that serve", f"{len(picks)}", worst, number=len(picks), less="worse"),
+    )
+    if result.slos and not result.simulated:
+        yield blocks.hint(
+            f"Latencies are means: check the SLO's percentiles by {option('simulate')} or tokonomics plan."
+        )
+
+
+def _grid(result: Comparison) -> blocks.Table:
+    shown = result.gpus[:_MOST_GPUS]
     rows = [
-        (found.cell(model, shown[0]).model_name, *(price_text(found.cell(model, gpu), found) for gpu in shown))
-        for model in found.models
+        (result.cell(model, shown[0]).model_name, *(price_text(result.cell(model, gpu), result) for gpu in shown))
+        for model in result.models
     ]
-    return table(["!model", *(f">{gpu}" for gpu in shown)], rows, title="$/Mtok, the whole bill over all tokens")
+    return blocks.table(["!model", *(f">{gpu}" for gpu in shown)], rows, "$/Mtok, the whole bill over all tokens")
 
 
-def price_text(cell: Cell, found: Comparison) -> str:
-    """The price with its marks; → where none is shown lower, so that two of one price both have it."""
-    if cell.usd_per_mtok is None:
-        return "–"
-    cheapest = found.cheapest()
-    lowest = cheapest is not None and usd(cell.usd_per_mtok) == usd(cheapest.usd_per_mtok or 0.0)
-    flag = "*" if cell.pick and cell.pick.below_checkpoint else ""
-    flag += "†" if cell.pick and cell.pick.price_stale else ""
-    return f"{'→ ' if lowest else ''}{usd(cell.usd_per_mtok)}{flag}"
-
-
-def _best(found: Comparison, model: str) -> Cell | None:
-    priced = [cell for cell in found.cells if cell.model == model and cell.usd_per_mtok is not None]
-    return min(priced, key=lambda each: each.usd_per_mtok or 0.0, default=None)
-
-
-def _picks(found: Comparison) -> RenderableType:
+def _picks(result: Comparison, picks: list[tuple[Cell, Candidate]]) -> blocks.Table:
+    """The cheapest pair of each model."""
+    cheapest: dict[str, tuple[Cell, Candidate]] = {}
+    for cell, pick in picks:
+        cheapest.setdefault(cell.model, (cell, pick))
+    with_quality = any(cell.quality for cell in result.cells)
+    columns = ["!model", "cheapest on", "offer", ">GPUs", ">$/month", ">$/Mtok", ">load"]
+    columns += [">quality", ">$/Mtok ÷ quality"] if with_quality else []
     rows = []
-    with_quality = any(each.quality for each in found.cells)
-    for model in found.models:
-        cell = _best(found, model)
-        if cell is None or cell.pick is None:
-            name = next(each.model_name for each in found.cells if each.model == model)
-            rows.append((name, "nothing fits", *[""] * (7 if with_quality else 5)))
+    for model in result.models:
+        if model not in cheapest:
+            name = next(cell.model_name for cell in result.cells if cell.model == model)
+            rows.append([name, "no offer meets these constraints", *[""] * (len(columns) - 2)])
             continue
-        pick = cell.pick
-        row = (
+        cell, pick = cheapest[model]
+        row = [
             cell.model_name,
             f"{layout_text(pick)}{'*' if pick.below_checkpoint else ''}",
             f"{pick.provider} {pick.instance}{'†' if pick.price_stale else ''}",
@@ -71,12 +106,10 @@ def _picks(found: Comparison) -> RenderableType:
             usd(pick.usd_per_month),
             usd(pick.usd_per_mtok.blended),
             percent(pick.utilization),
-        )
-        score = f"{cell.quality:g}" if cell.quality else "no score"
+        ]
         weighted = usd(cell.usd_per_quality_mtok) if cell.usd_per_quality_mtok else ""
-        rows.append((*row, score, weighted) if with_quality else row)
-    columns = ["!model", "cheapest on", "offer", ">GPUs", ">$/month", ">$/Mtok", ">util."]
-    return table([*columns, ">quality", ">$/Mtok ÷ quality"] if with_quality else columns, rows)
+        rows.append([*row, f"{cell.quality:g}" if cell.quality else "no score", weighted] if with_quality else row)
+    return blocks.table(columns, rows)
 
 
 def _gpus(pick: Candidate) -> str:
@@ -84,47 +117,64 @@ def _gpus(pick: Candidate) -> str:
     return f"{used}" if used == pick.gpus_paid else f"{used} of {pick.gpus_paid}"
 
 
-def _front(found: Comparison) -> RenderableType:
-    cells = [found.cell(*each) for each in found.front]
+def _front(result: Comparison) -> blocks.Table:
+    cells = [result.cell(*pair) for pair in result.front]
     rows = [
         (
             cell.model_name,
             cell.gpu,
             f"{cell.quality:g}",
-            usd(cell.usd_per_mtok or 0.0),
-            usd(cell.usd_per_quality_mtok or 0.0),
+            usd(cell.usd_per_mtok or 0),
+            usd(cell.usd_per_quality_mtok or 0),
         )
         for cell in cells
     ]
-    title = "Front: nothing is both better and cheaper"
-    return table(["!model", "GPU", ">quality", ">$/Mtok", ">$/Mtok ÷ quality"], rows, title=title)
+    title = "Front: no other pair is both better and cheaper"
+    return blocks.table(["!model", "GPU", ">quality", ">$/Mtok", ">$/Mtok ÷ quality"], rows, title)
 
 
-def _why(found: Comparison) -> RenderableType:
-    rows = [(cell.model_name, cell.gpu, cell.refused or "") for cell in found.cells]
-    return table(["!model", "!GPU", "because"], rows)
+def _pairs(picks: list[tuple[Cell, Candidate]]) -> blocks.Table:
+    columns = ["!model", "!replicas × GPUs", "weights", "KV", ">$/Mtok", ">tokens/$", ">$/month", ">batch", ">load"]
+    rows = [
+        (
+            cell.model_name,
+            f"{pick.replicas} × {pick.gpus_per_replica} {pick.gpu}",
+            f"{pick.weights}{'*' if pick.below_checkpoint else ''}",
+            str(pick.kv),
+            usd(pick.usd_per_mtok.blended),
+            count(1e6 / pick.usd_per_mtok.blended),
+            usd(pick.usd_per_month),
+            f"{pick.batch:.2g}",
+            percent(pick.utilization),
+            time_text(pick.ttft_s.mean),
+            time_text(pick.tpot_s.mean),
+            f"{pick.price_date}{'†' if pick.price_stale else ''}",
+            SPEEDS[pick.speed],
+            pick.limited_by,
+        )
+        for cell, pick in picks
+    ]
+    columns += [">TTFT mean", ">TPOT mean", "!price of", "speed", "limited by"]
+    return blocks.table(columns, rows, best=0)
 
 
-def _notes(found: Comparison) -> str:
-    how = "sized by simulation" if found.simulated else "closed form, replicas filled to 70 % (--simulate for p99s)"
-    refused = any(cell.usd_per_mtok is None and cell.gpu in found.gpus for cell in found.cells)
-    why = " – nothing fits: `tokonomics plan` says why." if refused else ""
-    lines = [
-        f"Each pair is the cheapest offer that meets the SLO: {how}.{why}",
+def _notes(result: Comparison) -> blocks.Line:
+    filled = f"closed form, replicas filled to 70 % ({option('simulate')} for p99s)"
+    how = "sized by simulation" if result.simulated else filled
+    refused = any(cell.usd_per_mtok is None and cell.gpu in result.gpus for cell in result.cells)
+    picks = [cell.pick for cell in result.cells if cell.pick]
+    scored = any(cell.quality for cell in result.cells)
+    unscored = ", ".join(dict.fromkeys(cell.model_name for cell in result.cells if not cell.quality)) if scored else ""
+    more = ", ".join(result.gpus[_MOST_GPUS:])
+    return blocks.note(
+        f"Each pair is the cheapest offer that meets the SLO: {how}.",
+        "–: no offer meets these constraints; `tokonomics plan` says why." if refused else "",
         "Whole machines: at little traffic a large GPU waits, and its price per token shows it. "
         "Tokenizers differ by some percent.",
-    ]
-    lines.append("util.: of the GPUs in use. GPUs: in use, and paid for where the machines have more.")
-    picks = [cell.pick for cell in found.cells if cell.pick]
-    lines.append(quoted_text([pick.price_date for pick in picks], any(pick.price_stale for pick in picks)))
-    if any(cell.pick and cell.pick.below_checkpoint for cell in found.cells):
-        lines.append("* weights or KV cache at fewer bits than published: check quality (--min-weights, --kv).")
-    if len(found.gpus) > _MOST_GPUS:
-        more = ", ".join(found.gpus[_MOST_GPUS:])
-        lines.append(f"Not shown, dearer: {more} (--gpu, --json, --chart).")
-    if any(cell.quality for cell in found.cells):
-        unscored = dict.fromkeys(cell.model_name for cell in found.cells if not cell.quality)
-        if unscored:
-            lines.append(f"Not in the front, since without a score: {', '.join(unscored)} (--quality).")
-        lines.append("Quality is your own score; $/Mtok ÷ quality counts a token as much as its score.")
-    return "\n".join(lines)
+        "load: of the GPUs in use. GPUs: in use, and paid for where the machines have more.",
+        quoted_text([pick.price_date for pick in picks], any(pick.price_stale for pick in picks)),
+        FEWER_BITS if any(pick.below_checkpoint for pick in picks) else "",
+        f"More expensive, not in the grid: {more} ({option('gpu')})." if more else "",
+        f"Not in the front, since without a score: {unscored} ({option('quality')})." if unscored else "",
+        "Quality is your own score; $/Mtok ÷ quality counts a token as much as its score." if scored else "",
+    )

@@ -1,10 +1,11 @@
 """A fleet as a picture: what is bought, stacked by terms, above the demand it carries."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from tokonomics.catalog.offers import Terms
+from tokonomics.money.fleet import FleetPurchase
 from tokonomics.planner.fleet import FleetReport
-from tokonomics.report.fleet_view import in_order, what_is_bought
 from tokonomics.units import count, percent, usd
 
 if TYPE_CHECKING:
@@ -15,10 +16,16 @@ _SHADES = {
     Terms.on_demand: ("#4ea29a", "#7bbfb8", "#a5d4cf", "#cbe7e4"),
     Terms.spot: ("#e5a24f", "#edbb7c", "#f4d2a6", "#f9e5cc"),
 }
+TERMS = {Terms.reserved: "reserved", Terms.on_demand: "on demand", Terms.spot: "spot"}
 _DEMAND = "#1d1d1f"
 _WIDTH, _HEIGHT = 760, 320
 _MOST_SERIES = 10
 """More would be a list, not a legend: the smallest go together by terms."""
+
+
+def in_order(purchases: Sequence[FleetPurchase]) -> list[FleetPurchase]:
+    """Commitments first, spot last; within the same terms the larger bill first."""
+    return sorted(purchases, key=lambda purchase: (list(TERMS).index(purchase.terms), -purchase.usd))
 
 
 def fleet_chart(report: FleetReport) -> "alt.LayerChart":
@@ -87,7 +94,8 @@ def _series(report: FleetReport) -> tuple[list[str], list[str], list[dict[str, A
         kind = report.kind(each.offer)
         shades = _SHADES[each.terms]
         shade = shades[min(used.get(each.terms, 0), len(shades) - 1)]
-        name = f"{what_is_bought(each, kind)} ({kind.gpus}×{kind.gpu})"
+        place = f" {each.place}" if each.place else ""
+        name = f"{kind.instance}, {TERMS[each.terms]}{place} ({kind.gpus}×{kind.gpu})"
         if len(names) >= _MOST_SERIES:
             name = f"other {each.terms.replace('_', ' ')}"
         if name not in names:

@@ -24,6 +24,7 @@ from tokonomics.report.answer import Answer, Charts
 from tokonomics.report.charts import bill_chart, plan_chart
 from tokonomics.report.plan_charts import frontier_chart, regret_chart, sensitivity_chart
 from tokonomics.report.wording import (
+    FEWER_BITS,
     OLD_PRICE,
     SPEEDS,
     percent_text,
@@ -262,10 +263,7 @@ def _notes(plan: Plan, shown: Sequence[Candidate], request: PlanRequest) -> bloc
         _how_sized(plan),
         f"{quoted_on(row.price_date for row in shown)}; {ranked} ranked, {rejected} rejected ({option('why')}).",
         f"After your discounts: {taken_off}." if discounts else "",
-        f"* weights or KV cache at fewer bits than published: check quality on your own task ({option('min_weights')}, "
-        f"{option('kv')})."
-        if any(row.below_checkpoint for row in shown)
-        else "",
+        FEWER_BITS if any(row.below_checkpoint for row in shown) else "",
         OLD_PRICE if any(row.price_stale for row in shown) else "",
     )
 

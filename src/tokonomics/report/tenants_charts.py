@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tokonomics.planner.levers.noisy_neighbour import NoisyNeighbour
 from tokonomics.planner.levers.tenancy import Pooling
-from tokonomics.report.tenants_view import SHOWN
 from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.units import percent, plural, usd
 
@@ -13,6 +12,8 @@ if TYPE_CHECKING:
     import altair as alt
 
 _BLUE, _GREEN, _SAND, _RED, _DARK = "#3b6fb6", "#5aa9a4", "#d9d3c7", "#b33", "#333"
+SHOWN = 12
+"""Tenants to show at first."""
 _WIDTH = 330
 _LEAST_S = 1e-3
 _WIDE = 8

@@ -1,72 +1,79 @@
-"""Tenants apart and together, for a person: replicas and bills, latency and shares, the noisy one, LoRA."""
+"""Tenants apart and together: replicas and bills, latency and shares, the noisy one, LoRA."""
 
-from rich.console import Group, RenderableType
-from rich.text import Text
+from collections.abc import Iterable
+from functools import partial
 
+from tokonomics.errors import option
 from tokonomics.planner.levers.lora import LoraLever
 from tokonomics.planner.levers.noisy_neighbour import NoisyNeighbour, NoisyRow
 from tokonomics.planner.levers.tenancy import FleetRow, Pooling, TenantRow
-from tokonomics.report.tables import pairs, table
-from tokonomics.units import HOURS_PER_MONTH, gigabytes, percent, plural, seconds, usd
+from tokonomics.questions.request import Request
+from tokonomics.questions.results import TenantsResult
+from tokonomics.report import blocks
+from tokonomics.report.answer import Answer
+from tokonomics.report.tenants_charts import SHOWN, tenants_chart
+from tokonomics.report.wording import NO_VALUE, hourly_text, percent_text, time_text, usd_text
+from tokonomics.units import gigabytes, percent, plural, seconds, usd
 
-SHOWN = 12
-"""Tenants on the screen; the rest as one line (all of them with --json)."""
 _LATER = 1.05
 """Times the TTFT p99 alone from which first tokens are said to come later: what another seed changes is less."""
 
 
-def tenants_view(
-    pooling: Pooling, noisy: NoisyNeighbour, adapters: LoraLever | None, price_from: str | None
-) -> RenderableType:
+def tenants(result: TenantsResult, request: Request) -> Answer:
     """What sharing does, whom it hurts, who pays."""
-    parts: list[RenderableType] = [
-        _headline(pooling),
-        *_why(pooling),
-        "",
-        *_fleets(pooling),
-        "",
-        *_tenants(pooling),
-        "",
-    ]
-    parts += [*_noisy(pooling, noisy), ""]
-    if adapters:
-        parts += [*_lora(adapters), ""]
-    return Group(*parts, Text("\n".join(_notes(pooling, price_from)), style="dim"))
+    drawn = partial(tenants_chart, result, result.noisy_neighbour, result.targets)
+    return Answer(result, "One fleet for all tenants", partial(_sections, result), {"Shared or apart": drawn})
 
 
-def _headline(pooling: Pooling) -> Text:
+def _sections(result: TenantsResult) -> Iterable[blocks.Section]:
+    yield blocks.section(_headline(result), _figures(result), *_why(result), _growth(result))
+    targets = f", meeting {', '.join(result.slos)} for each" if result.slos else " that keep up"
+    fleets = [_fleet(row, result) for row in (result.apart, result.together, *result.what_if)]
+    heads = ["!", ">replicas", ">$/hour", ">against apart", ">load", ">busy", ">correlation"]
+    cheaper = 1 if result.bill.saved_usd > 0 else 0
+    yield blocks.section(blocks.table(heads, fleets, best=cheaper), title=f"The fewest replicas{targets}")
+    yield blocks.section(_tenants(result), title="What each tenant sees and pays")
+    noisy = result.noisy_neighbour
+    title = f"Noisy neighbour: {noisy.tenant} sends {noisy.times} times as much"
+    yield blocks.section(_noisy(noisy), title=title)
+    if result.lora:
+        yield blocks.section(_lora(result.lora), title="One base, an adapter for each")
+    yield blocks.section(_notes(result))
+
+
+def _headline(pooling: Pooling) -> blocks.Line:
     bill, many = pooling.bill, plural(len(pooling.tenants), "tenant")
-    before, after = (each.usd * HOURS_PER_MONTH for each in (bill.before, bill.after))
-    change = f"{usd(bill.before.usd)} → {usd(bill.after.usd)} an hour ({usd(before)} → {usd(after)} a month)"
-    replicas = f"{pooling.apart.replicas} replicas apart, {pooling.together.replicas} together"
+    change = hourly_text(bill)
     if bill.saved_usd > 0:
-        return Text.assemble(
-            (change, "bold green"), f" when {many} share, {pooling.gain:.2g}× cheaper: {replicas}; {pooling.deployment}"
-        )
-    if bill.saved_usd < 0:
-        verdict = f"sharing costs {percent(-bill.saved_share)} more: keep them apart"
-        return Text.assemble((verdict, "bold yellow"), f"; {change} for {many}: {replicas}; {pooling.deployment}")
-    return Text.assemble(("sharing saves nothing", "bold yellow"), f" for {many}: {replicas}; {pooling.deployment}")
+        verdict, said = blocks.Span(change, "best"), f" when {many} share, {pooling.gain:.2g}× cheaper"
+    elif bill.saved_usd < 0:
+        costs = f"Sharing costs {percent(-bill.saved_share)} more: keep them apart"
+        verdict, said = blocks.Span(costs, "alert"), f"; {change} for {many}"
+    else:
+        verdict, said = blocks.Span("Sharing saves nothing", "alert"), f" for {many}"
+    return blocks.line(verdict, f"{said}: {pooling.deployment}", kind="headline")
 
 
-def _why(pooling: Pooling) -> list[Text]:
+def _figures(pooling: Pooling) -> blocks.Facts:
+    apart, together, bill = pooling.apart, pooling.together, pooling.together.usd_per_hour
+    return blocks.facts(
+        blocks.fact("replicas", f"{together.replicas}", f"together, {apart.replicas} apart", number=together.replicas),
+        blocks.fact("bill", f"{usd(bill)}/h", f"together, {usd(apart.usd_per_hour)} apart", number=bill),
+        blocks.fact("load", percent_text(together.load_share), f"together, {percent_text(apart.load_share)} apart"),
+    )
+
+
+def _why(pooling: Pooling) -> Iterable[blocks.Line]:
     """Why sharing does not pay, and what it does to first tokens where nothing forbids it."""
-    said = []
     if pooling.bill.saved_usd <= 0 and pooling.one_fewer and pooling.slos:
-        fewer = pooling.together.replicas - 1
-        why = "In a shared fleet who is hardest to serve sets the size for all, beside the requests of the others: "
-        said.append(Text(f"{why}on {plural(fewer, 'replica')} {pooling.one_fewer}."))
-    later = [row for row in pooling.tenants if _times_later(row) > _LATER]
-    if later and not pooling.slos:
-        worst = max(later, key=_times_later)
-        said.append(
-            Text(
-                f"First tokens come later when shared, for {worst.tenant} {_times_later(worst):.2g} times at the p99; "
-                "no SLO is set, say with --slo what may not get worse.",
-                style="yellow",
-            )
-        )
-    return said
+        fewer = plural(pooling.together.replicas - 1, "replica")
+        why = "In a shared fleet who is hardest to serve sets the size for all, beside the requests of the others"
+        yield blocks.line(f"{why}: on {fewer} {pooling.one_fewer}.")
+    worst = max(pooling.tenants, key=_times_later)
+    if _times_later(worst) > _LATER and not pooling.slos:
+        later = f"for {worst.tenant} {_times_later(worst):.2g} times at the p99"
+        asks = f"no SLO is set: say with {option('slo')} what may not get worse"
+        yield blocks.hint(f"First tokens come later when shared, {later}; {asks}.")
 
 
 def _times_later(row: TenantRow) -> float:
@@ -74,11 +81,13 @@ def _times_later(row: TenantRow) -> float:
     return shared / alone if alone and shared else 1.0
 
 
-def _fleets(pooling: Pooling) -> list[RenderableType]:
-    targets = f", meeting {', '.join(pooling.slos)} for each" if pooling.slos else " that keep up"
-    rows = [_fleet(row, pooling) for row in (pooling.apart, pooling.together, *pooling.what_if)]
-    heads = ["!", ">replicas", ">$/hour", ">against apart", ">utilisation", ">busy", ">correlation"]
-    return [Text(f"The fewest replicas{targets}", style="bold"), table(heads, rows)]
+def _growth(result: TenantsResult) -> blocks.Line:
+    noisy = result.noisy_neighbour
+    target = "to meet every SLO" if result.slos else "to keep up"
+    sizes = (
+        f"{plural(noisy.needs, 'replica')} {target} together, and {noisy.apart_needs} with {noisy.tenant} on its own"
+    )
+    return blocks.hint(f"If {noisy.tenant} sends {noisy.times} times as much, it takes {sizes}.")
 
 
 def _fleet(row: FleetRow, pooling: Pooling) -> list[str]:
@@ -88,28 +97,15 @@ def _fleet(row: FleetRow, pooling: Pooling) -> list[str]:
         f"{row.replicas}",
         usd(row.usd_per_hour),
         "" if row is pooling.apart else f"{less * 100:+.0f} %",
-        "–" if row.load_share is None else percent(row.load_share),
+        percent_text(row.load_share),
         percent(row.busy_share),
         "" if row.correlation is None else f"{row.correlation:.2f}",
     ]
 
 
-def _tenants(pooling: Pooling) -> list[RenderableType]:
+def _tenants(pooling: Pooling) -> blocks.Table:
+    """All of them together, then the largest bills first."""
     checked = pooling.tenants[0].shapley_usd_per_hour is not None
-    shown, rest = pooling.tenants[:SHOWN], pooling.tenants[SHOWN:]
-    rows = [_tenant(row, checked) for row in shown]
-    if rest:
-        paid, alone = sum(row.pays_usd_per_hour for row in rest), sum(row.alone_usd_per_hour for row in rest)
-        used, unused = sum(row.usage_usd_per_hour for row in rest), sum(row.unused_usd_per_hour for row in rest)
-        own = f"{sum(row.alone_replicas for row in rest)}"
-        sent = f"{sum(row.requests for row in rest):,}"
-        rows.append([f"{len(rest)} others", sent, own, "", "", "", *map(usd, (used, unused, paid, alone)), ""])
-    total = [
-        usd(sum(getattr(row, name) for row in pooling.tenants))
-        for name in ("usage_usd_per_hour", "unused_usd_per_hour", "pays_usd_per_hour")
-    ]
-    every = f"{pooling.apart.replicas}"
-    rows.append(["all", f"{pooling.requests:,}", every, "", "", "", *total, usd(pooling.apart.usd_per_hour), ""])
     heads = [
         "!tenant",
         ">requests",
@@ -121,47 +117,47 @@ def _tenants(pooling: Pooling) -> list[RenderableType]:
         ">unused $/h",
     ]
     heads += [">pays $/h", ">alone $/h", ">$/Mtok", *([">Shapley $/h"] if checked else [])]
-    rows = [[*row, *[""] * (len(heads) - len(row))] for row in rows]
-    return [Text("What each tenant sees and pays", style="bold"), table(heads, rows)]
+    names = ("usage_usd_per_hour", "unused_usd_per_hour", "pays_usd_per_hour")
+    total = [usd(sum(getattr(row, name) for row in pooling.tenants)) for name in names]
+    many, own = f"all {len(pooling.tenants)}", f"{pooling.apart.replicas}"
+    every = [many, f"{pooling.requests:,}", own, "", "", "", *total, usd(pooling.apart.usd_per_hour), "", ""]
+    rows = [every[: len(heads)], *(_tenant(row, checked) for row in pooling.tenants)]
+    return blocks.table(heads, rows, shown=SHOWN + 1)
 
 
 def _tenant(row: TenantRow, checked: bool) -> list[str]:
+    dollars = [row.usage_usd_per_hour, row.unused_usd_per_hour, row.pays_usd_per_hour, row.alone_usd_per_hour]
     return [
         row.tenant if len(row.tenant) <= 24 else row.tenant[:23] + "…",
         f"{row.requests:,}",
         f"{row.alone_replicas}",
-        _time(row.alone.ttft_p99_s),
-        _time(row.shared.ttft_p99_s),
-        "–" if row.shared.within is None else f"{row.shared.within * 100:.1f} %",
-        usd(row.usage_usd_per_hour),
-        usd(row.unused_usd_per_hour),
-        usd(row.pays_usd_per_hour),
-        usd(row.alone_usd_per_hour),
-        "–" if row.usd_per_mtok is None else usd(row.usd_per_mtok),
+        time_text(row.alone.ttft_p99_s),
+        time_text(row.shared.ttft_p99_s),
+        _within(row.shared.within),
+        *map(usd, dollars),
+        usd_text(row.usd_per_mtok),
         *([usd(row.shapley_usd_per_hour or 0.0)] if checked else []),
     ]
 
 
-def _noisy(pooling: Pooling, noisy: NoisyNeighbour) -> list[RenderableType]:
-    rows = [_case(row) for row in noisy.rows]
+def _within(share: float | None) -> str:
+    return NO_VALUE if share is None else f"{share * 100:.1f} %"
+
+
+def _noisy(noisy: NoisyNeighbour) -> blocks.Table:
     heads = ["!", ">replicas", ">its TTFT p99", ">TPOT p99", ">within", ">others' TTFT p99", ">TPOT p99", ">within"]
-    heads.append(">worst TTFT p99")
-    sizes = f"{noisy.needs} together, {noisy.apart_needs} with {noisy.tenant} on its own"
-    ask = f"Replicas that {'keep every slo' if pooling.slos else 'keep up'} then: {sizes}."
-    title = f"Noisy neighbour: {noisy.tenant} sends {noisy.times} times as much"
-    return [Text(title, style="bold"), table(heads, rows), Text(ask)]
+    return blocks.table([*heads, ">worst TTFT p99"], [_case(row) for row in noisy.rows])
 
 
 def _case(row: NoisyRow) -> list[str]:
     cells = []
     for seen in (row.noisy, row.others):
-        cells += [_time(seen.ttft_p99_s), _time(seen.tpot_p99_s)]
-        cells.append("–" if seen.within is None else f"{seen.within * 100:.1f} %")
-    return [row.name, f"{row.replicas}", *cells, _time(row.worst_ttft_p99_s)]
+        cells += [time_text(seen.ttft_p99_s), time_text(seen.tpot_p99_s), _within(seen.within)]
+    return [row.name, f"{row.replicas}", *cells, time_text(row.worst_ttft_p99_s)]
 
 
-def _lora(lever: LoraLever) -> list[RenderableType]:
-    adapters, bill = lever.lora, lever.bill
+def _lora(lever: LoraLever) -> blocks.Facts:
+    adapters, bill, fact = lever.lora, lever.bill, blocks.fact
     share = 1 - adapters.kv_bytes / adapters.kv_bytes_without if adapters.kv_bytes_without else 0.0
     steps = ", ".join(
         f"{seconds(step.step_s)} with {step.adapters} ({step.slower * 100:+.0f} %)"
@@ -169,37 +165,29 @@ def _lora(lever: LoraLever) -> list[RenderableType]:
         else f"{seconds(step.step_s)} without"
         for step in adapters.steps
     )
-    rows = [
-        ("an adapter", gigabytes(adapters.bytes_each), f"rank {adapters.rank}, beside every dense product"),
-        (
-            f"{plural(adapters.adapters, 'adapter')}",
-            gigabytes(adapters.bytes_each * adapters.adapters),
-            f"{percent(share)} of a replica's memory for KV: {adapters.sequences:,} sequences of {adapters.context:,} "
-            f"tokens fit, {adapters.sequences_without:,} without",
-        ),
-        ("in a batch", f"{adapters.mixed:.1f}", f"different adapters in a mean batch of {adapters.batch}"),
-        ("a step", seconds(adapters.steps[-1].step_s), steps),
-        ("at most", f"{adapters.most_adapters:,}", "adapters beside that batch; more wait in the host's memory"),
-        (
-            "the bill",
-            f"{usd(bill.after.usd)}/h",
-            f"instead of {usd(bill.before.usd)} for {adapters.adapters} deployments, a replica each at the least",
-        ),
-    ]
-    return [Text("One base, an adapter for each", style="bold"), pairs(rows)]
+    fit = f"{adapters.sequences:,} sequences of {adapters.context:,} tokens fit, {adapters.sequences_without:,} without"
+    room = f"{percent(share)} of a replica's memory for KV: {fit}"
+    instead = f"instead of {usd(bill.before.usd)} for {adapters.adapters} deployments, a replica each at the least"
+    size, many = adapters.bytes_each, plural(adapters.adapters, "adapter")
+    return blocks.facts(
+        fact("an adapter", gigabytes(size), f"rank {adapters.rank}, beside every dense product"),
+        fact(many, gigabytes(size * adapters.adapters), room),
+        fact("in a batch", f"{adapters.mixed:.1f}", f"different adapters in a mean batch of {adapters.batch}"),
+        fact("a step", seconds(adapters.steps[-1].step_s), steps),
+        fact("at most", f"{adapters.most_adapters:,}", "adapters beside that batch; more wait in the host's memory"),
+        fact("the bill", f"{usd(bill.after.usd)}/h", instead, number=bill.after.usd),
+    )
 
 
-def _notes(pooling: Pooling, price_from: str | None) -> list[str]:
-    notes = [
-        f"{pooling.source}: {plural(pooling.requests, 'request')} in {seconds(pooling.duration_s)}.",
-        "utilisation: work ÷ what full batches would do in the paid time. busy: some request was computed, be it one.",
-        f"used: GPU time in full batches. unused: the rest, {_rule(pooling)} (docs/tenants.md).",
-    ]
-    if not any(row.name.startswith("if all peaks") for row in pooling.what_if):
-        notes.append("Peaks are not moved: no two tenants have a time of day in this trace.")
-    if price_from:
-        notes.append(f"Price of a replica: {price_from}.")
-    return notes
+def _notes(result: TenantsResult) -> blocks.Line:
+    moved = any(row.name.startswith("if all peaks") for row in result.what_if)
+    return blocks.note(
+        f"{result.source}: {plural(result.requests, 'request')} in {seconds(result.duration_s)}.",
+        "load: work ÷ what full batches would do in the paid time. busy: some request was computed, be it one.",
+        f"used: GPU time in full batches. unused: the rest, {_rule(result)} (docs/tenants.md).",
+        "" if moved else "Peaks are not moved: no two tenants have a time of day in this trace.",
+        f"Price of a replica: {result.price_from}." if result.price_from else "",
+    )
 
 
 def _rule(pooling: Pooling) -> str:
@@ -207,7 +195,3 @@ def _rule(pooling: Pooling) -> str:
         return "by what each would leave unused alone; sharing costs more, so nobody pays less than alone"
     kept = all(row.pays_usd_per_hour <= row.alone_usd_per_hour * (1 + 1e-9) for row in pooling.tenants)
     return "by load when the fleet is fullest" + ("; never more than alone" if kept else "")
-
-
-def _time(value: float | None) -> str:
-    return "–" if value is None else seconds(value)

@@ -1,19 +1,27 @@
 """Phrases that several views share."""
 
+import re
 from collections.abc import Iterable, Sequence
 from datetime import date
 
 from tokonomics.catalog.offers import STALE_AFTER_DAYS
+from tokonomics.errors import option
+from tokonomics.money.cost import LeverBill
 from tokonomics.planner.screen import describe
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.workload import Workload
 from tokonomics.types import Badge
-from tokonomics.units import percent, seconds, usd
+from tokonomics.units import HOURS_PER_MONTH, percent, seconds, usd
 
 SPEEDS = {Badge.measured: "timed", Badge.modelled: "scaled", Badge.assumed: "assumed"}
 """Where a speed comes from, in a word."""
 OLD_PRICE = f"† price older than {STALE_AFTER_DAYS} days: run `tokonomics prices refresh`."
 """What the mark on old prices means."""
+FEWER_BITS = (
+    f"* weights or KV cache at fewer bits than published: check quality on your own task ({option('min_weights')}, "
+    f"{option('kv')})."
+)
+"""What the mark on precisions means."""
 NO_VALUE = "–"
 
 
@@ -54,3 +62,15 @@ def quoted_on(dates: Iterable[date]) -> str:
 def quoted_text(dates: Iterable[date], any_stale: bool) -> str:
     """When prices were quoted, and what the mark on old ones means."""
     return f"{quoted_on(dates)}. {OLD_PRICE}" if any_stale else f"{quoted_on(dates)}."
+
+
+def hourly_text(bill: LeverBill) -> str:
+    """``$9.00 → $3.00 an hour ($6,570 → $2,190 a month)``."""
+    before, after = bill.before.usd, bill.after.usd
+    month = f"{usd(before * HOURS_PER_MONTH)} → {usd(after * HOURS_PER_MONTH)} a month"
+    return f"{usd(before)} → {usd(after)} an hour ({month})"
+
+
+def with_inputs(text: str) -> str:
+    """A note of a result, whose JSON has inputs as flags, with inputs that each renderer spells."""
+    return re.sub("--([a-z][a-z-]*[a-z])", lambda found: option(found[1].replace("-", "_")), text)

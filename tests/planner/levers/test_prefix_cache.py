@@ -1,13 +1,11 @@
 """Prefix caching and the memories behind the GPU: laws that hold on any trace, and figures worked out by hand."""
 
 from datetime import timedelta
-from io import StringIO
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rich.console import Console
 from tests.traffic.test_prefix_reuse import blocks_of, chains
 
 from tokonomics.catalog.engines import find_engine
@@ -27,7 +25,9 @@ from tokonomics.planner.levers.prefix_cache import (
     prefix_cache_lever,
     serve_setting,
 )
-from tokonomics.report.cache_view import cache_view
+from tokonomics.questions.cache import CacheRequest
+from tokonomics.questions.results import CacheResult
+from tokonomics.report.cache_view import cache
 from tokonomics.serving.fleet import FleetSettings
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate
@@ -367,8 +367,9 @@ def test_fewer_replicas_whose_next_tokens_come_later_are_no_saving(deployment: D
     assert made.slower
     assert made.slower.ttft_times < 1
     assert made.slower.tpot_times == pytest.approx(cheapest.tpot_s.p99 / plain.tpot_s.p99)  # type: ignore[operator]
-    screen = Console(width=160, file=StringIO())
-    screen.print(cache_view(made, None, (), None, None, 0.95, None))
-    text = screen.file.getvalue()  # type: ignore[attr-defined]
+    result = CacheResult.model_construct(
+        prefix_cache=made, templates=None, text_templates=(), semantic=None, semantic_bill=None, price_from=None
+    )
+    text = " ".join(cache(result, CacheRequest.model_construct(threshold=0.95)).text().split())
     assert "times the TPOT p99" in text
     assert "times the TTFT p99" not in text

@@ -5,13 +5,11 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 from tests.traffic.test_prefix_reuse import blocks_of
 
 from tokonomics.catalog.engines import find_engine
@@ -24,7 +22,9 @@ from tokonomics.physics.memory import kv_budget_bytes
 from tokonomics.physics.steptime import step_model
 from tokonomics.planner.levers.semantic_cache import SemanticLever, false_hits, semantic_cache_lever, semantic_hits
 from tokonomics.planner.levers.templates import template_lever, text_templates, with_less_room
-from tokonomics.report.cache_view import cache_view
+from tokonomics.questions.cache import CacheRequest
+from tokonomics.questions.results import CacheResult
+from tokonomics.report.cache_view import cache
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate
 from tokonomics.traffic.arrivals import parse_arrivals
@@ -395,9 +395,10 @@ def test_the_screen_tells_the_wait_the_memory_and_what_breaks(deployment: Deploy
             bytes_per_entry=1536,
             slos=parse_slos(slo),
         )
-        screen = Console(width=160, file=StringIO())
-        screen.print(cache_view(None, None, (), hits, saved, 0.95, None))
-        return screen.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+        result = CacheResult.model_construct(
+            prefix_cache=None, templates=None, text_templates=(), semantic=hits, semantic_bill=saved, price_from=None
+        )
+        return " ".join(cache(result, CacheRequest.model_construct(threshold=0.95)).text().split())
 
     kept, broken = shown("ttft_p99=5"), shown("ttft_p99=0.2")
     assert "250 ms of it the look-up" in kept

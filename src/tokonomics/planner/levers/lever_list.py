@@ -300,15 +300,15 @@ def smallest_relative(model: ModelSpec) -> ModelSpec | None:
     """The smallest model of the family with the same vocabulary, much smaller than the model itself."""
     family = re.match(r"[a-z]+", model.key)
     relatives = [
-        model
-        for model in all_models()
+        other
+        for other in all_models()
         if family
-        and model.key.startswith(family[0])
-        and model.vocab == model.vocab
-        and not model.is_moe
-        and model.active_parameters * _SMALLER <= model.active_parameters
+        and other.key.startswith(family[0])
+        and other.vocab == model.vocab
+        and not other.is_moe
+        and other.active_parameters * _SMALLER <= model.active_parameters
     ]
-    return min(relatives, key=lambda each: each.active_parameters, default=None)
+    return min(relatives, key=lambda other: other.active_parameters, default=None)
 
 
 def _apart(setup: Setup) -> Setup | NotApplicable:
