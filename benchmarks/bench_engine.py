@@ -14,7 +14,7 @@ from pathlib import Path
 from tokonomics.clock import today
 from tokonomics.measure.engine_log import read_engine_log
 from tokonomics.measure.replay import Figure, Replay, replay
-from tokonomics.report.replay_view import LABELS, figures
+from tokonomics.report.validate_view import LABELS, replayed
 
 HERE = Path(__file__).parent
 TARGETS = {Figure.output_tok_s: 0.03, Figure.tpot_p50_s: 0.10, Figure.ttft_p50_s: 0.20, Figure.ttft_p99_s: 0.20}
@@ -36,7 +36,7 @@ def main() -> None:
         for run in result.runs:
             for figure, pair in run.figures.items():
                 if pair:
-                    measured, predicted, error = figures(figure, pair)
+                    measured, predicted, error = replayed(figure, pair)
                     target = f"± {TARGETS[figure] * 100:.0f} %" if figure in TARGETS else "reported"
                     print(f"{run.run:24} {LABELS[figure]:16} {measured:>10} {predicted:>10} {error:>8}  {target}")
     record = {

@@ -59,13 +59,13 @@ def meter(ports: list[int], every_s: float, beats: int, done: Connection) -> Non
     from tokonomics.measure.meter.ledger import Ledger
     from tokonomics.measure.meter.session import MeterSettings, meter_servers
     from tokonomics.measure.meter.state import MeterState
-    from tokonomics.report.meter_view import meter_line
+    from tokonomics.report.meter_view import line
 
     marks: list[tuple[float, float]] = []
     last: list[MeterState] = []
 
     def show(state: MeterState) -> None:
-        meter_line(state)
+        line(state)
         marks.append((time.process_time(), time.perf_counter()))
         last[:] = [state]
 

@@ -9,8 +9,7 @@ import pytest
 import typer
 
 from tokonomics.cli.main import application
-from tokonomics.errors import BadInput, TokonomicsError, in_python, option, shorten, spelled
-from tokonomics.report.terminal import flag
+from tokonomics.errors import BadInput, TokonomicsError, flag, in_python, option, shorten, spelled
 
 SOURCE = Path(__file__).parents[1] / "src" / "tokonomics"
 BELOW_THE_DOORS = ("catalog", "physics", "traffic", "serving", "money", "planner", "measure")

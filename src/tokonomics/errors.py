@@ -43,6 +43,16 @@ def in_python(field: str, value: str | None) -> str:
     return f"{field}={value}"
 
 
+_FLAGS = {"start": "from", "end": "to", "for_": "for", "as_json": "json", "timings": "from"}
+"""Of fields whose flag is no name in Python."""
+
+
+def flag(field: str, value: str | None = None) -> str:
+    """An input as it is typed: ``--rate``, ``--rate 5``."""
+    written = f"--{_FLAGS.get(field, field).replace('_', '-')}"
+    return written if value is None else f"{written} {value}"
+
+
 class TokonomicsError(Exception):
     """What is wrong, where, and how to put it right."""
 

@@ -63,7 +63,7 @@ def test_an_open_loop_and_a_trace_are_loads_too(tokonomics: Call, server: Loopba
         (("--speed=2",), "is for a trace"),
         (("--concurrency=1.5",), "whole numbers"),
         (("--concurrency=9999",), "must be from 1 to 4,096"),
-        (("--slo=ttft_p42=1",), "not a SLO"),
+        (("--slo=ttft_p42=1",), "not an SLO"),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 from tokonomics.__main__ import app
 from tokonomics.cli.init import as_text
 from tokonomics.cli.scenario_command import AS_GIVEN, as_defaults
-from tokonomics.errors import BadInput, TokonomicsError
+from tokonomics.errors import BadInput, TokonomicsError, flag
 from tokonomics.questions.listener import SILENT
 from tokonomics.questions.scenario import (
     ScenarioFile,
@@ -28,7 +28,6 @@ from tokonomics.questions.scenario import (
 from tokonomics.questions.scenario_schema import scenario_schema
 from tokonomics.questions.scenario_text import GROUPS, scenario_text
 from tokonomics.questions.verbs import find_verb, scenario_verbs
-from tokonomics.report.terminal import flag
 
 DOCS = Path(__file__).parents[2] / "docs"
 COMMENTED = re.compile(r"^#(?=\[?[a-z_-]+(\]$| = ))", re.M)

@@ -11,13 +11,12 @@ from typer.testing import CliRunner, Result
 from tokonomics.__main__ import app
 from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.precision import Precision
-from tokonomics.errors import BadInput, TokonomicsError
+from tokonomics.errors import BadInput, TokonomicsError, flag
 from tokonomics.questions.listener import SILENT
 from tokonomics.questions.plan import PlanRequest, questions_in
 from tokonomics.questions.result import Result as Found
 from tokonomics.questions.scenario import known_keys, read_request, read_scenario_file
 from tokonomics.questions.verbs import find_verb, scenario_verbs
-from tokonomics.report.terminal import flag
 
 
 def read_scenario(path: Path) -> PlanRequest:

@@ -8,13 +8,13 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from tokonomics.__main__ import app
-from tokonomics.errors import BadInput
+from tokonomics.errors import BadInput, flag
 from tokonomics.questions.inputs import Traffic
 from tokonomics.questions.listener import SILENT
 from tokonomics.questions.load import load_of
 from tokonomics.questions.plan import PlanRequest
 from tokonomics.questions.traffic import traffic_of, trial_of
-from tokonomics.report.terminal import Terminal, flag
+from tokonomics.report.terminal import Terminal
 
 SHAPE: dict[str, Any] = {"input": "100", "output": "10"}
 

@@ -348,9 +348,12 @@ def picture(folder: Path) -> int:
 
 
 def write_report(folder: Path, turn: int) -> None:
-    from tokonomics.report.html_report import save_report
+    from tokonomics.questions.result import Listing
+    from tokonomics.report.answer import Answer
+    from tokonomics.report.html import save_report
 
-    save_report(folder / "report.html", f"Turn {turn}", "a view", {}, [turn] * ROWS, "tokonomics plan")
+    result = Listing(rows=(), documents=tuple({"turn": turn} for _ in range(ROWS)))
+    save_report(folder / "report.html", Answer(result, f"Turn {turn}", lambda: []), "tokonomics plan")
 
 
 def report(folder: Path) -> int:
@@ -362,7 +365,7 @@ def report(folder: Path) -> int:
         assert text.endswith("</html>\n")
         numbers = json.loads(html.unescape(text[text.index("<pre>[") + 5 : text.rindex("]</pre>") + 1]))
         assert len(numbers) == ROWS
-        return one([*numbers, *re.findall(r"<h1>Turn (\d+)</h1>", text)])
+        return one([*(row["turn"] for row in numbers), *re.findall(r"<h1>Turn (\d+)</h1>", text)])
 
     return where(folder / "report.html", read)
 

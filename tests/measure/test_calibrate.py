@@ -13,14 +13,13 @@ import pytest
 from typer.testing import CliRunner
 
 from tokonomics.__main__ import app
-from tokonomics.errors import BadInput, TokonomicsError
+from tokonomics.errors import BadInput, TokonomicsError, flag
 from tokonomics.measure.calibrate import Calibrated, calibrate, errors, held_out_loads, load_of
 from tokonomics.measure.evidence import Evidence, Said, read_evidence
 from tokonomics.measure.measurements import Measurement, Metric, Mode, Statistic
 from tokonomics.measure.validate import steps_of, value_of
 from tokonomics.physics.calibration import Correction, read_profile, using
 from tokonomics.physics.intervals import prior_deviation
-from tokonomics.report.terminal import flag
 
 DATA = Path(__file__).parents[2] / "benchmarks" / "data"
 RUN = DATA / "h200_transformers.json"

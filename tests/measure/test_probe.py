@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from tokonomics.__main__ import app
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.precision import Precision
-from tokonomics.errors import BadInput
+from tokonomics.errors import BadInput, flag
 from tokonomics.measure.measurements import Measurement, read_measurements
 from tokonomics.measure.probe import shapes
 from tokonomics.measure.probe.fit_profile import profile_from, shrunken
@@ -22,7 +22,6 @@ from tokonomics.measure.validate import ScoredPrediction, predict
 from tokonomics.physics.attention_kernels import DecodeCurve, PrefillCurve, Work, decode_time, prefill_time
 from tokonomics.physics.calibration import read_profile, using
 from tokonomics.physics.matrix_kernels import GemmCurve, LinkCurve, all_reduce_seconds, gemm_seconds
-from tokonomics.report.terminal import flag
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 PROBED = BENCHMARKS / "results" / "h200-profile.json"

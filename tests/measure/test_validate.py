@@ -1,6 +1,5 @@
 """Scores of tables whose answers are known: because they are small, or because we wrote our own predictions in."""
 
-import io
 import itertools
 import math
 import statistics
@@ -13,7 +12,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rich.console import Console
 
 from tokonomics.catalog.precision import Precision
 from tokonomics.measure.measurements import (
@@ -28,7 +26,9 @@ from tokonomics.measure.measurements import (
 from tokonomics.measure.simulated_run import simulated
 from tokonomics.measure.validate import ScoredPrediction, predict, spearman, steps_of, summary, validate, value_of
 from tokonomics.physics.intervals import Interval
-from tokonomics.report.validate_view import validate_view
+from tokonomics.questions.measured_results import ValidateResult
+from tokonomics.questions.validate import ValidateRequest
+from tokonomics.report.validate_view import validate as described
 from tokonomics.serving.steady import ReplicaCurve, static_batch_s
 
 STEPS = Path(__file__).parents[2] / "benchmarks" / "data" / "h200_steps.json"
@@ -288,9 +288,8 @@ def test_nothing_predicted_has_no_figures() -> None:
 def test_the_screen_says_which_rows_taught_the_model(splits: tuple[str, ...], says: str) -> None:
     result, _ = validate([BARE[0].model_copy(update={"split": split}) for split in splits])
     assert result.splits == {split: 1 for split in splits if split}
-    console = Console(width=200, file=io.StringIO())
-    console.print(validate_view(result))
-    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    answer = described(ValidateResult(**dict(result)), ValidateRequest(file="rows.csv"))
+    shown = " ".join(answer.text().split())
     assert says in shown
     assert "held-out rows: docs/accuracy.md" in shown
 

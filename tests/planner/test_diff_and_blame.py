@@ -8,13 +8,15 @@ from tests.planner.small_catalogue import OFFERS, SLOS, asked, offer
 from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput
-from tokonomics.planner.diff import changes, diff
+from tokonomics.planner.diff import Diff, changes, diff
 from tokonomics.planner.infeasible import Blame, blame
 from tokonomics.planner.load import load_of_shape
 from tokonomics.planner.plan import Limits, plan, study
-from tokonomics.questions.diff import _words
+from tokonomics.questions.diff import DiffRequest, _words
 from tokonomics.questions.plan import PlanRequest
-from tokonomics.report.diff_view import diff_markdown, verdict
+from tokonomics.questions.results import OneNoun
+from tokonomics.report.answer import Answer
+from tokonomics.report.diff_view import diff as described
 from tokonomics.traffic.slo import parse_slos
 
 SAID = {"model": "llama-3.1-8b", "rate": 5, "weights": "bf16", "gpu": ["H100", "L4"]}
@@ -31,15 +33,19 @@ def test_only_what_differs_is_listed() -> None:
     assert changes(TODAY_FILE, TODAY_FILE) == ()
 
 
+def shown(made: Diff) -> Answer:
+    return described(OneNoun.holding(made), DiffRequest(before="a", after="b"))
+
+
 def test_the_saving_is_the_difference_of_the_bills() -> None:
     dear, cheap = (plan(asked(offers=(offer("H100-SXM", 1, price),))) for price in (4.0, 3.0))
     made = diff(("a", TODAY_FILE, dear), ("b", TODAY_FILE, cheap))
     assert made.saved_usd_per_month == pytest.approx(1.0 * 730 * (dear.best.instances if dear.best else 0))
     assert made.saved_share == pytest.approx(0.25)
-    assert verdict(made).plain == "Saves $730.00 a month (25 %)."
+    assert shown(made).text().startswith("Saves $730.00 a month (25 %).\n")
     back = diff(("b", TODAY_FILE, cheap), ("a", TODAY_FILE, dear))
     assert back.saved_usd_per_month == -made.saved_usd_per_month
-    assert "Costs $730.00 a month more (33 %)" in diff_markdown(back)
+    assert shown(back).markdown().startswith("**Costs $730.00 a month more (33 %).**\n")
 
 
 def test_a_scenario_that_nothing_fits_is_not_compared() -> None:

@@ -1,10 +1,8 @@
 """The memory of a host: weights pass through it, and every GPU has a process, for which an amount is assumed."""
 
-import io
 from datetime import timedelta
 
 import pytest
-from rich.console import Console
 from tests.planner.small_catalogue import SLOS, TODAY, offer
 
 from tokonomics.catalog.engines import find_engine
@@ -18,7 +16,9 @@ from tokonomics.planner.bills import Bills, SetupBill
 from tokonomics.planner.load import load_of_shape
 from tokonomics.planner.machines import PROCESS_GIB, Machine, cheapest_host, host_gib, hosts_of, room_for, usable
 from tokonomics.planner.setup import Setup
-from tokonomics.report.catalog_view import offers_view
+from tokonomics.questions.catalogue import OffersRequest
+from tokonomics.questions.result import Listing
+from tokonomics.report.catalog_view import offers
 
 SMALL = deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))
 LARGE = deploy(find_model("llama-3.3-70b"), find_gpu("H100"), find_engine("vllm"), tp=4, weights=Precision.fp8)
@@ -90,10 +90,9 @@ def test_a_price_that_other_verbs_pass_over_says_so_where_it_is_listed() -> None
     old = offer("H100-SXM", 1, 1.0, instance="old", memory_gb=64.0, date=TODAY - timedelta(days=730))
     thin = offer("H100-SXM", 1, 2.0, instance="thin", memory_gb=4.0)
     fine = offer("H100-SXM", 1, 3.0, instance="fine", memory_gb=64.0)
-    seen = io.StringIO()
-    Console(file=seen, width=400).print(offers_view([old, thin, fine], Terms.on_demand, TODAY, top=3))
-    assert "1 of those shown is over a year old" in seen.getvalue()
-    assert "too little memory" in seen.getvalue()
+    seen = offers(Listing(rows=(old, thin, fine), documents=()), OffersRequest()).text()
+    assert "1 of those shown is over a year old" in seen
+    assert "too little memory" in seen
     kept, _ = usable([old, thin, fine], (Terms.on_demand,), None, None, TODAY)
     hosts, _ = hosts_of(SMALL, kept)
     assert [machine.offer.instance for machine in hosts.machines] == ["fine"]

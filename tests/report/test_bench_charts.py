@@ -9,7 +9,7 @@ from tokonomics.measure.bench.progress import Progress
 from tokonomics.measure.importers.recognise import read_run
 from tokonomics.measure.priced_run import Price, PricedRun, machine_of, price_run
 from tokonomics.report.bench_charts import bench_chart
-from tokonomics.report.bench_view import progress_view
+from tokonomics.report.rich_text import progress_line
 from tokonomics.traffic.slo import parse_slos
 
 RESULTS = Path(__file__).parents[1] / "measure" / "results"
@@ -65,7 +65,7 @@ def test_the_live_line_says_load_speed_price_and_precision() -> None:
         usd_per_mtok=0.5,
         precision=0.08,
     )
-    shown = progress_view(progress).plain
+    shown = progress_line(progress).plain
     assert all(
         part in shown for part in ("16 users", "measuring", "340 answered", "2 failed", "4,321 tok/s", "$0.500/Mtok")
     )

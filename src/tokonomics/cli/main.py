@@ -17,9 +17,8 @@ from typing import Any
 import typer
 
 from tokonomics import __version__
-from tokonomics.errors import TokonomicsError
+from tokonomics.errors import TokonomicsError, flag
 from tokonomics.questions.verbs import BUY, KNOWN, RUN, VERBS
-from tokonomics.report.terminal import flag
 
 _INTERRUPTED = 130
 """The exit code after Ctrl-C, as shells have it: 128 + SIGINT."""

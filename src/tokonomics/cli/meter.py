@@ -84,9 +84,10 @@ def watch(**given: Any) -> None:
     if request.once and json:
         show_json(last)
     elif not json:
-        from tokonomics.report.meter_view import end_view, meter_view
+        from tokonomics.report.blocks import sections
+        from tokonomics.report.meter_view import end, live
 
-        show(meter_view(last)) if request.once else show(end_view(last))
+        show(sections(live(last) if request.once else end(last)))
         more = f" --ledger {path}" if request.ledger else ""
         say(f"report:  tokonomics meter report --since 1d --by model,hour{more}")
 
@@ -100,16 +101,19 @@ def _shown(json: bool, once: bool) -> "Iterator[Show]":
     if json:
         yield _print_json
         return
-    from tokonomics.report.meter_view import meter_line, meter_view
+    from tokonomics.report import meter_view
 
     screen = console()
     if not screen.is_terminal:
-        yield lambda state: typer.echo(meter_line(state))
+        yield lambda state: typer.echo(meter_view.line(state))
         return
     from rich.live import Live
 
-    with Live(console=screen, auto_refresh=False, transient=True) as live:
-        yield lambda state: live.update(meter_view(state), refresh=True)
+    from tokonomics.report.blocks import sections
+    from tokonomics.report.rich_text import renderable
+
+    with Live(console=screen, auto_refresh=False, transient=True) as shown:
+        yield lambda state: shown.update(renderable(sections(meter_view.live(state))), refresh=True)
 
 
 def _print_json(state: "MeterState") -> None:

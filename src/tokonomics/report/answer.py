@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tokonomics.errors import Spell, in_python, spelled
-from tokonomics.report.blocks import Section
+from tokonomics.report.blocks import Section, View, sections
 
 if TYPE_CHECKING:
     from tokonomics.questions.result import Result
@@ -20,16 +20,18 @@ class Answer:
 
     result: "Result"
     title: str
-    view: Callable[[], Iterable[Section | None]]
+    view: Callable[[], View]
     charts: Charts = field(default_factory=dict)
+    as_markdown: bool = False
+    """Whether a terminal prints Markdown."""
 
     def sections(self) -> list[Section]:
         """The description."""
-        return [section for section in self.view() if section and section.blocks]
+        return sections(self.view())
 
     def document(self, spell: Spell) -> list[dict[str, Any]]:
         """The description as plain data, with inputs as a door writes them."""
-        return [_spelled(asdict(section), spell) for section in self.sections()]
+        return document(self.sections(), spell)
 
     def plain(self) -> Any:
         """The result as JSON has it."""
@@ -50,6 +52,8 @@ class Answer:
 
     def text(self) -> str:
         """What a terminal of 140 columns shows."""
+        if self.as_markdown:
+            return self.markdown()
         from tokonomics.report.rich_text import as_text
 
         return as_text(self.sections())
@@ -65,6 +69,11 @@ class Answer:
         from tokonomics.report.markdown import markdown
 
         return markdown(self.sections())
+
+
+def document(description: Iterable[Section], spell: Spell) -> list[dict[str, Any]]:
+    """A description as plain data, with inputs as a door writes them."""
+    return [_spelled(asdict(section), spell) for section in description]
 
 
 def _spelled(value: Any, spell: Spell) -> Any:

@@ -1,87 +1,107 @@
-"""A benchmark as tables: what each load gave and cost, and how far the prediction was off; and the line shown live."""
+"""A benchmark: what each load gave and cost, which SLOs it met, and how far the prediction was off."""
 
-from rich.console import Group, RenderableType
-from rich.text import Text
+from collections.abc import Iterable
+from functools import partial
 
-from tokonomics.measure.bench.progress import Progress
+from tokonomics.errors import option
 from tokonomics.measure.benchmark_run import Latencies, LoadPoint
 from tokonomics.measure.importers.vllm import NAME as VLLM
 from tokonomics.measure.measurements import Metric, Statistic, figure_name
-from tokonomics.measure.priced_run import PricedRun, Scored
-from tokonomics.report.tables import table
+from tokonomics.measure.priced_run import PricedRun
+from tokonomics.questions.measured_results import PricedRunResult
+from tokonomics.questions.request import Request
+from tokonomics.report import blocks
+from tokonomics.report.answer import Answer
+from tokonomics.report.bench_charts import bench_chart
+from tokonomics.report.wording import NO_VALUE, signed_text, time_text, usd_text
 from tokonomics.units import percent, plural, seconds, usd
 
 _NAMELESS = ("unknown model", "the file names no model")
-_REMEDY = " Name it with --model, see `tokonomics models`."
 _NAMES = {Metric.tpot_s: "TPOT", Metric.ttft_s: "TTFT", Metric.output_tok_s: "output tok/s"}
 
 
-def bench_view(result: PricedRun) -> RenderableType:
-    """The headline, a row a load, SLOs, predictions, and where the figures come from."""
-    parts: list[RenderableType] = [_headline(result), "", _loads(result)]
+def bench(result: PricedRunResult, request: Request) -> Answer:
+    """A measured run, whoever measured it."""
+    title = f"{result.run.model or 'A server'}, measured by {result.run.tool}"
+    charts = {"Load against price and latency": partial(bench_chart, result)}
+    return Answer(result, title, partial(_sections, result), charts)
+
+
+import_results = bench
+
+
+def _sections(result: PricedRun) -> blocks.View:
+    yield _headline(result)
+    yield _best(result)
+    yield _loads(result)
     if result.verdict.slos:
-        parts += ["", _slos(result)]
+        yield _slos(result)
     if any(point.scored for point in result.points):
-        parts += ["", _predictions(result), "", _errors(result)]
-    return Group(*parts, "", Text("\n".join(_notes(result)), style="dim"))
+        yield _predictions(result)
+        yield _errors(result)
+    yield blocks.section(*map(blocks.hint, _hints(result)))
+    yield blocks.note(*_notes(result))
 
 
-def _headline(result: PricedRun) -> Text:
-    run, groups = result.run, result.verdict.groups
-    what = (
-        f"{run.model or 'an unnamed model'}, measured by {run.tool}{f' {run.tool_version}' if run.tool_version else ''}"
-    )
+def _headline(result: PricedRun) -> blocks.Line:
+    run, groups, best = result.run, result.verdict.groups, result.verdict.best
+    version = f" {run.tool_version}" if run.tool_version else ""
+    what = f": {run.model or 'an unnamed model'}, measured by {run.tool}{version}"
     if all(group.best is None for group in groups):
         why = "meets the SLOs" if result.verdict.slos else "is without failed requests"
-        return Text.assemble((f"No measured load {why}: ", "bold red"), what)
-    best = result.verdict.best
+        return blocks.headline(f"No measured load {why}", what, "worst")
     if best is None:
         lengths = f"Loads of {len(groups)} different lengths, which do not compare"
-        return Text.assemble((lengths, "bold green"), f" (best is named within equal lengths): {what}")
+        return blocks.headline(lengths, f" (best is named within equal lengths){what}")
     point, priced = run.points[best], result.points[best].usd_per_mtok
-    if priced is None:
-        return Text.assemble(
-            (f"{point.output_tokens_per_s:,.0f} output tokens/s", "bold green"), f" at {point.load}: {what}"
-        )
-    return Text.assemble((f"{usd(priced.blended)} per million tokens", "bold green"), f" at {point.load}: {what}")
+    speed = f"{point.output_tokens_per_s:,.0f} output tokens/s"
+    return blocks.headline(f"{usd(priced.blended)} per million tokens" if priced else speed, f" at {point.load}{what}")
 
 
-def _loads(result: PricedRun) -> RenderableType:
-    priced = result.price is not None
+def _best(result: PricedRun) -> blocks.Facts | None:
+    """The figures of the load to run at."""
+    best = result.verdict.best
+    if best is None:
+        return None
+    point, priced = result.run.points[best], result.points[best].usd_per_mtok
+    rate = point.output_tokens_per_s
+    rows = [blocks.fact("output", f"{rate:,.0f} tok/s", f"at {point.load}", number=rate, less="worse")]
+    if priced:
+        note = f"the whole bill; {usd(priced.output_only)} over output tokens alone"
+        rows.insert(0, blocks.fact("per Mtok", usd(priced.blended), note, number=priced.blended))
+    for name, spread in (("TTFT", point.ttft_s), ("TPOT", point.tpot_s)):
+        statistic = next((tail for tail in ("p99", "p50") if spread and getattr(spread, tail) is not None), None)
+        if statistic:
+            value = getattr(spread, statistic)
+            rows.append(blocks.fact(f"{name} {statistic}", seconds(value), number=value))
+    return blocks.facts(*rows)
+
+
+def _loads(result: PricedRun) -> blocks.Table:
+    priced, lengths = result.price is not None, len(result.verdict.groups) > 1
     split = any(point.usd_per_mtok and point.usd_per_mtok.output for point in result.points)
-    lengths = len(result.verdict.groups) > 1
-    columns = [
-        "!load",
-        *([">in tok", ">out tok"] if lengths else []),
-        ">req/s",
-        ">out tok/s",
-        ">TTFT p50",
-        ">p99",
-        ">TPOT p50",
-        ">p99",
-        ">e2e p99",
-        ">failed",
-    ]
-    columns += ([">$/Mtok in", ">out"] if split else []) + ([">blended" if split else ">$/Mtok", ">out only"] * priced)
+    columns = ["!load", *([">in tok", ">out tok"] if lengths else []), ">req/s", ">out tok/s", ">TTFT p50", ">p99"]
+    columns += [">TPOT p50", ">p99", ">e2e p99", ">failed", *([">$/Mtok in", ">out"] if split else [])]
+    columns += [">blended" if split else ">$/Mtok", ">out only"] if priced else []
+    order = _order(result)
     rows = []
-    for place in _order(result):
-        point, cost = result.run.points[place], result.points[place]
-        row = [
-            _marked(point.load, place, result),
-            *([f"{point.mean_input_tokens:,.0f}", f"{point.mean_output_tokens:,.0f}"] if lengths else []),
+    for place in order:
+        point, prices = result.run.points[place], result.points[place].usd_per_mtok
+        row = [_marked(point.load, place, result)]
+        row += [f"{point.mean_input_tokens:,.0f}", f"{point.mean_output_tokens:,.0f}"] if lengths else []
+        row += [
             f"{point.requests_per_s:,.3g}" if point.requests_per_s < 100 else f"{point.requests_per_s:,.0f}",
             f"{point.output_tokens_per_s:,.0f}",
-            *(_time(point.ttft_s, each) for each in ("p50", "p99")),
-            *(_time(point.tpot_s, each) for each in ("p50", "p99")),
+            *(_time(spread, name) for spread in (point.ttft_s, point.tpot_s) for name in ("p50", "p99")),
             _time(point.e2e_s, "p99"),
-            _failed(point),
+            NO_VALUE if point.failed is None else f"{point.failed:,}",
         ]
-        if cost.usd_per_mtok is not None:
-            each = cost.usd_per_mtok
-            row += [_usd(each.input), _usd(each.output)] if split else []
-            row += [usd(each.blended), usd(each.output_only)]
+        if prices is not None:
+            row += [usd_text(prices.input), usd_text(prices.output)] if split else []
+            row += [usd(prices.blended), usd(prices.output_only)]
         rows.append(row)
-    return table(columns, rows)
+    best = result.verdict.best
+    return blocks.table(columns, rows, best=None if best is None else order.index(best))
 
 
 def _marked(load: str, place: int, result: PricedRun) -> str:
@@ -103,49 +123,39 @@ def _label(result: PricedRun, place: int) -> str:
 
 
 def _time(spread: Latencies | None, name: str) -> str:
-    value = getattr(spread, name) if spread else None
-    return "–" if value is None else seconds(value)
+    return time_text(getattr(spread, name) if spread else None)
 
 
-def _usd(value: float | None) -> str:
-    return "–" if value is None else usd(value)
-
-
-def _failed(point: LoadPoint) -> str:
-    return "–" if point.failed is None else f"{point.failed:,}"
-
-
-def _slos(result: PricedRun) -> RenderableType:
-    rows: list[list[str | Text]] = []
+def _slos(result: PricedRun) -> blocks.Table:
+    rows = []
     for place in _order(result):
         cells = [
-            Text.assemble(
-                ("kept    ", "green") if slo.kept else ("BROKEN  ", "bold red"),
-                f"{'not measured' if slo.measured_s is None else seconds(slo.measured_s)}",
+            (
+                blocks.Span("met     ", "good") if slo.kept else blocks.Span("MISSED  ", "worst"),
+                "not measured" if slo.measured_s is None else seconds(slo.measured_s),
             )
             for slo in result.verdict.slos[place]
         ]
         rows.append([_label(result, place), *cells])
-    targets = [f"{slo.slo} ≤ {seconds(slo.objective_s)}" for slo in result.verdict.slos[0]]
-    return table(["!load", *targets], rows)
+    return blocks.table(["!load", *(f"{slo.slo} ≤ {seconds(slo.objective_s)}" for slo in result.verdict.slos[0])], rows)
 
 
-def _predictions(result: PricedRun) -> RenderableType:
-    columns = ["!load", "!figure", ">measured", ">predicted", ">range", ">off"]
-    rows: list[list[str | Text]] = []
+def _predictions(result: PricedRun) -> blocks.Table:
+    rows = []
     for place in _order(result):
         for at, scored in enumerate(result.points[place].scored):
+            low, high = (_figure(scored.metric, edge) for edge in (scored.predicted.low, scored.predicted.high))
             rows.append(
-                [
-                    _label(result, place) if not at else "",
+                (
+                    "" if at else _label(result, place),
                     _name(scored.metric, scored.statistic),
                     _figure(scored.metric, scored.measured),
                     _figure(scored.metric, scored.predicted.mid),
-                    " to ".join(_figure(scored.metric, each) for each in (scored.predicted.low, scored.predicted.high)),
-                    _off(scored),
-                ]
+                    f"{low} to {high}",
+                    blocks.Span(signed_text(scored.off), "" if scored.inside else "warn"),
+                )
             )
-    return table(columns, rows)
+    return blocks.table(["!load", "!figure", ">measured", ">predicted", ">range", ">off"], rows)
 
 
 def _name(metric: Metric, statistic: Statistic) -> str:
@@ -156,89 +166,82 @@ def _figure(metric: Metric, value: float) -> str:
     return f"{value:,.0f}" if metric is Metric.output_tok_s else seconds(value)
 
 
-def _off(scored: Scored) -> Text:
-    return Text(f"{scored.off * 100:+.1f} %", style="" if scored.inside else "yellow")
-
-
-def _errors(result: PricedRun) -> Text:
+def _errors(result: PricedRun) -> blocks.Facts:
     names = {figure_name(metric, statistic): _name(metric, statistic) for metric in _NAMES for statistic in Statistic}
-    shown = ", ".join(f"{names[figure]} {percent(size)}" for figure, size in result.median_abs_error.items())
-    return Text(f"Predictions were off by (median over the loads): {shown}.", style="bold")
+    note = "off in the median over the loads"
+    return blocks.facts(
+        *(
+            blocks.fact(f"predicted {names[figure]}", percent(size), note, number=size)
+            for figure, size in result.median_abs_error.items()
+        )
+    )
 
 
-def _notes(result: PricedRun) -> list[str]:
-    run = result.run
-    notes = []
-    if result.price:
-        notes.append(
-            f"Price: {usd(result.price.usd_per_hour)} an hour for all GPUs ({result.price.price_from}), on reservation."
+def _hints(result: PricedRun) -> Iterable[str]:
+    """What to do next."""
+    if result.price is None:
+        yield f"No price: give {option('usd_per_hour')}, or {option('gpu')} for the cheapest offer."
+    if result.machine is None:
+        yield f"No prediction: name the GPU with {option('gpu', 'H100')} {option('gpus', 2)}."
+    for reason in sorted({point.not_predicted for point in result.points if point.not_predicted}):
+        remedy = f" Name it with {option('model')}, see `tokonomics models`." if reason.startswith(_NAMELESS) else ""
+        yield f"Not predicted: {reason}.{remedy}"
+    if result.assumed_weights is not None and any(point.scored for point in result.points):
+        yield (
+            f"Weights: {result.assumed_weights} assumed, the checkpoint's own: neither you, the file nor the model's "
+            f"name says. If they were quantised, say how: {option('weights', 'fp8')}."
         )
-        notes.append(
-            "$/Mtok: the bill over all tokens of answered requests, in and out; out only: over the answers alone."
-        )
+    knee, points = result.verdict.knee, result.run.points
+    if knee is not None and any(point.output_tokens_per_s and _busier(point, points[knee]) for point in points):
+        yield f"Beyond {points[knee].load} (knee) latency grows and throughput hardly does."
+    elif len(points) < 3:
+        yield "Measure three loads or more to see where latency starts to grow faster than throughput."
+
+
+def _busier(point: LoadPoint, other: LoadPoint) -> bool:
+    from tokonomics.measure.load_curve import load_size
+
+    return load_size(point) > load_size(other)
+
+
+def _notes(result: PricedRun) -> Iterable[str]:
+    run, price, machine = result.run, result.price, result.machine
+    if price:
+        yield f"Price: {usd(price.usd_per_hour)} an hour for all GPUs ({price.price_from}), on reservation."
+        yield "$/Mtok: the bill over all tokens of answered requests, in and out; out only: over the answers alone."
         if any(point.usd_per_mtok and point.usd_per_mtok.output for point in result.points):
-            notes.append("in and out split the bill by the modelled share of GPU time that prompts take.")
-    else:
-        notes.append("No price: give --usd-per-hour, or --gpu for the cheapest offer.")
-    if machine := result.machine:
+            yield "in and out split the bill by the modelled share of GPU time that prompts take."
+    if machine:
         split = f"TP {machine.tp}" + (f", PP {machine.pp}" if machine.pp > 1 else "")
         what = f"{machine.gpus}×{machine.gpu} ({split}, {plural(machine.replicas, 'replica')}), {machine.engine}"
         if any(point.scored for point in result.points):
-            notes.append(f"Predicted for {what}, by simulating the same run; ranges hold four of five measurements.")
-            notes += _assumed(result)
+            yield f"Predicted for {what}, by simulating the same run; ranges hold four of five measurements."
+            yield _drawn(result)
         else:
-            notes.append(f"Taken to have run on {what}.")
-    else:
-        notes.append("No prediction: name the GPU with --gpu H100 --gpus 2.")
-    notes += [
-        f"Not predicted: {reason}.{_REMEDY if reason.startswith(_NAMELESS) else ''}"
-        for reason in sorted({point.not_predicted for point in result.points if point.not_predicted})
-    ]
+            yield f"Taken to have run on {what}."
     if widths := [point.precision for point in run.points if point.precision is not None]:
-        notes.append(f"Mean latencies are known to ±{percent(max(widths))} or better (95 %).")
+        yield f"Mean latencies are known to ±{percent(max(widths))} or better (95 %)."
     if early := sorted({point.stopped for point in run.points if point.stopped and "interval" not in point.stopped}):
-        notes.append(f"Stopped before the interval was tight at some loads: {', '.join(early)}.")
-    outside = sum(point.outside.requests for point in run.points)
-    if outside:
-        notes.append(f"{plural(outside, 'request')} of warm-up and draining are not in the figures.")
+        yield f"Stopped before the interval was tight at some loads: {', '.join(early)}."
+    if outside := sum(point.outside.requests for point in run.points):
+        yield f"{plural(outside, 'request')} of warm-up and draining are not in the figures."
     if again := sum(point.retries or 0 for point in run.points):
-        notes.append(f"{plural(again, 'request')} had to be sent again; the wait counts.")
-    errors = {name for point in run.points for name in point.errors}
-    notes += [f"Failed with: {name}" for name in sorted(errors)[:5]]
-    notes += sorted({note for point in run.points for note in point.notes} | set(run.notes))
-    return notes
+        yield f"{plural(again, 'request')} had to be sent again; the wait counts."
+    yield from (f"Failed with: {name}" for name in sorted({name for point in run.points for name in point.errors})[:5])
+    yield from sorted({note for point in run.points for note in point.notes} | set(run.notes))
 
 
-def _assumed(result: PricedRun) -> list[str]:
-    """What predictions had to take for granted, and how to say it."""
-    notes = []
-    if result.assumed_weights is not None:
-        notes.append(
-            f"Weights: {result.assumed_weights} assumed, the checkpoint's own: neither you, the file nor the model's "
-            "name says. If they were quantised, say how: --weights fp8."
-        )
+def _drawn(result: PricedRun) -> str:
+    """What predictions drew at random, where the run has no list of requests."""
     drawn = [
         point
         for point, priced in zip(result.run.points, result.points, strict=True)
         if priced.scored and not priced.recorded and (point.rate or point.concurrency)
     ]
-    if drawn:
-        arrivals = "arrivals were drawn at random, " if any(point.rate for point in drawn) else ""
-        spread = any(point.length_spread for point in drawn)
-        lengths = "lengths were drawn around their means" if spread else "every length is the mean"
-        exact = " vllm bench serve --save-detailed gives exact ones." if result.run.tool == VLLM else ""
-        notes.append(f"There is no list of requests: {arrivals}{lengths}.{exact}")
-    return notes
-
-
-def progress_view(progress: Progress) -> Text:
-    """One line that is drawn again while a load runs."""
-    price = f"  {usd(progress.usd_per_mtok)}/Mtok" if progress.usd_per_mtok is not None else ""
-    failed = f"  {progress.failed:,} failed" if progress.failed else ""
-    tight = f"  ±{percent(progress.precision)}" if progress.precision is not None else ""
-    return Text.assemble(
-        (f"{progress.load:<16}", "bold"),
-        f"{progress.phase:<9}{seconds(progress.elapsed_s):>8}  {progress.completed:>7,} answered{failed}  ",
-        (f"{progress.output_tokens_per_s:>9,.0f} tok/s{price}", "green"),
-        (tight, "dim"),
-    )
+    if not drawn:
+        return ""
+    arrivals = "arrivals were drawn at random, " if any(point.rate for point in drawn) else ""
+    spread = any(point.length_spread for point in drawn)
+    lengths = "lengths were drawn around their means" if spread else "every length is the mean"
+    exact = " vllm bench serve --save-detailed gives exact ones." if result.run.tool == VLLM else ""
+    return f"There is no list of requests: {arrivals}{lengths}.{exact}"

@@ -48,6 +48,11 @@ def line(*pieces: Piece, kind: Kind = "") -> Line:
     return Line(spans(pieces), kind)
 
 
+def headline(figure: str, rest: str = "", mood: Mood = "best") -> Line:
+    """The answer in a line: the one figure, and what it is of."""
+    return Line((Span(figure, mood), Span(rest)), "headline")
+
+
 def note(*lines: str) -> Line:
     """Small print; one sentence a line."""
     return Line(spans("\n".join(text for text in lines if text)), "note")
@@ -90,9 +95,20 @@ class Facts:
     type: Literal["facts"] = "facts"
 
 
-def facts(*rows: Fact | None) -> Facts:
+FactRow = Fact | tuple[str, Pieces] | tuple[str, Pieces, str] | tuple[str, Pieces, str, float | None]
+"""A fact, or its name and value, and perhaps its note and its number."""
+
+
+def facts(*rows: FactRow | None) -> Facts:
     """Those that there are."""
-    return Facts(tuple(row for row in rows if row))
+    return Facts(tuple(_fact(row) for row in rows if row))
+
+
+def _fact(row: FactRow) -> Fact:
+    if isinstance(row, Fact):
+        return row
+    name, value, note, number = (*row, "", None)[:4] if len(row) == 2 else (*row, None)[:4]
+    return fact(name, value, note, number=number)
 
 
 @dataclass(frozen=True)
@@ -169,6 +185,16 @@ class Section:
     title: str = ""
     folded: bool = False
     """Shown on request; a terminal leaves it out."""
+
+
+View = Iterable[Section | Block | None]
+"""What a view yields; a block alone is a section of its own."""
+
+
+def sections(view: View) -> list[Section]:
+    """The sections of a view that are not empty."""
+    whole = (part if isinstance(part, Section) else section(part) for part in view)
+    return [part for part in whole if part.blocks]
 
 
 def section(*blocks: Block | None, title: str = "", folded: bool = False) -> Section:

@@ -1,106 +1,119 @@
-"""What a probe or a calibration found, as tables."""
+"""What a probe or a calibration found."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
-from tokonomics.measure.calibrate import Calibrated, GroupResult
+from tokonomics.errors import option
+from tokonomics.measure.calibrate import GroupResult
 from tokonomics.physics.calibration import Correction, Fitted, HeldOut, Kernels, Profile
-from tokonomics.report.tables import table
+from tokonomics.questions.measured_results import CalibrateResult, ProbeResult
+from tokonomics.questions.request import Request
+from tokonomics.report import blocks
+from tokonomics.report.answer import Answer
+from tokonomics.report.wording import signed_text
 from tokonomics.units import percent, plural, seconds
 
 _FIGURES = {
-    "tpot": "time per token",
-    "ttft": "time to first token",
-    "throughput": "throughput",
-    "step": "decode step",
+    "tpot": "time per token", "ttft": "time to first token", "throughput": "throughput", "step": "decode step",
     "prefill": "prompt",
-}
+}  # fmt: skip
 
 
-def calibrate_view(result: Calibrated, saved_to: str | None) -> RenderableType:
+def calibrate(result: CalibrateResult, request: Request) -> Answer:
     """What was learned of each server, its error on held-out loads, and what was left out."""
-    body: list[RenderableType] = []
-    if result.profile.kernels:
-        body += [probe_view(result.profile, None), ""]
-    for group in result.groups:
-        body += [*_group(group), ""]
-    body += [Text(note, style="yellow") for note in result.notes]
+    return Answer(result, "A calibration", partial(_calibration, result))
+
+
+def probe(result: ProbeResult, request: Request) -> Answer:
+    """Curves that were fitted, their error on shapes held out, and whole steps predicted from them."""
+    profile, saved_to = result.profile, result.saved_to
+    sections = lambda: [*_probe(profile), blocks.section(_where(saved_to) if saved_to else None)]  # noqa: E731
+    return Answer(result, f"A probe of {profile.gpus[0]}", sections)
+
+
+def _calibration(result: CalibrateResult) -> blocks.View:
+    profile = result.profile
+    yield _learned(result)
+    if profile.kernels:
+        yield from _probe(profile)
+    yield from (blocks.section(*_group(group)) for group in result.groups)
+    yield blocks.section(*map(blocks.hint, result.notes))
     if result.not_predicted:
         rows = [(f"{number:,}", reason) for reason, number in result.not_predicted.items()]
-        body.append(table([">rows", "!not predicted"], rows))
-    kept = result.profile.corrections or result.profile.kernels
-    nothing = Text("nothing to keep: predictions stay as they are without a profile", style="bold")
-    return Group(*body, _where(saved_to) if kept else nothing)
+        yield blocks.table([">rows", "!not predicted"], rows)
+    if profile.corrections or profile.kernels:
+        yield _where(result.saved_to)
 
 
-def probe_view(profile: Profile, saved_to: str | None) -> RenderableType:
-    """Curves that were fitted, their error on shapes held out, and whole steps predicted from them."""
-    kernels = profile.kernels
+def _learned(result: CalibrateResult) -> blocks.Line:
+    """How far predictions are off now, where it was judged."""
+    judged = [group for group in result.groups if group.correction and group.held_out]
+    if judged:
+        group, figure = judged[0], judged[0].held_out[0]
+        off = f"{_named(figure.figure).capitalize()} off by {_error(figure.after)}"
+        more = f", and {plural(len(judged) - 1, 'server')} more" if len(judged) > 1 else ""
+        return blocks.headline(off, f" on held-out loads, {_error(figure.before)} before: {group.what}{more}")
+    if result.profile.corrections or result.profile.kernels:
+        learned = plural(len(result.profile.corrections), "correction")
+        return blocks.headline(learned, " learned; no load was left to judge them")
+    return blocks.headline("Nothing to keep", ": predictions stay as they are without a profile", "alert")
+
+
+def _probe(profile: Profile) -> blocks.View:
+    kernels, machine = profile.kernels, profile.machine
     if kernels is None:
-        return Text("no kernels were timed")
-    machine = profile.machine
-    title = f"{kernels.gpu}: kernels timed on {profile.made}"
+        yield blocks.headline("No kernels were timed", mood="alert")
+        return
+    device = ""
     if machine:
-        parts = [
-            f"torch {machine.torch}" if machine.torch else "",
-            f"driver {machine.driver}" if machine.driver else "",
-        ]
-        title += f" ({machine.device}, {', '.join(part for part in parts if part)})"
+        versions = [f"torch {machine.torch}" * bool(machine.torch), f"driver {machine.driver}" * bool(machine.driver)]
+        device = f" ({machine.device}, {', '.join(filter(None, versions))})"
+    curves = list(_curves(kernels))
     rows = [
         (name, f"{fit.rows:,}", f"{fit.held_out:,}", _error(fit.median_error), _error(fit.p90_error), what)
-        for name, fit, what in _curves(kernels)
+        for name, fit, what in curves
     ]
-    body: list[RenderableType] = [
-        Text(title, style="bold"),
-        table(["!kernel", ">timed", ">held out", ">median off", ">p90", "takes the place of ours in"], rows),
-        Text(f"copies reach {percent(kernels.memory)} of the datasheet's bandwidth", style="dim"),
-    ]
+    columns = ["!kernel", ">timed", ">held out", ">median off", ">p90", "takes the place of ours in"]
+    yield blocks.section(
+        blocks.headline(f"{kernels.gpu}: {plural(len(curves), 'kernel')} timed", f" on {profile.made}{device}"),
+        blocks.table(columns, rows),
+        blocks.note(f"copies reach {percent(kernels.memory)} of the datasheet's bandwidth"),
+    )
     if profile.check:
-        body += ["", Text("Whole steps that were timed beside them, not fitted:"), _held_out(profile.check)]
-    if saved_to:
-        body += ["", _where(saved_to)]
-    return Group(*body)
+        whole = blocks.line("Whole steps that were timed beside them, not fitted:")
+        yield blocks.section(whole, _held_out(profile.check))
 
 
-def _curves(kernels: Kernels) -> list[tuple[str, Fitted, str]]:
-    found = [("matrix products, bf16", kernels.gemm, "every step in bf16")] if kernels.gemm else []
-    found += [(f"decode attention, {name}", fit, "steps without an engine") for name, fit in kernels.decode.items()]
-    found += [(f"prompt attention, {name}", fit, "steps without an engine") for name, fit in kernels.prefill.items()]
+def _curves(kernels: Kernels) -> Iterable[tuple[str, Fitted, str]]:
+    if kernels.gemm:
+        yield "matrix products, bf16", kernels.gemm, "every step in bf16"
+    for kind, curves in (("decode", kernels.decode), ("prompt", kernels.prefill)):
+        yield from ((f"{kind} attention, {name}", fit, "steps without an engine") for name, fit in curves.items())
     untimed = "GPUs whose all-reduce we have not timed"
-    found += [(f"all-reduce over {gpus}", fit, untimed) for gpus, fit in kernels.all_reduce.items()]
-    return found
+    yield from ((f"all-reduce over {gpus}", fit, untimed) for gpus, fit in kernels.all_reduce.items())
 
 
-def _group(group: GroupResult) -> list[RenderableType]:
-    split = f"{plural(group.loads, 'load')}: {group.taught} taught, {group.judged} judged"
-    body: list[RenderableType] = [Text.assemble((group.what, "bold"), f"  {split}")]
-    body += [Text(f"doubtful: {doubt}", style="bold yellow") for doubt in group.doubts]
-    body += [Text(f"left out: {each}", style="bold yellow") for each in group.dropped]
+def _group(group: GroupResult) -> Iterable[blocks.Block]:
+    loads = plural(group.loads, "load")
+    yield blocks.line(blocks.Span(group.what, "strong"), f"  {loads}: {group.taught} taught, {group.judged} judged")
+    yield from (blocks.line(blocks.Span(f"doubtful: {doubt}", "alert")) for doubt in group.doubts)
+    yield from (blocks.line(blocks.Span(f"left out: {load}", "alert")) for load in group.dropped)
     if group.refused:
-        body.append(Text(f"not calibrated: {group.refused}", style="bold red"))
+        yield blocks.line(f"not calibrated: {group.refused}", kind="worst")
     if group.held_out:
-        body.append(_held_out(group.held_out))
+        yield _held_out(group.held_out)
     if group.correction:
-        body.append(Text(f"learned on {group.taught} of {plural(group.loads, 'load')}: {_numbers(group.correction)}"))
-        body.append(Text(f"holds for {_seen(group.correction)}; beyond that it extrapolates", style="dim"))
-    return body
+        yield blocks.line(f"learned on {group.taught} of {loads}: {_numbers(group.correction)}")
+        yield blocks.note(f"holds for {_seen(group.correction)}; beyond that it extrapolates")
 
 
-def _held_out(figures: Sequence[HeldOut]) -> RenderableType:
-    rows = [
-        (
-            _named(figure.figure),
-            f"{figure.n:,}",
-            _error(figure.before),
-            _error(figure.after),
-            f"{_signed(figure.bias_before)} → {_signed(figure.bias_after)}",
-        )
-        for figure in figures
-    ]
-    return table(["!held out", ">n", ">off before", ">after", ">bias"], rows)
+def _held_out(figures: Sequence[HeldOut]) -> blocks.Table:
+    rows = []
+    for figure in figures:
+        bias = " → ".join(signed_text(math.expm1(size)) for size in (figure.bias_before, figure.bias_after))
+        rows.append((_named(figure.figure), f"{figure.n:,}", _error(figure.before), _error(figure.after), bias))
+    return blocks.table(["!held out", ">n", ">off before", ">after", ">bias"], rows)
 
 
 def _named(figure: str) -> str:
@@ -110,15 +123,10 @@ def _named(figure: str) -> str:
 
 
 def _numbers(found: Correction) -> str:
-    parts = []
-    if found.decode != 1:
-        parts.append(f"decode × {found.decode:.3g}")
-    if found.prefill != 1:
-        parts.append(f"prompts × {found.prefill:.3g}")
-    if found.launch != 1:
-        parts.append(f"launches × {found.launch:.3g}")
-    if found.request != 1:
-        parts.append(f"requests × {found.request:.3g}")
+    factors = {
+        "decode": found.decode, "prompts": found.prefill, "launches": found.launch, "requests": found.request,
+    }  # fmt: skip
+    parts = [f"{name} × {factor:.3g}" for name, factor in factors.items() if factor != 1]
     if found.step_s is not None:
         parts.append(f"host {_or_none(found.step_s)} a step + {_or_none(found.sequence_s or 0.0)} a sequence")
     return ", ".join(parts)
@@ -147,11 +155,7 @@ def _error(size: float | None) -> str:
     return percent(math.expm1(size)) if size < math.log(3) else f"{math.exp(size):.1f} ×"
 
 
-def _signed(size: float) -> str:
-    return f"{math.expm1(size) * 100:+.1f} %"
-
-
-def _where(saved_to: str | None) -> Text:
+def _where(saved_to: str | None) -> blocks.Line:
     if saved_to:
-        return Text(f"profile saved to {saved_to}: use it with --profile {saved_to}", style="bold")
-    return Text("nothing saved: give --out FILE.json to keep the profile", style="bold")
+        return blocks.hint(f"Profile saved to {saved_to}: use it with {option('profile', saved_to)}.")
+    return blocks.hint(f"Nothing saved: give {option('out', 'FILE.json')} to keep the profile.")

@@ -3,22 +3,67 @@
 from collections.abc import Sequence
 from datetime import date
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
 from tokonomics.catalog.apis import ApiPrice
 from tokonomics.catalog.gpus import Gpu
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import STALE_AFTER_DAYS, Offer, Terms, oldest_days
 from tokonomics.catalog.precision import Precision
 from tokonomics.catalog.refresh import ProviderRefresh, Refresh
-from tokonomics.report.tables import table
+from tokonomics.clock import today
+from tokonomics.errors import option
+from tokonomics.planner.parsing import parse_terms
+from tokonomics.questions.catalogue import ApisRequest, OffersRequest
+from tokonomics.questions.request import Request
+from tokonomics.questions.result import Listing
+from tokonomics.report import blocks
+from tokonomics.report.answer import Answer
+from tokonomics.report.wording import NO_VALUE
 from tokonomics.units import count, gigabytes, plural, usd
 
 _STALE = f"† older than {STALE_AFTER_DAYS} days"
 
 
-def models_view(models: Sequence[ModelSpec]) -> RenderableType:
+def models(result: Listing, request: Request) -> Answer:
+    """What the catalogue knows of each model."""
+    return Answer(result, "Models", lambda: _models(result.rows))
+
+
+def gpus(result: Listing, request: Request) -> Answer:
+    """Datasheet figures of each GPU."""
+    return Answer(result, "GPUs", lambda: _gpus(result.rows))
+
+
+def offers(result: Listing, request: OffersRequest) -> Answer:
+    """Instances and their prices, the cheapest first."""
+    return Answer(result, "GPU prices", lambda: _offers(result.rows, parse_terms(request.terms), request.top))
+
+
+def apis(result: Listing, request: ApisRequest) -> Answer:
+    """Token prices of hosted models, and what a request costs."""
+    return Answer(result, "Token prices", lambda: _apis(result.rows, request))
+
+
+def refreshed(result: Refresh) -> blocks.View:
+    """What ``prices refresh`` fetched of each provider."""
+    said = f"{sum(row.rows for row in result.providers if not row.error):,} offers fetched"
+    if result.path:
+        yield blocks.headline(said, f", written to {result.path}")
+    else:
+        yield blocks.headline("Nothing was written", ": every provider failed", "worst")
+    rows = [(row.provider, f"{row.rows:,}", str(row.date or "?"), _outcome(row)) for row in result.providers]
+    yield blocks.table(["!provider", ">offers", "!date", "outcome"], rows)
+
+
+def _outcome(row: ProviderRefresh) -> blocks.Span:
+    if row.error:
+        return blocks.Span(f"kept the old prices: {row.error}", "warn")
+    skipped = f", {plural(row.skipped, 'row')} without a known GPU or price" if row.skipped else ""
+    return blocks.Span(f"refreshed{skipped}{f'; {row.note}' if row.note else ''}", "good")
+
+
+def _models(found: Sequence[ModelSpec]) -> blocks.View:
+    yield blocks.headline(plural(len(found), "model"))
+    columns = ["!model", ">parameters", ">active", ">layers", "published in", ">weights", ">KV/token", ">context"]
     rows = [
         (
             model.key,
@@ -31,50 +76,46 @@ def models_view(models: Sequence[ModelSpec]) -> RenderableType:
             f"{model.max_context:,}",
             model.family,
         )
-        for model in models
+        for model in found
     ]
-    columns = [
-        "!model",
-        ">parameters",
-        ">active",
-        ">layers",
-        "published in",
-        ">weights",
-        ">KV/token",
-        ">context",
-        "family",
-    ]
-    return Group(
-        table(columns, rows),
-        "",
-        _dim(f"{plural(len(models), 'model')}. KV per token in bf16, every layer inside its window."),
-    )
+    yield blocks.table([*columns, "family"], rows)
+    yield blocks.note("KV per token in bf16, every layer inside its window.")
 
 
-def gpus_view(gpus: Sequence[Gpu]) -> RenderableType:
+def _gpus(found: Sequence[Gpu]) -> blocks.View:
+    yield blocks.headline(plural(len(found), "GPU"))
+    columns = ["!GPU", ">GB", ">TB/s", ">16-bit", ">FP8", ">FP4", ">link GB/s", ">per node", ">W", "architecture"]
     rows = [
         (
             gpu.key,
             f"{gpu.memory_gb:g}",
             f"{gpu.bandwidth_bytes_per_s / 1e12:.2f}",
-            _tflops(gpu.peak_flops(Precision.bf16)),
-            _tflops(gpu.flops.get("fp8")),
-            _tflops(gpu.flops.get("fp4")),
+            *map(_tflops, (gpu.peak_flops(Precision.bf16), gpu.flops.get("fp8"), gpu.flops.get("fp4"))),
             f"{gpu.link_bytes_per_s / 1e9:.0f}{'' if gpu.fast_link_bytes_per_s else ' (PCIe)'}",
             str(gpu.gpus_per_node),
             f"{gpu.watts:g}" if gpu.watts else "?",
             gpu.architecture,
         )
-        for gpu in gpus
+        for gpu in found
     ]
-    columns = ["!GPU", ">GB", ">TB/s", ">16-bit", ">FP8", ">FP4", ">link GB/s", ">per node", ">W", "architecture"]
-    note = "Datasheet figures: dense TFLOP/s, link bandwidth in one direction. Sources: --json."
-    return Group(table(columns, rows), "", _dim(f"{plural(len(gpus), 'GPU')}. {note}"))
+    yield blocks.table(columns, rows)
+    note = "Datasheet figures: dense TFLOP/s, link bandwidth in one direction."
+    yield blocks.note(f"{note} Sources: {option('as_json')}.")
 
 
-def offers_view(offers: Sequence[Offer], terms: Terms, today: date, top: int) -> RenderableType:
-    if not offers:
-        return Text("No offer matches. Loosen --gpu, --provider, --region, --terms or --max-price.")
+def _offers(found: Sequence[Offer], terms: Terms, top: int) -> blocks.View:
+    if not found:
+        names = ("gpu", "provider", "region", "terms", "max_price")
+        loosen = f"Loosen {', '.join(map(option, names[:-1]))} or {option(names[-1])}."
+        yield blocks.section(blocks.headline("No offer matches.", mood="alert"), blocks.hint(loosen))
+        return
+    shown, day, on = found[:top], today(), terms.replace("_", " ")
+    first = shown[0]
+    where = f"{first.gpu} at {first.provider} {first.instance}"
+    more = f"{len(found):,} offers" + (f", {len(shown)} shown ({option('top')})" if len(found) > len(shown) else "")
+    price = f"{_money(first.usd_per_gpu_hour(terms))} a GPU-hour"
+    yield blocks.headline(price, f" {on} is the cheapest of {more}: {where}")
+    columns = ["!GPU", ">GPUs", "provider", "instance", "region", ">$/GPU-h", ">on demand", ">spot", ">reserved"]
     rows = [
         (
             offer.gpu,
@@ -86,75 +127,45 @@ def offers_view(offers: Sequence[Offer], terms: Terms, today: date, top: int) ->
             _money(offer.usd_per_hour),
             _money(offer.spot_usd_per_hour),
             _money(offer.price(Terms.reserved)),
-            f"{offer.date}{'†' if offer.is_stale(today) else ''}",
+            f"{offer.date}{'†' if offer.is_stale(day) else ''}",
         )
-        for offer in offers[:top]
+        for offer in shown
     ]
-    columns = [
-        "!GPU",
-        ">GPUs",
-        "provider",
-        "instance",
-        "region",
-        ">$/GPU-h",
-        ">on demand",
-        ">spot",
-        ">reserved",
-        "!quoted",
-    ]
-    more = (
-        f"{len(offers):,} offers, {len(rows)} shown (--top)."
-        if len(offers) > len(rows)
-        else f"{plural(len(offers), 'offer')}."
+    yield blocks.table([*columns, "!quoted"], rows)
+    oldest = oldest_days(found, day)
+    too_old = sum(offer.age_days(day) > oldest for offer in shown)
+    are = f"{too_old} of those shown {'is' if too_old == 1 else 'are'} over a year old"
+    yield blocks.note(
+        f"$/GPU-h is {on}; the other prices are dollars an hour for the whole instance.",
+        f"{_STALE}: `tokonomics prices refresh`." if any(offer.is_stale(day) for offer in shown) else "",
+        f"{are}: no verb reckons with that unless told ({option('max_age')} of plan)." if too_old else "",
+        "Verbs that serve a model pass over hosts with too little memory for its weights.",
     )
-    stale = f" {_STALE}: `tokonomics prices refresh`." if any(offer.is_stale(today) for offer in offers[:top]) else ""
-    note = f"{more} $/GPU-h is {terms.replace('_', ' ')}; the other prices are dollars an hour for the whole instance."
-    oldest = oldest_days(offers, today)
-    too_old = sum(offer.age_days(today) > oldest for offer in offers[:top])
-    are = "is" if too_old == 1 else "are"
-    listed = f" {too_old} of those shown {are} over a year old: no verb reckons with that unless told (plan --max-age)."
-    passed_over = " Verbs that serve a model pass over hosts with too little memory for its weights."
-    return Group(table(columns, rows), "", _dim(note + stale + (listed if too_old else "") + passed_over))
 
 
-def apis_view(
-    priced: Sequence[tuple[ApiPrice, float]], input_tokens: int, output_tokens: int, today: date, top: int
-) -> RenderableType:
-    if not priced:
-        return Text("No hosted model matches. Try a shorter name, or no --host.")
-    rows = [
-        (
-            api.host,
-            api.model,
-            _money(api.rates(input_tokens).input_usd_per_mtok),
-            _money(api.rates(input_tokens).cached_input_usd_per_mtok),
-            _money(api.rates(input_tokens).output_usd_per_mtok),
-            _pair(api.rates(input_tokens).batch_input_usd_per_mtok, api.rates(input_tokens).batch_output_usd_per_mtok),
-            usd(request),
-            _quoted(api, today),
-        )
-        for api, request in priced[:top]
-    ]
+def _apis(found: Sequence[tuple[ApiPrice, float]], request: ApisRequest) -> blocks.View:
+    if not found:
+        said = f"Try a shorter name, or no {option('host')}."
+        yield blocks.section(blocks.headline("No hosted model matches.", mood="alert"), blocks.hint(said))
+        return
+    shown, prompt = found[: request.top], request.input
+    cheapest, price = min(found, key=lambda row: row[1])
+    size = f"{prompt:,} in, {request.output:,} out, nothing cached"
+    more = f"{len(found):,} prices" + (f", {len(shown)} shown ({option('top')})" if len(found) > len(shown) else "")
+    where = f"{cheapest.host} {cheapest.model}"
+    yield blocks.headline(f"{usd(price)} a request", f" is the cheapest of {more}: {where}")
+    rows = []
+    for api, request_usd in shown:
+        rates = api.rates(prompt)
+        prices = (rates.input_usd_per_mtok, rates.cached_input_usd_per_mtok, rates.output_usd_per_mtok)
+        batch = _pair(rates.batch_input_usd_per_mtok, rates.batch_output_usd_per_mtok)
+        rows.append((api.host, api.model, *map(_money, prices), batch, usd(request_usd), _quoted(api, today())))
     columns = ["!host", "!model", ">input", ">cached", ">output", ">batch in / out", ">request", "!list of"]
-    shown = f", {len(rows)} shown (--top)" if len(priced) > len(rows) else ""
-    note = (
-        f"{len(priced):,} prices{shown}, dollars per Mtok at this request size; a request is {input_tokens:,} in, "
-        f"{output_tokens:,} out, nothing cached. ? is not in the list (genai-prices) whose date is shown. {_STALE}."
+    yield blocks.table(columns, rows)
+    yield blocks.note(
+        f"Dollars per Mtok at this request size; a request is {size}.",
+        f"? is not in the list (genai-prices) whose date is shown. {_STALE}.",
     )
-    return Group(table(columns, rows), "", _dim(note))
-
-
-def refresh_view(result: Refresh) -> RenderableType:
-    rows = [(row.provider, f"{row.rows:,}", str(row.date or "?"), _outcome(row)) for row in result.providers]
-    where = f"Written to {result.path}." if result.path else "Nothing was written: every provider failed."
-    return Group(table(["!provider", ">offers", "!date", "outcome"], rows), "", _dim(where))
-
-
-def _outcome(each: ProviderRefresh) -> Text:
-    if each.error:
-        return Text(f"kept the old prices: {each.error}", style="yellow")
-    skipped = f", {plural(each.skipped, 'row')} without a known GPU or price" if each.skipped else ""
-    return Text(f"refreshed{skipped}{f'; {each.note}' if each.note else ''}", style="green")
 
 
 def _money(amount: float | None) -> str:
@@ -166,14 +177,10 @@ def _pair(first: float | None, second: float | None) -> str:
 
 
 def _tflops(flops: float | None) -> str:
-    return f"{flops / 1e12:,.0f}" if flops else "–"
+    return f"{flops / 1e12:,.0f}" if flops else NO_VALUE
 
 
-def _quoted(api: ApiPrice, today: date) -> str:
+def _quoted(api: ApiPrice, day: date) -> str:
     if api.date is None:
         return "?"
-    return f"{api.date}{'†' if (today - api.date).days > STALE_AFTER_DAYS else ''}"
-
-
-def _dim(text: str) -> Text:
-    return Text(text, style="dim")
+    return f"{api.date}{'†' if (day - api.date).days > STALE_AFTER_DAYS else ''}"

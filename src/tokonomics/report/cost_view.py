@@ -1,78 +1,82 @@
 """The cost equation, shown with its terms."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
+from functools import partial
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
-from tokonomics.money.cost import Cost, LoadCost, Needed, TokenPrices
-from tokonomics.report.tables import pairs, table
+from tokonomics.money.cost import LoadCost, Needed
+from tokonomics.questions.cost import CostRequest
+from tokonomics.questions.results import CostResult
+from tokonomics.report import blocks
+from tokonomics.report.answer import Answer
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK, count, percent, plural, usd
 
+_PRICE_RULE = (
+    "The cheapest price of the last year for this GPU, whatever its host. Where a model is named (simulate, plan), "
+    "hosts with too little memory for its weights are passed over, so the price may be higher."
+)
 
-def cost_view(
-    cost: Cost, *, gpus: int, price_note: str, price_rule: str | None = None, usd_per_request: float | None = None
-) -> RenderableType:
+
+def cost(result: CostResult, request: CostRequest) -> Answer:
     """The price per Mtok, the equation it comes from, and the other forms people ask for."""
-    each = cost.usd_per_hour / gpus
-    equation = (
-        f"= {usd(each)}/h × {plural(gpus, 'GPU')} ÷ ({cost.tokens_per_second:,.0f} tok/s × "
-        f"{percent(cost.utilization)} × {SECONDS_PER_HOUR} s) × {TOKENS_PER_MTOK:,}"
-    )
-    rows: list[tuple[str, str | Text, str]] = [
-        ("per million tokens", usd(cost.usd_per_mtok), "reservation: the whole bill, idle time included"),
-        ("", usd(cost.usd_per_mtok_usage), "usage: the busy share only, as if at 100 % utilisation"),
-        ("per token", f"${cost.usd_per_token:.3g}", ""),
-        ("tokens per dollar", count(cost.tokens_per_usd), ""),
-        ("tokens a month", count(cost.tokens_per_month), f"{HOURS_PER_MONTH} hours"),
-        ("bill a month", usd(cost.usd_per_month), price_note),
-    ]
-    if usd_per_request is not None:
-        rows.insert(3, ("per request", f"${usd_per_request:.3g}", "at the blended price"))
-    headline = Text.assemble(
-        (usd(cost.usd_per_mtok), "bold green"),
-        f" per million tokens at {percent(cost.utilization)} utilisation (in and out alike, as tok/s counts them)",
-    )
-    rule = ("", Text(price_rule, style="dim")) if price_rule else ()
-    return Group(headline, Text(equation, style="dim"), "", pairs(rows), *rule)
+    rule = _PRICE_RULE if request.usd_per_hour is None else ""
+    return Answer(result, "What a million tokens costs", partial(_sections, result, rule))
 
 
-def loads_view(loads: Sequence[LoadCost], gpus: int) -> RenderableType:
+def _sections(result: CostResult, price_rule: str) -> blocks.View:
+    used = percent(result.utilization)
+    price, machines = usd(result.usd_per_hour / result.gpus), plural(result.gpus, "GPU")
+    speed = f"{result.tokens_per_second:,.0f} tok/s × {used} × {SECONDS_PER_HOUR} s"
+    rest = f" per million tokens at {used} utilisation (in and out alike, as tok/s counts them)"
+    yield blocks.section(
+        blocks.headline(usd(result.usd_per_mtok), rest),
+        blocks.line(f"= {price}/h × {machines} ÷ ({speed}) × {TOKENS_PER_MTOK:,}", kind="asked"),
+    )
+    whole = "reservation: the whole bill, idle time included"
+    busy = "usage: the busy share only, as if at 100 % utilisation"
+    each = result.usd_per_request
+    yield blocks.facts(
+        ("per million tokens", usd(result.usd_per_mtok), whole, result.usd_per_mtok),
+        ("", usd(result.usd_per_mtok_usage), busy),
+        ("per token", f"${result.usd_per_token:.3g}"),
+        None if each is None else ("per request", f"${each:.3g}", "at the blended price", each),
+        ("tokens per dollar", count(result.tokens_per_usd)),
+        ("tokens a month", count(result.tokens_per_month), f"{HOURS_PER_MONTH} hours"),
+        ("bill a month", usd(result.usd_per_month), result.price_note, result.usd_per_month),
+    )
+    yield blocks.note(price_rule) if price_rule else None
+    if result.loads:
+        note = (
+            "On one fleet only the mean counts. A burst needs the GPUs of its peak all day; the same tokens spread out "
+            "need fewer."
+        )
+        yield _loads(result.loads, machines)
+        yield blocks.note(note)
+    if result.target:
+        yield _target(result.target)
+
+
+def _loads(loads: Iterable[LoadCost], fleet: str) -> blocks.Table:
     """Load profiles side by side: the hour costs the same whether it works or waits."""
-    fleet = plural(gpus, "GPU")
+    columns = ["!load (hours × utilisation)", ">mean util.", f">$/Mtok on {fleet}", ">working $", ">idle $"]
     rows = [
         (
             load.load,
             percent(load.mean_utilization),
-            usd(load.usd_per_mtok),
-            usd(load.working_usd),
-            usd(load.idle_usd),
+            *map(usd, (load.usd_per_mtok, load.working_usd, load.idle_usd)),
             str(load.gpus_for_peak),
             usd(load.usd_per_mtok_for_peak),
         )
         for load in loads
     ]
-    columns = ["!load (hours × utilisation)", ">mean util.", f">$/Mtok on {fleet}", ">working $", ">idle $"]
-    columns += [">peak GPUs", ">$/Mtok on those"]
-    note = (
-        "On one fleet only the mean counts. A burst needs the GPUs of its peak all day; the same tokens spread out "
-        "need fewer."
-    )
-    return Group(table(columns, rows), "", Text(note, style="dim"))
+    return blocks.table([*columns, ">peak GPUs", ">$/Mtok on those"], rows)
 
 
-def target_view(needed: Needed) -> RenderableType:
+def _target(needed: Needed) -> blocks.Table:
     """What each term would have to be, the others kept."""
     out_of_reach = " (out of reach)" if needed.utilization > 1 else ""
-    return table(
-        [f"to reach {usd(needed.usd_per_mtok)} per Mtok", ">needs"],
-        [
-            ("speed, at this utilisation and price", f"{needed.tokens_per_second:,.0f} tok/s"),
-            ("utilisation, at this speed and price", f"{percent(needed.utilization)}{out_of_reach}"),
-            ("price, at this speed and utilisation", f"{usd(needed.usd_per_hour)} a GPU-hour"),
-        ],
-    )
-
-
-def prices_text(prices: TokenPrices) -> str:
-    return f"{usd(prices.input)} input, {usd(prices.output)} output, {usd(prices.blended)} blended"
+    rows = [
+        ("speed, at this utilisation and price", f"{needed.tokens_per_second:,.0f} tok/s"),
+        ("utilisation, at this speed and price", f"{percent(needed.utilization)}{out_of_reach}"),
+        ("price, at this speed and utilisation", f"{usd(needed.usd_per_hour)} a GPU-hour"),
+    ]
+    return blocks.table([f"to reach {usd(needed.usd_per_mtok)} per Mtok", ">needs"], rows)

@@ -1,24 +1,27 @@
-"""What ``doctor`` saw: a line for each thing, and what to do about it below."""
+"""What ``doctor`` saw: a row for each thing, and what to do about it below."""
 
-from rich.console import Group, RenderableType
-from rich.text import Text
+from functools import partial
 
-from tokonomics.measure.installation import Installation
-from tokonomics.report.tables import table
+from tokonomics.questions.doctor import DoctorResult
+from tokonomics.questions.request import Request
+from tokonomics.report import blocks
+from tokonomics.report.answer import Answer
 from tokonomics.units import plural
 
-_MARKS = {"ok": Text("ok", style="green"), "note": Text("note", style="yellow"), "broken": Text("BROKEN", style="red")}
+_MARKS = {"ok": blocks.Span("ok", "good"), "note": blocks.Span("note", "warn"), "broken": blocks.Span("BROKEN", "bad")}
 
 
-def doctor_view(found: Installation) -> RenderableType:
-    """Broken things last, where they are read first."""
-    rows = [
-        (check.name, _MARKS[check.state], Text(check.seen + (f"\n{check.fix}" if check.fix else "")))
-        for check in found.checks
-    ]
-    broken = [check.name for check in found.checks if check.state == "broken"]
-    if found.works:
-        verdict = Text("All that is needed works.", style="bold green")
-    else:
-        verdict = Text(f"{plural(len(broken), 'thing')} broken: {', '.join(broken)}", style="bold red")
-    return Group(table(["!what", "!state", "seen, and what to do"], rows), "", verdict)
+def doctor(result: DoctorResult, request: Request) -> Answer:
+    """What is installed, and what is broken."""
+    return Answer(result, "Doctor", partial(_sections, result))
+
+
+def _sections(result: DoctorResult) -> blocks.View:
+    broken = [check.name for check in result.checks if check.state == "broken"]
+    verdict = blocks.headline("All that is needed works.")
+    if not result.works:
+        verdict = blocks.headline(f"{plural(len(broken), 'thing')} broken", f": {', '.join(broken)}", "worst")
+    yield verdict
+    rows = [(check.name, _MARKS[check.state], check.seen) for check in result.checks]
+    yield blocks.table(["!what", "!state", "seen"], rows)
+    yield blocks.section(*(blocks.hint(f"{check.name}: {check.fix}") for check in result.checks if check.fix))

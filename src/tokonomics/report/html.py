@@ -9,15 +9,16 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from html import escape
 from pathlib import Path
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 from tokonomics import __version__
 from tokonomics.clock import today
-from tokonomics.errors import Spell, option, shorten, spelled
+from tokonomics.errors import Spell, flag, option, shorten, spelled
 from tokonomics.files import check_path, write_text
-from tokonomics.report.answer import Answer
 from tokonomics.report.blocks import Bar, Block, Facts, File, Line, Section, Span, Table
-from tokonomics.report.terminal import flag
+
+if TYPE_CHECKING:
+    from tokonomics.report.answer import Answer
 
 _STYLE = """
 :root{color-scheme:light dark;--ink:#1d2733;--soft:#5b6876;--paper:#fff;--card:#f6f7f9;--line:#dfe3e8;--good:#187a3c;
@@ -49,7 +50,8 @@ _DRAW = (
     "const spec = JSON.parse(document.getElementById(figure.dataset.spec).textContent);"
     "vegaEmbed(figure, spec, {actions: {export: true, source: false, compiled: false, editor: false}});}"
 )
-_COLOURS = {"grey": "#9aa7b5", "blue": "#4c78a8", "green": "#54a24b", "yellow": "#eeca3b", "red": "#e45756"}
+_COLOURS = {"grey": "#9aa7b5", "blue": "#4c78a8", "green": "#54a24b", "yellow": "#eeca3b", "red": "#e45756",
+            "magenta": "#b279a2", "cyan": "#72b7b2"}  # fmt: skip
 
 
 def described(sections: Iterable[Section], spell: Spell) -> str:
@@ -163,7 +165,7 @@ def check_html_path(path: Path) -> None:
     check_path(path, "html", (".html", ".htm"))
 
 
-def save_report(path: Path, answer: Answer, command: str) -> None:
+def save_report(path: Path, answer: "Answer", command: str) -> None:
     """Write the report; whole or not at all."""
     charts = {name: draw().to_dict() for name, draw in answer.charts.items()}
     page = report_page(answer.title, answer.sections(), charts, answer.plain(), command)

@@ -3,9 +3,8 @@
 from collections.abc import Iterable
 from typing import assert_never
 
-from tokonomics.errors import Spell, spelled
+from tokonomics.errors import Spell, flag, spelled
 from tokonomics.report.blocks import Bar, Block, Facts, File, Line, Mood, Section, Span, Table
-from tokonomics.report.terminal import flag
 
 _STRONG: set[Mood] = {"strong", "best", "worst", "alert"}
 

@@ -1,76 +1,160 @@
-"""Step times and batch curves for a person."""
+"""What fits a GPU's memory, how long a step takes, and what batching buys."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
+from tokonomics.errors import option
 from tokonomics.physics.intervals import Interval
+from tokonomics.physics.memory import Fit
 from tokonomics.planner.predict import BatchCurve, Prediction
-from tokonomics.report.tables import bar, legend, pairs, table
+from tokonomics.questions.request import Request
+from tokonomics.questions.results import CurveResult, FitResult, PredictResult
+from tokonomics.report import blocks
+from tokonomics.report.answer import Answer
+from tokonomics.report.charts import curve_chart
+from tokonomics.report.wording import SPEEDS
 from tokonomics.types import Badge
-from tokonomics.units import percent, seconds, usd
+from tokonomics.units import gigabytes, percent, plural, seconds, usd
 
-SPEEDS = {Badge.measured: "timed", Badge.modelled: "scaled", Badge.assumed: "assumed"}
 _ORIGINS = {
     Badge.measured: "kernels timed on this GPU in this precision",
-    Badge.modelled: "kernels of a relative GPU, scaled by the datasheet: wider interval",
+    Badge.modelled: "kernel timings of a related GPU, scaled by the datasheets: wider interval",
     Badge.assumed: "this GPU family or this precision was not timed: an extrapolation by the datasheet, wider interval",
 }
+_STEP_COLOURS: dict[str, blocks.Colour] = {
+    "weights": "blue", "KV": "green", "compute": "magenta", "communication": "yellow", "overhead": "grey",
+}  # fmt: skip
 
 
-def predict_view(made: Prediction) -> RenderableType:
+def fit(result: FitResult, request: Request) -> Answer:
+    """Where a GPU's memory goes."""
+    return Answer(result, f"Does {result.model} fit {result.gpu}?", partial(_fit, result.memory))
+
+
+def predict(result: PredictResult, request: Request) -> Answer:
     """The step, its interval, and where the time goes."""
-    named = [
-        ("weights", made.parts.weights_s, "blue"),
-        ("KV", made.parts.kv_s, "green"),
-        ("compute", made.parts.compute_s, "magenta"),
-        ("communication", made.parts.communication_s, "yellow"),
-        ("overhead", made.parts.overhead_s, "bright_black"),
-    ]
-    parts = [part for part in named if part[1] > 0]
-    headline = Text.assemble(
-        (seconds(made.decode_step_s.mid), "bold green"),
-        f" per decode step of {made.batch:,} × {made.context:,} tokens: {made.deployment}, {made.engine}",
-    )
-    rows: list[tuple[str, str | Text, str]] = [
-        ("decode step", seconds(made.decode_step_s.mid), _range(made.decode_step_s, seconds)),
-        ("output tokens", f"{made.tokens_per_s.mid:,.0f}/s", _range(made.tokens_per_s, lambda each: f"{each:,.0f}/s")),
-        (
-            "prompt step",
-            seconds(made.prefill_s.mid),
-            f"{_range(made.prefill_s, seconds)}; {made.context:,} tokens, alone",
+    return Answer(result, f"A step of {result.deployment}", partial(_prediction, result))
+
+
+def curve(result: CurveResult, request: Request) -> Answer:
+    """What batching buys: throughput rises, each sequence slows down, until the KV cache is full."""
+    charts = {"What batching buys": partial(curve_chart, result)}
+    return Answer(result, f"Batching on {result.deployment}", partial(_curve, result), charts)
+
+
+def _bar(parts: Iterable[tuple[str, float, blocks.Colour]], text: Callable[[float], str]) -> blocks.Bar:
+    return blocks.Bar(tuple(blocks.Part(name, size, colour, text(size)) for name, size, colour in parts if size > 0))
+
+
+def _fit(fit: Fit) -> blocks.View:
+    deployment = fit.deployment
+    engine, limits = deployment.engine, deployment.limits
+    held = fit.weight_bytes_per_gpu + fit.workspace_bytes + fit.kv_budget_bytes
+    smallest = plural(fit.min_gpus, "GPU") if fit.min_gpus else "none"
+    if fit.fits:
+        holds = f": {deployment} holds {plural(fit.max_sequences, 'sequence')} of {fit.context:,} tokens"
+        yield blocks.headline("fits", holds)
+    else:
+        need = f"needs {smallest}" if fit.min_gpus else "no number of these GPUs is enough"
+        yield blocks.headline("does not fit", f": {deployment}; {need}", "worst")
+    short = f"{gigabytes(fit.shortfall_bytes)} more than {engine.key} may use of one GPU"
+    yield blocks.section(
+        _bar(
+            [
+                ("weights", fit.weight_bytes_per_gpu, "blue"),
+                ("workspace", fit.workspace_bytes, "magenta"),
+                ("KV cache", fit.kv_budget_bytes, "green"),
+                ("not used", fit.memory_bytes - held, "grey"),
+            ],
+            gigabytes,
         ),
-        ("first token", seconds(made.ttft_s.mid), f"{_range(made.ttft_s, seconds)}; TTFT of that prompt, server idle"),
+        blocks.line(short, kind="bad") if fit.shortfall_bytes else None,
+    )
+    weights = f"{deployment.weights}; {gigabytes(fit.weight_bytes_per_gpu)} on each GPU"
+    loras = f"{plural(deployment.lora_adapters, 'adapter')}, " if deployment.lora_adapters else ""
+    workspace = f"each GPU: {loras}activations of {limits.max_batched_tokens:,} tokens or logits, runtime"
+    budget = f"each GPU: {gigabytes(fit.usable_bytes)} to share out; {engine.memory_text(deployment.gpu)}"
+    sequence = f"each GPU: {fit.context:,} tokens in blocks of {engine.kv_block_tokens}"
+    batch = f"in memory; {engine.key} runs {limits.max_sequences:,} at once unless told otherwise"
+    yield blocks.facts(
+        ("weights", gigabytes(fit.weight_bytes), weights),
+        ("workspace", gigabytes(fit.workspace_bytes), workspace),
+        ("KV budget", gigabytes(fit.kv_budget_bytes), budget),
+        ("KV per token", f"{fit.kv_bytes_per_token:,} B", f"the whole model in {deployment.kv}"),
+        ("KV per sequence", gigabytes(fit.kv_bytes_per_sequence), sequence),
+        blocks.fact("largest batch", f"{fit.max_sequences:,}", batch, number=fit.max_sequences, less="worse"),
+        ("smallest that fits", smallest, deployment.gpu.name),
+    )
+
+
+def _prediction(made: Prediction) -> blocks.View:
+    step = seconds(made.decode_step_s.mid)
+    what = f"{made.batch:,} × {made.context:,} tokens: {made.deployment}, {made.engine}"
+    yield blocks.headline(step, f" per decode step of {what}")
+    sizes = made.parts.weights_s, made.parts.kv_s, made.parts.compute_s, made.parts.communication_s
+    parts = zip(_STEP_COLOURS, (*sizes, made.parts.overhead_s), _STEP_COLOURS.values(), strict=True)
+    yield _bar(parts, seconds)
+    tokens = _range(made.tokens_per_s, lambda rate: f"{rate:,.0f}/s")
+    prompt = f"{_range(made.prefill_s, seconds)}; {made.context:,} tokens, alone"
+    first = f"{_range(made.ttft_s, seconds)}; TTFT of that prompt, server idle"
+    ttft, rate = made.ttft_s.mid, made.tokens_per_s.mid
+    yield blocks.facts(
+        ("decode step", step, _range(made.decode_step_s, seconds), made.decode_step_s.mid),
+        blocks.fact("output tokens", f"{rate:,.0f}/s", tokens, number=rate, less="worse"),
+        ("prompt step", seconds(made.prefill_s.mid), prompt, made.prefill_s.mid),
+        ("first token", seconds(ttft), first, ttft),
         ("KV limit", f"{made.max_sequences:,}", "sequences of this context in memory"),
         ("speed from", SPEEDS[made.speed], _ORIGINS[made.speed]),
-    ]
-    note = Text("Ranges hold four of five measurements of this kind (tokonomics validate).", style="dim")
-    shares = legend(parts, [seconds(size) for _, size, _ in parts])
-    return Group(headline, "", bar(parts), shares, "", pairs(rows), "", note)
+    )
+    yield blocks.note("Ranges hold four of five measurements of this kind (`tokonomics validate`).")
 
 
 def _range(interval: Interval, text: Callable[[float], str]) -> str:
     return f"{text(interval.low)} to {text(interval.high)}"
 
 
-def curve_view(curve: BatchCurve) -> RenderableType:
-    """What batching buys: throughput rises, each sequence slows down, until the KV cache is full."""
-    priced = curve.usd_per_hour is not None
-    columns = [">batch", ">TPOT", ">tok/s", ">of linear"] + ([">$/Mtok out"] if priced else [])
+def _curve(curve: BatchCurve) -> blocks.View:
+    alone, last = curve.points[0], curve.points[-1]
+    at = f" at batch {last.batch:,}, where memory is full: {curve.deployment}, context {curve.context:,}"
+    speed, price = f"{last.tokens_per_s:,.0f} output tokens/s", last.usd_per_mtok
+    yield blocks.headline(f"{usd(price)} per million output tokens" if price else speed, at)
+    engine = f"; the engine runs {curve.engine_sequences:,} at once unless told otherwise"
+    memory = f"sequences of {curve.context:,} tokens{engine if curve.engine_sequences < curve.max_sequences else ''}"
+    slower = f"{last.tpot_s / alone.tpot_s:.2g} × that of one sequence"
+    linear = "of what the batch would give if steps stayed as short"
+    full = f"at {usd(curve.usd_per_hour)} an hour ({curve.price_from}), at full use" if curve.usd_per_hour else ""
+    yield blocks.facts(
+        blocks.fact("KV limit", f"{curve.max_sequences:,}", memory, number=curve.max_sequences, less="worse"),
+        blocks.fact(
+            "output",
+            f"{last.tokens_per_s:,.0f} tok/s",
+            "all sequences together",
+            number=last.tokens_per_s,
+            less="worse",
+        ),
+        ("TPOT", seconds(last.tpot_s), slower, last.tpot_s),
+        ("per Mtok of output", usd(price), full, price) if price else None,
+        ("of linear", percent(last.share_of_linear), linear),
+    )
+    columns = [">batch", ">TPOT", ">tok/s", ">of linear", *([">$/Mtok out"] if price else [])]
     rows = [
         [f"{point.batch:,}", seconds(point.tpot_s), f"{point.tokens_per_s:,.0f}", percent(point.share_of_linear)]
         + ([usd(point.usd_per_mtok)] if point.usd_per_mtok is not None else [])
         for point in curve.points
     ]
-    limit = f"KV limit: {curve.max_sequences:,} sequences of {curve.context:,} tokens."
-    if curve.engine_sequences < curve.max_sequences:
-        limit += f" The engine runs {curve.engine_sequences:,} at once unless told otherwise."
-    notes = [limit]
-    if curve.usd_per_hour:
-        notes.append(
-            f"Price: {usd(curve.usd_per_hour)} an hour ({curve.price_from}), at full utilisation, output only."
-        )
-    notes.append("of linear: throughput ÷ (batch × that of one sequence). Weights are shared by the batch, KV is not.")
-    head = Text(f"{curve.deployment}, context {curve.context:,}", style="bold")
-    return Group(head, "", table(columns, rows), "", Text("\n".join(notes), style="dim"))
+    yield blocks.table(columns, rows, best=len(rows) - 1)
+    yield blocks.hint(_next(curve))
+    yield blocks.note(
+        "of linear: throughput ÷ (batch × that of one sequence). Weights are shared by the batch, KV is not."
+    )
+
+
+def _next(curve: BatchCurve) -> str:
+    alone, last = curve.points[0], curve.points[-1]
+    if not alone.usd_per_mtok or not last.usd_per_mtok:
+        return f"No price is known for this GPU: give {option('usd_per_hour')}."
+    times = f"{alone.usd_per_mtok / last.usd_per_mtok:.2g}"
+    return (
+        f"Alone in the batch the same tokens cost {times} times as much: keep the batch full. "
+        "`tokonomics simulate` shows the batch that your requests reach."
+    )

@@ -9,9 +9,10 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from tokonomics.errors import Spell, spelled
+from tokonomics.errors import Spell, flag, spelled
+from tokonomics.measure.bench.progress import Progress
 from tokonomics.report.blocks import Bar, Block, Column, Facts, File, Kind, Line, Mood, Section, Span, Table
-from tokonomics.report.terminal import flag
+from tokonomics.units import percent, seconds, usd
 
 COLUMNS = 140
 """Where there is no terminal: tables in files and pipes keep their shape."""
@@ -40,10 +41,10 @@ def renderable(sections: Iterable[Section], spell: Spell = flag) -> RenderableTy
     return Group(*parts)
 
 
-def as_text(sections: Iterable[Section], spell: Spell = flag) -> str:
-    """What a terminal of 140 columns shows, without its colours."""
+def as_text(sections: Iterable[Section], spell: Spell = flag, columns: int = COLUMNS) -> str:
+    """What a terminal shows, without its colours."""
     out = io.StringIO()
-    screen = Console(file=out, width=COLUMNS, highlight=False, no_color=True)
+    screen = Console(file=out, width=columns, highlight=False, no_color=True)
     screen.print(renderable(sections, spell), crop=False)
     return out.getvalue().rstrip()
 
@@ -107,3 +108,16 @@ def _bar(bar: Bar) -> Text:
         legend.append(f"{fill} ", style=colour).append(f"{part.name} {part.label}   ")
     legend.rstrip()
     return blocks.append_text(legend)
+
+
+def progress_line(progress: Progress) -> Text:
+    """One line that is drawn again while a load runs."""
+    price = f"  {usd(progress.usd_per_mtok)}/Mtok" if progress.usd_per_mtok is not None else ""
+    failed = f"  {progress.failed:,} failed" if progress.failed else ""
+    tight = f"  ±{percent(progress.precision)}" if progress.precision is not None else ""
+    return Text.assemble(
+        (f"{progress.load:<16}", "bold"),
+        f"{progress.phase:<9}{seconds(progress.elapsed_s):>8}  {progress.completed:>7,} answered{failed}  ",
+        (f"{progress.output_tokens_per_s:>9,.0f} tok/s{price}", "green"),
+        (tight, "dim"),
+    )

@@ -12,7 +12,7 @@ from tokonomics.questions.results import CapacityResult, SimulateResult
 from tokonomics.report import blocks
 from tokonomics.report.answer import Answer
 from tokonomics.report.simulate_charts import capacity_chart, simulate_chart
-from tokonomics.report.wording import percent_text, time_text
+from tokonomics.report.wording import duration_text, percent_text, time_text
 from tokonomics.serving.outcome import Kept, Outcome, Spread
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.state import REFUSED
@@ -56,7 +56,7 @@ def _simulation(simulation: Simulation, made: Outcome, cost: ServedCost | None) 
     trace = simulation.trace
     yield blocks.section(
         blocks.note(
-            f"Traffic: {trace.source}, {made.requests:,} requests over {_span(trace.duration_s)}.",
+            f"Traffic: {trace.source}, {made.requests:,} requests over {duration_text(trace.duration_s)}.",
             f"Price: {usd(cost.usd_per_replica_hour)} an hour for a replica ({cost.price_from})." if cost else "",
             "Latencies are of answered requests; step times are modelled: tokonomics predict shows how sure they are.",
         )
@@ -220,7 +220,7 @@ def _capacity(result: CapacityResult) -> Iterable[blocks.Section]:
                  number=best.rate, less="worse"),
             blocks.fact("does not", f"{best.at_most:,.3g}/s", best.broken),
             blocks.fact("batch", f"{made.batch:,.1f}", "sequences in a step at that rate"),
-            blocks.fact("this log needs", plural(needed.replicas, "replica"), f"{log.source}, {log.rate:.3g} requests/s")
+            blocks.fact("log needs", plural(needed.replicas, "replica"), f"{log.source}, {log.rate:.3g} requests/s")
             if needed
             else None,
             blocks.fact("costs", usd(cost.usd_per_mtok), f"per million tokens {where}, prompts included",
@@ -259,9 +259,3 @@ def _tails(made: Outcome) -> tuple[Kept, ...]:
     """What to show where no SLO is set."""
     tails = (("ttft_p99", made.ttft_s.p99), ("tpot_p99", made.tpot_s.p99))
     return tuple(Kept(slo=name, objective_s=0.0, delivered_s=value, kept=True) for name, value in tails)
-
-
-def _span(duration_s: float) -> str:
-    if duration_s < 120:
-        return seconds(duration_s)
-    return f"{duration_s / 60:.3g} min" if duration_s < 7200 else f"{duration_s / 3600:.3g} h"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tokonomics.errors import spelled
+from tokonomics.errors import flag, spelled
 from tokonomics.questions.listener import Listener
 
 if TYPE_CHECKING:
@@ -17,14 +17,6 @@ if TYPE_CHECKING:
 
 _LEAST_WIDTH = 118
 """A narrower terminal wraps long lines itself: a table that fits it would have to cut names and numbers."""
-_KEYS = {"start": "from", "end": "to", "for_": "for", "as_json": "json", "timings": "from"}
-"""Of fields whose flag is no name in Python."""
-
-
-def flag(field: str, value: str | None = None) -> str:
-    """An input as it is typed: ``--rate``, ``--rate 5``."""
-    written = f"--{_KEYS.get(field, field).replace('_', '-')}"
-    return written if value is None else f"{written} {value}"
 
 
 def console(stderr: bool = False) -> Any:
@@ -99,11 +91,11 @@ class Terminal(Listener):
             return None
         from rich.live import Live
 
-        from tokonomics.report.bench_view import progress_view
+        from tokonomics.report.rich_text import progress_line
 
         live = self._shown = Live(console=self._screen, transient=True, auto_refresh=False)
         live.start()
-        return lambda progress: live.update(progress_view(progress), refresh=True)
+        return lambda progress: live.update(progress_line(progress), refresh=True)
 
     def counting(self, what: str, total: int) -> Callable[[int], None] | None:
         if self._screen is None:
@@ -140,6 +132,8 @@ def give(
         say(f"report saved to {html}")
     if json:
         show_json(answer.plain())
+    elif answer.as_markdown:
+        sys.stdout.write(f"{answer.markdown()}\n")
     else:
         show(answer.sections())
     return answer.exit_code

@@ -1,11 +1,17 @@
 """A trace's summary for a person."""
 
-from rich.console import Group, RenderableType
-from rich.text import Text
+from collections.abc import Iterable
+from functools import partial
 
-from tokonomics.report.tables import pairs, table
+from tokonomics.errors import option
+from tokonomics.questions.request import Request
+from tokonomics.questions.results import TraceResult
+from tokonomics.report import blocks
+from tokonomics.report.answer import Answer
+from tokonomics.report.traffic_charts import traffic_chart
+from tokonomics.report.wording import NO_VALUE, duration_text, how_long
 from tokonomics.traffic.idle import Idle
-from tokonomics.traffic.summary import LengthSummary, TraceSummary
+from tokonomics.traffic.summary import LengthSummary, Peak, TraceSummary
 from tokonomics.units import count, percent, plural, seconds, usd
 
 _HEIGHTS = " ▁▂▃▄▅▆▇█"
@@ -13,149 +19,133 @@ _MOST_BARS = 80
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 
 
-def trace_view(made: TraceSummary) -> RenderableType:
-    """The headline, the rate over time, then arrivals, lengths and what else the log tells."""
+def trace(result: TraceResult, request: Request) -> Answer:
+    """The rate over time, then arrivals, lengths and what else the log tells."""
+    charts = {"What arrives": partial(traffic_chart, result)}
+    return Answer(result, f"Traffic: {result.source}", partial(_sections, result), charts)
+
+
+def _sections(made: TraceSummary) -> blocks.View:
     name = f"{made.source} ({made.format})" if made.format else made.source
-    headline = Text.assemble(
-        (plural(made.requests, "request"), "bold green"),
-        f"{how_long(made)}: {name}" + (f", from {made.started:%Y-%m-%d %H:%M} UTC" if made.started else ""),
-    )
-    parts: list[RenderableType] = [headline]
+    since = f", from {made.started:%Y-%m-%d %H:%M} UTC" if made.started else ""
+    yield blocks.headline(plural(made.requests, "request"), f"{how_long(made)}: {name}{since}")
     if len(made.curve) > 1:
-        parts += ["", _bars(made)]
-    parts += ["", pairs(_arrival_rows(made)), "", table([*_LENGTH_COLUMNS], _length_rows(made))]
+        yield _bars(made)
+    yield blocks.facts(*_arrivals(made))
+    lengths = [_lengths("prompt", made.input), _lengths("answer", made.output)]
+    yield blocks.table(["tokens", ">mean", ">p50", ">p90", ">p95", ">p99", ">max", ">all"], lengths)
     if made.tenants:
-        parts += ["", _tenants(made)]
+        yield _tenants(made)
     if made.idle:
-        parts += ["", *_idle(made.idle)]
-    if notes := _notes(made):
-        parts += ["", Text("\n".join(notes), style="dim")]
+        yield from _idle(made.idle)
+    yield blocks.section(*_notes(made))
     if made.rate:
-        parts += ["", _next(made)]
-    return Group(*parts)
+        yield _next(made)
 
 
-def _next(made: TraceSummary) -> Text:
+def _next(made: TraceSummary) -> blocks.Line:
     """The same traffic as ``plan`` takes it: of the mean length, as fast as in the fullest minute."""
     minute = [peak.rate for peak in made.peaks if peak.window_s == 60]
     tokens = f"--input {max(round(made.input.mean), 1)} --output {max(round(made.output.mean), 1)}"
     said = f"What would serve {'its fullest minute' if minute else 'it'}:"
     rate = float(f"{(minute or [made.rate])[0]:.3g}")
-    return Text.assemble((f"{said}  ", "dim"), f"tokonomics plan MODEL --rate {rate:.9g} {tokens}")
+    return blocks.hint(f"{said}  tokonomics plan MODEL --rate {rate:.9g} {tokens}")
 
 
-_LENGTH_COLUMNS = ("tokens", ">mean", ">p50", ">p90", ">p95", ">p99", ">max", ">all")
-
-
-def _arrival_rows(made: TraceSummary) -> list[tuple[str, str | Text, str]]:
-    ratio = made.input_per_output
-    rows: list[tuple[str, str | Text, str]] = [
-        *([("mean rate", _rate(made.rate), f"{count(made.tokens_per_second)} tokens/s")] if made.rate else []),
-        *(
-            (
-                f"peak {seconds(peak.window_s)}",
-                _rate(peak.rate),
-                f"{_times(peak.over_mean)} the mean"
-                + (f"; variance ÷ mean {_two_digits(peak.dispersion)}" if peak.dispersion is not None else "")
-                + (" (Poisson: 1)" if peak.dispersion is not None and not place else ""),
-            )
-            for place, peak in enumerate(made.peaks)
-        ),
-    ]
-    rows += _burstiness(made)
+def _arrivals(made: TraceSummary) -> Iterable[blocks.Fact]:
+    if made.rate:
+        speed = f"{count(made.tokens_per_second)} tokens/s"
+        yield blocks.fact("mean rate", _rate(made.rate), speed, number=made.rate, less="worse")
+    for place, peak in enumerate(made.peaks):
+        yield blocks.fact(f"peak {seconds(peak.window_s)}", _rate(peak.rate), _peak_note(peak, first=not place))
+    if made.clock_step_s is not None:
+        steps = f"times come in steps of {seconds(made.clock_step_s)}, {percent(made.same_time)} of them repeated"
+        yield blocks.fact("burstiness", NO_VALUE, f"{steps}: what happens within a step is not known")
+    else:
+        neighbours = "CV of neighbouring gaps: 0 even, 1 Poisson, above it bursts"
+        if made.local_cv is not None:
+            yield blocks.fact("burstiness", f"{made.local_cv:.2f}", neighbours)
+        if made.gap_cv is not None:
+            yield blocks.fact("all gaps", f"{made.gap_cv:.2f}", "their CV, swings of the rate included")
     if made.peak_minute_over_mean is not None:
-        rows.append(("fullest minute", _times(made.peak_minute_over_mean), "the mean, in tokens"))
-    if ratio is not None:
-        rows.append(("in : out", f"{ratio:.3g}", "prompt tokens for each answer token"))
-    for each in made.reuse:
-        size = "without limit" if each.cache_tokens is None else f"of {count(each.cache_tokens)} tokens"
-        rows.append(("prefix reuse", percent(each.share_of_input), f"of the prompt tokens, with a cache {size}"))
+        yield blocks.fact("fullest minute", _times(made.peak_minute_over_mean), "the mean, in tokens")
+    if made.input_per_output is not None:
+        yield blocks.fact("in : out", f"{made.input_per_output:.3g}", "prompt tokens for each answer token")
+    for reuse in made.reuse:
+        size = "without limit" if reuse.cache_tokens is None else f"of {count(reuse.cache_tokens)} tokens"
+        spared = f"of the prompt tokens, with a cache {size}"
+        yield blocks.fact("prefix reuse", percent(reuse.share_of_input), spared)
     if made.by_hour:
         busiest = max(range(24), key=made.by_hour.__getitem__)
         clock = f"at {busiest:02d}:00 UTC" if made.started else f"hour {busiest} of each day since the first request"
-        rows.append(("busiest hour", _times(made.by_hour[busiest]), f"the mean, {clock}"))
+        yield blocks.fact("busiest hour", _times(made.by_hour[busiest]), f"the mean, {clock}")
     if made.by_weekday:
         days = ", ".join(f"{day} {share:.2g}" for day, share in zip(_DAYS, made.by_weekday, strict=True))
-        rows.append(("weekdays", "", f"÷ the mean: {days}"))
-    return rows
+        yield blocks.fact("weekdays", "", f"÷ the mean: {days}")
 
 
-def _burstiness(made: TraceSummary) -> list[tuple[str, str | Text, str]]:
-    if made.clock_step_s is not None:
-        steps = f"times come in steps of {seconds(made.clock_step_s)}, {percent(made.same_time)} of them repeated"
-        return [("burstiness", "–", f"{steps}: what happens within a step is not known")]
-    rows: list[tuple[str, str | Text, str]] = []
-    if made.local_cv is not None:
-        rows.append(
-            ("burstiness", f"{made.local_cv:.2f}", "CV of neighbouring gaps: 0 even, 1 Poisson, above it bursts")
-        )
-    if made.gap_cv is not None:
-        rows.append(("all gaps", f"{made.gap_cv:.2f}", "their CV, swings of the rate included"))
-    return rows
+def _peak_note(peak: Peak, first: bool) -> str:
+    said = f"{_times(peak.over_mean)} the mean"
+    if peak.dispersion is None:
+        return said
+    return f"{said}; variance ÷ mean {_two_digits(peak.dispersion)}{' (Poisson: 1)' if first else ''}"
 
 
-def _length_rows(made: TraceSummary) -> list[list[str]]:
-    def row(name: str, each: LengthSummary) -> list[str]:
-        figures = (each.p50, each.p90, each.p95, each.p99, each.max)
-        return [name, f"{each.mean:,.0f}", *(f"{figure:,}" for figure in figures), count(each.total)]
-
-    return [row("prompt", made.input), row("answer", made.output)]
+def _lengths(name: str, lengths: LengthSummary) -> list[str]:
+    figures = (lengths.p50, lengths.p90, lengths.p95, lengths.p99, lengths.max)
+    return [name, f"{lengths.mean:,.0f}", *(f"{figure:,}" for figure in figures), count(lengths.total)]
 
 
-def _bars(made: TraceSummary) -> Text:
+def _bars(made: TraceSummary) -> blocks.Line:
     """Requests over time; a last bar that the trace does not fill is left out, since it would look like a fall."""
     together = -(-len(made.curve) // _MOST_BARS)
     width = made.bin_s * together
     whole = max(int(made.duration_s // width), 1) * together
-    requests = [each.requests for each in made.curve[:whole]]
+    requests = [part.requests for part in made.curve[:whole]]
     sums = [sum(requests[place : place + together]) for place in range(0, len(requests), together)]
     most = max(sums)
-    heights = "".join(_HEIGHTS[-(-each * (len(_HEIGHTS) - 1) // most)] for each in sums)
-    said = f"  a bar is {span(width)}, the highest {_rate(most / width)}"
-    return Text.assemble((heights, "blue"), (said, "dim"))
+    heights = "".join(_HEIGHTS[-(-number * (len(_HEIGHTS) - 1) // most)] for number in sums)
+    said = f"  a bar is {duration_text(width)}, the highest {_rate(most / width)}"
+    return blocks.line(blocks.Span(heights, "mark"), blocks.Span(said, "soft"))
 
 
-def _tenants(made: TraceSummary) -> RenderableType:
+def _tenants(made: TraceSummary) -> blocks.Table:
     rows = [[tenant.name, percent(tenant.requests), percent(tenant.tokens)] for tenant in made.tenants]
-    others = made.tenant_count - len(rows)
-    if others:
+    if others := made.tenant_count - len(rows):
         left = [1 - sum(tenant.requests for tenant in made.tenants), 1 - sum(tenant.tokens for tenant in made.tenants)]
         rows.append([f"{others:,} more", *(percent(max(share, 0.0)) for share in left)])
-    return table(["!tenant", ">requests", ">tokens"], rows)
+    return blocks.table(["!tenant", ">requests", ">tokens"], rows)
 
 
-def _idle(idle: Idle) -> list[RenderableType]:
-    one = f"{count(idle.tokens_per_second)} tokens/s at {usd(idle.usd_per_hour)} an hour"
-    machines = plural(idle.machines_for_peak, "machine")
+def _idle(idle: Idle) -> blocks.View:
+    speed = f"{count(idle.tokens_per_second)} tokens/s at {usd(idle.usd_per_hour)} an hour"
     over = f"; {percent(idle.overflow)} of the tokens are beyond it" if idle.overflow > 0 else ""
-    rows: list[tuple[str, str | Text, str]] = [
-        ("one machine", percent(idle.enough), f"of the time enough: {one}{over}"),
+    window, price = duration_text(idle.window_s), idle.usd_per_mtok_for_peak
+    decides = f"the fullest window of {window} decides"
+    alike = "per million tokens, prompt and answer alike"
+    yield blocks.facts(
+        ("one machine", percent(idle.enough), f"of the time enough: {speed}{over}"),
         ("its idle share", percent(idle.idle), f"{usd(idle.idle_usd_per_day)} a day"),
-        ("for the peak", machines, f"the fullest window of {span(idle.window_s)} decides"),
+        ("for the peak", plural(idle.machines_for_peak, "machine"), decides),
         ("idle then", percent(idle.idle_for_peak), f"{usd(idle.idle_for_peak_usd_per_day)} a day"),
-        ("price then", usd(idle.usd_per_mtok_for_peak), "per million tokens, prompt and answer alike"),
-    ]
-    said = f"Tokens count in the window of {span(idle.window_s)} in which their request arrives; nothing waits longer."
-    return [pairs(rows), "", Text(said, style="dim")]
+        ("price then", usd(price), alike, price),
+    )
+    counted = f"Tokens count in the window of {window} in which their request arrives; nothing waits longer."
+    yield blocks.note(counted)
 
 
-def _notes(made: TraceSummary) -> list[str]:
+def _notes(made: TraceSummary) -> Iterable[blocks.Line]:
     notes = [*made.notes]
-    if not made.output.total:
-        notes.append(
-            "No answer has any tokens: prompts are read and nothing is written. If that is wrong, see --columns."
-        )
     if made.bad_rows:
-        notes.append(f"{plural(made.bad_rows, 'row')} could not be used; the first:")
-        notes += [f"  {line}" for line in made.first_problems]
+        notes += [f"{plural(made.bad_rows, 'row')} could not be used; the first:"]
+        notes += [f"  {problem}" for problem in made.first_problems]
     if made.out_of_order:
         notes.append(f"{plural(made.out_of_order, 'row')} out of order, put in order.")
-    return notes
-
-
-def how_long(made: TraceSummary) -> str:
-    """After the number of requests."""
-    return f" in {span(made.duration_s)}" if made.duration_s else " at once" if made.requests > 1 else ""
+    if notes:
+        yield blocks.note(*notes)
+    if not made.output.total:
+        silent = "No answer has any tokens: prompts are read and nothing is written."
+        yield blocks.hint(f"{silent} If that is wrong, see {option('columns')}.")
 
 
 def _rate(requests_per_s: float) -> str:
@@ -170,11 +160,3 @@ def _times(ratio: float) -> str:
 
 def _two_digits(number: float) -> str:
     return count(float(f"{number:.2g}"))
-
-
-def span(duration_s: float) -> str:
-    """Seconds, minutes, hours or days: whichever reads best."""
-    for name, size in (("days", 86400), ("hours", 3600), ("min", 60)):
-        if duration_s >= (2 * size if name != "min" else size):
-            return f"{duration_s / size:.3g} {name}"
-    return f"{duration_s:.3g} s"

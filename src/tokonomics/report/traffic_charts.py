@@ -3,7 +3,7 @@
 import math
 from typing import TYPE_CHECKING, Any, cast
 
-from tokonomics.report.trace_view import how_long, span
+from tokonomics.report.wording import duration_text, how_long
 from tokonomics.traffic.summary import Share, TraceSummary
 from tokonomics.units import count, plural
 
@@ -36,7 +36,7 @@ def traffic_chart(made: TraceSummary) -> "alt.VConcatChart":
             if made.rate
             else ""
         )
-        + (f" (dashed); a step is {span(made.bin_s)}" if len(made.curve) > 1 else ""),
+        + (f" (dashed); a step is {duration_text(made.bin_s)}" if len(made.curve) > 1 else ""),
         anchor="start",
         fontSize=15,
         subtitleFontSize=12,

@@ -1,30 +1,103 @@
-"""How well predictions did, as tables."""
+"""How well predictions did: against measurements, against an engine's log, and in the benchmark that we publish."""
 
 import math
+import re
+import statistics
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
+from tokonomics.errors import option
+from tokonomics.measure.replay import Figure, Replay, ReplayComparison, ReplayedRun
 from tokonomics.measure.validate import TAUGHT, ErrorSummary, Validation
-from tokonomics.report.tables import table
-from tokonomics.units import percent, plural
+from tokonomics.questions.measured_results import ReplayResult, ValidateResult
+from tokonomics.questions.validate import ValidateRequest
+from tokonomics.report import blocks
+from tokonomics.report.answer import Answer
+from tokonomics.report.charts import validation_chart
+from tokonomics.report.wording import signed_text
+from tokonomics.units import percent, plural, seconds
+
+LABELS = {
+    Figure.output_tok_s: "output tokens/s",
+    Figure.ttft_p50_s: "TTFT p50",
+    Figure.ttft_p90_s: "TTFT p90",
+    Figure.ttft_p99_s: "TTFT p99",
+    Figure.tpot_p50_s: "TPOT p50",
+    Figure.tpot_p90_s: "TPOT p90",
+    Figure.tpot_p99_s: "TPOT p99",
+    Figure.e2e_p50_s: "end to end p50",
+}
+_ERRORS = (">n", ">median", ">p90", ">bias", ">inside")
+_WHAT_THEY_ARE = (
+    "median, p90: size of the error, up or down (10 %: a factor of 1.1). bias: above 0 we predict too much.",
+    "inside: measurements within the predicted 80 % interval.",
+)
 
 
-def validate_view(result: Validation) -> RenderableType:
-    """Errors by group, what could not be predicted, and the ranking of GPUs."""
+def validate(result: "ValidateResult | ReplayResult", request: ValidateRequest) -> Answer:
+    """Predictions against a file of measurements, or against the log of an engine."""
+    name = Path(request.file).name
+    if isinstance(result, ReplayResult):
+        return Answer(result, f"Replay of {name}", partial(_replay, result))
+    charts = {"Predicted over measured": partial(validation_chart, result.predictions)} if result.predictions else {}
+    return Answer(result, f"Predictions against {name}", partial(_validation, result), charts)
+
+
+def accuracy(record: Mapping[str, Any]) -> blocks.View:
+    """What ``benchmarks/bench_accuracy.py`` recorded: by set of measurements, and by kind."""
+    keys = set(ErrorSummary.model_fields)
+    sets = {name: ErrorSummary(**{key: row[key] for key in keys & row.keys()}) for name, row in record["rows"].items()}
+    # The public measurements of whole engines: the nearest to what a reader will run.
+    main = next((name for name in sets if "throughput and TPOT" in name), next(iter(sets)))
+    n, median, p90, bias, _ = figures(sets[main])
+    some = f"Nine of ten are within {p90}; the bias is {bias}. Some kinds are far worse: see below."
+    yield blocks.section(
+        blocks.headline(f"{median} median error", f" over {n} measurements: {main}"), blocks.line(some)
+    )
+    told = [name for name in sets if re.search("other models, decode|all metrics|TTFT|burst", name)]
+    medians = (blocks.fact(name, figures(sets[name])[1], f"median of {plural(sets[name].n, 'row')}") for name in told)
+    yield blocks.facts(*medians)
+    own = "Hold it against your own: drop the results of a load test on the page, or `tokonomics import` them."
+    yield blocks.hint(own)
+    rows = [(name, *figures(found), record["rows"][name]["target"]) for name, found in sets.items()]
+    yield blocks.section(blocks.table(["measurements", *_ERRORS, "target"], rows), title="What was checked")
+    kinds = [
+        (kind, name.replace("_", " "), *figures(ErrorSummary(**row)))
+        for kind, group in record["by"].items()
+        for name, row in group.items()
+    ]
+    yield blocks.section(blocks.table(["by", "!group", *_ERRORS], kinds, shown=24), title="By kind")
+    left = record["not_predicted"]
+    if left:
+        yield _reasons(left, f"not predicted ({sum(left.values()):,}); no row is dropped silently")
+    order = f"{record['spearman']:.2f} over {plural(record['spearman_groups'], 'group')}"
+    yield blocks.note(
+        *_WHAT_THEY_ARE,
+        f"Rank correlation of deployments: {order}.",
+        f"Made {record['date']} on {record['machine']} with `{record['command']}`.",
+    )
+
+
+def _validation(result: Validation) -> blocks.View:
+    missing = f"not predicted ({result.rows - result.predicted:,} of {result.rows:,})"
     if result.overall is None:
-        return Group(Text("No row could be predicted.", style="bold red"), _reasons(result))
-    rows: list[tuple[str, ...]] = [("all", "", *figures(result.overall))]
-    for kind, groups in result.groups.items():
-        rows += [(kind, name, *figures(group)) for name, group in groups.items()]
-    columns = ["by", "!group", ">n", ">median", ">p90", ">bias", ">inside"]
-    body: list[RenderableType] = [table(columns, rows), "", _note(result)]
-    if result.ranking.spearman is not None:
-        among = plural(result.ranking.groups, "group")
-        body.append(Text(f"GPU ranking: Spearman {result.ranking.spearman:.2f} over {among} alike but for the GPUs."))
+        yield blocks.headline("No row could be predicted.", mood="worst")
+    else:
+        _, median, p90, *_ = figures(result.overall)
+        within = f" over {plural(result.overall.n, 'measurement')}; nine of ten are within {p90}"
+        yield blocks.headline(f"{median} median error", within)
+        rows = [("all", "", *figures(result.overall))]
+        for kind, groups in result.groups.items():
+            rows += [(kind, name, *figures(group)) for name, group in groups.items()]
+        yield blocks.table(["by", "!group", *_ERRORS], rows)
+        order, among = result.ranking.spearman, plural(result.ranking.groups, "group")
+        ranking = "" if order is None else f"GPU ranking: Spearman {order:.2f} over {among} alike but for the GPUs."
+        held_out = f"{_taught(result)} Figures on held-out rows: docs/accuracy.md."
+        yield blocks.note(*_WHAT_THEY_ARE, held_out, ranking)
     if result.not_predicted:
-        body += ["", _reasons(result)]
-    return Group(*body)
+        yield _reasons(result.not_predicted, missing)
 
 
 def figures(group: ErrorSummary) -> tuple[str, str, str, str, str]:
@@ -33,17 +106,8 @@ def figures(group: ErrorSummary) -> tuple[str, str, str, str, str]:
         f"{group.n:,}",
         percent(math.expm1(group.median_abs_log_error)),
         percent(math.expm1(group.p90_abs_log_error)),
-        f"{math.expm1(group.bias) * 100:+.1f} %",
+        signed_text(math.expm1(group.bias)),
         percent(group.inside_interval),
-    )
-
-
-def _note(result: Validation) -> Text:
-    return Text(
-        "median, p90: size of the error, up or down (10 %: a factor of 1.1). bias: above 0 we predict too much.\n"
-        "inside: measurements within the predicted 80 % interval.\n"
-        f"{_taught(result)} Figures on held-out rows: docs/accuracy.md.",
-        style="dim",
     )
 
 
@@ -52,11 +116,9 @@ def _taught(result: Validation) -> str:
     taught = result.splits.get(TAUGHT, 0)
     others = sorted(name for name in result.splits if name != TAUGHT)
     if taught and others:
-        alone = " or ".join(f"--split {name}" for name in others)
-        return (
-            f"Mixed: {plural(taught, 'row')} of split {TAUGHT} taught the model, the others did not "
-            f"({alone} scores them alone)."
-        )
+        alone = " or ".join(option("split", name) for name in others)
+        rows = f"{plural(taught, 'row')} of split {TAUGHT} taught the model, the others did not"
+        return f"Mixed: {rows} ({alone} scores them alone)."
     if taught:
         return f"These rows (split {TAUGHT}) taught the model: new ones are predicted less well."
     if others:
@@ -64,9 +126,41 @@ def _taught(result: Validation) -> str:
     return "The file has no splits: it does not say whether any of its rows taught the model."
 
 
-def _reasons(result: Validation) -> RenderableType:
-    missing = result.rows - result.predicted
-    return table(
-        [">rows", f"not predicted ({missing:,} of {result.rows:,})"],
-        [(f"{number:,}", reason) for reason, number in result.not_predicted.items()],
+def _reasons(reasons: Mapping[str, int], heading: str) -> blocks.Table:
+    return blocks.table([">rows", heading], [(f"{number:,}", reason) for reason, number in reasons.items()])
+
+
+def _replay(result: Replay) -> blocks.View:
+    """Measured and predicted, by run and figure, and what the step times come from."""
+    compared = [(run, [(figure, pair) for figure, pair in run.figures.items() if pair]) for run in result.runs]
+    sizes = [abs(pair.error) for _, pairs in compared for _, pair in pairs]
+    what = f"{result.model} on {result.gpu}, {plural(len(result.runs), 'run')} replayed"
+    if sizes:
+        median = f"{percent(statistics.median(sizes))} median error"
+        yield blocks.headline(median, f" over {plural(len(sizes), 'figure')}: {what}")
+    rows = [
+        ("" if place else run.run, LABELS[figure], *replayed(figure, pair))
+        for run, pairs in compared
+        for place, (figure, pair) in enumerate(pairs)
+    ]
+    yield blocks.table(["!run", "!figure", ">measured", ">predicted", ">error"], rows)
+    guessed = any(run.fit.host_is_guessed for run in result.runs)
+    yield blocks.section(
+        blocks.note(*dict.fromkeys(map(_source, result.runs))),
+        blocks.hint("Few of those steps waited for the host: its time is a guess.") if guessed else None,
+    )
+
+
+def replayed(figure: Figure, pair: ReplayComparison) -> tuple[str, str, str]:
+    """Measured, predicted, error."""
+    values = pair.measured, pair.predicted
+    first, second = (f"{value:,.0f}" if figure is Figure.output_tok_s else seconds(value) for value in values)
+    return first, second, signed_text(pair.error)
+
+
+def _source(run: ReplayedRun) -> str:
+    fit = run.fit
+    return (
+        f"Step times fitted on {', '.join(run.fitted_on)}: {plural(fit.decode_steps, 'step')} without prompts "
+        f"(median error {percent(fit.decode_error)}), {fit.prompt_steps:,} with ({percent(fit.prompt_error)})."
     )

@@ -9,6 +9,7 @@ from tokonomics.errors import option
 from tokonomics.money.cost import LeverBill
 from tokonomics.planner.screen import describe
 from tokonomics.traffic.slo import Slo
+from tokonomics.traffic.summary import TraceSummary
 from tokonomics.traffic.workload import Workload
 from tokonomics.types import Badge
 from tokonomics.units import HOURS_PER_MONTH, percent, seconds, usd
@@ -35,6 +36,24 @@ def usd_text(value: float | None) -> str:
 
 def percent_text(value: float | None) -> str:
     return NO_VALUE if value is None else percent(value)
+
+
+def signed_text(share: float) -> str:
+    """``+1.8 %``."""
+    return f"{share * 100:+.1f} %"
+
+
+def duration_text(duration_s: float) -> str:
+    """Seconds, minutes, hours or days: whichever reads best."""
+    for name, size in (("days", 86400), ("hours", 3600), ("min", 60)):
+        if duration_s >= (2 * size if name != "min" else size):
+            return f"{duration_s / size:.3g} {name}"
+    return f"{duration_s:.3g} s"
+
+
+def how_long(made: TraceSummary) -> str:
+    """After the number of requests of a log."""
+    return f" in {duration_text(made.duration_s)}" if made.duration_s else " at once" if made.requests > 1 else ""
 
 
 def workload_text(workload: Workload) -> str:

@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tokonomics.errors import TokonomicsError
+from tokonomics.errors import TokonomicsError, flag
 from tokonomics.memory_budget import NoRoom
 from tokonomics.questions.listener import SILENT
 from tokonomics.questions.verbs import find_verb
-from tokonomics.report.terminal import flag
 from tokonomics.sweep.outcome import OUT_OF_MEMORY, PointOutcome, Status, figures_of, untimed
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS", "NUMBA_NUM_THREADS"), "1")
