@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from tokonomics.questions.inputs import Adapters, Layout, OneGpu, OneModel, Priced, Profiled
 from tokonomics.questions.listener import SILENT, Listener
-from tokonomics.questions.request import Whole, declared
+from tokonomics.questions.request import Number, Whole, declared
 from tokonomics.questions.serving import deployment_of, fleet_of, price_of
 
 if TYPE_CHECKING:
@@ -23,6 +23,9 @@ class CurveRequest(OneModel, OneGpu, Layout, Adapters, Priced, Profiled):
     FIRST = ("model", "gpu", "context")
 
     context: Whole = declared(1024, "Tokens each sequence holds; for a prompt, its length.")
+    tpot_ms: Number | None = declared(
+        None, "Slowest time per output token you accept: marks the largest batch that keeps it.", low=0.001, example=40
+    )
 
 
 def curve(request: CurveRequest, listener: Listener = SILENT) -> "CurveResult":

@@ -15,11 +15,11 @@ _SUMS = (">$/Mtok", ">of output", ">while busy", ">paid", ">idle", ">idle time",
 
 def ledger(
     spans: Mapping[str, MeterTally], servers: Bill, burning: Mapping[str, float] | None, read_from: str
-) -> Iterable[blocks.Section]:
+) -> blocks.View:
     """The price of a million tokens, what burns now, and sums by span and by server; ``spans`` is shortest first."""
-    named = [(name, sums) for name, sums in spans.items() if sums.usd_per_mtok is not None]
-    # The last five minutes are too few to speak for: they come first in the table alone.
-    over, best = next(iter(named[1:] or named), next(iter(spans.items())))
+    # The last five minutes are too few to speak for, unless there is nothing else.
+    shortest, *longer = spans.items()
+    over, best = next((row for row in longer if row[1].usd_per_mtok is not None), shortest)
     price = f"{usd_text(best.usd_per_mtok)} per million tokens"
     idle = f"; {usd_text(best.usd_per_mtok_usage)} per Mtok while busy"
     yield blocks.section(
@@ -31,16 +31,14 @@ def ledger(
     )  # fmt: skip
     if (best.idle_share or 0.0) > 0.5:
         wasted = f"Idle {percent_text(best.idle_share)} of the time"
-        yield blocks.section(blocks.hint(f"{wasted}: Fleet finds machines for the hours that need them."))
-    yield blocks.section(_sums("over", [(name, sums) for name, sums in spans.items()], "Dollars and tokens by span"))
+        yield blocks.hint(f"{wasted}: Fleet finds machines for the hours that need them.")
+    yield _sums("over", spans.items(), "Dollars and tokens by span")
     if servers.lines:
         rows = [(" ".join(filter(None, line.group)), line.sums) for line in servers.lines]
-        yield blocks.section(_sums("!server, model, engine", rows, "Servers today", shown=20))
-    yield blocks.section(
-        blocks.note(
-            "$/Mtok: every paid hour, idle too, over input and output tokens; of output: over answers alone;",
-            f"while busy: busy time alone. Days and hours are UTC. {read_from}",
-        )
+        yield _sums("!server, model, engine", rows, "Servers today", shown=20)
+    yield blocks.note(
+        "$/Mtok: every paid hour, idle too, over input and output tokens; of output: over answers alone;",
+        f"while busy: busy time alone. Days and hours are UTC. {read_from}",
     )
 
 
@@ -87,48 +85,41 @@ _MAIN = "throughput and TPOT"
 """The public measurements of whole engines: the nearest to what a reader will run."""
 
 
-def accuracy(recorded: Mapping[str, Any]) -> Iterable[blocks.Section]:
+def accuracy(recorded: Mapping[str, Any]) -> blocks.View:
     """Errors by source of the measurements and by kind, and what was not predicted; no row is left out silently."""
     rows: Mapping[str, Any] = recorded["rows"]
     name, main = next((row for row in rows.items() if _MAIN in row[0]), next(iter(rows.items())))
     groups = plural(recorded["spearman_groups"], "group")
-    yield blocks.section(
-        blocks.line(
-            "Median error: ",
-            blocks.Span(_share(main["median_abs_log_error"]), "best"),
-            f", {name}: {plural(main['n'], 'measurement')}. "
-            f"Nine of ten are within {_share(main['p90_abs_log_error'])}; the bias is {_signed(main['bias'])}. "
-            f"Rank correlation of deployments: {recorded['spearman']:.2g} over {groups}. Some kinds are far worse, such as time to first token and a drained burst.",
-            kind="headline",
-        )
+    yield blocks.line(
+        "Median error: ",
+        blocks.Span(_share(main["median_abs_log_error"]), "best"),
+        f", {name}: {plural(main['n'], 'measurement')}. "
+        f"Nine of ten are within {_share(main['p90_abs_log_error'])}; the bias is {_signed(main['bias'])}. "
+        f"Rank correlation of deployments: {recorded['spearman']:.2g} over {groups}. "
+        "Some kinds are far worse, such as time to first token and a drained burst.",
+        kind="headline",
     )
-    yield blocks.section(
-        blocks.hint("Compare it with your own: drop the results of a load test anywhere on this page.")
+    yield blocks.hint("Compare it with your own: drop the results of a load test anywhere on this page.")
+    yield blocks.table(
+        ["measurements", *_ERRORS, "target"],
+        [(source, *_errors(row), row["target"]) for source, row in rows.items()],
+        "Predictions against measurements",
     )
-    yield blocks.section(
-        blocks.table(
-            ["measurements", *_ERRORS, "target"],
-            [(source, *_errors(row), row["target"]) for source, row in rows.items()],
-            "Predictions against measurements",
-        )
-    )
-    yield blocks.section(
-        blocks.table(
-            ["!group", "by", *_ERRORS],
-            [
-                (_WORDS.get(group, group), _WORDS.get(kind, kind), *_errors(row))
-                for kind, found in recorded["by"].items()
-                for group, row in found.items()
-            ],
-            "The same errors by metric, GPU, engine, model and source",
-            shown=24,
-        )
+    yield blocks.table(
+        ["!group", "by", *_ERRORS],
+        [
+            (_WORDS.get(group, group), _WORDS.get(kind, kind), *_errors(row))
+            for kind, found in recorded["by"].items()
+            for group, row in found.items()
+        ],
+        "The same errors by metric, GPU, engine, model and source",
+        shown=24,
     )
     left = recorded["not_predicted"]
     yield blocks.section(
         *(blocks.line(f"{reason}: {plural(number, 'row')}") for reason, number in left.items()), title="Not predicted"
     )
-    yield blocks.section(blocks.note(f"Made {recorded['date']} on {recorded['machine']} with `{recorded['command']}`."))
+    yield blocks.note(f"Made {recorded['date']} on {recorded['machine']} with `{recorded['command']}`.")
 
 
 def _errors(row: Mapping[str, Any]) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from tokonomics.errors import BadInput
 from tokonomics.measure.meter.bill import Bill, bill
 from tokonomics.measure.meter.ledger import Ledger
 from tokonomics.report import page_views
+from tokonomics.report.blocks import sections
 from tokonomics.report.meter_charts import bill_over_time
 from tokonomics.units import seconds
 from tokonomics.web.answering import as_json
@@ -127,7 +128,7 @@ def state(ledger: Path) -> dict[str, Any]:
         "at": now, "ledger": ledger.name, "read": read, "burning": burning,
         "groups": servers.lines, "hours": hours.lines, "days": days.lines,
         **dict(zip(("now", "hour", "today", "total"), spans.values(), strict=True)),
-        "sections": list(page_views.ledger(spans, servers, burning, latest)), "charts": _charts(hours, days),
+        "sections": sections(page_views.ledger(spans, servers, burning, latest)), "charts": _charts(hours, days),
     }  # fmt: skip
     plain: dict[str, Any] = to_jsonable_python(made)
     return plain

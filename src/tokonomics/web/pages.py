@@ -4,7 +4,6 @@ import gzip
 import hashlib
 import json
 import threading
-from dataclasses import asdict
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
@@ -12,7 +11,10 @@ from pathlib import Path
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from tokonomics.errors import in_python
 from tokonomics.report import page_views
+from tokonomics.report.answer import document
+from tokonomics.report.blocks import sections
 from tokonomics.web import vega as library
 from tokonomics.web.answering import as_json
 from tokonomics.web.catalogue import catalogue_json, prices_as_of
@@ -78,6 +80,5 @@ def accuracy() -> Response:
 def _accuracy() -> bytes:
     file = resources.files("tokonomics.measure") / "data" / "accuracy.json"
     recorded = json.loads(file.read_bytes())
-    return as_json(
-        {**recorded, "sections": [asdict(section) for section in page_views.accuracy(recorded)], "charts": []}
-    )
+    described = document(sections(page_views.accuracy(recorded)), in_python)
+    return as_json({**recorded, "sections": described, "charts": []})

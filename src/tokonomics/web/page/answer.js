@@ -26,7 +26,7 @@ function headlineOf({ kind, spans }) {
 
 // A value and its unit: $0.139 | per million tokens.
 export function split(value) {
-  const [, number, unit] = value.match(/^(\S*\d\S*(?: [KMBT%×](?!\w))?)(?:\s+(.+))?$/) ?? [null, value];
+  const [, number, unit] = value.match(/^(\S*\d\S*(?: [KMBT%×](?!\w))?(?: → \S+)?)(?:\s+(.+))?$/) ?? [null, value];
   return { number, unit };
 }
 
@@ -38,6 +38,16 @@ export function headlineIn(sections) {
 
 export function factsIn(sections) {
   return sections.flatMap(({ blocks }) => blocks.filter(({ type }) => type === "facts").flatMap(({ rows }) => rows));
+}
+
+// The longest table, as texts: what a spreadsheet gets where the result has no rows of its own.
+export function tableIn(sections) {
+  const tables = sections.flatMap(({ blocks }) => blocks.filter(({ type }) => type === "table"));
+  const longest = tables.reduce((best, table) => (table.rows.length > (best?.rows.length ?? 0) ? table : best), null);
+  if (!longest) return null;
+  const names = longest.columns.map(({ name }, at) => name || (at ? `column ${at + 1}` : "#"));
+  const rows = longest.rows.map((row) => Object.fromEntries(row.map((spans, at) => [names[at], textOf(spans)])));
+  return { names, rows };
 }
 
 // Elements before the charts (the headline and its figures) and after them.

@@ -140,6 +140,12 @@ function narrowed(node, room) {
   return made;
 }
 
+// A chart of one panel is that panel.
+export function unwrapped({ vconcat, ...rest }) {
+  if (!vconcat) return rest;
+  return vconcat.length === 1 && !rest.title ? { ...rest, ...vconcat[0] } : { vconcat, ...rest };
+}
+
 const lines = (text) => (Array.isArray(text) ? text.join(" · ") : (text ?? ""));
 
 // The heading leaves the drawing: as text of the page it wraps, and screen readers meet it.

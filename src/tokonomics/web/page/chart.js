@@ -1,6 +1,6 @@
 // Charts: Vega-Lite specifications from the server, drawn by the library that the server carries, to the room there is.
 
-import { columnsOf, configFor, drawable, headingOf, rowsOf } from "./chart-theme.js";
+import { columnsOf, configFor, drawable, headingOf, rowsOf, unwrapped } from "./chart-theme.js";
 import { download, h, refill } from "./dom.js";
 import { csvOf, figure as shortly } from "./format.js";
 import { table } from "./table.js";
@@ -41,7 +41,7 @@ export function chart({ name, spec }) {
   const caption = h("figcaption");
   const data = h("details", { class: "data", ontoggle: showData }, h("summary", {}, "Data as a table"));
   const figure = h("figure", { class: "chart" }, caption, drawing, data);
-  const state = { name, spec, made: null, turn: 0, width: 0 };
+  const state = { name, spec: unwrapped(spec), made: null, turn: 0, width: 0 };
 
   async function redraw() {
     const turn = ++state.turn;
@@ -125,7 +125,7 @@ export function chart({ name, spec }) {
   }
 
   figure.show = (next) => {
-    Object.assign(state, next);
+    Object.assign(state, { name: next.name, spec: unwrapped(next.spec) });
     label();
     return redraw();
   };

@@ -2,7 +2,7 @@
 
 import { h } from "./dom.js";
 
-const PLACES = { what: "model", model_name: "model", models: "model", file: "trace" }; // what has no flag
+const PLACES = { what: "model", model_name: "model", models: "model", file: "trace", tpot_ms: "pace" };
 const NAMED = /`(\w+)(?:=([^`]*))?`/g; // as the server marks names of inputs
 const FLAG = /--([a-z][a-z-]*[a-z])/g;
 

@@ -1,6 +1,6 @@
 // Where an answer stands: empty, working, refused or shown. An old answer stays, dimmed, until the next one is whole.
 
-import { described, headlineIn } from "./answer.js";
+import { described, headlineIn, tableIn } from "./answer.js";
 import { report } from "./api.js";
 import { showCharts } from "./chart.js";
 import { announce, copyButton, download, h, refill } from "./dom.js";
@@ -119,10 +119,7 @@ function ending(answer) {
   }
   const markdown = () => `${answer.markdown}\n\n\`\`\`console\n$ ${answer.command}\n\`\`\`\n\n${location.href}\n`;
   const rows = answer.rows && answer.rows.split(".").reduce((part, name) => part?.[name], answer.result);
-  const saveCsv = () => {
-    const flat = flattened(rows);
-    download(`${name}.csv`, csvOf(flat.rows, flat.names), "text/csv");
-  };
+  const sheet = rows?.length ? flattened(rows) : tableIn(answer.sections);
   const button = (label, act) => h("button", { type: "button", class: "quiet", onclick: act }, label);
   return [
     h(
@@ -138,7 +135,7 @@ function ending(answer) {
       button("Print", () => print()),
       copyButton(() => location.href, "Copy link"),
       copyButton(markdown, "Copy as Markdown"),
-      rows?.length > 0 && button("CSV", saveCsv),
+      sheet && button("CSV", () => download(`${name}.csv`, csvOf(sheet.rows, sheet.names), "text/csv")),
       button("JSON", () => download(`${name}.json`, JSON.stringify(answer.result, null, 1), "application/json")),
     ),
     h(

@@ -2,7 +2,7 @@
 
 import * as field from "../fields.js";
 
-const TAKEN = ["model", "gpu", "context", "tp", "weights", "kv", "engine", "usd_per_hour"];
+const TAKEN = ["model", "gpu", "context", "tp", "weights", "kv", "engine", "usd_per_hour", "pace"];
 
 export default {
   key: "batching",
@@ -36,12 +36,13 @@ export default {
           high: 200,
           log: true,
           whole: true,
-          fallback: "40",
+          fallback: "",
+          placeholder: "any",
         },
       ],
     },
   ],
   request(values) {
-    return { verb: "curve", inputs: field.asked(values, TAKEN) };
+    return { verb: "curve", inputs: field.asked(values, TAKEN, { pace: "tpot_ms" }) };
   },
 };
