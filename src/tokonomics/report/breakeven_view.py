@@ -115,19 +115,12 @@ def _advice(result: BreakEvenReport) -> Iterable[blocks.Line]:
 
 
 def _apis(result: BreakEvenReport, letters: list[str]) -> blocks.Table:
-    rows = [
-        (
-            letter,
-            api.name,
-            f"{usd(api.input_usd_per_mtok)} / {usd(api.output_usd_per_mtok)}",
-            usd(api.usd_per_mtok),
-            usd(meets.full_usd_per_mtok),
-            _tokens(meets.first_tokens_per_month),
-            _tokens(meets.stays_tokens_per_month),
-            str(api.date or "–"),
-        )
-        for letter, api, meets in zip(letters, result.apis, result.found, strict=True)
-    ]
+    rows = []
+    for letter, api, meets in zip(letters, result.apis, result.found, strict=True):
+        listed = f"{usd(api.input_usd_per_mtok)} / {usd(api.output_usd_per_mtok)}"
+        volumes = map(_tokens, (meets.first_tokens_per_month, meets.stays_tokens_per_month))
+        prices = map(usd, (api.usd_per_mtok, meets.full_usd_per_mtok))
+        rows.append((letter, api.name, listed, *prices, *volumes, str(api.date or "–")))
     columns = ["", "API", ">list in / out", ">$/Mtok", ">ours, full", ">first", ">for good", "!list of"]
     return blocks.table(columns, rows, "$/Mtok of this mix; break-even in tokens a month: first, and for good")
 
@@ -190,17 +183,11 @@ def _plain(what: str) -> str:
 
 def _hardware(result: BreakEvenReport) -> blocks.Table:
     old = {hosted.kind.name for hosted in result.hardware if hosted.pick.price_stale}
-    rows = [
-        (
-            f"{kind.name}{'†' if kind.name in old else ''}",
-            usd(kind.usd_per_purchase),
-            str(kind.gpus_per_purchase),
-            str(kind.replicas_per_purchase),
-            _holds(kind),
-            usd(kind.usd_per_mtok_full),
-        )
-        for kind in sorted(result.hosted.kinds, key=lambda kind: kind.usd_per_purchase)
-    ]
+    rows = []
+    for kind in sorted(result.hosted.kinds, key=lambda kind: kind.usd_per_purchase):
+        name = f"{kind.name}{'†' if kind.name in old else ''}"
+        sizes = kind.gpus_per_purchase, kind.replicas_per_purchase
+        rows.append((name, usd(kind.usd_per_purchase), *map(str, sizes), _holds(kind), usd(kind.usd_per_mtok_full)))
     columns = ["bought as volume grows", ">$/month each", ">GPUs", ">replicas", ">tokens a month each", ">$/Mtok full"]
     return blocks.table(columns, rows)
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, cast
 
-from tokonomics.errors import BadInput
+from tokonomics.errors import BadInput, option
 from tokonomics.planner.levers.prefix_cache import PrefixCacheLever
 from tokonomics.planner.levers.semantic_cache import SemanticHits
 from tokonomics.units import usd
@@ -24,7 +24,8 @@ def cache_chart(lever: PrefixCacheLever | None, hits: SemanticHits | None, thres
     if hits:
         panels.append(_thresholds(hits, threshold))
     if not panels:
-        raise BadInput("there is nothing to draw", where="--chart", fix="Give --trace, or --prompts with --semantic.")
+        fix = f"Give {option('trace')}, or {option('prompts')} with {option('semantic')}."
+        raise BadInput("there is nothing to draw", field="chart", fix=fix)
     title = f"What caching does: {lever.deployment}" if lever else "Similar prompts"
     source = lever.source if lever else hits.source if hits else ""
     heading = alt.TitleParams(title, subtitle=source, anchor="start", fontSize=15, subtitleFontSize=12, offset=12)

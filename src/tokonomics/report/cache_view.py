@@ -85,7 +85,9 @@ def _figures(none: CacheRow, best: CacheRow) -> blocks.Facts:
     return blocks.facts(
         blocks.fact("from cache", percent(share), f"of prompt tokens, with {name}", number=share, less="worse"),
         blocks.fact("replicas", needs[0], f"{needs[1]} without a cache", number=best.needs),
-        blocks.fact("per Mtok", usd_text(price), f"{usd_text(none.usd_per_mtok)} without a cache", number=price),
+        blocks.fact("per Mtok", usd(price), f"{usd_text(none.usd_per_mtok)} without a cache", number=price)
+        if price is not None
+        else None,
     )
 
 
@@ -111,17 +113,11 @@ def _mark(tiers: Iterable[TierPrice]) -> str:
 
 
 def _row(row: CacheRow) -> list[str]:
-    return [
-        row.setting.name,
-        percent(row.cached_share),
-        count(row.computed_tokens_per_hour),
-        f"{row.prefill_replicas:.2f}",
-        *map(time_text, (row.ttft_s.p50, row.ttft_s.p99, row.tpot_s.p99)),
-        f"{row.outcome.batch:.1f}",
-        "never" if row.needs is None else f"{row.needs}",
-        "–" if row.bill is None else f"{usd(row.bill.usd)}{_mark(row.setting.tiers)}",
-        usd_text(row.usd_per_mtok),
-    ]
+    work = [percent(row.cached_share), count(row.computed_tokens_per_hour), f"{row.prefill_replicas:.2f}"]
+    late = map(time_text, (row.ttft_s.p50, row.ttft_s.p99, row.tpot_s.p99))
+    needs = "never" if row.needs is None else f"{row.needs}"
+    bill = "–" if row.bill is None else f"{usd(row.bill.usd)}{_mark(row.setting.tiers)}"
+    return [row.setting.name, *work, *late, f"{row.outcome.batch:.1f}", needs, bill, usd_text(row.usd_per_mtok)]
 
 
 def _break_evens(evens: Sequence[TierBreakEven]) -> blocks.Table:
@@ -148,16 +144,12 @@ def _where(even: TierBreakEven) -> str:
 
 
 def _ttls(lever: PrefixCacheLever) -> blocks.Facts:
-    return blocks.facts(
-        *(
-            blocks.fact(
-                "kept for good" if ttl.ttl_s is None else f"kept {seconds(ttl.ttl_s)}",
-                percent(ttl.share),
-                f"of prompt tokens found; {gigabytes(ttl.held_bytes)} to hold at the most",
-            )
-            for ttl in lever.ttls
-        )
-    )
+    rows = []
+    for ttl in lever.ttls:
+        name = "kept for good" if ttl.ttl_s is None else f"kept {seconds(ttl.ttl_s)}"
+        held = f"of prompt tokens found; {gigabytes(ttl.held_bytes)} to hold at the most"
+        rows.append(blocks.fact(name, percent(ttl.share), held))
+    return blocks.facts(*rows)
 
 
 def _notes(lever: PrefixCacheLever, price_from: str | None) -> blocks.Line:
@@ -193,17 +185,11 @@ def _templates(fixed: TemplateLever) -> Iterable[blocks.Block]:
         yield blocks.line("Templates: no beginning is shared by 1 % of the requests.")
         return
     head = f"{plural(len(fixed.templates), 'template')}: {percent(fixed.fixed_share)} of the prompt tokens are fixed"
-    rows = [
-        [
-            f"{template.fixed_tokens:,}",
-            f"{template.requests:,}",
-            f"{template.mean_tokens:,.0f}",
-            gigabytes(template.kv_bytes),
-            seconds(template.once_s),
-            seconds(template.saved_s_per_request),
-        ]
-        for template in fixed.templates
-    ]
+    rows = []
+    for template in fixed.templates:
+        sizes = (template.fixed_tokens, template.requests, template.mean_tokens)
+        times = map(seconds, (template.once_s, template.saved_s_per_request))
+        rows.append([*(f"{size:,.0f}" for size in sizes), gigabytes(template.kv_bytes), *times])
     heads = [">fixed tokens", ">requests", ">mean prompt", ">KV kept", ">once", ">saved a request"]
     yield blocks.line(head, kind="heading")
     yield blocks.table(heads, rows, shown=5)
@@ -220,14 +206,11 @@ def _text_templates(texts: Sequence[TextTemplate]) -> Iterable[blocks.Block]:
     if not texts:
         yield blocks.line("No eight words begin 1 % of the prompts: there is no template in the texts.")
         return
-    rows = [
-        [
-            text.begins if len(text.begins) <= 48 else text.begins[:47] + "…",
-            f"{text.prompts:,}",
-            *(f"{number:,.0f}" for number in (text.tokens, text.fixed_head_tokens, text.fixed_later_tokens)),
-        ]
-        for text in texts
-    ]
+    rows = []
+    for text in texts:
+        numbers = (text.prompts, text.tokens, text.fixed_head_tokens, text.fixed_later_tokens)
+        begins = text.begins if len(text.begins) <= 48 else text.begins[:47] + "…"
+        rows.append([begins, *(f"{number:,.0f}" for number in numbers)])
     heads = ["!prompts that begin", ">prompts", ">tokens", ">fixed head", ">fixed later"]
     yield blocks.line("Fixed parts of the texts (tokens estimated)", kind="heading")
     yield blocks.table(heads, rows, shown=8)
@@ -243,15 +226,10 @@ def _semantic(hits: SemanticHits, saved: SemanticLever | None, threshold: float)
     share = blocks.Span(f"{percent(point.hit_share)} of {plural(hits.prompts, 'prompt')}", "best")
     yield blocks.line(share, similar, kind="headline")
     labels = {label.threshold: (label.false_share, label.found_share) for label in hits.labels}
-    rows = [
-        [
-            f"{row.threshold:g}",
-            percent(row.hit_share),
-            f"{row.stored:,}",
-            *map(percent_text, labels.get(row.threshold, (None, None))),
-        ]
-        for row in hits.points
-    ]
+    rows = []
+    for row in hits.points:
+        right = map(percent_text, labels.get(row.threshold, (None, None)))
+        rows.append([f"{row.threshold:g}", percent(row.hit_share), f"{row.stored:,}", *right])
     yield blocks.table([">cosine ≥", ">hits", ">stored", ">false hits", ">same found"], rows)
     measured = f"{seconds(hits.embed_s)} a prompt; a look-up takes {seconds(hits.lookup_s)} (both measured here)"
     yield blocks.note(

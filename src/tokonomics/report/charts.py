@@ -166,11 +166,8 @@ def stacked(panels: Sequence[Any]) -> "alt.VConcatChart":
 def check_chart_path(path: Path) -> None:
     """Refuse a file name or folder that a chart cannot be saved to, before any work is done."""
     if path.suffix.lower() not in _FORMATS:
-        raise BadInput(
-            f"cannot save a chart as '{shorten(path.suffix or path.name)}'",
-            where="--chart",
-            fix=f"Name the file with one of: {', '.join(_FORMATS)}.",
-        )
+        what = f"cannot save a chart as '{shorten(path.suffix or path.name)}'"
+        raise BadInput(what, field="chart", fix=f"Name the file with one of: {', '.join(_FORMATS)}.")
     check_path(path, "chart", _FORMATS)
 
 

@@ -68,7 +68,7 @@ def _grid(found: Comparison) -> Any:
         "Dollars per million tokens, by model and GPU",
         subtitle=[
             f"{workload_text(found.workload)} for each{f'; SLO: {targets}' if targets else ''}. "
-            "The cheapest offer of each pair; darker is dearer.",
+            "The cheapest offer of each pair; darker is more expensive.",
             _marks([row["label"] for row in rows]),
         ],
         anchor="start",

@@ -11,14 +11,8 @@ from tokonomics.questions.results import CompareResult, layout_text
 from tokonomics.report import blocks
 from tokonomics.report.answer import Answer
 from tokonomics.report.compare_charts import compare_chart, price_text
-from tokonomics.report.wording import (
-    FEWER_BITS,
-    SPEEDS,
-    quoted_text,
-    slos_text,
-    time_text,
-    workload_text,
-)  # fmt: skip
+from tokonomics.report.plan_view import ranking
+from tokonomics.report.wording import FEWER_BITS, quoted_text, slos_text, workload_text
 from tokonomics.units import count, percent, usd
 
 _MOST_GPUS = 8
@@ -52,7 +46,8 @@ def _sections(result: Comparison) -> Iterable[blocks.Section]:
     if result.front:
         yield blocks.section(_front(result))
     yield blocks.section(_notes(result))
-    yield blocks.section(_pairs(picks), title="Every pair, at its cheapest offer", folded=True)
+    every = ranking([pick for _, pick in picks], None, [cell.model_name for cell, _ in picks])
+    yield blocks.section(every, title="Every pair, at its cheapest offer", folded=True)
     if left_out:
         yield blocks.section(why, title="Left out, with the reason", folded=True)
 
@@ -98,23 +93,15 @@ def _picks(result: Comparison, picks: list[tuple[Cell, Candidate]]) -> blocks.Ta
             rows.append([name, "no offer meets these constraints", *[""] * (len(columns) - 2)])
             continue
         cell, pick = cheapest[model]
-        row = [
-            cell.model_name,
-            f"{layout_text(pick)}{'*' if pick.below_checkpoint else ''}",
-            f"{pick.provider} {pick.instance}{'†' if pick.price_stale else ''}",
-            _gpus(pick),
-            usd(pick.usd_per_month),
-            usd(pick.usd_per_mtok.blended),
-            percent(pick.utilization),
-        ]
+        layout = f"{layout_text(pick)}{'*' if pick.below_checkpoint else ''}"
+        offer = f"{pick.provider} {pick.instance}{'†' if pick.price_stale else ''}"
+        used = pick.replicas * pick.gpus_per_replica
+        gpus = f"{used}" if used == pick.gpus_paid else f"{used} of {pick.gpus_paid}"
+        prices = [usd(pick.usd_per_month), usd(pick.usd_per_mtok.blended)]
+        row = [cell.model_name, layout, offer, gpus, *prices, percent(pick.utilization)]
         weighted = usd(cell.usd_per_quality_mtok) if cell.usd_per_quality_mtok else ""
         rows.append([*row, f"{cell.quality:g}" if cell.quality else "no score", weighted] if with_quality else row)
     return blocks.table(columns, rows)
-
-
-def _gpus(pick: Candidate) -> str:
-    used = pick.replicas * pick.gpus_per_replica
-    return f"{used}" if used == pick.gpus_paid else f"{used} of {pick.gpus_paid}"
 
 
 def _front(result: Comparison) -> blocks.Table:
@@ -131,31 +118,6 @@ def _front(result: Comparison) -> blocks.Table:
     ]
     title = "Front: no other pair is both better and cheaper"
     return blocks.table(["!model", "GPU", ">quality", ">$/Mtok", ">$/Mtok ÷ quality"], rows, title)
-
-
-def _pairs(picks: list[tuple[Cell, Candidate]]) -> blocks.Table:
-    columns = ["!model", "!replicas × GPUs", "weights", "KV", ">$/Mtok", ">tokens/$", ">$/month", ">batch", ">load"]
-    rows = [
-        (
-            cell.model_name,
-            f"{pick.replicas} × {pick.gpus_per_replica} {pick.gpu}",
-            f"{pick.weights}{'*' if pick.below_checkpoint else ''}",
-            str(pick.kv),
-            usd(pick.usd_per_mtok.blended),
-            count(1e6 / pick.usd_per_mtok.blended),
-            usd(pick.usd_per_month),
-            f"{pick.batch:.2g}",
-            percent(pick.utilization),
-            time_text(pick.ttft_s.mean),
-            time_text(pick.tpot_s.mean),
-            f"{pick.price_date}{'†' if pick.price_stale else ''}",
-            SPEEDS[pick.speed],
-            pick.limited_by,
-        )
-        for cell, pick in picks
-    ]
-    columns += [">TTFT mean", ">TPOT mean", "!price of", "speed", "limited by"]
-    return blocks.table(columns, rows, best=0)
 
 
 def _notes(result: Comparison) -> blocks.Line:

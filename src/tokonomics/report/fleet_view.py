@@ -16,7 +16,7 @@ from tokonomics.questions.results import FleetResult
 from tokonomics.report import blocks
 from tokonomics.report.answer import Answer
 from tokonomics.report.fleet_charts import TERMS, fleet_chart, in_order
-from tokonomics.report.wording import OLD_PRICE, quoted_on, slos_text, with_inputs
+from tokonomics.report.wording import OLD_PRICE, quoted_on, slos_text, usd_text, with_inputs
 from tokonomics.serving.outcome import Kept
 from tokonomics.units import HOURS_PER_MONTH, count, percent, plural, seconds, usd
 
@@ -114,23 +114,14 @@ def _purchases(report: FleetReport) -> blocks.Table:
     rows = []
     for purchase in in_order(plan.purchases):
         kind = report.kind(purchase.offer)
-        mean = sum(purchase.by_hour) / plan.hours
-        rows.append(
-            (
-                f"{TERMS[purchase.terms]}{f' {purchase.place}' if purchase.place else ''}",
-                f"{kind.provider} {kind.instance}{'' if kind.region == UNSPECIFIED else f', {kind.region}'}"
-                f"{'†' if kind.price_stale else ''}",
-                f"{kind.gpus}×{kind.gpu}",
-                f"{kind.replicas} × {kind.layout}",
-                f"{min(purchase.by_hour)}",
-                f"{mean:.3g}" if mean < 1000 else f"{mean:.0f}",
-                f"{max(purchase.by_hour)}",
-                count(purchase.requests_per_s),
-                usd(purchase.usd_per_hour),
-                usd(purchase.usd_per_month),
-                percent(purchase.usd_per_month / total),
-            )
-        )
+        mean, hours = sum(purchase.by_hour) / plan.hours, purchase.by_hour
+        buy = f"{TERMS[purchase.terms]} {purchase.place or ''}".strip()
+        region = "" if kind.region == UNSPECIFIED else f", {kind.region}"
+        machine = f"{kind.provider} {kind.instance}{region}{'†' if kind.price_stale else ''}"
+        runs = [f"{kind.gpus}×{kind.gpu}", f"{kind.replicas} × {kind.layout}"]
+        machines = [f"{min(hours)}", f"{mean:.3g}" if mean < 1000 else f"{mean:.0f}", f"{max(hours)}"]
+        prices = [usd(purchase.usd_per_hour), usd(purchase.usd_per_month), percent(purchase.usd_per_month / total)]
+        rows.append([buy, machine, *runs, *machines, count(purchase.requests_per_s), *prices])
     columns = ["!buy", "machine", "!GPUs", "!replicas", ">least", ">mean", ">most", ">req/s", ">$/h", ">$/month"]
     return blocks.table([*columns, ">of bill"], rows)
 
@@ -138,15 +129,10 @@ def _purchases(report: FleetReport) -> blocks.Table:
 def _comparisons(report: FleetReport) -> blocks.Table:
     plan = report.plan
     rows = [("this plan", usd(plan.usd_per_month), "", "")]
-    rows += [
-        (
-            row.name,
-            usd(row.usd_per_month) if row.usd_per_month else "–",
-            "" if row.saved_share is None else _saved(row.saved_share),
-            row.note.removeprefix("the document's rule, ") if row.usd_per_month else "cannot be done with these offers",
-        )
-        for row in plan.comparisons
-    ]
+    for row in plan.comparisons:
+        said = row.note.removeprefix("the document's rule, ") if row.usd_per_month else "impossible with these offers"
+        saved = "" if row.saved_share is None else _saved(row.saved_share)
+        rows.append((row.name, usd_text(row.usd_per_month), saved, said))
     return blocks.table(["!ways to buy", ">$/month", ">plan saves", "note"], rows, best=0)
 
 

@@ -37,11 +37,9 @@ def stack(result: StackResult, request: Request) -> Answer:
 
 
 def _question(setup: Setup) -> blocks.Section:
-    no_slo = (
-        f"No SLO is set: a bill may fall because requests wait longer. Look at the latencies, or give {option('slo')}."
-    )
-    silent = setup.slos or setup.offline
-    return blocks.section(blocks.line(asked(setup), kind="asked"), None if silent else blocks.hint(no_slo))
+    said = f"No SLO is set ({option('slo')}): a bill may fall because requests wait longer. Look at the latencies."
+    without = not (setup.slos or setup.offline)
+    return blocks.section(blocks.line(asked(setup), kind="asked"), blocks.hint(said) if without else None)
 
 
 def _ranking(ranking: Ranking, setup: Setup) -> Iterable[blocks.Section]:
@@ -123,14 +121,9 @@ def _memories(bill: SetupBill) -> str:
 def _figures(bill: SetupBill) -> list[str]:
     mean = f" ({bill.mean_replicas:.1f})" if bill.mean_replicas < bill.replicas else ""
     prefill = f" ({bill.prefill_replicas} prefill)" if bill.prefill_replicas else ""
-    return [
-        f"{usd(bill.usd_per_month)}{'†' if bill.price_stale else ''}",
-        usd(bill.usd_per_mtok),
-        f"{bill.replicas}{mean}{prefill}",
-        percent_text(bill.load_share),
-        time_text(bill.ttft_s.p99),
-        time_text(bill.tpot_s.p99),
-    ]
+    dollars = f"{usd(bill.usd_per_month)}{'†' if bill.price_stale else ''}"
+    served = [percent_text(bill.load_share), time_text(bill.ttft_s.p99), time_text(bill.tpot_s.p99)]
+    return [dollars, usd(bill.usd_per_mtok), f"{bill.replicas}{mean}{prefill}", *served]
 
 
 def _effects(changed: Sequence[tuple[str, Effects]]) -> blocks.Table:

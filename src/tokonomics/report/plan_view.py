@@ -32,6 +32,7 @@ from tokonomics.report.wording import (
     slos_text,
     time_text,
     usd_text,
+    with_inputs,
     workload_text,
 )  # fmt: skip
 from tokonomics.traffic.slo import Latency, Slo
@@ -89,13 +90,13 @@ def _one(result: PlanResult, request: PlanRequest) -> Iterable[blocks.Section]:
             yield blocks.section(*_pick(faithful, "Cheapest at the checkpoint's own precision", whole.slos))
         leaders = whole.leaders(len(whole.ranked))
         shown = leaders[: request.top or 10]
-        yield blocks.section(_ranking(leaders, len(shown)))
+        yield blocks.section(ranking(leaders, len(shown)))
         yield blocks.section(_notes(whole, shown, request), _not_sold(study, request))
         if result.flips:
             yield blocks.section(*_flips(whole, result.flips))
         if result.sensitivity:
             yield blocks.section(_sensitivity(result.sensitivity))
-        yield blocks.section(_ranking(whole.ranked, None), title="Every offer", folded=True)
+        yield blocks.section(ranking(whole.ranked, None), title="Every offer", folded=True)
     if whole.rejected:
         yield blocks.section(_why(whole), title="" if request.why else "Why not the others", folded=not request.why)
 
@@ -119,7 +120,10 @@ def nothing(plan: Plan, model_name: str, blames: Sequence[Blame], see: str = "")
     yield blocks.section(
         blocks.line("No offer meets these constraints.", kind="worst"),
         *(
-            blocks.line(blocks.Span(f"  {blame.constraint}: ", "strong"), f"{blame.why}; {blame.nearest}.")
+            blocks.line(
+                blocks.Span(f"  {with_inputs(blame.constraint)}: ", "strong"),
+                with_inputs(f"{blame.why}; {blame.nearest}."),
+            )
             for blame in blames
         ),
         blocks.note(f"{kinds.total():,} candidates rejected: {counts}. See {see or option('why')}."),
@@ -227,14 +231,18 @@ def _off(speed: float) -> str:
     return f"{'−' if speed < 1 else '+'}{percent(abs(speed - 1))}"
 
 
-def _ranking(rows: Sequence[Candidate], shown: int | None) -> blocks.Table:
+def ranking(rows: Sequence[Candidate], shown: int | None, models: Sequence[str] = ()) -> blocks.Table:
+    """Candidates, the pick first; with the name of the model of each where there are several."""
     late = "p99" if any(row.simulated for row in rows) else "mean"
-    columns = ["", "!replicas × GPUs", "weights", "offer", ">$/month", ">$/Mtok", ">load"]
+    named: list[tuple[str, ...]] = [(name,) for name in models] or [()] * len(rows)
+    columns = ["", *(["!model"] if models else []), "!replicas × GPUs", "weights", "offer"]
+    columns += [">$/month", ">$/Mtok", ">load"]
     return blocks.table(
         [*columns, f">TTFT {late}", f">TPOT {late}", "speed"],
         [
             (
                 str(place),
+                *name,
                 f"{row.replicas} × {row.gpus_per_replica} {row.gpu}",
                 f"{row.weights}{'*' if row.below_checkpoint else ''}",
                 f"{row.provider} {row.instance}{'†' if row.price_stale else ''}",
@@ -245,7 +253,7 @@ def _ranking(rows: Sequence[Candidate], shown: int | None) -> blocks.Table:
                 time_text(getattr(row.tpot_s, late)),
                 SPEEDS[row.speed],
             )
-            for place, row in enumerate(rows, 1)
+            for place, (name, row) in enumerate(zip(named, rows, strict=True), 1)
         ],
         best=0,
         shown=shown,

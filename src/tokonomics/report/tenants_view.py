@@ -92,15 +92,10 @@ def _growth(result: TenantsResult) -> blocks.Line:
 
 def _fleet(row: FleetRow, pooling: Pooling) -> list[str]:
     less = row.usd_per_hour / pooling.apart.usd_per_hour - 1
-    return [
-        row.name,
-        f"{row.replicas}",
-        usd(row.usd_per_hour),
-        "" if row is pooling.apart else f"{less * 100:+.0f} %",
-        percent_text(row.load_share),
-        percent(row.busy_share),
-        "" if row.correlation is None else f"{row.correlation:.2f}",
-    ]
+    against = "" if row is pooling.apart else f"{less * 100:+.0f} %"
+    shares = [percent_text(row.load_share), percent(row.busy_share)]
+    correlation = "" if row.correlation is None else f"{row.correlation:.2f}"
+    return [row.name, f"{row.replicas}", usd(row.usd_per_hour), against, *shares, correlation]
 
 
 def _tenants(pooling: Pooling) -> blocks.Table:
@@ -127,17 +122,11 @@ def _tenants(pooling: Pooling) -> blocks.Table:
 
 def _tenant(row: TenantRow, checked: bool) -> list[str]:
     dollars = [row.usage_usd_per_hour, row.unused_usd_per_hour, row.pays_usd_per_hour, row.alone_usd_per_hour]
-    return [
-        row.tenant if len(row.tenant) <= 24 else row.tenant[:23] + "…",
-        f"{row.requests:,}",
-        f"{row.alone_replicas}",
-        time_text(row.alone.ttft_p99_s),
-        time_text(row.shared.ttft_p99_s),
-        _within(row.shared.within),
-        *map(usd, dollars),
-        usd_text(row.usd_per_mtok),
-        *([usd(row.shapley_usd_per_hour or 0.0)] if checked else []),
-    ]
+    name = row.tenant if len(row.tenant) <= 24 else row.tenant[:23] + "…"
+    seen = [time_text(row.alone.ttft_p99_s), time_text(row.shared.ttft_p99_s), _within(row.shared.within)]
+    prices = [*map(usd, dollars), usd_text(row.usd_per_mtok)]
+    shapley = [usd(row.shapley_usd_per_hour or 0.0)] if checked else []
+    return [name, f"{row.requests:,}", f"{row.alone_replicas}", *seen, *prices, *shapley]
 
 
 def _within(share: float | None) -> str:

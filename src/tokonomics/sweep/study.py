@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokonomics.clock import today
-from tokonomics.errors import BadInput, shorten
+from tokonomics.errors import BadInput, option, shorten
 from tokonomics.physics.calibration import VARIABLE as PROFILE
 from tokonomics.physics.calibration import read_profile
 from tokonomics.sweep.outcome import Status, SweepRow, SweepSummary, as_plain, summary_of
@@ -93,14 +93,15 @@ class Run:
         lines.append(f"Prices are judged on {self.sweep.ground[DAY]}.")
         failed = sum(row.outcome.status is Status.FAILED for row in self.rows)
         if failed:
-            lines.append(f"{plural(failed, 'point')} failed: --retry-failed does them again, --limit gives more time.")
+            again, longer = option("retry_failed"), option("limit")
+            lines.append(f"{plural(failed, 'point')} failed: {again} does them again, {longer} gives more time.")
         return lines
 
     def told(self) -> list[str]:
         """About this run alone."""
         lines, new = [], len(self.rows) - self.before
         if self.before:
-            lines.append(f"{plural(self.before, 'point')} had been done before (--fresh does them again)")
+            lines.append(f"{plural(self.before, 'point')} had been done before ({option('fresh')} does them again)")
         if self.lost:
             lines.append(f"{plural(self.lost, 'worker')} died on the way; what they were asked was asked again")
         if new:

@@ -89,7 +89,7 @@ def sweep(
     from tokonomics.sweep.outcome import check_figure
     from tokonomics.sweep.store import opened
     from tokonomics.sweep.study import Interrupted, prepared, run_of
-    from tokonomics.sweep.view import sweep_view
+    from tokonomics.sweep.view import sweep_chart, sweep_sections
 
     check_files(chart, html)
     made = prepared(
@@ -113,14 +113,10 @@ def sweep(
     for line in run.told():
         say(line)
     found = run.summary(by)
-    charts = {}
-    if found.ranked:
-        from tokonomics.sweep.view import sweep_chart
-
-        charts = {"What the swept keys change": lambda: sweep_chart(found)}
+    charts = {"What the swept keys change": lambda: sweep_chart(found)} if found.ranked else {}
     result = SweepResult(document=run.plain(found, top), kept=any(row.kept for row in found.rows))
     title = f"{made.verb} over {', '.join(made.over)}"
-    answer = Answer(result, lambda: sweep_view(found, top, run.said()), title, charts)
+    answer = Answer(result, title, lambda: sweep_sections(found, top, run.said()), charts)
     code = give(answer, command_line(sys.argv[1:]), json=json, chart=chart, html=html)
     if code:
         raise typer.Exit(code)
@@ -129,7 +125,7 @@ def sweep(
 def _dry_run(made: "Sweep", jobs: int | None, json: bool) -> None:
     from tokonomics.sweep.crew import most_workers
     from tokonomics.sweep.study import done_before, timed
-    from tokonomics.sweep.view import points_view
+    from tokonomics.sweep.view import points_sections
     from tokonomics.units import plural, seconds
 
     done = done_before(made)
@@ -143,4 +139,4 @@ def _dry_run(made: "Sweep", jobs: int | None, json: bool) -> None:
         f"The first point took {seconds(took)} here: about {left} for what is left on {plural(workers, 'worker')}.",
         f"Results go to {made.folder}",
     ]
-    show(points_view(list(made.points), done, said))
+    show(points_sections(made.points, done, said))

@@ -6,15 +6,14 @@ others, and points that meet no SLO are left out.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 import typer
-from rich.console import Group
 
-from tokonomics.errors import shorten
-from tokonomics.report.tables import table
+from tokonomics.errors import option, shorten
+from tokonomics.report import blocks
 from tokonomics.report.terminal import console
 from tokonomics.sweep.outcome import SweepRow, SweepSummary, more_is_better
 from tokonomics.sweep.points import SweepPoint
@@ -34,38 +33,43 @@ _COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
 """What is worth a column on the terminal; the file has them all."""
 _WORDS = frozenset({"gpu", "weights"})
 _MOST_REASONS = 5
+_MOST_POINTS = 20
 
 
-def sweep_view(summary: SweepSummary, top: int, said: Sequence[str]) -> Group:
+def sweep_sections(summary: SweepSummary, top: int, said: Sequence[str]) -> Iterable[blocks.Section]:
     """``said`` are lines about the results: where they are, what they rest on."""
-    parts: list[Any] = [_heading(summary)]
+    yield blocks.section(blocks.line(_heading(summary), kind="asked"))
     if summary.ranked:
-        parts += ["", _best(summary, top)]
-        parts += [
-            part for key in summary.values for part in ("", _of_key(summary, key)) if len(summary.values[key]) > 1
-        ]
+        yield blocks.section(_headline(summary))
+        yield blocks.section(_best(summary, top))
+        for key, values in summary.values.items():
+            if len(values) > 1:
+                yield blocks.section(_of_key(summary, key))
         has_months = any("usd_per_month" in row.outcome.figures for row in summary.ranked)
         if summary.by == "usd_per_mtok" and "rate" in summary.keys and has_months:
-            parts += [
-                "",
-                "A higher rate fills machines better: compare $/Mtok at one rate, or rank by --by usd_per_month.",
-            ]
+            by = option("by", "usd_per_month")
+            yield blocks.section(
+                blocks.hint(f"A higher rate fills machines better: compare $/Mtok at one rate, or rank with {by}.")
+            )
     if summary.reasons:
-        parts += ["", "Without an answer:"]
-        parts += [f"  {plural(number, 'point')}: {_first_line(why)}" for why, number in summary.reasons[:_MOST_REASONS]]
-        more = len(summary.reasons) - _MOST_REASONS
-        parts += [f"  and {plural(more, 'other reason')}: column `error` of the results"] if more > 0 else []
-    return Group(*parts, "", *said)
+        reasons = [(f"{number:,}", _first_line(why)) for why, number in summary.reasons]
+        more = len(reasons) - _MOST_REASONS
+        others = blocks.note(f"and {plural(more, 'other reason')}: column `error` of the results") if more > 0 else None
+        yield blocks.section(blocks.table([">points", "without an answer"], reasons, shown=_MOST_REASONS), others)
+    yield blocks.section(blocks.note(*said))
 
 
-def points_view(points: list[SweepPoint], done: int, said: list[str], rows: int = 20) -> Group:
+def points_sections(points: Sequence[SweepPoint], done: int, said: Sequence[str]) -> Iterable[blocks.Section]:
     """What a sweep would ask."""
     keys = list(points[0].over) if points else []
-    body = [[str(point.place), *(point.over[key] for key in keys), point.id[:12]] for point in points[:rows]]
-    parts: list[Any] = [f"{plural(len(points), 'point')}, {done:,} of them done", ""]
-    parts.append(table([">point", *(f"!{key}" for key in keys), "id"], body))
-    parts += [f"… and {len(points) - rows:,} more"] if len(points) > rows else []
-    return Group(*parts, "", *said)
+    rows = [[str(point.place), *(point.over[key] for key in keys), point.id[:12]] for point in points]
+    more = f"… and {len(points) - _MOST_POINTS:,} more" if len(points) > _MOST_POINTS else ""
+    yield blocks.section(blocks.line(f"{plural(len(points), 'point')}, {done:,} of them done", kind="headline"))
+    yield blocks.section(
+        blocks.table([">point", *(f"!{key}" for key in keys), "id"], rows, shown=_MOST_POINTS),
+        blocks.note(more) if more else None,
+    )
+    yield blocks.section(blocks.note(*said))
 
 
 def _heading(summary: SweepSummary) -> str:
@@ -81,6 +85,15 @@ _STATUSES = {
 }  # fmt: skip
 
 
+def _headline(summary: SweepSummary) -> blocks.Line:
+    by, best = summary.by or "", summary.ranked[0]
+    where = ", ".join(f"{key}={shorten(best.point.over[key], 30)}" for key in summary.keys)
+    which = "Highest" if more_is_better(by) else "Lowest"
+    slo = " that meets the SLO" if summary.targets else ""
+    figure = blocks.Span(_cells(best, [by])[0], "best")
+    return blocks.line(f"{which} {by}{slo}: ", figure, f" at {where}", kind="headline")
+
+
 def _shown(summary: SweepSummary) -> list[str]:
     have = {name for row in summary.ranked for name, value in row.outcome.figures.items() if value is not None}
     names = [name for name in _COLUMNS if name in have]
@@ -90,12 +103,12 @@ def _shown(summary: SweepSummary) -> list[str]:
 
 
 def _cells(row: SweepRow, names: list[str]) -> list[str]:
-    made = []
+    cells = []
     for name in names:
         value = row.outcome.figures.get(name)
         form = _COLUMNS[name][1] if name in _COLUMNS else _plain
-        made.append("–" if value is None else form(value))
-    return made
+        cells.append("–" if value is None else form(value))
+    return cells
 
 
 def _plain(value: Any) -> str:
@@ -106,36 +119,28 @@ def _titles(names: list[str]) -> list[str]:
     return [f"{'!' if name in _WORDS else '>'}{_COLUMNS.get(name, (name, str))[0]}" for name in names]
 
 
-def _best(summary: SweepSummary, top: int) -> Any:
+def _best(summary: SweepSummary, top: int) -> blocks.Table:
     names = _shown(summary)
     rows = [
         [str(place), *(shorten(row.point.over[key], 30) for key in summary.keys), *_cells(row, names)]
-        for place, row in enumerate(summary.ranked[:top], 1)
+        for place, row in enumerate(summary.ranked, 1)
     ]
-    which = "highest" if more_is_better(summary.by) else "lowest"
-    title = f"The {which} {summary.by}{' that meets the SLO' if summary.targets else ''}"
-    return table([">", *(f"!{key}" for key in summary.keys), *_titles(names)], rows, title=title)
+    return blocks.table([">", *(f"!{key}" for key in summary.keys), *_titles(names)], rows, best=0, shown=top)
 
 
-def _of_key(summary: SweepSummary, key: str) -> Any:
+def _of_key(summary: SweepSummary, key: str) -> blocks.Table:
     """For each value of a key, the best of its points."""
     names = _shown(summary)
     others = [other for other in summary.keys if other != key]
     rows = []
     for of in summary.values[key]:
-        kept = f"{of.kept:,} of {of.points:,}"
-        if of.best is None:
-            rows.append([shorten(of.value, 30), kept, *("–" for _ in (*others, *names))])
-        else:
-            with_others = [shorten(of.best.point.over[other], 30) for other in others]
-            rows.append([shorten(of.value, 30), kept, *with_others, *_cells(of.best, names)])
-    columns = [
-        f"!{key}",
-        ">meet it" if summary.targets else ">answered",
-        *(f"!best {other}" for other in others),
-        *_titles(names),
-    ]
-    return table(columns, rows, title=f"The best for each {key}")
+        best = ["–" for _ in (*others, *names)]
+        if of.best is not None:
+            best = [*(shorten(of.best.point.over[other], 30) for other in others), *_cells(of.best, names)]
+        rows.append([shorten(of.value, 30), f"{of.kept:,} of {of.points:,}", *best])
+    counted = ">meet it" if summary.targets else ">answered"
+    columns = [f"!{key}", counted, *(f"!best {other}" for other in others), *_titles(names)]
+    return blocks.table(columns, rows, f"The best for each {key}")
 
 
 def _first_line(text: str) -> str:
