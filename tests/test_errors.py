@@ -149,6 +149,15 @@ def test_no_layer_below_the_doors_names_a_flag(parameters: dict[str, set[str]]) 
     assert {name: flags for name, flags in found.items() if flags} == ALLOWED
 
 
+def test_no_view_names_a_flag(parameters: dict[str, set[str]]) -> None:
+    """But in a command that the reader is told to type."""
+    ours = set().union(*parameters.values())
+    views = {name: module for name, module in _modules("report") if name.startswith("report/")}
+    assert views
+    found = {name: {flag for text in _texts(module) for flag in _flags(text)} & ours for name, module in views.items()}
+    assert {name: flags for name, flags in found.items() if flags} == {}
+
+
 def test_every_field_that_an_error_names_is_a_parameter(parameters: dict[str, set[str]]) -> None:
     for path, module in _modules("questions"):
         for call in (node for node in ast.walk(module) if isinstance(node, ast.Call)):

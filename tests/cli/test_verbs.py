@@ -607,7 +607,7 @@ def test_plan_rejects_what_the_engine_does_not_run() -> None:
 def test_plan_with_nothing_left_says_so_and_why() -> None:
     done = CliRunner().invoke(app, [*PLAN, "--max-price", "0.01"])
     assert done.exit_code == 1
-    assert "Nothing fits these wishes." in done.stdout
+    assert "No offer meets these constraints." in done.stdout
     assert "--max-price 0.01: no GPU that would do is sold for that; T4 at " in done.stdout
     assert "dearer than the price limit: 7" in done.stdout
     assert "no price on these terms: 1" in done.stdout
@@ -777,7 +777,7 @@ def test_refreshed_prices_are_used_from_then_on(price_site: str) -> None:
 def test_refresh_says_what_it_did_in_words(price_site: str) -> None:
     text = answer("prices", "refresh", "--url", price_site, "--provider", "aws")
     assert "refreshed" in text
-    assert "Written to" in text
+    assert "written to" in text
 
 
 def test_refresh_keeps_the_old_prices_of_a_provider_that_fails(price_site: str) -> None:

@@ -8,6 +8,7 @@ The prices are those of ``offers.csv`` here, the day is 2026-11-15 and the termi
 of a line are dropped, since nobody sees them.
 """
 
+import html
 import json
 import os
 import re
@@ -18,6 +19,13 @@ from typing import Any
 
 import pytest
 
+from tokonomics.cli import commands
+from tokonomics.errors import flag
+from tokonomics.report.answer import Answer
+from tokonomics.report.html import described
+from tokonomics.report.terminal import give
+
+MARKS = re.compile("[\ue000\ue001]")
 Call = Callable[..., subprocess.CompletedProcess[str]]
 
 HERE = Path(__file__).parent
@@ -192,10 +200,28 @@ LONGEST = set() if os.environ.get("UPDATE_GOLDEN") == "1" else {"calibrate"}
 @pytest.mark.parametrize(
     "name", [pytest.param(screen, marks=[pytest.mark.explore] * (screen in LONGEST)) for screen in SCREENS]
 )
-def test_a_screen_is_as_it_was(tokonomics: Call, name: str) -> None:
+def test_a_screen_is_as_it_was(tokonomics: Call, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    answers: list[Answer] = []
+    monkeypatch.setattr(
+        commands, "give", lambda answer, *args, **kept: answers.append(answer) or give(answer, *args, **kept)
+    )
     done = tokonomics(*SCREENS[name])
     assert (done.returncode, done.stderr) == (0, "")
     compare(name, done.stdout)
+    every_door_shows_the_same(answers[0])
+
+
+FIGURE = re.compile(r"\d+(?:[.,]\d+)*")
+
+
+def every_door_shows_the_same(answer: Answer) -> None:
+    """The terminal, HTML and Markdown carry the same figures, and no mark of an input that a door did not spell."""
+    shown = [section for section in answer.sections() if not section.folded]
+    page = re.sub(r"<style>.*?</style>|<[^>]*>", " ", described(shown, flag), flags=re.DOTALL)
+    texts = answer.text(), html.unescape(page), answer.markdown()
+    assert not any(MARKS.search(text) for text in texts)
+    terminal, web, pull_request = (set(FIGURE.findall(text)) for text in texts)
+    assert terminal == web == pull_request
 
 
 @pytest.mark.parametrize("name", REFUSALS)

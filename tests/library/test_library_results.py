@@ -1,11 +1,11 @@
 """How a result shows itself: a line, the terminal's view, a table for notebooks, a frame, a chart, a file."""
 
-import json
 import pickle
 import re
 import subprocess
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import altair as alt
@@ -29,6 +29,7 @@ from tokonomics.questions.results import (
     TraceResult,
 )
 
+OFFERS = Path(__file__).parents[1] / "golden" / "offers.csv"
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 KINDS: tuple[type[Result], ...] = (
     BreakevenResult, CapacityResult, CurveResult, FitResult, FleetResult, LeversResult, PlanResult, PredictResult,
@@ -71,6 +72,7 @@ class Tags(HTMLParser):
         super().__init__()
         self.open: list[str] = []
         self.cells: list[str] = []
+        self.texts: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: Any) -> None:
         if tag != "br":
@@ -80,6 +82,7 @@ class Tags(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
+        self.texts.append(data)
         if self.open and self.open[-1] in ("td", "th"):
             self.cells.append(data)
 
@@ -94,8 +97,19 @@ def test_a_result_is_one_line_and_its_table_is_whole(name: str, made: Callable[[
     page.feed(result._repr_html_())
     assert page.open == []
     if name != "nothing":
-        assert set(type(result).SHOWN) <= set(page.cells)
-        assert set(type(result).SHOWN) <= set(result.to_frame().columns)
+        assert page.cells, "facts or a table"
+        assert result.to_frame().columns
+
+
+FIGURE = re.compile(r"\d+(?:[.,]\d+)*")
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_notebook_shows_the_figures_that_printing_shows(name: str, made: Callable[[str], Result]) -> None:
+    result = made(name)
+    page = Tags()
+    page.feed(result._repr_html_())
+    assert set(FIGURE.findall(str(result))) <= set(FIGURE.findall(" ".join(page.texts)))
 
 
 VIEWS = {
@@ -127,14 +141,15 @@ def test_a_result_survives_a_file_and_another_process(name: str, made: Callable[
         carried.chart()
 
 
-def test_what_others_wrote_is_text_in_the_page_and_never_markup(made: Callable[[str], Result]) -> None:
-    plain = json.loads(made("plan").to_json())
+def test_what_others_wrote_is_text_in_the_page_and_never_markup(tmp_path: Path) -> None:
     evil = "<img src=x onerror=alert(1)>&\"'"
-    for row in (plain["best"], *plain["ranked"]):
-        row["instance"] = row["provider"] = evil
-    shown = PlanResult.model_validate(plain)._repr_html_()
-    assert "<img" not in shown
-    assert shown.count("&lt;img src=x onerror=alert(1)&gt;&amp;&quot;&#x27;") >= 3
+    prices = tmp_path / "offers.csv"
+    pl.read_csv(OFFERS).with_columns(instance=pl.lit(evil)).write_csv(prices)
+    plan = tk.plan("llama-3.1-8b", rate=5, input=1000, output=300, quick=True, offers=str(prices))
+    for shown in (plan, PlanResult.model_validate_json(plan.to_json())):
+        page = shown._repr_html_()
+        assert "<img" not in page
+        assert "&lt;img src=x onerror=alert(1)&gt;&amp;&quot;&#x27;" in page
 
 
 def test_a_row_of_the_frame_is_a_candidate_with_units_in_its_names(made: Callable[[str], Result]) -> None:
@@ -187,13 +202,13 @@ def test_no_figure_hides_a_way_to_look_at_it(kind: type[Result]) -> None:
     assert kind.__doc__
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_columns_that_are_shown_say_their_unit_where_they_have_one(kind: type[Result]) -> None:
+@pytest.mark.parametrize("name", MADE)
+def test_a_column_of_a_latency_says_its_unit(name: str, made: Callable[[str], Result]) -> None:
     bare = {"ttft", "tpot", "e2e", "latency", "price", "cost", "memory", "duration"}
-    for name in kind.SHOWN:
-        assert name not in bare
-        if re.search(r"ttft|tpot|e2e|_step_|prefill", name):
-            assert name.endswith("_s"), name
+    for column in made(name).to_frame().columns:
+        assert column not in bare
+        if re.match(r"ttft|tpot|e2e|decode_step|prefill_(?!replicas)", column):
+            assert column.endswith("_s"), column
 
 
 def test_a_frame_flattens_figures_and_leaves_lists_of_nouns_out() -> None:

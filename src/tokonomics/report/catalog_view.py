@@ -45,9 +45,9 @@ def apis(result: Listing, request: ApisRequest) -> Answer:
 
 def refreshed(result: Refresh) -> blocks.View:
     """What ``prices refresh`` fetched of each provider."""
-    said = f"{sum(row.rows for row in result.providers if not row.error):,} offers fetched"
+    fetched = plural(sum(row.rows for row in result.providers if not row.error), "offer")
     if result.path:
-        yield blocks.headline(said, f", written to {result.path}")
+        yield blocks.headline(f"{fetched} fetched", f", written to {result.path}")
     else:
         yield blocks.headline("Nothing was written", ": every provider failed", "worst")
     rows = [(row.provider, f"{row.rows:,}", str(row.date or "?"), _outcome(row)) for row in result.providers]

@@ -1,6 +1,6 @@
-"""The meter: its screen that is redrawn, a line for a pipe, a run's last word, the page's ledger, bills of the past."""
+"""The meter: its screen that is redrawn, a line for a pipe, a run's last word, and bills of the past."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 
@@ -13,7 +13,7 @@ from tokonomics.questions.request import Request
 from tokonomics.report import blocks
 from tokonomics.report.answer import Answer
 from tokonomics.report.meter_charts import bill_over_time
-from tokonomics.report.wording import NO_VALUE, percent_text, usd_text
+from tokonomics.report.wording import NO_VALUE, percent_text, usd_text, with_inputs
 from tokonomics.units import count, gigabytes, percent, plural, seconds, usd
 
 _MOST_ROWS = 20
@@ -48,6 +48,7 @@ def end(state: MeterState) -> blocks.View:
     yield blocks.section(blocks.headline(price, " today, every paid hour counted"), _figures(today))
     yield blocks.section(*_dollars(today, "today's"))
     yield from _odd(state)
+    yield _idle(today)
 
 
 def line(state: MeterState) -> str:
@@ -68,43 +69,6 @@ def line(state: MeterState) -> str:
     return ", ".join([*said, *state.notes])
 
 
-def ledger(windows: Mapping[str, MeterTally], servers: Bill, burning: Mapping[str, float] | None) -> blocks.View:
-    """What a ledger says now: its sums over windows, shortest first, and today's servers."""
-    *recent, today, _ = windows.values()
-    known = (name for name in list(windows)[1:] if windows[name].usd_per_mtok is not None)
-    span = next(known, next(iter(windows)))
-    best = windows[span]
-    price = f"{usd_text(best.usd_per_mtok)} per million tokens"
-    paid = f" {span}: {usd(best.usd)} for {count(best.billed_tokens)} tokens"
-    yield blocks.headline(price, paid)
-    idle = blocks.Span(usd(today.idle_usd), "bad" if (today.idle_share or 0) > _MUCH_IDLE else "")
-    of_time = "nothing was read today" if today.idle_share is None else f"{percent(today.idle_share)} of the time"
-    hourly, speed = NO_VALUE, "nothing was read in the last five minutes"
-    if burning:
-        hourly = f"{usd(burning['usd_per_hour'])}/h"
-        speed = f"{count(burning['tokens_per_s'])} tokens a second, all servers"
-    batch = next((window.batch for window in (*recent[1:], today) if window.batch is not None), None)
-    failed = f"{usd(today.failed_usd)} of work"
-    yield blocks.facts(
-        ("while busy", f"{usd_text(best.usd_per_mtok_usage)}/Mtok", "were the machines never idle"),
-        ("idle today", idle, of_time, today.idle_usd),
-        ("burning now", hourly, speed),
-        ("batch", _number(batch), "requests running, in the mean while busy"),
-        ("from cache", percent_text(today.cache_share), "of prompt tokens, today"),
-        ("failed", blocks.Span(count(today.failed), "bad"), failed) if today.failed else None,
-    )
-    said = "hold it against what `tokonomics plan` expects for this traffic; `tokonomics levers` says what to change."
-    if (best.idle_share or 0) > _MUCH_IDLE:
-        idle_text = f"{percent(best.idle_share or 0)} of the time nothing runs"
-        said = f"{idle_text}: `tokonomics fleet` finds machines for the hours that need them."
-    yield blocks.hint(said[0].upper() + said[1:])
-    rows = [BillLine(group=(name,), sums=sums) for name, sums in windows.items()]
-    yield blocks.section(_sums(["over (UTC)"], rows, windows["all"]), title="Sums")
-    if servers.lines:
-        yield blocks.section(_sums(["server", "model", "engine"], servers.lines, servers.total), title="Servers today")
-    yield blocks.note(*_bill_notes(windows["all"]))
-
-
 def _bill(bill: Bill) -> blocks.View:
     total = bill.total
     if not bill.lines:
@@ -117,6 +81,7 @@ def _bill(bill: Bill) -> blocks.View:
     yield _sums(bill.by, bill.lines, total)
     yield blocks.section(*_dollars(total, "the"))
     yield from _verdict(bill.against_plan)
+    yield _idle(total)
     yield blocks.note(*_bill_notes(total))
 
 
@@ -183,11 +148,11 @@ _BILL: dict[str, Callable[[MeterTally], str]] = {
 
 
 def _sums(by: Sequence[str], lines: Sequence[BillLine], total: MeterTally) -> blocks.Table:
-    """A row a group, and their sum where they add up; columns that would be empty are left out."""
+    """A row a group, and their sum; columns that would be empty are left out."""
     empty = {"gap": not total.gap_s, "away": not total.away_s, "req": not total.answered, "batch": not total.batch}
     shown = {name: cell for name, cell in _BILL.items() if not empty.get(name)}
     rows = [[*(_short(name) for name in line.group), *(cell(line.sums) for cell in shown.values())] for line in lines]
-    if len(rows) > 1 and by and lines[-1].sums != total:
+    if len(rows) > 1 and by:
         rows.append(["all", *[""] * (len(by) - 1), *(cell(total) for cell in shown.values())])
     return blocks.table([*(f"!{name}" for name in by), *(f">{name}" for name in shown)], rows)
 
@@ -220,6 +185,13 @@ def _dollars(sums: MeterTally, whose: str) -> Iterable[blocks.Block]:
         yield blocks.line(f"{usd(sums.starved_usd)} while less than half of the planned batch was running")
 
 
+def _idle(sums: MeterTally) -> blocks.Line | None:
+    if (sums.idle_share or 0) <= _MUCH_IDLE:
+        return None
+    nothing = f"{percent_text(sums.idle_share)} of the time nothing runs"
+    return blocks.hint(f"{nothing}: `tokonomics fleet` finds machines for the hours that need them.")
+
+
 def _figures(sums: MeterTally) -> blocks.Facts:
     output, busy = f"{usd_text(sums.usd_per_mtok_output)}/Mtok", f"{usd_text(sums.usd_per_mtok_usage)}/Mtok"
     answered = count(sums.answered) if sums.answered else NO_VALUE
@@ -236,7 +208,7 @@ def _figures(sums: MeterTally) -> blocks.Facts:
 def _odd(state: MeterState) -> blocks.View:
     """The plan against what is, and what a person should know."""
     yield from _verdict(state.against_plan)
-    yield blocks.section(*map(blocks.hint, state.notes))
+    yield blocks.section(*map(blocks.hint, map(with_inputs, state.notes)))
 
 
 def _verdict(verdict: Verdict | None) -> blocks.View:

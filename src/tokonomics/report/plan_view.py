@@ -76,26 +76,26 @@ def _charts(result: PlanResult) -> Charts:
     return charts
 
 
-def _one(result: PlanResult, request: PlanRequest) -> Iterable[blocks.Section]:
+def _one(result: PlanResult, request: PlanRequest) -> blocks.View:
     """One model at one demand."""
     study: Study = result.study
     whole, name = study.plan, study.question.model.name
     if whole.best is None:
         yield from nothing(whole, name, result.blame)
     else:
-        yield blocks.section(blocks.line(asked_text(whole, name), kind="asked"))
+        yield blocks.line(asked_text(whole, name), kind="asked")
         yield blocks.section(*_pick(whole.best, "Cheapest", whole.slos, _firm(result.headroom, result.bill_range)))
         faithful = whole.best_at_checkpoint()
         if faithful and faithful != whole.best:
             yield blocks.section(*_pick(faithful, "Cheapest at the checkpoint's own precision", whole.slos))
         leaders = whole.leaders(len(whole.ranked))
         shown = leaders[: request.top or 10]
-        yield blocks.section(ranking(leaders, len(shown)))
+        yield ranking(leaders, len(shown))
         yield blocks.section(_notes(whole, shown, request), _not_sold(study, request))
         if result.flips:
             yield blocks.section(*_flips(whole, result.flips))
         if result.sensitivity:
-            yield blocks.section(_sensitivity(result.sensitivity))
+            yield _sensitivity(result.sensitivity)
         yield blocks.section(ranking(whole.ranked, None), title="Every offer", folded=True)
     if whole.rejected:
         yield blocks.section(_why(whole), title="" if request.why else "Why not the others", folded=not request.why)
@@ -110,9 +110,9 @@ def asked_text(plan: Plan, model_name: str) -> str:
     )
 
 
-def nothing(plan: Plan, model_name: str, blames: Sequence[Blame], see: str = "") -> Iterable[blocks.Section]:
+def nothing(plan: Plan, model_name: str, blames: Sequence[Blame], see: str = "") -> blocks.View:
     """Which constraint stands in the way, the nearest value that would do, and how many each reason took."""
-    yield blocks.section(blocks.line(asked_text(plan, model_name), kind="asked"))
+    yield blocks.line(asked_text(plan, model_name), kind="asked")
     kinds: Counter[Reason] = Counter()
     for rejection in plan.rejected:
         kinds[rejection.kind] += rejection.offers
@@ -141,18 +141,18 @@ def _pick(row: Candidate, label: str, slos: Sequence[Slo], firm: Sequence[blocks
     return [
         blocks.line(f"{label}: ", bill, f", {layout_text(row)} at {where}", kind="headline"),
         blocks.facts(
-            blocks.fact(
+            (
                 "per Mtok",
                 usd(prices.blended),
                 f"{whole_bill}; {usd(row.usd_per_mtok_usage)} at full use",
-                number=prices.blended,
+                prices.blended,
             ),
             *_latencies(row, slos),
             blocks.fact("load", percent(row.utilization), f"of capacity{router}", number=row.utilization, less="worse"),
             *firm,
-            blocks.fact("price", f"{usd(row.instance_usd_per_hour)}/h", _price_note(row)),
-            blocks.fact("speed", SPEEDS[row.speed], _SPEED_NOTES[row.speed]),
-            blocks.fact("unused", plural(idle, "GPU"), f"of the {row.gpus_paid} paid for") if idle else None,
+            ("price", f"{usd(row.instance_usd_per_hour)}/h", _price_note(row)),
+            ("speed", SPEEDS[row.speed], _SPEED_NOTES[row.speed]),
+            ("unused", plural(idle, "GPU"), f"of the {row.gpus_paid} paid for") if idle else None,
         ),
     ]
 
@@ -370,33 +370,31 @@ def _sensitivity(found: Sensitivity) -> blocks.Table:
     )
 
 
-def _models(studies: Sequence[Study], rows: Sequence[Candidate]) -> Iterable[blocks.Section]:
+def _models(studies: Sequence[Study], rows: Sequence[Candidate]) -> blocks.View:
     """The pick of each model, the cheapest first."""
     names = {study.plan.model: study.question.model.name for study in studies}
-    yield blocks.section(blocks.line(asked_text(studies[0].plan, ", ".join(names.values()))))
+    yield blocks.line(asked_text(studies[0].plan, ", ".join(names.values())))
     if not rows:
-        yield blocks.section(blocks.line("No offer meets the constraints for any of them: plan one alone to see why."))
+        yield blocks.line("No offer meets the constraints for any of them: plan one alone to see why.")
         return
     cheapest = rows[0].usd_per_mtok.blended
-    yield blocks.section(
-        blocks.table(
-            ["", "!model", "replicas × GPUs", "offer", ">$/month", ">$/Mtok", ">costs more", ">TTFT p99", ">TPOT p99"],
-            [
-                (
-                    str(place),
-                    names[row.model],
-                    f"{layout_text(row)}{'*' if row.below_checkpoint else ''}",
-                    f"{row.provider} {row.instance}",
-                    usd(row.usd_per_month),
-                    usd(row.usd_per_mtok.blended),
-                    "" if place == 1 else percent(row.usd_per_mtok.blended / cheapest - 1),
-                    time_text(row.ttft_s.p99),
-                    time_text(row.tpot_s.p99),
-                )
-                for place, row in enumerate(rows, 1)
-            ],
-            best=0,
-        )
+    yield blocks.table(
+        ["", "!model", "replicas × GPUs", "offer", ">$/month", ">$/Mtok", ">costs more", ">TTFT p99", ">TPOT p99"],
+        [
+            (
+                str(place),
+                names[row.model],
+                f"{layout_text(row)}{'*' if row.below_checkpoint else ''}",
+                f"{row.provider} {row.instance}",
+                usd(row.usd_per_month),
+                usd(row.usd_per_mtok.blended),
+                "" if place == 1 else percent(row.usd_per_mtok.blended / cheapest - 1),
+                time_text(row.ttft_s.p99),
+                time_text(row.tpot_s.p99),
+            )
+            for place, row in enumerate(rows, 1)
+        ],
+        best=0,
     )
     without = [name for key, name in names.items() if key not in {row.model for row in rows}]
     said = [
@@ -405,10 +403,10 @@ def _models(studies: Sequence[Study], rows: Sequence[Candidate]) -> Iterable[blo
         "" if studies[0].plan.slos else f"No SLO is set ({option('slo')}): answers may wait for long.",
         f"No offer meets the constraints for {', '.join(without)}: plan it alone to see why." if without else "",
     ]
-    yield blocks.section(blocks.note(" ".join(part for part in said if part)))
+    yield blocks.note(" ".join(part for part in said if part))
 
 
-def _cases(result: PlanCases) -> Iterable[blocks.Section]:
+def _cases(result: PlanCases) -> blocks.View:
     """The choice that is least wrong under several demands, and what each choice costs in each of them."""
     name = result.studies[0].question.model.name
     found: Regret | None = result.regret
@@ -425,37 +423,31 @@ def _cases(result: PlanCases) -> Iterable[blocks.Section]:
     )
     least = found.least
     if least is None:
-        yield blocks.section(blocks.line("No choice holds in every case.", kind="worst"))
+        yield blocks.line("No choice holds in every case.", kind="worst")
         return
     bills = " / ".join(usd(case.usd_per_month) for case in least.cases)
-    yield blocks.section(
-        blocks.line(
-            "Least regret: ",
-            blocks.Span(f"{least.gpu} {least.layout}", "best"),
-            f" at {least.provider} {least.instance}: {bills} a month for {' / '.join(cases)}, "
-            f"at most {percent(least.largest_regret)} above the best of any case",
-            kind="headline",
-        )
+    yield blocks.line(
+        "Least regret: ",
+        blocks.Span(f"{least.gpu} {least.layout}", "best"),
+        f" at {least.provider} {least.instance}: {bills} a month for {' / '.join(cases)}, "
+        f"at most {percent(least.largest_regret)} above the best of any case",
+        kind="headline",
     )
-    yield blocks.section(
-        blocks.table(
-            ["", "!hardware", "offer", *(f">{case}" for case in cases), ">most regret", "best in"],
-            [
-                (
-                    str(place),
-                    f"{choice.gpu} {choice.layout}{'*' if choice.below_checkpoint else ''}",
-                    f"{choice.provider} {choice.instance}",
-                    *(f"{usd(case.usd_per_month)} ({case.replicas}×)" for case in choice.cases),
-                    percent(choice.largest_regret),
-                    ", ".join(cases[at] for at in choice.best_in) or "–",
-                )
-                for place, choice in enumerate(found.choices, 1)
-            ],
-            best=0,
-        )
+    yield blocks.table(
+        ["", "!hardware", "offer", *(f">{case}" for case in cases), ">most regret", "best in"],
+        [
+            (
+                str(place),
+                f"{choice.gpu} {choice.layout}{'*' if choice.below_checkpoint else ''}",
+                f"{choice.provider} {choice.instance}",
+                *(f"{usd(case.usd_per_month)} ({case.replicas}×)" for case in choice.cases),
+                percent(choice.largest_regret),
+                ", ".join(cases[at] for at in choice.best_in) or "–",
+            )
+            for place, choice in enumerate(found.choices, 1)
+        ],
+        best=0,
     )
-    yield blocks.section(
-        blocks.note(
-            "Replicas (×) follow the demand, the hardware does not. Regret: the bill over the best bill of that case."
-        )
+    yield blocks.note(
+        "Replicas (×) follow the demand, the hardware does not. Regret: the bill over the best bill of that case."
     )

@@ -42,24 +42,22 @@ def capacity(result: CapacityResult, request: Request) -> Answer:
     return Answer(result, title, partial(_capacity, result), {"Latency as the rate grows": drawn})
 
 
-def _simulation(simulation: Simulation, made: Outcome, cost: ServedCost | None) -> Iterable[blocks.Section]:
+def _simulation(simulation: Simulation, made: Outcome, cost: ServedCost | None) -> blocks.View:
     what = what_serves(simulation)
     value = f"{made.output_tokens_per_s:,.0f} output tokens/s"
     if cost and cost.usd_per_mtok is not None:
         value = f"{usd(cost.usd_per_mtok)} per million tokens"
-    yield blocks.section(blocks.line(blocks.Span(value, "best"), f": {what}", kind="headline"))
-    yield blocks.section(_latencies(made))
+    yield blocks.headline(value, f": {what}")
+    yield _latencies(made)
     yield blocks.section(*_slos(made))
     yield blocks.section(*_shares(made, cost))
-    yield blocks.section(_figures(simulation, made, cost))
-    yield blocks.section(_hint(simulation, made))
+    yield _figures(simulation, made, cost)
+    yield _hint(simulation, made)
     trace = simulation.trace
-    yield blocks.section(
-        blocks.note(
-            f"Traffic: {trace.source}, {made.requests:,} requests over {duration_text(trace.duration_s)}.",
-            f"Price: {usd(cost.usd_per_replica_hour)} an hour for a replica ({cost.price_from})." if cost else "",
-            "Latencies are of answered requests; step times are modelled: tokonomics predict shows how sure they are.",
-        )
+    yield blocks.note(
+        f"Traffic: {trace.source}, {made.requests:,} requests over {duration_text(trace.duration_s)}.",
+        f"Price: {usd(cost.usd_per_replica_hour)} an hour for a replica ({cost.price_from})." if cost else "",
+        "Latencies are of answered requests; step times are modelled: tokonomics predict shows how sure they are.",
     )
 
 
@@ -131,22 +129,18 @@ def _figures(simulation: Simulation, made: Outcome, cost: ServedCost | None) -> 
             number=made.output_tokens_per_s,
             less="worse",
         ),
-        blocks.fact("requests", f"{made.requests_per_s:,.3g}/s", f"{made.completed:,} of {made.requests:,} answered"),
-        blocks.fact(
-            "busy", percent(made.utilization), f"of the paid time; {percent(made.useful_share)} computing what was used"
-        ),
-        blocks.fact("load", percent_text(made.load_share), "of the requests that full batches would finish"),
-        blocks.fact(
-            "batch", f"{made.batch:,.1f}", f"sequences in a step, in the mean; at most {rules.max_sequences:,}"
-        ),
-        blocks.fact("KV cache", percent(made.kv_peak_share), f"full at the most{room}"),
-        blocks.fact("replicas", f"{made.mean_replicas:.3g}", replicas) if autoscaled else None,
+        ("requests", f"{made.requests_per_s:,.3g}/s", f"{made.completed:,} of {made.requests:,} answered"),
+        ("busy", percent(made.utilization), f"of the paid time; {percent(made.useful_share)} computing what was used"),
+        ("load", percent_text(made.load_share), "of the requests that full batches would finish"),
+        ("batch", f"{made.batch:,.1f}", f"sequences in a step, in the mean; at most {rules.max_sequences:,}"),
+        ("KV cache", percent(made.kv_peak_share), f"full at the most{room}"),
+        ("replicas", f"{made.mean_replicas:.3g}", replicas) if autoscaled else None,
         *_pools(simulation),
-        blocks.fact("cached", percent(made.cached_tokens / made.input_tokens), "of prompt tokens came from the cache")
+        ("cached", percent(made.cached_tokens / made.input_tokens), "of prompt tokens came from the cache")
         if made.cached_tokens
         else None,
         *(blocks.fact(name, f"{number:,}", why) for name, number, why in lost if number),
-        blocks.fact("output alone", usd(cost.usd_per_mtok_output), "the whole bill per million output tokens")
+        ("output alone", usd(cost.usd_per_mtok_output), "the whole bill per million output tokens")
         if cost and cost.usd_per_mtok_output is not None
         else None,
     )
@@ -205,53 +199,38 @@ def _hint(simulation: Simulation, made: Outcome) -> blocks.Line | None:
     return blocks.hint(said) if said else None
 
 
-def _capacity(result: CapacityResult) -> Iterable[blocks.Section]:
+def _capacity(result: CapacityResult) -> blocks.View:
     best, log, needed, cost = result.highest_rate, result.log, result.replicas_needed, result.cost
     made = best.outcome
-    yield blocks.section(
-        blocks.line(
-            blocks.Span(f"{best.rate:,.3g} requests/s", "best"), f" on one replica: {result.placed}", kind="headline"
-        )
+    yield blocks.headline(f"{best.rate:,.3g} requests/s", f" on one replica: {result.placed}")
+    output = f"{made.output_tokens_per_s:,.0f} output tokens a second"
+    paid = f"per million tokens {'of this log' if needed else 'at that rate'}, prompts included"
+    price, traffic = cost.usd_per_mtok if cost else None, f"{log.source}, {log.rate:.3g} requests/s"
+    yield blocks.facts(
+        blocks.fact("holds", f"{best.rate:,.3g}/s", output, number=best.rate, less="worse"),
+        ("does not", f"{best.at_most:,.3g}/s", best.broken),
+        ("batch", f"{made.batch:,.1f}", "sequences in a step at that rate"),
+        ("log needs", plural(needed.replicas, "replica"), traffic) if needed else None,
+        ("costs", usd(price), paid, price) if price is not None else None,
     )
-    where = "of this log" if needed else "at that rate"
-    yield blocks.section(
-        blocks.facts(
-            blocks.fact("holds", f"{best.rate:,.3g}/s", f"{made.output_tokens_per_s:,.0f} output tokens a second",
-                 number=best.rate, less="worse"),
-            blocks.fact("does not", f"{best.at_most:,.3g}/s", best.broken),
-            blocks.fact("batch", f"{made.batch:,.1f}", "sequences in a step at that rate"),
-            blocks.fact("log needs", plural(needed.replicas, "replica"), f"{log.source}, {log.rate:.3g} requests/s")
-            if needed
-            else None,
-            blocks.fact("costs", usd(cost.usd_per_mtok), f"per million tokens {where}, prompts included",
-                 number=cost.usd_per_mtok)
-            if cost and cost.usd_per_mtok is not None
-            else None,
-        )
-    )  # fmt: skip
-    yield blocks.section(
-        blocks.table(
-            [">requests/s", *(f">{slo.slo}" for slo in made.slo or _tails(made)), ">tok/s out", ""],
+    yield blocks.table(
+        [">requests/s", *(f">{slo.slo}" for slo in made.slo or _tails(made)), ">tok/s out", ""],
+        [
             [
-                [
-                    f"{trial.rate:,.3g}",
-                    *(
-                        blocks.Span(time_text(slo.delivered_s), "" if slo.kept else "bad")
-                        for slo in trial.outcome.slo or _tails(trial.outcome)
-                    ),
-                    f"{trial.outcome.output_tokens_per_s:,.0f}",
-                    blocks.Span("holds", "good") if trial.holds else blocks.Span("does not", "bad"),
-                ]
-                for trial in best.trials
-            ],
-        )
+                f"{trial.rate:,.3g}",
+                *(
+                    blocks.Span(time_text(slo.delivered_s), "" if slo.kept else "bad")
+                    for slo in trial.outcome.slo or _tails(trial.outcome)
+                ),
+                f"{trial.outcome.output_tokens_per_s:,.0f}",
+                blocks.Span("holds", "good") if trial.holds else blocks.Span("does not", "bad"),
+            ]
+            for trial in best.trials
+        ],
     )
     requests = best.trials[0].outcome.requests
-    yield blocks.section(
-        blocks.note(
-            f"{log.source}; {requests:,} requests in each of {len(best.trials)} simulations; "
-            "the two rates are 1 % apart."
-        )
+    yield blocks.note(
+        f"{log.source}; {requests:,} requests in each of {len(best.trials)} simulations; the two rates are 1 % apart."
     )
 
 

@@ -46,10 +46,10 @@ def _sections(made: TraceSummary) -> blocks.View:
 def _next(made: TraceSummary) -> blocks.Line:
     """The same traffic as ``plan`` takes it: of the mean length, as fast as in the fullest minute."""
     minute = [peak.rate for peak in made.peaks if peak.window_s == 60]
-    tokens = f"--input {max(round(made.input.mean), 1)} --output {max(round(made.output.mean), 1)}"
+    prompt, reply = (max(round(lengths.mean), 1) for lengths in (made.input, made.output))
     said = f"What would serve {'its fullest minute' if minute else 'it'}:"
     rate = float(f"{(minute or [made.rate])[0]:.3g}")
-    return blocks.hint(f"{said}  tokonomics plan MODEL --rate {rate:.9g} {tokens}")
+    return blocks.hint(f"{said}  tokonomics plan MODEL --rate {rate:.9g} --input {prompt} --output {reply}")
 
 
 def _arrivals(made: TraceSummary) -> Iterable[blocks.Fact]:

@@ -1,12 +1,10 @@
-"""How well predictions did: against measurements, against an engine's log, and in the benchmark that we publish."""
+"""How well predictions did: against measurements, and against the log of an engine."""
 
 import math
-import re
 import statistics
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from tokonomics.errors import option
 from tokonomics.measure.replay import Figure, Replay, ReplayComparison, ReplayedRun
@@ -29,11 +27,6 @@ LABELS = {
     Figure.tpot_p99_s: "TPOT p99",
     Figure.e2e_p50_s: "end to end p50",
 }
-_ERRORS = (">n", ">median", ">p90", ">bias", ">inside")
-_WHAT_THEY_ARE = (
-    "median, p90: size of the error, up or down (10 %: a factor of 1.1). bias: above 0 we predict too much.",
-    "inside: measurements within the predicted 80 % interval.",
-)
 
 
 def validate(result: "ValidateResult | ReplayResult", request: ValidateRequest) -> Answer:
@@ -43,41 +36,6 @@ def validate(result: "ValidateResult | ReplayResult", request: ValidateRequest) 
         return Answer(result, f"Replay of {name}", partial(_replay, result))
     charts = {"Predicted over measured": partial(validation_chart, result.predictions)} if result.predictions else {}
     return Answer(result, f"Predictions against {name}", partial(_validation, result), charts)
-
-
-def accuracy(record: Mapping[str, Any]) -> blocks.View:
-    """What ``benchmarks/bench_accuracy.py`` recorded: by set of measurements, and by kind."""
-    keys = set(ErrorSummary.model_fields)
-    sets = {name: ErrorSummary(**{key: row[key] for key in keys & row.keys()}) for name, row in record["rows"].items()}
-    # The public measurements of whole engines: the nearest to what a reader will run.
-    main = next((name for name in sets if "throughput and TPOT" in name), next(iter(sets)))
-    n, median, p90, bias, _ = figures(sets[main])
-    some = f"Nine of ten are within {p90}; the bias is {bias}. Some kinds are far worse: see below."
-    yield blocks.section(
-        blocks.headline(f"{median} median error", f" over {n} measurements: {main}"), blocks.line(some)
-    )
-    told = [name for name in sets if re.search("other models, decode|all metrics|TTFT|burst", name)]
-    medians = (blocks.fact(name, figures(sets[name])[1], f"median of {plural(sets[name].n, 'row')}") for name in told)
-    yield blocks.facts(*medians)
-    own = "Hold it against your own: drop the results of a load test on the page, or `tokonomics import` them."
-    yield blocks.hint(own)
-    rows = [(name, *figures(found), record["rows"][name]["target"]) for name, found in sets.items()]
-    yield blocks.section(blocks.table(["measurements", *_ERRORS, "target"], rows), title="What was checked")
-    kinds = [
-        (kind, name.replace("_", " "), *figures(ErrorSummary(**row)))
-        for kind, group in record["by"].items()
-        for name, row in group.items()
-    ]
-    yield blocks.section(blocks.table(["by", "!group", *_ERRORS], kinds, shown=24), title="By kind")
-    left = record["not_predicted"]
-    if left:
-        yield _reasons(left, f"not predicted ({sum(left.values()):,}); no row is dropped silently")
-    order = f"{record['spearman']:.2f} over {plural(record['spearman_groups'], 'group')}"
-    yield blocks.note(
-        *_WHAT_THEY_ARE,
-        f"Rank correlation of deployments: {order}.",
-        f"Made {record['date']} on {record['machine']} with `{record['command']}`.",
-    )
 
 
 def _validation(result: Validation) -> blocks.View:
@@ -91,11 +49,15 @@ def _validation(result: Validation) -> blocks.View:
         rows = [("all", "", *figures(result.overall))]
         for kind, groups in result.groups.items():
             rows += [(kind, name, *figures(group)) for name, group in groups.items()]
-        yield blocks.table(["by", "!group", *_ERRORS], rows)
+        yield blocks.table(["by", "!group", ">n", ">median", ">p90", ">bias", ">inside"], rows)
         order, among = result.ranking.spearman, plural(result.ranking.groups, "group")
         ranking = "" if order is None else f"GPU ranking: Spearman {order:.2f} over {among} alike but for the GPUs."
-        held_out = f"{_taught(result)} Figures on held-out rows: docs/accuracy.md."
-        yield blocks.note(*_WHAT_THEY_ARE, held_out, ranking)
+        yield blocks.note(
+            "median, p90: size of the error, up or down (10 %: a factor of 1.1). bias: above 0 we predict too much.",
+            "inside: measurements within the predicted 80 % interval.",
+            f"{_taught(result)} Figures on held-out rows: docs/accuracy.md.",
+            ranking,
+        )
     if result.not_predicted:
         yield _reasons(result.not_predicted, missing)
 
