@@ -1,10 +1,9 @@
-// What is said of inputs, in the words of the form: `rate` and --rate are what the reader sees as “Requests per second”.
+// What is said of inputs, in the words of the form: `rate` is what the reader sees as “Requests per second”.
 
 import { h } from "./dom.js";
 
 const PLACES = { what: "model", model_name: "model", models: "model", file: "trace", tpot_ms: "pace" };
 const NAMED = /`(\w+)(?:=([^`]*))?`/g; // as the server marks names of inputs
-const FLAG = /--([a-z][a-z-]*[a-z])/g;
 
 const nameOf = (input) => PLACES[input] ?? input.replaceAll("-", "_");
 
@@ -15,14 +14,12 @@ export function labelled(groups = []) {
     return field ? `“${[field.label, field.unit].filter(Boolean).join(" ")}”` : null;
   };
   // An input that the form does not ask for stays what the command line calls it.
-  const named = (text) => {
-    const said = text?.replace(NAMED, (_, input, value) => {
-      const found = label(input) ?? `\`--${input.replaceAll("_", "-")}`;
+  const named = (text) =>
+    text?.replace(NAMED, (_, input, value) => {
       const given = value === undefined ? "" : ` ${value.replaceAll('"', "")}`;
-      return found.startsWith("`") ? `${found}${given}\`` : `${found}${given}`;
+      const found = label(input);
+      return found ? found + given : `\`--${input.replaceAll("_", "-")}${given}\``;
     });
-    return said?.includes("tokonomics ") ? said : said?.replace(FLAG, (flag, input) => label(input) ?? flag);
-  };
   return {
     text: named,
     // The text as nodes: what is left in backticks is code.
