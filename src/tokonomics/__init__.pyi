@@ -153,6 +153,7 @@ def curve(
     region: Words | None = None,
     discount: Words | None = None,
     profile: Words | None = None,
+    tpot_ms: float | None = None,
 ) -> CurveResult: ...
 def fit(
     model: Words,

@@ -7,12 +7,15 @@ from tokonomics.errors import option
 from tokonomics.physics.intervals import Interval
 from tokonomics.physics.memory import Fit
 from tokonomics.planner.predict import BatchCurve, Prediction
+from tokonomics.questions.load import targets_of
 from tokonomics.questions.request import Request
+from tokonomics.questions.requests.buy import CurveRequest
 from tokonomics.questions.results import CurveResult, FitResult, PredictResult
 from tokonomics.report import blocks
 from tokonomics.report.answer import Answer
 from tokonomics.report.charts import curve_chart
 from tokonomics.report.wording import SPEEDS
+from tokonomics.traffic.slo import Latency
 from tokonomics.types import Badge
 from tokonomics.units import gigabytes, percent, plural, seconds, usd
 
@@ -36,10 +39,10 @@ def predict(result: PredictResult, request: Request) -> Answer:
     return Answer(result, f"A step of {result.deployment}", partial(_prediction, result))
 
 
-def curve(result: CurveResult, request: Request) -> Answer:
+def curve(result: CurveResult, request: CurveRequest) -> Answer:
     """What batching buys: throughput rises, each sequence slows down, until the KV cache is full."""
     charts = {"What batching buys": partial(curve_chart, result)}
-    return Answer(result, f"Batching on {result.deployment}", partial(_curve, result), charts)
+    return Answer(result, f"Batching on {result.deployment}", partial(_curve, result, _pace(request)), charts)
 
 
 def _bar(parts: Iterable[tuple[str, float, blocks.Colour]], text: Callable[[float], str]) -> blocks.Bar:
@@ -113,9 +116,15 @@ def _range(interval: Interval, text: Callable[[float], str]) -> str:
     return f"{text(interval.low)} to {text(interval.high)}"
 
 
-def _curve(curve: BatchCurve) -> blocks.View:
-    alone, last = curve.points[0], curve.points[-1]
-    at = f" at batch {last.batch:,}, where memory is full: {curve.deployment}, context {curve.context:,}"
+def _pace(request: CurveRequest) -> float | None:
+    """The strictest SLO on the time per token: all sequences of a batch keep the same pace."""
+    return min((slo.seconds for slo in targets_of(request) if slo.latency is Latency.tpot), default=None)
+
+
+def _curve(curve: BatchCurve, tpot_s: float | None) -> blocks.View:
+    best, why = _largest(curve, tpot_s)
+    alone, last = curve.points[0], curve.points[best]
+    at = f" at batch {last.batch:,}, {why}: {curve.deployment}, context {curve.context:,}"
     speed, price = f"{last.tokens_per_s:,.0f} output tokens/s", last.usd_per_mtok
     yield blocks.headline(f"{usd(price)} per million output tokens" if price else speed, at)
     engine = f"; the engine runs {curve.engine_sequences:,} at once unless told otherwise"
@@ -142,11 +151,23 @@ def _curve(curve: BatchCurve) -> blocks.View:
         + ([usd(point.usd_per_mtok)] if point.usd_per_mtok is not None else [])
         for point in curve.points
     ]
-    yield blocks.table(columns, rows, best=len(rows) - 1)
+    yield blocks.table(columns, rows, best=best)
     yield blocks.hint(_next(curve))
     yield blocks.note(
         "of linear: throughput ÷ (batch × that of one sequence). Weights are shared by the batch, KV is not."
     )
+
+
+def _largest(curve: BatchCurve, tpot_s: float | None) -> tuple[int, str]:
+    """The place of the largest batch that is fast enough, and why no larger one is meant."""
+    end = len(curve.points) - 1
+    if tpot_s is None:
+        return end, "where memory is full"
+    limit = f"the SLO of {seconds(tpot_s)} per token"
+    met = [place for place, point in enumerate(curve.points) if point.tpot_s <= tpot_s]
+    if not met:
+        return 0, f"which misses {limit}"
+    return met[-1], f"the largest listed that meets {limit}" if met[-1] < end else "where memory is full"
 
 
 def _next(curve: BatchCurve) -> str:

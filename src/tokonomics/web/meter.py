@@ -12,9 +12,15 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import to_jsonable_python
+
 from tokonomics.errors import BadInput
 from tokonomics.measure.meter.bill import Bill, bill
 from tokonomics.measure.meter.ledger import Ledger
+from tokonomics.report import page_views
+from tokonomics.report.blocks import sections
+from tokonomics.report.meter_charts import bill_over_time
+from tokonomics.units import seconds
 from tokonomics.web.answering import as_json
 from tokonomics.workers import Busy
 
@@ -96,26 +102,40 @@ def _burning(recent: Bill) -> dict[str, float] | None:
 
 
 def state(ledger: Path) -> dict[str, Any]:
-    """Sums of the last five minutes, this hour, today (UTC) and of all; by server and model; by hour and by day."""
+    """Sums of the last five minutes, this hour, today (UTC) and of all; by server and model; by hour and by day.
+
+    ``sections`` and ``charts`` describe them, as in the answer of a verb.
+    """
     now = time.time()
 
-    def sums(since: float, *by: str) -> dict[str, Any]:
-        made: dict[str, Any] = bill(book.spans(since, now), since, now, by).model_dump(mode="json")
-        return made
+    def sums(since: float, *by: str) -> Bill:
+        return bill(book.spans(since, now), since, now, by)
 
-    today = now - now % _DAY_S
+    today, hour = now - now % _DAY_S, now - now % _HOUR_S
     with Ledger(ledger, read_only=True) as book:
-        recent = bill(book.spans(now - _NOW_S, now), now - _NOW_S, now, ())
-        return {
-            "at": now,
-            "ledger": ledger.name,
-            "read": _latest(book),
-            "now": recent.total.model_dump(mode="json"),
-            "burning": _burning(recent),
-            "hour": sums(now - now % _HOUR_S)["total"],
-            "today": sums(today)["total"],
-            "total": sums(0.0)["total"],
-            "groups": sums(today, "target", "model", "engine")["lines"],
-            "hours": sums(now - now % _HOUR_S - _HOURS * _HOUR_S, "hour")["lines"],
-            "days": sums(today - _DAYS * _DAY_S, "day")["lines"],
+        recent, servers = sums(now - _NOW_S), sums(today, "target", "model", "engine")
+        hours, days = sums(hour - _HOURS * _HOUR_S, "hour"), sums(today - _DAYS * _DAY_S, "day")
+        spans = {
+            "Last 5 minutes": recent.total,
+            "This hour": sums(hour).total,
+            "Today": servers.total,
+            "Since the start": sums(0.0).total,
         }
+        read, burning = _latest(book), _burning(recent)
+    latest = "" if read is None else f"Read {seconds(now - read)} ago from {ledger.name}."
+    made = {
+        "at": now, "ledger": ledger.name, "read": read, "burning": burning,
+        "groups": servers.lines, "hours": hours.lines, "days": days.lines,
+        **dict(zip(("now", "hour", "today", "total"), spans.values(), strict=True)),
+        "sections": sections(page_views.ledger(spans, servers, burning, latest)), "charts": _charts(hours, days),
+    }  # fmt: skip
+    plain: dict[str, Any] = to_jsonable_python(made)
+    return plain
+
+
+def _charts(hours: Bill, days: Bill) -> list[dict[str, Any]]:
+    """What was paid for over time, where there is more than one point."""
+    over, drawn = ("hour", hours) if len(hours.lines) > 1 else ("day", days)
+    if len(drawn.lines) < 2:
+        return []
+    return [{"name": "The meter's history", "spec": bill_over_time(drawn, over).to_dict(validate=False)}]

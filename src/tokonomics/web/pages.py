@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import json
 import threading
 from functools import lru_cache
 from importlib import resources
@@ -10,7 +11,12 @@ from pathlib import Path
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from tokonomics.errors import in_python
+from tokonomics.report import page_views
+from tokonomics.report.answer import document
+from tokonomics.report.blocks import sections
 from tokonomics.web import vega as library
+from tokonomics.web.answering import as_json
 from tokonomics.web.catalogue import catalogue_json, prices_as_of
 
 FOLDER = Path(__file__).with_name("page")
@@ -66,6 +72,13 @@ def prepare() -> None:
 
 
 def accuracy() -> Response:
-    """The validation tables, as ``benchmarks/bench_accuracy.py`` wrote them."""
+    """The validation tables, as ``benchmarks/bench_accuracy.py`` wrote them, and their description."""
+    return Response(_accuracy(), media_type="application/json")
+
+
+@lru_cache(maxsize=1)
+def _accuracy() -> bytes:
     file = resources.files("tokonomics.measure") / "data" / "accuracy.json"
-    return Response(file.read_bytes(), media_type="application/json")
+    recorded = json.loads(file.read_bytes())
+    described = document(sections(page_views.accuracy(recorded)), in_python)
+    return as_json({**recorded, "sections": described, "charts": []})

@@ -244,10 +244,10 @@ class PredictRequest(OneModel, OneGpu, Layout, Adapters, ContextInput, Profiled)
     batch: Whole = declared("Sequences running at once.", 1, low=1, high=10**6)
 
 
-class CurveRequest(OneModel, OneGpu, Layout, Adapters, ContextInput, Priced, Profiled):
+class CurveRequest(OneModel, OneGpu, Layout, Adapters, ContextInput, Objectives, Priced, Profiled):
     """
     Examples:
-      tokonomics curve llama-2-7b --gpu H100 --context 1024
+      tokonomics curve llama-2-7b --gpu H100 --context 1024 --slo tpot=20ms
       tokonomics curve llama-3.1-70b --gpu H100 --tp 4 --context 4096 --chart curve.svg
       tokonomics curve qwen3-30b-a3b --gpu L40S --weights fp8 --usd-per-hour 0.86 --json
       tokonomics curve chat.toml --kv fp8

@@ -4,7 +4,6 @@
 
 import * as api from "./api.js";
 import { announce } from "./dom.js";
-import { labelled } from "./labels.js";
 
 const SETTLED_MS = 250; // without a change, before charts that take long are asked for
 const KEPT = 24;
@@ -16,7 +15,7 @@ function remember(key, answer) {
   if (remembered.size > KEPT) remembered.delete(remembered.keys().next().value);
 }
 
-export function asker({ view, place, values, catalog, answered, refused }) {
+export function asker({ view, labels, place, values, catalog, answered, refused }) {
   let timer = null;
   let flight = null; // {abort, long}: what is being asked
   let again = null; // the scenario changed meanwhile
@@ -47,7 +46,7 @@ export function asker({ view, place, values, catalog, answered, refused }) {
     if (request.waits && !remembered.has(key)) return shown ? place.changedSince(true) : place.empty(view.empty(given));
     const mine = (flight = { abort: new AbortController(), long: request.long });
     try {
-      await fly(request, key, given, mine);
+      await fly(request, key, mine);
     } catch (error) {
       if (flight === mine && !again) fail(error, final);
       else if (mine.cancelled) fail(error, final);
@@ -61,7 +60,7 @@ export function asker({ view, place, values, catalog, answered, refused }) {
     }
   }
 
-  async function fly({ verb, inputs, long, slowCharts }, key, given, mine) {
+  async function fly({ verb, inputs, long, slowCharts }, key, mine) {
     const { signal } = mine.abort;
     const kept = remembered.get(key);
     const cancel = () => ((mine.cancelled = true), mine.abort.abort());
@@ -71,7 +70,7 @@ export function asker({ view, place, values, catalog, answered, refused }) {
     const answer = kept ?? (await asked());
     if (flight !== mine) return;
     shown = true;
-    place.show(view, answer, given, { chartsFollow: slowCharts && !kept });
+    place.show(answer, { chartsFollow: slowCharts && !kept });
     answered(answer);
     if (kept || !slowCharts) return remember(key, answer);
     // Numbers come first; charts follow once the reader has stopped dragging, and give way to the next question.
@@ -80,7 +79,7 @@ export function asker({ view, place, values, catalog, answered, refused }) {
     if (flight !== mine || again) return;
     const whole = await api.answer(verb, inputs, { signal });
     if (flight !== mine) return;
-    place.draw(view, whole, given);
+    place.draw(whole);
     answered(whole);
     remember(key, whole);
   }
@@ -95,7 +94,7 @@ export function asker({ view, place, values, catalog, answered, refused }) {
     if (!known) console.error(error);
     shown = false;
     const said = known
-      ? labelled(view.groups ?? []).refusal(error)
+      ? labels.refusal(error)
       : { what: "The page could not show the answer", where: error.message };
     place.refused(said, { focus: final === "asked" });
     refused(said);

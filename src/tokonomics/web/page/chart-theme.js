@@ -10,6 +10,7 @@ const INK = {
 
 // Colours of report/charts and their twins on dark ground: the same hue, lightness turned so that they stand out alike.
 const DARK = {
+  "#222222": "#d5dbe3",
   "#333": "#d5dbe3",
   "#1d1d1f": "#e4e9ef",
   "#444": "#b6c0cc",
@@ -137,6 +138,12 @@ function narrowed(node, room) {
     else made[key] = narrowed(value, room);
   }
   return made;
+}
+
+// A chart of one panel is that panel.
+export function unwrapped({ vconcat, ...rest }) {
+  if (!vconcat) return rest;
+  return vconcat.length === 1 && !rest.title ? { ...rest, ...vconcat[0] } : { vconcat, ...rest };
 }
 
 const lines = (text) => (Array.isArray(text) ? text.join(" · ") : (text ?? ""));

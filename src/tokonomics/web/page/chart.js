@@ -1,8 +1,8 @@
 // Charts: Vega-Lite specifications from the server, drawn by the library that the server carries, to the room there is.
 
-import { columnsOf, configFor, drawable, headingOf, rowsOf } from "./chart-theme.js";
+import { columnsOf, configFor, drawable, headingOf, rowsOf, unwrapped } from "./chart-theme.js";
 import { download, h, refill } from "./dom.js";
-import { csvOf } from "./format.js";
+import { csvOf, figure as shortly } from "./format.js";
 import { table } from "./table.js";
 
 let library = null;
@@ -41,7 +41,7 @@ export function chart({ name, spec }) {
   const caption = h("figcaption");
   const data = h("details", { class: "data", ontoggle: showData }, h("summary", {}, "Data as a table"));
   const figure = h("figure", { class: "chart" }, caption, drawing, data);
-  const state = { name, spec, made: null, turn: 0, width: 0 };
+  const state = { name, spec: unwrapped(spec), made: null, turn: 0, width: 0 };
 
   async function redraw() {
     const turn = ++state.turn;
@@ -96,7 +96,7 @@ export function chart({ name, spec }) {
     drawing.setAttribute("aria-label", `Chart: ${state.name}. ${title}. ${subtitle}`);
     refill(
       caption,
-      h("div", {}, h("h3", {}, title || state.name), subtitle && h("p", {}, subtitle)),
+      h("div", {}, h("h2", {}, title || state.name), subtitle && h("p", {}, subtitle)),
       h(
         "div",
         { class: "tools" },
@@ -118,16 +118,14 @@ export function chart({ name, spec }) {
   function showData() {
     if (!data.open) return;
     data.querySelector(".tabled")?.remove();
-    const shown = columns().map((key) => ({
-      key,
-      name: key,
-      number: typeof rowsOf(state.spec)[0]?.[key] === "number",
-    }));
-    data.append(table({ caption: `Data behind: ${state.name}`, columns: shown, rows: rowsOf(state.spec), limit: 50 }));
+    const rows = rowsOf(state.spec);
+    const shown = columns().map((name) => ({ name, number: typeof rows[0]?.[name] === "number" }));
+    const cells = rows.map((row) => shown.map(({ name }) => ({ text: shortly(row[name]) })));
+    data.append(table({ caption: `Data behind: ${state.name}`, columns: shown, rows: cells }));
   }
 
   figure.show = (next) => {
-    Object.assign(state, next);
+    Object.assign(state, { name: next.name, spec: unwrapped(next.spec) });
     label();
     return redraw();
   };

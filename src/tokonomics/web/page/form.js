@@ -3,6 +3,7 @@
 
 import { freshId, h, refill } from "./dom.js";
 import { capital } from "./format.js";
+import { coded } from "./labels.js";
 
 const STEPS = 400; // of a slider: fine enough that a pixel is a step
 
@@ -71,7 +72,7 @@ export function form({ groups, catalog, changed, submitted, submitLabel, submits
     for (const [name, part] of parts) {
       part.fault?.remove();
       const wrong = named.includes(name) || quoted(state[name]);
-      part.fault = wrong ? h("p", { class: "fault", id: freshId(`${name}-fault`) }, capital(error.what)) : null;
+      part.fault = wrong ? h("p", { class: "fault", id: freshId(`${name}-fault`) }, coded(capital(error.what))) : null;
       if (wrong) part.element.append(part.fault);
       part.blame(part.fault?.id);
     }

@@ -1,82 +1,68 @@
-// Numbers as people read them. The page formats what the server computed; of its own it only forms ratios,
-// differences and sums of those figures, such as tokens per dollar.
-
-const GROUPED = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
+// Texts and the numbers in them. The page shows what the server wrote; it reads a number only to sort or compare by it.
 
 export const NONE = "–";
-const missing = (value) => value === null || value === undefined || Number.isNaN(value);
 
-export function count(value) {
-  return missing(value) ? NONE : GROUPED.format(value);
-}
-
-// Three significant digits, without an exponent between a thousandth and a million.
-export function figure(value, digits = 3) {
-  if (missing(value)) return NONE;
-  if (value === 0) return "0";
+// Three significant digits, grouped: for data behind charts and for what the page itself counts.
+export function figure(value) {
+  if (typeof value !== "number") return value === null || value === undefined || value === "" ? NONE : String(value);
   const size = Math.abs(value);
-  if (size >= 100) return GROUPED.format(value);
-  if (size >= 0.001) return String(Number(value.toPrecision(digits)));
-  return value.toExponential(1);
-}
-
-export function usd(value) {
-  if (missing(value)) return NONE;
-  const size = Math.abs(value);
-  const sign = value < 0 ? "−" : "";
-  if (size === 0) return "$0";
-  if (size >= 1000) return `${sign}$${GROUPED.format(size)}`;
-  if (size >= 100) return `${sign}$${size.toFixed(0)}`;
-  if (size >= 1) return `${sign}$${size.toFixed(2)}`;
-  const places = Math.min(Math.max(2, 2 - Math.floor(Math.log10(size))), 6);
-  return `${sign}$${size.toFixed(places)}`;
-}
-
-export function seconds(value) {
-  if (missing(value)) return NONE;
-  if (value < 0.0995) return `${Number((value * 1e3).toPrecision(3))} ms`;
-  if (value < 1) return `${Math.round(value * 1e3)} ms`;
-  if (value < 120) return `${Number(value.toPrecision(3))} s`;
-  if (value < 7200) return `${Math.round(value / 60)} min`;
-  if (value < 172_800) return `${Number((value / 3600).toPrecision(3))} h`;
-  return `${Number((value / 86_400).toPrecision(3))} days`;
-}
-
-export function milliseconds(value) {
-  return missing(value) ? NONE : figure(value * 1e3);
-}
-
-export function percent(value, digits = 0) {
-  if (missing(value)) return NONE;
-  const share = value * 100;
-  if (digits === 0 && share > 0 && share < 1) return `${share.toFixed(1)} %`;
-  return `${share.toFixed(digits)} %`;
-}
-
-export const points = (value) => `${figure(value * 100, 2)} points`;
-
-export function tokens(value) {
-  if (missing(value)) return NONE;
-  for (const [size, letter] of [
-    [1e12, "T"],
-    [1e9, "B"],
-    [1e6, "M"],
-    [1e3, "k"],
-  ])
-    if (value >= size) return `${Number((value / size).toPrecision(3))}${letter}`;
-  return figure(value);
-}
-
-export function plural(number, one, many = `${one}s`) {
-  return `${count(number)} ${number === 1 ? one : many}`;
+  if (size !== 0 && size < 0.001) return value.toExponential(1);
+  return value.toLocaleString("en-US", size >= 100 ? { maximumFractionDigits: 0 } : { maximumSignificantDigits: 3 });
 }
 
 export function capital(text) {
   return text ? text[0].toUpperCase() + text.slice(1) : text;
 }
 
-export function words(name) {
-  return String(name).replaceAll("_", " ");
+const SCALES = {
+  ...{ ns: 1e-9, "µs": 1e-6, us: 1e-6, ms: 1e-3, s: 1, min: 60, h: 3600, hours: 3600, day: 86_400, days: 86_400 },
+  ...{ K: 1e3, k: 1e3, M: 1e6, B: 1e9, T: 1e12 },
+  ...{ KB: 1e3, MB: 1e6, GB: 1e9, TB: 1e12 },
+};
+const AMOUNT = /^(?:[→~≤≥<>±×]|from |up to )?\s*([−+-]?)\s*\$?([−-]?)([\d,]*\.?\d+(?:e[+-]?\d+)?|∞)\s*([^\d\s/(]*)/i;
+
+// The number that a text begins with, in its base unit: $1,234.5, −3 %, 12.3 ms, 4.5 M, 80 GB; null where none stands.
+export function amount(text, { bytes = false } = {}) {
+  const [, sign, minus, digits, unit] = text.trim().match(AMOUNT) ?? [];
+  if (digits === undefined) return null;
+  const size = digits === "∞" ? Infinity : Number(digits.replaceAll(",", ""));
+  const scale = unit === "B" && bytes ? 1 : (SCALES[unit] ?? 1);
+  return (/[−-]/.test(sign + minus) ? -1 : 1) * size * scale;
+}
+
+const WHOLE = /^[−+~≤≥<>±-]?\s*\$?[\d,.]+(e[+-]?\d+)?( ?[^\d\s]{1,4})?$/i;
+
+// What a column of texts sorts by: numbers where all of them are, else the texts.
+export function sortKeys(texts, isNumber) {
+  const said = texts.filter((text) => text !== "" && text !== NONE);
+  if (!isNumber && !(said.length && said.every((text) => WHOLE.test(text)))) return texts;
+  const bytes = said.some((text) => /[KMGT]B\b/.test(text));
+  return texts.map((text) => amount(text, { bytes }));
+}
+
+// Rows as a table: nested figures become columns of their own, lists of objects are left out.
+// As questions/frames.py does: ttft_s with p99 becomes ttft_p99_s, so that the unit stays where one looks for it.
+export function flattened(rows) {
+  const nested = new Set();
+  const joined = (outer, inner) => {
+    if (!outer) return inner;
+    return /(?<!_per)_s$/.test(outer) ? `${outer.slice(0, -2)}_${inner}_s` : `${outer}_${inner}`;
+  };
+  const flat = (row, within = "") =>
+    Object.entries(row).flatMap(([key, value]) => {
+      const name = joined(within, key);
+      const isObject = value !== null && typeof value === "object";
+      if (!isObject || (Array.isArray(value) && !value.some((part) => part !== null && typeof part === "object")))
+        return [[name, value]];
+      nested.add(name);
+      return Array.isArray(value) ? [] : flat(value, name);
+    });
+  const made = rows.map((row) => Object.fromEntries(flat(row)));
+  const isEmpty = (value) => Array.isArray(value) && !value.length;
+  const names = [...new Set(made.flatMap(Object.keys))].filter(
+    (name) => !nested.has(name) && made.some((row) => !isEmpty(row[name])),
+  );
+  return { names, rows: made };
 }
 
 export function csvOf(rows, columns) {

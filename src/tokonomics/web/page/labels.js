@@ -1,24 +1,29 @@
-// What is said of inputs, in the words of the form: `rate` and --rate are what the reader sees as “Requests per second”.
+// What is said of inputs, in the words of the form: `rate` is what the reader sees as “Requests per second”.
 
-const PLACES = { what: "model", model_name: "model", models: "model", file: "trace" }; // what has no flag
+import { h } from "./dom.js";
+
+const PLACES = { what: "model", model_name: "model", models: "model", file: "trace" };
 const NAMED = /`(\w+)(?:=([^`]*))?`/g; // as the server marks names of inputs
-const FLAG = /--([a-z][a-z-]*[a-z])/g;
 
 const nameOf = (input) => PLACES[input] ?? input.replaceAll("-", "_");
 
-export function labelled(groups) {
+export function labelled(groups = []) {
   const fields = new Map(groups.flatMap((group) => group.fields).map((field) => [field.name, field]));
   const label = (input) => {
     const field = fields.get(nameOf(input));
     return field ? `“${[field.label, field.unit].filter(Boolean).join(" ")}”` : null;
   };
+  // An input that the form does not ask for stays what the command line calls it.
   const named = (text) =>
-    text?.replace(NAMED, (marked, input, value) => {
+    text?.replace(NAMED, (_, input, value) => {
+      const given = value === undefined ? "" : ` ${value.replaceAll('"', "")}`;
       const found = label(input);
-      return found && value !== undefined ? `${found} ${value}` : (found ?? marked);
+      return found ? found + given : `\`--${input.replaceAll("_", "-")}${given}\``;
     });
   return {
-    flags: (text) => text.replace(FLAG, (flag, input) => label(input) ?? flag),
+    text: named,
+    // The text as nodes: what is left in backticks is code.
+    nodes: (text) => coded(named(text)),
     // A refusal by the labels of the form; `names` are the fields that it speaks of.
     refusal({ what, where, fix }) {
       const inputs = String(where ?? "")
@@ -34,4 +39,8 @@ export function labelled(groups) {
       };
     },
   };
+}
+
+export function coded(text) {
+  return text.split("`").map((part, place) => (place % 2 ? h("code", {}, part) : part));
 }

@@ -7,6 +7,7 @@ import { compared } from "./compared.js";
 import { announce, h, refill } from "./dom.js";
 import { dropping } from "./drop.js";
 import { fallbacksOf, form } from "./form.js";
+import { labelled } from "./labels.js";
 import { pane } from "./pane.js";
 import * as url from "./url.js";
 import { VIEWS } from "./views.js";
@@ -19,6 +20,7 @@ const main = document.getElementById("main");
 const page = {
   catalog: null,
   view: null,
+  labels: null,
   state: null,
   editing: "a",
   form: null,
@@ -40,13 +42,14 @@ function ask(which, { final, wait = 0 }) {
 function running(which) {
   return asker({
     view: page.view,
+    labels: page.labels,
     place: page.panes[which],
     values: () => valuesOf(which),
     catalog: page.catalog,
     answered(answer) {
       page.answers[which] = answer;
       page.form?.blame(null);
-      if (page.state.b) refill(page.difference, compared(page.view, page.answers));
+      if (page.state.b) refill(page.difference, compared(page.labels, page.answers));
     },
     refused(error) {
       page.answers[which] = null;
@@ -128,7 +131,8 @@ function build() {
   page.leave?.();
   for (const run of Object.values(page.runs)) run.stop();
   const view = VIEWS.find((each) => each.key === page.state.view);
-  Object.assign(page, { view, editing: "a", panes: {}, runs: {}, answers: {}, form: null, leave: null });
+  const labels = labelled(view.groups);
+  Object.assign(page, { view, labels, editing: "a", panes: {}, runs: {}, answers: {}, form: null, leave: null });
   document.title = `${view.name} · tokonomics`;
   for (const link of document.querySelectorAll("#views a")) {
     if (link.dataset.view === view.key) link.setAttribute("aria-current", "page");
@@ -146,8 +150,29 @@ function build() {
   const answers = h("div", { class: "answers" });
   refill(main, heading, h("div", { class: view.groups ? "work" : "work wide" }, view.groups && side(), answers));
   main.dataset.view = view.key;
-  if (view.open) page.leave = view.open(answers, { catalog: page.catalog, goTo });
   if (view.request) spread(answers);
+  else page.leave = reading(view, answers);
+}
+
+// A view without a form: what the server has to say, and, where it can be watched, whenever that changes.
+function reading(view, answers) {
+  const place = pane({ name: view.name, labels: page.labels });
+  refill(answers, place.element);
+  place.working(null);
+  const left = new AbortController();
+  const unlessLeft = (act) => (said) => left.signal.aborted || act(said);
+  const failed = (error) => {
+    if (error.status === 404) return place.empty(view.empty(error));
+    if (!error.what) console.error(error);
+    place.refused({ ...error, what: error.what ?? error.message }, {});
+  };
+  const read = unlessLeft((said) => {
+    place.show(said);
+    const close = view.watch?.(unlessLeft((next) => place.show(next, { isQuiet: true })));
+    left.signal.addEventListener("abort", () => close?.());
+  });
+  view.read().then(read).catch(unlessLeft(failed));
+  return () => left.abort();
 }
 
 function actions() {
@@ -223,10 +248,10 @@ function toggleCompare() {
 
 function spread(answers) {
   page.difference = h("div", { class: "difference", "aria-live": "polite" });
-  page.panes.a = pane({ name: page.state.b ? "Answer A" : "Answer" });
+  page.panes.a = pane({ name: page.state.b ? "Answer A" : "Answer", labels: page.labels });
   answers.classList.toggle("two", Boolean(page.state.b));
   if (page.state.b) {
-    page.panes.b = pane({ name: "Answer B" });
+    page.panes.b = pane({ name: "Answer B", labels: page.labels });
     refill(
       answers,
       page.difference,

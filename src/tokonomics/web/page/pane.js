@@ -1,85 +1,13 @@
 // Where an answer stands: empty, working, refused or shown. An old answer stays, dimmed, until the next one is whole.
 
+import { described, headlineIn, tableIn } from "./answer.js";
 import { report } from "./api.js";
 import { showCharts } from "./chart.js";
 import { announce, copyButton, download, h, refill } from "./dom.js";
-import { capital, csvOf, seconds } from "./format.js";
+import { capital, csvOf, flattened } from "./format.js";
+import { coded } from "./labels.js";
 
-export function badge(kind, text = kind) {
-  return h("span", { class: `badge ${kind}` }, text);
-}
-
-// Speeds are modelled, at best from kernels timed on that GPU: only load tests and the meter measure them.
-export function speedBadge(speed) {
-  return speed === "measured" ? badge("modelled", "kernels timed") : badge(speed);
-}
-
-// Where a number comes from: measured, modelled, assumed, or quoted on a date.
-export function origins({ speed, price_date, price_stale, simulated }) {
-  return [
-    speed && (speed === "measured" ? speedBadge(speed) : badge(speed, `speed ${speed}`)),
-    simulated !== undefined && badge(simulated ? "simulated" : "estimate", simulated ? "simulated" : "closed form"),
-    price_date && badge(price_stale ? "stale" : "quoted", `price quoted ${price_date}${price_stale ? ", old" : ""}`),
-  ];
-}
-
-export function headline({ label, value, unit, detail, badges, next, mood }) {
-  return h(
-    "div",
-    { class: mood ? `headline ${mood}` : "headline" },
-    h("p", { class: "label" }, label),
-    h("p", { class: "value" }, h("strong", {}, value), unit && h("span", { class: "unit" }, unit)),
-    detail && h("p", { class: "detail" }, detail),
-    badges && h("p", { class: "badges" }, badges),
-    next && h("p", { class: "next" }, h("b", {}, "Next: "), next),
-  );
-}
-
-export function tiles(...items) {
-  return h(
-    "dl",
-    { class: "tiles" },
-    items
-      .filter(Boolean)
-      .map(({ name, value, note, mood }) =>
-        h(
-          "div",
-          { class: mood ?? null },
-          h("dt", {}, name),
-          h("dd", {}, value),
-          note && h("dd", { class: "note" }, note),
-        ),
-      ),
-  );
-}
-
-export function section(title, ...content) {
-  return h("section", { class: "part" }, h("h2", {}, title), content);
-}
-
-export function files(list) {
-  return list.map(({ name, text, fill_in }) =>
-    h(
-      "details",
-      { class: "file" },
-      h(
-        "summary",
-        {},
-        h("code", {}, name),
-        fill_in?.length ? h("span", { class: "soft" }, ` fill in: ${fill_in.join(", ")}`) : null,
-      ),
-      h(
-        "div",
-        { class: "tools" },
-        copyButton(text),
-        h("button", { type: "button", class: "quiet", onclick: () => download(name, text, "text/plain") }, "Save"),
-      ),
-      h("pre", { tabindex: "0" }, text),
-    ),
-  );
-}
-
-export function pane({ name, fixed = false }) {
+export function pane({ name, labels }) {
   const progress = h("div", { class: "progress", role: "status", hidden: true });
   const trouble = h("div", { class: "trouble", tabindex: "-1", hidden: true });
   const before = h("div", { class: "before" });
@@ -119,7 +47,7 @@ export function pane({ name, fixed = false }) {
       const began = performance.now();
       const what = h("span", { class: "what" }, "starting");
       const clock = h("span", { class: "clock" });
-      const tick = () => (clock.textContent = seconds((performance.now() - began) / 1e3));
+      const tick = () => (clock.textContent = `${Math.round((performance.now() - began) / 1e3)} s`);
       ticking = setInterval(tick, 500);
       refill(
         progress,
@@ -144,33 +72,34 @@ export function pane({ name, fixed = false }) {
       state("refused");
       refill(
         trouble,
-        h("h2", {}, capital(what)),
+        h("h2", {}, coded(capital(what))),
         at && h("p", {}, "At ", at),
         where && h("p", {}, "At ", h("code", {}, where)),
-        fix && h("p", {}, fix),
+        fix && h("p", {}, coded(fix)),
       );
       announce(`${what}. ${fix ?? ""}`);
       if (focus) trouble.focus();
     },
-    draw(view, answer, values) {
-      const made = view.render(answer, values);
-      showCharts(charts, (made.charts ?? ((all) => all))(answer.charts ?? []));
-    },
-    show(view, answer, values, { chartsFollow = false } = {}) {
+    draw: (answer) => showCharts(charts, answer.charts),
+    show(answer, { chartsFollow = false, isQuiet = false } = {}) {
       state("shown");
       element.classList.remove("outdated");
-      const made = view.render(answer, values);
-      refill(before, made.headline && headline(made.headline), made.before);
-      if (!chartsFollow) showCharts(charts, (made.charts ?? ((all) => all))(answer.charts ?? []));
-      refill(after, made.after);
-      refill(tail, ending(answer, made));
-      if (made.headline) announce(`${made.headline.label}: ${made.headline.value} ${made.headline.unit ?? ""}`);
+      const made = described(answer.sections, labels);
+      refill(before, made.before);
+      if (!chartsFollow) showCharts(charts, answer.charts);
+      refill(
+        after,
+        made.after,
+        answer.notes?.map((note) => h("p", { class: "said note" }, labels.nodes(note))),
+      );
+      refill(tail, answer.verb && ending(answer));
+      if (!isQuiet) announce(labels.text(headlineIn(answer.sections)?.text ?? answer.title));
     },
   };
 }
 
 // What the answer can be taken away as: the command, a report in one file, Markdown, JSON, CSV.
-function ending(answer, made) {
+function ending(answer) {
   const name = `tokonomics-${answer.verb}`;
   const save = h("button", { type: "button", onclick: saveReport }, "Save report");
   async function saveReport() {
@@ -188,9 +117,9 @@ function ending(answer, made) {
       save.disabled = false;
     }
   }
-  const markdown = () =>
-    `### ${answer.title}\n\n\`\`\`console\n$ ${answer.command}\n${answer.text}\n\`\`\`\n\n${location.href}\n`;
-  const rows = made.rows;
+  const markdown = () => `${answer.markdown}\n\n\`\`\`console\n$ ${answer.command}\n\`\`\`\n\n${location.href}\n`;
+  const rows = answer.rows && answer.rows.split(".").reduce((part, name) => part?.[name], answer.result);
+  const sheet = rows?.length ? flattened(rows) : tableIn(answer.sections);
   const button = (label, act) => h("button", { type: "button", class: "quiet", onclick: act }, label);
   return [
     h(
@@ -206,7 +135,7 @@ function ending(answer, made) {
       button("Print", () => print()),
       copyButton(() => location.href, "Copy link"),
       copyButton(markdown, "Copy as Markdown"),
-      rows?.length && button("CSV", () => download(`${name}.csv`, csvOf(rows, Object.keys(rows[0])), "text/csv")),
+      sheet && button("CSV", () => download(`${name}.csv`, csvOf(sheet.rows, sheet.names), "text/csv")),
       button("JSON", () => download(`${name}.json`, JSON.stringify(answer.result, null, 1), "application/json")),
     ),
     h(
@@ -218,7 +147,7 @@ function ending(answer, made) {
     h(
       "p",
       { class: "made" },
-      `Made ${String(answer.made ?? "").slice(0, 10)} by tokonomics ${answer.version ?? ""} in ${seconds(answer.seconds)}.`,
+      `Made ${answer.made} by tokonomics ${answer.version} in ${answer.seconds.toPrecision(2)} s.`,
     ),
   ];
 }

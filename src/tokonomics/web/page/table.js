@@ -1,84 +1,83 @@
-// Tables that sort: click or press a heading; numbers stand right under their unit; long ones open on request.
+// Tables that sort: click or press a heading; numbers stand right; long ones open on request.
 
 import { h, refill } from "./dom.js";
-import { NONE, count, figure } from "./format.js";
+import { NONE, figure, sortKeys } from "./format.js";
 
-const MISSING = (value) => value === null || value === undefined || value === "";
+const ROWS = 50; // of a table that says nothing itself
 
-function compared(one, other) {
-  if (MISSING(one)) return MISSING(other) ? 0 : 1;
-  if (MISSING(other)) return -1;
-  return typeof one === "number" && typeof other === "number"
-    ? one - other
-    : String(one).localeCompare(String(other), "en", { numeric: true });
+const isMissing = (key) => key === null || key === undefined || key === "" || key === NONE;
+
+function compared(one, other, down) {
+  if (isMissing(one) || isMissing(other)) return isMissing(one) - isMissing(other);
+  const order =
+    typeof one === "number" && typeof other === "number"
+      ? one - other
+      : String(one).localeCompare(String(other), "en", { numeric: true });
+  return down ? -order : order;
 }
 
-// columns: {key, name, unit, number, show(value, row), value(row), hint}; `mark(row)` names a class for a row.
-export function table({ caption, columns, rows, limit = Infinity, sort = null, mark = null, noun = "row" }) {
-  const state = { sort, open: rows.length <= limit };
+// columns: {name, number, whole}; rows of cells: {text, nodes}; `best` is the place of the row to mark.
+export function table({ caption, isCaptionSeen = true, columns, rows, limit = ROWS, best = null }) {
+  const state = { sort: null, down: false, open: rows.length <= limit };
+  const keys = columns.map(({ number }, at) =>
+    sortKeys(
+      rows.map((row) => row[at].text),
+      number,
+    ),
+  );
+  // A column without a name that counts the rows is what puts them back in order.
+  const counts = columns.map(({ name }, at) => !name && keys[at].every((key) => typeof key === "number"));
+  const first = counts[0] ? 1 : 0;
   const body = h("tbody");
   const more = h("button", { type: "button", class: "quiet more", onclick: () => ((state.open = true), fill()) });
-  const heads = columns.map((column) => {
-    const button = h("button", { type: "button", onclick: () => turn(column) }, column.name);
-    const unit = column.unit && h("span", { class: "unit" }, column.unit);
-    return h("th", { scope: "col", class: column.number ? "number" : null, title: column.hint }, button, unit);
+  const heads = columns.map(({ name, number }, at) => {
+    if (!name && !counts[at]) return h("td");
+    const button = h("button", { type: "button", onclick: () => turn(at) }, name || "#");
+    return h("th", { scope: "col", class: number || counts[at] ? "number" : null }, button);
   });
-  const valueOf = (column, row) => (column.value ? column.value(row) : row[column.key]);
 
-  function turn(column) {
-    const again = state.sort?.key === column.key;
-    state.sort = { key: column.key, down: again ? !state.sort.down : false };
+  function turn(at) {
+    state.down = state.sort === at && !state.down;
+    state.sort = at;
     fill();
   }
 
   function fill() {
-    const column = columns.find((each) => each.key === state.sort?.key);
-    const sorted = column
-      ? [...rows].sort((one, other) => {
-          const [a, b] = [valueOf(column, one), valueOf(column, other)];
-          const order = compared(a, b);
-          return state.sort.down && !MISSING(a) && !MISSING(b) ? -order : order;
-        })
-      : rows;
+    const order = rows.map((_, place) => place);
+    const by = keys[state.sort];
+    if (by) order.sort((one, other) => compared(by[one], by[other], state.down));
     heads.forEach((head, at) => {
-      const here = columns[at] === column;
-      if (here) head.setAttribute("aria-sort", state.sort.down ? "descending" : "ascending");
+      if (at === state.sort) head.setAttribute("aria-sort", state.down ? "descending" : "ascending");
       else head.removeAttribute("aria-sort");
     });
-    refill(body, (state.open ? sorted : sorted.slice(0, limit)).map(line));
+    refill(body, (state.open ? order : order.slice(0, limit)).map(line));
     more.hidden = state.open;
-    more.textContent = `Show all ${count(rows.length)} ${noun}s`;
+    more.textContent = `Show all ${figure(rows.length)} rows`;
   }
 
-  function line(row) {
-    return h(
-      "tr",
-      { class: mark?.(row) ?? null },
-      columns.map((column, at) => {
-        const value = valueOf(column, row);
-        const plain = MISSING(value) ? NONE : typeof value === "number" ? figure(value) : String(value);
-        const shown = column.show ? column.show(value, row) : plain;
-        const kind = { class: column.number ? "number" : column.nowrap ? "nowrap" : null };
-        return at === 0 ? h("th", { scope: "row", ...kind }, shown) : h("td", kind, shown);
-      }),
-    );
+  function line(place) {
+    const cells = rows[place].map(({ text, nodes = text }, at) => {
+      const kind = { class: columns[at].number || counts[at] ? "number" : columns[at].whole ? "whole" : null };
+      return at === first ? h("th", { scope: "row", ...kind }, nodes) : h("td", kind, nodes);
+    });
+    return place === best ? h("tr", { class: "best", "aria-current": "true" }, cells) : h("tr", {}, cells);
   }
 
-  const whole = h(
+  fill();
+  return h(
     "div",
-    {
-      class:
-        columns.length <= 6 && columns.every((each) => each.number || each.nowrap || each.short !== false)
-          ? "tabled few"
-          : "tabled",
-    },
+    { class: columns.length <= 6 ? "tabled few" : "tabled" },
     h(
       "div",
       { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
-      h("table", {}, h("caption", {}, caption), h("thead", {}, h("tr", {}, heads)), body),
+      h(
+        "table",
+        {},
+        h("caption", { class: isCaptionSeen ? null : "unseen" }, caption),
+        h("thead", {}, h("tr", {}, heads)),
+        body,
+      ),
     ),
     more,
   );
-  fill();
-  return whole;
 }

@@ -1,4 +1,4 @@
-// The views in the order of the navigation. A view: {key, name, lede, groups, request(values), render(answer, values)}.
+// The views in the order of the navigation. A view has a form (groups, request(values), empty(values)) or only reads.
 
 import accuracy from "./views/accuracy.js";
 import batching from "./views/batching.js";

@@ -1,0 +1,48 @@
+"""What descriptions say where a figure could mislead."""
+
+import pytest
+from tokonomics.planner.margins import AtSpeed, BillRange
+
+import tokonomics
+from tokonomics.measure.meter.bill import bill
+from tokonomics.measure.meter.state import MeterTally
+from tokonomics.report.blocks import sections
+from tokonomics.report.page_views import ledger
+from tokonomics.report.plan_view import _interval
+from tokonomics.report.rich_text import as_text
+
+
+def test_an_slo_that_slower_machines_miss_is_no_bill_that_stays() -> None:
+    bills = {speed: AtSpeed(speed=speed, replicas=1, usd_per_month=500) for speed in (1.2, 1.0)}
+    slow = AtSpeed(speed=0.75, replicas=None, usd_per_month=None, refused="TTFT")
+    said = _interval(BillRange(fast=bills[1.2], mid=bills[1.0], slow=slow))
+    assert said.value[0].text == "from $500.00"
+    assert said.note == "25 % slower, no number of replicas meets the SLO"
+
+
+@pytest.mark.parametrize(
+    ("slo", "said"),
+    [
+        (None, "where memory is full"),
+        ("tpot=15ms", "the largest listed that meets the SLO of 15 ms per token"),
+        ("tpot=1ms", "which misses the SLO of 1 ms per token"),
+        ("tpot=900ms,ttft=1", "where memory is full"),
+    ],
+)
+def test_an_slo_chooses_the_batch_that_meets_it(slo: str | None, said: str) -> None:
+    shown = str(tokonomics.curve("llama-3.1-8b", gpu="H100", slo=slo)).partition(":")[0]
+    assert said in shown
+
+
+def test_the_price_of_an_hour_speaks_before_that_of_minutes() -> None:
+    tokens = MeterTally(seconds=60, usd=1.0, output=1e6)
+    names = ("Last 5 minutes", "This hour", "Today", "Since the start")
+
+    def headline(*spans: MeterTally) -> str:
+        none = bill([], 0.0, 0.0, ())
+        return as_text(sections(ledger(dict(zip(names, spans, strict=True)), none, None, ""))).splitlines()[0]
+
+    nothing = MeterTally()
+    assert headline(tokens, tokens, tokens, tokens).startswith("This hour: $1.00 per million tokens")
+    assert headline(nothing, nothing, tokens, tokens).startswith("Today: ")
+    assert headline(tokens, nothing, nothing, nothing).startswith("Last 5 minutes: ")
