@@ -147,13 +147,13 @@ def curve(
     engine: Words = "vllm",
     lora_rank: int = 0,
     lora_adapters: int = 0,
+    slo: Words | None = None,
     usd_per_hour: float | None = None,
     offers: Prices | None = None,
     provider: Words | None = None,
     region: Words | None = None,
     discount: Words | None = None,
     profile: Words | None = None,
-    tpot_ms: float | None = None,
 ) -> CurveResult: ...
 def fit(
     model: Words,

@@ -1,7 +1,7 @@
 """What descriptions say where a figure could mislead."""
 
 import pytest
-from tokonomics.planner.margins import AtSpeed, BillRange
+from tokonomics.planner.what_if import AtSpeed, BillRange
 
 import tokonomics
 from tokonomics.measure.meter.bill import bill
