@@ -22,7 +22,7 @@ from tokonomics.report.notebook import notebook_html
 if TYPE_CHECKING:
     from tokonomics.report.answer import Answer
 
-Result._repr_html_ = notebook_html  # type: ignore[attr-defined]  # what a notebook asks a result for
+Result._repr_html_ = notebook_html
 
 NAMES = ("plan", "fleet", "breakeven", "fit", "predict", "curve", "trace", "simulate", "capacity", "levers")
 """The verbs that are functions; the lists of the catalogue and ``read_trace`` beside them."""

@@ -9,8 +9,12 @@ class Noun(BaseModel):
     """An immutable record: one definition serves files, the JSON API, the page and Python."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", allow_inf_nan=False,
-        validate_by_name=True, validate_by_alias=True, serialize_by_alias=True,  # an alias is a key of 0.1 that stays
+        frozen=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        validate_by_name=True,
+        validate_by_alias=True,
+        serialize_by_alias=True,  # an alias is a key of 0.1 that stays
     )
 
 

@@ -26,6 +26,8 @@ class Result(Noun):
     """The part that ``to_frame`` shows unless told otherwise; itself, as one row, where there is none."""
     SHOWN: ClassVar[tuple[str, ...]] = ()
     """Columns of that frame in a notebook."""
+    _repr_html_: ClassVar[Callable[[Any], str]]
+    """What a notebook shows: the library door says how."""
 
     _described: Callable[[], Any] | None = PrivateAttr(default=None)
     """The door's description of it: see ``report.answer``."""
