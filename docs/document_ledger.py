@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tokonomics.measure.meter.ledger import Ledger
-from tokonomics.measure.meter.spans import Span, WatchedSpan
+from tokonomics.measure.meter.spans import PaidTime, WatchedSpan
 
 LEDGER = Path(__file__).parent / "examples" / "gpt-oss-week.db"
 MONDAY = datetime(2026, 11, 9, tzinfo=UTC).timestamp()
@@ -26,16 +26,16 @@ STAY_S = 17.0
 USD_PER_HOUR = 4.20
 
 
-def hours() -> list[Span]:
+def hours() -> list[PaidTime]:
     """Every hour of the week; by day a hump whose mean is the planned rate."""
     return [_hour(day * 24 + hour, hour) for day in range(DAYS) for hour in range(24)]
 
 
-def _hour(place: int, hour: int) -> Span:
+def _hour(place: int, hour: int) -> PaidTime:
     open_now = OPENS <= hour < CLOSES
     shape = 0.75 + math.pi / 8 * math.sin(math.pi * (hour + 0.5 - OPENS) / (CLOSES - OPENS)) if open_now else 0.0
     requests = round(REQUESTS_PER_S * shape * 3600)
-    return Span(
+    return PaidTime(
         target="http://gpu1:8000",
         model="gpt-oss-120b",
         engine="vllm",

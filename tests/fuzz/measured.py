@@ -297,13 +297,13 @@ def ledgers() -> list[bytes]:
 
     from tokonomics.measure.meter.ledger import Ledger, Mark
     from tokonomics.measure.meter.readings import Counted, Reading
-    from tokonomics.measure.meter.spans import SUMS, Span, WatchedSpan
+    from tokonomics.measure.meter.spans import SUMS, PaidTime, WatchedSpan
     from tokonomics.measure.meter.state import MeterTally
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "meter.db"
         sums = {**dict.fromkeys(SUMS, 100.0), "seconds": 300.0, "server_s": 300.0, "busy_s": 300.0, "input_cached": 0.0}
-        span = Span(
+        span = PaidTime(
             target="http://a", model="m", engine="vllm", watched=WatchedSpan.seen, usd_per_hour=2.0,
             labels={"pod": "x"},
             start=1.7e9, **sums,

@@ -9,22 +9,22 @@ from contextlib import closing
 from pathlib import Path
 
 from tokonomics.measure.meter.ledger import Ledger
-from tokonomics.measure.meter.spans import Span, WatchedSpan
+from tokonomics.measure.meter.spans import PaidTime, WatchedSpan
 
 PAGES = Path(__file__).parent / "pages"
 _TEXT = {"target", "model", "engine", "watched", "team"}
 
 
-def hours() -> list[Span]:
+def hours() -> list[PaidTime]:
     """Two servers of two teams over five days: every row is an hour of one of them."""
     with (PAGES / "week.csv").open(newline="") as file:
         return [_span(row) for row in csv.DictReader(file)]
 
 
-def _span(row: dict[str, str]) -> Span:
+def _span(row: dict[str, str]) -> PaidTime:
     figures = {name: float(value) for name, value in row.items() if name not in _TEXT}
     ended = figures["answered"] + figures["failed"]
-    return Span(
+    return PaidTime(
         target=row["target"],
         model=row["model"],
         engine=row["engine"],

@@ -14,7 +14,7 @@ from tokonomics.measure.meter.exposition import page
 from tokonomics.measure.meter.ledger import Ledger
 from tokonomics.measure.meter.meter import LATE_S, Meter
 from tokonomics.measure.meter.readings import Missed, Reading, Source
-from tokonomics.measure.meter.spans import Span, WatchedSpan
+from tokonomics.measure.meter.spans import PaidTime, WatchedSpan
 from tokonomics.measure.meter.state import GroupState, MeterState
 from tokonomics.measure.meter.watch import LONG_S, STRANGERS_BELIEVED
 
@@ -37,7 +37,7 @@ class Bench:
         (group,) = self.tick(seconds).groups
         return group
 
-    def spans(self) -> list[Span]:
+    def spans(self) -> list[PaidTime]:
         return list(self.book.spans())
 
     def again(self, from_now: bool = False, usd_per_hour: float = 3.6) -> None:

@@ -20,7 +20,7 @@ from tokonomics.measure.meter.bill import bill
 from tokonomics.measure.meter.ledger import APPLICATION, SCHEMA, Ledger, default_ledger
 from tokonomics.measure.meter.meter import Meter
 from tokonomics.measure.meter.readings import Counted, Reading
-from tokonomics.measure.meter.spans import Span, Stretch, WatchedSpan, cut, spans_between, tally
+from tokonomics.measure.meter.spans import PaidTime, Stretch, WatchedSpan, cut, spans_between, tally
 from tokonomics.measure.meter.state import MeterTally
 
 
@@ -87,7 +87,7 @@ def test_killed_at_any_statement_the_book_and_the_next_meter_agree_with_the_serv
     assert made.usd == pytest.approx(5 * 15 * 3.6 / 3600)
 
 
-def failing(start: float, answered: float, failed: float) -> Span:
+def failing(start: float, answered: float, failed: float) -> PaidTime:
     """Fifteen busy seconds at a tenth of a cent each."""
     counters = ({Counted.answered: {"x": n * answered}, Counted.failed: {"x": n * failed}} for n in (0, 1))
     before, now = (Reading("t", "vllm", "m", start, counter, running=1.0) for counter in counters)

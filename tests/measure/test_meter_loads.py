@@ -9,11 +9,11 @@ from tokonomics.measure.evidence import read_evidence
 from tokonomics.measure.measurements import Metric
 from tokonomics.measure.meter.ledger import Ledger
 from tokonomics.measure.meter.loads import is_ledger, runs_of
-from tokonomics.measure.meter.spans import Span, WatchedSpan
+from tokonomics.measure.meter.spans import PaidTime, WatchedSpan
 from tokonomics.measure.priced_run import Said
 
 
-def span(start: float, running: float, output: float, **other: object) -> Span:
+def span(start: float, running: float, output: float, **other: object) -> PaidTime:
     """Five busy minutes of 50 requests, 100 of whose 400 prompt tokens are cached."""
     given = {
         "target": "http://gpu:8000", "model": "llama-3.1-8b", "engine": "vllm", "watched": WatchedSpan.seen,
@@ -22,10 +22,10 @@ def span(start: float, running: float, output: float, **other: object) -> Span:
         "input_cached": 5_000.0, "answered": 50.0, "running_s": running * 300, "running_seen_s": 300.0,
         "ttft_s": 10.0, "ttft_count": 50.0,
     }  # fmt: skip
-    return Span(**(given | {"start": start, "output": output} | other))  # type: ignore[arg-type]
+    return PaidTime(**(given | {"start": start, "output": output} | other))  # type: ignore[arg-type]
 
 
-def book(path: Path, spans: list[Span]) -> Path:
+def book(path: Path, spans: list[PaidTime]) -> Path:
     with Ledger(path) as ledger:
         assert ledger.record(spans, []) is None
     return path

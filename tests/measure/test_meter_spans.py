@@ -14,11 +14,20 @@ from tests.measure.test_meter_engines import recorded
 from tokonomics.measure.meter.bill import bill
 from tokonomics.measure.meter.engines import FINDER, readings_of, samples_of
 from tokonomics.measure.meter.readings import Counted, Reading
-from tokonomics.measure.meter.spans import Span, Stretch, WatchedSpan, cut, cut_every, empty_spans, spans_between, tally
+from tokonomics.measure.meter.spans import (
+    PaidTime,
+    Stretch,
+    WatchedSpan,
+    cut,
+    cut_every,
+    empty_spans,
+    spans_between,
+    tally,
+)
 from tokonomics.measure.meter.state import MeterTally
 
 
-def span(start: float = BEGIN, seconds: float = 15.0, **given: object) -> Span:
+def span(start: float = BEGIN, seconds: float = 15.0, **given: object) -> PaidTime:
     usual: dict[str, object] = {
         "target": "t",
         "model": "m",
@@ -31,10 +40,10 @@ def span(start: float = BEGIN, seconds: float = 15.0, **given: object) -> Span:
         "input_total": 100.0,
         "output": 50.0,
     }
-    return Span(start=start, seconds=seconds, **(usual | given))  # type: ignore[arg-type]
+    return PaidTime(start=start, seconds=seconds, **(usual | given))  # type: ignore[arg-type]
 
 
-def between(before: Reading, now: Reading, seconds: float = 15.0, watched: WatchedSpan = WatchedSpan.seen) -> Span:
+def between(before: Reading, now: Reading, seconds: float = 15.0, watched: WatchedSpan = WatchedSpan.seen) -> PaidTime:
     (made,) = spans_between({before.model: before}, [now], Stretch(watched, BEGIN, seconds, 3.6))
     return made
 

@@ -1,7 +1,6 @@
 """Notes of results name flags, since JSON holds them; each door spells them its own way."""
 
-from tokonomics.errors import in_python, spelled
-from tokonomics.errors import flag
+from tokonomics.errors import flag, in_python, spelled
 from tokonomics.report.wording import with_inputs
 
 

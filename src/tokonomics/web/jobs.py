@@ -10,13 +10,11 @@ import time
 from collections.abc import AsyncGenerator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
+from tokonomics.errors import TokonomicsError
 from tokonomics.web.answering import as_json, error_of
 from tokonomics.workers import Busy, Cancelled, Pool, Task
-
-if TYPE_CHECKING:
-    from tokonomics.web.service import Service
 
 KEEP_ALIVE_S = 15.0
 """A comment so often: proxies close lines on which nothing comes."""
@@ -125,7 +123,7 @@ class Jobs:
         self._jobs: dict[str, Job] = {}
         self._lock = threading.Lock()
 
-    def start(self, client: str, request: dict[str, object], limit_s: float, say: "Service") -> Job:
+    def start(self, client: str, request: dict[str, object], limit_s: float, say: "Telling") -> Job:
         """Queue a job; refuses a client that has too many."""
         began = time.monotonic()
         task = Task(request, limit_s)
@@ -163,7 +161,14 @@ class Jobs:
                 del self._jobs[job.id]
 
 
-def _last(done: "Future[bytes]", say: "Service") -> Event:
+class Telling(Protocol):
+    """How results and faults are put to people."""
+
+    def said(self, content: bytes) -> bytes: ...
+    def said_of(self, problem: BaseException) -> TokonomicsError: ...
+
+
+def _last(done: "Future[bytes]", say: Telling) -> Event:
     problem = done.exception()
     if problem is None:
         return Event("answer", say.said(done.result()))

@@ -14,7 +14,7 @@ from pathlib import Path
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.files import whole
 from tokonomics.measure.meter.against_plan import compare
-from tokonomics.measure.meter.spans import Span, cut, cut_every, tally
+from tokonomics.measure.meter.spans import PaidTime, cut, cut_every, tally
 from tokonomics.measure.meter.state import MeterTally, Planned, Verdict
 from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR
@@ -41,7 +41,9 @@ class Bill(Noun):
     against_plan: Verdict | None = None
 
 
-def bill(spans: Iterable[Span], since: float, until: float, by: Sequence[str], planned: Planned | None = None) -> Bill:
+def bill(
+    spans: Iterable[PaidTime], since: float, until: float, by: Sequence[str], planned: Planned | None = None
+) -> Bill:
     period_s = min((_PERIODS[key] for key in by if key in _PERIODS), default=None)
     batch = planned.batch if planned else None
     groups: dict[tuple[str, ...], MeterTally] = defaultdict(MeterTally)
@@ -70,7 +72,7 @@ def bill(spans: Iterable[Span], since: float, until: float, by: Sequence[str], p
     )  # fmt: skip
 
 
-def _value(span: Span, key: str) -> str:
+def _value(span: PaidTime, key: str) -> str:
     if key in _PERIODS:
         at = datetime.fromtimestamp(span.start, UTC)
         return at.strftime("%Y-%m-%d" if key == "day" else "%Y-%m-%d %H:00")

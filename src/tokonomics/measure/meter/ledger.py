@@ -19,7 +19,7 @@ from typing import IO
 
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.measure.meter.readings import Counted, Reading
-from tokonomics.measure.meter.spans import SUMS, Span, WatchedSpan
+from tokonomics.measure.meter.spans import SUMS, PaidTime, WatchedSpan
 from tokonomics.measure.meter.state import MeterTally
 
 APPLICATION = 0x746F6B6F  # ``toko``: marks the file as ours, in SQLite's own field for it
@@ -80,10 +80,10 @@ class Ledger:
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path = path
-        self._held: list[Span] = []
+        self._held: list[PaidTime] = []
         self._held_marks: dict[str, Mark] = {}
         self._named: dict[str, tuple[str, str]] = {}
-        self._last: dict[tuple[str, str], tuple[int, Span]] = {}
+        self._last: dict[tuple[str, str], tuple[int, PaidTime]] = {}
         self._lock = None if read_only else _locked(path)
         try:
             self._db = _open(path, read_only)
@@ -107,7 +107,7 @@ class Ledger:
         """Spans that could not be written yet."""
         return len(self._held)
 
-    def record(self, spans: Iterable[Span], marks: Iterable[Mark]) -> str | None:
+    def record(self, spans: Iterable[PaidTime], marks: Iterable[Mark]) -> str | None:
         """Write a tick, with whatever is held from before; None, or why it could not be written."""
         _join(self._held, spans, ROW_S)
         self._held_marks |= {mark.target: mark for mark in marks}
@@ -148,7 +148,7 @@ class Ledger:
                 for target, until, usd_per_hour, is_gone, readings, totals in rows
             }
 
-    def spans(self, since: float = float("-inf"), until: float = float("inf")) -> Iterator[Span]:
+    def spans(self, since: float = float("-inf"), until: float = float("inf")) -> Iterator[PaidTime]:
         """Those that reach into the window, oldest first."""
         columns = ", ".join(_FAILED_S if self._is_first and name == "failed_s" else name for name in _COLUMNS)
         with _whole(self.path):
@@ -286,7 +286,7 @@ def _connect(path: Path, read_only: bool) -> sqlite3.Connection:
     return db
 
 
-def _join(into: list[Span], pieces: Iterable[Span], row_s: float) -> None:
+def _join(into: list[PaidTime], pieces: Iterable[PaidTime], row_s: float) -> None:
     """Add pieces, each to the last span of its server and model where it goes on with it."""
     last = {(span.target, span.model): place for place, span in enumerate(into)}
     for piece in pieces:
@@ -299,7 +299,7 @@ def _join(into: list[Span], pieces: Iterable[Span], row_s: float) -> None:
             into.append(piece)
 
 
-def _joined(first: Span, then: Span, row_s: float) -> Span | None:
+def _joined(first: PaidTime, then: PaidTime, row_s: float) -> PaidTime | None:
     if any(getattr(first, name) != getattr(then, name) for name in _WHO):
         return None
     # A hole between them (the clock was set) may not become part of the row.
@@ -309,14 +309,14 @@ def _joined(first: Span, then: Span, row_s: float) -> Span | None:
     return replace(first, **{name: getattr(first, name) + getattr(then, name) for name in SUMS})
 
 
-def _span(row: Sequence[object]) -> Span:
+def _span(row: Sequence[object]) -> PaidTime:
     values = dict(zip(_COLUMNS, row, strict=True))
     values["labels"] = json.loads(str(values["labels"]))
     values["watched"] = WatchedSpan(str(values["watched"]))
     if not isinstance(values["labels"], dict) or not all(map(math.isfinite, row[len(_WHO) :])):  # type: ignore[arg-type]
         raise ValueError("a span that is none")
     _finite(values["usd_per_hour"])
-    span = Span(**values)  # type: ignore[arg-type]
+    span = PaidTime(**values)  # type: ignore[arg-type]
     if not 0 <= span.start <= span.end <= LATEST_S or span.seconds > LONGEST_S:
         raise ValueError("a span at no time")
     return span

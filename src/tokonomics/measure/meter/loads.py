@@ -14,7 +14,7 @@ from pathlib import Path
 from tokonomics.errors import BadInput, shorten
 from tokonomics.measure.benchmark_run import BenchmarkRun, Latencies, LoadPoint, Stated
 from tokonomics.measure.meter.ledger import Ledger
-from tokonomics.measure.meter.spans import Span, WatchedSpan
+from tokonomics.measure.meter.spans import PaidTime, WatchedSpan
 from tokonomics.units import plural
 
 BUSY = 0.99  # share of a stretch from which it is busy throughout: an idle part would pass for a slow server
@@ -33,7 +33,7 @@ def is_ledger(path: Path) -> bool:
 
 def runs_of(path: Path) -> list[BenchmarkRun]:
     """One run for each model and engine in the book."""
-    by_load: dict[tuple[str, str], dict[int, list[Span]]] = defaultdict(lambda: defaultdict(list))
+    by_load: dict[tuple[str, str], dict[int, list[PaidTime]]] = defaultdict(lambda: defaultdict(list))
     with Ledger(path, read_only=True) as book:
         for span in book.spans():
             if _tells(span):
@@ -53,13 +53,13 @@ def runs_of(path: Path) -> list[BenchmarkRun]:
     return runs
 
 
-def _tells(span: Span) -> bool:
+def _tells(span: PaidTime) -> bool:
     # Against all seconds and not this model's part of them: what other models on a server take of it is not known.
     busy = span.watched is WatchedSpan.seen and span.busy_s >= BUSY * span.seconds > 0
     return busy and span.running_seen_s > 0 and span.running_s > 0 and span.answered > 0 and span.output > 0
 
 
-def _point(spans: list[Span]) -> LoadPoint | None:
+def _point(spans: list[PaidTime]) -> LoadPoint | None:
     def total(name: str) -> float:
         return float(sum(getattr(span, name) for span in spans))
 

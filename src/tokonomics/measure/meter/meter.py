@@ -15,7 +15,7 @@ from tokonomics.measure.meter.gpu import electricity_usd, joules_used
 from tokonomics.measure.meter.ledger import Ledger, Mark
 from tokonomics.measure.meter.prices import PriceOf, Prices
 from tokonomics.measure.meter.readings import Clock, GpuReading, GpuSource, Missed, Reading, Source
-from tokonomics.measure.meter.spans import Span, WatchedSpan, cut_every, tally
+from tokonomics.measure.meter.spans import PaidTime, WatchedSpan, cut_every, tally
 from tokonomics.measure.meter.state import GroupState, MeterState, MeterTally, Planned
 from tokonomics.measure.meter.watch import LONG_S, Watch
 from tokonomics.units import SECONDS_PER_HOUR, plural
@@ -47,13 +47,13 @@ class _Period:
 class _Sums:
     """What one model on one server adds up to."""
 
-    recent: deque[Span] = field(default_factory=deque)
+    recent: deque[PaidTime] = field(default_factory=deque)
     hour: _Period = field(default_factory=lambda: _Period(SECONDS_PER_HOUR))
     today: _Period = field(default_factory=lambda: _Period(DAY_S))
     total: MeterTally = _NOTHING
     busy: bool | None = None
 
-    def add(self, span: Span, planned_batch: float | None) -> None:
+    def add(self, span: PaidTime, planned_batch: float | None) -> None:
         for piece in cut_every(span, SECONDS_PER_HOUR):
             sums = tally(piece, planned_batch)
             self.hour.add(sums, piece.start)
@@ -66,7 +66,7 @@ class _Sums:
         self.today.add(other.today.sums, other.today.began)
         self.total = self.total + other.total
 
-    def remember(self, span: Span) -> None:
+    def remember(self, span: PaidTime) -> None:
         """For ``now``, and no longer: a past that is read in has millions of spans."""
         self.recent.append(span)
         self._forget(span.end - LUMPY_NOW_S)
@@ -153,7 +153,7 @@ class Meter:
         before = dict(self._watches)
         self._book(self._take_scrapes(self._sources.index(source), readings, at, live=False), before)
 
-    def _book(self, spans: Sequence[Span], before: Mapping[str, Watch]) -> None:
+    def _book(self, spans: Sequence[PaidTime], before: Mapping[str, Watch]) -> None:
         """Write spans, and marks of the servers that are there or were there before."""
         watches = {**before, **self._watches}
         for watch in watches.values():
@@ -200,7 +200,7 @@ class Meter:
     async def _read_gpus(self) -> Sequence[GpuReading]:
         return await self._gpus.gpus() if self._gpus is not None else ()
 
-    def _take(self, place: int, answer: Sequence[Reading] | Missed, wall: float, steady: float) -> list[Span]:
+    def _take(self, place: int, answer: Sequence[Reading] | Missed, wall: float, steady: float) -> list[PaidTime]:
         source = self._sources[place]
         if isinstance(answer, Missed):
             self._never[source.name] = answer
@@ -211,7 +211,7 @@ class Meter:
             return self._take_scrapes(place, answer, wall, live=True)
         return self._came(self._watches[source.name], answer, wall, steady)
 
-    def _take_scrapes(self, place: int, answer: Sequence[Reading], asked_at: float, live: bool) -> list[Span]:
+    def _take_scrapes(self, place: int, answer: Sequence[Reading], asked_at: float, live: bool) -> list[PaidTime]:
         """Spans from readings with times of their own: all made since the last were taken, target by target.
 
         Of the past nobody can say yet which targets are late.
@@ -232,7 +232,7 @@ class Meter:
             self._watch(target, _labels(first), WatchedSpan.gap)
         self._of_source[place] = (self._of_source[place] & self._watches.keys()) | by_target.keys()
         self._first_asked.setdefault(place, asked_at)
-        spans: list[Span] = []
+        spans: list[PaidTime] = []
         for target, scrapes in by_target.items():
             watch = self._watches[target]
             for at, readings in sorted(scrapes.items()):
@@ -245,7 +245,7 @@ class Meter:
 
     def _came(
         self, watch: Watch, readings: Sequence[Reading], wall: float, steady: float, born: float | None = None
-    ) -> list[Span]:
+    ) -> list[PaidTime]:
         try:
             return watch.came(readings, wall, steady, born)
         except Missed as miss:

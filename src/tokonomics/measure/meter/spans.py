@@ -38,7 +38,7 @@ class WatchedSpan(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class PaidTime:
     """Paid time of one model on one server. ``end`` is ``start`` plus ``seconds``, in unix seconds."""
 
     target: str
@@ -85,7 +85,7 @@ class Stretch(NamedTuple):
     usd_per_hour: float
 
 
-def spans_between(before: Mapping[str, Reading], now: Sequence[Reading], stretch: Stretch) -> list[Span]:
+def spans_between(before: Mapping[str, Reading], now: Sequence[Reading], stretch: Stretch) -> list[PaidTime]:
     """The spans of a server's models up to readings that came; its price is split by the tokens of each."""
     counted = [(reading, increases(before.get(reading.model), reading)) for reading in now]
     tokens = [more.get(Counted.input_total, 0.0) + more.get(Counted.output, 0.0) for _, more in counted]
@@ -97,11 +97,11 @@ def spans_between(before: Mapping[str, Reading], now: Sequence[Reading], stretch
     ]
 
 
-def empty_spans(last: Sequence[Reading], stretch: Stretch) -> list[Span]:
+def empty_spans(last: Sequence[Reading], stretch: Stretch) -> list[PaidTime]:
     """Paid time of which nothing is known."""
     models = len(last) or 1
     usd, server_s = stretch.usd_per_hour * stretch.seconds / SECONDS_PER_HOUR / models, stretch.seconds / models
-    return [Span(*(*_who(reading), *stretch, usd, server_s), labels=reading.labels) for reading in last]
+    return [PaidTime(*(*_who(reading), *stretch, usd, server_s), labels=reading.labels) for reading in last]
 
 
 def _who(reading: Reading) -> tuple[str, str, str]:
@@ -122,7 +122,7 @@ _WORK = (Counted.work, Counted.input_total, Counted.output, Counted.answered, Co
 
 def _span(
     before: Reading | None, now: Reading, counted: Mapping[Counted, float], stretch: Stretch, share: float
-) -> Span:
+) -> PaidTime:
     watched, _, seconds, usd_per_hour = stretch
     busy_s = _busy_s(before, now, counted, seconds) if watched is WatchedSpan.seen else 0.0
     readings = (before, now) if before is not None else (now,)
@@ -131,7 +131,7 @@ def _span(
     failed = counted.get(Counted.failed, 0.0)
     ended = counted.get(Counted.answered, 0.0) + failed
     usd, server_s = usd_per_hour * seconds / SECONDS_PER_HOUR * share, seconds * share
-    return Span(
+    return PaidTime(
         *(*_who(now), *stretch, usd, server_s),
         busy_s=busy_s * share,
         failed_s=busy_s * share * failed / ended if ended > 0 else 0.0,
@@ -152,7 +152,7 @@ def _busy_s(before: Reading | None, now: Reading, counted: Mapping[Counted, floa
     return seconds - idle_s if idle_s <= seconds else seconds
 
 
-def cut(span: Span, at: float) -> tuple[Span | None, Span | None]:
+def cut(span: PaidTime, at: float) -> tuple[PaidTime | None, PaidTime | None]:
     """The parts before and from an instant: time and dollars by length, counts in the last part, where they came in."""
     if at <= span.start:
         return None, span
@@ -165,17 +165,17 @@ def cut(span: Span, at: float) -> tuple[Span | None, Span | None]:
     return before, replace(span, **rest, start=at)
 
 
-def cut_every(span: Span, period_s: float) -> list[Span]:
+def cut_every(span: PaidTime, period_s: float) -> list[PaidTime]:
     """The span in pieces that do not cross a multiple of the period."""
-    pieces: list[Span] = []
-    rest: Span | None = span
+    pieces: list[PaidTime] = []
+    rest: PaidTime | None = span
     while rest is not None:
         piece, rest = cut(rest, (rest.start // period_s + 1) * period_s)
         pieces += [piece] if piece is not None else []
     return pieces
 
 
-def tally(span: Span, planned_batch: float | None = None) -> MeterTally:
+def tally(span: PaidTime, planned_batch: float | None = None) -> MeterTally:
     seen = span.watched is WatchedSpan.seen
     busy_share = span.busy_s / span.server_s if span.server_s > 0 else 0.0
     busy_usd = span.usd * busy_share if seen else 0.0

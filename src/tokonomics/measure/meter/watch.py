@@ -11,7 +11,15 @@ from dataclasses import replace
 
 from tokonomics.measure.meter.ledger import Mark
 from tokonomics.measure.meter.readings import Missed, Reading
-from tokonomics.measure.meter.spans import Span, Stretch, WatchedSpan, carried, empty_spans, is_stranger, spans_between
+from tokonomics.measure.meter.spans import (
+    PaidTime,
+    Stretch,
+    WatchedSpan,
+    carried,
+    empty_spans,
+    is_stranger,
+    spans_between,
+)
 
 CLOCK_SLACK_S = 2.0  # by which labels and the wall clock may differ before labels skip: clocks are slewed all the time
 SET_BACK_S = 3600.0  # labels further ahead were written by a wrong clock; the end of summer time is an hour
@@ -45,11 +53,13 @@ class Watch:
         self._strangers: list[Sequence[Reading]] = []
         self._intervals: deque[float] = deque(maxlen=2)
 
-    def came(self, readings: Sequence[Reading], wall: float, steady: float, born: float | None = None) -> list[Span]:
+    def came(
+        self, readings: Sequence[Reading], wall: float, steady: float, born: float | None = None
+    ) -> list[PaidTime]:
         """Spans up to readings that came. ``born``: when the server began, where that was watched for."""
         readings = self._named(readings)
         self._refuse_strangers(readings)
-        spans: list[Span] = []
+        spans: list[PaidTime] = []
         anew = self.until is not None and self._steady is None and wall - self.until > MOST_AWAY_S
         if anew:
             self.readings, self.until = {}, None
@@ -76,7 +86,7 @@ class Watch:
         self._missing, self.up, self.said = False, True, said
         return spans
 
-    def missed(self, why: Missed, wall: float, steady: float) -> list[Span]:
+    def missed(self, why: Missed, wall: float, steady: float) -> list[PaidTime]:
         """Spans up to a reading that did not come: paid, and not known."""
         self.misses += 1
         self.up, self.said = False, why.what

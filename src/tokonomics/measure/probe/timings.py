@@ -34,7 +34,7 @@ Show = Callable[[str, int, float], None]  # what is being measured, rows so far,
 
 
 @dataclass(frozen=True)
-class Section:
+class ProbePart:
     rows: Callable[[kernels.Bench], Iterator[Row]]
     seconds: float
     says: str
@@ -47,17 +47,17 @@ def models(bench: kernels.Bench, shapes: Mapping[str, KernelShape], attention: b
 
 
 SECTIONS = {
-    "memory": Section(kernels.memory, 5, "memory bandwidth"),
-    "launch": Section(kernels.launches, 5, "kernel launches"),
-    "gemm": Section(kernels.matrices, 45, "matrix products"),
-    "gemm_fp8": Section(kernels.matrices_fp8, 5, "matrix products in FP8"),
-    "sustained": Section(kernels.sustained, 12, "products on a hot GPU"),
-    "decode_attention": Section(kernels.decode_attention, 35, "decode attention"),
-    "prefill_attention": Section(kernels.prompt_attention, 20, "prefill attention"),
-    "all_reduce": Section(kernels.all_reduce, 30, "all-reduce"),
-    "layers": Section(partial(models, shapes=STACKS, attention=False), 45, "layers without attention"),
-    "check": Section(partial(models, shapes=CHECK), 75, "whole decode steps"),
-    "validate": Section(partial(models, shapes=HELD_OUT), 420, "held-out models"),
+    "memory": ProbePart(kernels.memory, 5, "memory bandwidth"),
+    "launch": ProbePart(kernels.launches, 5, "kernel launches"),
+    "gemm": ProbePart(kernels.matrices, 45, "matrix products"),
+    "gemm_fp8": ProbePart(kernels.matrices_fp8, 5, "matrix products in FP8"),
+    "sustained": ProbePart(kernels.sustained, 12, "products on a hot GPU"),
+    "decode_attention": ProbePart(kernels.decode_attention, 35, "decode attention"),
+    "prefill_attention": ProbePart(kernels.prompt_attention, 20, "prefill attention"),
+    "all_reduce": ProbePart(kernels.all_reduce, 30, "all-reduce"),
+    "layers": ProbePart(partial(models, shapes=STACKS, attention=False), 45, "layers without attention"),
+    "check": ProbePart(partial(models, shapes=CHECK), 75, "whole decode steps"),
+    "validate": ProbePart(partial(models, shapes=HELD_OUT), 420, "held-out models"),
 }
 PROBE = tuple(name for name in SECTIONS if name != "validate")
 
