@@ -72,7 +72,9 @@ export function configFor(theme, room) {
 }
 
 const turned = (value) => DARK[value.toLowerCase()] ?? value;
-const STYLED = new Set(["color", "fill", "fillColor", "stroke", "labelColor", "titleColor", "subtitleColor", "value", "range"]);
+const STYLED = new Set(
+  "color fill fillColor stroke labelColor titleColor subtitleColor value range".split(" "), // what holds a colour
+);
 
 function darkened(node, name = "") {
   if (typeof node === "string") return STYLED.has(name) ? turned(node) : node;
