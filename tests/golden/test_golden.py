@@ -202,9 +202,12 @@ LONGEST = set() if os.environ.get("UPDATE_GOLDEN") == "1" else {"calibrate"}
 )
 def test_a_screen_is_as_it_was(tokonomics: Call, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     answers: list[Answer] = []
-    monkeypatch.setattr(
-        commands, "give", lambda answer, *args, **kept: answers.append(answer) or give(answer, *args, **kept)
-    )
+
+    def given(answer: Answer, *rest: Any, **shown: Any) -> int:
+        answers.append(answer)
+        return give(answer, *rest, **shown)
+
+    monkeypatch.setattr(commands, "give", given)
     done = tokonomics(*SCREENS[name])
     assert (done.returncode, done.stderr) == (0, "")
     compare(name, done.stdout)

@@ -26,7 +26,11 @@ def view() -> blocks.View:
         None,
     )
     columns = ["!GPU", ">$/month", "because"]
-    rows = [("H100", "$876", ""), ("L4", "$900", blocks.Span("slow", "bad")), ("T4", "$990", EVIL)]
+    rows: list[list[blocks.Pieces]] = [
+        ["H100", "$876", ""],
+        ["L4", "$900", blocks.Span("slow", "bad")],
+        ["T4", "$990", EVIL],
+    ]
     yield blocks.section(blocks.table(columns, rows, "What it costs", best=0, shown=2), title=f"By {option('gpu')}")
     yield blocks.Bar((blocks.Part("busy", 3, "green", "75 %"), blocks.Part("idle", 1, "grey", "25 %")))
     yield blocks.File("serve.sh", "vllm serve\n  --port 8000")
