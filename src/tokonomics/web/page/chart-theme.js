@@ -17,6 +17,7 @@ const DARK = {
   "#4d4d4d": "#c3cad3",
   "#999": "#7f8a97",
   black: "#e4e9ef",
+  white: "#161d25",
   "#b33": "#f08078",
   "#857c6d": "#a79d8c",
   "#e4efe9": "#1c3530",
@@ -71,12 +72,15 @@ export function configFor(theme, room) {
 }
 
 const turned = (value) => DARK[value.toLowerCase()] ?? value;
-const STYLED = new Set(["color", "fill", "stroke", "labelColor", "titleColor", "subtitleColor", "value", "range"]);
+const STYLED = new Set(
+  "color fill fillColor stroke labelColor titleColor subtitleColor value range".split(" "), // what holds a colour
+);
 
 function darkened(node, name = "") {
   if (typeof node === "string") return STYLED.has(name) ? turned(node) : node;
   if (Array.isArray(node)) return node.map((each) => darkened(each, name));
   if (node === null || typeof node !== "object") return node;
+  if (node.condition?.test === "datum.dark") return node; // chosen for the cell it stands on, whatever the ground
   return Object.fromEntries(
     Object.entries(node).map(([key, value]) => [
       key,

@@ -117,7 +117,8 @@ function ending(answer) {
       save.disabled = false;
     }
   }
-  const markdown = () => `${answer.markdown}\n\n\`\`\`console\n$ ${answer.command}\n\`\`\`\n\n${location.href}\n`;
+  const markdown = () =>
+    `### ${answer.title}\n\n${answer.markdown}\n\n\`\`\`console\n$ ${answer.command}\n\`\`\`\n\n${location.href}\n`;
   const rows = answer.rows && answer.rows.split(".").reduce((part, name) => part?.[name], answer.result);
   const sheet = rows?.length ? flattened(rows) : tableIn(answer.sections);
   const button = (label, act) => h("button", { type: "button", class: "quiet", onclick: act }, label);
