@@ -10,7 +10,7 @@ import numpy as np
 
 from tokonomics.catalog.spot import Interruptions, hourly_rate
 from tokonomics.money.demand import EVERY_SIZE, parse_demand
-from tokonomics.money.fleet import FleetOffer, SpotMarket, Wishes
+from tokonomics.money.fleet import FleetLimits, FleetOffer, SpotMarket
 from tokonomics.money.fleet_search import optimal_fleet
 
 OFFERS = 30
@@ -47,8 +47,8 @@ def main() -> None:
     demand = parse_demand("weekly:60,peak=2,weekend=0.4")
     for startup_s in (0.0, 300.0):
         for zone_share in (1.0, 0.5):
-            wishes = Wishes(max_spot_share=0.4, max_zone_share=zone_share, min_replicas=2)
-            plan = optimal_fleet(offers(startup_s), demand, wishes)
+            limits = FleetLimits(max_spot_share=0.4, max_zone_share=zone_share, min_replicas=2)
+            plan = optimal_fleet(offers(startup_s), demand, limits)
             late = "" if plan.solve_s <= TARGET_S else f"  above the {TARGET_S} s aimed at"
             print(
                 f"start-up {startup_s:3.0f} s, a zone at most {zone_share:.0%}: {plan.variables:6,} variables, "

@@ -44,12 +44,12 @@ def make_manager(model: Any, batched_tokens: int, blocks: int | None, graphs: bo
     from transformers import GenerationConfig
     from transformers.generation import ContinuousBatchingConfig
 
-    wishes: dict[str, Any] = {"max_batch_tokens": batched_tokens, "use_cuda_graph": graphs}
+    limits: dict[str, Any] = {"max_batch_tokens": batched_tokens, "use_cuda_graph": graphs}
     if blocks:
-        wishes["num_blocks"] = blocks
+        limits["num_blocks"] = blocks
     manager = model.init_continuous_batching(
         generation_config=GenerationConfig(max_new_tokens=1024, do_sample=False, eos_token_id=-1, pad_token_id=0),
-        continuous_batching_config=ContinuousBatchingConfig(**wishes),
+        continuous_batching_config=ContinuousBatchingConfig(**limits),
     )
     if hasattr(manager, "warmup"):
         manager.warmup()

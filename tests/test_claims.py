@@ -126,7 +126,7 @@ def test_c33_c34_cost_per_token_and_c35_price_per_gpu() -> None:
     assert cost(10, 1000).usd_per_token == pytest.approx(2.778e-6, rel=1e-4)
     assert cost(10, 2000).usd_per_token == pytest.approx(1.389e-6, rel=1e-3)
     p4d = Offer(provider="aws", region="us-east-1", instance="p4d.24xlarge", gpu="A100-40GB", gpus=8, usd_per_hour=32,
-                date=date(2026, 1, 1), source="the document")  # fmt: skip
+                date=date(2026, 1, 1), source="the article")  # fmt: skip
     assert p4d.usd_per_gpu_hour() == pytest.approx(4.0)
 
 

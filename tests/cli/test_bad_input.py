@@ -596,7 +596,7 @@ def test_requests_beyond_the_models_context_are_an_answer_with_the_reason(tokono
     done = tokonomics(*PLAN, "--input=131000", "--output=100")
     settled(done)
     assert done.returncode == 1
-    assert "Nothing fits these wishes." in done.stdout
+    assert "Nothing fits these limits." in done.stdout
     assert "requests of 131,100 tokens exceed Llama 3.1 8B's context; 131,072 tokens" in joined(done.stdout)
 
 

@@ -139,15 +139,15 @@ def test_a_log_that_repeats_itself_gets_the_cached_price_on_both_sides(tokonomic
 
 def test_the_verdict_names_hardware_and_precision_and_says_when_nothing_is_asked(tokonomics: Call) -> None:
     plain = tokonomics(*QUICK, "--api=openai:gpt-4o").stdout
-    promised = tokonomics(*QUICK, "--api=openai:gpt-4o", "--slo=tpot_mean=80ms").stdout
+    targeted = tokonomics(*QUICK, "--api=openai:gpt-4o", "--slo=tpot_mean=80ms").stdout
     verdict = next(" ".join(part.split()) for part in plain.split("\n\n") if "Self-hosting is cheaper" in part)
     kinds = [each["kind"]["name"] for each in found(tokonomics, "--api=openai:gpt-4o")["hardware"]]
     assert any(name in verdict for name in kinds)
     assert any(precision in verdict for precision in ("bf16", "fp8", "int4"))
     assert "No SLO is set" in plain
     assert "under the SLO" not in plain
-    assert "No SLO is set" not in promised
-    assert "under the SLO" in promised
+    assert "No SLO is set" not in targeted
+    assert "under the SLO" in targeted
 
 
 def test_nothing_is_cut_with_several_hosts_at_120_columns(tokonomics: Call) -> None:

@@ -565,11 +565,11 @@ def test_plan_says_why_in_words() -> None:
 
 
 def test_plan_says_why_in_one_line_for_each_gpu_and_kind_of_reason() -> None:
-    wishes = ["--max-age", "90", "--gpus", "4", "--gpu", "L4,A100-80GB", "--slo", "tpot_mean=20ms"]
-    made = answer_json(*PLAN, *wishes)
+    limits = ["--max-age", "90", "--gpus", "4", "--gpu", "L4,A100-80GB", "--slo", "tpot_mean=20ms"]
+    made = answer_json(*PLAN, *limits)
     rejections = sum(row["offers"] for row in made["rejected"])
     title = f"{len(made['ranked'])} candidates ranked, {rejections:,} rejected"
-    columns, _, *lines = answer(*PLAN, *wishes, "--why").rpartition(title)[2].splitlines()[1:]
+    columns, _, *lines = answer(*PLAN, *limits, "--why").rpartition(title)[2].splitlines()[1:]
     assert columns.split() == ["GPU", "ranked", "rejected", "because", "such", "as"]
     assert len(made["rejected"]) > len(lines)
     shown = []

@@ -49,7 +49,7 @@ PARSERS = {
         Parser("results", "result.json", measured.read_result, measured.results),
         Parser("measurements", "results.csv", measured.read_measurements, measured.tables_of_results),
         Parser("engine-log", "engine.json", measured.read_engine_log, measured.engine_logs),
-        Parser("promised-json", "plan.json", measured.read_plan, lambda: [measured.PLAN]),
+        Parser("plan-json", "plan.json", measured.read_plan, lambda: [measured.PLAN]),
         Parser("metrics-page", "metrics", measured.read_metrics, measured.pages, names_file=False),
         Parser("dcgm-page", "dcgm", measured.read_dcgm, lambda: [measured.DCGM], names_file=False),
         Parser("prometheus-answer", "answer", measured.read_prometheus, lambda: [measured.MATRIX], names_file=False),

@@ -98,7 +98,7 @@ def test_plain_completions_are_asked_by_their_address(server: Loopback) -> None:
 
 
 def test_latencies_are_those_of_the_server(server: Loopback) -> None:
-    """Six tokens, five milliseconds apart: what is promised by the server's clock is the least the client can see."""
+    """Six tokens, five milliseconds apart: what is targeted by the server's clock is the least the client can see."""
     point = bench(server, "slow", users=[1], budget=Budget(requests=10)).points[0]
     assert point.ttft_s is not None
     assert point.tpot_s is not None

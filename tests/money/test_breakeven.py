@@ -27,7 +27,7 @@ from tokonomics.money.breakeven import (
 from tokonomics.traffic.trace import make_trace
 
 DOCUMENT = kind_of_equation("4×A100", 2.21, 4, 2400, 0.7)
-"""The fleet of the document: 70B in 16 bits on four A100."""
+"""A published example: 70B in 16 bits on four A100."""
 OPTIMISED = kind_of_equation("2×A100 INT4", 2.21, 2, 1800, 0.7)
 HALF_AND_HALF = make_trace([0.0], [1000], [1000])
 
@@ -43,7 +43,7 @@ def kind(price: float, tokens: float, replicas: int = 1, **more: object) -> Flee
     return FleetKind.model_validate(fields | more)
 
 
-# --- the document ---------------------------------------------------------------------------------------------------
+# --- a published example ----------------------------------------------------------------------------------------------
 
 
 def test_c27_a_billion_tokens_of_gpt_4o_half_input_half_output() -> None:

@@ -8,7 +8,7 @@ from tests.money.simple_offers import simple_offer
 from tokonomics.catalog.spot import Interruptions
 from tokonomics.errors import BadInput
 from tokonomics.money.demand import Demand, demand_of
-from tokonomics.money.fleet import FleetOffer, FleetPlan, SpotMarket, Wishes, mixed_capacity
+from tokonomics.money.fleet import FleetLimits, FleetOffer, FleetPlan, SpotMarket, mixed_capacity
 from tokonomics.money.fleet_availability import (
     FAILURES_PER_GPU_HOUR,
     _nines,
@@ -22,39 +22,39 @@ DEMAND = demand_of([4.0, 4.0])
 
 
 def solver(offers: list[FleetOffer], demand: Demand = DEMAND):  # type: ignore[no-untyped-def]
-    def solve(wishes: Wishes, largest: float) -> FleetPlan:
+    def solve(limits: FleetLimits, largest: float) -> FleetPlan:
         left = [offer for offer in offers if mixed_capacity(offer, demand.mix) <= largest * 1.000001]
-        return optimal_fleet(left, demand, wishes, gap=0.0)
+        return optimal_fleet(left, demand, limits, gap=0.0)
 
     return solve
 
 
-def reached(offer: FleetOffer, wishes: Wishes, correlation: float = 0.0) -> float:
-    plan = optimal_fleet([offer], DEMAND, wishes, gap=0.0)
-    return availability(plan, {offer.name: offer}, DEMAND, wishes, correlation).share
+def reached(offer: FleetOffer, limits: FleetLimits, correlation: float = 0.0) -> float:
+    plan = optimal_fleet([offer], DEMAND, limits, gap=0.0)
+    return availability(plan, {offer.name: offer}, DEMAND, limits, correlation).share
 
 
 def test_without_room_any_failure_counts_and_with_room_for_one_the_second() -> None:
     """Four machines of eight GPUs: Poisson with the mean that rate × GPUs × time to replace gives."""
     offer = simple_offer("one", 1.0, 2.0, gpus=8, startup_s=540.0)
     mean = 4 * 8 * FAILURES_PER_GPU_HOUR * 600 / 3600
-    assert reached(offer, Wishes()) == pytest.approx(math.exp(-mean), rel=1e-12)
+    assert reached(offer, FleetLimits()) == pytest.approx(math.exp(-mean), rel=1e-12)
     five = 5 / 4 * mean
-    assert reached(offer, Wishes(spare={"all": 1.0})) == pytest.approx(math.exp(-five) * (1 + five), rel=1e-12)
+    assert reached(offer, FleetLimits(spare={"all": 1.0})) == pytest.approx(math.exp(-five) * (1 + five), rel=1e-12)
 
 
 def test_a_zone_that_goes_takes_the_share_of_time_its_interruptions_say() -> None:
     market = SpotMarket(zone="z", usd_per_hour=0.3, interruptions=Interruptions(per_hour=0.01, outage_hours=2.0))
     offer = simple_offer("one", 1.0, None, spot=(market,))
-    plan = optimal_fleet([offer], DEMAND, Wishes(fallback=False), gap=0.0)
-    got = availability(plan, {"one": offer}, DEMAND, Wishes(fallback=False), 0.0)
+    plan = optimal_fleet([offer], DEMAND, FleetLimits(fallback=False), gap=0.0)
+    got = availability(plan, {"one": offer}, DEMAND, FleetLimits(fallback=False), 0.0)
     assert got.zones_missing == pytest.approx(0.02 / 1.02, rel=1e-3)
 
 
 @pytest.mark.parametrize(("target", "spare"), [(0.999, 0), (0.99999, 1), (1 - 1e-10, 2)])
 def test_a_higher_target_buys_room_for_more_machines_and_never_costs_less(target: float, spare: int) -> None:
     offer = simple_offer("one", 1.0, 2.0, gpus=8, startup_s=540.0)
-    plan, _, got = hold_availability(solver([offer]), [offer], DEMAND, Wishes(), target, 0.5)
+    plan, _, got = hold_availability(solver([offer]), [offer], DEMAND, FleetLimits(), target, 0.5)
     assert got.share >= target
     assert got.spare_machines == spare
     assert plan.machines() == (4 + spare,) * 2
@@ -65,13 +65,15 @@ def test_room_is_made_with_small_machines_where_that_is_cheaper() -> None:
     big = simple_offer("big", 8.0, 7.9, gpus=8, startup_s=200.0)
     small = simple_offer("small", 1.0, 1.0, gpus=1, startup_s=200.0)
     demand = demand_of([8.0, 8.0])
-    plan, wishes, got = hold_availability(solver([big, small], demand), [big, small], demand, Wishes(), 0.999999, 0.5)
+    plan, limits, got = hold_availability(
+        solver([big, small], demand), [big, small], demand, FleetLimits(), 0.999999, 0.5
+    )
     assert {purchase.offer: purchase.by_hour for purchase in plan.purchases} == {"small": (9, 9)}
     assert got.share >= 0.999999
-    assert (got.spare_machines, wishes.spare) == (1, {"all": 1.0})
+    assert (got.spare_machines, limits.spare) == (1, {"all": 1.0})
     # Dear small machines: two large ones it is.
     dear = small.model_copy(update={"usd_per_hour": 1.8})
-    plan, _, _ = hold_availability(solver([big, dear], demand), [big, dear], demand, Wishes(), 0.999999, 0.5)
+    plan, _, _ = hold_availability(solver([big, dear], demand), [big, dear], demand, FleetLimits(), 0.999999, 0.5)
     assert {purchase.offer: purchase.by_hour for purchase in plan.purchases} == {"big": (2, 2)}
 
 
@@ -81,8 +83,8 @@ def test_zones_are_spread_before_spot_is_given_up() -> None:
         for i in range(3)
     )
     offer = simple_offer("one", 1.0, 2.0, spot=zones, startup_s=540.0)
-    wishes = Wishes(max_spot_share=0.5)
-    _, spread, got = hold_availability(solver([offer]), [offer], DEMAND, wishes, 0.9998, 0.0)
+    limits = FleetLimits(max_spot_share=0.5)
+    _, spread, got = hold_availability(solver([offer]), [offer], DEMAND, limits, 0.9998, 0.0)
     assert spread.max_zone_share == 0
     assert spread.max_spot_share == 0.5
     assert got.share >= 0.9998
@@ -91,9 +93,9 @@ def test_zones_are_spread_before_spot_is_given_up() -> None:
 def test_a_target_out_of_reach_says_the_nearest() -> None:
     offer = simple_offer("one", 1.0, 2.0, gpus=8, startup_s=86_400.0 * 30)
     with pytest.raises(BadInput, match="The nearest that was found is"):
-        hold_availability(solver([offer]), [offer], DEMAND, Wishes(), 0.999999999, 0.5)
+        hold_availability(solver([offer]), [offer], DEMAND, FleetLimits(), 0.999999999, 0.5)
     with pytest.raises(BadInput, match="above 0 and below 1"):
-        hold_availability(solver([offer]), [offer], DEMAND, Wishes(), 1.0, 0.5)
+        hold_availability(solver([offer]), [offer], DEMAND, FleetLimits(), 1.0, 0.5)
 
 
 @pytest.mark.parametrize(("share", "says"), [(0.29, "29.0 %"), (0.57, "57.0 %"), (0.9999, "99.99"), (0.99994, "99.99")])

@@ -17,7 +17,7 @@ from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.spot import SCARCE, Interruptions, hourly_rate
 from tokonomics.errors import BadInput
 from tokonomics.money.demand import Demand, demand_of, parse_demand
-from tokonomics.money.fleet import FleetOffer, SpotMarket, Wishes, fixed_rule
+from tokonomics.money.fleet import FleetLimits, FleetOffer, SpotMarket, fixed_rule
 from tokonomics.money.fleet_bill import spot_bills
 from tokonomics.money.fleet_blame import NoFleet
 from tokonomics.money.fleet_compare import compare, median_rule_usd
@@ -28,11 +28,11 @@ CALM = Interruptions(per_hour=hourly_rate(0.10), outage_hours=2.0)
 ALWAYS = Interruptions(per_hour=0.0)
 
 
-def exact(offers: list[FleetOffer], demand: Demand, wishes: Wishes | None = None) -> float:
-    return optimal_fleet(offers, demand, wishes, gap=0.0).expected_usd
+def exact(offers: list[FleetOffer], demand: Demand, limits: FleetLimits | None = None) -> float:
+    return optimal_fleet(offers, demand, limits, gap=0.0).expected_usd
 
 
-def by_enumeration(offers: list[FleetOffer], rates: list[float], wishes: Wishes, most: int = 3) -> float:
+def by_enumeration(offers: list[FleetOffer], rates: list[float], limits: FleetLimits, most: int = 3) -> float:
     """Every number of every reserved, on-demand and spot machine up to ``most``, hour by hour, start-ups by a shortest
     path over all states (written apart from the program: loops, no matrix)."""
     reserved = [(o, price) for o in offers for price in o.reserved.values()]
@@ -43,7 +43,7 @@ def by_enumeration(offers: list[FleetOffer], rates: list[float], wishes: Wishes,
         for m in o.spot:
             up = 1 / (1 + m.interruptions.per_hour * m.interruptions.outage_hours)
             cost, counts = up * m.usd_per_hour, up
-            if o.usd_per_hour is not None and wishes.fallback:
+            if o.usd_per_hour is not None and limits.fallback:
                 cost += (1 - up + up * m.interruptions.per_hour * o.startup_s / 3600) * o.usd_per_hour
                 lost_hours = min(max(0.0, o.startup_s - 120) / 3600, m.interruptions.outage_hours)
                 counts = 1 - up * m.interruptions.per_hour * lost_hours
@@ -67,9 +67,9 @@ def by_enumeration(offers: list[FleetOffer], rates: list[float], wishes: Wishes,
             whole = firm + sum(spot.values())
             return (
                 whole >= rate - 1e-6
-                and firm >= (1 - wishes.max_spot_share) * rate - 1e-6
-                and all(whole - each >= (1 - wishes.max_zone_share) * rate - 1e-6 for each in spot.values())
-                and count >= wishes.min_replicas
+                and firm >= (1 - limits.max_spot_share) * rate - 1e-6
+                and all(whole - each >= (1 - limits.max_zone_share) * rate - 1e-6 for each in spot.values())
+                and count >= limits.min_replicas
             )
 
         allowed = [[state for state in states if holds(state, rate)] for rate in rates]
@@ -117,8 +117,8 @@ def test_a_small_fleet_equals_trying_everything(seed: int) -> None:
         simple_offer("small", 1.0, 1.4 * rng.uniform(0.8, 1.2), reserved={"1 year": 0.9 * rng.uniform(0.7, 1.2)}),
     ]
     rates = rng.uniform(0.2, 4.5, 4).round(2).tolist()
-    wishes = Wishes(max_spot_share=0.6, min_replicas=1)
-    assert exact(offers, demand_of(rates), wishes) == pytest.approx(by_enumeration(offers, rates, wishes), rel=1e-6)
+    limits = FleetLimits(max_spot_share=0.6, min_replicas=1)
+    assert exact(offers, demand_of(rates), limits) == pytest.approx(by_enumeration(offers, rates, limits), rel=1e-6)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -128,8 +128,8 @@ def test_with_start_ups_and_zones_too(seed: int, fallback: bool) -> None:
     market = zones(*rng.uniform(0.4, 1.1, 2), interruptions=SCARCE)
     offers = [simple_offer("one", 1.0, 1.5, spot=market, startup_s=1500.0)]
     rates = rng.uniform(0.2, 2.4, 4).round(2).tolist()
-    wishes = Wishes(max_spot_share=0.8, max_zone_share=0.5, fallback=fallback)
-    assert exact(offers, demand_of(rates), wishes) == pytest.approx(by_enumeration(offers, rates, wishes, 4), rel=1e-6)
+    limits = FleetLimits(max_spot_share=0.8, max_zone_share=0.5, fallback=fallback)
+    assert exact(offers, demand_of(rates), limits) == pytest.approx(by_enumeration(offers, rates, limits, 4), rel=1e-6)
 
 
 prices = st.floats(0.2, 5)
@@ -148,8 +148,8 @@ def test_adding_an_offer_never_raises_the_bill(
         simple_offer(f"o{i}", size, price, spot=zones(spot), startup_s=300.0)
         for i, (price, spot, size) in enumerate(kinds)
     ]
-    wishes = Wishes(max_spot_share=share)
-    fewer, more = (exact(each, demand_of(rates), wishes) for each in (offers[:-1], offers))
+    limits = FleetLimits(max_spot_share=share)
+    fewer, more = (exact(each, demand_of(rates), limits) for each in (offers[:-1], offers))
     assert more <= fewer * (1 + 1e-6) + 1e-9
 
 
@@ -160,16 +160,16 @@ def test_more_demand_never_lowers_the_bill(rates: list[float], factor: float, sh
         simple_offer("a", 1.0, 1.0, spot=zones(0.4, 0.5), startup_s=300.0),
         simple_offer("b", 2.3, 2.1, reserved={"3 years": 1.2}),
     ]
-    wishes = Wishes(max_spot_share=share, max_zone_share=0.7)
+    limits = FleetLimits(max_spot_share=share, max_zone_share=0.7)
     demand = demand_of(rates)
-    assert exact(offers, demand, wishes) <= exact(offers, demand.scaled(factor), wishes) * (1 + 1e-6) + 1e-9
+    assert exact(offers, demand, limits) <= exact(offers, demand.scaled(factor), limits) * (1 + 1e-6) + 1e-9
 
 
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.floats(0, 9), min_size=2, max_size=5), st.floats(0, 1), st.floats(0, 1))
 def test_a_looser_limit_on_spot_never_raises_the_bill(rates: list[float], one: float, other: float) -> None:
     offers = [simple_offer("a", 1.0, 1.0, spot=zones(0.4), startup_s=300.0), simple_offer("b", 2.3, 2.1)]
-    tight, loose = (Wishes(max_spot_share=share) for share in sorted((one, other)))
+    tight, loose = (FleetLimits(max_spot_share=share) for share in sorted((one, other)))
     demand = demand_of(rates)
     assert exact(offers, demand, loose) <= exact(offers, demand, tight) * (1 + 1e-6) + 1e-9
 
@@ -179,8 +179,8 @@ def test_hours_that_follow_each_other_with_the_same_demand_are_one_and_cost_the_
     offers = [simple_offer("a", 1.0, 1.0, spot=zones(0.4), startup_s=900.0), simple_offer("b", 2.3, 2.1, startup_s=900)]
     rates = [1.0, 1.0, 4.5, 4.5, 4.5, 2.2]
     apart = [rate * (1 + 1e-7 * index) for index, rate in enumerate(rates)]
-    wishes = Wishes(max_spot_share=0.5)
-    assert exact(offers, demand_of(rates), wishes) == pytest.approx(exact(offers, demand_of(apart), wishes), rel=1e-6)
+    limits = FleetLimits(max_spot_share=0.5)
+    assert exact(offers, demand_of(rates), limits) == pytest.approx(exact(offers, demand_of(apart), limits), rel=1e-6)
 
 
 def test_the_document_s_hybrid_fleet_saves_a_fifth() -> None:
@@ -200,7 +200,7 @@ def test_for_the_document_s_demand_the_program_beats_its_rule() -> None:
     assert demand.mean == pytest.approx(6)
     plan = compare(optimal_fleet([offer], demand, gap=0.0), [offer], demand)
     assert plan.usd_per_month == pytest.approx(6 * 0.73 * 730)  # All spot, if spot may carry all.
-    firm_base = optimal_fleet([offer], demand, Wishes(max_spot_share=0.6), gap=0.0)
+    firm_base = optimal_fleet([offer], demand, FleetLimits(max_spot_share=0.6), gap=0.0)
     assert firm_base.usd_per_month == pytest.approx(((8 * 4 + 16 * 2) * 2.21 + (8 * 6 + 16 * 2) * 0.73) / 24 * 730)
     others = {each.name: each.usd_per_month for each in plan.comparisons}
     assert others["all on demand"] == pytest.approx(6 * 2.21 * 730)
@@ -233,19 +233,19 @@ def test_a_bound_not_found_in_time_is_no_bound(monkeypatch: pytest.MonkeyPatch) 
         raise OutOfTime("no fleet was found within 2 s")
 
     monkeypatch.setattr("tokonomics.money.fleet_search.solve", too_long)
-    assert divided_usd([simple_offer("one", 1.0, 1.0)], demand_of([1.0]), Wishes()) is None
+    assert divided_usd([simple_offer("one", 1.0, 1.0)], demand_of([1.0]), FleetLimits()) is None
 
 
 def test_no_time_left_is_told_and_never_handed_to_the_solver_as_less_than_none() -> None:
     """A warning of SciPy's is an error here; a fleet of 3 at $1 was found before the time ran out."""
-    kinds = kinds_of([simple_offer("one", 1.0, 1.0)], Wishes())
+    kinds = kinds_of([simple_offer("one", 1.0, 1.0)], FleetLimits())
     with pytest.raises(OutOfTime):
-        solve(FleetProblem(kinds, demand_of([2.5]), Wishes()), 0.0, -0.5)
+        solve(FleetProblem(kinds, demand_of([2.5]), FleetLimits()), 0.0, -0.5)
 
 
 def test_time_that_ran_out_on_the_proof_does_not_lose_the_fleet(monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine is so busy that the first program takes all of the time, and finds no proof."""
-    kinds = kinds_of([simple_offer("one", 1.0, 1.0)], Wishes())
+    kinds = kinds_of([simple_offer("one", 1.0, 1.0)], FleetLimits())
     clock = itertools.count(0, 100)
     monkeypatch.setattr("tokonomics.money.fleet_search.time.perf_counter", lambda: float(next(clock)))
 
@@ -254,7 +254,7 @@ def test_time_that_ran_out_on_the_proof_does_not_lose_the_fleet(monkeypatch: pyt
         return found if found is None or more.get("relaxed") else replace(found, lower_bound=1.0)
 
     monkeypatch.setattr("tokonomics.money.fleet_search.solve", unproven)
-    found = search(FleetProblem(kinds, demand_of([2.5]), Wishes()), 0.0, 10.0)
+    found = search(FleetProblem(kinds, demand_of([2.5]), FleetLimits()), 0.0, 10.0)
     assert found is not None
     assert found.counts.tolist() == [[3]]
 
@@ -292,21 +292,21 @@ def test_drawn_weeks_cost_in_the_mean_what_is_expected(interruptions: Interrupti
     up = interruptions.availability
     again = 1 - up + up * interruptions.per_hour / 6
     expected = sum(n.sum() * (up * m.usd_per_hour + again * 2.0) for m, n in zip(offer.spot, counts, strict=True))
-    drawn = spot_bills(held, Wishes(), correlation=0.5, draws=4000)
+    drawn = spot_bills(held, FleetLimits(), correlation=0.5, draws=4000)
     assert drawn.mean() == pytest.approx(expected, rel=0.01)
 
 
 def test_a_spot_price_stays_below_the_list_price_though_on_demand_may_not_be_bought() -> None:
     market = SpotMarket(zone="z", usd_per_hour=0.5, interruptions=ALWAYS, p90_to_median=4.0)
     offer = simple_offer("one", 1.0, None, list_usd_per_hour=0.8, spot=(market,))
-    drawn = spot_bills([(offer, market, np.full(168, 3))], Wishes())
+    drawn = spot_bills([(offer, market, np.full(168, 3))], FleetLimits())
     assert drawn.max() == pytest.approx(0.8 * 3 * 168)
 
 
 def test_tied_zones_have_the_worse_bad_week() -> None:
     offer = simple_offer("one", 1.0, 2.0, spot=zones(0.5, 0.5, 0.5, 0.5, interruptions=SCARCE))
     held = [(offer, market, np.full(168, 2)) for market in offer.spot]
-    apart, tied = (np.quantile(spot_bills(held, Wishes(), correlation=rho), 0.99) for rho in (0.0, 0.9))
+    apart, tied = (np.quantile(spot_bills(held, FleetLimits(), correlation=rho), 0.99) for rho in (0.0, 0.9))
     assert tied > apart
 
 
@@ -316,25 +316,25 @@ def test_spot_that_is_dearer_than_it_saves_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("offer", "wishes", "blame", "says"),
+    ("offer", "limits", "blame", "says"),
     [
-        (simple_offer("a", 1.0, 1.0, max_machines=3), Wishes(), "max_machines", "75 %"),
+        (simple_offer("a", 1.0, 1.0, max_machines=3), FleetLimits(), "max_machines", "75 %"),
         (
             simple_offer("a", 1.0, 1.0, max_machines=3, spot=zones(0.3)),
-            Wishes(max_spot_share=0.1),
+            FleetLimits(max_spot_share=0.1),
             "max_spot_share",
             "25 %",
         ),
-        (simple_offer("a", 1.0, None, spot=TWO_EACH), Wishes(max_zone_share=0.2), "max_zone_share", "50 %"),
-        (simple_offer("a", 9.0, 1.0, max_machines=3), Wishes(min_replicas=5), "min_replicas", "at least 3"),
-        (simple_offer("a", 9.0, 1.0, max_machines=3), Wishes(min_replicas=10**6), "min_replicas", "at least 3"),
+        (simple_offer("a", 1.0, None, spot=TWO_EACH), FleetLimits(max_zone_share=0.2), "max_zone_share", "50 %"),
+        (simple_offer("a", 9.0, 1.0, max_machines=3), FleetLimits(min_replicas=5), "min_replicas", "at least 3"),
+        (simple_offer("a", 9.0, 1.0, max_machines=3), FleetLimits(min_replicas=10**6), "min_replicas", "at least 3"),
     ],
 )
 def test_an_impossible_wish_is_named_with_the_nearest_possible(
-    offer: FleetOffer, wishes: Wishes, blame: str, says: str
+    offer: FleetOffer, limits: FleetLimits, blame: str, says: str
 ) -> None:
     with pytest.raises(NoFleet) as caught:
-        optimal_fleet([offer], demand_of([1, 4, 2]), wishes)
+        optimal_fleet([offer], demand_of([1, 4, 2]), limits)
     assert blame in caught.value.blame
     assert says in str(caught.value)
     assert "hour 1" in str(caught.value) or blame == "min_replicas"
@@ -376,10 +376,10 @@ def test_a_program_taken_apart_is_near_the_whole_one_and_its_gap_is_honest(
         simple_offer("b", 2.3, 2.1, reserved={"3 years": 1.2}, startup_s=startup_s),
     ]
     demand = parse_demand("diurnal:5,peak=2", hours=24)
-    wishes = Wishes(max_spot_share=0.5, max_zone_share=0.4)
-    whole = optimal_fleet(offers, demand, wishes, gap=1e-3, time_limit_s=60)
+    limits = FleetLimits(max_spot_share=0.5, max_zone_share=0.4)
+    whole = optimal_fleet(offers, demand, limits, gap=1e-3, time_limit_s=60)
     monkeypatch.setattr("tokonomics.money.fleet_search.AT_ONCE", 0)
-    apart = optimal_fleet(offers, demand, wishes, gap=1e-3)
+    apart = optimal_fleet(offers, demand, limits, gap=1e-3)
     # Each is above the other's bound, and both are close.
     assert apart.expected_usd * (1 - apart.gap) <= whole.expected_usd * (1 + 1e-9)
     assert whole.expected_usd * (1 - whole.gap) <= apart.expected_usd * (1 + 1e-9)

@@ -1,4 +1,4 @@
-"""Two scenarios compared, and wishes that nothing meets: which constraint is to blame, and what is nearest."""
+"""Two scenarios compared, and limits that nothing meets: which constraint is to blame, and what is nearest."""
 
 from dataclasses import replace
 
@@ -55,8 +55,8 @@ def test_a_scenario_that_nothing_fits_is_not_compared() -> None:
         diff(("a.toml", TODAY_FILE, fine), ("b.toml", TODAY_FILE, nothing))
 
 
-def blamed(**wishes: object) -> tuple[Blame, ...]:
-    made = study(asked(**wishes))  # type: ignore[arg-type]
+def blamed(**limits: object) -> tuple[Blame, ...]:
+    made = study(asked(**limits))  # type: ignore[arg-type]
     assert made.plan.best is None
     return blame_of(made)
 

@@ -13,7 +13,7 @@ from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.catalog.spot import SCARCE, find_band, find_zones
 from tokonomics.errors import BadInput
 from tokonomics.money.demand import parse_demand
-from tokonomics.money.fleet import Wishes
+from tokonomics.money.fleet import FleetLimits
 from tokonomics.physics.deployment import deploy
 from tokonomics.planner.fleet import FleetBounds, FleetReport, plan_fleet
 from tokonomics.planner.fleet_layouts import MARGIN, measure
@@ -223,7 +223,7 @@ def test_a_fleet_stays_in_one_region_unless_told() -> None:
             machines(*here, there, anywhere=anywhere),
             curve(),
             SLOS,
-            Wishes(),
+            FleetLimits(),
             FleetBounds(anywhere=anywhere),
             with_replay=False,
         )
@@ -267,7 +267,7 @@ def test_spot_that_is_not_bought_again_is_not_counted_on_where_a_slo_is_made(ter
     """One zone goes at once: with a SLO firm machines carry all, a batch may wait for the zone."""
     sold = offer("one", "L40S", 1, 1.0, spot_usd_per_hour=0.2, reserved_3yr_usd_per_hour=0.6)
     made = machines(sold, terms=terms)
-    wishes = Wishes(fallback=False)
+    limits = FleetLimits(fallback=False)
 
     def bought(slos: Sequence[Slo], max_zone_share: float | None = None) -> FleetReport:
         return plan_fleet(
@@ -276,14 +276,14 @@ def test_spot_that_is_not_bought_again_is_not_counted_on_where_a_slo_is_made(ter
             made,
             curve(),
             slos,
-            wishes,
+            limits,
             FleetBounds(max_spot_share=1.0, max_zone_share=max_zone_share),
             with_replay=False,
         )
 
-    promised = bought(SLOS)
+    targeted = bought(SLOS)
     assert all(
-        firm >= rate * (1 - 1e-6) for firm, rate in zip(promised.plan.firm_capacity, promised.plan.demand, strict=True)
+        firm >= rate * (1 - 1e-6) for firm, rate in zip(targeted.plan.firm_capacity, targeted.plan.demand, strict=True)
     )
     batch, own_risk = bought(()), bought(SLOS, max_zone_share=1.0)
     assert max(batch.plan.firm_capacity) == max(own_risk.plan.firm_capacity) == 0
@@ -302,7 +302,7 @@ def test_interruptions_that_nobody_knows_are_called_assumed() -> None:
 def test_a_fleet_that_breaks_its_slo_is_bought_again_and_one_that_still_does_says_so_first() -> None:
     made = machines(offer("one", "L40S", 1, 1.0))
     mended, broken = (
-        plan_fleet("m", "", made.counted_less(factor), curve(f"24x{1.1 * most}"), SLOS, Wishes())
+        plan_fleet("m", "", made.counted_less(factor), curve(f"24x{1.1 * most}"), SLOS, FleetLimits())
         for most in [made.offers[0].requests_per_s["all"]]
         for factor in (1.12, 2.0)
     )
@@ -316,7 +316,7 @@ def test_a_fleet_that_breaks_its_slo_is_bought_again_and_one_that_still_does_say
 @pytest.mark.slow
 def test_the_bought_fleet_keeps_its_slo_on_its_own_traffic() -> None:
     made = machines(offer("one", "L40S", 1, 1.0), offer("small", "L4", 1, 0.35), offer("large", "H100-SXM", 1, 2.2))
-    report = plan_fleet("m", "", made, curve(), SLOS, Wishes(), gap=0.02)
+    report = plan_fleet("m", "", made, curve(), SLOS, FleetLimits(), gap=0.02)
     calm, loss = report.replays
     assert calm.kept
     assert calm.requests == pytest.approx(calm.hours * 12 * 3600, rel=0.02)

@@ -10,7 +10,7 @@ from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.spot import SCARCE, Interruptions
 from tokonomics.money.demand import demand_of, parse_demand
-from tokonomics.money.fleet import FleetOffer, FleetPlan, SpotMarket, Wishes, counted_share
+from tokonomics.money.fleet import FleetLimits, FleetOffer, FleetPlan, SpotMarket, counted_share
 from tokonomics.money.fleet_availability import FAILURES_PER_GPU_HOUR
 from tokonomics.money.fleet_search import optimal_fleet
 from tokonomics.physics.deployment import deploy
@@ -56,7 +56,7 @@ def test_a_scarce_zone_is_there_as_often_as_it_says() -> None:
     market = SpotMarket(zone="z", usd_per_hour=0.3, interruptions=SCARCE)
     offer = simple_offer("one", 1.0, None, spot=(market,))
     rng = np.random.default_rng(0)
-    taken = drawn_interruptions(offer, market, 24 * 3650, Wishes(fallback=False), rng)
+    taken = drawn_interruptions(offer, market, 24 * 3650, FleetLimits(fallback=False), rng)
     away = sum(each.until_s - each.at_s for each in taken) / (24 * 3650 * 3600)
     assert 1 - away == pytest.approx(SCARCE.availability, abs=0.01)
 
@@ -64,7 +64,7 @@ def test_a_scarce_zone_is_there_as_often_as_it_says() -> None:
 def test_with_a_fallback_a_machine_is_away_for_the_start_up_less_the_notice() -> None:
     market = SpotMarket(zone="z", usd_per_hour=0.3, interruptions=Interruptions(per_hour=0.05, outage_hours=50))
     offer = simple_offer("one", 1.0, 2.0, spot=(market,), startup_s=420.0)
-    taken = drawn_interruptions(offer, market, 5000, Wishes(), np.random.default_rng(1))
+    taken = drawn_interruptions(offer, market, 5000, FleetLimits(), np.random.default_rng(1))
     assert max(each.until_s - each.at_s for each in taken) == pytest.approx(300.0)
 
 
@@ -77,7 +77,7 @@ def test_the_replay_misses_a_machine_for_as_long_as_is_counted(startup_s: float,
     offer = simple_offer("one", 1.0, 2.0, spot=(market,), startup_s=startup_s, answer_s=15.0)
     plan = optimal_fleet([offer], demand_of([1.0]), gap=0.0)
     places = places_of(plan, {"one": offer}, 0.0, 3600.0)
-    calm = Wishes()
+    calm = FleetLimits()
     hit, _, _ = with_interruptions(places, {"one": offer}, calm, plan, busiest_s=1800.0, end_s=3600.0)
     away = next(each for place in hit for each in place.away if each.at_s == 1800.0)
     counted_s = (1 - counted_share(offer, market, calm)) * 3600 / (risk.availability * risk.per_hour)
@@ -95,15 +95,17 @@ def test_a_loss_is_expected_only_of_what_is_bought_while_it_is_held() -> None:
         "one": simple_offer("one", 1.0, 2.0, gpus=8, spot=(market,), reserved={"3 years": 0.35}, startup_s=420.0),
         "other": simple_offer("other", 1.0, 2.0, spot=(risky,), startup_s=420.0),
     }
-    wishes = Wishes(max_spot_share=0.5)
-    plan = optimal_fleet(list(offers.values()), parse_demand("10x1.9,14x1", hours=24), wishes, gap=0.0)
+    limits = FleetLimits(max_spot_share=0.5)
+    plan = optimal_fleet(list(offers.values()), parse_demand("10x1.9,14x1", hours=24), limits, gap=0.0)
     places = places_of(plan, offers, 0.0, 24 * 3600.0)
-    _, _, often = with_interruptions(places, offers, wishes, plan, busiest_s=1800.0, end_s=24 * 3600.0)
+    _, _, often = with_interruptions(places, offers, limits, plan, busiest_s=1800.0, end_s=24 * 3600.0)
     assert often == pytest.approx(0.001 * 730 * 10 / 24)
-    firm = optimal_fleet(list(offers.values()), parse_demand("10x1.9,14x1", hours=24), Wishes(max_spot_share=0), gap=0)
+    firm = optimal_fleet(
+        list(offers.values()), parse_demand("10x1.9,14x1", hours=24), FleetLimits(max_spot_share=0), gap=0
+    )
     assert firm.machines() == (2,) * 24
     _, what, often = with_interruptions(
-        places_of(firm, offers, 0.0, 3600.0), offers, wishes, firm, busiest_s=1800.0, end_s=3600.0
+        places_of(firm, offers, 0.0, 3600.0), offers, limits, firm, busiest_s=1800.0, end_s=3600.0
     )
     assert "fails" in what
     assert often == pytest.approx(16 * FAILURES_PER_GPU_HOUR * 730)
@@ -124,7 +126,7 @@ def test_the_zone_that_holds_most_is_the_one_taken() -> None:
     offer = simple_offer("one", 1.0, 2.0, spot=markets, startup_s=420.0)
     plan = optimal_fleet([offer], demand_of([4.0]), gap=0.0)
     places = places_of(plan, {"one": offer}, 0.0, 3600.0)
-    hit, what, often = with_interruptions(places, {"one": offer}, Wishes(), plan, busiest_s=1800.0, end_s=3600.0)
+    hit, what, often = with_interruptions(places, {"one": offer}, FleetLimits(), plan, busiest_s=1800.0, end_s=3600.0)
     assert present(hit, 1900.0) == 1
     assert present(hit, 1800.0 + 301) == 4
     assert "large takes its 3 spot machines back" in what
@@ -180,13 +182,13 @@ def test_a_loss_hurts_a_fleet_without_room_and_not_one_with() -> None:
     market = SpotMarket(zone="z", usd_per_hour=0.3, interruptions=Interruptions(per_hour=0.001))
     offer = simple_offer("one", 8.0, 2.0, spot=(market,), startup_s=420.0)
     for rate, kept in ((15.5, False), (7.5, True)):
-        plan = optimal_fleet([offer], demand_of([rate]), Wishes(max_spot_share=0.5, min_replicas=1), gap=0.0)
+        plan = optimal_fleet([offer], demand_of([rate]), FleetLimits(max_spot_share=0.5, min_replicas=1), gap=0.0)
         places = places_of(plan, {"one": offer}, 0.0, 3600.0)
         at_s = busiest_moment(plan, (0.0, 3600.0))
         assert at_s == 1800
         if len(places) == 1:  # The small demand fits one firm machine: room is a second one.
             places = [*places, Place("one", "z", ())]
-        hit, _, _ = with_interruptions(places, {"one": offer}, Wishes(), plan, busiest_s=at_s, end_s=3600.0)
+        hit, _, _ = with_interruptions(places, {"one": offer}, FleetLimits(), plan, busiest_s=at_s, end_s=3600.0)
         assert served(offer, plan, places, rate).kept
         lost = served(offer, plan, hit, rate)
         assert lost.kept is kept

@@ -318,7 +318,7 @@ def test_the_order_changes_the_steps_and_not_the_end() -> None:
 
 
 def test_the_documents_93_percent_is_reached_from_one_request_at_a_time() -> None:
-    """C32: mostly by batching, as the document says."""
+    """C32: mostly by batching, as the article says."""
     made = stacked().waterfall
     assert made.saved_share > 0.93
     assert made.steps[0].knobs == ("batch",)

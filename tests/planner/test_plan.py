@@ -1,4 +1,4 @@
-"""The plan: every candidate ranked or rejected, bills that add up, wishes that only help, the pick of all picks."""
+"""The plan: every candidate ranked or rejected, bills that add up, limits that only help, the pick of all picks."""
 
 import math
 from collections.abc import Iterator
@@ -246,7 +246,7 @@ def test_a_batch_from_a_log_is_fed_evenly() -> None:
     assert bill(load=even, simulate=True) < bill(load=load_of_log(log), simulate=True)
 
 
-# --- wishes ---------------------------------------------------------------------------------------------------------
+# --- limits ---------------------------------------------------------------------------------------------------------
 
 
 def test_spot_is_priced_where_there_is_a_spot_price_and_refused_elsewhere() -> None:

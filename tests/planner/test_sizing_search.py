@@ -42,12 +42,12 @@ def sessions(count: int, turns: int = 6) -> Trace:
 def test_what_any_fleet_serves_from_its_cache_is_not_refused() -> None:
     """One request in three alone would find nothing of its own conversation; among all of them it finds nearly all."""
     here = replace(NOW, load=load_of_log(sessions(1000)), router=Router.prefix_aware)
-    promised = replace(here, slos=parse_slos("ttft_p99=0.4"))
-    served = [serve(promised, count) for count in (2, 8, 16)]
-    assert any(what_breaks(each, outcome(each, promised.slos)) is None for each in served)
-    assert isinstance(size(promised), Sized)
+    targeted = replace(here, slos=parse_slos("ttft_p99=0.4"))
+    served = [serve(targeted, count) for count in (2, 8, 16)]
+    assert any(what_breaks(each, outcome(each, targeted.slos)) is None for each in served)
+    assert isinstance(size(targeted), Sized)
     # Without the cache the longest prompts take longer than that, on any fleet.
-    assert isinstance(size(replace(promised, prefix_cache=False)), NotServed)
+    assert isinstance(size(replace(targeted, prefix_cache=False)), NotServed)
 
 
 def test_behind_a_prefix_aware_router_a_smaller_fleet_that_holds_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

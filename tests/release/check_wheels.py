@@ -1,4 +1,4 @@
-"""Is there a wheel of every locked package for every Python and machine that is promised? ``make check-wheels``.
+"""Is there a wheel of every locked package for every Python and machine that is targeted? ``make check-wheels``.
 
 uv resolves the lock as that machine would, wheels only, hashes checked, without installing; it needs the network.
 """

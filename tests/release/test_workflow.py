@@ -49,9 +49,9 @@ def test_the_site_is_built_once() -> None:
 
 def test_it_runs_on_every_python_of_the_classifiers_and_on_three_kinds_of_machine() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    promised = {each.rpartition(" :: ")[2] for each in project["classifiers"] if "Python :: 3." in each}
+    targeted = {each.rpartition(" :: ")[2] for each in project["classifiers"] if "Python :: 3." in each}
     matrix = jobs()["test"]["strategy"]["matrix"]
-    assert set(matrix["python"]) == promised == {"3.11", "3.12", "3.13"}
+    assert set(matrix["python"]) == targeted == {"3.11", "3.12", "3.13"}
     assert {name.partition("-")[0] for name in matrix["machine"]} == {"ubuntu", "macos"}
     assert any("arm" in name for name in matrix["machine"])
 

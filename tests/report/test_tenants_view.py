@@ -21,7 +21,7 @@ from tokonomics.traffic.lengths import parse_lengths
 from tokonomics.traffic.slo import parse_slos
 
 
-def studied(promised: str | None) -> tuple[Pooling, NoisyNeighbour]:
+def studied(targeted: str | None) -> tuple[Pooling, NoisyNeighbour]:
     trace = generate(
         parse_arrivals("gamma:8,cv=2"),
         parse_lengths("500", "input"),
@@ -31,14 +31,14 @@ def studied(promised: str | None) -> tuple[Pooling, NoisyNeighbour]:
         tenants=parse_tenants("2,skew=1"),
     )
     deployment = deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))
-    slos = parse_slos(promised) if promised else ()
+    slos = parse_slos(targeted) if targeted else ()
     sharing = Sharing(deployment, deployment, trace, slos, lambda count: 2.0)
     made = pool(sharing)
     return made, noisy_neighbour(sharing, made)
 
 
 @pytest.fixture(scope="module")
-def promised() -> tuple[Pooling, NoisyNeighbour]:
+def targeted() -> tuple[Pooling, NoisyNeighbour]:
     return studied("ttft_p99=0.5")
 
 
@@ -60,8 +60,8 @@ def dearer_together(pooling: Pooling) -> Pooling:
     return pooling.model_copy(update={"bill": bill, "together": more, "one_fewer": said})
 
 
-def test_where_sharing_costs_more_it_says_so_and_why(promised: tuple[Pooling, NoisyNeighbour]) -> None:
-    pooling, noisy = promised
+def test_where_sharing_costs_more_it_says_so_and_why(targeted: tuple[Pooling, NoisyNeighbour]) -> None:
+    pooling, noisy = targeted
     assert (pooling.bill.before.usd, pooling.bill.after.usd) == (4, 2)
     cheaper = text_of(pooling, noisy)
     assert "never more than alone" in cheaper
@@ -72,7 +72,7 @@ def test_where_sharing_costs_more_it_says_so_and_why(promised: tuple[Pooling, No
 
 
 def test_where_nothing_is_asked_no_slo_is_kept_and_later_tokens_are_told(
-    promised: tuple[Pooling, NoisyNeighbour], no_slo: tuple[Pooling, NoisyNeighbour]
+    targeted: tuple[Pooling, NoisyNeighbour], no_slo: tuple[Pooling, NoisyNeighbour]
 ) -> None:
     pooling, noisy = no_slo
     worse = [(row.shared.ttft_p99_s or 0) / (row.alone.ttft_p99_s or 1) for row in pooling.tenants]
@@ -80,13 +80,13 @@ def test_where_nothing_is_asked_no_slo_is_kept_and_later_tokens_are_told(
     shown = text_of(pooling, noisy)
     assert f"{max(worse):.2g} times at the p99; no SLO is set: say with --slo" in shown
     assert "meet every SLO" not in shown
-    assert "no SLO is set" not in text_of(*promised)
+    assert "no SLO is set" not in text_of(*targeted)
 
 
 def test_the_points_of_the_chart_have_one_legend_and_fill_their_axis(
-    promised: tuple[Pooling, NoisyNeighbour],
+    targeted: tuple[Pooling, NoisyNeighbour],
 ) -> None:
-    made: dict[str, Any] = tenants_chart(*promised, parse_slos("ttft_p99=0.5")).to_dict()
+    made: dict[str, Any] = tenants_chart(*targeted, parse_slos("ttft_p99=0.5")).to_dict()
     for level in (made, made["vconcat"][0]):
         assert level["resolve"]["scale"] == {"color": "independent", "shape": "independent"}
     points = made["vconcat"][0]["hconcat"][1]["layer"][0]

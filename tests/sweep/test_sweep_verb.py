@@ -114,8 +114,8 @@ def test_a_slo_is_spoken_of_where_a_point_makes_one(tokonomics: Call, chat: Path
     both = tokonomics("sweep", chat, *flags, "--over", "offline=true,false")
     assert both.returncode == 0, both.stderr
     assert "meets the SLO" in both.stdout
-    promised = [bool(plain(text)["promises"]) for text in rows(chat.with_suffix(".sweep"))["answer"]]
-    assert promised == [False, True]
+    targeted = [bool(plain(text)["promises"]) for text in rows(chat.with_suffix(".sweep"))["answer"]]
+    assert targeted == [False, True]
 
 
 @pytest.mark.parametrize(

@@ -71,5 +71,5 @@ def test_more_than_anybody_waits_is_refused_with_a_time_that_can_be_read(text: s
 
 
 def test_a_refusal_names_the_field_it_was_given_in() -> None:
-    with pytest.raises(BadInput, match="promised: 'ttft=never'"):
-        parse_slos("ttft=never", field="promised")
+    with pytest.raises(BadInput, match="slo: 'ttft=never'"):
+        parse_slos("ttft=never", field="slo")

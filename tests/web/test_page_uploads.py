@@ -234,7 +234,7 @@ def test_files_that_arrive_together_do_not_pass_the_limit_together() -> None:
         kept = [each for each in asyncio.run(all_at_once()) if isinstance(each, Upload)]
         assert len(kept) == 2
         assert uploads.drop(kept[0].id)
-        assert keep(uploads, b"x" * 100), "what was promised and came is counted once"
+        assert keep(uploads, b"x" * 100), "what was targeted and came is counted once"
     finally:
         uploads.close()
 

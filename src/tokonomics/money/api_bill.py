@@ -2,7 +2,7 @@
 
 Every request is charged at the tier its own length falls in; a host that quotes no price for cached or batch tokens has
 none here either. Where a log says which prompts begin alike, what is not found in the host's cache is written into it,
-at the price of writing where one is quoted; a client for whom that is dearer than no cache at all does without.
+at the price of writing where one is quoted; a client for whom that costs more than no cache at all does without.
 """
 
 import datetime as dt

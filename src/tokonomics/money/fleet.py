@@ -65,7 +65,7 @@ class FleetOffer(Noun):
         return (*self.firm_prices, *(market.usd_per_hour for market in self.spot))
 
 
-class Wishes(Noun):
+class FleetLimits(Noun):
     """What the fleet must hold besides the demand."""
 
     max_spot_share: float = Field(default=1.0, ge=0, le=1)  # of the demand of any hour and class
@@ -130,9 +130,9 @@ class FleetPlan(Noun):
         return tuple(sum(hour) for hour in zip(*chosen, strict=True)) or (0,) * self.hours
 
 
-def is_bought_again(offer: FleetOffer, wishes: Wishes) -> bool:
+def is_bought_again(offer: FleetOffer, limits: FleetLimits) -> bool:
     """What an interruption takes is replaced on demand."""
-    return wishes.fallback and offer.usd_per_hour is not None
+    return limits.fallback and offer.usd_per_hour is not None
 
 
 def finishing_s(offer: FleetOffer) -> float:
@@ -140,33 +140,33 @@ def finishing_s(offer: FleetOffer) -> float:
     return min(NOTICE_S, offer.answer_s)
 
 
-def gone_s(offer: FleetOffer, outage_s: float, wishes: Wishes) -> float:
+def gone_s(offer: FleetOffer, outage_s: float, limits: FleetLimits) -> float:
     """From the end of the notice until another serves: one ordered at the notice, or spot after the outage."""
-    return min(outage_s, max(0.0, offer.startup_s - NOTICE_S)) if is_bought_again(offer, wishes) else outage_s
+    return min(outage_s, max(0.0, offer.startup_s - NOTICE_S)) if is_bought_again(offer, limits) else outage_s
 
 
-def missing_s(offer: FleetOffer, outage_s: float, wishes: Wishes) -> float:
+def missing_s(offer: FleetOffer, outage_s: float, limits: FleetLimits) -> float:
     """Without anybody to take new requests: from the last part of the notice until another serves."""
-    if is_bought_again(offer, wishes) and offer.startup_s <= NOTICE_S:
+    if is_bought_again(offer, limits) and offer.startup_s <= NOTICE_S:
         return max(0.0, offer.startup_s - NOTICE_S + finishing_s(offer))
-    return finishing_s(offer) + gone_s(offer, outage_s, wishes)
+    return finishing_s(offer) + gone_s(offer, outage_s, limits)
 
 
-def counted_share(offer: FleetOffer, market: SpotMarket, wishes: Wishes) -> float:
+def counted_share(offer: FleetOffer, market: SpotMarket, limits: FleetLimits) -> float:
     """How much of a machine a spot machine counts for: without a fallback its availability, with one all but gaps."""
     interruptions = market.interruptions
-    if not is_bought_again(offer, wishes):
+    if not is_bought_again(offer, limits):
         return interruptions.availability
-    gap_hours = missing_s(offer, interruptions.outage_hours * SECONDS_PER_HOUR, wishes) / SECONDS_PER_HOUR
+    gap_hours = missing_s(offer, interruptions.outage_hours * SECONDS_PER_HOUR, limits) / SECONDS_PER_HOUR
     return max(0.0, 1 - interruptions.availability * interruptions.per_hour * gap_hours)
 
 
-def spot_usd_per_hour(offer: FleetOffer, market: SpotMarket, wishes: Wishes) -> float:
+def spot_usd_per_hour(offer: FleetOffer, market: SpotMarket, limits: FleetLimits) -> float:
     """Expected price of an hour of a spot machine: spot while it is there, on demand while it is not."""
     interruptions = market.interruptions
     up = interruptions.availability
     spot = up * market.usd_per_hour
-    if not is_bought_again(offer, wishes) or offer.usd_per_hour is None:
+    if not is_bought_again(offer, limits) or offer.usd_per_hour is None:
         return spot
     starting_hours = up * interruptions.per_hour * offer.startup_s / SECONDS_PER_HOUR
     return spot + (1 - up + starting_hours) * offer.usd_per_hour

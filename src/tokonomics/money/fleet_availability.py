@@ -22,7 +22,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt
 from tokonomics.catalog.offers import Terms
 from tokonomics.errors import BadInput
 from tokonomics.money.demand import Demand
-from tokonomics.money.fleet import FleetOffer, FleetPlan, FleetPurchase, Wishes, counted_share, mixed_capacity
+from tokonomics.money.fleet import FleetLimits, FleetOffer, FleetPlan, FleetPurchase, counted_share, mixed_capacity
 from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR
 
@@ -35,8 +35,8 @@ _ENOUGH = 1 - 1e-6
 
 Floats = NDArray[np.float64]
 Present = Sequence[tuple[FleetOffer, int]]  # offers, and how many machines of each are there
-Solve = Callable[[Wishes, float], FleetPlan]
-"""The plan for wishes, from machines that carry at most so many requests a second."""
+Solve = Callable[[FleetLimits, float], FleetPlan]
+"""The plan for limits, from machines that carry at most so many requests a second."""
 
 
 class Availability(Noun):
@@ -50,11 +50,11 @@ class Availability(Noun):
 
 
 def availability(
-    plan: FleetPlan, offers: Mapping[str, FleetOffer], demand: Demand, wishes: Wishes, correlation: float
+    plan: FleetPlan, offers: Mapping[str, FleetOffer], demand: Demand, limits: FleetLimits, correlation: float
 ) -> Availability:
     """Of a plan, over the hours of its demand."""
     zones = sorted({purchase.place or "" for purchase in plan.purchases if purchase.terms is Terms.spot})
-    gone = [_gone(zone, plan.purchases, offers, wishes) for zone in zones]
+    gone = [_gone(zone, plan.purchases, offers, limits) for zone in zones]
     states = list(_states(gone, correlation))
     mix = demand.mix
     seen: dict[tuple[float, ...], tuple[float, float]] = {}
@@ -75,37 +75,37 @@ def hold_availability(
     solve: Solve,
     offers: Sequence[FleetOffer],
     demand: Demand,
-    wishes: Wishes,
+    limits: FleetLimits,
     target: float,
     correlation: float,
     time_limit_s: float = math.inf,
-) -> tuple[FleetPlan, Wishes, Availability]:
-    """The cheapest plan found in time that reaches the target, the wishes it took, and what it reaches."""
+) -> tuple[FleetPlan, FleetLimits, Availability]:
+    """The cheapest plan found in time that reaches the target, the limits it took, and what it reaches."""
     require_target(target)
     began = time.perf_counter()
     by_name = {offer.name: offer for offer in offers}
     mix = demand.mix
     nearest, usd = 0.0, math.inf
-    best: tuple[FleetPlan, Wishes, Availability] | None = None
+    best: tuple[FleetPlan, FleetLimits, Availability] | None = None
 
-    def with_room(asked: Wishes, machines: int, largest: float) -> Wishes:
+    def with_room(asked: FleetLimits, machines: int, largest: float) -> FleetLimits:
         return asked.model_copy(update={"spare": {name: machines * largest * share for name, share in mix.items()}})
 
     # As it is first: room for a machine must be room for any of them, so what follows are limits on their size.
     for largest in (math.inf, *_sizes(offers, demand)):
         room = 0 if largest == math.inf else 1
-        asked = with_room(wishes, room, largest) if room else wishes
+        asked = with_room(limits, room, largest) if room else limits
         for _ in range(_TURNS):
             if time.perf_counter() - began > time_limit_s:
                 break
             try:
                 plan = solve(asked, largest)
             except BadInput:
-                if asked == wishes:
+                if asked == limits:
                     raise  # Not for its availability: the demand itself cannot be carried.
                 break
             if plan.expected_usd >= usd:
-                break  # More wishes never cost less.
+                break  # More limits never cost less.
             reached = availability(plan, by_name, demand, asked, correlation)
             nearest, allowed = max(nearest, reached.share), 1 - target
             if reached.share >= target:
@@ -207,10 +207,12 @@ def _least_load(
     return 1 / max(float(found.x[-1]), 1e-12), {name: share / share.sum() for name, share in shares.items()}
 
 
-def _gone(zone: str, purchases: Sequence[FleetPurchase], offers: Mapping[str, FleetOffer], wishes: Wishes) -> float:
+def _gone(
+    zone: str, purchases: Sequence[FleetPurchase], offers: Mapping[str, FleetOffer], limits: FleetLimits
+) -> float:
     """The share of time in which a zone's machines are missing; of several offers the largest."""
     return max(
-        1 - counted_share(offers[purchase.offer], market, wishes)
+        1 - counted_share(offers[purchase.offer], market, limits)
         for purchase in purchases
         if purchase.terms is Terms.spot and purchase.place == zone
         for market in offers[purchase.offer].spot

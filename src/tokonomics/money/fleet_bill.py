@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tokonomics.catalog.spot import REGION_CORRELATION
 from tokonomics.errors import BadInput
-from tokonomics.money.fleet import FleetOffer, SpotMarket, Wishes, is_bought_again, spot_usd_per_hour
+from tokonomics.money.fleet import FleetLimits, FleetOffer, SpotMarket, is_bought_again, spot_usd_per_hour
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
 
 Floats = NDArray[np.float64]
@@ -25,7 +25,11 @@ DRAWS = 2000  # twenty months above the 99th percentile: it comes out within a p
 
 
 def p99_bill(
-    held: Sequence[Held], usd_per_month: float, wishes: Wishes, correlation: float = REGION_CORRELATION, seed: int = 0
+    held: Sequence[Held],
+    usd_per_month: float,
+    limits: FleetLimits,
+    correlation: float = REGION_CORRELATION,
+    seed: int = 0,
 ) -> float:
     """The bill that 99 of 100 months stay under, given the expected one; never below it."""
     if not held:
@@ -33,14 +37,18 @@ def p99_bill(
     # A bad week is not a bad month: the horizon is repeated for as long as the bill is for.
     hours = max(len(held[0][2]), HOURS_PER_MONTH)
     month = [(offer, market, np.resize(counts, hours)) for offer, market, counts in held]
-    spot = spot_bills(month, wishes, correlation, seed)
-    mean = sum(spot_usd_per_hour(offer, market, wishes) * counts.sum() for offer, market, counts in month)
+    spot = spot_bills(month, limits, correlation, seed)
+    mean = sum(spot_usd_per_hour(offer, market, limits) * counts.sum() for offer, market, counts in month)
     above = (float(np.quantile(spot, 0.99)) - float(mean)) * HOURS_PER_MONTH / hours
     return usd_per_month + max(0.0, above)
 
 
 def spot_bills(
-    held: Sequence[Held], wishes: Wishes, correlation: float = REGION_CORRELATION, seed: int = 0, draws: int = DRAWS
+    held: Sequence[Held],
+    limits: FleetLimits,
+    correlation: float = REGION_CORRELATION,
+    seed: int = 0,
+    draws: int = DRAWS,
 ) -> Floats:
     """What the spot part costs in each drawn horizon, with what is bought again on demand."""
     if not 0 <= correlation <= 1:
@@ -56,7 +64,7 @@ def spot_bills(
         up, fell = states(market, shocks, rng)
         price = _prices(offer, market, tied * shared_price + own * rng.standard_normal(draws))
         bills += price * (up @ counts)
-        if is_bought_again(offer, wishes) and offer.usd_per_hour is not None:
+        if is_bought_again(offer, limits) and offer.usd_per_hour is not None:
             # Steps of an hour merge short outages: each fall seen stands for so many real ones.
             real = market.interruptions.per_hour / _fall(market) if market.interruptions.per_hour else 0.0
             started = fell @ counts * real * offer.startup_s / SECONDS_PER_HOUR

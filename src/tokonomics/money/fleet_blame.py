@@ -10,7 +10,7 @@ from functools import partial
 
 from tokonomics.errors import BadInput, option
 from tokonomics.money.demand import Demand
-from tokonomics.money.fleet import FleetOffer, Wishes
+from tokonomics.money.fleet import FleetLimits, FleetOffer
 from tokonomics.money.fleet_program import FleetProblem, kinds_of, solve
 from tokonomics.units import count
 
@@ -26,10 +26,10 @@ class NoFleet(BadInput):
         self.blame = blame
 
 
-def impossible(offers: Sequence[FleetOffer], demand: Demand, wishes: Wishes) -> NoFleet:
+def impossible(offers: Sequence[FleetOffer], demand: Demand, limits: FleetLimits) -> NoFleet:
     """The error that says which constraint is to blame and what is possible instead."""
-    hour, share = _worst_hour(offers, demand, wishes)
-    repairs = _repairs(offers, demand.hour(hour), wishes)
+    hour, share = _worst_hour(offers, demand, limits)
+    repairs = _repairs(offers, demand.hour(hour), limits)
     rate = count(demand.total[hour])
     what = f"no fleet meets these constraints: in hour {hour} of {demand.hours} the demand is {rate} requests a second"
     if not repairs:
@@ -41,56 +41,56 @@ def impossible(offers: Sequence[FleetOffer], demand: Demand, wishes: Wishes) -> 
     )
 
 
-def is_possible(offers: Sequence[FleetOffer], demand: Demand, wishes: Wishes) -> bool:
+def is_possible(offers: Sequence[FleetOffer], demand: Demand, limits: FleetLimits) -> bool:
     """Whether any fleet, even of divided machines, meets the constraints."""
-    kinds = kinds_of(offers, wishes)
-    return bool(kinds) and solve(FleetProblem(kinds, demand, wishes), 0.0, _SOLVE_S, relaxed=True) is not None
+    kinds = kinds_of(offers, limits)
+    return bool(kinds) and solve(FleetProblem(kinds, demand, limits), 0.0, _SOLVE_S, relaxed=True) is not None
 
 
-def _repairs(offers: Sequence[FleetOffer], one: Demand, wishes: Wishes) -> dict[str, str]:
+def _repairs(offers: Sequence[FleetOffer], one: Demand, limits: FleetLimits) -> dict[str, str]:
     """For each constraint to blame, what could be asked instead."""
     repairs: dict[str, str] = {}
 
     def loosened(name: str, value: object) -> bool:
-        return is_possible(offers, one, wishes.model_copy(update={name: value}))
+        return is_possible(offers, one, limits.model_copy(update={name: value}))
 
-    if wishes.min_replicas and loosened("min_replicas", 0):
-        most, too_many = 0, wishes.min_replicas
+    if limits.min_replicas and loosened("min_replicas", 0):
+        most, too_many = 0, limits.min_replicas
         while too_many - most > 1:
             middle = (most + too_many) // 2
             most, too_many = (middle, too_many) if loosened("min_replicas", middle) else (most, middle)
-        repairs["min_replicas"] = f"Ask for at least {most} firm replicas instead of {wishes.min_replicas}."
+        repairs["min_replicas"] = f"Ask for at least {most} firm replicas instead of {limits.min_replicas}."
     for name, allow in (("max_spot_share", "Let spot carry"), ("max_zone_share", "Let one zone hold")):
-        now: float = getattr(wishes, name)
+        now: float = getattr(limits, name)
         if now < 1 and loosened(name, 1.0):
             least = _bisected(partial(loosened, name), now, 1.0)
             repairs[name] = f"{allow} {_percent(least, up=True)} of an hour's demand ({option(name)})."
-    if wishes.spare and loosened("spare", {}):
+    if limits.spare and loosened("spare", {}):
         repairs["availability"] = "Ask for a lower availability: there is no room for what fails."
     endless = {"max_machines": None}
     spot = [tuple(market.model_copy(update=endless) for market in offer.spot) for offer in offers]
     unlimited = [offer.model_copy(update={"spot": spot[place], **endless}) for place, offer in enumerate(offers)]
-    if unlimited != list(offers) and is_possible(unlimited, one, wishes):
+    if unlimited != list(offers) and is_possible(unlimited, one, limits):
         repairs["max_machines"] = "Raise the quotas, or add an offer."
     return repairs
 
 
-def _worst_hour(offers: Sequence[FleetOffer], demand: Demand, wishes: Wishes) -> tuple[int, float]:
+def _worst_hour(offers: Sequence[FleetOffer], demand: Demand, limits: FleetLimits) -> tuple[int, float]:
     """The hour of which least can be carried, and how much of it can."""
     different: dict[tuple[float, ...], int] = {}
     for hour in range(demand.hours):
         different.setdefault(tuple(rates[hour] for rates in demand.rates.values()), hour)
-    impossible_hours = [hour for hour in different.values() if not is_possible(offers, demand.hour(hour), wishes)]
-    shares = {hour: _carried(offers, demand.hour(hour), wishes) for hour in impossible_hours}
+    impossible_hours = [hour for hour in different.values() if not is_possible(offers, demand.hour(hour), limits)]
+    shares = {hour: _carried(offers, demand.hour(hour), limits) for hour in impossible_hours}
     worst = min(shares, key=lambda hour: (shares[hour], -demand.total[hour]), default=0)
     return worst, shares.get(worst, 1.0)
 
 
-def _carried(offers: Sequence[FleetOffer], one: Demand, wishes: Wishes) -> float:
+def _carried(offers: Sequence[FleetOffer], one: Demand, limits: FleetLimits) -> float:
     """The largest share of an hour's demand that is possible."""
-    if not is_possible(offers, one.scaled(0.0), wishes):
+    if not is_possible(offers, one.scaled(0.0), limits):
         return 0.0
-    return _bisected(lambda share: is_possible(offers, one.scaled(share), wishes), 1.0, 0.0)
+    return _bisected(lambda share: is_possible(offers, one.scaled(share), limits), 1.0, 0.0)
 
 
 def _bisected(works: Callable[[float], bool], fails_at: float, works_at: float) -> float:

@@ -14,7 +14,7 @@ from tokonomics.catalog.offers import Terms
 from tokonomics.errors import BadInput
 from tokonomics.money.cost import saving
 from tokonomics.money.demand import Demand, machines_needed
-from tokonomics.money.fleet import FleetComparison, FleetOffer, FleetPlan, Wishes, spot_usd_per_hour
+from tokonomics.money.fleet import FleetComparison, FleetLimits, FleetOffer, FleetPlan, spot_usd_per_hour
 from tokonomics.money.fleet_program import start_hours, starts_of
 from tokonomics.money.fleet_search import GAP, TIME_LIMIT_S, optimal_fleet
 from tokonomics.units import HOURS_PER_MONTH
@@ -24,14 +24,14 @@ def compare(
     plan: FleetPlan,
     offers: Sequence[FleetOffer],
     demand: Demand,
-    wishes: Wishes | None = None,
+    limits: FleetLimits | None = None,
     *,
     gap: float = GAP,
     time_limit_s: float = TIME_LIMIT_S,
     accepts: Callable[[FleetPlan], bool] = lambda plan: True,
 ) -> FleetPlan:
     """The plan with its comparisons; where one within the same constraints is cheaper, that one is the plan."""
-    wishes = wishes or Wishes()
+    limits = limits or FleetLimits()
     least_usd = plan.expected_usd * (1 - plan.gap)
     others: dict[Terms, FleetPlan] = {}
     for terms in (Terms.on_demand, Terms.reserved):
@@ -42,7 +42,7 @@ def compare(
         left = [offer.model_copy(update={"spot": (), **other}) for offer in offers]
         left = [offer for offer in left if offer.prices]
         with suppress(BadInput):
-            others[terms] = optimal_fleet(left, demand, wishes, gap=gap, time_limit_s=time_limit_s)
+            others[terms] = optimal_fleet(left, demand, limits, gap=gap, time_limit_s=time_limit_s)
     for simpler in others.values():
         if simpler.expected_usd < plan.expected_usd and accepts(simpler):
             # What was proven of all terms holds for one of them.
@@ -51,8 +51,8 @@ def compare(
     def bill(terms: Terms) -> float | None:
         return others[terms].usd_per_month if terms in others else None
 
-    rule, name = median_rule_usd(offers, demand, wishes)
-    room = "; no room for failures" if wishes.spare else ""
+    rule, name = median_rule_usd(offers, demand, limits)
+    room = "; no room for failures" if limits.spare else ""
     rows = (
         ("all on demand", bill(Terms.on_demand), "as many as each hour needs"),
         ("on demand for the peak", peak_usd(offers, demand), f"never scaled down{room}"),
@@ -67,10 +67,10 @@ def compare(
 
 
 def median_rule_usd(
-    offers: Sequence[FleetOffer], demand: Demand, wishes: Wishes | None = None
+    offers: Sequence[FleetOffer], demand: Demand, limits: FleetLimits | None = None
 ) -> tuple[float | None, str | None]:
     """Expected USD a month of a base for the median hour and spot above it where that is cheapest, and that offer."""
-    wishes = wishes or Wishes()
+    limits = limits or FleetLimits()
     bills: list[tuple[float, str]] = []
     for offer in offers:
         if offer.usd_per_hour is None or not offer.spot or not _holds_all(offer, demand):
@@ -79,7 +79,7 @@ def median_rule_usd(
         base = math.ceil(float(np.median(needed)))
         burst = np.maximum(0, needed - base)
         spot_usd, market = min(
-            ((spot_usd_per_hour(offer, market, wishes), market) for market in offer.spot), key=lambda priced: priced[0]
+            ((spot_usd_per_hour(offer, market, limits), market) for market in offer.spot), key=lambda priced: priced[0]
         )
         starts = int(starts_of(burst[None]).sum())
         usd = base * demand.hours * offer.usd_per_hour + starts * start_hours(offer) * market.usd_per_hour

@@ -27,7 +27,7 @@ from numpy.typing import ArrayLike, NDArray
 from tokonomics.catalog.offers import Terms
 from tokonomics.errors import BadInput
 from tokonomics.money.demand import Demand
-from tokonomics.money.fleet import FleetOffer, SpotMarket, Wishes, counted_share, spot_usd_per_hour
+from tokonomics.money.fleet import FleetLimits, FleetOffer, SpotMarket, counted_share, spot_usd_per_hour
 from tokonomics.units import SECONDS_PER_HOUR
 
 Floats = NDArray[np.float64]
@@ -59,7 +59,7 @@ class PurchaseKind:
         return self.offer.requests_per_s.get(name, 0.0) * self.counted
 
 
-def kinds_of(offers: Sequence[FleetOffer], wishes: Wishes) -> list[PurchaseKind]:
+def kinds_of(offers: Sequence[FleetOffer], limits: FleetLimits) -> list[PurchaseKind]:
     """Everything the offers sell: each commitment, on demand, each zone of spot."""
     kinds: list[PurchaseKind] = []
     for offer in offers:
@@ -69,8 +69,8 @@ def kinds_of(offers: Sequence[FleetOffer], wishes: Wishes) -> list[PurchaseKind]
         if (usd_now := offer.usd_per_hour) is not None:
             kinds.append(PurchaseKind(offer, Terms.on_demand, None, usd_now, usd_now, 1.0, usd_now * hours, quota))
         for market in offer.spot:
-            usd, expected = market.usd_per_hour, spot_usd_per_hour(offer, market, wishes)
-            counted, most = counted_share(offer, market, wishes), market.max_machines
+            usd, expected = market.usd_per_hour, spot_usd_per_hour(offer, market, limits)
+            counted, most = counted_share(offer, market, limits), market.max_machines
             kinds.append(
                 PurchaseKind(offer, Terms.spot, market.zone, usd, expected, counted, usd * hours, most, market)
             )
@@ -82,7 +82,7 @@ def start_hours(offer: FleetOffer) -> float:
     return (offer.startup_s + offer.drain_s) / SECONDS_PER_HOUR
 
 
-def undominated(kinds: Sequence[PurchaseKind], wishes: Wishes) -> list[PurchaseKind]:
+def undominated(kinds: Sequence[PurchaseKind], limits: FleetLimits) -> list[PurchaseKind]:
     """Without what another kind on the same terms does as well for no more money: exact, and far fewer columns."""
 
     def expense(kind: PurchaseKind) -> tuple[float, float, float]:
@@ -92,20 +92,20 @@ def undominated(kinds: Sequence[PurchaseKind], wishes: Wishes) -> list[PurchaseK
     kept: list[PurchaseKind] = []
     # Cheapest first, so that what could rule a kind out was seen before it.
     for kind in sorted(kinds, key=expense):
-        if not any(_replaces(other, kind, wishes) for other in kept):
+        if not any(_replaces(other, kind, limits) for other in kept):
             kept.append(kind)
     return [kind for kind in kinds if any(kind is other for other in kept)]
 
 
-def _replaces(other: PurchaseKind, kind: PurchaseKind, wishes: Wishes) -> bool:
+def _replaces(other: PurchaseKind, kind: PurchaseKind, limits: FleetLimits) -> bool:
     if other.terms is not kind.terms or other.max_machines is not None:
         return False
     if other.expected_usd_per_hour > kind.expected_usd_per_hour or other.start_usd > kind.start_usd:
         return False
     # What leaves with a zone must stay in that zone.
-    if not kind.is_firm and wishes.max_zone_share < 1 and other.place != kind.place:
+    if not kind.is_firm and limits.max_zone_share < 1 and other.place != kind.place:
         return False
-    if kind.is_firm and wishes.min_replicas and other.offer.replicas < kind.offer.replicas:
+    if kind.is_firm and limits.min_replicas and other.offer.replicas < kind.offer.replicas:
         return False
     return all(other.carries(name) >= kind.carries(name) for name in kind.offer.requests_per_s)
 
@@ -116,7 +116,7 @@ class FleetProblem:
 
     kinds: Sequence[PurchaseKind]
     demand: Demand
-    wishes: Wishes
+    limits: FleetLimits
 
     def bill(self, counts: Ints) -> float:
         """Expected USD of these counts over their hours."""
@@ -208,8 +208,8 @@ def solve(
         price[own] = kinds[index].start_usd
 
     table = _Rows()
-    extra = _carry(table, kinds, columns, demand, problem.wishes, size)
-    _limit_machines(table, kinds, columns, hours, problem.wishes)
+    extra = _carry(table, kinds, columns, demand, problem.limits, size)
+    _limit_machines(table, kinds, columns, hours, problem.limits)
     for index, own in starts.items():
         _start(table, own, columns[index], (window.before[index], window.after[index]) if window else None)
     size += extra
@@ -298,11 +298,11 @@ def _columns(kinds: Sequence[PurchaseKind], hours: int) -> tuple[list[Ints], int
 
 
 def _carry(
-    table: _Rows, kinds: Sequence[PurchaseKind], columns: Sequence[Ints], demand: Demand, wishes: Wishes, size: int
+    table: _Rows, kinds: Sequence[PurchaseKind], columns: Sequence[Ints], demand: Demand, limits: FleetLimits, size: int
 ) -> int:
     """Rows that make the fleet carry the demand; how many columns they add."""
-    hours, firm_share, extra = demand.hours, 1 - wishes.max_spot_share, 0
-    zones = dict.fromkeys(kind.place for kind in kinds if not kind.is_firm and wishes.max_zone_share < 1)
+    hours, firm_share, extra = demand.hours, 1 - limits.max_spot_share, 0
+    zones = dict.fromkeys(kind.place for kind in kinds if not kind.is_firm and limits.max_zone_share < 1)
     # Columns of requests a second that a kind serves of a class: needed only if there is a choice of classes.
     several = len(demand.rates) > 1
     time_rows = [table.block(np.zeros(hours)) for _ in kinds] if several else []  # machines − Σ served ÷ capacity ≥ 0
@@ -310,9 +310,9 @@ def _carry(
         table.put(rows, own, 1.0)
     for name, rates in demand.rates.items():
         needed = np.asarray(rates) * (1 - ROUNDING)
-        served = table.block(needed + wishes.spare.get(name, 0.0) * (needed > 0))
+        served = table.block(needed + limits.spare.get(name, 0.0) * (needed > 0))
         firm = table.block(needed * firm_share) if firm_share > 0 else None
-        without = {zone: table.block(needed * (1 - wishes.max_zone_share)) for zone in zones}
+        without = {zone: table.block(needed * (1 - limits.max_zone_share)) for zone in zones}
         for index, kind in enumerate(kinds):
             carries = kind.carries(name)
             if not carries:
@@ -332,11 +332,11 @@ def _carry(
 
 
 def _limit_machines(
-    table: _Rows, kinds: Sequence[PurchaseKind], columns: Sequence[Ints], hours: int, wishes: Wishes
+    table: _Rows, kinds: Sequence[PurchaseKind], columns: Sequence[Ints], hours: int, limits: FleetLimits
 ) -> None:
     """Rows for the least number of firm replicas, and for quotas, which reserved and on-demand machines share."""
-    if wishes.min_replicas:
-        rows = table.block(np.full(hours, float(wishes.min_replicas)))
+    if limits.min_replicas:
+        rows = table.block(np.full(hours, float(limits.min_replicas)))
         for kind, own in zip(kinds, columns, strict=True):
             if kind.is_firm:
                 table.put(rows, own, float(kind.offer.replicas))

@@ -19,7 +19,7 @@ from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.spot import REGION_CORRELATION
 from tokonomics.errors import BadInput
 from tokonomics.money.demand import Demand
-from tokonomics.money.fleet import FleetOffer, FleetPlan, FleetPurchase, Wishes, mixed_capacity
+from tokonomics.money.fleet import FleetLimits, FleetOffer, FleetPlan, FleetPurchase, mixed_capacity
 from tokonomics.money.fleet_bill import p99_bill
 from tokonomics.money.fleet_blame import impossible
 from tokonomics.money.fleet_program import (
@@ -50,7 +50,7 @@ Clock = Callable[[], float]  # seconds left
 def optimal_fleet(
     offers: Sequence[FleetOffer],
     demand: Demand,
-    wishes: Wishes | None = None,
+    limits: FleetLimits | None = None,
     *,
     gap: float = GAP,
     time_limit_s: float = TIME_LIMIT_S,
@@ -58,12 +58,12 @@ def optimal_fleet(
     seed: int = 0,
 ) -> FleetPlan:
     """The cheapest fleet for a demand; ``correlation`` is that of interruptions between zones, for the p99 bill."""
-    wishes = wishes or Wishes()
+    limits = limits or FleetLimits()
     _check(offers, demand)
-    kinds = undominated(kinds_of(offers, wishes), wishes)
-    solution = search(FleetProblem(kinds, demand, wishes), gap, time_limit_s)
+    kinds = undominated(kinds_of(offers, limits), limits)
+    solution = search(FleetProblem(kinds, demand, limits), gap, time_limit_s)
     if solution is None:
-        raise impossible(offers, demand, wishes)
+        raise impossible(offers, demand, limits)
     counts = solution.counts
     running_usd = np.array([kind.expected_usd_per_hour for kind in kinds]) * counts.sum(axis=1)
     start_usd = np.array([kind.start_usd for kind in kinds]) * starts_of(counts).sum(axis=1)
@@ -99,7 +99,7 @@ def optimal_fleet(
         spot_capacity=tuple(((sizes * ~is_firm) @ counts).tolist()),
         expected_usd=expected,
         usd_per_month=usd_per_month,
-        p99_usd_per_month=p99_bill(held, usd_per_month, wishes, correlation, seed),
+        p99_usd_per_month=p99_bill(held, usd_per_month, limits, correlation, seed),
         startup_usd=float(start_usd.sum()),
         gap=max(0.0, 1 - solution.lower_bound / expected) if expected > 0 else 0.0,
         solve_s=solution.solve_s,
@@ -123,10 +123,10 @@ def _check(offers: Sequence[FleetOffer], demand: Demand) -> None:
             raise BadInput(f"no offer holds requests of the class '{name}'", fix=fix)
 
 
-def divided_usd(offers: Sequence[FleetOffer], demand: Demand, wishes: Wishes) -> float | None:
+def divided_usd(offers: Sequence[FleetOffer], demand: Demand, limits: FleetLimits) -> float | None:
     """The bill if machines could be divided and started for nothing: a quick bound; None where none was found."""
-    kinds = undominated(kinds_of(offers, wishes), wishes)
-    found = _solve_in_time(_without_starts(FleetProblem(kinds, demand, wishes)), 0.0, WINDOW_S, relaxed=True)
+    kinds = undominated(kinds_of(offers, limits), limits)
+    found = _solve_in_time(_without_starts(FleetProblem(kinds, demand, limits)), 0.0, WINDOW_S, relaxed=True)
     return None if found is None else found.lower_bound
 
 

@@ -36,7 +36,7 @@ class SpotVerdict(Noun):
 
     suitability: Suitability
     reasons: tuple[SpotReason, ...]
-    max_spot_share: NonNegativeFloat  # what to wish for in a fleet: of an hour's demand
+    max_spot_share: NonNegativeFloat  # what a fleet may hold: of an hour's demand
     cut_off_share: NonNegativeFloat  # of all answers: begun on a machine that goes before they end
 
 

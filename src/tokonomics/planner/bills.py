@@ -20,7 +20,7 @@ from tokonomics.errors import BadInput, option
 from tokonomics.money.cache_tiers import TierPrice
 from tokonomics.money.cost import CostTree
 from tokonomics.money.demand import EVERY_SIZE, MOST_HOURS, Demand
-from tokonomics.money.fleet import FleetOffer, Wishes
+from tokonomics.money.fleet import FleetLimits, FleetOffer
 from tokonomics.money.fleet_search import optimal_fleet
 from tokonomics.money.spot_verdict import spot_verdict
 from tokonomics.planner.candidates import (
@@ -144,11 +144,11 @@ def _mixed(setup: Setup, sized: Sized, spot_share: float) -> Bought | NotServed:
     def alone(offers: Sequence[FleetOffer]) -> float:
         return min(_alone_usd(offer, demand.mean, spot_share) for offer in offers)
 
-    wishes = Wishes(max_spot_share=spot_share)
+    limits = FleetLimits(max_spot_share=spot_share)
     plans = []
     for offers in sorted(places.values(), key=alone)[:PLACES]:
         with suppress(BadInput):
-            plans.append(optimal_fleet(offers, demand, wishes, time_limit_s=_NEVER_S))
+            plans.append(optimal_fleet(offers, demand, limits, time_limit_s=_NEVER_S))
     if not plans:
         return NotServed("no region sells enough on these terms")
     plan = min(plans, key=lambda plan: plan.usd_per_month)

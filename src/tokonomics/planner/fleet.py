@@ -18,9 +18,9 @@ from tokonomics.errors import BadInput
 from tokonomics.money.demand import Demand, class_names
 from tokonomics.money.fleet import (
     FixedRule,
+    FleetLimits,
     FleetOffer,
     FleetPlan,
-    Wishes,
     fixed_rule,
     is_bought_again,
     mixed_capacity,
@@ -75,7 +75,7 @@ class FleetReport(Noun):
     """Requests a second in the mean, by size class."""
     peak_requests_per_s: float
     mean_requests_per_s: float
-    wishes: Wishes
+    limits: FleetLimits = Field(alias="wishes")
     verdict: SpotVerdict | None
     """None where no machine is sold on spot."""
     spot_share_by: str
@@ -126,7 +126,7 @@ def plan_fleet(
     machines: Machines,
     traffic: FleetTraffic,
     slos: Sequence[Slo],
-    wishes: Wishes,
+    limits: FleetLimits,
     bounds: FleetBounds | None = None,
     *,
     gap: float = GAP,
@@ -139,28 +139,28 @@ def plan_fleet(
     bounds = bounds or FleetBounds()
     max_spot_share, max_zone_share, target = bounds.max_spot_share, bounds.max_zone_share, bounds.availability
     demand, offered = traffic.demand, len(machines.offers)
-    machines, zone_share = _without_sudden_loss(machines, wishes, slos)
+    machines, zone_share = _without_sudden_loss(machines, limits, slos)
     zone_share = zone_share if max_zone_share is None else max_zone_share
-    wishes = wishes.model_copy(update={"max_zone_share": zone_share})
+    limits = limits.model_copy(update={"max_zone_share": zone_share})
     if not bounds.anywhere:
         say("the cheapest place")
-        machines = _in_one_place(machines, traffic, slos, wishes, max_spot_share, time_limit_s)
+        machines = _in_one_place(machines, traffic, slos, limits, max_spot_share, time_limit_s)
     verdict = _verdict(machines, traffic, slos)
     said_by = "--max-spot-share"
     if max_spot_share is None:
         max_spot_share = verdict.max_spot_share if verdict else 0.0
         said_by = "the verdict" if verdict else "nothing is sold on spot"
-    first = wishes.model_copy(update={"max_spot_share": max_spot_share})
+    first = limits.model_copy(update={"max_spot_share": max_spot_share})
     tie = zone_correlation([machines.kinds[offer.name].instance for offer in machines.offers])
     for turn in range(_TRIES):
         share = _LESS**turn
         counted = machines.counted_less(share) if turn else machines
         say("the cheapest fleet and other ways to buy" if not turn else f"the fleet again, counting on {share:.0%}")
-        plan, wishes, reached = _cheapest(counted.offers, demand, first, target, gap, time_limit_s, tie, seed)
+        plan, limits, reached = _cheapest(counted.offers, demand, first, target, gap, time_limit_s, tie, seed)
         replays: tuple[FleetReplay, ...] = ()
         if with_replay and plan.purchases:
             say("the fleet in the simulator")
-            replays = replayed(plan, counted, traffic, slos, wishes, seed)
+            replays = replayed(plan, counted, traffic, slos, limits, seed)
         if not slos or all(case.kept for case in replays[:1]):
             break
     by_name = {offer.name: offer for offer in counted.offers}
@@ -173,7 +173,7 @@ def plan_fleet(
         classes={name: math.fsum(rates) / demand.hours for name, rates in demand.rates.items()},
         peak_requests_per_s=demand.peak,
         mean_requests_per_s=demand.mean,
-        wishes=wishes,
+        limits=limits,
         verdict=verdict,
         spot_share_by=said_by,
         plan=plan,
@@ -184,7 +184,7 @@ def plan_fleet(
         not_replayed=f"more than {_MOST_REPLICAS:,} replicas" if with_replay and plan.purchases and not replays else "",
         counted_share=share,
         committed_usd=plan.committed_usd,
-        bought_again=all(is_bought_again(offer, wishes) for offer in spot),
+        bought_again=all(is_bought_again(offer, limits) for offer in spot),
         left_out_share=traffic.left_out_share,
         machines=tuple(counted.kinds.values()),
         refused=machines.refused,
@@ -195,52 +195,52 @@ def plan_fleet(
 def _cheapest(
     offers: Sequence[FleetOffer],
     demand: Demand,
-    wishes: Wishes,
+    limits: FleetLimits,
     target: float | None,
     gap: float,
     time_limit_s: float,
     tie: float,
     seed: int,
-) -> tuple[FleetPlan, Wishes, Availability]:
-    """The plan with its comparisons, the wishes that its availability took, and what it reaches."""
+) -> tuple[FleetPlan, FleetLimits, Availability]:
+    """The plan with its comparisons, the limits that its availability took, and what it reaches."""
     by_name, mix = {offer.name: offer for offer in offers}, demand.mix
     limit_s = time_limit_s if target is None else time_limit_s / 3
 
     def up_to(largest: float) -> list[FleetOffer]:
         return [offer for offer in offers if mixed_capacity(offer, mix) <= largest * (1 + 1e-9)]
 
-    def solve(asked: Wishes, largest: float = math.inf) -> FleetPlan:
+    def solve(asked: FleetLimits, largest: float = math.inf) -> FleetPlan:
         left = up_to(largest)
         return optimal_fleet(left, demand, asked, gap=gap, time_limit_s=limit_s, correlation=tie, seed=seed)
 
     spare_machines, comparable = 0, list(offers)
     if target is None:
-        plan = solve(wishes)
+        plan = solve(limits)
     else:
         total_s = _AVAILABILITY_LIMITS * time_limit_s
-        plan, wishes, held = hold_availability(solve, offers, demand, wishes, target, tie, total_s)
+        plan, limits, held = hold_availability(solve, offers, demand, limits, target, tie, total_s)
         spare_machines = held.spare_machines
         if spare_machines:
             # Room for a machine is room for any of them: nothing larger is bought in another way either.
-            comparable = up_to(sum(wishes.spare.values()) / spare_machines)
+            comparable = up_to(sum(limits.spare.values()) / spare_machines)
 
     def reaches(other: FleetPlan) -> bool:
-        return target is None or availability(other, by_name, demand, wishes, tie).share >= target
+        return target is None or availability(other, by_name, demand, limits, tie).share >= target
 
     compare_s = min(time_limit_s, _COMPARISON_S)
-    plan = compare(plan, comparable, demand, wishes, gap=gap, time_limit_s=compare_s, accepts=reaches)
-    reached = availability(plan, by_name, demand, wishes, tie)
-    return plan, wishes, reached.model_copy(update={"target": target, "spare_machines": spare_machines})
+    plan = compare(plan, comparable, demand, limits, gap=gap, time_limit_s=compare_s, accepts=reaches)
+    reached = availability(plan, by_name, demand, limits, tie)
+    return plan, limits, reached.model_copy(update={"target": target, "spare_machines": spare_machines})
 
 
-def _without_sudden_loss(machines: Machines, wishes: Wishes, slos: Sequence[Slo]) -> tuple[Machines, float]:
+def _without_sudden_loss(machines: Machines, limits: FleetLimits, slos: Sequence[Slo]) -> tuple[Machines, float]:
     """What may be counted on where SLOs are set: a zone goes at once, and its mean meets none of them.
 
     Spot that is not bought again is left out where there is other spot. Where there is none, the fleet must do without
     any one zone.
     """
     sold = [offer for offer in machines.offers if offer.spot]
-    unsafe = {offer.name for offer in sold if not is_bought_again(offer, wishes)}
+    unsafe = {offer.name for offer in sold if not is_bought_again(offer, limits)}
     if not slos or not unsafe:
         return machines, 1.0
     if len(unsafe) == len(sold):
@@ -253,7 +253,7 @@ def _in_one_place(
     machines: Machines,
     traffic: FleetTraffic,
     slos: Sequence[Slo],
-    wishes: Wishes,
+    limits: FleetLimits,
     max_spot_share: float | None,
     time_limit_s: float,
 ) -> Machines:
@@ -274,12 +274,12 @@ def _in_one_place(
     }
     if len(held) <= 1:
         return machines if not held else machines.only(next(iter(held.values())))
-    asked: dict[str, Wishes] = {}
+    asked: dict[str, FleetLimits] = {}
     for place, offers in held.items():
         verdict, share = _verdict(machines.only(offers), traffic, slos), max_spot_share
         if share is None:
             share = verdict.max_spot_share if verdict else 0.0
-        asked[place] = wishes.model_copy(update={"max_spot_share": share})
+        asked[place] = limits.model_copy(update={"max_spot_share": share})
     few = _few_hours(demand)
 
     def alone(place: str) -> float:
@@ -321,7 +321,7 @@ def _alone_usd(offer: FleetOffer, demand: Demand, mix: dict[str, float], spot_sh
 
 
 def replayed(
-    plan: FleetPlan, machines: Machines, traffic: FleetTraffic, slos: Sequence[Slo], wishes: Wishes, seed: int = 0
+    plan: FleetPlan, machines: Machines, traffic: FleetTraffic, slos: Sequence[Slo], limits: FleetLimits, seed: int = 0
 ) -> tuple[FleetReplay, ...]:
     """The bought fleet with its own traffic about the busiest hour: undisturbed, then with the worst of losses."""
     offers = {offer.name: offer for offer in machines.offers}
@@ -333,7 +333,7 @@ def replayed(
     places = places_of(plan, offers, *window)
     busiest_s = busiest_moment(plan, window)
     hit, what, often = with_interruptions(
-        places, offers, wishes, plan, busiest_s=busiest_s, end_s=window[1] - window[0], seed=seed
+        places, offers, limits, plan, busiest_s=busiest_s, end_s=window[1] - window[0], seed=seed
     )
     that_hour = busiest_s - _JUDGED_S / 2, busiest_s + _JUDGED_S / 2
     cases = (

@@ -19,7 +19,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat
 from tokonomics.catalog.offers import Terms
 from tokonomics.errors import BadInput
 from tokonomics.money.demand import Demand
-from tokonomics.money.fleet import FleetOffer, FleetPlan, SpotMarket, Wishes, finishing_s, gone_s
+from tokonomics.money.fleet import FleetLimits, FleetOffer, FleetPlan, SpotMarket, finishing_s, gone_s
 from tokonomics.money.fleet_availability import FAILURES_PER_GPU_HOUR, NOTICED_S, shared_out
 from tokonomics.physics.deployment import Deployment
 from tokonomics.serving.fleet import FleetSettings, Outage
@@ -144,7 +144,7 @@ def places_of(plan: FleetPlan, offers: Mapping[str, FleetOffer], start_s: float,
 def with_interruptions(
     places: Sequence[Place],
     offers: Mapping[str, FleetOffer],
-    wishes: Wishes,
+    limits: FleetLimits,
     plan: FleetPlan,
     *,
     busiest_s: float,
@@ -169,14 +169,14 @@ def with_interruptions(
     sold = ((offer, market) for offer in offers.values() for market in offer.spot)
     markets = [(offer, market) for offer, market in sold if (offer.name, market.zone) in bought]
     taken = {
-        (offer.name, market.zone): drawn_interruptions(offer, market, end_s / SECONDS_PER_HOUR, wishes, rng)
+        (offer.name, market.zone): drawn_interruptions(offer, market, end_s / SECONDS_PER_HOUR, limits, rng)
         for offer, market in markets
     }
     number = sum(map(len, taken.values()))
     for offer, market in markets:
         if market.zone == worst:
             mean_s = market.interruptions.outage_hours * SECONDS_PER_HOUR
-            taken[offer.name, worst].append(_taken(offer, busiest_s, mean_s, wishes))
+            taken[offer.name, worst].append(_taken(offer, busiest_s, mean_s, limits))
     hit = [place if place.zone is None else place.without(*taken[place.offer, place.zone]) for place in places]
     machines = sum(place.zone == worst for place in present)
     also = f", and {plural(number, 'interruption')} drawn" if number else ""
@@ -200,7 +200,7 @@ def taken_per_month(plan: FleetPlan, offers: Mapping[str, FleetOffer], zone: str
 
 
 def drawn_interruptions(
-    offer: FleetOffer, market: SpotMarket, hours: float, wishes: Wishes, rng: np.random.Generator
+    offer: FleetOffer, market: SpotMarket, hours: float, limits: FleetLimits, rng: np.random.Generator
 ) -> list[Away]:
     """When a zone takes its machines back over so many hours, and for how long they are missing."""
     rate = market.interruptions.per_hour
@@ -210,7 +210,7 @@ def drawn_interruptions(
     now = float(rng.exponential(1 / rate))
     while now < hours:
         outage = float(rng.exponential(market.interruptions.outage_hours))
-        taken.append(_taken(offer, now * SECONDS_PER_HOUR, outage * SECONDS_PER_HOUR, wishes))
+        taken.append(_taken(offer, now * SECONDS_PER_HOUR, outage * SECONDS_PER_HOUR, limits))
         now += outage + float(rng.exponential(1 / rate))
     return taken
 
@@ -333,9 +333,9 @@ def _unbought(by_hour: Sequence[int], place: int, drain_s: float, shift: float) 
     return away
 
 
-def _taken(offer: FleetOffer, at_s: float, outage_s: float, wishes: Wishes) -> Away:
+def _taken(offer: FleetOffer, at_s: float, outage_s: float, limits: FleetLimits) -> Away:
     # One second at least: the machine is another one, and its answers and cache are lost.
-    return Away(at_s, at_s + max(1.0, gone_s(offer, outage_s, wishes)), finishing_s(offer))
+    return Away(at_s, at_s + max(1.0, gone_s(offer, outage_s, limits)), finishing_s(offer))
 
 
 def _one_fails(

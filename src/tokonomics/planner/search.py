@@ -116,7 +116,7 @@ class Search:
         return hosts.usd_per_hour(replicas + self.spare)
 
     def _at_least(self, candidate: Screened) -> int:
-        """Fewer replicas will not do, by the closed form or by the user's wish."""
+        """Fewer replicas will not do, by the closed form or by the user's limits."""
         return max(candidate.fewest, self._wished(candidate))
 
     def _wished(self, candidate: Screened) -> int:

@@ -20,7 +20,7 @@ Made = TypeVar("Made")
 Say = Callable[[str], None]
 """Told what is being done."""
 HOST_MEMORY = "host"
-"""The wish for KV in what the bought machine's memory has left; how much that is, its bill says."""
+"""Asks for KV in what the bought machine's memory has left; how much that is, its bill says."""
 
 
 def silent(what: str) -> None:

@@ -8,7 +8,7 @@ from tokonomics.catalog.spot import SCARCE, Interruptions, hourly_rate
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.money.demand import parse_demand
-from tokonomics.money.fleet import Wishes
+from tokonomics.money.fleet import FleetLimits
 from tokonomics.money.fleet_availability import require_target
 from tokonomics.planner.fleet import FleetBounds, plan_fleet
 from tokonomics.planner.fleet_offers import FleetMarket, fleet_machines, zones_needed
@@ -56,7 +56,7 @@ def fleet(request: FleetRequest, listener: Listener = SILENT) -> FleetResult:
         machines,
         traffic,
         targets,
-        Wishes(min_replicas=request.min_replicas, fallback=not request.no_fallback),
+        FleetLimits(min_replicas=request.min_replicas, fallback=not request.no_fallback),
         FleetBounds(request.max_spot_share, request.max_zone_share, target, request.anywhere),
         gap=request.gap,
         time_limit_s=request.time_limit,

@@ -88,7 +88,7 @@ def _headline(report: FleetReport) -> Iterable[blocks.Block]:
         blocks.fact("committed", usd(committed), "owed in all for what is reserved, to its end") if committed else None,
     )  # fmt: skip
     if report.slos and not report.bought_again:
-        lost = report.wishes.max_zone_share
+        lost = report.limits.max_zone_share
         taken = f"a zone that goes takes up to {percent(lost)} of the demand with it, and the SLO is missed then"
         so = taken if lost else "the rest carries the demand without any one zone"
         yield blocks.line(f"What spot takes back is not bought again: {so}.")
@@ -130,7 +130,7 @@ def _comparisons(report: FleetReport) -> blocks.Table:
     plan = report.plan
     rows = [("this plan", usd(plan.usd_per_month), "", "")]
     for row in plan.comparisons:
-        said = row.note.removeprefix("the document's rule, ") if row.usd_per_month else "impossible with these offers"
+        said = row.note if row.usd_per_month else "impossible with these offers"
         saved = "" if row.saved_share is None else _saved(row.saved_share)
         rows.append((row.name, usd_text(row.usd_per_month), saved, said))
     return blocks.table(["!ways to buy", ">$/month", ">plan saves", "note"], rows, best=0)
@@ -176,7 +176,7 @@ def _proof(report: FleetReport) -> blocks.Line:
         return blocks.line(f"The SLO is missed even undisturbed, {counted}: {loosen}.", kind="bad")
     if loss.kept:
         return blocks.line("The SLO is met, with the loss as well.", kind="good")
-    spread = f"{option('max_zone_share', 0)} or " if _has_spot(report) and report.wishes.max_zone_share else ""
+    spread = f"{option('max_zone_share', 0)} or " if _has_spot(report) and report.limits.max_zone_share else ""
     often = count(float(f"{loss.expected_per_month:.2g}"))
     missed = f"With the loss, expected {often} times a month, it is missed for that hour"
     nine_more = option("availability", _one_nine_more(report.availability.share))
@@ -193,7 +193,7 @@ def _verdict(report: FleetReport, verdict: SpotVerdict) -> Iterable[blocks.Line]
     for reason in verdict.reasons:
         text = f"  {'+' if reason.speaks_for else '−'} {reason.text}"
         yield blocks.line(blocks.Span(text, "good" if reason.speaks_for else "warn"))
-    limit = percent(report.wishes.max_spot_share)
+    limit = percent(report.limits.max_spot_share)
     yield blocks.note(f"  Limit on spot: {limit} of any hour's demand (by {with_inputs(report.spot_share_by)}).")
 
 

@@ -32,11 +32,6 @@ def asked(setup: Setup) -> str:
     return f"{setup.deployment}: {workload_text(setup.load.workload)}; {slos}"
 
 
-def lever_text(text: str) -> str:
-    """The name of a lever, or a reason: JSON has older words."""
-    return with_inputs(text.replace("prompts and answers apart", "disaggregated prefill/decode"))
-
-
 def stack_chart(made: Waterfall, setup: Setup) -> "alt.HConcatChart":
     """Dollars a month step by step, and on a logarithmic axis what a million tokens costs after each."""
     import altair as alt
@@ -49,7 +44,7 @@ def stack_chart(made: Waterfall, setup: Setup) -> "alt.HConcatChart":
     prices = [{"step": _START, "usd": made.naive.usd_per_mtok, "label": usd(made.naive.usd_per_mtok)}]
     before = made.naive.usd_per_month
     for place, step in enumerate(made.steps, 1):
-        after, name = step.bill.usd_per_month, f"{place}. {lever_text(step.name)}"
+        after, name = step.bill.usd_per_month, f"{place}. {with_inputs(step.name)}"
         kind = "saved" if after <= before else "added"
         share = abs(step.saved_share) * 100
         label = "0 %" if share < 0.05 else f"{'−' if after < before else '+'}{share:.1f} %, {usd(after)} left"
@@ -127,7 +122,7 @@ def levers_chart(ranking: Ranking, setup: Setup) -> "alt.LayerChart":
 
     rows: list[dict[str, Any]] = [
         {
-            "lever": lever_text(lever.name),
+            "lever": with_inputs(lever.name),
             "share": lever.saved_share,
             "kind": "alone" if lever.saved_share >= 0 else "added",
             "label": f"{_said(lever.saved_share)}, {usd(lever.bill.usd_per_month)} a month",
@@ -135,7 +130,7 @@ def levers_chart(ranking: Ranking, setup: Setup) -> "alt.LayerChart":
         for lever in ranking.levers
         if lever.bill and abs(lever.saved_share) >= _NOTHING
     ]
-    without = [lever_text(lever.name) for lever in ranking.levers if lever.bill and abs(lever.saved_share) < _NOTHING]
+    without = [with_inputs(lever.name) for lever in ranking.levers if lever.bill and abs(lever.saved_share) < _NOTHING]
     if len(ranking.taken) > 1:
         rows.append(
             {

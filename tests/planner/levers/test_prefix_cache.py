@@ -339,10 +339,10 @@ def test_a_row_shows_the_latency_of_the_fleet_it_bills_and_a_later_answer_is_no_
     assert made.slower
     found = made.slower
     assert (found.ttft_times, found.tpot_times, found.e2e_times) == pytest.approx((ttft, tpot, e2e))
-    promised = prefix_cache_lever(deployment, trace, lambda count: USD, slos=parse_slos("ttft_p99=60"))
-    assert promised.slower is None
-    assert promised.bill
-    assert promised.bill.after.usd == min(row.bill.usd for row in promised.rows if row.bill)
+    targeted = prefix_cache_lever(deployment, trace, lambda count: USD, slos=parse_slos("ttft_p99=60"))
+    assert targeted.slower is None
+    assert targeted.bill
+    assert targeted.bill.after.usd == min(row.bill.usd for row in targeted.rows if row.bill)
 
 
 def test_fewer_replicas_whose_next_tokens_come_later_are_no_saving(deployment: Deployment) -> None:

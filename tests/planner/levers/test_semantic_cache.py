@@ -370,8 +370,8 @@ def test_the_look_up_is_waited_for_and_may_break_a_slo(deployment: Deployment, a
     assert now.ttft_after_s == now.ttft_before_s == late.ttft_before_s
     assert late.ttft_after_s
     assert late.ttft_after_s.mean == pytest.approx(now.ttft_after_s.mean + 0.25)  # type: ignore[operator, union-attr]
-    for promised in ("ttft_p99=0.2", "ttft_p99=0.251"):
-        broken = lever(0.25, promised)
+    for targeted in ("ttft_p99=0.2", "ttft_p99=0.251"):
+        broken = lever(0.25, targeted)
         assert broken.bill is None
         assert broken.breaks
         assert "ttft_p99" in broken.breaks

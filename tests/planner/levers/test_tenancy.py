@@ -189,7 +189,7 @@ def test_c24_fifty_adapters_on_one_70b_base() -> None:
     whole = 80 * 16 * 2 * (2 * (8192 + 8192) + 2 * (8192 + 1024) + 3 * (8192 + 28672))
     assert whole == pytest.approx(414e6, rel=0.01)
     assert whole <= found.bytes_each <= 4 * whole
-    assert 50 * 100e6 / found.kv_bytes_without < 0.035  # the document's 5 GB hardly matter
+    assert 50 * 100e6 / found.kv_bytes_without < 0.035  # 5 GB hardly matter
     slower = [step.slower for step in found.steps]
     assert slower == sorted(slower)
     assert slower[-1] > 0.03  # more than its 1 to 3 %
@@ -220,7 +220,7 @@ def test_adapters_that_nobody_uses_need_a_replica_each_when_apart(deployment: De
 
 @pytest.mark.slow
 def test_c25_pooling_depends_on_when_the_peaks_fall() -> None:
-    """The document: 10 tenants at 40 % pool to 85-90 %, twice as cheap. Only where the days are spread."""
+    """As published: 10 tenants at 40 % pool to 85-90 %, twice as cheap. Only where the days are spread."""
     trace = generate(
         parse_arrivals("diurnal:1.2,peak=2"),
         parse_lengths("500", "input"),

@@ -84,7 +84,7 @@ class Ranking(Noun):
     saved_share: float
     """Together."""
     sum_of_shares: float
-    """Of the same levers, each alone: what a list of percentages would promise."""
+    """Of the same levers, each alone: what a list of percentages would add up to."""
 
 
 @dataclass(frozen=True)
