@@ -150,7 +150,9 @@ def refusal(done: subprocess.CompletedProcess[str]) -> str:
 
 def settled(done: subprocess.CompletedProcess[str]) -> None:
     """Refused properly, or answered: with something, without complaints, with numbers that are numbers."""
-    nothing_fits = done.returncode == 1 and ("Nothing fits" in done.stdout or '"best": null' in done.stdout)
+    nothing_fits = done.returncode == 1 and (
+        "No offer meets these constraints" in done.stdout or '"best": null' in done.stdout
+    )
     if done.returncode and not nothing_fits:
         refusal(done)
         return
@@ -596,7 +598,7 @@ def test_requests_beyond_the_models_context_are_an_answer_with_the_reason(tokono
     done = tokonomics(*PLAN, "--input=131000", "--output=100")
     settled(done)
     assert done.returncode == 1
-    assert "Nothing fits these limits." in done.stdout
+    assert "No offer meets these constraints." in done.stdout
     assert "requests of 131,100 tokens exceed Llama 3.1 8B's context; 131,072 tokens" in joined(done.stdout)
 
 

@@ -99,12 +99,12 @@ def test_a_process_answers_as_the_library_does(tokonomics: Call, tokonomics_proc
     assert without_clocks(json.loads(done.stdout)) == without_clocks(answer(tokonomics, *MADE_UP))
 
 
-def test_a_slo_is_kept_or_broken_in_words(tokonomics: Call) -> None:
+def test_an_slo_is_met_or_missed_in_words(tokonomics: Call) -> None:
     kept = tokonomics(*MADE_UP, "--slo=ttft_p99=10")
-    assert "kept" in kept.stdout
-    assert "BROKEN" not in kept.stdout
+    assert "met     ttft_p99" in kept.stdout
+    assert "MISSED" not in kept.stdout
     broken = tokonomics(*MADE_UP, "--slo=ttft_p99=10,tpot_p50=1ms")
-    assert "BROKEN  tpot_p50" in broken.stdout
+    assert "MISSED  tpot_p50" in broken.stdout
     assert "add --replicas" in broken.stdout
 
 

@@ -140,7 +140,7 @@ def test_the_verb_shows_what_it_judged_and_writes_nothing_where_nothing_is_kept(
     path.write_text(json.dumps(log(server())))
     result = CliRunner().invoke(app, ["calibrate", str(path), "--out", str(out)])
     assert result.exit_code == 0, result.output
-    assert "nothing to keep" in result.output
+    assert "Nothing to keep" in result.output
     assert "decode step" in result.output
     assert not out.exists()
     path.write_text(json.dumps(log(server(decode=1.25))))

@@ -38,7 +38,7 @@ def ledger(tmp_path: Path) -> Path:
         "output": 600_000.0,
     }
     who = {"target": "a:8000", "model": "m", "engine": "vllm", "labels": {}, "watched": spans.WatchedSpan.seen}
-    span = spans.Span(**who, usd_per_hour=3.6, start=time.time() - 600, **{**zeros, **filled})
+    span = spans.PaidTime(**who, usd_per_hour=3.6, start=time.time() - 600, **{**zeros, **filled})
     with books.Ledger(file) as book:
         assert book.record([span], []) is None
     return file

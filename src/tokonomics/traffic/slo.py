@@ -50,7 +50,7 @@ def parse_slos(text: str, field: str = "slo") -> tuple[Slo, ...]:
         if latency not in set(Latency) or statistic not in STATISTICS:
             fix = "Write such as ttft_p99=0.5,tpot_p90=50ms: ttft, tpot or e2e; p50, p90, p95, p99 or mean."
             raise BadInput(f"'{shorten(part.strip())}' is not an SLO", field=field, fix=fix)
-        seconds = span_s(value)
+        seconds = span_s(value) if not value.endswith(("m", "min", "h", "d")) else None  # 50m is 50ms misspelt
         if seconds is None or not 0 < seconds <= 1e6:
             said = f"'{shorten(part.strip())}' has no time above 0"
             raise BadInput(said, field=field, fix="Write such as 0.5 or 500ms.")
