@@ -94,7 +94,7 @@ def test_markdown_is_paragraphs_and_tables() -> None:
     shown = markdown(ANSWER.sections())
     assert shown.startswith("**$1.20 per Mtok**: 2 × H100\n\n5 requests/s\n\n")
     assert "| TTFT p99 | 420 ms | SLO 500 ms met |" in shown
-    assert "| offer | <b>&\"'\\| |  |" in shown
+    assert "| offer | \\<b>&\"'\\| |  |" in shown
     assert "**By --gpu**\n\n**What it costs**\n\n| GPU | $/month | because |\n| :-- | --: | :-- |\n| H100 |" in shown
     assert "busy 75 %, idle 25 %" in shown
     assert "```\nvllm serve\n  --port 8000\n```" in shown
@@ -131,3 +131,27 @@ def test_the_page_gets_everything_as_data() -> None:
     table = next(block for block in blocks_of if block["type"] == "table")
     assert (len(table["rows"]), table["shown"], table["best"]) == (3, 2, 0)
     assert document[-1]["folded"]
+
+
+def test_names_in_markdown_mean_themselves() -> None:
+    told = [
+        blocks.section(
+            blocks.line(blocks.Span("met   ", "best"), "  ttft_p99"),
+            blocks.line("* fewer bits than published\n- a second line"),
+            blocks.table(["name"], [["<img src=x>"], ["a|b\nc"], ["fp8*"], ["run `tokonomics plan a_b`"]]),
+        )
+    ]
+    shown = markdown(told)
+    assert shown.startswith("**met**     ttft\\_p99")
+    assert "\\* fewer bits than published  \n\\- a second line" in shown
+    assert "| \\<img src=x> |\n| a\\|b c |\n| fp8\\* |\n| run `tokonomics plan a_b` |" in shown
+
+
+def test_brackets_in_names_are_no_markup_on_a_terminal() -> None:
+    told = [
+        blocks.section(blocks.table(["[v1].toml"], [["x"]], "[/b] title"), blocks.facts(blocks.fact("[red]name", "1")))
+    ]
+    shown = as_text(told)
+    assert "[v1].toml" in shown
+    assert "[/b]title" in shown
+    assert "[red]name" in shown

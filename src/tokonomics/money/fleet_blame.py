@@ -36,9 +36,8 @@ def impossible(offers: Sequence[FleetOffer], demand: Demand, limits: FleetLimits
         fix = f"More than one constraint is to blame; {_percent(share)} of that demand can be carried as it is."
         return NoFleet(what, blame=(), fix=fix)
     what += f"; {_percent(share)} of it can be carried" if share > 0 else ""
-    return NoFleet(
-        f"{what}. To blame: {', '.join(repairs)}", blame=tuple(repairs), fix="\n  or ".join(repairs.values())
-    )
+    names = ["the quotas" if name == "max_machines" else option(name) for name in repairs]
+    return NoFleet(f"{what}. To blame: {', '.join(names)}", blame=tuple(repairs), fix="\n  or ".join(repairs.values()))
 
 
 def is_possible(offers: Sequence[FleetOffer], demand: Demand, limits: FleetLimits) -> bool:

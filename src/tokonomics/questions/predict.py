@@ -1,12 +1,15 @@
 """How fast a deployment is, and what fits: ``fit``, ``predict`` and ``curve``."""
 
+from tokonomics.errors import BadInput, option
 from tokonomics.physics.memory import fit as fit_memory
 from tokonomics.planner.predict import batch_curve
 from tokonomics.planner.predict import predict as predicted
 from tokonomics.questions.listener import SILENT, Listener
+from tokonomics.questions.load import targets_of
 from tokonomics.questions.requests.buy import CurveRequest, FitRequest, PredictRequest
 from tokonomics.questions.results import CurveResult, FitResult, PredictResult
 from tokonomics.questions.serving import deployment_of, fleet_of, price_of
+from tokonomics.traffic.slo import Latency
 
 
 def fit(request: FitRequest, listener: Listener = SILENT) -> FitResult:
@@ -28,4 +31,16 @@ def curve(request: CurveRequest, listener: Listener = SILENT) -> CurveResult:
     # Without an offer the curve is shown without prices.
     price, price_from = price_of(deployment, fleet_of(), request) or (None, None)
     made = batch_curve(deployment, request.context, price / deployment.gpus if price else None, price_from)
-    return CurveResult(**dict(made))
+    pace = _pace(request)
+    return CurveResult(**dict(made), **({} if pace is None else {"slo_tpot_s": pace}))
+
+
+def _pace(request: CurveRequest) -> float | None:
+    """The strictest SLO on the time per token: all sequences of a batch keep the same pace."""
+    slos = targets_of(request)
+    if any(slo.latency is not Latency.tpot for slo in slos):
+        raise BadInput(
+            "a curve has no waiting in it: only the time per token can be an SLO", field="slo",
+            fix=f"Such as {option('slo', 'tpot=40ms')}; `tokonomics capacity` holds the others.",
+        )  # fmt: skip
+    return min((slo.seconds for slo in slos), default=None)

@@ -120,6 +120,9 @@ class CurveResult(Result, BatchCurve):
 
     ROWS = "points"
 
+    slo_tpot_s: float | None = None
+    """The strictest SLO on the time per token, where one was given."""
+
     def headline(self) -> str:
         first, last = self.points[0], self.points[-1]
         price = "" if last.usd_per_mtok is None else f", {usd(last.usd_per_mtok)} per Mtok of output"

@@ -14,7 +14,7 @@ from tokonomics.questions.results import CacheResult
 from tokonomics.report import blocks
 from tokonomics.report.answer import Answer
 from tokonomics.report.cache_charts import cache_chart
-from tokonomics.report.wording import hourly_text, percent_text, time_text, usd_text
+from tokonomics.report.wording import duration_text, hourly_text, percent_text, time_text, usd_text
 from tokonomics.units import count, gigabytes, percent, plural, seconds, usd
 
 _NOTHING = 0.002
@@ -146,7 +146,7 @@ def _where(even: TierBreakEven) -> str:
 def _ttls(lever: PrefixCacheLever) -> blocks.Facts:
     rows = []
     for ttl in lever.ttls:
-        name = "kept for good" if ttl.ttl_s is None else f"kept {seconds(ttl.ttl_s)}"
+        name = "kept for good" if ttl.ttl_s is None else f"kept {duration_text(ttl.ttl_s)}"
         held = f"of prompt tokens found; {gigabytes(ttl.held_bytes)} to hold at the most"
         rows.append(blocks.fact(name, percent(ttl.share), held))
     return blocks.facts(*rows)

@@ -7,7 +7,6 @@ from tokonomics.errors import option
 from tokonomics.physics.intervals import Interval
 from tokonomics.physics.memory import Fit
 from tokonomics.planner.predict import BatchCurve, Prediction
-from tokonomics.questions.load import targets_of
 from tokonomics.questions.request import Request
 from tokonomics.questions.requests.buy import CurveRequest
 from tokonomics.questions.results import CurveResult, FitResult, PredictResult
@@ -15,7 +14,6 @@ from tokonomics.report import blocks
 from tokonomics.report.answer import Answer
 from tokonomics.report.charts import curve_chart
 from tokonomics.report.wording import SPEEDS
-from tokonomics.traffic.slo import Latency
 from tokonomics.types import Badge
 from tokonomics.units import gigabytes, percent, plural, seconds, usd
 
@@ -42,7 +40,7 @@ def predict(result: PredictResult, request: Request) -> Answer:
 def curve(result: CurveResult, request: CurveRequest) -> Answer:
     """What batching buys: throughput rises, each sequence slows down, until the KV cache is full."""
     charts = {"What batching buys": partial(curve_chart, result)}
-    return Answer(result, f"Batching on {result.deployment}", partial(_curve, result, _pace(request)), charts)
+    return Answer(result, f"Batching on {result.deployment}", partial(_curve, result, result.slo_tpot_s), charts)
 
 
 def _bar(parts: Iterable[tuple[str, float, blocks.Colour]], text: Callable[[float], str]) -> blocks.Bar:
@@ -114,11 +112,6 @@ def _prediction(made: Prediction) -> blocks.View:
 
 def _range(interval: Interval, text: Callable[[float], str]) -> str:
     return f"{text(interval.low)} to {text(interval.high)}"
-
-
-def _pace(request: CurveRequest) -> float | None:
-    """The strictest SLO on the time per token: all sequences of a batch keep the same pace."""
-    return min((slo.seconds for slo in targets_of(request) if slo.latency is Latency.tpot), default=None)
 
 
 def _curve(curve: BatchCurve, tpot_s: float | None) -> blocks.View:

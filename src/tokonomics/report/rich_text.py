@@ -75,18 +75,19 @@ def _facts(facts: Facts, spell: Spell) -> RichTable:
     drawn.add_column(justify="right", style="bold", no_wrap=True)
     drawn.add_column(style="dim")
     for fact in facts.rows:
-        drawn.add_row(spelled(fact.name, spell), _text(fact.value, spell), Text(spelled(fact.note, spell)))
+        drawn.add_row(Text(spelled(fact.name, spell)), _text(fact.value, spell), Text(spelled(fact.note, spell)))
     return drawn
 
 
 def _table(table: Table, spell: Spell) -> RichTable:
     body = [[_text(cell, spell) for cell in row] for row in table.rows[: table.shown]]
+    title = Text(spelled(table.title, spell)) if table.title else None
     drawn = RichTable(
-        box=box.SIMPLE_HEAD, title=spelled(table.title, spell) or None, title_justify="left", title_style="bold",
+        box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold",
         show_edge=False, pad_edge=False, padding=(0, 1, 0, 0),
     )  # fmt: skip
     for place, column in enumerate(table.columns):
-        drawn.add_column(spelled(column.name, spell), **_column(column, [row[place] for row in body]))
+        drawn.add_column(Text(spelled(column.name, spell)), **_column(column, [row[place] for row in body]))
     for row in body:
         drawn.add_row(*row)
     return drawn

@@ -208,7 +208,7 @@ def _capacity(result: CapacityResult) -> blocks.View:
     price, traffic = cost.usd_per_mtok if cost else None, f"{log.source}, {log.rate:.3g} requests/s"
     yield blocks.facts(
         blocks.fact("holds", f"{best.rate:,.3g}/s", output, number=best.rate, less="worse"),
-        ("does not", f"{best.at_most:,.3g}/s", best.broken),
+        ("fails at", f"{best.at_most:,.3g}/s", best.broken),
         ("batch", f"{made.batch:,.1f}", "sequences in a step at that rate"),
         ("log needs", plural(needed.replicas, "replica"), traffic) if needed else None,
         ("costs", usd(price), paid, price) if price is not None else None,

@@ -74,11 +74,13 @@ class Terminal(Listener):
     def doing(self, what: str) -> None:
         if self._screen is None:
             return
+        from rich.markup import escape
+
         if self._shown is None:
-            self._shown = self._screen.status(f"{what} …")
+            self._shown = self._screen.status(escape(f"{what} …"))
             self._shown.start()
         else:
-            self._shown.update(f"{what} …")
+            self._shown.update(escape(f"{what} …"))
 
     def note(self, line: str) -> None:
         if self._screen is None:

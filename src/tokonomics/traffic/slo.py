@@ -59,5 +59,5 @@ def parse_slos(text: str, field: str = "slo") -> tuple[Slo, ...]:
             raise BadInput(said, field=field, fix=f"Did you mean {seconds:g}ms?")
         slo = Slo(latency=Latency(latency), statistic=statistic, seconds=seconds)
         if slos.setdefault(str(slo), slo) is not slo:
-            raise BadInput("names the same latency twice", field=field)
+            raise BadInput("names the same SLO twice", field=field)
     return tuple(slos.values())

@@ -14,10 +14,11 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from tokonomics.errors import BadInput
+from tokonomics.errors import BadInput, in_python
 from tokonomics.measure.meter.bill import Bill, bill
 from tokonomics.measure.meter.ledger import Ledger
 from tokonomics.report import page_views
+from tokonomics.report.answer import document
 from tokonomics.report.blocks import sections
 from tokonomics.report.meter_charts import bill_over_time
 from tokonomics.units import seconds
@@ -127,7 +128,8 @@ def state(ledger: Path) -> dict[str, Any]:
         "at": now, "ledger": ledger.name, "read": read, "burning": burning,
         "groups": servers.lines, "hours": hours.lines, "days": days.lines,
         **dict(zip(("now", "hour", "today", "total"), spans.values(), strict=True)),
-        "sections": sections(page_views.ledger(spans, servers, burning, latest)), "charts": _charts(hours, days),
+        "sections": document(sections(page_views.ledger(spans, servers, burning, latest)), in_python),
+        "charts": _charts(hours, days),
     }  # fmt: skip
     plain: dict[str, Any] = to_jsonable_python(made)
     return plain
