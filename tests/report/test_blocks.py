@@ -148,9 +148,8 @@ def test_names_in_markdown_mean_themselves() -> None:
 
 
 def test_brackets_in_names_are_no_markup_on_a_terminal() -> None:
-    told = [
-        blocks.section(blocks.table(["[v1].toml"], [["x"]], "[/b] title"), blocks.facts(blocks.fact("[red]name", "1")))
-    ]
+    named = blocks.table(["[v1].toml"], [["a cell that is wide"]], "[/b]title")
+    told = [blocks.section(named, blocks.facts(blocks.fact("[red]name", "1")))]
     shown = as_text(told)
     assert "[v1].toml" in shown
     assert "[/b]title" in shown
