@@ -1,6 +1,5 @@
 """How fast a deployment is, and what fits: ``fit``, ``predict`` and ``curve``."""
 
-from tokonomics.errors import BadInput, option
 from tokonomics.physics.memory import fit as fit_memory
 from tokonomics.planner.predict import batch_curve
 from tokonomics.planner.predict import predict as predicted
@@ -31,16 +30,13 @@ def curve(request: CurveRequest, listener: Listener = SILENT) -> CurveResult:
     # Without an offer the curve is shown without prices.
     price, price_from = price_of(deployment, fleet_of(), request) or (None, None)
     made = batch_curve(deployment, request.context, price / deployment.gpus if price else None, price_from)
-    pace = _pace(request)
+    pace = _pace(request, listener)
     return CurveResult(**dict(made), **({} if pace is None else {"slo_tpot_s": pace}))
 
 
-def _pace(request: CurveRequest) -> float | None:
+def _pace(request: CurveRequest, listener: Listener) -> float | None:
     """The strictest SLO on the time per token: all sequences of a batch keep the same pace."""
     slos = targets_of(request)
     if any(slo.latency is not Latency.tpot for slo in slos):
-        raise BadInput(
-            "a curve has no waiting in it: only the time per token can be an SLO", field="slo",
-            fix=f"Such as {option('slo', 'tpot=40ms')}; `tokonomics capacity` holds the others.",
-        )  # fmt: skip
-    return min((slo.seconds for slo in slos), default=None)
+        listener.note("a curve has no waiting in it: only the SLO on the time per token counts here")
+    return min((slo.seconds for slo in slos if slo.latency is Latency.tpot), default=None)
