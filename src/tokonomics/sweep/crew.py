@@ -8,6 +8,7 @@ import json
 import os
 import queue
 import time
+from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -56,15 +57,15 @@ class NoWorkers(TokonomicsError):
     """Workers die before they are ready."""
 
 
-class Crew(Pool):
+class Crew(Pool, ABC):
     tries: int
     """How often a point is asked before its workers' deaths are laid at its door."""
     lost = 0
     """Workers that died while they answered."""
 
+    @abstractmethod
     def room(self) -> int:
         """How many workers there may be now."""
-        raise NotImplementedError
 
 
 class LocalCrew(Crew):
