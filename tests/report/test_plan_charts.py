@@ -12,7 +12,7 @@ from tokonomics.planner.plan import study
 from tokonomics.planner.regret import least_regret
 from tokonomics.planner.what_if import BillSwing, Case, Sensitivity
 from tokonomics.report.charts import save_chart
-from tokonomics.report.plan_charts import frontier_chart, regret_chart, sensitivity_chart
+from tokonomics.report.charts.plan import frontier_chart, regret_chart, sensitivity_chart
 
 
 def layers(spec: dict[str, Any], panel: dict[str, Any] | None = None) -> list[list[dict[str, Any]]]:
@@ -63,7 +63,7 @@ def test_without_slos_nothing_is_shaded() -> None:
     assert " SLO " not in json.dumps(chart.to_dict())
 
 
-def test_the_tornado_keeps_the_order_and_says_what_cannot_be_kept() -> None:
+def test_the_tornado_keeps_the_order_and_says_what_cannot_be_met() -> None:
     swings = (
         swing("SLO tpot_p99", None, 100.0),
         swing("requests a second", 50.0, 200.0),
@@ -72,7 +72,7 @@ def test_the_tornado_keeps_the_order_and_says_what_cannot_be_kept() -> None:
     made = Sensitivity(usd_per_month=100.0, replicas=1, used=0.5, swings=swings)
     chart = sensitivity_chart(made, "1 × H100").to_dict()
     text = json.dumps(chart, ensure_ascii=False)
-    assert "cannot be kept" in text
+    assert "cannot be met" in text
     assert "no change; 38 % to 62 % in use" in text
     bars = layers(chart)[0]
     assert [row["what"].split(" ±")[0] for row in bars[::2]] == ["SLO tpot_p99", "requests a second", "speed"]

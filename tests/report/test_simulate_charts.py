@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tokonomics.report.charts import save_chart
-from tokonomics.report.simulate_charts import capacity_chart, simulate_chart
+from tokonomics.report.charts.simulate import capacity_chart, simulate_chart
 from tokonomics.serving.outcome import Kept, Moment, Outcome, Spread
 
 NOTHING = Spread(p50=None, p90=None, p95=None, p99=None, mean=None)

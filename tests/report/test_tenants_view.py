@@ -13,7 +13,7 @@ from tokonomics.planner.levers.noisy_neighbour import NoisyNeighbour, noisy_neig
 from tokonomics.planner.levers.tenancy import Pooling, Sharing, pool
 from tokonomics.questions.request import Request
 from tokonomics.questions.results import TenantsResult
-from tokonomics.report.tenants_charts import tenants_chart
+from tokonomics.report.charts.tenants import tenants_chart
 from tokonomics.report.tenants_view import tenants
 from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.generate import generate, parse_tenants
@@ -86,7 +86,7 @@ def test_where_nothing_is_asked_no_slo_is_kept_and_later_tokens_are_told(
 def test_the_points_of_the_chart_have_one_legend_and_fill_their_axis(
     targeted: tuple[Pooling, NoisyNeighbour],
 ) -> None:
-    made: dict[str, Any] = tenants_chart(*targeted, parse_slos("ttft_p99=0.5")).to_dict()
+    made: dict[str, Any] = tenants_chart(*targeted, parse_slos("ttft_p99=0.5"), 12).to_dict()
     for level in (made, made["vconcat"][0]):
         assert level["resolve"]["scale"] == {"color": "independent", "shape": "independent"}
     points = made["vconcat"][0]["hconcat"][1]["layer"][0]

@@ -46,7 +46,7 @@ class Answer:
         """One of the charts, or all of them below each other."""
         if name or len(self.charts) == 1:
             return self.charts[name or next(iter(self.charts))]()
-        from tokonomics.report.charts import stacked
+        from tokonomics.report.charts.style import stacked
 
         return stacked([draw() for draw in self.charts.values()])
 

@@ -10,9 +10,8 @@ from tokonomics.measure.measurements import Metric, Statistic, figure_name
 from tokonomics.measure.priced_run import PricedRun
 from tokonomics.questions.measured_results import PricedRunResult
 from tokonomics.questions.request import Request
-from tokonomics.report import blocks
+from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
-from tokonomics.report.bench_charts import bench_chart
 from tokonomics.report.wording import NO_VALUE, signed_text, time_text, usd_text, with_inputs
 from tokonomics.units import percent, plural, seconds, usd
 
@@ -23,8 +22,8 @@ _NAMES = {Metric.tpot_s: "TPOT", Metric.ttft_s: "TTFT", Metric.output_tok_s: "ou
 def bench(result: PricedRunResult, request: Request) -> Answer:
     """A measured run, whoever measured it."""
     title = f"{result.run.model or 'A server'}, measured by {result.run.tool}"
-    charts = {"Load against price and latency": partial(bench_chart, result)}
-    return Answer(result, title, partial(_sections, result), charts)
+    drawn = {"Load against price and latency": lambda: charts.bench.bench_chart(result)}
+    return Answer(result, title, partial(_sections, result), drawn)
 
 
 import_results = bench

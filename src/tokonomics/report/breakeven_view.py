@@ -9,9 +9,8 @@ from tokonomics.money.breakeven import SELF_HOSTED, BillAt, BreakEven, FleetKind
 from tokonomics.planner.breakeven import SECONDS_PER_MONTH, BreakEvenReport
 from tokonomics.questions.request import Request
 from tokonomics.questions.results import BreakevenResult, NothingHosts
-from tokonomics.report import blocks
+from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
-from tokonomics.report.breakeven_charts import breakeven_chart
 from tokonomics.report.plan_view import nothing
 from tokonomics.report.wording import OLD_PRICE, slos_text
 from tokonomics.units import HOURS_PER_MONTH, count, percent, plural, seconds, usd
@@ -20,8 +19,8 @@ from tokonomics.units import HOURS_PER_MONTH, count, percent, plural, seconds, u
 def breakeven(result: BreakevenResult | NothingHosts, request: Request) -> Answer:
     """The verdicts first, then the bills, then what moves the break-even."""
     if isinstance(result, BreakevenResult):
-        charts = {"Bills against volume": partial(breakeven_chart, result)}
-        return Answer(result, f"Host {result.model} or call an API", partial(_sections, result), charts)
+        drawn = {"Bills against volume": lambda: charts.breakeven.breakeven_chart(result)}
+        return Answer(result, f"Host {result.model} or call an API", partial(_sections, result), drawn)
     study = result.study
     name = study.question.model.name
     see = f"tokonomics plan … {option('why')}"

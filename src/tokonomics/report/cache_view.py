@@ -11,9 +11,8 @@ from tokonomics.planner.levers.semantic_cache import SemanticHits, SemanticLever
 from tokonomics.planner.levers.templates import TemplateLever, TextTemplate
 from tokonomics.questions.requests.traffic import CacheRequest
 from tokonomics.questions.results import CacheResult
-from tokonomics.report import blocks
+from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
-from tokonomics.report.cache_charts import cache_chart
 from tokonomics.report.wording import duration_text, hourly_text, percent_text, time_text, usd_text
 from tokonomics.units import count, gigabytes, percent, plural, seconds, usd
 
@@ -23,7 +22,7 @@ _NOTHING = 0.002
 
 def cache(result: CacheResult, request: CacheRequest) -> Answer:
     """Whatever of the levers was asked for."""
-    drawn = partial(cache_chart, result.prefix_cache, result.semantic, request.threshold)
+    drawn = lambda: charts.cache.cache_chart(result.prefix_cache, result.semantic, request.threshold)  # noqa: E731
     view = partial(_sections, result, request.threshold)
     return Answer(result, "What caching saves", view, {"What caching saves": drawn})
 

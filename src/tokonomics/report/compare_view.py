@@ -8,11 +8,10 @@ from tokonomics.planner.compare import Cell, Comparison
 from tokonomics.planner.plan import Candidate
 from tokonomics.questions.request import Request
 from tokonomics.questions.results import CompareResult, layout_text
-from tokonomics.report import blocks
+from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
-from tokonomics.report.compare_charts import compare_chart, price_text
 from tokonomics.report.plan_view import ranking
-from tokonomics.report.wording import FEWER_BITS, quoted_text, slos_text, workload_text
+from tokonomics.report.wording import FEWER_BITS, price_text, quoted_text, slos_text, workload_text
 from tokonomics.units import count, percent, usd
 
 _MOST_GPUS = 8
@@ -21,8 +20,8 @@ _MOST_GPUS = 8
 
 def compare(result: CompareResult, request: Request) -> Answer:
     """The cheapest pair, the grid, the pick of each model, and the front where qualities were given."""
-    charts = {"Dollars per million tokens": partial(compare_chart, result)} if result.gpus else {}
-    return Answer(result, "Models and GPUs side by side", partial(_sections, result), charts)
+    drawn = {"Dollars per million tokens": lambda: charts.compare.compare_chart(result)} if result.gpus else {}
+    return Answer(result, "Models and GPUs side by side", partial(_sections, result), drawn)
 
 
 def _sections(result: Comparison) -> Iterable[blocks.Section]:

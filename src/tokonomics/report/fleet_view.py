@@ -6,16 +6,15 @@ from functools import partial
 
 from tokonomics.catalog.offers import UNSPECIFIED, Terms
 from tokonomics.errors import option
-from tokonomics.money.fleet import ADVISOR
+from tokonomics.money.fleet import ADVISOR, FleetPurchase
 from tokonomics.money.spot_verdict import SpotVerdict
 from tokonomics.planner.fleet import FleetReport
 from tokonomics.planner.fleet_offers import ASSUMED, MachineKind
 from tokonomics.planner.fleet_replay import FleetReplay
 from tokonomics.questions.request import Request
 from tokonomics.questions.results import FleetResult
-from tokonomics.report import blocks
+from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
-from tokonomics.report.fleet_charts import TERMS, fleet_chart, in_order
 from tokonomics.report.wording import OLD_PRICE, quoted_on, slos_text, usd_text, with_inputs
 from tokonomics.serving.outcome import Kept
 from tokonomics.units import HOURS_PER_MONTH, count, percent, plural, seconds, usd
@@ -26,8 +25,18 @@ _WIDE = 0.05
 
 def fleet(result: FleetResult, request: Request) -> Answer:
     """What to buy, how it compares, and how it fared in the simulator."""
-    charts = {"What runs hour by hour": partial(fleet_chart, result)}
-    return Answer(result, f"The fleet for {result.model}", partial(_sections, result), charts)
+    drawn = {"What runs hour by hour": lambda: charts.fleet.fleet_chart(result, _in_order(result))}
+    return Answer(result, f"The fleet for {result.model}", partial(_sections, result), drawn)
+
+
+def _in_order(report: FleetReport) -> list[FleetPurchase]:
+    """Commitments first, spot last; within the same terms the larger bill first."""
+    terms = (Terms.reserved, Terms.on_demand, Terms.spot)
+    return sorted(report.plan.purchases, key=lambda purchase: (terms.index(purchase.terms), -purchase.usd))
+
+
+def _terms(purchase: FleetPurchase) -> str:
+    return purchase.terms.replace("_", " ")
 
 
 def _sections(report: FleetReport) -> Iterable[blocks.Section]:
@@ -68,7 +77,7 @@ def _asked(report: FleetReport) -> Iterable[blocks.Line]:
 def _headline(report: FleetReport) -> Iterable[blocks.Block]:
     plan, spot = report.plan, _has_spot(report)
     bill, bad = plan.usd_per_month, plan.p99_usd_per_month
-    bought = (f"{TERMS[row.terms]} {report.kind(row.offer).instance}" for row in in_order(plan.purchases))
+    bought = (f"{_terms(row)} {report.kind(row.offer).instance}" for row in _in_order(report))
     machines = " + ".join(dict.fromkeys(bought))
     yield blocks.line("Expected bill: ", blocks.Span(f"{usd(bill)} a month", "best"), f", {machines}", kind="headline")
     cheaper = [row for row in plan.comparisons if row.usd_per_month and (row.saved_share or 0) > 0.0005]
@@ -112,10 +121,10 @@ def _purchases(report: FleetReport) -> blocks.Table:
     plan = report.plan
     total = plan.usd_per_month or 1.0
     rows = []
-    for purchase in in_order(plan.purchases):
+    for purchase in _in_order(report):
         kind = report.kind(purchase.offer)
         mean, hours = sum(purchase.by_hour) / plan.hours, purchase.by_hour
-        buy = f"{TERMS[purchase.terms]} {purchase.place or ''}".strip()
+        buy = f"{_terms(purchase)} {purchase.place or ''}".strip()
         region = "" if kind.region == UNSPECIFIED else f", {kind.region}"
         machine = f"{kind.provider} {kind.instance}{region}{'†' if kind.price_stale else ''}"
         runs = [f"{kind.gpus}×{kind.gpu}", f"{kind.replicas} × {kind.layout}"]

@@ -10,10 +10,9 @@ from tokonomics.planner.levers.stack import Drafted, Step, Waterfall
 from tokonomics.planner.setup import Setup
 from tokonomics.questions.request import Request
 from tokonomics.questions.results import LeversResult, StackResult
-from tokonomics.report import blocks
+from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
-from tokonomics.report.levers_charts import asked, levers_chart, stack_chart
-from tokonomics.report.wording import percent_text, quoted_text, time_text, with_inputs
+from tokonomics.report.wording import percent_text, quoted_text, setup_text, time_text, with_inputs
 from tokonomics.units import gigabytes, percent, plural, seconds, usd
 
 _FIGURES = [">$/month", ">$/Mtok", ">replicas", ">load", ">TTFT p99", ">TPOT p99"]
@@ -22,23 +21,23 @@ _FIGURES = [">$/month", ">$/Mtok", ">replicas", ">load", ">TTFT p99", ">TPOT p99
 def levers(result: LeversResult, request: Request) -> Answer:
     """The ranked list, and what the levers save together."""
     setup, utilization = result.setup, result.utilization
-    charts = {"What each lever saves": partial(levers_chart, result, setup)}
+    drawn = {"What each lever saves": lambda: charts.levers.levers_chart(result, setup)}
     title = f"What to change first for {setup.deployment.model.name}"
     more = list(_utilization(utilization)) if utilization else []
-    return Answer(result, title, lambda: [*_ranking(result, setup), *more], charts)
+    return Answer(result, title, lambda: [*_ranking(result, setup), *more], drawn)
 
 
 def stack(result: StackResult, request: Request) -> Answer:
     """The waterfall as a table."""
-    charts = {"From naive to best": partial(stack_chart, result, result.setup)}
+    drawn = {"From naive to best": lambda: charts.levers.stack_chart(result, result.setup)}
     title = f"All optimisations of {result.setup.deployment.model.name}, in order"
-    return Answer(result, title, partial(_waterfall, result, result.setup), charts)
+    return Answer(result, title, partial(_waterfall, result, result.setup), drawn)
 
 
 def _question(setup: Setup) -> blocks.Section:
     said = f"No SLO is set ({option('slo')}): a bill may fall because requests wait longer. Look at the latencies."
     without = not (setup.slos or setup.offline)
-    return blocks.section(blocks.line(asked(setup), kind="asked"), blocks.hint(said) if without else None)
+    return blocks.section(blocks.line(setup_text(setup), kind="asked"), blocks.hint(said) if without else None)
 
 
 def _ranking(ranking: Ranking, setup: Setup) -> Iterable[blocks.Section]:

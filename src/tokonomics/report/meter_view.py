@@ -10,9 +10,8 @@ from tokonomics.measure.meter.readings import GpuReading
 from tokonomics.measure.meter.state import GroupState, MeterState, MeterTally, Verdict
 from tokonomics.questions.measured_results import MeterReportResult
 from tokonomics.questions.request import Request
-from tokonomics.report import blocks
+from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
-from tokonomics.report.meter_charts import bill_over_time
 from tokonomics.report.wording import NO_VALUE, percent_text, usd_text, with_inputs
 from tokonomics.units import count, gigabytes, percent, plural, seconds, usd
 
@@ -23,8 +22,8 @@ _MUCH_IDLE = 0.5
 
 def meter_report(result: MeterReportResult, request: Request) -> Answer:
     """The sum, a row for each group, where the dollars went, and against the plan."""
-    charts = {"Dollars over time": partial(bill_over_time, result.in_time, result.over)}
-    return Answer(result, "What the metered tokens cost", partial(_bill, result), charts)
+    drawn = {"Dollars over time": lambda: charts.meter.bill_over_time(result.in_time, result.over)}
+    return Answer(result, "What the metered tokens cost", partial(_bill, result), drawn)
 
 
 def live(state: MeterState) -> blocks.View:

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Any
 
 from tokonomics.catalog.gpus import find_gpu
@@ -18,10 +17,8 @@ from tokonomics.planner.search import CLOSED_FORM_UTILIZATION
 from tokonomics.planner.what_if import BillRange, Case, Headroom, Sensitivity
 from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.results import PlanCases, PlanModels, PlanResult, layout_text
-from tokonomics.report import blocks
+from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer, Charts
-from tokonomics.report.charts import bill_chart, plan_chart
-from tokonomics.report.plan_charts import frontier_chart, regret_chart, sensitivity_chart
 from tokonomics.report.wording import (
     FEWER_BITS,
     OLD_PRICE,
@@ -46,15 +43,15 @@ def plan(result: "PlanResult | PlanModels | PlanCases", request: PlanRequest) ->
     files = [] if request.deploy_to else [blocks.section(blocks.File(file.name, file.text)) for file in result.deploy]
     if isinstance(result, PlanCases):
         found, name = result.regret, studies[0].question.model.name
-        charts = {"Bills and regrets": partial(regret_chart, found, name)} if found else {}
-        return Answer(result, title, lambda: [*_cases(result), *files], charts)
+        drawn = {"Bills and regrets": lambda: charts.plan.regret_chart(found, name)} if found else {}
+        return Answer(result, title, lambda: [*_cases(result), *files], drawn)
     if isinstance(result, PlanModels):
         picks = result.models
         names = [f"{place}. {row.model} on {row.gpu}" for place, row in enumerate(picks, 1)]
         asked = asked_text(studies[0].plan, "The same requests")
         heading = "What each model costs on its cheapest hardware"
-        charts = {"Bills": partial(bill_chart, list(picks), names, heading, asked)} if picks else {}
-        return Answer(result, title, lambda: [*_models(studies, picks), *files], charts)
+        drawn = {"Bills": lambda: charts.plan.bill_chart(picks, names, heading, asked)} if picks else {}
+        return Answer(result, title, lambda: [*_models(studies, picks), *files], drawn)
     return Answer(result, title, lambda: [*_one(result, request), *files], _charts(result))
 
 
@@ -66,13 +63,13 @@ def _charts(result: PlanResult) -> Charts:
     name = study.question.model.name
     if result.best is None:
         return {}
-    charts: dict[str, Callable[[], Any]] = {
-        "Bills": partial(plan_chart, study.plan, name),
-        "Price against latency": lambda: frontier_chart(frontier(study.question), study.plan, name),
+    drawn: dict[str, Callable[[], Any]] = {
+        "Bills": lambda: charts.plan.plan_chart(study.plan, name),
+        "Price against latency": lambda: charts.plan.frontier_chart(frontier(study.question), study.plan, name),
     }
     if result.sensitivity:
-        charts["What moves the bill"] = partial(sensitivity_chart, result.sensitivity, name)
-    return charts
+        drawn["What moves the bill"] = lambda: charts.plan.sensitivity_chart(result.sensitivity, name)
+    return drawn
 
 
 def _one(result: PlanResult, request: PlanRequest) -> blocks.View:

@@ -10,9 +10,8 @@ from tokonomics.planner.predict import BatchCurve, Prediction
 from tokonomics.questions.request import Request
 from tokonomics.questions.requests.buy import CurveRequest
 from tokonomics.questions.results import CurveResult, FitResult, PredictResult
-from tokonomics.report import blocks
+from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
-from tokonomics.report.charts import curve_chart
 from tokonomics.report.wording import SPEEDS
 from tokonomics.types import Badge
 from tokonomics.units import gigabytes, percent, plural, seconds, usd
@@ -39,8 +38,8 @@ def predict(result: PredictResult, request: Request) -> Answer:
 
 def curve(result: CurveResult, request: CurveRequest) -> Answer:
     """What batching buys: throughput rises, each sequence slows down, until the KV cache is full."""
-    charts = {"What batching buys": partial(curve_chart, result)}
-    return Answer(result, f"Batching on {result.deployment}", partial(_curve, result, result.slo_tpot_s), charts)
+    drawn = {"What batching buys": lambda: charts.predict.curve_chart(result)}
+    return Answer(result, f"Batching on {result.deployment}", partial(_curve, result, result.slo_tpot_s), drawn)
 
 
 def _bar(parts: Iterable[tuple[str, float, blocks.Colour]], text: Callable[[float], str]) -> blocks.Bar:

@@ -9,9 +9,8 @@ from tokonomics.errors import option
 from tokonomics.money.served import ServedCost
 from tokonomics.questions.request import Request
 from tokonomics.questions.results import CapacityResult, SimulateResult
-from tokonomics.report import blocks
+from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
-from tokonomics.report.simulate_charts import capacity_chart, simulate_chart
 from tokonomics.report.wording import duration_text, percent_text, time_text
 from tokonomics.serving.outcome import Kept, Outcome, Spread
 from tokonomics.serving.simulator import Simulation
@@ -28,18 +27,20 @@ def simulate(result: SimulateResult, request: Request) -> Answer:
     simulation, log = result.simulation, result.log
     subtitle = f"{log.source}: {plural(result.requests, 'request')}, {log.rate:.3g} a second"
     served = what_serves(simulation)
-    drawn = partial(simulate_chart, result, list(result.timeline), served, subtitle)
+    drawn = {
+        "What happens over time": lambda: charts.simulate.simulate_chart(result, result.timeline, served, subtitle)
+    }
     view = partial(_simulation, simulation, result, result.cost)
-    return Answer(result, f"{served} under {log.source}", view, {"What happens over time": drawn})
+    return Answer(result, f"{served} under {log.source}", view, drawn)
 
 
 def capacity(result: CapacityResult, request: Request) -> Answer:
     """The rate that holds, what is missed beyond it, and the fleet that a log needs."""
     best, log = result.highest_rate, result.log
     points = [(trial.rate, trial.outcome) for trial in best.trials]
-    drawn = partial(capacity_chart, points, result.deployment, log.source, best.rate)
+    chart = lambda: charts.simulate.capacity_chart(points, result.deployment, log.source, best.rate)  # noqa: E731
     title = f"What {result.deployment} holds"
-    return Answer(result, title, partial(_capacity, result), {"Latency as the rate grows": drawn})
+    return Answer(result, title, partial(_capacity, result), {"Latency as the rate grows": chart})
 
 
 def _simulation(simulation: Simulation, made: Outcome, cost: ServedCost | None) -> blocks.View:

@@ -9,20 +9,22 @@ from tokonomics.planner.levers.noisy_neighbour import NoisyNeighbour, NoisyRow
 from tokonomics.planner.levers.tenancy import FleetRow, Pooling, TenantRow
 from tokonomics.questions.request import Request
 from tokonomics.questions.results import TenantsResult
-from tokonomics.report import blocks
+from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
-from tokonomics.report.tenants_charts import SHOWN, tenants_chart
 from tokonomics.report.wording import NO_VALUE, hourly_text, percent_text, time_text, usd_text
 from tokonomics.units import gigabytes, percent, plural, seconds, usd
 
+_SHOWN = 12
+"""Tenants to show at first."""
 _LATER = 1.05
 """Times the TTFT p99 alone from which first tokens are said to come later: what another seed changes is less."""
 
 
 def tenants(result: TenantsResult, request: Request) -> Answer:
     """What sharing does, whom it hurts, who pays."""
-    drawn = partial(tenants_chart, result, result.noisy_neighbour, result.targets)
-    return Answer(result, "One fleet for all tenants", partial(_sections, result), {"Shared or apart": drawn})
+    noisy, targets = result.noisy_neighbour, result.targets
+    drawn = {"Shared or apart": lambda: charts.tenants.tenants_chart(result, noisy, targets, _SHOWN)}
+    return Answer(result, "One fleet for all tenants", partial(_sections, result), drawn)
 
 
 def _sections(result: TenantsResult) -> Iterable[blocks.Section]:
@@ -117,7 +119,7 @@ def _tenants(pooling: Pooling) -> blocks.Table:
     many, own = f"all {len(pooling.tenants)}", f"{pooling.apart.replicas}"
     every = [many, f"{pooling.requests:,}", own, "", "", "", *total, usd(pooling.apart.usd_per_hour), "", ""]
     rows = [every[: len(heads)], *(_tenant(row, checked) for row in pooling.tenants)]
-    return blocks.table(heads, rows, shown=SHOWN + 1)
+    return blocks.table(heads, rows, shown=_SHOWN + 1)
 
 
 def _tenant(row: TenantRow, checked: bool) -> list[str]:

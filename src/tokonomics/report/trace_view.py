@@ -6,9 +6,8 @@ from functools import partial
 from tokonomics.errors import option
 from tokonomics.questions.request import Request
 from tokonomics.questions.results import TraceResult
-from tokonomics.report import blocks
+from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
-from tokonomics.report.traffic_charts import traffic_chart
 from tokonomics.report.wording import NO_VALUE, duration_text, how_long
 from tokonomics.traffic.summary import Idle, LengthSummary, Peak, TraceSummary
 from tokonomics.units import count, percent, plural, seconds, usd
@@ -20,8 +19,8 @@ _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 
 def trace(result: TraceResult, request: Request) -> Answer:
     """The rate over time, then arrivals, lengths and what else the log tells."""
-    charts = {"What arrives": partial(traffic_chart, result)}
-    return Answer(result, f"Traffic: {result.source}", partial(_sections, result), charts)
+    drawn = {"What arrives": lambda: charts.trace.traffic_chart(result)}
+    return Answer(result, f"Traffic: {result.source}", partial(_sections, result), drawn)
 
 
 def _sections(made: TraceSummary) -> blocks.View:

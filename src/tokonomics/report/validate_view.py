@@ -11,9 +11,8 @@ from tokonomics.measure.replay import Figure, Replay, ReplayComparison, Replayed
 from tokonomics.measure.validate import TAUGHT, ErrorSummary, Validation
 from tokonomics.questions.measured_results import ReplayResult, ValidateResult
 from tokonomics.questions.requests.run import ValidateRequest
-from tokonomics.report import blocks
+from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
-from tokonomics.report.charts import validation_chart
 from tokonomics.report.wording import signed_text
 from tokonomics.units import percent, plural, seconds
 
@@ -34,8 +33,9 @@ def validate(result: "ValidateResult | ReplayResult", request: ValidateRequest) 
     name = Path(request.file).name
     if isinstance(result, ReplayResult):
         return Answer(result, f"Replay of {name}", partial(_replay, result))
-    charts = {"Predicted over measured": partial(validation_chart, result.predictions)} if result.predictions else {}
-    return Answer(result, f"Predictions against {name}", partial(_validation, result), charts)
+    found = result.predictions
+    drawn = {"Predicted over measured": lambda: charts.validate.validation_chart(found)} if found else {}
+    return Answer(result, f"Predictions against {name}", partial(_validation, result), drawn)
 
 
 def _validation(result: Validation) -> blocks.View:

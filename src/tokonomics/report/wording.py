@@ -7,7 +7,9 @@ from datetime import date
 from tokonomics.catalog.offers import STALE_AFTER_DAYS
 from tokonomics.errors import option
 from tokonomics.money.cost import LeverBill
+from tokonomics.planner.compare import Cell, Comparison
 from tokonomics.planner.screen import describe
+from tokonomics.planner.setup import Setup
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.summary import TraceSummary
 from tokonomics.traffic.workload import Workload
@@ -69,6 +71,23 @@ def _tokens(number: float) -> str:
 def slos_text(slos: Sequence[Slo]) -> str:
     """``TTFT p99 ≤ 500 ms, TPOT p99 ≤ 50 ms``."""
     return ", ".join(f"{describe(slo)} ≤ {seconds(slo.seconds)}" for slo in slos)
+
+
+def setup_text(setup: Setup) -> str:
+    """The deployment, its traffic and its SLOs in one line."""
+    targets = slos_text(setup.slos)
+    slos = f"SLO: {targets}" if targets else "no SLO"
+    return f"{setup.deployment}: {workload_text(setup.load.workload)}; {slos}"
+
+
+def price_text(cell: Cell, compared: Comparison) -> str:
+    """The price of a pair with its marks; → where none is shown lower, so that two of one price both have it."""
+    if cell.usd_per_mtok is None or cell.pick is None:
+        return NO_VALUE
+    cheapest = compared.cheapest()
+    lowest = cheapest is not None and usd(cell.usd_per_mtok) == usd(cheapest.usd_per_mtok or 0.0)
+    marks = f"{'*' if cell.pick.below_checkpoint else ''}{'†' if cell.pick.price_stale else ''}"
+    return f"{'→ ' if lowest else ''}{usd(cell.usd_per_mtok)}{marks}"
 
 
 def quoted_on(dates: Iterable[date]) -> str:

@@ -17,10 +17,9 @@ from pydantic_core import to_jsonable_python
 from tokonomics.errors import BadInput, in_python
 from tokonomics.measure.meter.bill import Bill, bill
 from tokonomics.measure.meter.ledger import Ledger
-from tokonomics.report import page_views
+from tokonomics.report import charts, page_views
 from tokonomics.report.answer import document
 from tokonomics.report.blocks import sections
-from tokonomics.report.meter_charts import bill_over_time
 from tokonomics.units import seconds
 from tokonomics.web.answering import as_json
 from tokonomics.workers import Busy
@@ -140,4 +139,4 @@ def _charts(hours: Bill, days: Bill) -> list[dict[str, Any]]:
     over, drawn = ("hour", hours) if len(hours.lines) > 1 else ("day", days)
     if len(drawn.lines) < 2:
         return []
-    return [{"name": "The meter's history", "spec": bill_over_time(drawn, over).to_dict(validate=False)}]
+    return [{"name": "The meter's history", "spec": charts.meter.bill_over_time(drawn, over).to_dict(validate=False)}]

@@ -1,0 +1,281 @@
+"""A plan as pictures: bills by hardware, cheap against quick, what moves the bill, bills when demand is not known."""
+
+import math
+from collections.abc import Iterable, Sequence
+
+import altair as alt
+
+from tokonomics.planner.candidates import UNUSED
+from tokonomics.planner.frontier import Frontier, FrontierPoint
+from tokonomics.planner.plan import Candidate, Plan
+from tokonomics.planner.regret import Regret
+from tokonomics.planner.what_if import BillSwing, Case, Sensitivity
+from tokonomics.report.charts import style
+from tokonomics.report.wording import slos_text, workload_text
+from tokonomics.traffic.slo import Latency, Slo
+from tokonomics.units import count, percent, plural, seconds, usd
+
+_PARTS = {"prefill": style.BLUE, "decode": style.GREEN, "idle": style.SAND, UNUSED: style.DARK_SAND}
+_MET = "#e4efe9"
+_OTHERS = "other GPUs"
+_CASES = ("low", "middle", "high")
+_CASE_COLOURS = (style.LIGHT_BLUE, style.BLUE, style.DARK_BLUE)
+_LATENCIES = {Latency.tpot: "Time per output token", Latency.ttft: "Time to first token"}
+
+
+def plan_chart(plan: Plan, model_name: str, rows: int = 14) -> alt.TopLevelMixin:
+    """The monthly bill on each kind of hardware at its cheapest offer, split into what it pays for."""
+    leaders = plan.leaders(rows)
+    targets = f"; {slos_text(plan.slos)}" if plan.slos else ""
+    return bill_chart(
+        leaders,
+        [
+            f"{place}. {row.replicas} × {row.gpus_per_replica} {row.gpu} {row.weights}{'*' * row.below_checkpoint}"
+            for place, row in enumerate(leaders, 1)
+        ],
+        f"What serving {model_name} costs on each GPU",
+        f"{workload_text(plan.workload)}{targets}; the cheapest offer of each kind",
+    )
+
+
+def bill_chart(leaders: Sequence[Candidate], order: Sequence[str], title: str, subtitle: str) -> alt.TopLevelMixin:
+    """Bills as bars, split into what they pay for, with the price of a million tokens."""
+    named = list(zip(order, leaders, strict=True))
+    parts = [
+        {"what": name, "offer": f"{row.provider} {row.instance}", "part": line.name, "usd": line.usd, "order": place}
+        for name, row in named
+        for place, line in enumerate(row.bill.lines)
+    ]
+    totals = [
+        {"what": name, "usd": row.usd_per_month, "label": f"{usd(row.usd_per_mtok.blended)}/Mtok"}
+        for name, row in named
+    ]
+    y = style.names("what", order)
+    blocks = style.bars(parts).encode(
+        x=alt.X("sum(usd):Q", title="dollars a month", axis=alt.Axis(**style.DOLLARS, gridOpacity=0.5)),
+        y=y,
+        color=style.colours("part", _PARTS, "paid for"),
+        order="order:Q",
+        tooltip=style.tips("what", "offer", "part", usd="$,.2f"),
+    )
+    return style.whole(
+        style.panel(blocks, style.labels(totals).encode(x="usd:Q", y=y), width=560, height=alt.Step(24)),
+        title,
+        subtitle,
+    )
+
+
+# --- cheap against quick --------------------------------------------------------------------------------------------
+
+
+def frontier_chart(frontier: Frontier, plan: Plan, model_name: str) -> alt.TopLevelMixin:
+    """Price against time per token and against time to the first one; nothing lies below the line."""
+    prices = [point.usd_per_mtok for point in (*frontier.by_gpu_tpot, *frontier.by_gpu_ttft)]
+    price = min(prices) / 1.5, max(prices) * 1.3
+    # GPUs with a colour of their own: the pick's and those on a front, cheapest first, as far as colours go.
+    gpus = [point.gpu for point in (*reversed(frontier.tpot), *reversed(frontier.ttft))]
+    palette = dict(zip(dict.fromkeys([*([plan.best.gpu] if plan.best else []), *gpus]), style.DISTINCT, strict=False))
+    palette[_OTHERS] = "#c9c3b8"
+    panels = [
+        _front(frontier.tpot, frontier.by_gpu_tpot, palette, plan, Latency.tpot, price),
+        _front(frontier.ttft, frontier.by_gpu_ttft, palette, plan, Latency.ttft, price),
+    ]
+    mean = plan.workload
+    return style.whole(
+        alt.hconcat(*panels, spacing=30),
+        f"Cheap or quick: what {model_name} can cost",
+        f"{count(mean.rate)} requests/s, {mean.input_tokens:,.0f} tokens in, {mean.output_tokens:,.0f} out; every "
+        "point is a fleet of whole machines, its means in closed form",
+        "Line: no fleet is both cheaper and quicker"
+        + ("; diamond: the pick, as simulated" if plan.best and plan.best.simulated else "")
+        + ("; shaded: the SLO is met in the mean" if plan.slos else ""),
+    )
+
+
+def _front(
+    front: Sequence[FrontierPoint],
+    every: Iterable[FrontierPoint],
+    palette: dict[str, str],
+    plan: Plan,
+    latency: Latency,
+    price: tuple[float, float],
+) -> style.Marks:
+    field = f"{latency}_s"
+    dots, on_front = ([_dot(point, field, palette) for point in points] for points in (every, front))
+    times = [row["seconds"] for row in dots]
+    low, high = min(times) / 1.25, max(times) * 1.25
+    x = style.across("seconds", None, style.log(low, high), labelExpr=style.AS_TIME, values=_ticks(low, high))
+    title = "dollars per million tokens" if latency is Latency.tpot else None
+    y = style.upwards("usd", title, style.log(*price), format="$~r", values=_ticks(*price))
+    line = [{"seconds": row["seconds"], "usd": row["usd"]} for row in on_front]
+    # The cheapest stays the cheapest for whoever can wait longer, and nothing is quicker than the quickest.
+    line = [{**line[0], "usd": price[1]}, *line, {**line[-1], "seconds": high}]
+    shown: style.Settings = {
+        "color": style.colours("colour", palette, orient="bottom", columns=6, symbolType="circle", symbolOpacity=1),
+        "tooltip": style.tips("what", "fleet", "price", "tpot", "ttft"),
+    }
+    layers = [
+        *_objectives(plan.slos, latency, low, high, x),
+        style.plot(line)
+        .mark_line(interpolate="step-after", color=style.INK, strokeWidth=1.3, clip=True)
+        .encode(x=x, y=y, order=alt.Order("seconds:Q")),
+        style.plot(dots).mark_circle(opacity=0.85, size=26).encode(x=x, y=y, **shown),
+        style.plot(on_front).mark_circle(opacity=1, size=70, stroke="white", strokeWidth=0.8).encode(x=x, y=y, **shown),
+    ]
+    mean = getattr(plan.best, field).mean if plan.best else None
+    if plan.best and mean is not None:
+        pick = [{"seconds": mean, "usd": plan.best.usd_per_mtok.blended, "label": "the pick"}]
+        diamond = style.plot(pick).mark_point(shape="diamond", size=170, color=style.INK, strokeWidth=2, filled=False)
+        name = style.labels(pick, align="center", dx=0, dy=-15, fontWeight="bold")
+        layers += [diamond.encode(x=x, y=y), name.encode(x=x, y=y)]
+    return style.panel(*layers, width=350, height=330, title=f"{_LATENCIES[latency]}, mean")
+
+
+def _dot(point: FrontierPoint, field: str, palette: dict[str, str]) -> style.Row:
+    return {
+        "seconds": getattr(point, field),
+        "usd": point.usd_per_mtok,
+        "colour": point.gpu if point.gpu in palette else _OTHERS,
+        "what": f"{point.gpu} {point.layout}",
+        "fleet": f"{plural(point.replicas, 'replica')} at {point.provider} {point.instance}",
+        "price": f"{usd(point.usd_per_mtok)}/Mtok, {usd(point.usd_per_month)} a month",
+        "tpot": seconds(point.tpot_s),
+        "ttft": seconds(point.ttft_s),
+    }
+
+
+def _objectives(slos: Sequence[Slo], latency: Latency, low: float, high: float, x: alt.X) -> list[style.Marks]:
+    """The region within the strictest SLO on this latency, and its edge."""
+    bounds = [slo for slo in slos if slo.latency is latency]
+    if not bounds:
+        return []
+    strictest = min(bounds, key=lambda slo: slo.seconds)
+    edge = min(max(strictest.seconds, low), high)
+    label = f"{strictest.statistic} SLO {seconds(strictest.seconds)}"
+    region = style.plot([{"seconds": low, "edge": edge}]).mark_rect(color=_MET).encode(x=x, x2="edge:Q")
+    return [region, *style.limit([{"seconds": edge, "label": label}], x)]
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """1, 2, 5 of every power of ten; powers alone where that would be many."""
+    return style.powers(low, high, (1, 2, 5) if math.log10(high / low) < 2.6 else (1,))
+
+
+# --- what moves the bill --------------------------------------------------------------------------------------------
+
+
+def sensitivity_chart(sensitivity: Sensitivity, what: str) -> alt.TopLevelMixin:
+    """Each assumption changed alone: how far the monthly bill goes down and up, the strongest on top."""
+    mid = sensitivity.usd_per_month
+    known = [case.usd_per_month for swing in sensitivity.swings for case in (swing.low, swing.high)]
+    top = max([mid, *(bill for bill in known if bill is not None)])
+    swings = {_changed(swing): swing for swing in sensitivity.swings}
+    rows = [_swing(name, case, mid, 1.15 * top) for name, swing in swings.items() for case in (swing.low, swing.high)]
+    moved = [row for row in rows if not math.isclose(row["usd"], mid, rel_tol=1e-9)]
+    still = [
+        {"what": name, "usd": mid, "label": _in_use(swing)}
+        for name, swing in swings.items()
+        if name not in {row["what"] for row in moved}
+    ]
+    x = style.across("usd", "dollars a month", style.linear(0, 1.3 * top), **style.DOLLARS)
+    y = style.names("what", list(swings))
+    sides = style.colours("side", {"smaller value": style.GREEN, "larger value": style.BLUE}, symbolType="square")
+    tooltip = style.tips("what", "side", "used", usd="$,.2f")
+    layers = [
+        style.bars(rows).encode(x=x, x2="mid:Q", y=y, color=sides, tooltip=tooltip),
+        style.plot([{"usd": mid}]).mark_rule(color=style.INK).encode(x=x),
+        style.labels(row for row in moved if row["usd"] > mid).encode(x=x, y=y),
+        style.labels((row for row in moved if row["usd"] < mid), left=True).encode(x=x, y=y),
+        style.labels(still, dx=8, color=style.OUTLINE).encode(x=x, y=y),
+    ]
+    return style.whole(
+        style.panel(*layers, width=560, height=alt.Step(30)),
+        "What moves the bill",
+        f"{what}: {usd(mid)} a month, {plural(sensitivity.replicas, 'replica')}, "
+        f"{percent(sensitivity.used)} of the capacity in use",
+        "One assumption changed at a time, the same hardware sized anew",
+    )
+
+
+def _changed(swing: BillSwing) -> str:
+    """``requests a second ±25 %``."""
+    low, high = swing.low.factor - 1, swing.high.factor - 1
+    change = f"±{percent(high)}" if math.isclose(-low, high) else f"−{percent(-low)} to +{percent(high)}"
+    return f"{swing.assumption} {change}"
+
+
+def _swing(name: str, case: Case, mid: float, beyond: float) -> style.Row:
+    return {
+        "what": name,
+        "mid": mid,
+        "usd": beyond if case.usd_per_month is None else case.usd_per_month,
+        "side": "smaller value" if case.factor < 1 else "larger value",
+        "used": "" if case.used is None else percent(case.used),
+        "label": "cannot be met" if case.usd_per_month is None else usd(case.usd_per_month),
+    }
+
+
+def _in_use(swing: BillSwing) -> str:
+    """Where the bill stands still: what the change does to the room."""
+    shares = [percent(case.used) for case in (swing.low, swing.high) if case.used is not None]
+    return f"no change; {' to '.join(dict.fromkeys(shares))} in use"
+
+
+# --- demand that is not known ---------------------------------------------------------------------------------------
+
+
+def regret_chart(regret: Regret, model_name: str, rows: int = 6) -> alt.TopLevelMixin:
+    """The bill of each choice in every case; the best of each case as a tick, regret beside it."""
+    choices = {
+        f"{choice.gpu} {choice.layout.removeprefix('TP=1 ')}, {choice.provider}": choice
+        for choice in regret.choices[:rows]
+    }
+    cases = _case_names(regret)
+    bills: list[style.Row] = [
+        {
+            "what": name,
+            "case": case,
+            "usd": bill.usd_per_month,
+            "best": best,
+            "label": usd(bill.usd_per_month) + (f"  +{percent(bill.regret)}" if bill.regret >= 0.005 else "  best"),
+            "replicas": bill.replicas,
+        }
+        for name, choice in choices.items()
+        for case, bill, best in zip(cases, choice.cases, regret.best_usd_per_month, strict=True)
+    ]
+    place: style.Settings = {
+        "y": style.names("what", list(choices)),
+        "yOffset": alt.YOffset("case:N", sort=cases, scale=alt.Scale(paddingInner=0.12, paddingOuter=0)),
+    }
+    x = style.across(
+        "usd", "dollars a month", style.linear(0, 1.22 * max(row["usd"] for row in bills)), **style.DOLLARS
+    )
+    palette = {case: _CASE_COLOURS[number % len(_CASE_COLOURS)] for number, case in enumerate(cases)}
+    tooltip = ["what:N", "case:N", "replicas:Q", alt.Tooltip("usd:Q", format="$,.2f")]
+    layers = [
+        style.plot(bills)
+        .mark_bar()
+        .encode(x=x, **place, color=style.colours("case", palette, symbolType="square"), tooltip=tooltip),
+        style.plot(bills).mark_tick(color=style.RED, thickness=2, size=13).encode(x="best:Q", **place),
+        style.labels(bills).encode(x=x, **place),
+    ]
+    return style.whole(
+        style.panel(*layers, width=520, height=alt.Step(19)),
+        f"One choice of hardware for {model_name}, whatever the demand",
+        f"On top the least regret: at most {percent(regret.choices[0].largest_regret)} above the best for the demand "
+        "that comes",
+        "Replicas follow the demand; red: the best of each case, whatever it is",
+    )
+
+
+def _case_names(regret: Regret) -> list[str]:
+    """What tells the demands apart."""
+    demands = regret.demands
+    words = _CASES if len(demands) == len(_CASES) else tuple(str(place) for place in range(1, len(demands) + 1))
+    parts = []
+    for demand in demands:
+        said = [f"{count(demand.rate)}/s"] if len({other.rate for other in demands}) > 1 else []
+        if len({(other.input_tokens, other.output_tokens) for other in demands}) > 1:
+            said.append(f"{demand.input_tokens:,} in, {demand.output_tokens:,} out")
+        parts.append(", ".join(said))
+    return [f"{word}: {part}" if part else word for word, part in zip(words, parts, strict=True)]

@@ -1,0 +1,167 @@
+"""What all charts share: colours, titles, axes, marks and labels, and how panels stand together."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import altair as alt
+
+Row = dict[str, Any]
+Settings = dict[str, Any]
+"""Named parts of a mark, an axis, a legend or a place that several of them share."""
+Marks = Any
+"""What Altair draws of rows; its methods do not say which kind of chart they give."""
+
+BLUE, LIGHT_BLUE, PALE_BLUE, DARK_BLUE = "#3b6fb6", "#9cb9de", "#d3dfef", "#1f3f70"
+GREEN, LIGHT_GREEN, PALE_GREEN, DARK_GREEN = "#5aa9a4", "#8cc5c1", "#d2e8e5", "#2f6f6b"
+RED = "#b33"
+"""SLOs and limits, and what is added to a bill."""
+SAND, DARK_SAND, OUTLINE = "#d9d3c7", "#b9b2a6", "#857c6d"
+"""What is neither good nor bad: idle, unused, requests."""
+GREY, INK = "#999", "#333"
+DISTINCT = (
+    BLUE, GREEN, "#e5a24f", "#8a6bb1", "#c8553d", "#7a9a3a", "#d985b0", "#4d4d4d", "#49a6d6", "#b08a4a",
+)  # fmt: skip
+"""Colours of things that only have to be told apart."""
+
+DASHED, DOTTED, SOLID = [4, 4], [2, 3], [1, 0]
+AS_TIME = (
+    "datum.value == 0 ? '0' : datum.value < 1 ? format(datum.value * 1000, '~r') + ' ms' "
+    ": format(datum.value, ',~r') + ' s'"
+)
+"""Seconds on an axis."""
+DOLLARS: Settings = {"format": "$,.0f", "tickCount": 6}
+"""An axis of dollars a month."""
+_UNITS = ((2 * 86400, 86400, "days"), (2 * 3600, 3600, "hours"), (120, 60, "minutes"), (0, 1, "seconds"))
+
+
+def time_unit(duration_s: float) -> tuple[int, str]:
+    """Seconds in the unit in which such a duration reads best, and its name."""
+    return next((size, name) for least, size, name in _UNITS if duration_s >= least)
+
+
+# --- axes and scales ------------------------------------------------------------------------------------------------
+
+
+def linear(low: float, high: float) -> alt.Scale:
+    """Exactly from one value to the other."""
+    return alt.Scale(domain=[low, high], nice=False)
+
+
+def log(low: float, high: float) -> alt.Scale:
+    """Logarithmic, exactly from one value to the other."""
+    return alt.Scale(type="log", domain=[low, high], nice=False)
+
+
+def powers(low: float, high: float, steps: Sequence[int] = (1,)) -> list[float]:
+    """Ticks between two values: every power of ten, and so many times each."""
+    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = (step * 10.0**exponent for exponent in exponents for step in steps)
+    return [tick for tick in ticks if low * (1 - 1e-9) <= tick <= high * (1 + 1e-9)]
+
+
+def across(field: str, title: str | None = None, scale: alt.Scale | None = None, **axis: Any) -> alt.X:
+    """A quantity from left to right."""
+    return alt.X(f"{field}:Q", **_quantity(title, scale, axis))
+
+
+def upwards(field: str, title: str | None = None, scale: alt.Scale | None = None, **axis: Any) -> alt.Y:
+    """A quantity from the bottom up."""
+    return alt.Y(f"{field}:Q", **_quantity(title, scale, axis))
+
+
+def _quantity(title: str | None, scale: alt.Scale | None, axis: Settings) -> Settings:
+    return {"title": title, "scale": scale or alt.Undefined, "axis": alt.Axis(**{"gridOpacity": 0.5, **axis})}
+
+
+def names(field: str, order: Sequence[str], room: int = 320) -> alt.Y:
+    """A row for each name, from the top down."""
+    axis = alt.Axis(labelLimit=room, ticks=False, domain=False, labelPadding=6)
+    return alt.Y(f"{field}:N", title=None, sort=list(order), axis=axis)
+
+
+def colours(
+    field: str, palette: Mapping[str, str], title: str | None = None, *, named: bool = True, **legend: Any
+) -> alt.Color:
+    """The colour of each name; ``named`` in a legend, above the panel unless that is said to be elsewhere."""
+    shown = alt.Legend(**{"orient": "top", "direction": "horizontal", **legend}) if named else None
+    return alt.Color(f"{field}:N", title=title, scale=_each(palette), legend=shown)
+
+
+def dashes(field: str, patterns: Mapping[str, Sequence[int]], *, named: bool = True) -> alt.StrokeDash:
+    """The dashes of each name's line, shown in the legend of its colour."""
+    legend = alt.Undefined if named else None
+    return alt.StrokeDash(f"{field}:N", title=None, scale=_each(patterns), legend=legend)
+
+
+def _each(values: Mapping[str, Any]) -> alt.Scale:
+    return alt.Scale(domain=list(values), range=list(values.values()))
+
+
+def tips(*fields: str, **formats: str) -> list[alt.Tooltip]:
+    """What is said of a mark under the pointer: names, and figures in their formats."""
+    return [
+        *(alt.Tooltip(f"{field}:N") for field in fields),
+        *(alt.Tooltip(f"{field}:Q", format=wanted) for field, wanted in formats.items()),
+    ]
+
+
+# --- marks ----------------------------------------------------------------------------------------------------------
+
+
+def plot(rows: Iterable[Row]) -> alt.Chart:
+    """Rows to mark."""
+    return alt.Chart(alt.InlineData(values=list(rows)))
+
+
+def bars(rows: Iterable[Row], **how: Any) -> Marks:
+    """A bar in each row of names."""
+    return plot(rows).mark_bar(height={"band": 0.66}, **how)
+
+
+def labels(rows: Iterable[Row], left: bool = False, **how: Any) -> Marks:
+    """The ``label`` of each row beside its place."""
+    side: Settings = {"align": "right", "dx": -5} if left else {"align": "left", "dx": 5}
+    return plot(rows).mark_text(**{"fontSize": 11, "color": INK, **side, **how}).encode(text="label:N")
+
+
+def limit(
+    rows: Sequence[Row], x: alt.X, y: float = 8, *, colour: str = RED, dash: Sequence[int] = DASHED, left: bool = True
+) -> list[Marks]:
+    """Upright lines, each with its ``label`` beside it at a height in pixels."""
+    lines = plot(rows).mark_rule(strokeDash=dash, color=colour).encode(x=x)
+    return [lines, labels(rows, left, color=colour, y=y).encode(x=x)]
+
+
+# --- panels ---------------------------------------------------------------------------------------------------------
+
+
+def heading(text: str) -> alt.TitleParams:
+    """Above one panel of several."""
+    return alt.TitleParams(text, anchor="start", fontSize=12, fontWeight="normal", color=INK, offset=6, frame="group")
+
+
+def panel(*layers: Marks, width: float | alt.Step, height: float | alt.Step, title: str = "") -> Marks:
+    """Marks over each other."""
+    drawn = alt.layer(*layers) if len(layers) > 1 else layers[0]
+    sized = drawn.properties(width=width, height=height)
+    return sized.properties(title=heading(title)) if title else sized
+
+
+def whole(chart: Marks, title: str, *subtitle: str) -> alt.TopLevelMixin:
+    """A chart under its title, without frames around its panels."""
+    lines = list(subtitle) or alt.Undefined
+    text = alt.TitleParams(title, subtitle=lines, anchor="start", fontSize=15, subtitleFontSize=12, offset=12)
+    drawn: alt.TopLevelMixin = chart.properties(title=text).configure_view(stroke=None)
+    return drawn
+
+
+def stacked(charts: Iterable[Marks]) -> alt.TopLevelMixin:
+    """Whole charts below each other; their own settings give way to common ones."""
+    plain = [chart.copy(deep=False) for chart in charts]
+    for chart in plain:
+        chart.config = alt.Undefined
+    drawn: alt.TopLevelMixin = (
+        alt.vconcat(*plain, spacing=45).resolve_scale(color="independent").configure_view(stroke=None)
+    )
+    return drawn
