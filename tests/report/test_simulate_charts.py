@@ -165,7 +165,7 @@ POINTS = [at(4, 9.0, 0.04), at(1, 0.1, 0.01), at(2, 0.2, 0.02)]
 
 
 def test_each_slo_has_a_panel_with_its_curve_and_its_bound() -> None:
-    drawn = panels(capacity_chart(POINTS, "title"))
+    drawn = panels(capacity_chart(POINTS, "title", "log", 0.0))
     assert list(drawn) == ["Time to first token, p99", "Time per output token, mean"]
     first, second = drawn.values()
     assert [row for row in rows(first) if "kept" in row][:3] == [
@@ -179,19 +179,21 @@ def test_each_slo_has_a_panel_with_its_curve_and_its_bound() -> None:
 
 
 def test_the_capacity_is_marked_in_every_panel_where_it_is_known() -> None:
-    marked = panels(capacity_chart(POINTS, "title", capacity=2.5)).values()
+    marked = panels(capacity_chart(POINTS, "title", "log", 2.5)).values()
     assert all({"rate": 2.5, "label": "2.5/s"} in rows(panel) for panel in marked)
-    unmarked = panels(capacity_chart(POINTS, "title")).values()
+    unmarked = panels(capacity_chart(POINTS, "title", "log", 0.0)).values()
     assert not any(row.get("label", "").endswith("/s") for panel in unmarked for row in rows(panel))
 
 
 def test_a_rate_at_which_nobody_was_answered_has_no_point() -> None:
-    first = panels(capacity_chart([*POINTS, at(8, None, 0.05)], "title"))["Time to first token, p99"]
+    first = panels(capacity_chart([*POINTS, at(8, None, 0.05)], "title", "log", 2.0))["Time to first token, p99"]
     assert {row["rate"] for row in rows(first) if "kept" in row} == {1, 2, 4}
 
 
 def test_without_slos_both_latencies_are_drawn_without_bounds(tmp_path: Path) -> None:
-    chart = capacity_chart([(rate, point.model_copy(update={"slo": ()})) for rate, point in POINTS], "title")
+    chart = capacity_chart(
+        [(rate, point.model_copy(update={"slo": ()})) for rate, point in POINTS], "title", "log", 0.0
+    )
     drawn = panels(chart)
     assert list(drawn) == ["Time to first token, p99", "Time per output token, p99"]
     assert not any("label" in row for panel in drawn.values() for row in rows(panel))

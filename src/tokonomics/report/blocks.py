@@ -5,7 +5,7 @@ A view makes it once. The terminal (``terminal``), the report in one file and th
 ``errors.option``; each renderer spells them its own way.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -163,6 +163,11 @@ class Bar:
 
     parts: tuple[Part, ...]
     type: Literal["bar"] = "bar"
+
+
+def bar(parts: Iterable[tuple[str, float, Colour]], text: Callable[[float], str], least: float = 0.0) -> Bar:
+    """The parts above a size, each with its size in words."""
+    return Bar(tuple(Part(name, size, colour, text(size)) for name, size, colour in parts if size > least))
 
 
 @dataclass(frozen=True)

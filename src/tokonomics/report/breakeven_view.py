@@ -12,7 +12,7 @@ from tokonomics.questions.results import BreakevenResult, NothingHosts
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.plan_view import nothing
-from tokonomics.report.wording import OLD_PRICE, slos_text
+from tokonomics.report.wording import OLD_PRICE, and_slos
 from tokonomics.units import HOURS_PER_MONTH, count, percent, plural, seconds, usd
 
 
@@ -27,20 +27,20 @@ def breakeven(result: BreakevenResult | NothingHosts, request: Request) -> Answe
     return Answer(result, f"Nothing hosts {name}", partial(nothing, study.plan, name, result.blame, see))
 
 
-def _sections(result: BreakEvenReport) -> Iterable[blocks.Section]:
-    yield blocks.section(blocks.line(_asked(result), kind="asked"))
+def _sections(result: BreakEvenReport) -> blocks.View:
+    yield blocks.line(_asked(result), kind="asked")
     first, *others = result.found
     yield blocks.section(_verdict(first, "headline"), _figures(result, first))
     yield blocks.section(*(_verdict(other) for other in others))
     yield blocks.section(*_advice(result))
     letters = letters_for(len(result.apis))
-    yield blocks.section(_apis(result, letters))
-    yield blocks.section(_bills(result, letters))
+    yield _apis(result, letters)
+    yield _bills(result, letters)
     if result.hosted.extras:
-        yield blocks.section(_lines(result))
-    yield blocks.section(_swings(result, letters))
-    yield blocks.section(_hardware(result))
-    yield blocks.section(_notes(result))
+        yield _lines(result)
+    yield _swings(result, letters)
+    yield _hardware(result)
+    yield _notes(result)
 
 
 def letters_for(apis: int) -> list[str]:
@@ -50,12 +50,11 @@ def letters_for(apis: int) -> list[str]:
 
 
 def _asked(result: BreakEvenReport) -> str:
-    targets = slos_text(result.slos)
     cached = f"; {_cached(result)}" if result.cached_share else ""
     return (
         f"{result.model}, self-hosted, against {plural(len(result.apis), 'API price')}: requests of "
         f"{count(result.input_tokens)} in / {count(result.output_tokens)} out{cached}"
-        f"{f'; SLO: {targets}' if targets else ''}"
+        f"{and_slos(result.slos)}"
     )
 
 

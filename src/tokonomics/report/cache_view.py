@@ -27,7 +27,7 @@ def cache(result: CacheResult, request: CacheRequest) -> Answer:
     return Answer(result, "What caching saves", view, {"What caching saves": drawn})
 
 
-def _sections(result: CacheResult, threshold: float) -> Iterable[blocks.Section]:
+def _sections(result: CacheResult, threshold: float) -> blocks.View:
     lever, hits, texts = result.prefix_cache, result.semantic, result.text_templates
     if lever:
         yield from _prefix(lever, result.price_from)
@@ -39,7 +39,7 @@ def _sections(result: CacheResult, threshold: float) -> Iterable[blocks.Section]
         yield blocks.section(*_semantic(hits, result.semantic_bill, threshold))
 
 
-def _prefix(lever: PrefixCacheLever, price_from: str | None) -> Iterable[blocks.Section]:
+def _prefix(lever: PrefixCacheLever, price_from: str | None) -> blocks.View:
     rows = lever.rows
     best = next((place for place, row in enumerate(rows) if row.setting.name == lever.best), None)
     yield blocks.section(
@@ -57,7 +57,7 @@ def _prefix(lever: PrefixCacheLever, price_from: str | None) -> Iterable[blocks.
     if lever.break_evens:
         yield blocks.section(_break_evens(lever.break_evens), title="Fetch a block, or compute it?")
     yield blocks.section(_ttls(lever), title="One cache for all, without a limit of size")
-    yield blocks.section(_notes(lever, price_from))
+    yield _notes(lever, price_from)
 
 
 def _headline(lever: PrefixCacheLever) -> blocks.Line:

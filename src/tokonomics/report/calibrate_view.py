@@ -28,7 +28,7 @@ def calibrate(result: CalibrateResult, request: Request) -> Answer:
 def probe(result: ProbeResult, request: Request) -> Answer:
     """Curves that were fitted, their error on shapes held out, and whole steps predicted from them."""
     profile, saved_to = result.profile, result.saved_to
-    sections = lambda: [*_probe(profile), blocks.section(_where(saved_to) if saved_to else None)]  # noqa: E731
+    sections = lambda: [*_probe(profile), _where(saved_to) if saved_to else None]  # noqa: E731
     return Answer(result, f"A probe of {profile.gpus[0]}", sections)
 
 

@@ -11,7 +11,7 @@ from tokonomics.questions.results import CompareResult, layout_text
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.plan_view import ranking
-from tokonomics.report.wording import FEWER_BITS, price_text, quoted_text, slos_text, workload_text
+from tokonomics.report.wording import FEWER_BITS, and_slos, price_text, quoted_text, workload_text
 from tokonomics.units import count, percent, usd
 
 _MOST_GPUS = 8
@@ -24,10 +24,8 @@ def compare(result: CompareResult, request: Request) -> Answer:
     return Answer(result, "Models and GPUs side by side", partial(_sections, result), drawn)
 
 
-def _sections(result: Comparison) -> Iterable[blocks.Section]:
-    targets = slos_text(result.slos)
-    asked = f"{workload_text(result.workload)} for each model{f'; SLO: {targets}' if targets else ''}"
-    yield blocks.section(blocks.line(asked, kind="asked"))
+def _sections(result: Comparison) -> blocks.View:
+    yield blocks.line(f"{workload_text(result.workload)} for each model{and_slos(result.slos)}", kind="asked")
     picks = sorted(
         ((cell, cell.pick) for cell in result.cells if cell.pick), key=lambda pair: pair[1].usd_per_mtok.blended
     )
@@ -37,14 +35,14 @@ def _sections(result: Comparison) -> Iterable[blocks.Section]:
         yield blocks.section(
             blocks.line("No offer meets these constraints for any model on any of these GPUs.", kind="worst"), why
         )
-        yield blocks.section(blocks.hint(f"Loosen the SLO ({option('slo')}), or allow lower precisions."))
+        yield blocks.hint(f"Loosen the SLO ({option('slo')}), or allow lower precisions.")
         return
     yield blocks.section(*_headline(result, picks))
-    yield blocks.section(_grid(result))
-    yield blocks.section(_picks(result, picks))
+    yield _grid(result)
+    yield _picks(result, picks)
     if result.front:
-        yield blocks.section(_front(result))
-    yield blocks.section(_notes(result))
+        yield _front(result)
+    yield _notes(result)
     every = ranking([pick for _, pick in picks], None, [cell.model_name for cell, _ in picks])
     yield blocks.section(every, title="Every pair, at its cheapest offer", folded=True)
     if left_out:

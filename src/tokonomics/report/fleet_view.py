@@ -39,20 +39,20 @@ def _terms(purchase: FleetPurchase) -> str:
     return purchase.terms.replace("_", " ")
 
 
-def _sections(report: FleetReport) -> Iterable[blocks.Section]:
+def _sections(report: FleetReport) -> blocks.View:
     if report.slos and any(not replay.kept for replay in report.replays[:1]):
-        yield blocks.section(blocks.line("This fleet does not meet its SLO: see the replay below.", kind="worst"))
+        yield blocks.line("This fleet does not meet its SLO: see the replay below.", kind="worst")
     yield blocks.section(*_asked(report))
     yield blocks.section(*_headline(report))
-    yield blocks.section(_purchases(report))
-    yield blocks.section(_comparisons(report))
+    yield _purchases(report)
+    yield _comparisons(report)
     if report.replays:
         yield blocks.section(_replays(report.replays), _proof(report))
     if report.not_replayed:
-        yield blocks.section(blocks.hint(f"Not tried in the simulator: {report.not_replayed}."))
+        yield blocks.hint(f"Not tried in the simulator: {report.not_replayed}.")
     if report.verdict:
         yield blocks.section(*_verdict(report, report.verdict))
-    yield blocks.section(_notes(report))
+    yield _notes(report)
     if report.refused:
         refused = blocks.table(["!layout", "because"], report.refused.items())
         yield blocks.section(refused, title="Layouts left out", folded=True)

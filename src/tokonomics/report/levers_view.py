@@ -40,7 +40,7 @@ def _question(setup: Setup) -> blocks.Section:
     return blocks.section(blocks.line(setup_text(setup), kind="asked"), blocks.hint(said) if without else None)
 
 
-def _ranking(ranking: Ranking, setup: Setup) -> Iterable[blocks.Section]:
+def _ranking(ranking: Ranking, setup: Setup) -> blocks.View:
     yield _question(setup)
     pulled = [(lever, lever.bill) for lever in ranking.levers if lever.bill]
     yield blocks.section(*_together(ranking))
@@ -49,17 +49,17 @@ def _ranking(ranking: Ranking, setup: Setup) -> Iterable[blocks.Section]:
         *((*_name(lever, bill), *_figures(bill)) for lever, bill in pulled),
     ]
     best = next((place for place, (lever, _) in enumerate(pulled, 1) if lever.name in ranking.taken), None)
-    yield blocks.section(blocks.table(["lever", ">saves", *_FIGURES], rows, best=best))
+    yield blocks.table(["lever", ">saves", *_FIGURES], rows, best=best)
     if pulled:
         efforts = [(with_inputs(lever.name), lever.effort, lever.risk) for lever, _ in pulled]
-        yield blocks.section(blocks.table(["!lever", "effort", "risk"], efforts))
+        yield blocks.table(["!lever", "effort", "risk"], efforts)
     without = [(with_inputs(lever.name), with_inputs(lever.reason or "")) for lever in ranking.levers if not lever.bill]
     if without:
-        yield blocks.section(blocks.table(["!lever", "nothing to gain, or not possible"], without))
+        yield blocks.table(["!lever", "nothing to gain, or not possible"], without)
     changed = [(lever.name, lever.effects) for lever in ranking.levers if lever.effects]
     if changed:
-        yield blocks.section(_effects(changed))
-    yield blocks.section(_footnotes(ranking, [lever for lever, _ in pulled]))
+        yield _effects(changed)
+    yield _footnotes(ranking, [lever for lever, _ in pulled])
 
 
 def _change(share: str, before: SetupBill, after: SetupBill, how: str = "") -> blocks.Line:
@@ -158,7 +158,7 @@ def _footnotes(ranking: Ranking, pulled: Sequence[Pulled]) -> blocks.Line:
     )
 
 
-def _waterfall(made: Waterfall, setup: Setup) -> Iterable[blocks.Section]:
+def _waterfall(made: Waterfall, setup: Setup) -> blocks.View:
     naive, end, batched = made.naive, made.end, made.batched
     yield _question(setup)
     share = made.saved_share_of_batched
@@ -177,10 +177,10 @@ def _waterfall(made: Waterfall, setup: Setup) -> Iterable[blocks.Section]:
     rows = [["one request at a time, 16 bit", "", "", *_figures(naive)]]
     rows += [_step(step, made.drafted) for step in made.steps]
     heads = ["step", ">saves $/month", ">of the start", *_FIGURES]
-    yield blocks.section(blocks.table(heads, rows, best=len(rows) - 1))
+    yield blocks.table(heads, rows, best=len(rows) - 1)
     if made.left_out:
         left_out = [(with_inputs(lever.name), with_inputs(lever.reason)) for lever in made.left_out]
-        yield blocks.section(blocks.table(["!left out", "because"], left_out))
+        yield blocks.table(["!left out", "because"], left_out)
     yield blocks.section(
         _drafted(made.drafted) if made.drafted else None,
         blocks.note(
@@ -213,7 +213,7 @@ def _step(step: Step, drafted: Drafted | None) -> list[str]:
     ]
 
 
-def _utilization(made: Utilization) -> Iterable[blocks.Section]:
+def _utilization(made: Utilization) -> blocks.View:
     """Cost against batch limit, load and burstiness."""
     for title, points in (
         ("The bill against how many requests a replica serves at a time", made.by_batch),
@@ -224,4 +224,4 @@ def _utilization(made: Utilization) -> Iterable[blocks.Section]:
             [point.name, *(_figures(point.bill) if point.bill else [point.reason or "–", *[""] * 5])]
             for point in points
         ]
-        yield blocks.section(blocks.table(["!", *_FIGURES], rows, title))
+        yield blocks.table(["!", *_FIGURES], rows, title)

@@ -12,7 +12,7 @@ from tokonomics.questions.measured_results import MeterReportResult
 from tokonomics.questions.request import Request
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
-from tokonomics.report.wording import NO_VALUE, percent_text, usd_text, with_inputs
+from tokonomics.report.wording import NO_VALUE, number_text, percent_text, usd_text, with_inputs
 from tokonomics.units import count, gigabytes, percent, plural, seconds, usd
 
 _MOST_ROWS = 20
@@ -102,7 +102,7 @@ def _servers(state: MeterState) -> blocks.Table:
         left = len(state.groups) - len(shown)
         name = f"all {len(state.groups)}" + (f" ({left} not shown)" if left else "")
         rate = sum(group.now.output_per_s or 0 for group in state.groups)
-        speed = count(rate), _number(state.now.batch), ""
+        speed = count(rate), number_text(state.now.batch), ""
         rows.append([name, "", "", *_prices(state), *speed, *_day_cells(state.today)])
     return blocks.table([*columns, ">idle", ">cached", ">paid"], rows)
 
@@ -115,8 +115,8 @@ def _server(group: GroupState) -> list[blocks.Pieces]:
         group.model.rsplit("/", 1)[-1] or NO_VALUE,
         blocks.Span(doing, "" if group.up else "bad"),
         *_prices(group),
-        _number(group.now.output_per_s),
-        f"{_number(group.running)}{queue}",
+        number_text(group.now.output_per_s),
+        f"{number_text(group.running)}{queue}",
         percent_text(group.kv_share),
         *_day_cells(group.today),
     ]
@@ -139,7 +139,7 @@ _BILL: dict[str, Callable[[MeterTally], str]] = {
     "cached": lambda sums: percent_text(sums.cache_share),
     "out": lambda sums: count(sums.output),
     "req": lambda sums: count(sums.answered),
-    "batch": lambda sums: _number(sums.batch),
+    "batch": lambda sums: number_text(sums.batch),
     "$/Mtok": lambda sums: usd_text(sums.usd_per_mtok),
     "of output": lambda sums: usd_text(sums.usd_per_mtok_output),
     "while busy": lambda sums: usd_text(sums.usd_per_mtok_usage),
@@ -170,13 +170,7 @@ def _dollars(sums: MeterTally, whose: str) -> Iterable[blocks.Block]:
     ]
     if not sums.usd or not any(size > 0 for _, size, _ in parts):
         return
-    yield blocks.Bar(
-        tuple(
-            blocks.Part(name, size, colour, f"{usd(size)} ({percent(size / sums.usd)})")
-            for name, size, colour in parts
-            if size > 0
-        )
-    )
+    yield blocks.bar(parts, lambda size: f"{usd(size)} ({percent(size / sums.usd)})")
     if sums.failed or sums.preempted:
         said = f"of {whose} busy dollars about {usd(sums.failed_usd)} went into {count(sums.failed)} failed or given-up"
         yield blocks.line(f"{said} requests (as if each cost the same); {count(sums.preempted)} preemptions")
@@ -225,7 +219,7 @@ def _gpus(gpus: Sequence[GpuReading]) -> blocks.Table:
         (
             gpu.name,
             *map(percent_text, (gpu.utilization, gpu.dram_active, gpu.tensor_active)),
-            _number(gpu.power_w, " W"),
+            number_text(gpu.power_w, " W"),
             NO_VALUE if gpu.memory_used_bytes is None else gigabytes(gpu.memory_used_bytes),
         )
         for gpu in gpus[:_MOST_ROWS]
@@ -259,7 +253,3 @@ def _clock(at: float) -> str:
 
 def _date(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M")
-
-
-def _number(value: float | None, unit: str = "") -> str:
-    return NO_VALUE if value is None else f"{count(round(value, 1))}{unit}"

@@ -19,12 +19,12 @@ def own_hardware(result: OneNoun, request: Request) -> Answer:
     return Answer(result, f"A {owned.gpu} of your own", partial(_sections, owned))
 
 
-def _sections(owned: OwnHardware) -> Iterable[blocks.Section]:
+def _sections(owned: OwnHardware) -> blocks.View:
     bought, hour = owned.purchase, owned.usd_per_gpu_hour
     machine = (
         f" for {plural(bought.gpus, 'GPU')} ({owned.gpu}) at {usd(bought.purchase_usd)} over {bought.years:g} years"
     )
-    yield blocks.section(blocks.line(blocks.Span(f"{usd(hour)} a GPU-hour", "best"), machine, kind="headline"))
+    yield blocks.line(blocks.Span(f"{usd(hour)} a GPU-hour", "best"), machine, kind="headline")
     yield blocks.section(
         blocks.facts(
             blocks.fact("per GPU-hour", usd(hour), "owned, used or not", number=hour),
@@ -46,8 +46,8 @@ def _sections(owned: OwnHardware) -> Iterable[blocks.Section]:
         for line in owned.hour.lines
     ]
     columns = ["!what the machine costs", ">power", ">$/kWh", ">$/hour", ">$/month", ">share"]
-    yield blocks.section(blocks.table(columns, rows))
-    yield blocks.section(_notes(owned))
+    yield blocks.table(columns, rows)
+    yield _notes(owned)
 
 
 def _rent(owned: OwnHardware) -> Iterable[blocks.Fact]:

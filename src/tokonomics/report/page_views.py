@@ -7,7 +7,7 @@ from typing import Any
 from tokonomics.measure.meter.bill import Bill
 from tokonomics.measure.meter.state import MeterTally
 from tokonomics.report import blocks
-from tokonomics.report.wording import NO_VALUE, percent_text, usd_text
+from tokonomics.report.wording import NO_VALUE, number_text, percent_text, usd_text
 from tokonomics.units import count, percent, plural, usd
 
 _SUMS = (">$/Mtok", ">of output", ">while busy", ">paid", ">idle", ">idle time", ">tokens", ">tokens/s", ">batch")
@@ -51,7 +51,7 @@ def _burn(today: MeterTally, hour: MeterTally, burning: Mapping[str, float] | No
         blocks.fact("burning now", f"{usd(burning['usd_per_hour'])}/h", f"{count(burning['tokens_per_s'])} tokens/s")
         if burning
         else blocks.fact("burning now", NO_VALUE, "nothing was read in the last five minutes"),
-        blocks.fact("batch", _number(batch), "in the mean while busy"),
+        blocks.fact("batch", number_text(batch), "in the mean while busy"),
         blocks.fact("from cache", percent_text(today.cache_share), "of prompt tokens, today"),
         blocks.fact("failed", blocks.Span(count(today.failed), "bad"), f"requests; {usd(today.failed_usd)} of work")
         if today.failed
@@ -66,17 +66,13 @@ def _sums(first: str, rows: Iterable[tuple[str, MeterTally]], title: str, shown:
             (
                 name, *map(usd_text, (sums.usd_per_mtok, sums.usd_per_mtok_output, sums.usd_per_mtok_usage)),
                 usd(sums.usd), usd(sums.idle_usd), percent_text(sums.idle_share), count(sums.billed_tokens),
-                _number(sums.tokens_per_s), _number(sums.batch),
+                number_text(sums.tokens_per_s), number_text(sums.batch),
             )
             for name, sums in rows
         ],
         title,
         shown=shown,
     )  # fmt: skip
-
-
-def _number(value: float | None) -> str:
-    return NO_VALUE if value is None else count(round(value, 1))
 
 
 _ERRORS = (">rows", ">median error", ">nine of ten within", ">bias", ">inside our interval")

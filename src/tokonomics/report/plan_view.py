@@ -23,9 +23,9 @@ from tokonomics.report.wording import (
     FEWER_BITS,
     OLD_PRICE,
     SPEEDS,
+    and_slos,
     percent_text,
     quoted_on,
-    slos_text,
     time_text,
     usd_text,
     with_inputs,
@@ -40,7 +40,7 @@ def plan(result: "PlanResult | PlanModels | PlanCases", request: PlanRequest) ->
     """The plan of one model, of several, or under several demands."""
     studies = (result.study,) if isinstance(result, PlanResult) else result.studies
     title = f"What serving {', '.join(dict.fromkeys(study.question.model.name for study in studies))} costs"
-    files = [] if request.deploy_to else [blocks.section(blocks.File(file.name, file.text)) for file in result.deploy]
+    files = [] if request.deploy_to else [blocks.File(file.name, file.text) for file in result.deploy]
     if isinstance(result, PlanCases):
         found, name = result.regret, studies[0].question.model.name
         drawn = {"Bills and regrets": lambda: charts.plan.regret_chart(found, name)} if found else {}
@@ -99,11 +99,8 @@ def _one(result: PlanResult, request: PlanRequest) -> blocks.View:
 
 def asked_text(plan: Plan, model_name: str) -> str:
     """The question in one line."""
-    targets = slos_text(plan.slos)
-    return (
-        f"{model_name} at {workload_text(plan.workload)}{f'; SLO: {targets}' if targets else ''}; "
-        f"{count(plan.workload.tokens_per_month)} tokens a month"
-    )
+    asked = f"{model_name} at {workload_text(plan.workload)}{and_slos(plan.slos)}"
+    return f"{asked}; {count(plan.workload.tokens_per_month)} tokens a month"
 
 
 def nothing(plan: Plan, model_name: str, blames: Sequence[Blame], see: str = "") -> blocks.View:

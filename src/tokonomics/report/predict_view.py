@@ -1,6 +1,6 @@
 """What fits a GPU's memory, how long a step takes, and what batching buys."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 
 from tokonomics.errors import option
@@ -42,10 +42,6 @@ def curve(result: CurveResult, request: CurveRequest) -> Answer:
     return Answer(result, f"Batching on {result.deployment}", partial(_curve, result, result.slo_tpot_s), drawn)
 
 
-def _bar(parts: Iterable[tuple[str, float, blocks.Colour]], text: Callable[[float], str]) -> blocks.Bar:
-    return blocks.Bar(tuple(blocks.Part(name, size, colour, text(size)) for name, size, colour in parts if size > 0))
-
-
 def _fit(fit: Fit) -> blocks.View:
     deployment = fit.deployment
     engine, limits = deployment.engine, deployment.limits
@@ -59,7 +55,7 @@ def _fit(fit: Fit) -> blocks.View:
         yield blocks.headline("does not fit", f": {deployment}; {need}", "worst")
     short = f"{gigabytes(fit.shortfall_bytes)} more than {engine.key} may use of one GPU"
     yield blocks.section(
-        _bar(
+        blocks.bar(
             [
                 ("weights", fit.weight_bytes_per_gpu, "blue"),
                 ("workspace", fit.workspace_bytes, "magenta"),
@@ -93,7 +89,7 @@ def _prediction(made: Prediction) -> blocks.View:
     yield blocks.headline(step, f" per decode step of {what}")
     sizes = made.parts.weights_s, made.parts.kv_s, made.parts.compute_s, made.parts.communication_s
     parts = zip(_STEP_COLOURS, (*sizes, made.parts.overhead_s), _STEP_COLOURS.values(), strict=True)
-    yield _bar(parts, seconds)
+    yield blocks.bar(parts, seconds)
     tokens = _range(made.tokens_per_s, lambda rate: f"{rate:,.0f}/s")
     prompt = f"{_range(made.prefill_s, seconds)}; {made.context:,} tokens, alone"
     first = f"{_range(made.ttft_s, seconds)}; TTFT of that prompt, server idle"

@@ -100,13 +100,7 @@ def _shares(made: Outcome, cost: ServedCost | None) -> Iterable[blocks.Block]:
     paid = f", {usd(bill)}" if bill else ""
     yield blocks.line(f"{made.replica_hours:.3g} replica-hours paid for{paid}", kind="heading")
     named = ((name, getattr(made.shares, name), colour) for name, colour in _COLOURS.items())
-    yield blocks.Bar(
-        tuple(
-            blocks.Part(name, size, colour, percent(size) + (f" {usd(size * bill)}" if bill else ""))
-            for name, size, colour in named
-            if size > 0.0005
-        )
-    )
+    yield blocks.bar(named, lambda size: percent(size) + (f" {usd(size * bill)}" if bill else ""), least=0.0005)
 
 
 def _figures(simulation: Simulation, made: Outcome, cost: ServedCost | None) -> blocks.Facts:

@@ -27,7 +27,7 @@ def tenants(result: TenantsResult, request: Request) -> Answer:
     return Answer(result, "One fleet for all tenants", partial(_sections, result), drawn)
 
 
-def _sections(result: TenantsResult) -> Iterable[blocks.Section]:
+def _sections(result: TenantsResult) -> blocks.View:
     yield blocks.section(_headline(result), _figures(result), *_why(result), _growth(result))
     targets = f", meeting {', '.join(result.slos)} for each" if result.slos else " that keep up"
     fleets = [_fleet(row, result) for row in (result.apart, result.together, *result.what_if)]
@@ -40,7 +40,7 @@ def _sections(result: TenantsResult) -> Iterable[blocks.Section]:
     yield blocks.section(_noisy(noisy), title=title)
     if result.lora:
         yield blocks.section(_lora(result.lora), title="One base, an adapter for each")
-    yield blocks.section(_notes(result))
+    yield _notes(result)
 
 
 def _headline(pooling: Pooling) -> blocks.Line:

@@ -14,7 +14,7 @@ from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.summary import TraceSummary
 from tokonomics.traffic.workload import Workload
 from tokonomics.types import Badge
-from tokonomics.units import HOURS_PER_MONTH, percent, seconds, usd
+from tokonomics.units import HOURS_PER_MONTH, count, percent, seconds, usd
 
 SPEEDS = {Badge.measured: "timed", Badge.modelled: "scaled", Badge.assumed: "assumed"}
 """Where a speed comes from, in a word."""
@@ -38,6 +38,10 @@ def usd_text(value: float | None) -> str:
 
 def percent_text(value: float | None) -> str:
     return NO_VALUE if value is None else percent(value)
+
+
+def number_text(value: float | None, unit: str = "") -> str:
+    return NO_VALUE if value is None else f"{count(round(value, 1))}{unit}"
 
 
 def signed_text(share: float) -> str:
@@ -73,11 +77,14 @@ def slos_text(slos: Sequence[Slo]) -> str:
     return ", ".join(f"{describe(slo)} ≤ {seconds(slo.seconds)}" for slo in slos)
 
 
+def and_slos(slos: Sequence[Slo]) -> str:
+    """``; SLO: TTFT p99 ≤ 500 ms`` behind a question, where there are any."""
+    return f"; SLO: {slos_text(slos)}" if slos else ""
+
+
 def setup_text(setup: Setup) -> str:
     """The deployment, its traffic and its SLOs in one line."""
-    targets = slos_text(setup.slos)
-    slos = f"SLO: {targets}" if targets else "no SLO"
-    return f"{setup.deployment}: {workload_text(setup.load.workload)}; {slos}"
+    return f"{setup.deployment}: {workload_text(setup.load.workload)}{and_slos(setup.slos) or '; no SLO'}"
 
 
 def price_text(cell: Cell, compared: Comparison) -> str:

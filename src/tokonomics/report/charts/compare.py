@@ -5,7 +5,7 @@ import altair as alt
 from tokonomics.planner.compare import Comparison
 from tokonomics.questions.results import layout_text
 from tokonomics.report.charts import style
-from tokonomics.report.wording import price_text, slos_text, workload_text
+from tokonomics.report.wording import and_slos, price_text, workload_text
 
 _WIDTH = 620
 _LEAST_STEP = 84
@@ -53,12 +53,11 @@ def _grid(found: Comparison) -> alt.TopLevelMixin:
     filled = base.transform_filter("datum.usd != null").mark_rect(stroke="white", strokeWidth=2).encode(color=colour)
     white = alt.condition("datum.dark", alt.value("white"), alt.value("#1d1d1f"))
     words = base.mark_text(fontSize=12).encode(text="label:N", color=white)
-    targets = slos_text(found.slos)
     step = alt.Step(max(_LEAST_STEP, _WIDTH / len(columns_order)))
     return style.whole(
         style.panel(filled, words, width=step, height=alt.Step(22 if models_across else 36)),
         "Dollars per million tokens, by model and GPU",
-        f"{workload_text(found.workload)} for each{f'; SLO: {targets}' if targets else ''}. "
+        f"{workload_text(found.workload)} for each{and_slos(found.slos)}. "
         "The cheapest offer of each pair; darker is more expensive.",
         _marks([row["label"] for row in rows]),
     )

@@ -11,11 +11,12 @@ from tokonomics.planner.plan import Candidate, Plan
 from tokonomics.planner.regret import Regret
 from tokonomics.planner.what_if import BillSwing, Case, Sensitivity
 from tokonomics.report.charts import style
-from tokonomics.report.wording import slos_text, workload_text
+from tokonomics.report.wording import and_slos, workload_text
 from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.units import count, percent, plural, seconds, usd
 
 _PARTS = {"prefill": style.BLUE, "decode": style.GREEN, "idle": style.SAND, UNUSED: style.DARK_SAND}
+_MOST_BILLS = 14
 _MET = "#e4efe9"
 _OTHERS = "other GPUs"
 _CASES = ("low", "middle", "high")
@@ -23,10 +24,9 @@ _CASE_COLOURS = (style.LIGHT_BLUE, style.BLUE, style.DARK_BLUE)
 _LATENCIES = {Latency.tpot: "Time per output token", Latency.ttft: "Time to first token"}
 
 
-def plan_chart(plan: Plan, model_name: str, rows: int = 14) -> alt.TopLevelMixin:
+def plan_chart(plan: Plan, model_name: str) -> alt.TopLevelMixin:
     """The monthly bill on each kind of hardware at its cheapest offer, split into what it pays for."""
-    leaders = plan.leaders(rows)
-    targets = f"; {slos_text(plan.slos)}" if plan.slos else ""
+    leaders = plan.leaders(_MOST_BILLS)
     return bill_chart(
         leaders,
         [
@@ -34,7 +34,7 @@ def plan_chart(plan: Plan, model_name: str, rows: int = 14) -> alt.TopLevelMixin
             for place, row in enumerate(leaders, 1)
         ],
         f"What serving {model_name} costs on each GPU",
-        f"{workload_text(plan.workload)}{targets}; the cheapest offer of each kind",
+        f"{workload_text(plan.workload)}{and_slos(plan.slos)}; the cheapest offer of each kind",
     )
 
 
@@ -226,10 +226,10 @@ def _in_use(swing: BillSwing) -> str:
 
 def regret_chart(regret: Regret, model_name: str, rows: int = 6) -> alt.TopLevelMixin:
     """The bill of each choice in every case; the best of each case as a tick, regret beside it."""
-    choices = {
-        f"{choice.gpu} {choice.layout.removeprefix('TP=1 ')}, {choice.provider}": choice
+    choices = [
+        (f"{choice.gpu} {choice.layout.removeprefix('TP=1 ')}, {choice.provider}", choice)
         for choice in regret.choices[:rows]
-    }
+    ]
     cases = _case_names(regret)
     bills: list[style.Row] = [
         {
@@ -240,11 +240,11 @@ def regret_chart(regret: Regret, model_name: str, rows: int = 6) -> alt.TopLevel
             "label": usd(bill.usd_per_month) + (f"  +{percent(bill.regret)}" if bill.regret >= 0.005 else "  best"),
             "replicas": bill.replicas,
         }
-        for name, choice in choices.items()
+        for name, choice in choices
         for case, bill, best in zip(cases, choice.cases, regret.best_usd_per_month, strict=True)
     ]
     place: style.Settings = {
-        "y": style.names("what", list(choices)),
+        "y": style.names("what", [name for name, _ in choices]),
         "yOffset": alt.YOffset("case:N", sort=cases, scale=alt.Scale(paddingInner=0.12, paddingOuter=0)),
     }
     x = style.across(

@@ -59,23 +59,19 @@ def simulate_chart(outcome: Outcome, moments: Sequence[Moment], title: str, subt
 
 
 def capacity_chart(
-    points: Sequence[tuple[float, Outcome]],
-    title: str,
-    subtitle: str | None = None,
-    capacity: float | None = None,
+    points: Sequence[tuple[float, Outcome]], title: str, source: str, capacity: float
 ) -> alt.TopLevelMixin:
     """What is delivered at each rate of requests, a panel for each SLO; without any, p99 of both latencies.
 
-    ``capacity`` is the highest rate that holds, drawn as a line where given.
+    ``capacity`` is the highest rate that holds, drawn as a line where any does.
     """
     in_order = sorted(points, key=lambda point: point[0])
     targets = {kept.slo: kept.objective_s for kept in in_order[0][1].slo}
     names = list(targets) or ["ttft_p99", "tpot_p99"]
     width = max((_WIDTH - _GUTTER * (len(names) - 1)) // len(names), 220)
-    if subtitle is None:
-        subtitle = "Each point is a simulation" + ("; filled: the SLO is met" if targets else "")
+    met = "; filled: the SLO is met" if targets else ""
     panels = [_delivered(in_order, name, targets.get(name), capacity, width) for name in names]
-    return style.whole(alt.hconcat(*panels, spacing=28), title, subtitle)
+    return style.whole(alt.hconcat(*panels, spacing=28), title, f"{source}; each point is a simulation{met}")
 
 
 def _edges(outcome: Outcome, moments: Sequence[Moment]) -> list[float]:
@@ -135,7 +131,7 @@ def _shares(rows: list[style.Row], x: alt.X) -> style.Marks:
 
 
 def _delivered(
-    points: Sequence[tuple[float, Outcome]], name: str, bound: float | None, capacity: float | None, width: int
+    points: Sequence[tuple[float, Outcome]], name: str, bound: float | None, capacity: float, width: int
 ) -> style.Marks:
     """One latency against the rate: the curve, the bound, and how far the traffic may grow."""
     latency, _, statistic = name.partition("_")
