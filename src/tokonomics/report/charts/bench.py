@@ -9,6 +9,8 @@ from tokonomics.measure.priced_run import PricedRun
 from tokonomics.report.charts import style
 
 _AS_USD = "datum.value < 0.995 ? format(datum.value, '$.3~r') : format(datum.value, '$,.3~r')"
+_APART: style.Settings = {"color": "independent", "strokeDash": "independent"}
+"""A legend for each panel."""
 _PREDICTED = [5, 4]
 _KINDS: dict[str, tuple[str, list[int]]] = {
     "measured": (style.BLUE, style.SOLID),
@@ -33,8 +35,12 @@ def bench_chart(result: PricedRun) -> alt.TopLevelMixin:
     ]
     if result.price is not None:
         panels.append(_panel(result, "Dollars per million tokens, in and out", _prices(result), labelExpr=_AS_USD))
-    rows = [alt.hconcat(*panels[at : at + 2], spacing=34) for at in range(0, len(panels), 2)]
-    return style.whole(alt.vconcat(*rows, spacing=20), f"{run.model or 'an unnamed model'} under load", _legend(result))
+    rows = [alt.hconcat(*panels[at : at + 2], spacing=34).resolve_scale(**_APART) for at in range(0, len(panels), 2)]
+    return style.whole(
+        alt.vconcat(*rows, spacing=20).resolve_scale(**_APART),
+        f"{run.model or 'an unnamed model'} under load",
+        _legend(result),
+    )
 
 
 def _legend(result: PricedRun) -> str:
@@ -93,9 +99,10 @@ def _predicted(result: PricedRun, metric: Metric) -> list[style.Row]:
 def _panel(result: PricedRun, title: str, rows: list[style.Row], **axis: str) -> style.Marks:
     """Log axes where the figures span decades; the best load as a line."""
     points, best = result.run.points, result.verdict.best
-    shown = {kind: style for kind, style in _KINDS.items() if any(row["kind"] == kind for row in rows)}
+    shown = {kind: look for kind, look in _KINDS.items() if any(row["kind"] == kind for row in rows)}
     values = [row["value"] for row in rows if row["value"] > 0]
     wide = bool(values) and max(values) > 20 * min(values)
+    scale = alt.Scale(type="log") if wide else alt.Scale(zero=True)
     loads = [float(load_size(point)) for point in points]
     far = max(loads) > 4 * min(loads)
     x = style.across(
@@ -108,21 +115,13 @@ def _panel(result: PricedRun, title: str, rows: list[style.Row], **axis: str) ->
     )
     palette = {kind: colour for kind, (colour, _) in shown.items()}
     named = len(shown) > 1
-    legend: style.Settings = {
-        "orient": "top-left",
-        "direction": "vertical",
-        "fillColor": "white",
-        "padding": 3,
-        "symbolType": "stroke",
-    }
+    legend: style.Settings = {"orient": "top-left", "direction": "vertical", "fillColor": "white", "padding": 3}
     lines = (
         style.plot(rows)
         .mark_line(point={"size": 28})
         .encode(
             x=x,
-            y=style.upwards(
-                "value", None, alt.Scale(type="log") if wide else alt.Scale(zero=True), tickCount=5, **axis
-            ),
+            y=style.upwards("value", None, scale, tickCount=5, **axis),
             color=style.colours("kind", palette, named=named, **legend),
             strokeDash=style.dashes("kind", {kind: dash for kind, (_, dash) in shown.items()}, named=named),
             tooltip=["kind:N", "load:Q", alt.Tooltip("value:Q", title=title, format=",.4~g")],
@@ -133,5 +132,4 @@ def _panel(result: PricedRun, title: str, rows: list[style.Row], **axis: str) ->
         layers.append(
             style.plot([{"load": loads[best]}]).mark_rule(color=style.GREEN, strokeDash=[1, 2]).encode(x="load:Q")
         )
-    drawn = style.panel(*layers, width=330, height=210, title=title)
-    return drawn.resolve_scale(color="independent", strokeDash="independent")
+    return style.panel(*layers, width=330, height=210, title=title)

@@ -8,7 +8,7 @@ from tokonomics.planner.levers.noisy_neighbour import NoisyNeighbour
 from tokonomics.planner.levers.tenancy import Pooling
 from tokonomics.report.charts import style
 from tokonomics.traffic.slo import Latency, Slo
-from tokonomics.units import percent, plural, usd
+from tokonomics.units import percent, plural, seconds, usd
 
 _WIDTH = 330
 _LEAST_S = 1e-3
@@ -77,13 +77,9 @@ def _noisy(noisy: NoisyNeighbour, slos: Sequence[Slo]) -> style.Marks:
             shape=alt.Shape("who:N", title=None, scale=marks),
         )
     )
-    target = (
-        [style.plot([{"seconds": targets[0]}]).mark_rule(strokeDash=style.DASHED, color=style.INK).encode(x=x)]
-        if targets
-        else []
-    )
+    target = [{"seconds": bound, "label": f"SLO {seconds(bound)}"} for bound in targets[:1]]
     title = f"Beside {noisy.tenant} sending {noisy.times} times as much (replicas)"
-    return style.panel(points, *target, width=_WIDTH, height=34 * len(cases), title=title)
+    return style.panel(points, *style.limit(target, x), width=_WIDTH, height=34 * len(cases), title=title)
 
 
 def _bills(pooling: Pooling, shown: int) -> style.Marks:
