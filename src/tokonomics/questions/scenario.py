@@ -53,6 +53,21 @@ class ScenarioFile:
         shared = _said_once(verb, shared, {*shared, *self.tables.get(verb, {})})
         return {key: self._found(verb, key, value) for key, value in {**shared, **self.tables.get(verb, {})}.items()}
 
+    def said_beside(self, verb: str, typed: Collection[str]) -> dict[str, object]:
+        """What of the file stays beside what was typed: traffic and prices that are typed replace the file's."""
+        price, lookup = _EITHER.get(verb, ("", ()))
+        gone = replaced_by(typed) | ({price} if set(lookup) & set(typed) else set())
+        values = {key: value for key, value in self.values_for(verb).items() if key not in gone}
+        for key, value in values.items():
+            parameter = parameter_for(verb, key)
+            if parameter and isinstance(value, list) and not parameter.is_list and len(value) != 1:
+                raise BadInput(
+                    f"{verb} takes one {key}, got {len(value)}: {shorten(', '.join(map(str, value)))}",
+                    where=self.where(verb, key),
+                    fix=f"Type {parameter.flag or key.upper()}, or write one under [{verb}].",
+                )
+        return _said_once(verb, values, typed)
+
     def unused_by(self, verb: str) -> list[str]:
         """Keys at the top that the verb has no input for, or one in another sense."""
         return [key for key in self.shared if not shares(verb, key)]
@@ -229,7 +244,7 @@ def read_request(path: Path, kind: type[Asked], verb: str, more: Mapping[str, ob
     """What a file asks of a verb; ``more`` wins over it, and other traffic in it replaces the file's."""
     file = read_scenario_file(path)
     said = {name: value for name, value in (more or {}).items() if value is not None}
-    values = without_replaced(file.values_for(verb), said)
+    values = file.said_beside(verb, said)
     kept = {key: value for key, value in values.items() if (input := parameter_for(verb, key)) and not input.writes}
     with saying_where(verb, file, kept):
         return kind.of({**kept, **said})
@@ -264,19 +279,6 @@ def _place(error: TokonomicsError, verb: str, file: ScenarioFile, values: Mappin
                 error.fix = f"{looked}\n  {error.fix}" if error.fix else looked
             error.where = f"{file.where(verb, key)}: {error.where}"
             return
-
-
-def priced_as_typed(verb: str, values: Mapping[str, object], typed: Collection[str]) -> dict[str, object]:
-    """A price that is typed drops the file's GPU, and a GPU that is typed the file's price."""
-    price, lookup = _EITHER.get(verb, ("", ()))
-    dropped = {price} if set(lookup) & set(typed) else set()
-    return {key: value for key, value in _said_once(verb, values, typed).items() if key not in dropped}
-
-
-def without_replaced(values: Mapping[str, object], typed: Collection[str]) -> dict[str, object]:
-    """What of a file stays beside what was typed."""
-    gone = replaced_by(typed)
-    return {key: value for key, value in values.items() if key not in gone}
 
 
 def replaced_by(given: Collection[str]) -> set[str]:
