@@ -70,7 +70,7 @@ def _at_price(deployment: Deployment, offers: tuple[Offer, ...], usd_per_gpu_hou
             gpus=size,
             usd_per_hour=price * size,
             date=today(),
-            source="--usd-per-hour",
+            source="as given",
         )
         for size in (1, 2, 4, 8)
         if size <= gpu.gpus_per_node
