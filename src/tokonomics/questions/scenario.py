@@ -39,6 +39,16 @@ def parameter_for(verb: str, key: str) -> Parameter | None:
     return next((parameter for parameter in find_verb(verb).keys.values() if parameter.key == key), None)
 
 
+SWEPT_UNASKED = ("plan", "simulate", "capacity")
+"""The verbs that a sweep is mostly for, in the order in which they are tried where it names none."""
+
+
+def swept_keys(verb: str) -> list[str]:
+    """The keys of a verb that a sweep can try values of."""
+    inputs = find_verb(verb).parameters.values()
+    return [parameter.key for parameter in inputs if not parameter.writes and parameter.key != "profile"]
+
+
 @dataclass(frozen=True)
 class ScenarioFile:
     """A file as it was written, its keys checked and spelled with underscores."""
@@ -158,26 +168,19 @@ def read_scenario_file(path: Path) -> ScenarioFile:
         elif isinstance(value, dict) and key in at_the_top:
             raise BadInput(f"'[{key}]' is not a table", where=where, fix=f"Write {example(key)}.")
         elif isinstance(value, dict):
-            raise unknown(f"unknown table '[{shorten(name)}]'", key, verbs, where)
+            raise BadInput(f"unknown table '[{shorten(name)}]'", where=where, fix=did_you_mean(key, verbs, 1))
         elif key in known_keys() and key not in at_the_top:
-            raise _not_at_the_top(key, where)
+            senses = "; ".join(f"[{verb}]: {taken.help}" for verb, taken in takers_of(key).items())
+            under = f". {senses}" if key in _OWN_SENSE else f": [{next(iter(takers_of(key)))}]."
+            fix = f"Put it under a verb{under}"
+            raise BadInput("cannot be the same for every verb", where=f"{where}: {key}", fix=fix)
         else:
             _put(shared, key, value, at_the_top, where)
     return ScenarioFile(path, shared, tables)
 
 
-def _not_at_the_top(key: str, where: str) -> BadInput:
-    senses = "; ".join(f"[{verb}]: {taken.help}" for verb, taken in takers_of(key).items())
-    fix = (
-        f"Put it under a verb. {senses}"
-        if key in _OWN_SENSE
-        else f"Put it under a verb: [{next(iter(takers_of(key)))}]."
-    )
-    return BadInput("cannot be the same for every verb", where=f"{where}: {key}", fix=fix)
-
-
 def _table(table: Mapping[str, object], verb: str, where: str) -> dict[str, object]:
-    keys = list(dict.fromkeys(parameter.key for parameter in find_verb(verb).keys.values()))
+    keys = known_keys([verb])
     made: dict[str, object] = {}
     for name, value in table.items():
         key = name.replace("-", "_")
@@ -209,14 +212,10 @@ def example(key: str, parameter: Parameter | None = None) -> str:
 
 def _put(made: dict[str, object], key: str, value: object, known: Collection[str], where: str) -> None:
     if key not in known:
-        raise unknown(f"unknown key '{shorten(key)}'", key, known, where)
+        raise BadInput(f"unknown key '{shorten(key)}'", where=where, fix=did_you_mean(key, known, 1))
     if key in made:
         raise BadInput("is given twice", where=f"{where}: {key}", fix="Once with underscores is enough.")
     made[key] = value
-
-
-def unknown(what: str, name: str, known: Collection[str], where: str) -> BadInput:
-    return BadInput(what, where=where, fix=did_you_mean(name, known, 1))
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -28,7 +28,7 @@ _AHEAD = 10_000
 """Points handed to the pool before their turn: more than there are workers, fewer than fill the memory."""
 _STILLBORN = 3
 """Workers in a row that died before they were ready: the next would as well."""
-_LOOK_S = 2.0
+LOOK_S = 2.0
 """How often a cluster is asked for its size."""
 
 
@@ -125,7 +125,7 @@ def outcomes(
 def _arrived(news: "queue.SimpleQueue[tuple[SweepPoint, Task] | None]") -> Iterator[tuple[SweepPoint, Task]]:
     """All that is there, after the first or a while."""
     with suppress(queue.Empty):
-        found = news.get(timeout=_LOOK_S)
+        found = news.get(timeout=LOOK_S)
         while True:
             if found:
                 yield found

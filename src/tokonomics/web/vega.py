@@ -43,16 +43,11 @@ def _bundle() -> bytes:
     import vl_convert
 
     code = str(vl_convert.javascript_bundle(_SNIPPET)).encode() + _END
-    _keep(folder, kept, code)
-    return code
-
-
-def _keep(folder: Path, kept: Path, code: bytes) -> None:
-    """Written whole or not at all; without a place to write it is built each time."""
-    with suppress(BadInput):
+    with suppress(BadInput):  # without a place to write it is built each time
         make_folder(folder, str(folder))
         with whole(kept, str(kept)) as unfinished:
             unfinished.write_bytes(code)
+    return code
 
 
 def _folder() -> Path:
