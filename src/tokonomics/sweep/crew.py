@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 
 from tokonomics.errors import TokonomicsError
-from tokonomics.memory_budget import SHARE, available_bytes, can_limit_memory
+from tokonomics.memory_budget import SHARE, available_bytes
 from tokonomics.sweep.outcome import PointOutcome, Status, outcome_from
 from tokonomics.sweep.points import SweepPoint
 from tokonomics.workers import Broken, NoWorker, Pool, Task, TaskRefused, TaskTimeout, WorkerDied, WorkerProcess
@@ -45,12 +45,6 @@ def memory_share(jobs: int) -> int:
 def most_workers() -> int:
     """One for each core, as long as there is memory enough for each."""
     return max(1, min(cores(), int(SHARE * available_bytes() / _ENOUGH_BYTES)))
-
-
-def unlimited() -> list[str]:
-    """What is to be said where a worker cannot be held to its share, as on macOS."""
-    said = "workers may take any amount of memory: this system sets no limit, and --memory does nothing"
-    return [] if can_limit_memory() else [said]
 
 
 class NoWorkers(TokonomicsError):
