@@ -43,11 +43,16 @@ def _bundle() -> bytes:
     import vl_convert
 
     code = str(vl_convert.javascript_bundle(_SNIPPET)).encode() + _END
-    with suppress(BadInput):  # without a place to write it is built each time
+    _keep(folder, kept, code)
+    return code
+
+
+def _keep(folder: Path, kept: Path, code: bytes) -> None:
+    """Written whole or not at all; without a place to write it is built each time."""
+    with suppress(BadInput):
         make_folder(folder, str(folder))
         with whole(kept, str(kept)) as unfinished:
             unfinished.write_bytes(code)
-    return code
 
 
 def _folder() -> Path:
