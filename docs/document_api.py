@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 import tokonomics as tk
-from tokonomics.library import Function, annotation, function, in_words
+from tokonomics.errors import by_name
+from tokonomics.library import Function, annotation, function
 from tokonomics.questions import results
 from tokonomics.questions.request import Parameter
 from tokonomics.questions.result import Result
@@ -129,8 +130,8 @@ def _function(asked: Function) -> list[str]:
 
 def _argument(argument: Parameter) -> str:
     kind = annotation(argument).removesuffix(" | None").replace("|", "\\|")
-    default = "required" if argument.required else in_words(argument.default_text or "") or _shown(argument.default)
-    return f"| `{argument.name}` | `{kind}` | {default} | {_cell(in_words(argument.help))} |"
+    default = "required" if argument.required else by_name(argument.default_text or "") or _shown(argument.default)
+    return f"| `{argument.name}` | `{kind}` | {default} | {_cell(by_name(argument.help))} |"
 
 
 def _result(asked: Function) -> type[Result] | None:

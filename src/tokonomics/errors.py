@@ -53,6 +53,11 @@ def flag(field: str, value: str | None = None) -> str:
     return written if value is None else f"{written} {value}"
 
 
+def by_name(text: str) -> str:
+    """A text with the names of arguments in place of flags."""
+    return re.sub(r"(?<![\w-])--([a-z][a-z-]*)", lambda found: found[1].replace("-", "_"), text)
+
+
 class TokonomicsError(Exception):
     """What is wrong, where, and how to put it right."""
 
@@ -90,10 +95,7 @@ class UnknownName(TokonomicsError):
     def __init__(
         self, kind: str, name: str, known: Iterable[str], *, fix: str | None = None, listing: str | None = None
     ) -> None:
-        self.suggestions = nearest(name, known)
-        hint = f"`{listing}` shows those known." if listing else None
-        if self.suggestions:
-            hint = f"Did you mean {' or '.join(self.suggestions)}?"
+        hint = did_you_mean(name, known) or (f"`{listing}` shows those known." if listing else None)
         super().__init__(
             f"unknown {kind} '{shorten(name)}'", fix="\n  ".join(line for line in (hint, fix) if line) or None
         )

@@ -5,21 +5,19 @@ show itself as a line, a table, a frame or a chart.
 """
 
 import inspect
-import re
 import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tokonomics.errors import BadInput, TokonomicsError, in_python, spelled
+from tokonomics.errors import BadInput, TokonomicsError, by_name, in_python, spelled
 from tokonomics.questions.command import command_of
 from tokonomics.questions.listener import Listener
 from tokonomics.questions.request import Kind, Parameter, Placement, Request
-from tokonomics.questions.result import Result
 from tokonomics.questions.verbs import VERBS, Verb
 
 if TYPE_CHECKING:
-    from tokonomics.report.answer import Answer
+    pass
 
 NAMES = ("plan", "fleet", "breakeven", "fit", "predict", "curve", "trace", "simulate", "capacity", "levers")
 """The verbs that are functions; the lists of the catalogue and ``read_trace`` beside them."""
@@ -69,9 +67,9 @@ class Function:
 
     @property
     def __doc__(self) -> str:  # type: ignore[override]
-        about = ABOUT.get(self.__name__, "{summary}").format(summary=in_words(self.verb.summary))
+        about = ABOUT.get(self.__name__, "{summary}").format(summary=by_name(self.verb.summary))
         example = EXAMPLES[self.__name__].replace("\n", "\n... ")
-        lines = [f"    {name}: {in_words(argument.help)}" for name, argument in self.arguments.items()]
+        lines = [f"    {name}: {by_name(argument.help)}" for name, argument in self.arguments.items()]
         return "\n".join([about, "", f">>> {example}", "", "Arguments:", *lines])
 
     def __repr__(self) -> str:
@@ -90,13 +88,16 @@ class Function:
             from tokonomics.questions.traffic import traffic_of
 
             return traffic_of(request, Notes())  # type: ignore[arg-type]
+        from tokonomics.report.answers import describe
+
         result = self.verb.answer(request, Notes())
-        result.shown(partial(_described, self.verb, result, request), command_of(self.verb, request))
+        described = partial(describe, self.verb, result, request)
+        result.shown(described, command_of(self.verb, request))
         if self.__name__ in LISTS:
             return result.to_frame()
         if self.__name__ == "breakeven" and not result.is_found:
             why = [f"{reason.constraint}: {reason.why}; {reason.nearest}." for reason in result.blame]  # type: ignore[attr-defined]
-            raise BadInput(_described(self.verb, result, request).title, fix="\n  ".join(why))
+            raise BadInput(described().title, fix="\n  ".join(why))
         return result
 
     def request(self, *by_place: Any, **inputs: Any) -> Request:
@@ -150,11 +151,6 @@ def function(name: str) -> Function:
     return Function(VERBS["trace" if name == "read_trace" else name], name)
 
 
-def in_words(text: str) -> str:
-    """A help text with the names of arguments in place of flags."""
-    return re.sub(r"(?<![\w-])--([a-z][a-z-]*)", lambda found: found[1].replace("-", "_"), text)
-
-
 def annotation(argument: Parameter) -> str:
     """The type of an argument: ``Words`` are a text, a number, a list of them, or names with values."""
     kind = "Words" if argument.type is str else argument.type.__name__
@@ -165,12 +161,6 @@ def annotation(argument: Parameter) -> str:
     elif argument.takes_text:
         kind = "float | str"
     return kind if argument.required or argument.default is not None else f"{kind} | None"
-
-
-def _described(verb: Verb, result: Result, request: Request) -> "Answer":
-    from tokonomics.report.answers import describe
-
-    return describe(verb, result, request)
 
 
 def _refuse_several(request: Any) -> None:

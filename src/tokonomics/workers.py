@@ -367,18 +367,18 @@ def live(line: int) -> None:
 
 def _answered(answer: Callable[..., Any], request: Any, tell: Callable[[str], None]) -> bytes:
     try:
-        return _ANSWER + _as_json(answer(request, tell))
+        return _ANSWER + as_json(answer(request, tell))
     except Spent as spent:
-        return _ANSWER.upper() + _as_json(spent.answer)
+        return _ANSWER.upper() + as_json(spent.answer)
     except TokonomicsError as problem:
-        return _REFUSAL + _as_json({"what": problem.what, "where": problem.where, "fix": problem.fix})
+        return _REFUSAL + as_json({"what": problem.what, "where": problem.where, "fix": problem.fix})
     except MemoryError:
-        return _REFUSAL.upper() + _as_json({"what": _TOO_MUCH, "fix": _LESS})
+        return _REFUSAL.upper() + as_json({"what": _TOO_MUCH, "fix": _LESS})
     except Exception:
         return _FAULT + traceback.format_exc().encode(errors="replace")
 
 
-def _as_json(value: Any) -> bytes:
+def as_json(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 

@@ -121,7 +121,7 @@ def test_the_catalogue_is_broad() -> None:
 def test_an_unknown_gpu_suggests_the_nearest_and_says_how_to_add_one(typo: str, meant: str) -> None:
     with pytest.raises(UnknownName) as caught:
         find_gpu(typo)
-    assert meant in caught.value.suggestions
+    assert meant in str(caught.value)
     assert ADD_A_GPU.format(path=user_path()) in str(caught.value)
 
 

@@ -19,8 +19,8 @@ from tokonomics.catalog.gpus import find_gpus
 from tokonomics.catalog.load_models import find_models
 from tokonomics.catalog.offers import load_offers
 from tokonomics.cli import completion
+from tokonomics.questions.scenario import SWEPT_UNASKED, swept_keys
 from tokonomics.questions.verbs import scenario_verbs
-from tokonomics.sweep.questions import USUAL, spellings
 from tokonomics.traffic.samples import length_sample_names, sample_names
 
 ASK = """
@@ -84,9 +84,11 @@ def test_every_shell_completes_what_is_swept(shell: str) -> None:
     assert (
         {"rate=", "router=", "region="}
         <= set(asked(shell, "tokonomics sweep chat.toml --over r"))
-        <= {f"{key}=" for verb in USUAL for key in spellings(verb) if key.startswith("r")}
+        <= {f"{key}=" for verb in SWEPT_UNASKED for key in swept_keys(verb) if key.startswith("r")}
     )
-    assert set(asked(shell, "tokonomics sweep chat.toml --verb fit --over ")) == {f"{key}=" for key in spellings("fit")}
+    assert set(asked(shell, "tokonomics sweep chat.toml --verb fit --over ")) == {
+        f"{key}=" for key in swept_keys("fit")
+    }
     offered = asked(shell, "tokonomics sweep chat.toml --over gpu=H100,H2")
     whole = {f"gpu=H100,{gpu.key}" for gpu in find_gpus() if gpu.key.startswith("H2")}
     assert set(offered) == ({each.removeprefix("gpu=") for each in whole} if shell == "bash" else whole)
@@ -172,6 +174,5 @@ def test_every_name_completed_is_a_parameter_of_some_verb() -> None:
 
     taken = parameters(app)
     assert ("sweep", "over") in taken
-    assert completion.SWEPT_UNASKED == USUAL
     assert completion.BY_PARAMETER.keys() <= {name for _, name in taken}
     assert completion.BY_VERB.keys() <= taken

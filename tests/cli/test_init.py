@@ -4,21 +4,18 @@ import json
 import re
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]
 import pytest
-import typer
 from tests.explore import some
 from typer.testing import CliRunner, Result
 
 from tokonomics.__main__ import app
 from tokonomics.cli.init import as_text
-from tokonomics.cli.scenario_command import AS_GIVEN, as_defaults
 from tokonomics.errors import BadInput, TokonomicsError, flag
+from tokonomics.questions.inputs import Shown
 from tokonomics.questions.listener import SILENT
 from tokonomics.questions.scenario import (
-    ScenarioFile,
     known_keys,
     parameter_for,
     read_scenario_file,
@@ -114,17 +111,12 @@ def test_a_key_of_several_verbs_is_said_once_and_belongs_to_a_group() -> None:
 
 @pytest.mark.parametrize("verb", scenario_verbs())
 def test_every_value_that_is_commented_out_is_one_that_the_verb_takes(verb: str) -> None:
-    made: Any = typer.main.get_command(app)
-    command = made.commands[verb]
-    placed = [key.key for key in find_verb(verb).keys.values() if key.flag is None]
+    asked = find_verb(verb).request
+    needed = {one.key: shown(one) for one in find_verb(verb).keys.values() if one.required}
     for key in find_verb(verb).keys.values():
-        if key.name == "profile":  # a file that is read while parsing
-            continue
-        values = {key.key: shown(key)}
-        needed = {one.key: shown(one) for one in find_verb(verb).keys.values() if one.required}
-        defaults, by_place = as_defaults(verb, {**needed, **values}, ScenarioFile(Path("x.toml"), {}, {}))
-        with command.make_context(verb, by_place, obj=AS_GIVEN, default_map=defaults) as context:
-            assert key.key in placed or context.params[key.name] not in (None, [], ())
+        taken = asked if key.name in asked.model_fields else Shown
+        request = taken.of({**(needed if taken is asked else {}), key.key: shown(key)})
+        assert getattr(request, key.name) not in (None, [], ())
 
 
 @pytest.mark.parametrize("verb", scenario_verbs())

@@ -161,9 +161,9 @@ def test_hyphens_are_underscores(tmp_path: Path) -> None:
         ),
         ("gpu = ['H100', 'L4']", ["gpu: fit takes one gpu, got 2: H100, L4", "--gpu"]),
         ("tp = 'two'", ["scenario.toml: tp"]),
-        ("tp = true", ["tp: must be an integer"]),
-        ("tp = 2026-01-01", ["tp", "is not usable"]),
-        ("tp = nan", ["tp", "is not usable"]),
+        ("tp = true", ["tp: must be a number, got True"]),
+        ("tp = 2026-01-01", ["tp: should be a valid integer", "2026-01-01"]),
+        ("tp = nan", ["tp: should be a finite number"]),
         ("tp = {a = 1}", ["[tp]"]),
     ],
 )

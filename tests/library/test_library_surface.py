@@ -11,8 +11,8 @@ import pytest
 
 import tokonomics as tk
 from tokonomics.cli.commands import BY_PLACE, command_of
-from tokonomics.errors import BadInput, in_python, option, spelled
-from tokonomics.library import function, in_words
+from tokonomics.errors import BadInput, by_name, in_python, option, spelled
+from tokonomics.library import function
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 
@@ -150,7 +150,7 @@ def test_help_shows_a_function_with_its_arguments() -> None:
     ],
 )
 def test_help_speaks_of_arguments_instead_of_flags(typed: str, written: str) -> None:
-    assert in_words(typed) == written
+    assert by_name(typed) == written
 
 
 def test_messages_speak_of_arguments_instead_of_flags() -> None:

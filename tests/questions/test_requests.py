@@ -202,3 +202,16 @@ def test_every_default_is_one_that_the_request_takes(verb: Any) -> None:
         needed = {one.name: one.example or "x" for one in verb.parameters.values() if one.required}
         if parameter.default is not None:
             assert getattr(verb.request.of({**needed, name: parameter.default}), name) == parameter.default
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_schema_of_a_request_says_what_a_reader_needs_and_nothing_of_the_doors(verb: str) -> None:
+    fields = VERBS[verb].request.model_json_schema()["properties"]
+    value = {"type", "anyOf", "items", "minimum", "maximum"}
+    for name, parameter in VERBS[verb].parameters.items():
+        schema = fields[parameter.key]
+        assert set(schema) <= {"title", "description", "unit", "default", "examples"} | value, name
+        assert schema["description"] == parameter.help
+        assert schema.get("minimum") == parameter.low
+        assert schema.get("examples", [None]) == [parameter.example]
+        assert not any({"ge", "le"} & set(part) for part in schema.get("anyOf", []))

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokonomics.errors import BadInput
+from tokonomics.questions.scenario import swept_keys
 from tokonomics.sweep.points import (
     MOST_POINTS,
     Listed,
@@ -21,9 +22,9 @@ from tokonomics.sweep.points import (
     points_of,
     read_over,
 )
-from tokonomics.sweep.questions import base_values, combined, spellings, verb_for
+from tokonomics.sweep.questions import base_values, combined, verb_for
 
-KEYS = {key: key for key in ("gpu", "tp", "rate", "slo", "input", "arrivals", "max_price")}
+KEYS = ("gpu", "tp", "rate", "slo", "input", "arrivals", "max_price")
 WORDS = st.text("abcdefghijklmnop0123456789.", min_size=1, max_size=6).filter(lambda text: ".." not in text)
 
 
@@ -165,7 +166,7 @@ def scenario(tmp_path: Path) -> Path:
 
 def test_the_verb_is_the_first_that_has_all_keys() -> None:
     assert verb_for(["gpu=H100", "rate=5"]) == "plan"
-    assert verb_for(["gpu=H100,H200,tp=1,2,4,rate=5,10,20"]) == ("plan" if "tp" in spellings("plan") else "simulate")
+    assert verb_for(["gpu=H100,H200,tp=1,2,4,rate=5,10,20"]) == ("plan" if "tp" in swept_keys("plan") else "simulate")
 
 
 def test_the_same_scenario_is_planned_and_simulated(scenario: Path) -> None:

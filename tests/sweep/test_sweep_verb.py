@@ -146,7 +146,7 @@ def test_workers_share_what_is_free_and_no_more(monkeypatch: pytest.MonkeyPatch)
 
 def test_where_no_limit_can_be_set_it_is_said(tokonomics: Call, chat: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on macOS."""
-    monkeypatch.setattr(crew, "can_limit_memory", lambda: False)
+    monkeypatch.setattr("tokonomics.sweep.sweep.can_limit_memory", lambda: False)
     done = tokonomics("sweep", chat, "--verb", "predict", "--over", "gpu=H100", "--over", "tp=1")
     assert "--memory does nothing" in done.stderr
 

@@ -52,7 +52,7 @@ def test_mooncake_blocks_cover_every_prompt(name: str) -> None:
 def test_an_unknown_sample_suggests_one() -> None:
     with pytest.raises(UnknownName) as caught:
         sample_lengths("azure-cov")
-    assert "azure-conv" in caught.value.suggestions
+    assert "azure-conv" in str(caught.value)
 
 
 def test_the_samples_stay_small_and_are_described() -> None:

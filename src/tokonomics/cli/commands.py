@@ -10,13 +10,13 @@ import typer
 
 from tokonomics.errors import BadInput, option
 from tokonomics.questions.command import command_line
+from tokonomics.questions.inputs import Shown
 from tokonomics.questions.request import NO_LIMIT, Kind, Parameter, Parameters, Placement, Request
 from tokonomics.questions.verbs import Verb
 from tokonomics.report.terminal import Terminal, check_files, give
 
 BY_PLACE = "_by_place"
 """Ends the name of the argument that stands for an option as well: ``plan MODEL`` and ``plan --model MODEL``."""
-_SHOWN = ("chart", "html", "as_json")
 
 
 def command_of(verb: Verb) -> Callable[..., None]:
@@ -51,38 +51,31 @@ def _answered(verb: Verb, given: Mapping[str, Any]) -> int:
     """Ask the question and give the answer; returns the exit code."""
     from tokonomics.report.answers import describe
 
-    values = values_of(verb.parameters, given)
-    shown = {name: _plain(given.get(name)) for name in _SHOWN}
-    check_files(shown["chart"], shown["html"])
-    request = verb.request.of(values)
+    request = verb.request.of(values_of(verb.parameters, given))
+    shown = Shown.of({name: given.get(name) for name in Shown.model_fields})
+    check_files(shown.chart, shown.html)
     typed = command_line(sys.argv[1:])
     with Terminal(typed) as terminal:
         result = verb.answer(request, terminal)
         answer = describe(verb, result, request)
-    if shown["chart"] and not answer.charts and verb.name == "validate":
+    if shown.chart and not answer.charts and verb.name == "validate":
         raise BadInput("an engine's log has no chart", field="chart")
-    return give(answer, typed, json=bool(shown["as_json"]), chart=shown["chart"], html=shown["html"])
+    return give(answer, typed, json=shown.as_json, chart=shown.chart, html=shown.html)
 
 
 def values_of(parameters: Parameters, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What was typed, by field: neither what was left out nor what says the default."""
+    """What was given, by field."""
     values = {}
     for name, parameter in parameters.items():
-        value = _plain(given.get(name))
+        value = given.get(name)
         if parameter.place is Placement.EITHER and (by_place := given.get(f"{name}{BY_PLACE}")) is not None:
             if value is not None:
                 fix = f"Name one, such as {option(name, parameter.example)}."
                 raise BadInput("two models are given", field=name, fix=fix)
             value = by_place
-        if value is not None and value != [] and value != parameter.default:
+        if value is not None and value != []:
             values[name] = value
     return values
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_plain(part) for part in value]
-    return str(value) if isinstance(value, Path) else value
 
 
 def _arguments(parameter: Parameter) -> list[inspect.Parameter]:
@@ -92,10 +85,6 @@ def _arguments(parameter: Parameter) -> list[inspect.Parameter]:
     kind = list[kind] if parameter.is_list else kind
     optional = kind | None if not parameter.required and parameter.default is None else kind
     default = inspect.Parameter.empty if parameter.required else parameter.default
-    if isinstance(default, tuple):
-        default = list(default)
-    if parameter.takes_text and default is not None:
-        default = str(default)
     arguments = []
     if parameter.place is not Placement.FLAG:
         name = parameter.name if parameter.place is Placement.FIRST else f"{parameter.name}{BY_PLACE}"

@@ -105,9 +105,6 @@ BY_VERB: dict[tuple[str, str], Callable[[], list[Value]]] = {
     ("sweep", "verb"): _verbs,
 }
 """Where a name means different things in different verbs."""
-SWEPT_UNASKED = ("plan", "simulate", "capacity")
-"""The verbs of a sweep that names none."""
-
 
 Offer = Callable[[typer.Context, str], list[Value]]
 """What may stand for a word that was begun."""
@@ -161,12 +158,11 @@ def _swept(context: typer.Context, incomplete: str) -> list[Value]:
     if begun:
         values = BY_PARAMETER.get(key.replace("-", "_"))
         return [(f"{key}={name}", what) for name, what in _matching(values, written)] if values else []
-    from tokonomics.questions.verbs import find_verb
+    from tokonomics.questions.scenario import SWEPT_UNASKED, swept_keys
 
     named = context.params.get("verb")
     asked = [named] if named in dict(_verbs()) else SWEPT_UNASKED
-    inputs = [parameter for verb in asked for parameter in find_verb(verb).parameters.values()]
-    keys = dict.fromkeys(parameter.key for parameter in inputs if not parameter.writes and parameter.key != "profile")
+    keys = dict.fromkeys(key for verb in asked for key in swept_keys(verb))
     return [(f"{key}=", "") for key in keys if key.startswith(incomplete)]
 
 

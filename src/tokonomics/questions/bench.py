@@ -18,23 +18,24 @@ from tokonomics.measure.priced_run import MeasuredMachine, Price, Said, as_model
 from tokonomics.money.cost import require_positive
 from tokonomics.questions.inputs import Traffic
 from tokonomics.questions.listener import SILENT, Listener
+from tokonomics.questions.load import targets_of
 from tokonomics.questions.measured_results import PricedRunResult
 from tokonomics.questions.requests.run import USERS, BenchRequest, ImportResultsRequest, Ran, Rented
 from tokonomics.questions.traffic import traffic_of
-from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import Trace
 
 
 def priced(run: BenchmarkRun, request: Rented) -> PricedRunResult:
     """A run in dollars, and how far predictions were off, whoever measured it."""
-    machine = machine_from(run.stated, request)
-    price = price_from(machine, run.model, request.gpus, request.usd_per_hour)
-    targets = parse_slos(request.slo) if request.slo is not None else ()
-    return PricedRunResult(**dict(price_run(run, machine, price, targets)))
+    machine = machine_of(run.stated, said_of(request))
+    price = price_from(machine, run.model, request)
+    return PricedRunResult(**dict(price_run(run, machine, price, targets_of(request))))
 
 
-def check_names(ran: Ran) -> None:
-    """What was typed must be known; what a file states may be anything."""
+def said_of(ran: Ran, model: str | None = None) -> Said:
+    """What was typed, which must be known; what a file states may be anything."""
+    if model is not None:
+        find_model(model)
     if ran.gpu is not None:
         find_gpu(ran.gpu)
     if ran.engine is not None:
@@ -43,21 +44,14 @@ def check_names(ran: Ran) -> None:
         parse_precision(ran.weights, WEIGHT_PRECISIONS, "weights")
     if ran.kv is not None:
         parse_precision(ran.kv, KV_PRECISIONS, "kv")
+    return Said(ran.gpu, ran.gpus, ran.tp, ran.pp, ran.ep, ran.engine, ran.weights, ran.kv, model)
 
 
-def machine_from(stated: Stated, ran: Ran) -> MeasuredMachine | None:
-    """What the user says, completed by what the file says; None where neither names a GPU."""
-    split = (ran.tp, ran.pp, ran.ep)
-    return machine_of(stated, Said(ran.gpu, ran.gpus, *split, ran.engine, ran.weights, ran.kv))
-
-
-def price_from(
-    machine: MeasuredMachine | None, model: str | None, gpus: int | None, usd_per_hour: float | None
-) -> Price | None:
+def price_from(machine: MeasuredMachine | None, model: str | None, rented: Rented) -> Price | None:
     """As given for each GPU, or the cheapest offer of the machine; None where there is neither."""
-    if usd_per_hour is not None:
-        count = machine.gpus if machine else gpus or 1
-        return Price(usd_per_hour=require_positive("usd_per_hour", usd_per_hour) * count, price_from="as given")
+    if rented.usd_per_hour is not None:
+        count = machine.gpus if machine else rented.gpus or 1
+        return Price(usd_per_hour=require_positive("usd_per_hour", rented.usd_per_hour) * count, price_from="as given")
     return rental_of(machine, model) if machine else None
 
 
@@ -79,7 +73,6 @@ def bench(request: BenchRequest, listener: Listener = SILENT) -> PricedRunResult
     save = Path(request.save) if request.save else None
     if save:
         check_save_path(save, "save")
-    check_names(request)
     run = run_bench(_asked(request, listener), listener.watching())
     if save:
         save_run(run, save)
@@ -89,13 +82,14 @@ def bench(request: BenchRequest, listener: Listener = SILENT) -> PricedRunResult
 
 def _asked(request: BenchRequest, listener: Listener) -> BenchSettings:
     """Everything checked before the server hears from us."""
+    machine = machine_of(Stated(), said_of(request))
     # Prompts that were sent before may lie in the server's cache: unless asked for, none is sent twice.
     seed = secrets.randbelow(2**31) if request.seed is None else request.seed
     users, rates, log = _loads(request, seed, listener)
     require_range("seconds", request.seconds, 0.1, 86_400)
     require_range("timeout", request.timeout, 0.1, 86_400)
     require_range("precision", request.precision, 1e-3, 1)
-    price = price_from(machine_from(Stated(), request), request.model, request.gpus, request.usd_per_hour)
+    price = price_from(machine, request.model, request)
     if request.max_usd is not None:
         require_range("max_usd", request.max_usd, 1e-6, 1e9)
         if price is None:
@@ -111,7 +105,7 @@ def _asked(request: BenchRequest, listener: Listener) -> BenchSettings:
         input_tokens=request.input,
         output_tokens=request.output,
         budget=Budget(request.precision, request.requests or 100_000, request.seconds, request.max_usd),
-        slos=parse_slos(request.slo) if request.slo is not None else (),
+        slos=targets_of(request),
         usd_per_hour=price.usd_per_hour if price else None,
         retries=request.retries,
         timeout_s=request.timeout,
@@ -153,8 +147,6 @@ def _numbers(text: str, field: str, low: float, high: float) -> list[float]:
 
 def import_results(request: ImportResultsRequest, listener: Listener = SILENT) -> PricedRunResult:
     """Result files of other load generators, in dollars and against our prediction."""
-    if request.model is not None:
-        find_model(request.model)
-    check_names(request)
+    said_of(request, request.model)
     run = read_runs(paths_of(request.files))
     return priced(run if request.model is None else as_model(run, request.model), request)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.load_models import find_model
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, UnknownName, option, shorten
 from tokonomics.measure.calibrate import calibrate as fit
@@ -14,14 +13,13 @@ from tokonomics.measure.engine_log import is_engine_log, read_engine_log
 from tokonomics.measure.evidence import read_evidence
 from tokonomics.measure.importers.own import check_save_path
 from tokonomics.measure.measurements import read_measurements, read_text
-from tokonomics.measure.priced_run import Said
 from tokonomics.measure.probe.fit_profile import is_timings, profile_from
 from tokonomics.measure.probe.kernels import Bench
 from tokonomics.measure.probe.timings import PROBE, SECONDS, measure, why_not
 from tokonomics.measure.replay import replay
 from tokonomics.measure.validate import validate as score
 from tokonomics.physics.calibration import using, write_profile
-from tokonomics.questions.bench import check_names, paths_of, require_range
+from tokonomics.questions.bench import paths_of, require_range, said_of
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.measured_results import CalibrateResult, ProbeResult, ReplayResult, ValidateResult
 from tokonomics.questions.requests.run import CalibrateRequest, ProbeRequest, ValidateRequest
@@ -34,14 +32,10 @@ def calibrate(request: CalibrateRequest, listener: Listener = SILENT) -> Calibra
     out = Path(request.out) if request.out else None
     if out:
         check_save_path(out, "out")
-    if request.model is not None:
-        find_model(request.model)
-    check_names(request)
+    said = said_of(request, request.model)
     paths = paths_of(request.files)
     command = "tokonomics calibrate " + " ".join(path.name for path in paths)
     listener.doing("simulating the loads")
-    split = (request.tp, request.pp, request.ep)
-    said = Said(request.gpu, request.gpus, *split, request.engine, request.weights, request.kv, request.model)
     with using(None):
         evidence = read_evidence(paths, said, command)
         if any(row.engine for row in evidence.rows):

@@ -2,14 +2,9 @@
 
 import shlex
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
-from tokonomics.questions.request import Kind, Placement, Request, texts
+from tokonomics.questions.request import Kind, Parameters, Placement, Request, texts
 from tokonomics.questions.verbs import Verb
-
-if TYPE_CHECKING:
-    from tokonomics.questions.request import Parameters
-
 
 _TABLES = {Kind.TRACE: "trace.parquet", Kind.FILE: "offers.csv"}
 """What a table in memory is called."""
@@ -20,7 +15,7 @@ def command_of(verb: Verb, request: Request) -> str:
     return command_line(command_words(verb.name, verb.parameters, request.given()))
 
 
-def command_words(verb: str, parameters: "Parameters", values: Mapping[str, object]) -> list[str]:
+def command_words(verb: str, parameters: Parameters, values: Mapping[str, object]) -> list[str]:
     """What one would type after ``tokonomics``: the verb, what has its place, then flags in their order.
 
     What is not given, or says the default, is left out.

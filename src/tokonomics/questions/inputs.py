@@ -115,10 +115,10 @@ class BatchLimits(Request, about=About.HARDWARE):
 
 
 class Serving(BatchLimits, about=About.HARDWARE):
-    timeout: Text | None = declared("Clients hang up after: 30, 500ms, 2m.", example="30")
+    timeout: Text | None = declared("Clients hang up after: 30, 500ms, 2m.", example="30", unit="s")
     priority: Switch = declared("Serve by the trace's priorities instead of in order.", False)
     max_batched_tokens: Whole | None = declared(
-        "Tokens of one step.", low=1, high=1 << 20, without="the engine's own", example=8192
+        "Tokens of one step.", low=1, high=1 << 20, without="the engine's own", example=8192, unit="tokens"
     )
 
 
@@ -134,7 +134,9 @@ class Objectives(Request, about=About.TARGETS):
 
 
 class Paced(Request, about=About.TRAFFIC):
-    rate: Text | None = declared("Requests a second, on average; a log is replayed at this rate.", example=5)
+    rate: Text | None = declared(
+        "Requests a second, on average; a log is replayed at this rate.", example=5, unit="requests/s"
+    )
 
 
 class LengthInputs(Request, about=About.TRAFFIC):
@@ -142,9 +144,10 @@ class LengthInputs(Request, about=About.TRAFFIC):
         "Prompt tokens: 512, lognormal:mean=800,p99=6000, uniform:100-900, sample:sharegpt.",
         kind=Kind.LENGTHS,
         example=1000,
+        unit="tokens",
     )
     output: Text | None = declared(
-        "Answer tokens, likewise.", without="pairs of --input's sample", kind=Kind.LENGTHS, example=300
+        "Answer tokens, likewise.", without="pairs of --input's sample", kind=Kind.LENGTHS, example=300, unit="tokens"
     )
 
 
@@ -170,7 +173,7 @@ class TrafficShape(LengthInputs, LogInputs, Seeded, about=About.TRAFFIC):
     )  # fmt: skip
 
     tokens_per_month: Text | None = declared(
-        "Instead of --rate: prompt and answer tokens a month, such as 2B.", example="2B"
+        "Instead of --rate: prompt and answer tokens a month, such as 2B.", example="2B", unit="tokens/month"
     )
     arrivals: Text | None = declared(
         "How made-up requests arrive: gamma:2,cv=3, diurnal:5,peak=3 … (docs/traffic.md)",
@@ -219,13 +222,13 @@ class PlanTraffic(Paced, TrafficShape, PlanTargets):
     """The traffic that is planned for, and the latency targets."""
 
     rate: Text | None = declared(
-        "Requests a second, on average; a log is replayed at this rate. Or low:mid:high.", example=5
+        "Requests a second, on average; a log is replayed at this rate. Or low:mid:high.", example=5, unit="requests/s"
     )
 
 
 class GpuPrice(Request, about=About.PRICES):
     usd_per_hour: Number | None = declared(
-        "Price of one GPU-hour.", without="the cheapest offer, if there is one", example=2.5
+        "Price of one GPU-hour.", without="the cheapest offer, if there is one", example=2.5, unit="USD/h"
     )
 
 
@@ -271,8 +274,10 @@ class PriceLimits(Request, about=About.PRICES):
     terms: Texts | None = declared(
         "Only these terms: on_demand, spot, reserved or all.", without="on_demand", example=["on_demand"]
     )
-    max_price: Number | None = declared("The most dollars per GPU-hour.", example=4.0)
-    max_age: Whole | None = declared("Leave out prices older than this many days.", low=0, without="365", example=365)
+    max_price: Number | None = declared("The most dollars per GPU-hour.", example=4.0, unit="USD/h")
+    max_age: Whole | None = declared(
+        "Leave out prices older than this many days.", low=0, without="365", example=365, unit="days"
+    )
 
 
 class Spared(Request, about=About.HARDWARE):
@@ -299,7 +304,7 @@ class TierInputs(Request, about=About.HARDWARE):
 
 
 class ContextInput(Request, about=About.MODEL):
-    context: Whole = declared("Tokens each sequence holds; for a prompt, its length.", 1024)
+    context: Whole = declared("Tokens each sequence holds; for a prompt, its length.", 1024, unit="tokens")
 
 
 class PlanInputs(PlanTraffic, Choice, PriceLimits, Market):

@@ -15,10 +15,10 @@ from tokonomics.planner.levers.stack import order_from
 from tokonomics.planner.levers.stack import stack as stacked
 from tokonomics.planner.parsing import listed
 from tokonomics.planner.setup import NotServed, Setup
-from tokonomics.questions.inputs import Layout
+from tokonomics.questions.inputs import BatchLimits, Layout
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import load_of, offers_of, targets_of
-from tokonomics.questions.requests.traffic import Changes, LeversRequest, Runs, StackRequest
+from tokonomics.questions.requests.traffic import Changes, LeversRequest, StackRequest
 from tokonomics.questions.results import LeversResult, StackResult
 from tokonomics.questions.serving import deployment_of, say_if_compiling, say_left_out
 
@@ -26,12 +26,13 @@ _TAKES_A_WHILE = 200_000
 """Requests from which thirty simulations of them take more than a quarter of a minute."""
 
 
-def setup_of(
-    request: Runs, model: str, gpu: str, layout: Layout, listener: Listener, max_sequences: int | None = None,
-    prefix_cache: bool = True,
-) -> Setup:  # fmt: skip
+def setup_of(request: LeversRequest | StackRequest, listener: Listener) -> Setup:
     """What runs today."""
-    deployment = deployment_of(layout, model, gpu)
+    if isinstance(request, StackRequest):  # it begins with the precision of the checkpoint and the engine's own limits
+        layout, limits = Layout(tp=request.tp, pp=request.pp, ep=request.ep, engine=request.engine), BatchLimits()
+    else:
+        layout, limits = request, request
+    deployment = deployment_of(layout, request.model, request.gpu)
     targets, offers, load = targets_of(request), offers_of(request), load_of(request)
     context = deployment.model.max_context
     load = load.within(context) if load.is_log else load
@@ -44,8 +45,8 @@ def setup_of(
         offers=offers,
         today=today(),
         slos=targets,
-        max_sequences=max_sequences,
-        prefix_cache=prefix_cache,
+        max_sequences=limits.max_sequences,
+        prefix_cache=not limits.no_prefix_cache,
         spare=request.spare or 0,
         offline=request.offline,
     )
@@ -70,7 +71,7 @@ def _at_price(deployment: Deployment, offers: tuple[Offer, ...], usd_per_gpu_hou
             gpus=size,
             usd_per_hour=price * size,
             date=today(),
-            source="--usd-per-hour",
+            source="as given",
         )
         for size in (1, 2, 4, 8)
         if size <= gpu.gpus_per_node
@@ -101,9 +102,7 @@ def choices_of(changes: Changes) -> Choices:
 def levers(request: LeversRequest, listener: Listener = SILENT) -> LeversResult:
     """Every lever, the largest saving first, and all that help together."""
     choices = choices_of(request)
-    setup = setup_of(
-        request, request.model, request.gpu, request, listener, request.max_sequences, not request.no_prefix_cache
-    )
+    setup = setup_of(request, listener)
     say_if_compiling(listener)
     listener.doing("simulating")
     bills = Bills(progress=listener.doing)
@@ -126,8 +125,7 @@ def levers(request: LeversRequest, listener: Listener = SILENT) -> LeversResult:
 def stack(request: StackRequest, listener: Listener = SILENT) -> StackResult:
     """From one request at a time to the best deployment found: each step's saving, simulated."""
     choices, steps = choices_of(request), order_from(request.order)
-    layout = Layout(tp=request.tp, pp=request.pp, ep=request.ep, engine=request.engine)
-    setup = setup_of(request, request.model, request.gpu, layout, listener)
+    setup = setup_of(request, listener)
     say_if_compiling(listener)
     listener.doing("simulating")
     found = stacked(setup, choices, steps, Bills(progress=listener.doing))

@@ -45,6 +45,31 @@ class Placement(StrEnum):
     """By position or by flag."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What the doors know of a field beside its schema, which is told the bounds and the unit alone."""
+
+    low: float | None = None
+    high: float | None = None
+    unit: str | None = None
+    default_text: str | None = None
+    """In words, what holds where it is not given."""
+    kind: Kind = Kind.PLAIN
+    place: Placement = Placement.FLAG
+    metavar: str | None = None
+    off: str | None = None
+    """The flag that says no, where there is one."""
+    writes: bool = False
+    """It names a file that the answer is saved to."""
+
+    def __call__(self, schema: dict[str, Any]) -> None:
+        """As pydantic makes the schema of a field; to a validator of ours in an optional field, bounds are unknown."""
+        for part in schema.get("anyOf", []):
+            part.pop("ge", None), part.pop("le", None)
+        said = {"minimum": self.low, "maximum": self.high, "unit": self.unit}
+        schema.update({name: value for name, value in said.items() if value is not None})
+
+
 def declared(
     help: str,
     default: Any = None,
@@ -53,23 +78,17 @@ def declared(
     high: float | None = None,
     without: str | None = None,
     example: object = None,
-    kind: Kind = Kind.PLAIN,
-    place: Placement = Placement.FLAG,
     key: str | None = None,
-    metavar: str | None = None,
-    off: str | None = None,
-    writes: bool = False,
+    **seen: Any,
 ) -> Any:
-    """A field: what it means, its default (``...`` where it is needed), its bounds, and an example.
+    """A field: what it means, its default (``...`` where it is needed), its bounds, an example, and how it is ``Seen``.
 
     ``without`` says in words what holds where it is not given; ``key`` is its name in files and flags where that is no
-    name in Python; ``off`` is the flag that says no; ``writes`` marks a file that the answer is saved to.
+    name in Python.
     """
-    seen: Any = {
-        "low": low, "high": high, "default_text": without, "example": example, "kind": kind, "place": place,
-        "metavar": metavar, "off": off, "writes": writes,
-    }  # fmt: skip
-    return Field(default, description=help, ge=low, le=high, alias=key, json_schema_extra=seen)
+    known: Any = Seen(low=low, high=high, default_text=without, **seen)
+    examples = None if example is None else [example]
+    return Field(default, description=help, ge=low, le=high, alias=key, examples=examples, json_schema_extra=known)
 
 
 def saved(help: str, example: str, without: str | None = None) -> Any:
@@ -180,8 +199,8 @@ class Request(BaseModel):
         return {name: getattr(self, name) for name in self.model_fields_set}
 
 
-@dataclass(frozen=True)
-class Parameter:
+@dataclass(frozen=True, kw_only=True)
+class Parameter(Seen):
     """One field of a request, as the doors see it."""
 
     name: str
@@ -194,16 +213,7 @@ class Parameter:
     help: str
     about: str
     """What it is about: the heading over it in a scenario file; empty for what one verb alone takes."""
-    place: Placement = Placement.FLAG
-    off: str | None = None
-    """The flag that says no, where there is one."""
-    default_text: str | None = None
-    low: float | None = None
-    high: float | None = None
     example: Any = None
-    kind: Kind = Kind.PLAIN
-    metavar: str | None = None
-    writes: bool = False
 
     @property
     def type(self) -> type:
@@ -271,5 +281,6 @@ def _parameter(name: str, request: type[Request], hint: Any) -> Parameter:
         default=None if field.is_required() else field.default,
         help=field.description or "",
         about=group.ABOUT,
-        **cast("dict[str, Any]", field.json_schema_extra),
+        example=field.examples[0] if field.examples else None,
+        **vars(field.json_schema_extra),
     )

@@ -1,12 +1,11 @@
 """What the questions return: the nouns of the layers below, put together as ``--json`` prints them."""
 
-import re
 from typing import Any
 
 from pydantic import Field
 
 from tokonomics.catalog.precision import Precision
-from tokonomics.errors import flag, spelled
+from tokonomics.errors import by_name, flag, spelled
 from tokonomics.money.cost import Cost, LoadCost, Needed
 from tokonomics.money.served import ServedCost
 from tokonomics.planner.breakeven import BreakEvenReport
@@ -110,11 +109,6 @@ def blame_of(study: Study) -> tuple[Blame, ...]:
     return tuple(Blame(**{name: spelled(text, flag) for name, text in each}) for each in blame(study))
 
 
-def _by_name(constraint: str) -> str:
-    """A constraint by the names of its inputs: documents have them as flags."""
-    return re.sub("--([a-z-]+)", lambda found: found[1].replace("-", "_"), constraint)
-
-
 class CurveResult(Result, BatchCurve):
     """What batching buys, point by point up to what the memory holds."""
 
@@ -158,7 +152,7 @@ class PlanResult(Result, Plan):
     def headline(self) -> str:
         best = self.best
         if best is None:
-            reasons = [f"{_by_name(reason.constraint)}: {reason.why}" for reason in self.blame]
+            reasons = [f"{by_name(reason.constraint)}: {reason.why}" for reason in self.blame]
             return "; ".join([f"{self.model}: no offer meets these constraints", *reasons])
         return (
             f"{self.model}: {usd(best.usd_per_month)} a month, {usd(best.usd_per_mtok.blended)} per Mtok, "
@@ -284,7 +278,6 @@ class PlanModels(Result):
     ROWS = "models"
 
     models: tuple[Candidate, ...]
-    deploy: tuple[DeployFile, ...] = ()
     studies: Any = beside()
 
     @property
@@ -299,7 +292,6 @@ class PlanCases(Result):
     """The cheapest bill of each case, USD a month."""
     regret: Regret | None
     blame: tuple[Blame, ...] = ()
-    deploy: tuple[DeployFile, ...] = ()
     studies: Any = beside()
 
     @property

@@ -39,6 +39,16 @@ def parameter_for(verb: str, key: str) -> Parameter | None:
     return next((parameter for parameter in find_verb(verb).keys.values() if parameter.key == key), None)
 
 
+SWEPT_UNASKED = ("plan", "simulate", "capacity")
+"""The verbs that a sweep is mostly for, in the order in which they are tried where it names none."""
+
+
+def swept_keys(verb: str) -> list[str]:
+    """The keys of a verb that a sweep can try values of."""
+    inputs = find_verb(verb).parameters.values()
+    return [parameter.key for parameter in inputs if not parameter.writes and parameter.key != "profile"]
+
+
 @dataclass(frozen=True)
 class ScenarioFile:
     """A file as it was written, its keys checked and spelled with underscores."""
@@ -52,6 +62,21 @@ class ScenarioFile:
         shared = {key: value for key, value in self.shared.items() if shares(verb, key)}
         shared = _said_once(verb, shared, {*shared, *self.tables.get(verb, {})})
         return {key: self._found(verb, key, value) for key, value in {**shared, **self.tables.get(verb, {})}.items()}
+
+    def said_beside(self, verb: str, typed: Collection[str]) -> dict[str, object]:
+        """What of the file stays beside what was typed: traffic and prices that are typed replace the file's."""
+        price, lookup = _EITHER.get(verb, ("", ()))
+        gone = replaced_by(typed) | ({price} if set(lookup) & set(typed) else set())
+        values = {key: value for key, value in self.values_for(verb).items() if key not in gone}
+        for key, value in values.items():
+            parameter = parameter_for(verb, key)
+            if parameter and isinstance(value, list) and not parameter.is_list and len(value) != 1:
+                raise BadInput(
+                    f"{verb} takes one {key}, got {len(value)}: {shorten(', '.join(map(str, value)))}",
+                    where=self.where(verb, key),
+                    fix=f"Type {parameter.flag or key.upper()}, or write one under [{verb}].",
+                )
+        return _said_once(verb, values, typed)
 
     def unused_by(self, verb: str) -> list[str]:
         """Keys at the top that the verb has no input for, or one in another sense."""
@@ -143,26 +168,19 @@ def read_scenario_file(path: Path) -> ScenarioFile:
         elif isinstance(value, dict) and key in at_the_top:
             raise BadInput(f"'[{key}]' is not a table", where=where, fix=f"Write {example(key)}.")
         elif isinstance(value, dict):
-            raise unknown(f"unknown table '[{shorten(name)}]'", key, verbs, where)
+            raise BadInput(f"unknown table '[{shorten(name)}]'", where=where, fix=did_you_mean(key, verbs, 1))
         elif key in known_keys() and key not in at_the_top:
-            raise _not_at_the_top(key, where)
+            senses = "; ".join(f"[{verb}]: {taken.help}" for verb, taken in takers_of(key).items())
+            under = f". {senses}" if key in _OWN_SENSE else f": [{next(iter(takers_of(key)))}]."
+            fix = f"Put it under a verb{under}"
+            raise BadInput("cannot be the same for every verb", where=f"{where}: {key}", fix=fix)
         else:
             _put(shared, key, value, at_the_top, where)
     return ScenarioFile(path, shared, tables)
 
 
-def _not_at_the_top(key: str, where: str) -> BadInput:
-    senses = "; ".join(f"[{verb}]: {taken.help}" for verb, taken in takers_of(key).items())
-    fix = (
-        f"Put it under a verb. {senses}"
-        if key in _OWN_SENSE
-        else f"Put it under a verb: [{next(iter(takers_of(key)))}]."
-    )
-    return BadInput("cannot be the same for every verb", where=f"{where}: {key}", fix=fix)
-
-
 def _table(table: Mapping[str, object], verb: str, where: str) -> dict[str, object]:
-    keys = list(dict.fromkeys(parameter.key for parameter in find_verb(verb).keys.values()))
+    keys = known_keys([verb])
     made: dict[str, object] = {}
     for name, value in table.items():
         key = name.replace("-", "_")
@@ -194,14 +212,10 @@ def example(key: str, parameter: Parameter | None = None) -> str:
 
 def _put(made: dict[str, object], key: str, value: object, known: Collection[str], where: str) -> None:
     if key not in known:
-        raise unknown(f"unknown key '{shorten(key)}'", key, known, where)
+        raise BadInput(f"unknown key '{shorten(key)}'", where=where, fix=did_you_mean(key, known, 1))
     if key in made:
         raise BadInput("is given twice", where=f"{where}: {key}", fix="Once with underscores is enough.")
     made[key] = value
-
-
-def unknown(what: str, name: str, known: Collection[str], where: str) -> BadInput:
-    return BadInput(what, where=where, fix=did_you_mean(name, known, 1))
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -229,7 +243,7 @@ def read_request(path: Path, kind: type[Asked], verb: str, more: Mapping[str, ob
     """What a file asks of a verb; ``more`` wins over it, and other traffic in it replaces the file's."""
     file = read_scenario_file(path)
     said = {name: value for name, value in (more or {}).items() if value is not None}
-    values = without_replaced(file.values_for(verb), said)
+    values = file.said_beside(verb, said)
     kept = {key: value for key, value in values.items() if (input := parameter_for(verb, key)) and not input.writes}
     with saying_where(verb, file, kept):
         return kind.of({**kept, **said})
@@ -264,19 +278,6 @@ def _place(error: TokonomicsError, verb: str, file: ScenarioFile, values: Mappin
                 error.fix = f"{looked}\n  {error.fix}" if error.fix else looked
             error.where = f"{file.where(verb, key)}: {error.where}"
             return
-
-
-def priced_as_typed(verb: str, values: Mapping[str, object], typed: Collection[str]) -> dict[str, object]:
-    """A price that is typed drops the file's GPU, and a GPU that is typed the file's price."""
-    price, lookup = _EITHER.get(verb, ("", ()))
-    dropped = {price} if set(lookup) & set(typed) else set()
-    return {key: value for key, value in _said_once(verb, values, typed).items() if key not in dropped}
-
-
-def without_replaced(values: Mapping[str, object], typed: Collection[str]) -> dict[str, object]:
-    """What of a file stays beside what was typed."""
-    gone = replaced_by(typed)
-    return {key: value for key, value in values.items() if key not in gone}
 
 
 def replaced_by(given: Collection[str]) -> set[str]:

@@ -13,7 +13,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from tokonomics.questions.inputs import About
+from tokonomics.questions.inputs import About, Shown
 from tokonomics.questions.request import Kind, Parameter
 from tokonomics.questions.scenario import WORKING, shared_keys, sharers_of, shares, shown, takers_of
 from tokonomics.questions.verbs import find_verb, scenario_verbs
@@ -92,8 +92,10 @@ def scenario_schema() -> dict[str, Any]:
     keys = {}
     for key in shared_keys():
         takers = sharers_of(key)
-        text = f"{next(iter(takers.values())).help} Used by {', '.join(takers)}."
-        keys[key] = {"description": text, **_value_schema(list(takers.values()))}
+        said = [_said(tables[verb]["properties"][key]) for verb in takers]
+        used = {"description": f"{said[0]['description']} Used by {', '.join(takers)}."}
+        alike = {name: text for name, text in said[0].items() if all(other.get(name) == text for other in said)}
+        keys[key] = {**alike, **used, **_value_schema(list(takers.values()))}
     both = {name: {"anyOf": [keys[name], tables[name]]} for name in keys.keys() & tables.keys()}
     return {
         "$schema": "http://json-schema.org/draft-04/schema#",
@@ -107,13 +109,21 @@ def scenario_schema() -> dict[str, Any]:
 
 
 def _table_schema(verb: str) -> dict[str, Any]:
-    parameters = find_verb(verb).keys.values()
+    said = {**find_verb(verb).request.model_json_schema()["properties"], **Shown.model_json_schema()["properties"]}
     return {
         "description": f"For tokonomics {verb} alone; wins over the top.",
         "type": "object",
         "additionalProperties": False,
-        "properties": {input.key: {"description": input.help, **_value_schema([input])} for input in parameters},
+        "properties": {
+            taken.key: {**_said(said[taken.key]), **_value_schema([taken])} for taken in find_verb(verb).keys.values()
+        },
     }
+
+
+def _said(schema: dict[str, Any]) -> dict[str, Any]:
+    """What the schema of a request's field says to a reader; what a file may hold is said by ``_value_schema``."""
+    told = {name: schema.get(name) for name in ("title", "description", "unit", "default", "examples")}
+    return {name: text for name, text in told.items() if text is not None}
 
 
 _TYPES = {str: ["string", "number"], int: ["integer"], float: ["number"], bool: ["boolean"]}

@@ -28,8 +28,8 @@ class Verb:
     name: str
     group: str
     summary: str
-    module: str
-    """Within ``questions``."""
+    module: str = ""
+    """Within ``questions``; called like the verb unless it says otherwise."""
     charts: bool = False
     scenario: bool = False
     """A scenario file may say what is asked."""
@@ -67,66 +67,62 @@ class Verb:
         from tokonomics.questions.profile import with_profile
 
         with with_profile(request, listener):
-            module = import_module(f"tokonomics.questions.{self.module}")
+            module = import_module(f"tokonomics.questions.{self.module or self.function_name}")
             return cast("Result", getattr(module, self.function_name)(request, listener))
-
-
-def _verb(name: str, group: str, summary: str, module: str = "", **more: bool) -> Verb:
-    return Verb(name, group, summary, module or name.replace("-", "_"), **more)
 
 
 _CHARTED: Any = {"charts": True, "scenario": True}
 _LISTED = (
-    _verb("plan", BUY, "The cheapest ways to serve a model: every offer × layout × precision, sized by simulation.",
-          **_CHARTED),
-    _verb("diff", BUY, "What changes between two scenarios, and what it saves.", "plan", reports=False),
-    _verb("fleet", BUY, "The cheapest fleet for a demand that changes over time: reserved, on demand and spot, hour by "
-          "hour.", **_CHARTED),
-    _verb("breakeven", BUY, "From which volume on hosting a model oneself is cheaper than an API: whole machines "
-          "against a price per token.", **_CHARTED),
-    _verb("own-hardware", BUY, "What a GPU-hour costs when the machine is bought: depreciation, power, people; as an "
-          "offer for every other verb.", "cost", scenario=True),
-    _verb("compare", BUY, "Several models on several GPUs under the same traffic and latency targets: dollars per "
-          "million tokens, side by side.", "plan", **_CHARTED),
-    _verb("fit", BUY, "Does a model fit a GPU: weights, KV cache, workspace, the largest batch.", "predict",
-          scenario=True),
-    _verb("predict", BUY, "How long a decode step and a prompt take, with an interval, and where the time goes.",
-          scenario=True),
-    _verb("curve", BUY, "What batching buys: throughput, time per token and price against the batch, up to the KV "
-          "limit.", "predict", **_CHARTED),
-    _verb("cost", BUY, "What a million tokens costs on GPUs paid by the hour.", scenario=True),
-    _verb("trace", TRAFFIC, "What a request log is like: rates, bursts, lengths, shared prefixes, idle hours. Or make "
-          "one up.", **_CHARTED),
-    _verb("simulate", TRAFFIC, "Serve a request log on a deployment, request by request: latency, throughput, "
-          "utilisation, cost.", **_CHARTED),
-    _verb("capacity", TRAFFIC, "The highest rate one replica holds under latency targets, and the replicas a request "
-          "log needs; by simulation.", "simulate", **_CHARTED),
-    _verb("cache", TRAFFIC, "What caching saves: shared prompt beginnings on the GPU and behind it, similar prompts, "
-          "fixed templates.", **_CHARTED),
-    _verb("levers", TRAFFIC, "What to change first: every lever on your traffic, its saving simulated, alone and "
-          "together.", **_CHARTED),
-    _verb("stack", TRAFFIC, "From one request at a time on the GPU you name to the best deployment found: each step's "
-          "saving, simulated.", "levers", **_CHARTED),
-    _verb("tenants", TRAFFIC, "One fleet for all tenants, or one for each: replicas, latency, a noisy neighbour, and "
-          "who pays what.", **_CHARTED),
-    _verb("bench", RUN, "Load an OpenAI-compatible server and say what its tokens cost, latency and knee included.",
+    Verb("plan", BUY, "The cheapest ways to serve a model: every offer × layout × precision, sized by simulation.",
+         **_CHARTED),
+    Verb("diff", BUY, "What changes between two scenarios, and what it saves.", "plan", reports=False),
+    Verb("fleet", BUY, "The cheapest fleet for a demand that changes over time: reserved, on demand and spot, hour by "
+         "hour.", **_CHARTED),
+    Verb("breakeven", BUY, "From which volume on hosting a model oneself is cheaper than an API: whole machines "
+         "against a price per token.", **_CHARTED),
+    Verb("own-hardware", BUY, "What a GPU-hour costs when the machine is bought: depreciation, power, people; as an "
+         "offer for every other verb.", "cost", scenario=True),
+    Verb("compare", BUY, "Several models on several GPUs under the same traffic and latency targets: dollars per "
+         "million tokens, side by side.", "plan", **_CHARTED),
+    Verb("fit", BUY, "Does a model fit a GPU: weights, KV cache, workspace, the largest batch.", "predict",
+         scenario=True),
+    Verb("predict", BUY, "How long a decode step and a prompt take, with an interval, and where the time goes.",
+         scenario=True),
+    Verb("curve", BUY, "What batching buys: throughput, time per token and price against the batch, up to the KV "
+         "limit.", "predict", **_CHARTED),
+    Verb("cost", BUY, "What a million tokens costs on GPUs paid by the hour.", scenario=True),
+    Verb("trace", TRAFFIC, "What a request log is like: rates, bursts, lengths, shared prefixes, idle hours. Or make "
+         "one up.", **_CHARTED),
+    Verb("simulate", TRAFFIC, "Serve a request log on a deployment, request by request: latency, throughput, "
+         "utilisation, cost.", **_CHARTED),
+    Verb("capacity", TRAFFIC, "The highest rate one replica holds under latency targets, and the replicas a request "
+         "log needs; by simulation.", "simulate", **_CHARTED),
+    Verb("cache", TRAFFIC, "What caching saves: shared prompt beginnings on the GPU and behind it, similar prompts, "
+         "fixed templates.", **_CHARTED),
+    Verb("levers", TRAFFIC, "What to change first: every lever on your traffic, its saving simulated, alone and "
+         "together.", **_CHARTED),
+    Verb("stack", TRAFFIC, "From one request at a time on the GPU you name to the best deployment found: each step's "
+         "saving, simulated.", "levers", **_CHARTED),
+    Verb("tenants", TRAFFIC, "One fleet for all tenants, or one for each: replicas, latency, a noisy neighbour, and "
+         "who pays what.", **_CHARTED),
+    Verb("bench", RUN, "Load an OpenAI-compatible server and say what its tokens cost, latency and knee included.",
           charts=True),
-    _verb("import", RUN, "What a benchmark you already ran costs per million tokens, and how far our prediction was "
-          "off.", "bench", charts=True),
-    _verb("probe", RUN, "Time the kernels of this machine's GPU and save a profile that --profile uses in every "
-          "prediction.", "calibrate", reports=False),
-    _verb("calibrate", RUN, "Make a profile of your machine from what you measured on it; --profile uses it in every "
-          "prediction.", reports=False),
-    _verb("validate", RUN, "Score predictions against a file of measurements: errors, bias, coverage, ranking; no row "
-          "dropped silently.", "calibrate", charts=True, reports=False),
-    _verb("models", KNOWN, "Models we know: parameters, weight bytes, KV cache per token.", "catalogue", reports=False),
-    _verb("gpus", KNOWN, "GPUs we know: memory, bandwidth, dense FLOP/s, links, watts.", "catalogue", reports=False),
-    _verb("offers", KNOWN, "GPU prices by the hour, cheapest GPU-hour first; each with its date.", "catalogue",
-          scenario=True, reports=False),
-    _verb("apis", KNOWN, "Token prices of hosted models: input, cached, output, batch; unknown prices say so.",
-          "catalogue", reports=False),
-    _verb("doctor", KNOWN, "What is installed, how old the prices are, which files and GPUs are found; asks nothing of "
-          "the network.", reports=False),
+    Verb("import", RUN, "What a benchmark you already ran costs per million tokens, and how far our prediction was "
+         "off.", "bench", charts=True),
+    Verb("probe", RUN, "Time the kernels of this machine's GPU and save a profile that --profile uses in every "
+         "prediction.", "calibrate", reports=False),
+    Verb("calibrate", RUN, "Make a profile of your machine from what you measured on it; --profile uses it in every "
+         "prediction.", reports=False),
+    Verb("validate", RUN, "Score predictions against a file of measurements: errors, bias, coverage, ranking; no row "
+         "dropped silently.", "calibrate", charts=True, reports=False),
+    Verb("models", KNOWN, "Models we know: parameters, weight bytes, KV cache per token.", "catalogue", reports=False),
+    Verb("gpus", KNOWN, "GPUs we know: memory, bandwidth, dense FLOP/s, links, watts.", "catalogue", reports=False),
+    Verb("offers", KNOWN, "GPU prices by the hour, cheapest GPU-hour first; each with its date.", "catalogue",
+         scenario=True, reports=False),
+    Verb("apis", KNOWN, "Token prices of hosted models: input, cached, output, batch; unknown prices say so.",
+         "catalogue", reports=False),
+    Verb("doctor", KNOWN, "What is installed, how old the prices are, which files and GPUs are found; asks nothing of "
+         "the network.", reports=False),
 )  # fmt: skip
 VERBS = {verb.name: verb for verb in _LISTED}
 

@@ -40,18 +40,18 @@ def plan(result: "PlanResult | PlanModels | PlanCases", request: PlanRequest) ->
     """The plan of one model, of several, or under several demands."""
     studies = (result.study,) if isinstance(result, PlanResult) else result.studies
     title = f"What serving {', '.join(dict.fromkeys(study.question.model.name for study in studies))} costs"
-    files = [] if request.deploy_to else [blocks.File(file.name, file.text) for file in result.deploy]
     if isinstance(result, PlanCases):
         found, name = result.regret, studies[0].question.model.name
         drawn = {"Bills and regrets": lambda: charts.plan.regret_chart(found, name)} if found else {}
-        return Answer(result, title, lambda: [*_cases(result), *files], drawn)
+        return Answer(result, title, lambda: _cases(result), drawn)
     if isinstance(result, PlanModels):
         picks = result.models
         names = [f"{place}. {row.model} on {row.gpu}" for place, row in enumerate(picks, 1)]
         asked = asked_text(studies[0].plan, "The same requests")
         heading = "What each model costs on its cheapest hardware"
         drawn = {"Bills": lambda: charts.plan.bill_chart(picks, names, heading, asked)} if picks else {}
-        return Answer(result, title, lambda: [*_models(studies, picks), *files], drawn)
+        return Answer(result, title, lambda: _models(studies, picks), drawn)
+    files = [] if request.deploy_to else [blocks.File(file.name, file.text) for file in result.deploy]
     return Answer(result, title, lambda: [*_one(result, request), *files], _charts(result))
 
 

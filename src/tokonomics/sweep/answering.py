@@ -1,7 +1,6 @@
 """One point answered, inside a worker: the question is asked with the point's inputs, and its answer is kept."""
 
 import gc
-import json
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -14,7 +13,7 @@ from tokonomics.memory_budget import NoRoom
 from tokonomics.questions.listener import SILENT
 from tokonomics.questions.verbs import find_verb
 from tokonomics.sweep.outcome import OUT_OF_MEMORY, PointOutcome, Status, figures_of, untimed
-from tokonomics.workers import Spent
+from tokonomics.workers import Spent, as_json
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS", "NUMBA_NUM_THREADS"), "1")
 """Of the environment of a worker: there is one for each core, and sums come out the same however many there are."""
@@ -32,7 +31,7 @@ def answered(verb: str, values: Mapping[str, Any]) -> PointOutcome:
     try:
         found = asked.answer(asked.request.of(values), SILENT)
         plain = untimed(found.plain())
-        text = json.dumps(plain, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text = as_json(plain).decode()
     except NoRoom as problem:  # unlike other refusals, not the same every time
         return ended(Status.FAILED, f"{problem.message(flag)}\n--memory gives a worker more.")
     except TokonomicsError as problem:

@@ -19,12 +19,10 @@ from typing import Any
 from tokonomics.errors import BadInput, shorten
 from tokonomics.memory_budget import limit_memory
 from tokonomics.sweep.answering import begin
-from tokonomics.sweep.crew import Crew
+from tokonomics.sweep.crew import LOOK_S, Crew
 from tokonomics.sweep.points import Ground, differences, ground
 from tokonomics.workers import Replied, Spent, WorkerDied
 
-_LOOK_S = 2.0
-"""How often the cluster is asked for its size."""
 _CONNECT_S = 10.0
 
 
@@ -119,7 +117,7 @@ class ClusterCrew(Crew):
         self.nodes = 0
 
     def room(self) -> int:
-        if time.monotonic() - self._looked >= _LOOK_S:
+        if time.monotonic() - self._looked >= LOOK_S:
             self._looked = time.monotonic()
             self._cpus = int(self._ray.cluster_resources().get("CPU", 0))
             self.nodes = sum(1 for node in self._ray.nodes() if node["Alive"])

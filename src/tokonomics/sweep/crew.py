@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 
 from tokonomics.errors import TokonomicsError
-from tokonomics.memory_budget import SHARE, available_bytes, can_limit_memory
+from tokonomics.memory_budget import SHARE, available_bytes
 from tokonomics.sweep.outcome import PointOutcome, Status, outcome_from
 from tokonomics.sweep.points import SweepPoint
 from tokonomics.workers import Broken, NoWorker, Pool, Task, TaskRefused, TaskTimeout, WorkerDied, WorkerProcess
@@ -28,7 +28,7 @@ _AHEAD = 10_000
 """Points handed to the pool before their turn: more than there are workers, fewer than fill the memory."""
 _STILLBORN = 3
 """Workers in a row that died before they were ready: the next would as well."""
-_LOOK_S = 2.0
+LOOK_S = 2.0
 """How often a cluster is asked for its size."""
 
 
@@ -45,12 +45,6 @@ def memory_share(jobs: int) -> int:
 def most_workers() -> int:
     """One for each core, as long as there is memory enough for each."""
     return max(1, min(cores(), int(SHARE * available_bytes() / _ENOUGH_BYTES)))
-
-
-def unlimited() -> list[str]:
-    """What is to be said where a worker cannot be held to its share, as on macOS."""
-    said = "workers may take any amount of memory: this system sets no limit, and --memory does nothing"
-    return [] if can_limit_memory() else [said]
 
 
 class NoWorkers(TokonomicsError):
@@ -125,7 +119,7 @@ def outcomes(
 def _arrived(news: "queue.SimpleQueue[tuple[SweepPoint, Task] | None]") -> Iterator[tuple[SweepPoint, Task]]:
     """All that is there, after the first or a while."""
     with suppress(queue.Empty):
-        found = news.get(timeout=_LOOK_S)
+        found = news.get(timeout=LOOK_S)
         while True:
             if found:
                 yield found

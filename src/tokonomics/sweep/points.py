@@ -20,7 +20,7 @@ import os
 import platform
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -66,8 +66,8 @@ class Ranged:
 Tried = Listed | Ranged
 
 
-def read_over(texts: Sequence[str], keys: Mapping[str, str]) -> dict[str, Tried]:
-    """What each key takes, in the order typed; ``keys`` are the known spellings and what each stands for."""
+def read_over(texts: Sequence[str], keys: Collection[str]) -> dict[str, Tried]:
+    """What each key takes, in the order typed; ``keys`` are those that are known."""
     found: dict[str, Tried] = {}
     for text in texts:
         for key, values in _split(text, keys):
@@ -79,12 +79,14 @@ def read_over(texts: Sequence[str], keys: Mapping[str, str]) -> dict[str, Tried]
     return found
 
 
-def _split(text: str, keys: Mapping[str, str]) -> list[tuple[str, str]]:
+def _split(text: str, keys: Collection[str]) -> list[tuple[str, str]]:
     """``a=1,2,b=3`` → a and ``1,2``, b and ``3``."""
     begun = _KEY.fullmatch(text)
     if begun is None:
         raise BadInput(f"'{shorten(text)}' names no key and its values", where="--over", fix=_HOW)
-    key = _known(begun[1], keys)
+    if (key := _plain(begun[1])) not in keys:
+        hint = did_you_mean(key, keys) or f"Known: {', '.join(sorted(keys))}."
+        raise BadInput(f"unknown key '{shorten(begun[1])}'", where="--over", fix=hint)
     if ";" in text:
         return [(key, begun[2])]
     first, *rest = begun[2].split(",")
@@ -94,7 +96,7 @@ def _split(text: str, keys: Mapping[str, str]) -> list[tuple[str, str]]:
         if more is None:
             parts[-1] = parts[-1][0], f"{parts[-1][1]},{part}"
         elif _plain(more[1]) in keys:
-            parts.append((keys[_plain(more[1])], more[2]))
+            parts.append((_plain(more[1]), more[2]))
         else:
             raise BadInput(
                 f"'{shorten(part.strip())}' is neither a value nor a key",
@@ -107,13 +109,6 @@ def _split(text: str, keys: Mapping[str, str]) -> list[tuple[str, str]]:
 
 def _plain(name: str) -> str:
     return name.lower().replace("-", "_")
-
-
-def _known(name: str, keys: Mapping[str, str]) -> str:
-    if _plain(name) in keys:
-        return keys[_plain(name)]
-    hint = did_you_mean(_plain(name), keys) or f"Known: {', '.join(sorted(set(keys.values())))}."
-    raise BadInput(f"unknown key '{shorten(name)}'", where="--over", fix=hint)
 
 
 def _tried(key: str, text: str) -> Tried:

@@ -19,6 +19,7 @@ from tokonomics.clock import today
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.physics.calibration import VARIABLE as PROFILE
 from tokonomics.physics.calibration import read_profile
+from tokonomics.questions.scenario import swept_keys
 from tokonomics.sweep.answering import ONE_THREAD, answered, warm_up
 from tokonomics.sweep.cluster import ClusterCrew
 from tokonomics.sweep.crew import Crew, LocalCrew, memory_share, most_workers, outcomes
@@ -36,7 +37,7 @@ from tokonomics.sweep.points import (
     read_over,
     without_day,
 )  # fmt: skip
-from tokonomics.sweep.questions import base_values, check_verb, combined, spellings, verb_for
+from tokonomics.sweep.questions import base_values, check_verb, combined, verb_for
 from tokonomics.sweep.store import MANIFEST, Store, opened, read_manifest, write_manifest
 from tokonomics.sweep.view import SweepClock, progress
 from tokonomics.traffic.grammar import span_s
@@ -150,7 +151,7 @@ def prepared(
     """The points of a sweep; whatever is wrong with the question is said here, before any work."""
     chosen = verb_for(texts) if verb is None else verb
     check_verb(chosen)
-    over = read_over(texts, spellings(chosen))
+    over = read_over(texts, swept_keys(chosen))
     base, unused, own_profile = base_values(scenario, chosen)
     folder = (into or scenario.with_suffix(".sweep")).absolute()
     environment = {}
@@ -240,7 +241,7 @@ def columns_of(keys: Sequence[str], rows: Sequence[SweepRow]) -> dict[str, list[
     made["status"] = [str(row.outcome.status) for row in rows]
     made["error"] = [row.outcome.error for row in rows]
     for name in dict.fromkeys(name for row in rows for name in row.outcome.figures):
-        made[name] = _alike([row.outcome.figures.get(name) for row in rows])
+        made[name] = [row.outcome.figures.get(name) for row in rows]
     made["seconds"] = [row.outcome.seconds for row in rows]
     return made
 
@@ -253,17 +254,7 @@ def _typed(texts: list[str]) -> list[Any]:
     return texts
 
 
-def _alike(values: list[Any]) -> list[Any]:
-    """One type in one column: whole and broken numbers are numbers, anything else is text."""
-    kinds = {type(value) for value in values if value is not None}
-    if kinds <= {bool} or kinds <= {int} or kinds <= {str}:
-        return values
-    kind = float if kinds <= {int, float} else str
-    return [None if value is None else kind(value) for value in values]
-
-
 def _crew(sweep: Sweep, todo: int, jobs: int | None, memory_gb: float | None, ray: str | None) -> tuple[Crew, str, int]:
-
     memory = None if memory_gb is None else round(memory_gb * 1e9)
     environment = {**ONE_THREAD, **sweep.environment}
     if ray is not None:
@@ -297,7 +288,6 @@ def _last_ground(folder: Path) -> Ground | None:
 
 
 def _limit_s(text: str) -> float:
-
     found = span_s(text)
     if found is None or not found > 0:
         raise BadInput(f"'{shorten(text)}' is not a time", where="--limit", fix="Write such as 300s, 10m or 2h.")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tokonomics.memory_budget import can_limit_memory
 from tokonomics.questions.command import command_line
 from tokonomics.questions.result import Result
 from tokonomics.report.answer import Answer
@@ -87,7 +88,6 @@ def sweep(
       tokonomics sweep chat.toml --verb capacity --over gpu=H100,H200 --over input=200..8000:log --random 100
       tokonomics sweep chat.toml --over rate=1..50 --random 500 --ray 10.0.0.1:6379
     """
-    from tokonomics.sweep.crew import unlimited
     from tokonomics.sweep.outcome import check_figure
     from tokonomics.sweep.store import opened
     from tokonomics.sweep.study import Interrupted, prepared, run_of
@@ -104,8 +104,8 @@ def sweep(
     if dry_run:
         _dry_run(made, jobs, json)
         return
-    for line in unlimited() if ray is None else ():
-        say(line)
+    if ray is None and not can_limit_memory():  # as on macOS
+        say("workers may take any amount of memory: this system sets no limit, and --memory does nothing")
     with opened(made.folder) as store:
         try:
             run = run_of(made, store, jobs=jobs, memory_gb=memory, ray=ray, fresh=fresh, retry_failed=retry_failed)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "usd_per_mtok": ("$/Mtok", usd), "usd_per_month": ("$/month", usd), "gpu": ("GPU", str), "gpus_paid": ("GPUs", str),
-    "replicas": ("replicas", str), "weights": ("weights", str), "utilization": ("util.", percent),
+    "replicas": ("replicas", str), "weights": ("weights", str), "utilization": ("utilisation", percent),
     "load_share": ("load", percent), "requests_per_s": ("requests/s", count),
     "holds_requests_per_s": ("holds /s", count),
     "slo_attainment": ("in time", percent), "ttft_p99_s": ("TTFT p99", seconds), "tpot_p99_s": ("TPOT p99", seconds),
@@ -168,23 +168,17 @@ def sweep_chart(summary: SweepSummary) -> "alt.LayerChart":
     numeric = _numbers(summary, keys[0])
     y: Any = alt.Y("figure:Q", title=summary.by)
     tooltip = [alt.Tooltip("first:N", title=keys[0]), alt.Tooltip("figure:Q", title=summary.by, format=".4g")]
-    if len(keys) == 1:
-        marked = alt.Chart(data).mark_line(point=True) if numeric else alt.Chart(data).mark_bar()
-        chart = alt.layer(marked.encode(x=_x(summary, keys[0]), y=y, tooltip=tooltip))
-        return _finished(chart, title, 360)
-    tooltip.insert(1, alt.Tooltip("second:N", title=keys[1]))
-    colours = {cell["second"] for cell in cells}
-    if numeric and len(colours) <= _MOST_COLOURS:
-        order = _order(summary, keys[1])
-        colour = alt.Color("second:N", title=keys[1], sort=order)
-        lines = alt.Chart(data).mark_line(point=True)
-        return _finished(
-            alt.layer(lines.encode(x=_x(summary, keys[0]), y=y, color=colour, tooltip=tooltip)), title, 360
-        )
+    if len(keys) > 1:
+        tooltip.insert(1, alt.Tooltip("second:N", title=keys[1]))
+    base = alt.Chart(data)
+    if len(keys) == 1 or (numeric and len({cell["second"] for cell in cells}) <= _MOST_COLOURS):
+        by_colour = {"color": alt.Color("second:N", title=keys[1], sort=_order(summary, keys[1]))} if keys[1:] else {}
+        marked = base.mark_line(point=True) if numeric else base.mark_bar()
+        drawn = marked.encode(x=_x(summary, keys[0]), y=y, tooltip=tooltip, **by_colour)
+        return _finished(alt.layer(drawn), title, 360)
     across = alt.X("first:N", title=keys[0], sort=_order(summary, keys[0]))
     down = alt.Y("second:N", title=keys[1], sort=_order(summary, keys[1]))
     shade = alt.Color("figure:Q", title=summary.by, scale=alt.Scale(scheme="tealblues"))
-    base = alt.Chart(data)
     text = base.mark_text(fontSize=11, color=_INK).encode(x=across, y=down, text=alt.Text("figure:Q", format=".3g"))
     return _finished(alt.layer(base.mark_rect().encode(x=across, y=down, color=shade, tooltip=tooltip), text), title)
 

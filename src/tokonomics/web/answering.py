@@ -3,7 +3,6 @@
 ``result`` is what ``--json`` prints, ``text`` what the terminal shows, ``charts`` the specs that ``--chart`` draws.
 """
 
-import json
 import time
 from collections.abc import Callable
 from typing import Any
@@ -74,7 +73,3 @@ def error_of(problem: TokonomicsError) -> dict[str, Any]:
 
 def _marked(field: str, value: str | None) -> str:
     return f"`{in_python(field, value)}`"
-
-
-def as_json(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()

@@ -173,7 +173,7 @@ def _handle_problems(app: FastAPI) -> None:
         assert isinstance(problem, RequestValidationError)
         name = request.url.path.rpartition("/")[2]
         known = tuple(verbs()[name].inputs.model_fields) if name in verbs() else ()
-        return refusal_of(of_validation(problem, known), 422)
+        return refusal_of(of_validation(problem.errors(), known), 422)
 
     def http(_: Request, problem: Exception) -> Response:
         assert isinstance(problem, HTTPException)
@@ -241,7 +241,7 @@ def _add_catalogue(app: FastAPI) -> None:
 
     @app.get(f"{API}/accuracy", summary="How far predictions lie from measurements")
     def accuracy() -> Response:
-        return pages.accuracy()
+        return Response(pages.accuracy(), media_type="application/json")
 
 
 def _add_answers(app: FastAPI, service: Service, verb: PageVerb) -> None:
@@ -267,8 +267,7 @@ def _given(verb: PageVerb, inputs: dict[str, Any]) -> dict[str, Any]:
     try:
         return verb.inputs.model_validate(inputs).model_dump(mode="json", exclude_unset=True)
     except ValidationError as error:
-        said = of_validation(RequestValidationError(error.errors()), tuple(verb.inputs.model_fields))
-        raise BadInput(said.what, where=said.where, fix=said.fix) from None
+        raise of_validation(error.errors(), tuple(verb.inputs.model_fields)) from None
 
 
 def _add_jobs(app: FastAPI, service: Service) -> None:

@@ -16,7 +16,8 @@ from tokonomics.catalog.precision import KV_PRECISIONS, WEIGHT_PRECISIONS
 from tokonomics.catalog.user_file import user_path
 from tokonomics.clock import today
 from tokonomics.traffic.samples import length_sample_names, sample_names
-from tokonomics.web.answering import as_json
+from tokonomics.types import copied
+from tokonomics.workers import as_json
 
 _B = 1e9
 
@@ -79,7 +80,7 @@ def catalogue() -> dict[str, Any]:
     return {
         "models": [
             {
-                **_of(model, "key", "name", "family", "is_moe"),
+                **copied(model, "key", "name", "family", "is_moe"),
                 "params_b": model.parameters / _B,
                 "active_b": model.active_parameters / _B,
                 "context": model.max_context,
@@ -89,18 +90,20 @@ def catalogue() -> dict[str, Any]:
         ],
         "gpus": [
             {
-                **_of(gpu, "key", "name", "memory_gb", "architecture", "watts", "year"),
+                **copied(gpu, "key", "name", "memory_gb", "architecture", "watts", "year"),
                 "bandwidth_tb_per_s": gpu.bandwidth_bytes_per_s / 1e12,
                 "offers": sold[gpu.key],
             }
             for gpu in all_gpus()
         ],
-        "engines": [_of(engine, "key", "name", "version") for engine in all_engines()],
+        "engines": [copied(engine, "key", "name", "version") for engine in all_engines()],
         "providers": sorted({offer.provider for offer in offers}),
         "regions": sorted({offer.region for offer in offers}),
         "samples": list(sample_names()),
         "length_samples": list(length_sample_names()),
-        "apis": [_of(api, "key", "host", "model", "input_usd_per_mtok", "output_usd_per_mtok") for api in list_apis()],
+        "apis": [
+            copied(api, "key", "host", "model", "input_usd_per_mtok", "output_usd_per_mtok") for api in list_apis()
+        ],
         "precisions": {
             "weights": [precision.value for precision in WEIGHT_PRECISIONS],
             "kv": [precision.value for precision in KV_PRECISIONS],
@@ -111,7 +114,3 @@ def catalogue() -> dict[str, Any]:
         "oldest_price": min(offer.date for offer in offers).isoformat(),
         "newest_price": max(offer.date for offer in offers).isoformat(),
     }
-
-
-def _of(noun: object, *names: str) -> dict[str, Any]:
-    return {name: getattr(noun, name) for name in names}

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from tokonomics.errors import TokonomicsError
-from tokonomics.web.answering import as_json, error_of
-from tokonomics.workers import Busy, Cancelled, Pool, Task
+from tokonomics.web.answering import error_of
+from tokonomics.workers import Busy, Cancelled, Pool, Task, as_json
 
 KEEP_ALIVE_S = 15.0
 """A comment so often: proxies close lines on which nothing comes."""

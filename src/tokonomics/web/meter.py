@@ -21,8 +21,7 @@ from tokonomics.report import charts, page_views
 from tokonomics.report.answer import document
 from tokonomics.report.blocks import sections
 from tokonomics.units import seconds
-from tokonomics.web.answering import as_json
-from tokonomics.workers import Busy
+from tokonomics.workers import Busy, as_json
 
 EVERY_S = 5.0
 """How often the ledger is looked at for who watches; the meter itself reads every 15 seconds."""

@@ -16,8 +16,8 @@ from tokonomics.report import page_views
 from tokonomics.report.answer import document
 from tokonomics.report.blocks import sections
 from tokonomics.web import vega as library
-from tokonomics.web.answering import as_json
 from tokonomics.web.catalogue import catalogue_json, prices_as_of
+from tokonomics.workers import as_json
 
 FOLDER = Path(__file__).with_name("page")
 _TYPES = {
@@ -71,13 +71,9 @@ def prepare() -> None:
     threading.Thread(target=lambda: (catalogue_json(prices_as_of()), library.bundle()), daemon=True).start()
 
 
-def accuracy() -> Response:
-    """The validation tables, as ``benchmarks/bench_accuracy.py`` wrote them, and their description."""
-    return Response(_accuracy(), media_type="application/json")
-
-
 @lru_cache(maxsize=1)
-def _accuracy() -> bytes:
+def accuracy() -> bytes:
+    """The validation tables, as ``benchmarks/bench_accuracy.py`` wrote them, and their description."""
     file = resources.files("tokonomics.measure") / "data" / "accuracy.json"
     recorded = json.loads(file.read_bytes())
     described = document(sections(page_views.accuracy(recorded)), in_python)

@@ -2,12 +2,13 @@
 
 import secrets
 import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
 from starlette.responses import JSONResponse
 
-from tokonomics.errors import TokonomicsError, did_you_mean, shorten
+from tokonomics.errors import BadInput, TokonomicsError, did_you_mean, shorten
 
 
 class Problem(BaseModel):
@@ -42,20 +43,17 @@ def ours(text: str) -> TokonomicsError:
     return TokonomicsError(f"something went wrong on our side (error {number})", fix="The server's log says what.")
 
 
-def of_validation(invalid: RequestValidationError, known: tuple[str, ...]) -> TokonomicsError:
-    """The first thing pydantic found, as a sentence."""
-    found = invalid.errors()
-    problem = next(
-        (error for error in found if error["type"] == "extra_forbidden"), found[0]
-    )  # it explains a missing one
+def of_validation(found: Sequence[Mapping[str, Any]], known: tuple[str, ...]) -> BadInput:
+    """The first thing pydantic found, as a sentence; an unknown input before that, as it explains a missing one."""
+    problem = next((error for error in found if error["type"] == "extra_forbidden"), found[0])
     place = [str(part) for part in problem["loc"] if part not in ("body", "query", "path")]
     field = ".".join(place) or "body"
     if problem["type"] == "extra_forbidden":
         hint = did_you_mean(place[-1], known) or f"It takes {', '.join(known)}."
-        return TokonomicsError(f"unknown input '{shorten(place[-1])}'", where=shorten(field), fix=hint)
+        return BadInput(f"unknown input '{shorten(place[-1])}'", where=shorten(field), fix=hint)
     if problem["type"] == "missing":
-        return TokonomicsError("is missing", where=shorten(field))
+        return BadInput("is missing", where=shorten(field))
     if problem["type"] == "json_invalid":
-        return TokonomicsError("the body is not JSON")
+        return BadInput("the body is not JSON")
     said = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    return TokonomicsError(f"{said} (got {shorten(repr(problem.get('input')), 40)})", where=shorten(field))
+    return BadInput(f"{said} (got {shorten(repr(problem.get('input')), 40)})", where=shorten(field))

@@ -14,7 +14,6 @@ from typing import Any
 
 from tokonomics.errors import BadInput, TokonomicsError
 from tokonomics.memory_budget import SHARE, available_bytes
-from tokonomics.web.answering import as_json
 from tokonomics.web.catalogue import prices_as_of
 from tokonomics.web.inputs import checked_inputs
 from tokonomics.web.jobs import Job, Jobs, TooManyOfYours
@@ -22,7 +21,7 @@ from tokonomics.web.problems import ours
 from tokonomics.web.uploads import Upload, UploadLimits, Uploads
 from tokonomics.web.verbs import UPLOAD, PageVerb
 from tokonomics.web.worker import page_pool
-from tokonomics.workers import Broken, Task, TaskRefused
+from tokonomics.workers import Broken, Task, TaskRefused, as_json
 
 _CORES = os.cpu_count() or 1
 _GIB = 2**30

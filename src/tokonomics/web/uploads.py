@@ -14,8 +14,8 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -69,21 +69,13 @@ def sweep(where: Path, young_s: float = _YOUNG_S) -> None:
             seen = folder.lstat()
             if seen.st_uid != os.getuid() or folder.is_symlink() or time.time() - seen.st_mtime < young_s:
                 continue
-            with _held(folder):
-                shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def _held(folder: Path) -> Iterator[None]:
-    """Raises OSError where another process holds it."""
-    lock = _hold(folder)
-    try:
-        yield
-    finally:
-        os.close(lock)
+            lock = _hold(folder)
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(lock)
 
 
 def _hold(folder: Path) -> int:
+    """Raises OSError where another process holds it."""
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -96,7 +96,7 @@ class FleetRequest(
         "Split requests by prompt and answer tokens: 4000 or 1000,8000. Large ones may go elsewhere.", example="4000"
     )
     hours: Whole | None = declared(
-        "The horizon, at most 744; it repeats.", without="168, or the log's own", example=168
+        "The horizon, at most 744; it repeats.", without="168, or the log's own", example=168, unit="h"
     )
     anywhere: Switch = declared("Mix providers and regions; else all is bought in one region.", False)
     terms: Texts | None = declared(
@@ -130,7 +130,7 @@ class FleetRequest(
         "From ordering a machine to its first answer: 300, 5m.", without="estimated", example="5m"
     )
     gap: Number = declared("Stop when nothing can be cheaper by more than this.", 0.005, low=0, high=0.99)
-    time_limit: Number = declared("Seconds for the solver.", 30.0, low=0.1, high=3600)
+    time_limit: Number = declared("Seconds for the solver.", 30.0, low=0.1, high=3600, unit="s")
     no_replay: Switch = declared("Do not try the fleet in the simulator.", False)
 
 
@@ -157,14 +157,14 @@ class BreakevenRequest(SomeModel, PlanInputs, Reserve, Quick, Profiled):
     )
     batch_api: Switch = declared("The hosts' batch prices as well (answers within a day).", False)
     engineers: Number | None = declared("People who run it, such as 0.5.", example=0.5)
-    engineer_usd_per_month: Text | None = declared("What one of them costs: 15k.", example="15k")
+    engineer_usd_per_month: Text | None = declared("What one of them costs: 15k.", example="15k", unit="USD/month")
     overhead: Texts | None = declared(
         "Another line of the bill: monitoring=500 ($/month) or network=8% (of the machines).", example=["network=5%"]
     )
     replica_tokens_per_second: Number | None = declared(
-        "Instead of planning: what one replica of yours makes, in and out.", example=2400
+        "Instead of planning: what one replica of yours makes, in and out.", example=2400, unit="tokens/s"
     )
-    usd_per_hour: Number | None = declared("With --replica-tokens-per-second: one GPU.", example=2.5)
+    usd_per_hour: Number | None = declared("With --replica-tokens-per-second: one GPU.", example=2.5, unit="USD/h")
     replica_gpus: Whole = declared("With --replica-tokens-per-second: GPUs of a replica.", 1, low=1)
 
 
@@ -179,11 +179,13 @@ class OwnHardwareRequest(PriceList):
     FIRST = ("gpu", "purchase_usd", "years", "usd_per_kwh", "host_watts", "gpus")
 
     gpu: Text | None = declared("Which GPU the machine has. Needed.", example="H100")
-    purchase_usd: Text | None = declared("Price of the whole machine: 250000, 250k. Needed.", example="250k")
-    years: Number | None = declared("Over which it is written off. Needed.", example=4)
-    usd_per_kwh: Number | None = declared("Your price of a kilowatt-hour. Needed.", example=0.12)
+    purchase_usd: Text | None = declared(
+        "Price of the whole machine: 250000, 250k. Needed.", example="250k", unit="USD"
+    )
+    years: Number | None = declared("Over which it is written off. Needed.", example=4, unit="years")
+    usd_per_kwh: Number | None = declared("Your price of a kilowatt-hour. Needed.", example=0.12, unit="USD/kWh")
     host_watts: Number | None = declared(
-        "What it draws beside the GPUs; a DGX H100: 4600 of its 10,200. Needed.", example=4600
+        "What it draws beside the GPUs; a DGX H100: 4600 of its 10,200. Needed.", example=4600, unit="W"
     )
     gpus: Whole = declared("GPUs in the machine.", 1, low=1, example=8)
     pue: Number | None = declared(
@@ -194,10 +196,10 @@ class OwnHardwareRequest(PriceList):
     )
     residual: Share | None = declared("Share of the price it still sells for: 0.1 or 10%.", example="10%")
     cost_of_capital: Share | None = declared("A year: 0.08 or 8%.", example="8%")
-    hosting_usd_per_month: Text | None = declared("Space, or a colocation's fee.", example="600")
+    hosting_usd_per_month: Text | None = declared("Space, or a colocation's fee.", example="600", unit="USD/month")
     maintenance: Share | None = declared("Share of the price a year: 0.05 or 5%.", example="5%")
-    staff_usd_per_year: Text | None = declared("People, for this machine: 60k.", example="60k")
-    memory_gb: Number | None = declared("The host's memory: checked against weights.", low=1, example=2000)
+    staff_usd_per_year: Text | None = declared("People, for this machine: 60k.", example="60k", unit="USD/year")
+    memory_gb: Number | None = declared("The host's memory: checked against weights.", low=1, example=2000, unit="GB")
     save: Text | None = saved("Save it as a price list for --offers: mine.csv.", "mine.csv")
 
 
@@ -227,7 +229,7 @@ class FitRequest(OneModel, OneGpu, Layout, Adapters, Profiled):
 
     FIRST = ("model", "gpu", "context")
 
-    context: Whole = declared("Tokens of one sequence, prompt and answer.", 4096)
+    context: Whole = declared("Tokens of one sequence, prompt and answer.", 4096, unit="tokens")
 
 
 class PredictRequest(OneModel, OneGpu, Layout, Adapters, ContextInput, Profiled):
@@ -267,11 +269,15 @@ class CostRequest(GpuPrice, LengthInputs, PriceList):
 
     FIRST = ("tokens_per_second", "usd_per_hour", "gpu", "gpus")
 
-    tokens_per_second: Number = declared("Tokens a second of all GPUs together, at full speed.", ..., example=2400)
+    tokens_per_second: Number = declared(
+        "Tokens a second of all GPUs together, at full speed.", ..., example=2400, unit="tokens/s"
+    )
     gpu: Text | None = declared("GPU whose cheapest offer is the price instead.", example="H100")
     gpus: Whole = declared("Number of GPUs.", 1, example=8)
     utilization: Number | None = declared("Share of full speed really produced, 0 to 1.", without="1", example=0.5)
     load: Texts | None = declared(
         "A load profile instead: HOURSxUTILIZATION,… such as 8x0.99,16x0. Repeat to compare.", example=["8x0.99,16x0"]
     )
-    target: Number | None = declared("Also: what it takes to reach this many dollars per Mtok.", example=0.2)
+    target: Number | None = declared(
+        "Also: what it takes to reach this many dollars per Mtok.", example=0.2, unit="USD/Mtok"
+    )

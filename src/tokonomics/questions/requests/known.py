@@ -26,7 +26,7 @@ class GpusRequest(Request):
     """
 
     match: Text | None = declared("Only names that contain this.", place=Placement.FIRST)
-    min_memory: Number | None = declared("At least this many GB of memory.")
+    min_memory: Number | None = declared("At least this many GB of memory.", unit="GB")
     architecture: Text | None = declared("Only this one, such as hopper.")
 
 
@@ -40,7 +40,7 @@ class OffersRequest(SomeGpus, Market, about=About.ANSWER):
     """
 
     terms: Text = declared("on_demand, spot or reserved: which price to sort by.", "on_demand")
-    max_price: Number | None = declared("The most dollars per GPU-hour.", example=4.0)
+    max_price: Number | None = declared("The most dollars per GPU-hour.", example=4.0, unit="USD/h")
     top: Whole = declared("Rows to show.", 25, low=1)
 
 
@@ -54,8 +54,8 @@ class ApisRequest(Request):
 
     match: Text | None = declared("Only models that contain this, or host:model.", place=Placement.FIRST)
     host: Text | None = declared("Only this host, such as openai.")
-    input: Whole = declared("Prompt tokens of a request, to price one.", 1000, low=0, high=10**8)
-    output: Whole = declared("Answer tokens of a request, to price one.", 300, low=0, high=10**8)
+    input: Whole = declared("Prompt tokens of a request, to price one.", 1000, low=0, high=10**8, unit="tokens")
+    output: Whole = declared("Answer tokens of a request, to price one.", 300, low=0, high=10**8, unit="tokens")
     litellm: Text | None = declared("Also read this litellm-format price file (JSON).", kind=Kind.FILE)
     top: Whole = declared("Rows to show.", 25, low=1)
 

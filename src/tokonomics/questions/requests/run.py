@@ -51,19 +51,19 @@ class LoadTest(Request):
     )
     model: Text | None = declared("Model to ask for.", without="the server's only one")
     concurrency: Text | None = declared("Users at once, each load in turn: 1,4,16,64.", example=USERS)
-    rate: Text | None = declared("Requests a second, arriving at random: 1,2,4.", example="1,2,4")
+    rate: Text | None = declared("Requests a second, arriving at random: 1,2,4.", example="1,2,4", unit="requests/s")
     trace: Table | None = declared(
         "A request log or shipped sample, replayed as it came.", kind=Kind.TRACE, example="azure-conv"
     )
     sweep: Switch = declared("Double the users to the knee, or until --slo is missed.", False)
-    input: Whole = declared("Prompt tokens, about.", 512, low=1, high=10**6)
-    output: Whole = declared("Answer tokens.", 128, low=1, high=10**6)
+    input: Whole = declared("Prompt tokens, about.", 512, low=1, high=10**6, unit="tokens")
+    output: Whole = declared("Answer tokens.", 128, low=1, high=10**6, unit="tokens")
     requests: Whole | None = declared("At most so many a load.", low=1, high=10**7, example=1000)
-    seconds: Number = declared("At most so long a load.", 60.0)
+    seconds: Number = declared("At most so long a load.", 60.0, unit="s")
     precision: Number = declared("Stop when mean latencies are known this closely.", 0.05)
-    max_usd: Number | None = declared("At most so many dollars in all.", example=5)
+    max_usd: Number | None = declared("At most so many dollars in all.", example=5, unit="USD")
     retries: Whole = declared("Of requests the server did not take.", 1, low=0, high=10)
-    timeout: Number = declared("Seconds after which a request has failed.", 600.0)
+    timeout: Number = declared("Seconds after which a request has failed.", 600.0, unit="s")
     speed: Number | None = declared("Replay so many times as fast.", example=2)
     seed: Whole | None = declared(
         "Of prompts and arrivals; the same seed sends the same.", low=0, without="new", example=0
@@ -203,7 +203,7 @@ class AgainstPlan(Request):
     plan: Text | None = declared(
         "To compare with: the file of `tokonomics plan … --json`.", kind=Kind.FILE, example="plan.json"
     )
-    planned_usd_per_mtok: Number | None = declared("To compare with, instead of a file.", example=0.35)
+    planned_usd_per_mtok: Number | None = declared("To compare with, instead of a file.", example=0.35, unit="USD/Mtok")
     planned_batch: Number | None = declared("Requests running at once that were planned, with it.", example=48)
 
 
@@ -229,7 +229,7 @@ class Servers(Request):
     urls: Texts | None = declared(
         "Servers, or their metrics pages.", place=Placement.FIRST, metavar="URL…", example=["http://localhost:8000"]
     )
-    usd_per_hour: Number | None = declared("Price of one GPU-hour.", example=2.49)
+    usd_per_hour: Number | None = declared("Price of one GPU-hour.", example=2.49, unit="USD/h")
     gpu: Text | None = declared("Or the GPU: its cheapest offer is the price.", example="H100")
     offer: Text | None = declared(
         "Or the machine that is rented: aws:p5.48xlarge; see `tokonomics offers`.", example="aws:p5.48xlarge"
@@ -268,4 +268,4 @@ class MeterWatchRequest(Servers, InLedger, AgainstPlan):
     gpu_metrics: Text | None = declared(
         "GPUs too: nvml (this machine's), a DCGM exporter's address, or prometheus.", example="nvml"
     )
-    usd_per_kwh: Number | None = declared("Price of electricity, for what the GPUs draw.", example=0.12)
+    usd_per_kwh: Number | None = declared("Price of electricity, for what the GPUs draw.", example=0.12, unit="USD/kWh")

@@ -57,9 +57,9 @@ class TraceRequest(Traffic):
         metavar="FILE",
     )
     machine_tokens_per_second: Number | None = declared(
-        "What one machine serves, prompt and answer tokens: prices its idle time.", example=20_000
+        "What one machine serves, prompt and answer tokens: prices its idle time.", example=20_000, unit="tokens/s"
     )
-    machine_usd_per_hour: Number | None = declared("What that machine costs.", example=3.0)
+    machine_usd_per_hour: Number | None = declared("What that machine costs.", example=3.0, unit="USD/h")
     save: Text | None = saved("Save the requests as .parquet, which this verb reads.", "requests.parquet")
 
 
@@ -89,7 +89,7 @@ class SimulateRequest(SomeModel, OneGpu, Layout, Traffic, Routed, Serving, Objec
         "Replicas that compute prompts only and send the KV on (disaggregation).", 0, low=0, high=10_000
     )
     link: Number | None = declared(
-        "GB/s from a prefill GPU to a decode GPU.", without="50: 400 Gbit/s each", example=50.0
+        "GB/s from a prefill GPU to a decode GPU.", without="50: 400 Gbit/s each", example=50.0, unit="GB/s"
     )
     save: Text | None = saved("Save what became of each request as .parquet.", "requests.parquet")
 
@@ -131,7 +131,7 @@ class CacheRequest(SomeModel, SomeGpu, Layout, Traffic, Objectives, Priced, Prof
         example="hashed",
     )
     embedding_model: Text | None = declared("The model an embeddings URL is asked for.", example="NAME")
-    embedding_usd_per_mtok: Number = declared("What embedding a million tokens costs.", 0.0, low=0)
+    embedding_usd_per_mtok: Number = declared("What embedding a million tokens costs.", 0.0, low=0, unit="USD/Mtok")
     threshold: Number = declared("Cosine from which an answer is reused.", 0.95, low=0, high=1)
     pairs: Text | None = declared(
         "Labelled pairs (text_a, text_b, label): shows false hits.", kind=Kind.FILE, example="pairs.csv"
@@ -145,7 +145,9 @@ class DraftInputs(Request, about=About.CHANGES):
     draft_share: Number | None = declared(
         "Instead: a draft token's cost, in steps of the model.", low=0, high=10, example=0.1
     )
-    draft_tokens: Whole | None = declared("Tokens drafted in a round.", low=1, high=16, without="3", example=3)
+    draft_tokens: Whole | None = declared(
+        "Tokens drafted in a round.", low=1, high=16, without="3", example=3, unit="tokens"
+    )
     acceptance: Number | None = declared(
         "Chance that a drafted token is accepted.", low=0, high=1, without="0.65; measure yours", example=0.65
     )

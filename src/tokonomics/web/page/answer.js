@@ -46,8 +46,7 @@ export function tableIn(sections) {
   const longest = tables.reduce((best, table) => (table.rows.length > (best?.rows.length ?? 0) ? table : best), null);
   if (!longest) return null;
   const names = longest.columns.map(({ name }, at) => name || (at ? `column ${at + 1}` : "#"));
-  const rows = longest.rows.map((row) => Object.fromEntries(row.map((spans, at) => [names[at], textOf(spans)])));
-  return { names, rows };
+  return { names, rows: longest.rows.map((row) => row.map(textOf)) };
 }
 
 // Elements before the charts (the headline and its figures) and after them.

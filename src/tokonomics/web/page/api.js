@@ -47,6 +47,7 @@ const post = (path, body, signal) =>
   asked(path, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body), signal });
 
 export const catalog = async () => (await asked("/api/v1/catalog")).json();
+export const verbs = async () => (await asked("/api/v1/verbs")).json();
 export const accuracy = async () => (await asked("/api/v1/accuracy")).json();
 export const meter = async () => (await asked("/api/v1/meter")).json();
 

@@ -113,7 +113,11 @@ export function chart({ name, spec }) {
   }
   const saveSvg = async () => download(`${fileName(state.name)}.svg`, await state.made.view.toSVG(), "image/svg+xml");
   const columns = () => [...new Set(rowsOf(state.spec).flatMap(Object.keys))].filter((key) => typeof key === "string");
-  const saveCsv = () => download(`${fileName(state.name)}.csv`, csvOf(rowsOf(state.spec), columns()), "text/csv");
+  function saveCsv() {
+    const names = columns();
+    const rows = rowsOf(state.spec).map((row) => names.map((name) => row[name]));
+    download(`${fileName(state.name)}.csv`, csvOf({ names, rows }), "text/csv");
+  }
 
   function showData() {
     if (!data.open) return;

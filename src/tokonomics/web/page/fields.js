@@ -1,4 +1,4 @@
-// Fields that several views ask for, and what the server takes: empty values are left out, a ticked box is true.
+// Fields that several views ask for, and what of them a verb takes, as the server describes it.
 
 export const model = { name: "model", label: "Model", kind: "model", fallback: "llama-3.1-8b" };
 export const gpu = { name: "gpu", label: "GPU", kind: "gpu", fallback: "H100-SXM" };
@@ -146,45 +146,32 @@ export const offline = { name: "offline", label: "Batch work: no SLO", kind: "ch
 export const named = (list) => list.map((each) => (typeof each === "string" ? { key: each, name: each } : each));
 const names = (list) => named(list).map(({ key, name }) => [key, name ?? key]);
 
-export function given(values, renamed = {}) {
-  const kept = {};
-  for (const [name, value] of Object.entries(values)) {
-    if (value === "" || value === null || value === undefined) continue;
-    const target = name in renamed ? renamed[name] : name;
-    if (target) kept[target] = value;
-  }
-  return kept;
+const TYPES = {}; // of the inputs of each verb, by name
+
+export function learn(verbs) {
+  for (const { name, parameters } of verbs) TYPES[name] = parameters.map((input) => [input.name, input.type]);
 }
 
-const LISTS = ["provider", "region", "api", "discount", "without", "overhead"];
+const READ = {
+  boolean: (value) => value === "1",
+  // Lists are typed with commas.
+  "list of text": (value) =>
+    value
+      .split(",")
+      .map((part) => part.trim())
+      .filter(Boolean),
+};
 
-// Lists are typed with commas; the server takes them apart as the command line does.
-export function asked(values, allowed, renamed = {}) {
-  const wanted = Object.fromEntries(Object.entries(values).filter(([name]) => allowed.includes(name)));
-  if (wanted.offline === "1") delete wanted.slo;
-  if (wanted.engine === engine.fallback) delete wanted.engine; // what every verb takes unasked
-  const inputs = given(wanted, renamed);
-  for (const name of LISTS)
-    if (inputs[name])
-      inputs[name] = inputs[name]
-        .split(",")
-        .map((each) => each.trim())
-        .filter(Boolean);
-  for (const [name, value] of Object.entries(inputs)) if (value === "1" && CHECKS.has(name)) inputs[name] = true;
+// The inputs of a verb among the values of a form.
+export function asked(verb, values) {
+  const given = TYPES[verb].filter(([name]) => values[name]);
+  const inputs = Object.fromEntries(given.map(([name, type]) => [name, READ[type]?.(values[name]) ?? values[name]]));
+  if (values.engine === engine.fallback) delete inputs.engine; // what every verb takes unasked
   return inputs;
 }
 
-const CHECKS = new Set([
-  "offline",
-  "quick",
-  "explain",
-  "no_spot",
-  "no_reserved",
-  "no_prefix_cache",
-  "anywhere",
-  "batch_api",
-  "utilization",
-  "priority",
-  "simulate",
-  "no_replay",
-]);
+// A log brings its own requests.
+export function ofLog(inputs) {
+  const { rate, input, output, arrivals, ...rest } = inputs;
+  return inputs.trace ? rest : inputs;
+}

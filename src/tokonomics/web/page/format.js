@@ -41,7 +41,7 @@ export function sortKeys(texts, isNumber) {
 }
 
 // Rows as a table: nested figures become columns of their own, lists of objects are left out.
-// As questions/frames.py does: ttft_s with p99 becomes ttft_p99_s, so that the unit stays where one looks for it.
+// As questions/result.py does: ttft_s with p99 becomes ttft_p99_s, so that the unit stays where one looks for it.
 export function flattened(rows) {
   const nested = new Set();
   const joined = (outer, inner) => {
@@ -62,19 +62,16 @@ export function flattened(rows) {
   const names = [...new Set(made.flatMap(Object.keys))].filter(
     (name) => !nested.has(name) && made.some((row) => !isEmpty(row[name])),
   );
-  return { names, rows: made };
+  return { names, rows: made.map((row) => names.map((name) => row[name])) };
 }
 
-export function csvOf(rows, columns) {
+// Rows of cells under their names, which may repeat.
+export function csvOf({ names, rows }) {
   const cell = (value) => {
     const text = value === null || value === undefined ? "" : String(value);
     // A cell that begins like a formula is written as text: spreadsheets run formulas.
     const plain = /^[=+@\t\r]|^-(?![\d.])/.test(text) ? `'${text}` : text;
     return /[",\n\r]/.test(plain) ? `"${plain.replaceAll('"', '""')}"` : plain;
   };
-  return (
-    [columns, ...rows.map((row) => columns.map((name) => row[name]))]
-      .map((line) => line.map(cell).join(","))
-      .join("\n") + "\n"
-  );
+  return [names, ...rows].map((line) => `${line.map(cell).join(",")}\n`).join("");
 }

@@ -6,6 +6,7 @@ import { redrawAll, themeNow, warm } from "./chart.js";
 import { compared } from "./compared.js";
 import { announce, h, refill } from "./dom.js";
 import { dropping } from "./drop.js";
+import { learn } from "./fields.js";
 import { fallbacksOf, form } from "./form.js";
 import { labelled } from "./labels.js";
 import { pane } from "./pane.js";
@@ -33,6 +34,13 @@ const page = {
 const fallbacks = () => fallbacksOf(page.view.groups ?? []);
 const valuesOf = (which) => ({ ...fallbacks(), ...page.state.a, ...(which === "b" ? page.state.b : {}) });
 
+// What the form shows, and what the address may add to it in this view: a field that is hidden says nothing.
+function saidOf(values) {
+  const shown = page.view.groups.flatMap((group) => group.fields).filter((field) => field.when?.(values) ?? true);
+  const names = [...shown.map((field) => field.name), ...(page.view.carried ?? []), "run"];
+  return Object.fromEntries(names.map((name) => [name, values[name]]));
+}
+
 // ---- asking
 
 function ask(which, { final, wait = 0 }) {
@@ -44,7 +52,7 @@ function running(which) {
     view: page.view,
     labels: page.labels,
     place: page.panes[which],
-    values: () => valuesOf(which),
+    values: () => saidOf(valuesOf(which)),
     catalog: page.catalog,
     answered(answer) {
       page.answers[which] = answer;
@@ -314,7 +322,9 @@ async function start() {
   drawTheme();
   drawNavigation();
   try {
-    page.catalog = await api.catalog();
+    const [catalog, verbs] = await Promise.all([api.catalog(), api.verbs()]);
+    page.catalog = catalog;
+    learn(verbs);
   } catch (error) {
     refill(
       main,

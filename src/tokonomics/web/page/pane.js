@@ -136,7 +136,7 @@ function ending(answer) {
       button("Print", () => print()),
       copyButton(() => location.href, "Copy link"),
       copyButton(markdown, "Copy as Markdown"),
-      sheet && button("CSV", () => download(`${name}.csv`, csvOf(sheet.rows, sheet.names), "text/csv")),
+      sheet && button("CSV", () => download(`${name}.csv`, csvOf(sheet), "text/csv")),
       button("JSON", () => download(`${name}.json`, JSON.stringify(answer.result, null, 1), "application/json")),
     ),
     h(

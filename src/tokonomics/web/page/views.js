@@ -1,4 +1,5 @@
 // The views in the order of the navigation. A view has a form (groups, request(values), empty(values)) or only reads.
+// Its `carried` inputs have no field: they come from the address, or from the view before.
 
 import accuracy from "./views/accuracy.js";
 import batching from "./views/batching.js";

@@ -2,8 +2,6 @@
 
 import * as field from "../fields.js";
 
-const TAKEN = ["model", "gpu", "context", "tp", "weights", "kv", "engine", "usd_per_hour", "pace"];
-
 export default {
   key: "batching",
   name: "Batching",
@@ -43,7 +41,7 @@ export default {
     },
   ],
   request(values) {
-    const { pace, ...inputs } = field.asked(values, TAKEN);
-    return { verb: "curve", inputs: pace ? { ...inputs, slo: `tpot=${pace}ms` } : inputs };
+    const slo = values.pace && `tpot=${values.pace}ms`;
+    return { verb: "curve", inputs: field.asked("curve", { ...values, slo }) };
   },
 };

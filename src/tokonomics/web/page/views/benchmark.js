@@ -39,9 +39,7 @@ export default {
     { name: "SLO", fields: [{ ...field.slo, fallback: "" }] },
   ],
   request(values) {
-    if (!values.files) return null;
-    const inputs = field.asked(values, ["gpu", "gpus", "usd_per_hour", "model", "weights", "slo"]);
-    return { verb: "import", inputs: { files: values.files.split(","), ...inputs } };
+    return values.files ? { verb: "import", inputs: field.asked("import", values) } : null;
   },
   empty: () => [
     h("h2", {}, "Drop a benchmark file"),

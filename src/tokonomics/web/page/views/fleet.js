@@ -3,32 +3,12 @@
 import { h } from "../dom.js";
 import * as field from "../fields.js";
 
-const TAKEN = [
-  "model",
-  "demand",
-  "trace",
-  "input",
-  "output",
-  "slo",
-  "gpu",
-  "provider",
-  "region",
-  "terms",
-  "no_spot",
-  "no_reserved",
-  "max_spot_share",
-  "min_replicas",
-  "availability",
-  "weights",
-  "engine",
-  "anywhere",
-];
-
 export default {
   key: "fleet",
   name: "Fleet",
   lede: "Reserved, on demand and spot, hour by hour, for a demand that changes.",
   comparable: true,
+  carried: ["terms", "min_replicas"],
   submitLabel: "Find the fleet",
   groups: [
     { name: "Model", fields: [field.model, field.weights, field.engine] },
@@ -83,10 +63,8 @@ export default {
     return { ...inputs, demand: rate ? `diurnal:${rate},peak=3` : "12x20,12x2" };
   },
   request(values) {
-    const inputs = field.asked(values, TAKEN);
-    if (inputs.gpu) inputs.gpu = [inputs.gpu];
-    if (inputs.terms) inputs.terms = [inputs.terms];
-    if (inputs.trace) for (const name of ["demand", "input", "output"]) delete inputs[name];
+    const demand = values.trace ? "" : values.demand;
+    const inputs = field.ofLog(field.asked("fleet", { ...values, demand }));
     return { verb: "fleet", inputs, long: true, waits: values.run !== "1" };
   },
   empty: () => [

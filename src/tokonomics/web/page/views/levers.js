@@ -3,66 +3,28 @@
 import { h } from "../dom.js";
 import * as field from "../fields.js";
 
-const TRAFFIC = ["rate", "input", "output", "arrivals", "trace", "slo", "offline"];
-const SETUP = ["model", "gpu", "tp", "weights", "kv", "engine", "usd_per_hour"];
 const is =
   (...panels) =>
   (values) =>
     panels.includes(values.panel);
 
 const REQUESTS = {
-  levers: (values) => ({
-    verb: "levers",
-    inputs: priced(field.asked(values, [...SETUP, ...TRAFFIC, "min_weights", "provider", "no_prefix_cache", "spare"])),
-  }),
-  stack: (values) => ({
-    verb: "stack",
-    inputs: priced(
-      field.asked(values, [
-        ...SETUP.filter((name) => name !== "weights" && name !== "kv"),
-        ...TRAFFIC,
-        "min_weights",
-        "provider",
-        "spare",
-      ]),
-    ),
-  }),
-  cache: (values) => ({
-    verb: "cache",
-    inputs: field.asked({ ...values, trace: values.trace || "mooncake-conversation" }, [
-      ...SETUP,
-      "trace",
-      "slo",
-      "tiers",
-      "ttl",
-    ]),
-  }),
-  tenants: (values) => ({ verb: "tenants", inputs: tenancy(values) }),
+  levers: (values) => field.ofLog(field.asked("levers", values)),
+  stack: (values) => field.ofLog(field.asked("stack", values)),
+  cache: (values) => field.ofLog(field.asked("cache", { ...values, trace: values.trace || "mooncake-conversation" })),
+  tenants(values) {
+    if (values.trace) return field.ofLog(field.asked("tenants", { ...values, tenants: "" }));
+    const arrivals = values.arrivals || `poisson:${values.rate}`;
+    return field.asked("tenants", { ...values, rate: "", arrivals, requests: "20000" });
+  },
 };
-
-function priced(inputs) {
-  if (inputs.trace) for (const name of ["rate", "input", "output", "arrivals"]) delete inputs[name];
-  return inputs;
-}
-
-function tenancy(values) {
-  const inputs = field.asked(values, [...SETUP, "slo"]);
-  if (values.trace) return { ...inputs, trace: [values.trace] };
-  return {
-    ...inputs,
-    arrivals: values.arrivals || `poisson:${values.rate}`,
-    requests: "20000",
-    input: values.input,
-    output: values.output,
-    tenants: values.tenants,
-  };
-}
 
 export default {
   key: "levers",
   name: "Levers",
   lede: "What to change first: every lever on your traffic, its saving simulated.",
   comparable: true,
+  carried: ["kv", "engine", "arrivals", "offline", "spare", "ttl"],
   submitLabel: "Simulate",
   groups: [
     {
@@ -128,8 +90,8 @@ export default {
     },
   ],
   request(values) {
-    const made = (REQUESTS[values.panel] ?? REQUESTS.levers)(values);
-    return { ...made, long: true, waits: values.run !== "1" };
+    const verb = values.panel in REQUESTS ? values.panel : "levers";
+    return { verb, inputs: REQUESTS[verb](values), long: true, waits: values.run !== "1" };
   },
   empty(values) {
     const what = {

@@ -2,36 +2,6 @@
 
 import * as field from "../fields.js";
 
-const HOSTED = [
-  "model",
-  "api",
-  "input",
-  "output",
-  "slo",
-  "tokens_per_month",
-  "cached_share",
-  "engineers",
-  "engineer_usd_per_month",
-  "overhead",
-  "provider",
-  "terms",
-  "min_weights",
-  "batch_api",
-  "spare",
-];
-const BOUGHT = [
-  "gpu",
-  "gpus",
-  "purchase_usd",
-  "years",
-  "usd_per_kwh",
-  "host_watts",
-  "pue",
-  "residual",
-  "cost_of_capital",
-  "hosting_usd_per_month",
-  "staff_usd_per_year",
-];
 const buys = (values) => values.panel === "buy";
 const rents = (values) => !buys(values);
 const number = (name, label, unit, fallback, extra = {}) => ({
@@ -50,6 +20,7 @@ export default {
   name: "Own or API",
   lede: "The volume from which hosting it yourself is cheaper than a price per token.",
   comparable: true,
+  carried: ["terms", "batch_api", "spare"],
   presets: false,
   submitLabel: "Check by simulation",
   submits: rents,
@@ -114,8 +85,8 @@ export default {
     },
   ],
   request(values) {
-    if (buys(values)) return { verb: "own-hardware", inputs: field.asked(values, BOUGHT) };
-    const inputs = field.asked(values, HOSTED);
+    if (buys(values)) return { verb: "own-hardware", inputs: field.asked("own-hardware", values) };
+    const inputs = field.asked("breakeven", values);
     return values.run === "1"
       ? { verb: "breakeven", inputs, long: true }
       : { verb: "breakeven", inputs: { ...inputs, quick: true } };

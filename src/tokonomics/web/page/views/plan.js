@@ -3,34 +3,12 @@
 
 import * as field from "../fields.js";
 
-const TAKEN = [
-  "rate",
-  "input",
-  "output",
-  "arrivals",
-  "trace",
-  "slo",
-  "offline",
-  "gpu",
-  "gpus",
-  "max_price",
-  "provider",
-  "region",
-  "terms",
-  "discount",
-  "weights",
-  "min_weights",
-  "engine",
-  "spare",
-  "explain",
-  "tokens_per_month",
-];
-
 export default {
   key: "plan",
   name: "Plan",
   lede: "Model, traffic and SLO in; the cheapest machines that meet it out.",
   comparable: true,
+  carried: ["weights", "engine"],
   submitLabel: "Check by simulation",
   groups: [
     { name: "Model", fields: [{ ...field.model, bare: true }] },
@@ -69,9 +47,8 @@ export default {
     },
   ],
   request(values) {
-    const inputs = { model: [values.model], ...field.asked(values, TAKEN) };
+    const inputs = field.ofLog(field.asked("plan", values));
     if (inputs.tokens_per_month) delete inputs.rate;
-    if (inputs.trace) for (const name of ["rate", "input", "output", "arrivals"]) delete inputs[name];
     if (values.run === "1")
       return { verb: "plan", inputs: { ...inputs, deploy: ["vllm", "kubernetes", "skypilot"] }, long: true };
     delete inputs.explain;

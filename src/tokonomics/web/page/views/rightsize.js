@@ -2,21 +2,6 @@
 
 import * as field from "../fields.js";
 
-const TAKEN = [
-  "rate",
-  "tokens_per_month",
-  "input",
-  "output",
-  "slo",
-  "offline",
-  "provider",
-  "region",
-  "terms",
-  "weights",
-  "min_weights",
-  "engine",
-];
-
 export default {
   key: "rightsize",
   name: "Right-size",
@@ -41,10 +26,9 @@ export default {
     },
   ],
   request(values) {
-    const inputs = field.asked(values, TAKEN);
+    const inputs = field.asked("compare", { ...values, model: `${values.model},${values.also}` });
     if (inputs.tokens_per_month) delete inputs.rate;
     delete inputs.offline; // without an SLO everything is batch work here
-    const model = [values.model, ...values.also.split(",")].map((name) => name.trim()).filter(Boolean);
-    return { verb: "compare", inputs: { model, ...inputs } };
+    return { verb: "compare", inputs };
   },
 };

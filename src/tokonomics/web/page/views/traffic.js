@@ -4,7 +4,6 @@ import { h } from "../dom.js";
 import { openFile } from "../drop.js";
 import * as field from "../fields.js";
 
-const MADE = ["arrivals", "requests", "duration", "input", "output", "sessions"];
 const isMade = (values) => values.from === "made";
 
 export default {
@@ -12,6 +11,7 @@ export default {
   name: "Traffic",
   lede: "Rate, lengths and bursts of a request log; and how a deployment carries it.",
   comparable: true,
+  carried: ["requests", "sessions"],
   presets: false,
   submitLabel: "Simulate serving it",
   groups: [
@@ -89,26 +89,12 @@ export default {
     },
   ],
   request(values) {
-    const inputs = field.asked(values, ["speed", ...(isMade(values) ? MADE : ["trace"])]);
-    if (Number(inputs.speed) === 1 || isMade(values)) delete inputs.speed;
-    if (!isMade(values) && !inputs.trace) return null;
-    if (values.run === "1") {
-      const served = field.asked(values, [
-        "model",
-        "gpu",
-        "tp",
-        "weights",
-        "replicas",
-        "slo",
-        "router",
-        "autoscale",
-        "no_prefix_cache",
-        "usd_per_hour",
-      ]);
-      if (values.outage) served.outage = [values.outage];
-      return { verb: "simulate", inputs: { ...served, ...inputs }, long: true };
-    }
-    return { verb: "trace", inputs };
+    const { outage, speed, ...rest } = values;
+    if (!isMade(values) && !values.trace) return null;
+    const given = isMade(values) || Number(speed) === 1 ? rest : { ...rest, speed };
+    if (values.run !== "1") return { verb: "trace", inputs: field.asked("trace", given) };
+    const inputs = field.asked("simulate", given);
+    return { verb: "simulate", inputs: outage ? { ...inputs, outage: [outage] } : inputs, long: true };
   },
   empty: () => [
     h("h2", {}, "Bring your traffic"),
