@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from tokonomics.cli.commands import command_of, help_of, values_of, with_options
+from tokonomics.errors import flag, spelled
 from tokonomics.questions.inputs import Shown
 from tokonomics.questions.request import parameters_of
 from tokonomics.questions.requests.run import MeterWatchRequest
@@ -93,13 +94,13 @@ def _shown(json: bool, once: bool) -> "Iterator[Show]":
         yield lambda state: None
         return
     if json:
-        yield lambda state: typer.echo(state.model_dump_json())
+        yield lambda state: typer.echo(spelled(state.model_dump_json(), flag))
         return
     from tokonomics.report import meter_view
 
     screen = console()
     if not screen.is_terminal:
-        yield lambda state: typer.echo(meter_view.line(state))
+        yield lambda state: typer.echo(spelled(meter_view.line(state), flag))
         return
     from rich.live import Live
 

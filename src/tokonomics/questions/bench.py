@@ -7,7 +7,7 @@ from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.precision import KV_PRECISIONS, WEIGHT_PRECISIONS, parse_precision
-from tokonomics.errors import BadInput, option, shorten
+from tokonomics.errors import BadInput, flag, option, shorten, spelled
 from tokonomics.measure.addresses import target
 from tokonomics.measure.bench.loads import Budget
 from tokonomics.measure.bench.run import MOST_USERS, BenchSettings, run_bench
@@ -81,6 +81,8 @@ def bench(request: BenchRequest, listener: Listener = SILENT) -> PricedRunResult
         check_save_path(save, "save")
     check_names(request)
     run = run_bench(_asked(request, listener), listener.watching())
+    # Documents have inputs as flags.
+    run = run.model_copy(update={"notes": tuple(spelled(note, flag) for note in run.notes)})
     if save:
         save_run(run, save)
         listener.note(f"result saved to {save}")

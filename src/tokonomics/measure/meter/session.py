@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING
 
-from tokonomics.errors import BadInput
+from tokonomics.errors import BadInput, option
 from tokonomics.measure.meter.engines import UnknownEngine
 from tokonomics.measure.meter.ledger import Ledger, Mark
 from tokonomics.measure.meter.meter import Meter
@@ -87,7 +87,8 @@ async def _run(
             there = [mark for mark in _discovered(ledger) if not mark.is_gone]
             if asked.since is not None and there:
                 # What is in the book is not booked again, nor is what came before it.
-                say(f"--since: {plural(len(there), 'server')} in the ledger go on from where they are, not from before")
+                known = f"{plural(len(there), 'server')} in the ledger go on from where they are, not from before"
+                say(f"{option('since')}: {known}")
             said = since
             async for at, readings in fleet.history(since, clock.wall()):
                 meter.backfill(fleet, readings, at)
