@@ -74,8 +74,6 @@ def watch(**given: Any) -> None:
     path = ledger_of(request)
     with Ledger(path) as book, _shown(json, request.once) as show_state:
         last = meter_servers(checked, book, show_state, say=say)
-    if last is None:
-        return
     if request.once and json:
         show_json(last)
     elif not json:

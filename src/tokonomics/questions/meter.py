@@ -124,8 +124,8 @@ def _labels(texts: tuple[str, ...]) -> dict[str, str]:
     return made
 
 
-def _in_range(field: str, seconds: float | None, low: float, high: float) -> float:
-    if seconds is None or not low <= seconds <= high:
+def _in_range(field: str, seconds: float, low: float, high: float) -> float:
+    if not low <= seconds <= high:
         raise BadInput(f"must be from {low:g} s to {high:,.6g} s", field=field)
     return seconds
 

@@ -221,26 +221,26 @@ def _zipf(rng: np.random.Generator, count: int, skew: float, number: int) -> NDA
     return np.minimum(np.searchsorted(edges, rng.random(number), side="right"), count - 1)
 
 
-def parse_system(text: str, field: str = "system_prompts") -> SystemPrompts:
+def parse_system(text: str) -> SystemPrompts:
     """``20,tokens=1000,skew=1``: twenty system prompts of 1,000 tokens."""
-    phrase = _plain(text, field, "20,tokens=1000, 5,tokens=2000,skew=0")
+    phrase = _plain(text, "system_prompts", "20,tokens=1000, 5,tokens=2000,skew=0")
     phrase.allow("tokens", "skew")
     return SystemPrompts(
         _whole(phrase, None, 10**6), _whole(phrase, "tokens", 10**7), phrase.number("skew", 0, 10, 1.0)
     )
 
 
-def parse_sessions(text: str, field: str = "sessions") -> Sessions:
+def parse_sessions(text: str) -> Sessions:
     """``5,think=30,limit=32000``: five turns on average, half a minute apart, at most 32,000 tokens."""
-    phrase = _plain(text, field, "5, 5,think=30, 8,think=2m,limit=32000")
+    phrase = _plain(text, "sessions", "5, 5,think=30, 8,think=2m,limit=32000")
     phrase.allow("think", "limit")
     limit = _whole(phrase, "limit", 10**8, Sessions.limit)
     return Sessions(phrase.number(None, 1, 10**4), phrase.time_s("think", 0, 10**7, Sessions.think_s), limit)
 
 
-def parse_tenants(text: str, field: str = "tenants") -> Tenants:
+def parse_tenants(text: str) -> Tenants:
     """``3,skew=1,priorities=0/1/1``: three tenants, the first of them served first."""
-    phrase = _plain(text, field, "10, 10,skew=1, 3,priorities=0/1/1")
+    phrase = _plain(text, "tenants", "10, 10,skew=1, 3,priorities=0/1/1")
     phrase.allow("skew", "priorities")
     count = _whole(phrase, None, 10**6)
     listed = phrase.options.get("priorities", "")
