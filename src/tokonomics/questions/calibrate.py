@@ -16,7 +16,6 @@ from tokonomics.measure.importers.own import check_save_path
 from tokonomics.measure.measurements import read_measurements, read_text
 from tokonomics.measure.priced_run import Said
 from tokonomics.measure.probe.fit_profile import is_timings, profile_from
-from tokonomics.measure.probe.kernels import Bench
 from tokonomics.measure.probe.timings import PROBE, SECONDS, measure, why_not
 from tokonomics.measure.replay import replay
 from tokonomics.measure.validate import validate as score
@@ -126,7 +125,8 @@ def _measure(quick: bool, listener: Listener) -> Mapping[str, Any]:
 
     listener.doing("warming up")
     found = measure(
-        Bench("cuda", quick),
+        "cuda",
+        quick,
         list(PROBE),
         SECONDS / 3 if quick else SECONDS,
         lambda done: None,
