@@ -22,7 +22,7 @@ from tokonomics.memory_budget import NoRoom, check_room
 from tokonomics.traffic.cleaning import Problems, clean, set_aside
 from tokonomics.traffic.formats import COLUMNS_HELP
 from tokonomics.traffic.recognise import Log, recognise
-from tokonomics.traffic.samples import sample_names, sample_path
+from tokonomics.traffic.samples import TRACES, sample_path
 from tokonomics.traffic.sources import named
 from tokonomics.traffic.trace import PrefixBlocks, Trace, make_trace
 from tokonomics.units import plural
@@ -154,7 +154,7 @@ def open_trace(path: Path | str, *, columns: str | None = None, strict: bool = F
     """
     file = Path(path)
     name = str(path)
-    is_sample = name in sample_names() and not file.exists()
+    is_sample = name in TRACES and not file.exists()
     log = recognise(sample_path(name) if is_sample else file, columns)
     opened = TraceFile(file, "shipped sample" if is_sample else log.layout.name, log, strict)
     return _with_blocks(opened) if log.layout.prefix else opened
