@@ -163,7 +163,7 @@ def _gpu_prices() -> Iterator[Check]:
         fix = "Fetch today's: tokonomics prices refresh (asks the network)"
         yield _note("GPU prices", f"{seen}; {old} older than {STALE_AFTER_DAYS} days", fix, **facts)
     else:
-        yield _ok("GPU prices", seen, **facts)
+        yield _ok("GPU prices", seen, None, **facts)
 
 
 def _api_prices() -> Iterator[Check]:
@@ -179,7 +179,7 @@ def _api_prices() -> Iterator[Check]:
         fix = "Newer ones come with it: pip install --upgrade genai-prices"
         yield _note("API prices", f"{seen}, more than {STALE_AFTER_DAYS} days ago", fix, **facts)
     else:
-        yield _ok("API prices", seen, **facts)
+        yield _ok("API prices", seen, None, **facts)
 
 
 def _catalogue() -> Iterator[Check]:
@@ -194,7 +194,7 @@ def _catalogue() -> Iterator[Check]:
         seen += f"; of your own in {user_path()}: {counted or 'none'}"
     else:
         seen += f"; none of your own (they would be in {user_path()})"
-    yield _ok("catalogue", seen, **own)
+    yield _ok("catalogue", seen, None, **own)
 
 
 def _profile() -> Iterator[Check]:
@@ -259,7 +259,7 @@ def _machine() -> Iterator[Check]:
     if stated := os.environ.get(VARIABLE):
         seen += f"; {VARIABLE} allows {gigabytes(stated_bytes(stated))}"
         facts["allowed_bytes"] = round(stated_bytes(stated))
-    yield _ok("machine", seen, **facts)
+    yield _ok("machine", seen, None, **facts)
 
 
 def _folders() -> Iterator[Check]:

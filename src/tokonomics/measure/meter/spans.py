@@ -183,7 +183,7 @@ def tally(span: PaidTime, planned_batch: float | None = None) -> MeterTally:
             "failed_usd": span.usd * span.failed_s / span.server_s if span.server_s > 0 else 0.0,
         }  # fmt: skip
     return MeterTally.model_construct(
-        seconds=span.server_s, usd=span.usd, **by_state, **{name: getattr(span, name) for name in _COUNTS},
+        None, seconds=span.server_s, usd=span.usd, **by_state, **{name: getattr(span, name) for name in _COUNTS},
         unseen_tokens=0.0 if seen else span.input_total + span.output, unseen_output=0.0 if seen else span.output,
         running_s=span.running_s, running_seen_s=span.running_seen_s, starved_s=span.busy_s if starved else 0.0,
         starved_usd=busy_usd if starved else 0.0,
