@@ -177,12 +177,9 @@ class _Bench:
         asked = self.asked
         if asked.trace is not None:
             yield await self._open(asked.trace, None)
-        for rate in asked.rates:
-            yield await self._open(None, rate)
-            if self._budget_is_spent():
-                return
-        for users in asked.users:
-            yield await self._closed(users)
+        open_loads = [partial(self._open, None, rate) for rate in asked.rates]
+        for load in (*open_loads, *(partial(self._closed, users) for users in asked.users)):
+            yield await load()
             if self._budget_is_spent():
                 return
         if asked.sweep:
