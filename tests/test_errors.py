@@ -22,10 +22,7 @@ ALLOWED = {
     "planner/fleet.py": {"--max-spot-share"},
     "planner/levers/lever_list.py": {"--draft"},
     "planner/levers/stack.py": {"--acceptance", "--draft"},
-    "measure/bench/run.py": {"--seed"},
     "measure/installation.py": {"--profile", "--ray", "--semantic", "--source"},
-    "measure/meter/meter.py": {"--price"},
-    "measure/meter/session.py": {"--since"},
 }  # fmt: skip
 """Flags of our own that are left below the doors; unless said otherwise in notes of results, which JSON holds."""
 

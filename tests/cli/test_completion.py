@@ -21,7 +21,7 @@ from tokonomics.catalog.offers import load_offers
 from tokonomics.cli import completion
 from tokonomics.questions.scenario import SWEPT_UNASKED, swept_keys
 from tokonomics.questions.verbs import scenario_verbs
-from tokonomics.traffic.samples import length_sample_names, sample_names
+from tokonomics.traffic.samples import SAMPLES, TRACES
 
 ASK = """
 import sys
@@ -149,8 +149,8 @@ def test_values_are_those_the_verbs_take() -> None:
     assert names(completion.BY_PARAMETER["engine"]()) == {engine.key for engine in all_engines()}
     assert names(completion.BY_PARAMETER["provider"]()) == {offer.provider for offer in load_offers()}
     assert names(completion.BY_PARAMETER["region"]()) == {offer.region for offer in load_offers()}
-    assert names(completion.BY_PARAMETER["trace"]()) == set(sample_names())
-    assert names(completion.BY_PARAMETER["input"]()) == {f"sample:{name}" for name in length_sample_names()}
+    assert names(completion.BY_PARAMETER["trace"]()) == set(TRACES)
+    assert names(completion.BY_PARAMETER["input"]()) == {f"sample:{name}" for name in SAMPLES}
     assert names(completion.BY_VERB["apis", "host"]()) == {api.host for api in list_apis()}
     families = tomllib.loads(
         (Path(tokonomics.__file__).parent / "catalog" / "data" / "models.toml").read_text(encoding="utf-8")

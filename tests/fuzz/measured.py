@@ -203,13 +203,14 @@ def read_prometheus(path: Path) -> object:
     from tokonomics.measure.meter.targets import target_of
 
     session: Any = _Answers(path.read_bytes())
-    source = PrometheusSource("http://here:9090", headers={}, clock=lambda: 1.7e9)
+    source = PrometheusSource("http://here:9090", clock=lambda: 1.7e9)
+    source.api.session = session
 
     async def ask() -> object:
-        scrapes = await source._scrapes(session, 300.0, 1.7e9)
+        scrapes = await source._scrapes(300.0, 1.7e9)
         readings = source._reported(scrapes, None, 1.7e9)
         session.body = session.body.replace(b"matrix", b"vector")
-        return [readings, {target_of(labels) for labels in await source.api.living(session, "up", 1.7e9)}]
+        return [readings, {target_of(labels) for labels in await source.api.living("up", 1.7e9)}]
 
     return asyncio.run(ask())
 

@@ -10,12 +10,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import pytest
 from tests.measure.metered import BEGIN, HandClock
 
-from tokonomics.errors import BadInput
+from tokonomics.errors import BadInput, option
+from tokonomics.measure.meter.gpu import NoGpuSeen
 from tokonomics.measure.meter.ledger import Ledger
 from tokonomics.measure.meter.meter import Meter
 from tokonomics.measure.meter.prices import PriceOf, Prices
@@ -67,7 +68,12 @@ class Store:
             for labels, samples in self.series
         ]
 
-    async def raw_samples(self, session: Any, selector: str, window_s: float, until_s: float) -> QueryAnswer:
+    async def __aenter__(self) -> "Store":
+        return self
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+    async def raw_samples(self, selector: str, window_s: float, until_s: float) -> QueryAnswer:
         found = []
         for labels, samples in self._named(selector):
             inside = [(at, value) for at, value in samples if until_s - window_s < at <= until_s and value is not None]
@@ -75,7 +81,7 @@ class Store:
                 found.append(Series(labels, inside))
         return QueryAnswer(found, [])
 
-    async def living(self, session: Any, selector: str, at_s: float) -> list[Mapping[str, str]]:
+    async def living(self, selector: str, at_s: float) -> list[Mapping[str, str]]:
         there = []
         for labels, samples in self._named('__name__=~"up"' if selector == "count(up)" else selector):
             newest = [value for at, value in samples if at_s - 300 < at <= at_s]
@@ -310,28 +316,37 @@ def test_scrapes_every_three_minutes_are_watching(runs: Runs) -> None:
     assert seen >= 2 * HOUR - 5 * 180
 
 
-class Gpus:
+async def gpus_of_pods() -> Sequence[GpuReading]:
     """Of two pods of two teams, and one that nobody has."""
+    owners: tuple[dict[str, str], ...] = (
+        {"namespace": "prod", "pod": "llama-0"},
+        {"namespace": "others", "pod": "llama-0"},
+        {},
+    )
+    return [
+        GpuReading(uuid=f"GPU-{place}", name="H100", at=0.0, power_w=300.0, labels=labels)
+        for place, labels in enumerate(owners)
+    ]
 
-    why: str | None = None
 
-    async def gpus(self) -> Sequence[GpuReading]:
-        owners: tuple[dict[str, str], ...] = (
-            {"namespace": "prod", "pod": "llama-0"},
-            {"namespace": "others", "pod": "llama-0"},
-            {},
-        )
-        return [
-            GpuReading(uuid=f"GPU-{place}", name="H100", at=0.0, power_w=300.0, labels=labels)
-            for place, labels in enumerate(owners)
-        ]
+async def no_gpus() -> Sequence[GpuReading]:
+    raise NoGpuSeen("no GPU seen here")
+
+
+def test_gpus_that_cannot_be_read_are_said_and_no_error_of_the_meter(runs: Runs) -> None:
+    store = Store()
+    store.pod("llama-0", (0, HOUR))
+    run = runs(store)
+    run.meter = Meter([run.source], run.book, run.clock, 3600.0, gpus=no_gpus)
+    state = run.until(15)
+    assert (state.gpus, state.notes) == ((), ("no GPU seen here",))
 
 
 def test_gpus_of_other_teams_are_left_out_and_said_so(runs: Runs) -> None:
     store = Store()
     store.pod("llama-0", (0, HOUR))
     run = runs(store)
-    run.meter = Meter([run.source], run.book, run.clock, 3600.0, gpus=Gpus())
+    run.meter = Meter([run.source], run.book, run.clock, 3600.0, gpus=gpus_of_pods)
     state = run.until(15)
     assert [gpu.uuid for gpu in state.gpus] == ["GPU-0"]
     assert "2 GPUs of pods that are not metered here: left out" in state.notes
@@ -341,4 +356,4 @@ def test_a_price_for_a_label_that_no_server_has_is_said(runs: Runs) -> None:
     store = Store()
     store.pod("llama-0", (0, HOUR))
     run = runs(store, Prices(3600.0, (PriceOf("gpu", "L5", 1.0),)))
-    assert run.until(15).notes == ("--price gpu=L5: no server has it",)
+    assert run.until(15).notes == (f"{option('price', 'gpu=L5')}: no server has it",)

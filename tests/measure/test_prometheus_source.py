@@ -15,10 +15,11 @@ from tests.measure.faulty import Fault, FaultyPage, faulty_page
 from tests.measure.real_prometheus import RealPrometheus, needs_prometheus, sglang_page, vllm_page
 
 from tokonomics.errors import BadInput
+from tokonomics.measure.meter.gpu import NoGpuSeen
 from tokonomics.measure.meter.ledger import Ledger
 from tokonomics.measure.meter.meter import Meter
-from tokonomics.measure.meter.prometheus_api import Series
-from tokonomics.measure.meter.prometheus_source import PrometheusGpuSource, PrometheusSource, scrapes_of
+from tokonomics.measure.meter.prometheus_api import PrometheusApi, Series
+from tokonomics.measure.meter.prometheus_source import PrometheusSource, prometheus_gpus, scrapes_of
 from tokonomics.measure.meter.readings import Counted, Missed, Reading
 from tokonomics.measure.meter.spans import increases
 from tokonomics.measure.meter.state import MeterState, MeterTally
@@ -249,13 +250,11 @@ def test_the_meter_books_a_fleet_live_and_from_history_alike(fleet: Fleet, tmp_p
 @needs_prometheus
 def test_gpus_are_read_through_the_same_prometheus_with_the_pods_they_work_for(fleet: Fleet) -> None:
     """The exporter's own pod has the label pod, so Prometheus calls that of the workload exported_pod."""
-    (gpu,) = asyncio.run(PrometheusGpuSource(fleet.prometheus.url, 'pod="pod-b"').gpus())
+    (gpu,) = asyncio.run(prometheus_gpus(PrometheusApi(fleet.prometheus.url), 'pod="pod-b"'))
     assert (gpu.power_w, gpu.energy_j, gpu.utilization) == (350.5, 7200.0, None)
     assert (gpu.labels["pod"], gpu.labels["hostname"]) == ("llama-0", "node-1")
-    nothing = PrometheusGpuSource(fleet.prometheus.url, 'pod="nobody"')
-    assert list(asyncio.run(nothing.gpus())) == []
-    assert nothing.why is not None
-    assert "no GPU of a DCGM exporter" in nothing.why
+    with pytest.raises(NoGpuSeen, match="no GPU of a DCGM exporter"):
+        asyncio.run(prometheus_gpus(PrometheusApi(fleet.prometheus.url), 'pod="nobody"'))
 
 
 @needs_prometheus

@@ -5,7 +5,7 @@ import pytest
 
 from tokonomics.errors import UnknownName
 from tokonomics.traffic.readers import open_trace
-from tokonomics.traffic.samples import FOLDER, length_sample_names, sample_lengths, sample_names
+from tokonomics.traffic.samples import FOLDER, SAMPLES, TRACES, sample_lengths
 
 # Requests, and mean tokens of prompt and answer, counted from the published files with gzip and awk.
 PUBLISHED = {
@@ -18,7 +18,7 @@ PUBLISHED = {
 }
 
 
-@pytest.mark.parametrize("name", length_sample_names())
+@pytest.mark.parametrize("name", SAMPLES)
 def test_lengths_are_those_published(name: str) -> None:
     inputs, outputs = sample_lengths(name)
     requests, prompt, answer = PUBLISHED[name]
@@ -27,7 +27,7 @@ def test_lengths_are_those_published(name: str) -> None:
     assert outputs.mean() == pytest.approx(answer, abs=0.005)
 
 
-@pytest.mark.parametrize("name", sample_names())
+@pytest.mark.parametrize("name", TRACES)
 def test_a_sample_opens_by_its_name(name: str) -> None:
     file = open_trace(name)
     trace = file.read()
@@ -57,7 +57,7 @@ def test_an_unknown_sample_suggests_one() -> None:
 
 def test_the_samples_stay_small_and_are_described() -> None:
     files = list(FOLDER.glob("*.parquet"))
-    assert {file.stem for file in files} == set(length_sample_names())
+    assert {file.stem for file in files} == set(SAMPLES)
     assert sum(file.stat().st_size for file in files) < 1_600_000
     described = (FOLDER / "README.md").read_text()
-    assert all(f"`{name}`" in described for name in length_sample_names())
+    assert all(f"`{name}`" in described for name in SAMPLES)

@@ -70,6 +70,6 @@ def test_more_than_anybody_waits_is_refused_with_a_time_that_can_be_read(text: s
     assert "Did you mean 500ms?" in str(refused.value)
 
 
-def test_a_refusal_names_the_field_it_was_given_in() -> None:
+def test_a_refusal_names_its_field() -> None:
     with pytest.raises(BadInput, match="slo: 'ttft=never'"):
-        parse_slos("ttft=never", field="slo")
+        parse_slos("ttft=never")

@@ -52,15 +52,15 @@ def _precisions(of: str) -> list[Value]:
 
 
 def _samples() -> list[Value]:
-    from tokonomics.traffic.samples import sample_names
+    from tokonomics.traffic.samples import TRACES
 
-    return [(name, "shipped sample") for name in sample_names()]
+    return [(name, "shipped sample") for name in TRACES]
 
 
 def _lengths() -> list[Value]:
-    from tokonomics.traffic.samples import length_sample_names
+    from tokonomics.traffic.samples import SAMPLES
 
-    return [(f"sample:{name}", "lengths of a shipped sample") for name in length_sample_names()]
+    return [(f"sample:{name}", "lengths of a shipped sample") for name in SAMPLES]
 
 
 def _verbs() -> list[Value]:

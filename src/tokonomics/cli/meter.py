@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from tokonomics.cli.commands import command_of, help_of, values_of, with_options
+from tokonomics.errors import flag, spelled
 from tokonomics.questions.inputs import Shown
 from tokonomics.questions.request import parameters_of
 from tokonomics.questions.requests.run import MeterWatchRequest
@@ -73,8 +74,6 @@ def watch(**given: Any) -> None:
     path = ledger_of(request)
     with Ledger(path) as book, _shown(json, request.once) as show_state:
         last = meter_servers(checked, book, show_state, say=say)
-    if last is None:
-        return
     if request.once and json:
         show_json(last)
     elif not json:
@@ -93,13 +92,13 @@ def _shown(json: bool, once: bool) -> "Iterator[Show]":
         yield lambda state: None
         return
     if json:
-        yield lambda state: typer.echo(state.model_dump_json())
+        yield lambda state: typer.echo(spelled(state.model_dump_json(), flag))
         return
     from tokonomics.report import meter_view
 
     screen = console()
     if not screen.is_terminal:
-        yield lambda state: typer.echo(meter_view.line(state))
+        yield lambda state: typer.echo(spelled(meter_view.line(state), flag))
         return
     from rich.live import Live
 

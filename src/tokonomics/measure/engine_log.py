@@ -5,9 +5,9 @@ The file is JSON: the engine's limits, the names of the ``columns``, and ``runs`
 prompts shared a step is not logged, but they are computed first come first served, so the token counts tell.
 """
 
-import json
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokonomics.errors import BadInput, shorten
-from tokonomics.measure.measurements import read_text
+from tokonomics.measure.measurements import json_object, parse_json, read_text
 
 Array = NDArray[np.float64]
 Whole = NDArray[np.int64]
@@ -71,22 +71,14 @@ class EngineLog:
 
 def is_engine_log(path: Path) -> bool:
     """Whether a file is meant as the log of an engine; one that cannot be read is not, nor a pipe (read only once)."""
-    try:
-        if not path.is_file():
-            return False
-        text = read_text(path)
-        found = json.loads(text) if text.lstrip().startswith("{") else None
-    except (BadInput, OSError, ValueError, RecursionError):
-        return False
-    return isinstance(found, dict) and "runs" in found
+    with suppress(BadInput, OSError, ValueError):
+        return path.is_file() and "runs" in (json_object(path) or ())
+    return False
 
 
 def read_engine_log(path: Path) -> EngineLog:
     where = shorten(str(path), 200)
-    try:
-        found = json.loads(read_text(path))
-    except (ValueError, RecursionError) as error:
-        raise BadInput(f"not JSON: {shorten(str(error), 120)}", where=where) from None
+    found = parse_json(read_text(path), where)
     if not isinstance(found, dict) or not isinstance(found.get("runs"), dict) or not found["runs"]:
         raise BadInput("the log of an engine needs 'runs', by name", where=where, fix="The format: docs/validate.md.")
     request_columns = _places(found, "requests", REQUEST_COLUMNS, where)

@@ -10,7 +10,6 @@ throughput is taken from the answers' own times, with a note. A run counted from
 has no such window: it is simulated as it was, with its beginning and its end.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from tokonomics.errors import BadInput, TokonomicsError, UnknownName, option, sh
 from tokonomics.measure.benchmark_run import BenchmarkRun, LoadPoint, Stated
 from tokonomics.measure.importers import vllm
 from tokonomics.measure.importers.recognise import read_run
-from tokonomics.measure.measurements import Measurement, Statistic, Unread, read_measurements, read_text, steps_from
+from tokonomics.measure.measurements import Measurement, Statistic, Unread, json_object, read_measurements, steps_from
 from tokonomics.measure.meter.loads import is_ledger, runs_of
 from tokonomics.measure.priced_run import MeasuredMachine, Said, as_model, machine_of, measurements_of
 from tokonomics.measure.probe.fit_profile import check_timings, is_timings, profile_from
@@ -54,30 +53,18 @@ def read_evidence(paths: Sequence[Path], said: Said, command: str) -> Evidence:
             for run in runs_of(path):
                 _add_run(found, run, said, where)
             continue
-        document = _json(path)
-        if is_profile(document):
+        document = json_object(path)
+        if document and is_profile(document):
             _add_profile(found, read_profile(path), where)
-        elif is_timings(document):
-            _add_timings(found, document, said, command, where)  # type: ignore[arg-type]
-        elif is_step_log(document):
-            _add_steps(found, document, said, where)  # type: ignore[arg-type]
-        elif _is_table(path) or (isinstance(document, dict) and {"rows", "gpu"} <= document.keys()):
+        elif document and is_timings(document):
+            _add_timings(found, document, said, command, where)
+        elif document and is_step_log(document):
+            _add_steps(found, document, said, where)
+        elif path.name.lower().endswith((".csv", ".csv.gz")) or (document and {"rows", "gpu"} <= document.keys()):
             _add_rows(found, read_measurements(path), said)
         else:
             _add_run(found, read_run(path), said, where)
     return found
-
-
-def _is_table(path: Path) -> bool:
-    return path.name.lower().endswith((".csv", ".csv.gz"))
-
-
-def _json(path: Path) -> object:
-    """The document of a JSON file; None for anything else."""
-    with suppress(ValueError, RecursionError):
-        text = read_text(path)
-        return json.loads(text) if text.lstrip().startswith("{") else None
-    return None
 
 
 def _add_timings(found: Evidence, timings: Mapping[str, Any], said: Said, command: str, where: str) -> None:

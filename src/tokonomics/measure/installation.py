@@ -13,7 +13,8 @@ import sqlite3
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Literal
@@ -60,16 +61,11 @@ class Installation(Noun):
     checks: tuple[Check, ...]
 
 
-def _ok(name: str, seen: str, **facts: str | float | None) -> Check:
-    return Check(name=name, state="ok", seen=seen, facts=facts)
+def _check(state: State, name: str, seen: str, fix: str | None = None, **facts: str | float | None) -> Check:
+    return Check(name=name, state=state, seen=seen, fix=fix, facts=facts)
 
 
-def _note(name: str, seen: str, fix: str | None = None, **facts: str | float | None) -> Check:
-    return Check(name=name, state="note", seen=seen, fix=fix, facts=facts)
-
-
-def _broken(name: str, seen: str, fix: str | None = None, **facts: str | float | None) -> Check:
-    return Check(name=name, state="broken", seen=seen, fix=fix, facts=facts)
+_ok, _note, _broken = partial(_check, "ok"), partial(_check, "note"), partial(_check, "broken")
 
 
 def examine() -> Installation:
@@ -149,8 +145,8 @@ def _simulator() -> Iterator[Check]:
     if folder and others:
         seen += f"; beside it code of {plural(len(others), 'other version')}, {gigabytes(size)}"
         fix = f"It goes when unused for a month; to have the room now: rm -r {folder.parent / 'compiled-*'}"
-    facts: Facts = {"other_versions": len(others), "other_bytes": size}
-    yield Check(name="simulator", state="note" if missing else "ok", seen=seen, fix=fix, facts=facts)
+    state: State = "note" if missing else "ok"
+    yield _check(state, "simulator", seen, fix, other_versions=len(others), other_bytes=size)
 
 
 def _gpu_prices() -> Iterator[Check]:
@@ -167,7 +163,7 @@ def _gpu_prices() -> Iterator[Check]:
         fix = "Fetch today's: tokonomics prices refresh (asks the network)"
         yield _note("GPU prices", f"{seen}; {old} older than {STALE_AFTER_DAYS} days", fix, **facts)
     else:
-        yield _ok("GPU prices", seen, **facts)
+        yield _ok("GPU prices", seen, None, **facts)
 
 
 def _api_prices() -> Iterator[Check]:
@@ -183,7 +179,7 @@ def _api_prices() -> Iterator[Check]:
         fix = "Newer ones come with it: pip install --upgrade genai-prices"
         yield _note("API prices", f"{seen}, more than {STALE_AFTER_DAYS} days ago", fix, **facts)
     else:
-        yield _ok("API prices", seen, **facts)
+        yield _ok("API prices", seen, None, **facts)
 
 
 def _catalogue() -> Iterator[Check]:
@@ -198,7 +194,7 @@ def _catalogue() -> Iterator[Check]:
         seen += f"; of your own in {user_path()}: {counted or 'none'}"
     else:
         seen += f"; none of your own (they would be in {user_path()})"
-    yield _ok("catalogue", seen, **own)
+    yield _ok("catalogue", seen, None, **own)
 
 
 def _profile() -> Iterator[Check]:
@@ -244,7 +240,7 @@ def _ledger() -> Iterator[Check]:
         yield _note("meter", f"no ledger yet (it would be {path})")
         return
     try:
-        with closing(Ledger(path, read_only=True)) as book:
+        with Ledger(path, read_only=True) as book:
             marks = book.marks()
     except (sqlite3.DatabaseError, BadInput) as error:
         why = error.what if isinstance(error, BadInput) else error
@@ -263,7 +259,7 @@ def _machine() -> Iterator[Check]:
     if stated := os.environ.get(VARIABLE):
         seen += f"; {VARIABLE} allows {gigabytes(stated_bytes(stated))}"
         facts["allowed_bytes"] = round(stated_bytes(stated))
-    yield _ok("machine", seen, **facts)
+    yield _ok("machine", seen, None, **facts)
 
 
 def _folders() -> Iterator[Check]:

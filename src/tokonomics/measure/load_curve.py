@@ -47,7 +47,9 @@ class LoadVerdict(Noun):
 
 
 def slos_at(point: LoadPoint, slos: Sequence[Slo]) -> tuple[MeasuredSlo, ...]:
-    return tuple(MeasuredSlo(slo=str(slo), objective_s=slo.seconds, measured_s=_measured(point, slo)) for slo in slos)
+    measured = [getattr(getattr(point, f"{slo.latency}_s"), slo.statistic, None) for slo in slos]
+    stated = zip(slos, measured, strict=True)
+    return tuple(MeasuredSlo(slo=str(slo), objective_s=slo.seconds, measured_s=value) for slo, value in stated)
 
 
 def holds(point: LoadPoint, slos: Sequence[Slo]) -> bool:
@@ -90,17 +92,11 @@ def _equal_lengths(points: Sequence[LoadPoint]) -> list[list[int]]:
     return groups
 
 
-def _have_equal_lengths(*points: LoadPoint) -> bool:
-    inputs, outputs = [point.mean_input_tokens for point in points], [point.mean_output_tokens for point in points]
-    return all(max(lengths) <= MOST_APART * min(lengths) for lengths in (inputs, outputs))
+def _have_equal_lengths(one: LoadPoint, other: LoadPoint) -> bool:
+    pairs = (one.mean_input_tokens, other.mean_input_tokens), (one.mean_output_tokens, other.mean_output_tokens)
+    return all(max(pair) <= MOST_APART * min(pair) for pair in pairs)
 
 
 def load_size(point: LoadPoint) -> float:
     """Orders the loads of one run."""
     return point.concurrency or point.rate or point.requests_per_s
-
-
-def _measured(point: LoadPoint, slo: Slo) -> float | None:
-    spread = {"ttft": point.ttft_s, "tpot": point.tpot_s, "e2e": point.e2e_s}[slo.latency.value]
-    value: float | None = getattr(spread, slo.statistic) if spread is not None else None
-    return value

@@ -12,9 +12,10 @@ import json
 import math
 import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError, model_validator
 
@@ -132,11 +133,9 @@ def read_measurements(path: Path) -> list[Measurement | Unread]:
     text, where = read_text(path), shorten(str(path), 200)
     if not text.lstrip().startswith("{"):
         return _from_table(text, where)
+    document = parse_json(text, where)
     try:
-        document = json.loads(text)
         gpu, rows = document["gpu"], document["rows"]
-    except (ValueError, RecursionError) as error:
-        raise BadInput(f"not JSON: {shorten(str(error), 120)}", where=where) from None
     except (KeyError, TypeError):
         raise BadInput("a JSON of step times needs 'gpu' and 'rows'", where=where) from None
     if not isinstance(rows, list) or not isinstance(gpu, str) or not rows:
@@ -280,6 +279,21 @@ def _number(text: str, column: str) -> float:
 
 def _whole(text: str, column: str) -> int:
     return round(_number(text, column))
+
+
+def parse_json(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"not JSON: {shorten(str(error), 120)}", where=where) from None
+
+
+def json_object(path: Path) -> dict[str, Any] | None:
+    """The object that a JSON file holds; None for anything else."""
+    text = read_text(path)
+    with suppress(BadInput):
+        return parse_json(text, "") if text.lstrip().startswith("{") else None
+    return None
 
 
 def read_text(path: Path) -> str:

@@ -7,12 +7,13 @@ from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.precision import KV_PRECISIONS, WEIGHT_PRECISIONS, parse_precision
-from tokonomics.errors import BadInput, option, shorten
+from tokonomics.errors import BadInput, flag, option, shorten, spelled
+from tokonomics.files import check_path
 from tokonomics.measure.addresses import target
 from tokonomics.measure.bench.loads import Budget
 from tokonomics.measure.bench.run import MOST_USERS, BenchSettings, run_bench
 from tokonomics.measure.benchmark_run import BenchmarkRun, Stated
-from tokonomics.measure.importers.own import check_save_path, save_run
+from tokonomics.measure.importers.own import save_run
 from tokonomics.measure.importers.recognise import read_runs
 from tokonomics.measure.priced_run import MeasuredMachine, Price, Said, as_model, machine_of, price_run, rental_of
 from tokonomics.money.cost import require_positive
@@ -72,8 +73,10 @@ def bench(request: BenchRequest, listener: Listener = SILENT) -> PricedRunResult
     """Load a server, and price what it did."""
     save = Path(request.save) if request.save else None
     if save:
-        check_save_path(save, "save")
+        check_path(save, "save", (".json",))
     run = run_bench(_asked(request, listener), listener.watching())
+    # Documents have inputs as flags.
+    run = run.model_copy(update={"notes": tuple(spelled(note, flag) for note in run.notes)})
     if save:
         save_run(run, save)
         listener.note(f"result saved to {save}")

@@ -1,6 +1,5 @@
 """How good are predictions, and what does one's own machine do differently? ``validate``, ``calibrate``, ``probe``."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,13 +7,12 @@ from typing import Any
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, UnknownName, option, shorten
+from tokonomics.files import check_path
 from tokonomics.measure.calibrate import calibrate as fit
 from tokonomics.measure.engine_log import is_engine_log, read_engine_log
 from tokonomics.measure.evidence import read_evidence
-from tokonomics.measure.importers.own import check_save_path
-from tokonomics.measure.measurements import read_measurements, read_text
+from tokonomics.measure.measurements import parse_json, read_measurements, read_text
 from tokonomics.measure.probe.fit_profile import is_timings, profile_from
-from tokonomics.measure.probe.kernels import Bench
 from tokonomics.measure.probe.timings import PROBE, SECONDS, measure, why_not
 from tokonomics.measure.replay import replay
 from tokonomics.measure.validate import validate as score
@@ -31,7 +29,7 @@ def calibrate(request: CalibrateRequest, listener: Listener = SILENT) -> Calibra
     require_range("hold_out", request.hold_out, 0.1, 0.5)
     out = Path(request.out) if request.out else None
     if out:
-        check_save_path(out, "out")
+        check_path(out, "out", (".json",))
     said = said_of(request, request.model)
     paths = paths_of(request.files)
     command = "tokonomics calibrate " + " ".join(path.name for path in paths)
@@ -81,7 +79,7 @@ def probe(request: ProbeRequest, listener: Listener = SILENT) -> ProbeResult:
     """Time the kernels and save a profile that every prediction can use."""
     out = Path(request.out)
     timings = Path(request.timings) if request.timings else None
-    check_save_path(out, "out")
+    check_path(out, "out", (".json",))
     if request.gpu is not None:
         find_gpu(request.gpu)
     with using(None):
@@ -95,10 +93,7 @@ def probe(request: ProbeRequest, listener: Listener = SILENT) -> ProbeResult:
 def read_timings(path: Path) -> Mapping[str, Any]:
     """The timings of a probe that ran elsewhere."""
     where = shorten(str(path), 200)
-    try:
-        found = json.loads(read_text(path))
-    except (ValueError, RecursionError) as error:
-        raise BadInput(f"not JSON: {shorten(str(error), 120)}", where=where) from None
+    found = parse_json(read_text(path), where)
     if not is_timings(found):
         raise BadInput(
             "holds no timings of a probe",
@@ -120,7 +115,8 @@ def _measure(quick: bool, listener: Listener) -> Mapping[str, Any]:
 
     listener.doing("warming up")
     found = measure(
-        Bench("cuda", quick),
+        "cuda",
+        quick,
         list(PROBE),
         SECONDS / 3 if quick else SECONDS,
         lambda done: None,

@@ -2,6 +2,7 @@
 
 import time
 from datetime import date
+from functools import partial
 from pathlib import Path
 
 from tokonomics.catalog.gpus import find_gpu
@@ -11,10 +12,11 @@ from tokonomics.errors import BadInput, option, shorten
 from tokonomics.measure.meter.against_plan import read_plan
 from tokonomics.measure.meter.bill import bill, bill_csv, duration, instant
 from tokonomics.measure.meter.exposition import listen_address
-from tokonomics.measure.meter.gpu import DcgmSource, NvmlSource
+from tokonomics.measure.meter.gpu import dcgm_gpus, nvml_gpus
 from tokonomics.measure.meter.ledger import Ledger, default_ledger
 from tokonomics.measure.meter.prices import Prices, find_offer, parse_prices
-from tokonomics.measure.meter.prometheus_source import PrometheusGpuSource
+from tokonomics.measure.meter.prometheus_api import PrometheusApi
+from tokonomics.measure.meter.prometheus_source import prometheus_gpus
 from tokonomics.measure.meter.readings import GpuSource, SystemClock
 from tokonomics.measure.meter.scrape import address_of
 from tokonomics.measure.meter.session import MeterSettings
@@ -108,8 +110,8 @@ def _gpu_source(text: str | None, prometheus: str | None) -> GpuSource | None:
         if prometheus is None:
             fix = f"Add {option('prometheus', PROMETHEUS)}."
             raise BadInput("needs its address", field="gpu_metrics", fix=fix)
-        return PrometheusGpuSource(prometheus)
-    return NvmlSource() if text == "nvml" else DcgmSource(address_of(text))
+        return partial(prometheus_gpus, PrometheusApi(prometheus))
+    return nvml_gpus if text == "nvml" else partial(dcgm_gpus, address_of(text))
 
 
 def _labels(texts: tuple[str, ...]) -> dict[str, str]:
@@ -122,8 +124,8 @@ def _labels(texts: tuple[str, ...]) -> dict[str, str]:
     return made
 
 
-def _in_range(field: str, seconds: float | None, low: float, high: float) -> float:
-    if seconds is None or not low <= seconds <= high:
+def _in_range(field: str, seconds: float, low: float, high: float) -> float:
+    if not low <= seconds <= high:
         raise BadInput(f"must be from {low:g} s to {high:,.6g} s", field=field)
     return seconds
 

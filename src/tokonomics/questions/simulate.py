@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from tokonomics.errors import BadInput
+from tokonomics.files import check_path
 from tokonomics.money.served import served_cost
 from tokonomics.physics.deployment import Deployment
 from tokonomics.questions.listener import SILENT, Listener
@@ -18,7 +19,7 @@ from tokonomics.serving.simulator import Simulation, requests_for, rules_for
 from tokonomics.serving.simulator import simulate as run
 from tokonomics.serving.state import too_long
 from tokonomics.serving.steady import ReplicaCurve
-from tokonomics.traffic.trace import Trace, check_save_path
+from tokonomics.traffic.trace import Trace
 
 _WORTH_COUNTING = 200_000
 """Requests from which a simulation takes long enough for a progress bar."""
@@ -28,7 +29,7 @@ def simulate(request: SimulateRequest, listener: Listener = SILENT) -> SimulateR
     """Latency, throughput, utilisation and cost of every request served one by one."""
     save = Path(request.save) if request.save else None
     if save:
-        check_save_path(save)
+        check_path(save, "save", (".parquet",))
     targets = targets_of(request)
     deployment = deployment_of(request, request.model, request.gpu)
     fleet = fleet_of(

@@ -4,12 +4,13 @@ from functools import partial
 from pathlib import Path
 
 from tokonomics.errors import shorten
+from tokonomics.files import check_path
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.requests.traffic import TraceRequest
 from tokonomics.questions.results import TraceResult
 from tokonomics.questions.traffic import open_log, traffic_of
 from tokonomics.traffic.summary import summarize
-from tokonomics.traffic.trace import check_save_path, save_trace
+from tokonomics.traffic.trace import save_trace
 
 _AS_IT_IS = {"trace", "columns", "strict", "seed", "machine_tokens_per_second", "machine_usd_per_hour"}
 """What leaves the log as it is: it is summed up batch by batch, and need not fit in memory."""
@@ -19,7 +20,7 @@ def trace(request: TraceRequest, listener: Listener = SILENT) -> TraceResult:
     """Rates, bursts, lengths, shared prefixes and idle hours of a log or of made-up requests."""
     save = Path(request.save) if request.save else None
     if save:
-        check_save_path(save)
+        check_path(save, "save", (".parquet",))
     summed_up = partial(
         summarize, tokens_per_second=request.machine_tokens_per_second, usd_per_hour=request.machine_usd_per_hour
     )

@@ -5,15 +5,16 @@ is set aside with its place in the file and the reason. No row disappears withou
 """
 
 import math
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+import polars as pl
 
 from tokonomics.errors import BadInput, shorten
 from tokonomics.traffic.formats import LogLayout
 from tokonomics.traffic.trace import MOST_TOKENS
 
 if TYPE_CHECKING:
-    import polars as pl
+    from tokonomics.traffic.readers import Problems
 
 FIRST_SHOWN = 5
 UNNAMED = "(none)"  # the tenant of a request that names none
@@ -23,19 +24,8 @@ MOST_S = 1e12
 MOST_URGENT, LEAST_URGENT = -(2**31), 2**31 - 1
 
 
-@dataclass
-class Problems:
-    """Rows that could not be used: how many, the first few with place and reason; and what else to know."""
-
-    count: int = 0
-    first: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-
-def seconds(column: "pl.Series", per_second: float) -> "pl.Series":
+def seconds(column: pl.Series, per_second: float) -> pl.Series:
     """Times as seconds: numbers in the log's unit, or dates (without a zone: UTC) as unix time."""
-    import polars as pl
-
     if column.dtype == pl.Date:
         column = column.cast(pl.Datetime("us"))
     if column.dtype == pl.Datetime:
@@ -51,13 +41,11 @@ def seconds(column: "pl.Series", per_second: float) -> "pl.Series":
     return pl.select(pl.coalesce(_scaled(numbers, per_second), _dates(text))).to_series().alias(column.name)
 
 
-def _dates(text: "pl.Series") -> "pl.Series":
+def _dates(text: pl.Series) -> pl.Series:
     """Unix time of ISO dates: with or without fraction, zone, and the T between date and time.
 
     Seconds and the rest apart: a fixed format is parsed several times as fast as one with a fraction of any length.
     """
-    import polars as pl
-
     spaced = text
     if (text.str.slice(10, 1) == "T").any():
         with_t = pl.col("").str.slice(10, 1) == "T"
@@ -75,10 +63,8 @@ def _dates(text: "pl.Series") -> "pl.Series":
     return frame.select(pl.col("whole") + _after_seconds(pl.col("rest"))).to_series()
 
 
-def _after_seconds(rest: "pl.Expr") -> "pl.Expr":
+def _after_seconds(rest: pl.Expr) -> pl.Expr:
     """Fraction of a second less the offset of the zone; null where it is anything else."""
-    import polars as pl
-
     parts = rest.str.extract_groups(r"^(\.\d{1,15})? ?(?:Z|z|UTC|([+-])(\d\d):?(\d\d)|)$")
     fraction = parts.struct.field("1").cast(pl.Float64).fill_null(0.0)
     minutes = parts.struct.field("3").cast(pl.Float64) * 60 + parts.struct.field("4").cast(pl.Float64)
@@ -86,9 +72,7 @@ def _after_seconds(rest: "pl.Expr") -> "pl.Expr":
     return pl.when(rest.str.contains(r"^(\.\d{1,15})? ?(?:Z|z|UTC|[+-]\d\d:?\d\d|)$")).then(fraction - 60 * ahead)
 
 
-def _scaled(numbers: "pl.Series", per_second: float) -> "pl.Series":
-    import polars as pl
-
+def _scaled(numbers: pl.Series, per_second: float) -> pl.Series:
     if per_second:
         return numbers if per_second == 1.0 else numbers / per_second
     size = pl.col("")
@@ -97,10 +81,8 @@ def _scaled(numbers: "pl.Series", per_second: float) -> "pl.Series":
     return numbers.alias("").to_frame().select(size / finer).to_series()
 
 
-def counts(column: "pl.Series") -> "pl.Series":
+def counts(column: pl.Series) -> pl.Series:
     """Whole numbers; also those written as 12.0. Null where it is none."""
-    import polars as pl
-
     if column.dtype.is_integer():
         return column.cast(pl.Int64, strict=False)
     if column.dtype == pl.String:
@@ -116,19 +98,15 @@ def counts(column: "pl.Series") -> "pl.Series":
     return floats.to_frame().select(integral.cast(pl.Int64, strict=False)).to_series().alias(column.name)
 
 
-def waits(column: "pl.Series", per_second: float) -> "pl.Series":
+def waits(column: pl.Series, per_second: float) -> pl.Series:
     """Lengths of time as seconds: numbers only, no dates. Null where it is none."""
-    import polars as pl
-
     if column.dtype != pl.String and not column.dtype.is_numeric():
         return pl.Series(column.name, [None] * len(column), dtype=pl.Float64)
     return _scaled(column.cast(pl.Float64, strict=False), per_second)
 
 
-def clean(raw: "pl.DataFrame", layout: LogLayout) -> "tuple[pl.DataFrame, pl.DataFrame]":
+def clean(raw: pl.DataFrame, layout: LogLayout) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The usable rows as columns arrival, input, output, …; and the places and reasons of the others."""
-    import polars as pl
-
     columns = {
         "arrival": seconds(raw["arrival"], layout.second),
         "input": counts(raw["input"]),
@@ -165,10 +143,8 @@ def clean(raw: "pl.DataFrame", layout: LogLayout) -> "tuple[pl.DataFrame, pl.Dat
     return kept.select("arrival", "input", "output", *optional), marked.filter(~pl.col("good"))
 
 
-def _overfull(block_tokens: int | None) -> "pl.Expr":
+def _overfull(block_tokens: int | None) -> pl.Expr:
     """Rows that list a block without an id, or more blocks than the prompt covers and than prompt and answer fill."""
-    import polars as pl
-
     listed = pl.col("prefix").list.len().fill_null(0).cast(pl.Int64)
     gaps = pl.col("prefix").list.eval(pl.element().is_null()).list.any().fill_null(value=False)
     size = block_tokens or 1
@@ -206,7 +182,7 @@ def reason(row: dict[str, Any], layout: LogLayout) -> str:
 
 
 def set_aside(
-    problems: Problems, bad: "pl.DataFrame", layout: LogLayout, file: str, place: str, *, strict: bool
+    problems: "Problems", bad: pl.DataFrame, layout: LogLayout, file: str, place: str, *, strict: bool
 ) -> None:
     """Counts the rows that cannot be used and keeps the first few; when strict, the first is an error."""
     for row in bad.head(FIRST_SHOWN - len(problems.first)).iter_rows(named=True):

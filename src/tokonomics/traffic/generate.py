@@ -75,6 +75,7 @@ def generate(
     """
     if not 0 <= seed < 2**63:
         raise BadInput(f"must be a whole number from 0, got {seed}", field="seed")
+    system = system or SystemPrompts(count=1, tokens=0)
     streams = np.random.SeedSequence(seed).spawn(4)
     rng = np.random.default_rng(streams[1])
     if sessions is None:
@@ -82,14 +83,12 @@ def generate(
         user, answer = draw_lengths(inputs, outputs, len(starts), rng)
         talk = _Talk(starts, np.arange(len(starts)), np.zeros(len(starts), np.int64), user, answer, len(starts))
     else:
-        talk = _conversations(arrivals, sessions, inputs, outputs, system, requests, duration_s, streams[0], rng)
-    head = system.tokens if system else 0
-    texts = _zipf(np.random.default_rng(streams[2]), system.count, system.skew, talk.number) if system else None
+        talk = _conversations(arrivals, sessions, inputs, outputs, system.tokens, requests, duration_s, streams[0], rng)
     trace = Trace(
         arrival_s=talk.arrival_s,
-        input_tokens=(talk.history + talk.user + head).astype(np.int32),
+        input_tokens=(talk.history + talk.user + system.tokens).astype(np.int32),
         output_tokens=talk.answer,
-        prefix=_prefix(talk, texts, system, block_tokens, whole=sessions is not None),
+        prefix=_prefix(talk, system, np.random.default_rng(streams[2]), block_tokens, whole=sessions is not None),
         source=arrivals.text,
     )
     return _with_tenants(trace, tenants, talk, np.random.default_rng(streams[3]))
@@ -116,7 +115,7 @@ def _conversations(
     sessions: Sessions,
     inputs: Lengths,
     outputs: Lengths,
-    system: SystemPrompts | None,
+    head: int,
     requests: int | None,
     duration_s: float | None,
     seed: np.random.SeedSequence,
@@ -124,7 +123,6 @@ def _conversations(
 ) -> _Talk:
     """All turns of enough conversations: none that starts later could have a turn among the first ``requests``."""
     enough = None if requests is None else math.ceil(requests / sessions.turns * 1.1) + 100
-    head = system.tokens if system else 0
     while True:
         number = None if requests is None or enough is None else min(enough, requests)
         starts = draw_arrivals(arrivals, requests=number, duration_s=duration_s, seed=seed)
@@ -173,16 +171,15 @@ def _sum_within(values: NDArray[Number], first: NDArray[np.int64], turns: NDArra
 
 
 def _prefix(
-    talk: _Talk, texts: NDArray[np.int64] | None, system: SystemPrompts | None, block_tokens: int, whole: bool
+    talk: _Talk, system: SystemPrompts, rng: np.random.Generator, block_tokens: int, whole: bool
 ) -> PrefixBlocks | None:
     """Blocks of the system prompts first, then those of each conversation in turn.
 
     A request on its own lists what others share, the system prompt; a turn lists all of its prompt and answer.
     """
-    shared = system.tokens // block_tokens if system else 0
-    head = system.tokens if system else 0
+    shared = system.tokens // block_tokens
     said = talk.history + talk.user + talk.answer
-    blocks = (head + said) // block_tokens if whole else np.full(len(said), shared)
+    blocks = (system.tokens + said) // block_tokens if whole else np.full(len(said), shared)
     if not blocks.any():
         return None
     check_room(
@@ -193,14 +190,13 @@ def _prefix(
     longest = np.zeros(talk.number, np.int64)
     longest[talk.session] = blocks  # turns are in order: the last one, which is the longest, stays
     own = np.maximum(longest - shared, 0)
-    first_shared = texts * shared if texts is not None else np.zeros(talk.number, np.int64)
-    of_system = system.count * shared if system else 0
+    of_system = system.count * shared
     first_own = of_system + np.cumsum(own) - own - shared
     starts = np.concatenate([[0], np.cumsum(blocks)]).astype(np.int64)
     place = np.arange(starts[-1]) - np.repeat(starts[:-1], blocks)
     ids = place + np.repeat(first_own[talk.session], blocks)
     if shared:
-        at_head = place < shared
+        at_head, first_shared = place < shared, _zipf(rng, system.count, system.skew, talk.number) * shared
         ids[at_head] = (place + np.repeat(first_shared[talk.session], blocks))[at_head]
     return PrefixBlocks(ids.astype(np.int32), starts, block_tokens, int(of_system + own.sum()))
 
@@ -221,26 +217,26 @@ def _zipf(rng: np.random.Generator, count: int, skew: float, number: int) -> NDA
     return np.minimum(np.searchsorted(edges, rng.random(number), side="right"), count - 1)
 
 
-def parse_system(text: str, field: str = "system_prompts") -> SystemPrompts:
+def parse_system(text: str) -> SystemPrompts:
     """``20,tokens=1000,skew=1``: twenty system prompts of 1,000 tokens."""
-    phrase = _plain(text, field, "20,tokens=1000, 5,tokens=2000,skew=0")
+    phrase = _plain(text, "system_prompts", "20,tokens=1000, 5,tokens=2000,skew=0")
     phrase.allow("tokens", "skew")
     return SystemPrompts(
         _whole(phrase, None, 10**6), _whole(phrase, "tokens", 10**7), phrase.number("skew", 0, 10, 1.0)
     )
 
 
-def parse_sessions(text: str, field: str = "sessions") -> Sessions:
+def parse_sessions(text: str) -> Sessions:
     """``5,think=30,limit=32000``: five turns on average, half a minute apart, at most 32,000 tokens."""
-    phrase = _plain(text, field, "5, 5,think=30, 8,think=2m,limit=32000")
+    phrase = _plain(text, "sessions", "5, 5,think=30, 8,think=2m,limit=32000")
     phrase.allow("think", "limit")
     limit = _whole(phrase, "limit", 10**8, Sessions.limit)
     return Sessions(phrase.number(None, 1, 10**4), phrase.time_s("think", 0, 10**7, Sessions.think_s), limit)
 
 
-def parse_tenants(text: str, field: str = "tenants") -> Tenants:
+def parse_tenants(text: str) -> Tenants:
     """``3,skew=1,priorities=0/1/1``: three tenants, the first of them served first."""
-    phrase = _plain(text, field, "10, 10,skew=1, 3,priorities=0/1/1")
+    phrase = _plain(text, "tenants", "10, 10,skew=1, 3,priorities=0/1/1")
     phrase.allow("skew", "priorities")
     count = _whole(phrase, None, 10**6)
     listed = phrase.options.get("priorities", "")

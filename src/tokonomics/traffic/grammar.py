@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from tokonomics.errors import BadInput, nearest, shorten
 
-_SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _NUMBER = r"([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?"
 
 
@@ -87,7 +87,7 @@ def read_options(phrase: Phrase, rest: str) -> Phrase:
 
 def span_s(text: str) -> float | None:
     """Seconds of a text such as ``90``, ``1.5h``, ``10m`` or ``250ms``; None where it is no time."""
-    found = re.fullmatch(rf"({_NUMBER})\s*(ms|s|min|m|h|d)?", text.strip())
+    found = re.fullmatch(rf"({_NUMBER})\s*(ms|s|min|m|h|d|w)?", text.strip())
     if not found:
         return None
     value = float(found[1]) * _SECONDS[found[4] or "s"]

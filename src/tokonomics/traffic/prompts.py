@@ -52,8 +52,8 @@ class Pairs:
     source: str
 
 
-def read_prompts(path: Path, column: str | None = None, limit: int | None = None) -> Prompts:
-    """The prompts of a file, sorted by time where it has any; at most so many, the first ones."""
+def read_prompts(path: Path, column: str | None = None) -> Prompts:
+    """The prompts of a file, sorted by time where it has any; at most ``MOST_PROMPTS``, the first ones."""
     table = _table(path)
     names = list(table.columns)
     chosen = column or next((name for name in TEXT_COLUMNS if name in names), None)
@@ -72,7 +72,7 @@ def read_prompts(path: Path, column: str | None = None, limit: int | None = None
             fix = "Fill it in for every prompt, or leave the column out."
             raise BadInput(f"column {when} has a row without a time", where=named(path), fix=fix)
         kept.sort(key=lambda place: times[place])
-    kept = kept[: min(limit or MOST_PROMPTS, MOST_PROMPTS)]
+    kept = kept[:MOST_PROMPTS]
     if not kept:
         raise BadInput(f"column {shorten(chosen)} holds no text", where=named(path))
     arrival = None if times is None else times[kept] - times[kept].min()

@@ -19,10 +19,9 @@ from numpy.typing import NDArray
 
 from tokonomics.errors import BadInput, option
 from tokonomics.memory_budget import NoRoom, check_room
-from tokonomics.traffic.cleaning import Problems, clean, set_aside
 from tokonomics.traffic.formats import COLUMNS_HELP
 from tokonomics.traffic.recognise import Log, recognise
-from tokonomics.traffic.samples import sample_names, sample_path
+from tokonomics.traffic.samples import TRACES, sample_path
 from tokonomics.traffic.sources import named
 from tokonomics.traffic.trace import PrefixBlocks, Trace, make_trace
 from tokonomics.units import plural
@@ -42,6 +41,15 @@ UPPER_BOUND = (
     "requests with the same {column} are taken to share their prompt up to the shortest of them: "
     "an upper bound on what a prefix cache can reuse"
 )
+
+
+@dataclass
+class Problems:
+    """Rows that could not be used: how many, the first few with place and reason; and what else to know."""
+
+    count: int = 0
+    first: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -122,6 +130,8 @@ class TraceFile:
         Columns are arrival (unix time for dates, or the log's own clock), input and output; where the log has them,
         tenant, priority, patience (infinite where the client waits for good) and prefix, a list of block ids.
         """
+        from tokonomics.traffic.cleaning import clean, set_aside
+
         layout = self.log.layout
         problems = self.problems = Problems(notes=[*self.log.notes, *([layout.note] if layout.note else [])])
         good = unanswered = 0
@@ -154,7 +164,7 @@ def open_trace(path: Path | str, *, columns: str | None = None, strict: bool = F
     """
     file = Path(path)
     name = str(path)
-    is_sample = name in sample_names() and not file.exists()
+    is_sample = name in TRACES and not file.exists()
     log = recognise(sample_path(name) if is_sample else file, columns)
     opened = TraceFile(file, "shipped sample" if is_sample else log.layout.name, log, strict)
     return _with_blocks(opened) if log.layout.prefix else opened
@@ -162,6 +172,8 @@ def open_trace(path: Path | str, *, columns: str | None = None, strict: bool = F
 
 def _with_blocks(file: TraceFile) -> TraceFile:
     """The same file, knowing the size of its blocks: as stated, as its lists show, or from a pass over its keys."""
+    from tokonomics.traffic.cleaning import clean
+
     layout = file.log.layout
     if layout.prefix_is_key:
         shared = _learn((clean(raw, layout)[0] for raw in file.log.raw(layout)), named(file.path))

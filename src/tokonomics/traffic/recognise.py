@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tokonomics.errors import BadInput, nearest, option, shorten
 from tokonomics.traffic import formats, sources
 from tokonomics.traffic.formats import COLUMNS_HELP, GUIDELLM, KNOWN, OWN, SUPPORTED, VLLM, LogLayout, paths_in
-from tokonomics.traffic.samples import sample_names
+from tokonomics.traffic.samples import TRACES
 from tokonomics.traffic.sources import named
 
 if TYPE_CHECKING:
@@ -78,10 +78,10 @@ def _start(file: Path) -> bytes:
             raise DescribesClients(where) from None
         raise BadInput("is a folder", where=where, fix="Give one of its files.") from None
     except (OSError, ValueError) as error:
-        guesses = nearest(file.name, sample_names())
+        guesses = nearest(file.name, TRACES)
         hint = f"Did you mean the sample {' or '.join(guesses)}?" if guesses else None
         if isinstance(error, FileNotFoundError) and not guesses:
-            hint = f"Give the path of your log, or a shipped sample: {', '.join(sample_names())}."
+            hint = f"Give the path of your log, or a shipped sample: {', '.join(TRACES)}."
         raise BadInput(getattr(error, "strerror", None) or "cannot be opened", where=where, fix=hint) from None
     if not start:
         raise BadInput("is empty", where=where)

@@ -15,23 +15,15 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).with_name("data")
 TRACES = ("azure-code", "azure-conv", "mooncake-conversation", "mooncake-synthetic")
-LENGTHS = ("arxiv", "sharegpt")
-
-
-def sample_names() -> tuple[str, ...]:
-    """The traces that ``open_trace`` takes by name."""
-    return TRACES
-
-
-def length_sample_names() -> tuple[str, ...]:
-    """What ``sample_lengths`` takes: the traces, and the samples that have lengths only."""
-    return TRACES + LENGTHS
+"""What ``open_trace`` takes by name."""
+SAMPLES = (*TRACES, "arxiv", "sharegpt")
+"""What ``sample_lengths`` takes: the traces, and the samples that have lengths only."""
 
 
 def sample_path(name: str) -> Path:
     """The file of a sample."""
-    if name not in length_sample_names():
-        raise UnknownName("sample", name, length_sample_names())
+    if name not in SAMPLES:
+        raise UnknownName("sample", name, SAMPLES)
     return FOLDER / f"{name}.parquet"
 
 

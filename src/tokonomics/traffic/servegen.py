@@ -31,7 +31,6 @@ _PART = (
 def servegen_trace(
     arrivals_path: Path | str,
     *,
-    lengths_path: Path | str | None = None,
     model: str | None = None,
     start_s: float = 0.0,
     end_s: float | None = None,
@@ -45,7 +44,7 @@ def servegen_trace(
     """
     if not 0 < scale < 1e6:
         raise BadInput(f"must be above 0 and below 1,000,000, got {scale:g}", field="servegen_scale")
-    clients = read_clients(Path(arrivals_path), None if lengths_path is None else Path(lengths_path), model)
+    clients = read_clients(Path(arrivals_path), model)
     end = float(clients.start_s.max() + clients.window_s if len(clients.start_s) else 0.0) if end_s is None else end_s
     if not start_s < end:
         raise BadInput(f"the time ends ({end:,.0f} s) before it starts ({start_s:,.0f} s)", field="start, end")

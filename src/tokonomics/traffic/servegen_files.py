@@ -66,14 +66,14 @@ class Clients:
     lengths: dict[int, Windows]
 
 
-def read_clients(path: Path, lengths_path: Path | None, model: str | None) -> Clients:
+def read_clients(path: Path, model: str | None) -> Clients:
     """From a table with its lengths beside it, or from ServeGen's folders."""
     if path.is_dir():
         folder = _model_folder(path, model)
         return _clients(folder.name, _folder_arrivals(folder), _folder_lengths(folder), named(folder))
     table = _table(path, COLUMNS[:3] + COLUMNS[4:6] + ("model",))
     name = _chosen(model, sorted(table["model"].unique().to_list()), named(path))
-    beside = lengths_path or path.with_name(path.name.replace("arrivals", "lengths"))
+    beside = path.with_name(path.name.replace("arrivals", "lengths"))
     if beside == path:
         raise BadInput("no table of lengths beside it", where=named(path), fix="Name them …arrivals… and …lengths….")
     return _clients(name, table.filter(table["model"] == name), _table_lengths(beside, name), named(path))

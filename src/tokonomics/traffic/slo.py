@@ -40,7 +40,7 @@ class Slo(Noun):
         return f"{self.latency}_{self.statistic}"
 
 
-def parse_slos(text: str, field: str = "slo") -> tuple[Slo, ...]:
+def parse_slos(text: str) -> tuple[Slo, ...]:
     """``ttft_p99=0.5,tpot_p99=50ms`` → SLOs; a name without a statistic means p99."""
     slos: dict[str, Slo] = {}
     for part in text.split(","):
@@ -49,15 +49,15 @@ def parse_slos(text: str, field: str = "slo") -> tuple[Slo, ...]:
         statistic = statistic or "p99"
         if latency not in set(Latency) or statistic not in STATISTICS:
             fix = "Write such as ttft_p99=0.5,tpot_p90=50ms: ttft, tpot or e2e; p50, p90, p95, p99 or mean."
-            raise BadInput(f"'{shorten(part.strip())}' is not an SLO", field=field, fix=fix)
+            raise BadInput(f"'{shorten(part.strip())}' is not an SLO", field="slo", fix=fix)
         seconds = span_s(value) if not value.endswith(("m", "min", "h", "d")) else None  # 50m is 50ms misspelt
         if seconds is None or not 0 < seconds <= 1e6:
             said = f"'{shorten(part.strip())}' has no time above 0"
-            raise BadInput(said, field=field, fix="Write such as 0.5 or 500ms.")
+            raise BadInput(said, field="slo", fix="Write such as 0.5 or 500ms.")
         if latency != Latency.e2e and seconds > _LONGEST_S:
             said = f"'{shorten(part.strip())}' is {seconds:g} seconds"
-            raise BadInput(said, field=field, fix=f"Did you mean {seconds:g}ms?")
+            raise BadInput(said, field="slo", fix=f"Did you mean {seconds:g}ms?")
         slo = Slo(latency=Latency(latency), statistic=statistic, seconds=seconds)
         if slos.setdefault(str(slo), slo) is not slo:
-            raise BadInput("names the same SLO twice", field=field)
+            raise BadInput("names the same SLO twice", field="slo")
     return tuple(slos.values())

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from tokonomics.errors import BadInput, option
 from tokonomics.memory_budget import check_room
+from tokonomics.traffic.slo import PERCENTILES
 from tokonomics.traffic.tally import GAP_EDGES, LADDER_S, Bins, Tally, Values, Window, fold
 from tokonomics.traffic.trace import Trace
 from tokonomics.types import Noun
@@ -319,10 +320,7 @@ def _lengths(values: Values) -> LengthSummary:
     return LengthSummary(
         total=values.total,
         mean=values.total / int(values.counts.sum()),
-        p50=values.percentile(0.5),
-        p90=values.percentile(0.9),
-        p95=values.percentile(0.95),
-        p99=values.percentile(0.99),
+        **{f"p{rank}": values.percentile(rank / 100) for rank in PERCENTILES},
         max=int(values.values[-1]),
         histogram=tuple(
             Share(low=int(_HISTOGRAM_EDGES[place]), high=int(_HISTOGRAM_EDGES[place + 1]), count=int(counts[place]))

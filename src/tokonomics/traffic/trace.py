@@ -210,14 +210,9 @@ def _lists(prefix: PrefixBlocks) -> "pl.Series":
     return every["ids"].fill_null(pl.lit([], dtype=pl.List(pl.Int32)))
 
 
-def check_save_path(path: Path) -> None:
-    """Refuse a name or folder that cannot be written, before any work is done."""
-    check_path(path, "save", (".parquet",))
-
-
 def save_trace(trace: Trace, path: Path) -> None:
     """Write a trace as parquet that ``open_trace`` reads back the same; the size of a block is in the metadata."""
-    check_save_path(path)
+    check_path(path, "save", (".parquet",))
     metadata = {} if trace.prefix is None else {"block_tokens": str(trace.prefix.block_tokens)}
     with whole(path, option("save", shorten(path.name))) as unfinished:
         trace.to_frame().write_parquet(unfinished, metadata=metadata)

@@ -15,7 +15,7 @@ from tokonomics.catalog.offers import cache_file, load_offers
 from tokonomics.catalog.precision import KV_PRECISIONS, WEIGHT_PRECISIONS
 from tokonomics.catalog.user_file import user_path
 from tokonomics.clock import today
-from tokonomics.traffic.samples import length_sample_names, sample_names
+from tokonomics.traffic.samples import SAMPLES, TRACES
 from tokonomics.types import copied
 from tokonomics.workers import as_json
 
@@ -99,8 +99,8 @@ def catalogue() -> dict[str, Any]:
         "engines": [copied(engine, "key", "name", "version") for engine in all_engines()],
         "providers": sorted({offer.provider for offer in offers}),
         "regions": sorted({offer.region for offer in offers}),
-        "samples": list(sample_names()),
-        "length_samples": list(length_sample_names()),
+        "samples": list(TRACES),
+        "length_samples": list(SAMPLES),
         "apis": [
             copied(api, "key", "host", "model", "input_usd_per_mtok", "output_usd_per_mtok") for api in list_apis()
         ],

@@ -17,7 +17,7 @@ from tokonomics.catalog.names import spelling, spellings
 from tokonomics.catalog.user_file import user_path
 from tokonomics.errors import BadInput, UnknownName, shorten
 from tokonomics.questions.request import Kind, Parameter
-from tokonomics.traffic.samples import sample_names
+from tokonomics.traffic.samples import TRACES
 from tokonomics.web.catalogue import stamp
 from tokonomics.web.verbs import UPLOAD, PageVerb
 
@@ -86,8 +86,8 @@ def _model(text: str, where: str, find_upload: FindUpload) -> str:
 def _log(text: str, where: str, find_upload: FindUpload) -> str:
     if text.startswith(UPLOAD):
         return _file(text, where, find_upload)
-    if text not in sample_names():
-        raise UnknownName("sample", text, sample_names(), fix="Or upload your log and give upload:ID.")
+    if text not in TRACES:
+        raise UnknownName("sample", text, TRACES, fix="Or upload your log and give upload:ID.")
     return text
 
 

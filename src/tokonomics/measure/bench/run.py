@@ -101,7 +101,7 @@ class _Bench:
         sent = sum(point.input_tokens or 0 for point in points)
         if cached > _CACHED * max(1, sent):
             seen = f"{cached / sent:.0%} of the prompt tokens came from the server's cache: it has seen these prompts"
-            self.notes.append(f"{seen}, or beginnings like theirs; another --seed sends new ones")
+            self.notes.append(f"{seen}, or beginnings like theirs; another {option('seed')} sends new ones")
         if not points:
             fix = f"Give it more time with {option('seconds')}."
             raise BadInput("no load gave one answer inside its window", fix=fix)
@@ -177,12 +177,9 @@ class _Bench:
         asked = self.asked
         if asked.trace is not None:
             yield await self._open(asked.trace, None)
-        for rate in asked.rates:
-            yield await self._open(None, rate)
-            if self._budget_is_spent():
-                return
-        for users in asked.users:
-            yield await self._closed(users)
+        open_loads = [partial(self._open, None, rate) for rate in asked.rates]
+        for load in (*open_loads, *(partial(self._closed, users) for users in asked.users)):
+            yield await load()
             if self._budget_is_spent():
                 return
         if asked.sweep:

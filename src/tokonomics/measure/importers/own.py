@@ -24,12 +24,7 @@ def read(documents: list[Any], where: str) -> BenchmarkRun:
     return BenchmarkRun.model_validate(inner)
 
 
-def check_save_path(path: Path, field: str = "save") -> None:
-    """Refuse a name or folder that cannot be written, before a server is loaded for nothing."""
-    check_path(path, field, (".json",))
-
-
 def save_run(run: BenchmarkRun, path: Path) -> None:
     """Write the whole file or nothing."""
-    check_save_path(path)
+    check_path(path, "save", (".json",))
     write_text(path, run.model_dump_json() + "\n", option("save", shorten(path.name)))

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from tokonomics.errors import BadInput, from_validation, shorten
 from tokonomics.measure.benchmark_run import BenchmarkRun
 from tokonomics.measure.importers import aiperf, guidellm, inferencex, llm_d, own, vllm
-from tokonomics.measure.measurements import read_text
+from tokonomics.measure.measurements import parse_json, read_text
 
 
 @dataclass(frozen=True)
@@ -83,18 +83,11 @@ def _documents(text: str, where: str) -> list[Any]:
         lines = [line for line in text.splitlines() if line.strip()]
         if len(lines) < 2 or not lines[0].rstrip().endswith("}"):
             raise BadInput(f"not JSON: {shorten(str(error), 120)}", where=where, fix="Was it cut off?") from None
-        return [_json_line(line, f"{where}:{place}") for place, line in enumerate(lines, 1)]
+        return [parse_json(line, f"{where}:{place}") for place, line in enumerate(lines, 1)]
     documents = whole if isinstance(whole, list) else [whole]
     if not documents:
         raise BadInput("an empty list", where=where, fix=f"Supported: {SUPPORTED}.")
     return documents
-
-
-def _json_line(line: str, where: str) -> Any:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise BadInput(f"not JSON: {shorten(str(error), 120)}", where=where) from None
 
 
 def _yaml(text: str, where: str) -> Any:

@@ -5,7 +5,6 @@ tokens where they were counted. So the parts always add up to the whole. Days an
 """
 
 import csv
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -16,13 +15,13 @@ from tokonomics.files import whole
 from tokonomics.measure.meter.against_plan import compare
 from tokonomics.measure.meter.spans import PaidTime, cut, cut_every, tally
 from tokonomics.measure.meter.state import MeterTally, Planned, Verdict
+from tokonomics.traffic.grammar import span_s
 from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR
 
 _PERIODS = {"day": 24 * SECONDS_PER_HOUR, "hour": SECONDS_PER_HOUR}
 _FIELDS = ("model", "target", "engine")
 _ALIASES = {"server": "target"}
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _LONGEST_S = 1e10  # three hundred years
 
 
@@ -81,9 +80,8 @@ def _value(span: PaidTime, key: str) -> str:
 
 def instant(text: str, now: float, field: str) -> float:
     """``7d``, ``90m`` (before now), ``2026-11-08``, ``2026-11-08T12:30`` (UTC), as unix seconds."""
-    ago = duration(text, field, may_be_date=True)
-    if ago is not None:
-        return now - ago
+    if text.strip()[-1:].isalpha() and span_s(text) is not None:
+        return now - duration(text, field)
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
@@ -92,16 +90,12 @@ def instant(text: str, now: float, field: str) -> float:
     return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
 
 
-def duration(text: str, field: str, may_be_date: bool = False) -> float | None:
-    """``15``, ``15s``, ``10m``, ``7d`` as seconds; None for a date where that may be."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhdw]?)", text.strip())
-    if match is None or (may_be_date and not match[2]):
-        if may_be_date:
-            return None
-        raise BadInput(f"'{shorten(text)}' is not how long", field=field, fix="Such as 15s, 10m, 2h or 7d.")
-    seconds = float(match[1]) * _UNITS[match[2] or "s"]
-    if seconds > _LONGEST_S:
-        raise BadInput(f"'{shorten(text)}' is longer than any book", field=field, fix="Such as 15s, 10m, 2h or 7d.")
+def duration(text: str, field: str) -> float:
+    """``15``, ``15s``, ``10m``, ``7d`` as seconds."""
+    seconds = span_s(text)
+    if seconds is None or seconds > _LONGEST_S:
+        wrong = "not how long" if seconds is None else "longer than any book"
+        raise BadInput(f"'{shorten(text)}' is {wrong}", field=field, fix="Such as 15s, 10m, 2h or 7d.")
     return seconds
 
 

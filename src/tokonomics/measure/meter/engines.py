@@ -248,10 +248,10 @@ def samples_of(page: str, wanted: re.Pattern[str]) -> list[Sample]:
     return [Sample(sample.name, sample.labels, sample.value) for sample in samples if math.isfinite(sample.value)]
 
 
-def prefixes_of(page: str, most: int = 8) -> list[str]:
+def prefixes_of(page: str) -> list[str]:
     """The first words of the names on a page, to say what was found."""
     matches = re.finditer(r"^([a-zA-Z]+)[_:a-zA-Z0-9]*[{ ]", page, re.MULTILINE)
-    return list(dict.fromkeys(match.group(1) for match in matches))[:most]
+    return list(dict.fromkeys(match.group(1) for match in matches))[:8]
 
 
 def engine_of(samples: Iterable[Sample], found: Sequence[str] = ()) -> EngineWords:

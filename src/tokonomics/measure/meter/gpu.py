@@ -8,7 +8,7 @@ number, so sums count each GPU once. Names and units are those of NVML 13 and of
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tokonomics.errors import BadInput, TokonomicsError, shorten
@@ -87,54 +87,32 @@ def physical_gpus(readings: Iterable[GpuReading]) -> dict[tuple[str, str], GpuRe
     return chosen
 
 
-class NvmlSource:
-    """The GPUs of this machine; ``why`` says why the last reading gave none."""
-
-    def __init__(self, nvml: Any = None, clock: Callable[[], float] = time.time) -> None:
-        self.why: str | None = None
-        self._nvml = nvml
-        self._clock = clock
-
-    async def gpus(self) -> Sequence[GpuReading]:
-        try:
-            found, self.why = read_nvml(self._clock(), self._nvml), None
-        except NoGpuSeen as error:
-            found, self.why = [], str(error)
-        return found
+async def nvml_gpus() -> list[GpuReading]:
+    """The GPUs of this machine."""
+    return read_nvml(time.time())
 
 
-class DcgmSource:
-    """The GPUs on the page of a DCGM exporter; ``why`` says why the last reading gave none."""
+async def dcgm_gpus(url: str, timeout_s: float = 10.0) -> list[GpuReading]:
+    """The GPUs on the page of a DCGM exporter."""
+    import aiohttp
 
-    def __init__(self, url: str, timeout_s: float = 10.0, clock: Callable[[], float] = time.time) -> None:
-        self.why: str | None = None
-        self._url = url if url.rstrip("/").endswith("/metrics") else f"{url.rstrip('/')}/metrics"
-        self._timeout_s = timeout_s
-        self._clock = clock
-
-    async def gpus(self) -> Sequence[GpuReading]:
-        import aiohttp
-
-        found: list[GpuReading] = []
-        self.why = None
-        try:
-            timeout = aiohttp.ClientTimeout(total=self._timeout_s)
-            async with aiohttp.ClientSession(timeout=timeout) as session, session.get(self._url) as response:
-                if response.status != 200:
-                    raise BadInput(f"answered status {response.status}", where="the DCGM exporter")
-                body = bytearray()
-                async for chunk in response.content.iter_any():
-                    body += chunk
-                    if len(body) > _MAX_PAGE_BYTES:
-                        raise BadInput("sent more than 16 MB", where="the DCGM exporter")
-            found = read_dcgm_page(body.decode(errors="replace"), self._clock())
-        except TimeoutError:
-            self.why = f"the DCGM exporter did not answer within {self._timeout_s:g} s"
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            self.why = f"the DCGM exporter cannot be read: {shorten(str(error) or type(error).__name__, 160)}"
-        except TokonomicsError as error:
-            self.why = str(error)
-        return found
+    page = url if url.rstrip("/").endswith("/metrics") else f"{url.rstrip('/')}/metrics"
+    try:
+        timeout = aiohttp.ClientTimeout(total=timeout_s)
+        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(page) as response:
+            if response.status != 200:
+                raise BadInput(f"answered status {response.status}", where="the DCGM exporter")
+            body = bytearray()
+            async for chunk in response.content.iter_any():
+                body += chunk
+                if len(body) > _MAX_PAGE_BYTES:
+                    raise BadInput("sent more than 16 MB", where="the DCGM exporter")
+        return read_dcgm_page(body.decode(errors="replace"), time.time())
+    except TimeoutError:
+        raise NoGpuSeen(f"the DCGM exporter did not answer within {timeout_s:g} s") from None
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        said = shorten(str(error) or type(error).__name__, 160)
+        raise NoGpuSeen(f"the DCGM exporter cannot be read: {said}") from None
 
 
 def read_nvml(at: float, nvml: Any = None) -> list[GpuReading]:
@@ -191,10 +169,11 @@ def _read_device(nvml: Any, index: int, at: float) -> GpuReading:
     )
 
 
-def read_dcgm_page(page: str, at: float, where: str = "the DCGM exporter") -> list[GpuReading]:
+def read_dcgm_page(page: str, at: float) -> list[GpuReading]:
     """Every GPU, MIG slice and pod's share on an exporter's page."""
     from prometheus_client.parser import text_string_to_metric_families
 
+    where = "the DCGM exporter"
     try:
         found = [sample for family in text_string_to_metric_families(page) for sample in family.samples]
         samples = [(sample.name, sample.labels, float(sample.value)) for sample in found]

@@ -17,8 +17,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
+from pydantic import TypeAdapter
+
 from tokonomics.errors import BadInput, option, shorten
-from tokonomics.measure.meter.readings import Counted, Reading
+from tokonomics.measure.meter.readings import Reading
 from tokonomics.measure.meter.spans import SUMS, PaidTime, WatchedSpan
 from tokonomics.measure.meter.state import MeterTally
 
@@ -29,6 +31,7 @@ LATEST_S, LONGEST_S = 253_402_300_800.0, 10 * 366 * 86_400.0
 """The end of the year 9999 as unix seconds, and ten years: a row beyond them is damaged, and has no end of hours."""
 MOST_HELD = 50_000  # spans in memory while the disk is full, about 50 MB; beyond it they are joined across five minutes
 
+_READINGS = TypeAdapter(list[Reading])
 _WHO = ("target", "model", "engine", "watched", "usd_per_hour", "labels")
 _COLUMNS = (*_WHO, "start", *SUMS)
 _CREATE = f"""
@@ -140,7 +143,7 @@ class Ledger:
                 target: Mark(
                     target,
                     _finite(until),
-                    {reading["model"]: _reading(reading) for reading in json.loads(readings)},
+                    {reading.model: reading for reading in _READINGS.validate_json(readings)},
                     {model: MeterTally(**sums) for model, sums in json.loads(totals).items()},
                     _finite(usd_per_hour),
                     bool(is_gone),
@@ -178,9 +181,7 @@ class Ledger:
                 done = self._db.execute(f"INSERT INTO spans ({', '.join(_COLUMNS)}) VALUES ({places})", values)
                 last[key] = done.lastrowid or 0, span
         for mark in self._held_marks.values():
-            fields = Reading.__dataclass_fields__
-            plain = [{name: getattr(reading, name) for name in fields} for reading in mark.readings.values()]
-            readings = json.dumps(plain, separators=(",", ":"))
+            readings = _READINGS.dump_json([*mark.readings.values()]).decode()
             totals = json.dumps({model: sums.__dict__ for model, sums in mark.totals.items()}, separators=(",", ":"))
             columns = "target, until, usd_per_hour, is_gone, readings, totals"
             values = [mark.target, mark.until, mark.usd_per_hour, mark.is_gone, readings, totals]
@@ -320,10 +321,3 @@ def _span(row: Sequence[object]) -> PaidTime:
     if not 0 <= span.start <= span.end <= LATEST_S or span.seconds > LONGEST_S:
         raise ValueError("a span at no time")
     return span
-
-
-def _reading(plain: dict[str, object]) -> Reading:
-    counters = plain["counters"]
-    if not isinstance(counters, dict):
-        raise TypeError("a reading without counters")
-    return Reading(**{**plain, "counters": {Counted(kind): series for kind, series in counters.items()}})  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tokonomics.errors import TokonomicsError, option
 from tokonomics.measure.meter.against_plan import compare
 from tokonomics.measure.meter.gpu import electricity_usd, joules_used
 from tokonomics.measure.meter.ledger import Ledger, Mark
@@ -124,6 +125,7 @@ class Meter:
         self._energy_j: float | None = None
         self._usd_per_kwh = usd_per_kwh
         self._left_out_gpus = 0
+        self._no_gpus: str | None = None
         for place, source in enumerate(sources):
             if not source.discovers:
                 self._watch(source.name, source.labels)
@@ -198,7 +200,12 @@ class Meter:
         return answer, self._clock.wall(), self._clock.steady()
 
     async def _read_gpus(self) -> Sequence[GpuReading]:
-        return await self._gpus.gpus() if self._gpus is not None else ()
+        self._no_gpus = None
+        try:
+            return await self._gpus() if self._gpus is not None else ()
+        except TokonomicsError as error:
+            self._no_gpus = str(error)
+            return ()
 
     def _take(self, place: int, answer: Sequence[Reading] | Missed, wall: float, steady: float) -> list[PaidTime]:
         source = self._sources[place]
@@ -317,9 +324,10 @@ class Meter:
             notes.append("no servers now")
         if self._left_out_gpus:
             notes.append(f"{plural(self._left_out_gpus, 'GPU')} of pods that are not metered here: left out")
-        notes += [f"--price {other.said}: no server has it" for other in self._prices.others if not self._holds(other)]
+        unmet = [other.said for other in self._prices.others if not self._holds(other)]
+        notes += [f"{option('price', said)}: no server has it" for said in unmet]
         notes += [warning for source in self._sources for warning in source.warnings]
-        notes += [self._gpus.why] if self._gpus is not None and self._gpus.why else []
+        notes += [self._no_gpus] if self._no_gpus else []
         if self._unwritten is not None:
             held = plural(self._ledger.held, "span")
             notes.append(f"the ledger cannot be written ({self._unwritten}): {held} held in memory, tried again")

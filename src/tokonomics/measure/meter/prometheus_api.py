@@ -8,7 +8,7 @@ import asyncio
 import json
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 from urllib.parse import urlunsplit
 
 import aiohttp
@@ -16,13 +16,14 @@ import aiohttp
 from tokonomics.errors import BadInput, TokonomicsError, option, shorten
 from tokonomics.measure.addresses import shown_address, split_address
 from tokonomics.measure.meter.readings import Missed
-from tokonomics.measure.meter.scrape import SET_AUTHORIZATION
+from tokonomics.measure.meter.scrape import SET_AUTHORIZATION, authorization
 
 MAX_ANSWER_BYTES = 100_000_000
 """A choice: ten minutes of a thousand replicas, 15 series each, scraped every 15 s are 600,000 samples, 20 MB of JSON.
 
 More is asked for in smaller pieces.
 """
+_TIMEOUT_S = 30.0
 
 
 class Series(NamedTuple):
@@ -48,9 +49,11 @@ class TooManySamples(TokonomicsError):
 
 
 class PrometheusApi:
-    """The address of a Prometheus, checked; ``shown`` leaves out what may be secret."""
+    """A Prometheus by its checked address, asked within ``async with``; ``shown`` leaves out what may be secret."""
 
-    def __init__(self, url: str, *, headers: Mapping[str, str] | None = None, timeout_s: float = 60.0) -> None:
+    session: aiohttp.ClientSession
+
+    def __init__(self, url: str) -> None:
         parts = split_address(url)
         if parts is None:
             fix = "Write such as http://localhost:9090."
@@ -59,26 +62,27 @@ class PrometheusApi:
         path = parts.path.rstrip("/").removesuffix("/api/v1/query").removesuffix("/graph").removesuffix("/query")
         address = urlunsplit((parts.scheme, parts.netloc, path, "", ""))
         self._query_url, self.shown = f"{address}/api/v1/query", shown_address(address)
-        self._headers = dict(headers or {})
-        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
 
-    async def raw_samples(
-        self, session: aiohttp.ClientSession, selector: str, window_s: float, until_s: float
-    ) -> QueryAnswer:
+    async def __aenter__(self) -> Self:
+        self.session = aiohttp.ClientSession(headers=authorization(), timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.session.close()
+
+    async def raw_samples(self, selector: str, window_s: float, until_s: float) -> QueryAnswer:
         """Samples of the series selected in the ``window_s`` before ``until_s``."""
         query = f"{selector}[{max(1, math.ceil(window_s * 1000))}ms]"
-        result, warnings = await self._query(session, query, until_s, "matrix")
+        result, warnings = await self._query(query, until_s, "matrix")
         return QueryAnswer([Series(self._labels(line, named=True), self._samples(line)) for line in result], warnings)
 
-    async def living(self, session: aiohttp.ClientSession, selector: str, at_s: float) -> list[Mapping[str, str]]:
+    async def living(self, selector: str, at_s: float) -> list[Mapping[str, str]]:
         """Labels of the series that are not stale: those of a target that is gone end with its next missed scrape."""
-        result, _ = await self._query(session, selector, at_s, "vector")
+        result, _ = await self._query(selector, at_s, "vector")
         return [self._labels(series) for series in result]
 
-    async def _query(
-        self, session: aiohttp.ClientSession, query: str, at_s: float, kind: str
-    ) -> tuple[list[dict[str, Any]], list[str]]:
-        answer = self._checked(*await self._ask(session, {"query": query, "time": f"{at_s:.3f}"}))
+    async def _query(self, query: str, at_s: float, kind: str) -> tuple[list[dict[str, Any]], list[str]]:
+        answer = self._checked(*await self._ask({"query": query, "time": f"{at_s:.3f}"}))
         data, warnings = answer["data"], answer.get("warnings")
         if data.get("resultType") != kind:
             other = shorten(str(data.get("resultType")))
@@ -103,17 +107,16 @@ class PrometheusApi:
             raise self._not_prometheus("a sample in its answer is no pair of a time and a number") from None
         return [(at, value) for at, value in samples if math.isfinite(at) and math.isfinite(value)]
 
-    async def _ask(self, session: aiohttp.ClientSession, form: dict[str, str]) -> tuple[int, bytes]:
+    async def _ask(self, form: dict[str, str]) -> tuple[int, bytes]:
         """POST, since a list of names outgrows an address; some proxies in front of it only let GET pass."""
-        common: dict[str, Any] = {"headers": self._headers, "timeout": self._timeout}
         try:
-            async with session.post(self._query_url, data=form, **common) as response:
+            async with self.session.post(self._query_url, data=form) as response:
                 if response.status != 405:
                     return response.status, await self._body(response)
-            async with session.get(self._query_url, params=form, **common) as response:
+            async with self.session.get(self._query_url, params=form) as response:
                 return response.status, await self._body(response)
         except TimeoutError:
-            raise PrometheusAway(f"did not answer within {self._timeout.total:g} s", where=self.shown) from None
+            raise PrometheusAway(f"did not answer within {_TIMEOUT_S:g} s", where=self.shown) from None
         except aiohttp.ClientConnectorError as error:
             raise PrometheusAway(f"cannot be reached: {error.os_error.strerror or error}", where=self.shown) from None
         except (aiohttp.ClientError, OSError, asyncio.IncompleteReadError) as error:

@@ -13,14 +13,11 @@ from collections.abc import AsyncIterator, Callable, Collection, Container, Iter
 from types import MappingProxyType
 from typing import NamedTuple
 
-import aiohttp
-
-from tokonomics.errors import BadInput, TokonomicsError, option
+from tokonomics.errors import BadInput, option
 from tokonomics.measure.meter.engines import STARTED, SUPPORTED, WANTED, Sample, readings_of
-from tokonomics.measure.meter.gpu import DCGM_NAMES, dcgm_readings
+from tokonomics.measure.meter.gpu import DCGM_NAMES, NoGpuSeen, dcgm_readings
 from tokonomics.measure.meter.prometheus_api import PrometheusApi, Series, TooManySamples
 from tokonomics.measure.meter.readings import GpuReading, Missed, Reading
-from tokonomics.measure.meter.scrape import authorization
 from tokonomics.measure.meter.targets import TARGET_LABELS, TargetKey, TargetNames, refuse_two_scrapers, target_of
 
 PLACE_LABELS = (*TARGET_LABELS, "endpoint", "service", "node", "prometheus", "prometheus_replica")
@@ -60,12 +57,10 @@ class PrometheusSource:
         match: str | None = None,
         keep_labels: Sequence[str] = (),
         *,
-        headers: Mapping[str, str] | None = None,
-        timeout_s: float = 30.0,
         clock: Callable[[], float] = time.time,
         known: Iterable[Reading] = (),
     ) -> None:
-        self.api = PrometheusApi(url, headers=authorization() if headers is None else headers, timeout_s=timeout_s)
+        self.api = PrometheusApi(url)
         self.name, self.match = self.api.shown, _matchers(match)
         self.warnings: Sequence[str] = ()  # of the server at the last read, such as stores that did not answer
         self._keep = (*PLACE_LABELS, *keep_labels)
@@ -93,12 +88,12 @@ class PrometheusSource:
         now_s = self._clock()
         since_s = now_s - LATEST_WINDOW_S if self._read_until_s is None else self._read_until_s - _OVERLAP_S
         try:
-            async with aiohttp.ClientSession() as session:
-                pieces = [piece async for _, piece in self._pieces(session, since_s, now_s)]
+            async with self.api:
+                pieces = [piece async for _, piece in self._pieces(since_s, now_s)]
                 scrapes = [scrape for piece in pieces for scrape in piece]
                 if not scrapes and not self._knows_any:
                     raise self._nothing(LATEST_WINDOW_S)
-                living = await self._living(session, now_s)
+                living = await self._living(now_s)
         except BadInput as error:
             if self._read_until_s is None:
                 raise
@@ -116,27 +111,25 @@ class PrometheusSource:
         night; or one in which Prometheus was down: then nobody can say, and those that were there are reported again.
         """
         found, at_s = self._knows_any, since_s
-        async with aiohttp.ClientSession() as session:
-            async for end_s, scrapes in self._pieces(session, since_s, until_s):
+        async with self.api:
+            async for end_s, scrapes in self._pieces(since_s, until_s):
                 newest_s = max([*self._seen_until.values(), *(scrape.at for scrape in scrapes[-1:])], default=0.0)
                 # When it can tell those that ended from those that it could not see: once after the last scrape.
                 tells_s = newest_s + ENDED_WITHIN_S
                 at_s = tells_s if at_s < tells_s < end_s else end_s
-                yield at_s, self._reported(scrapes, await self._living(session, at_s), at_s)
+                yield at_s, self._reported(scrapes, await self._living(at_s), at_s)
                 found = found or bool(scrapes)
         self._read_until_s = until_s
         if not found:
             raise self._nothing(until_s - since_s)
 
-    async def _pieces(
-        self, session: aiohttp.ClientSession, since_s: float, until_s: float
-    ) -> AsyncIterator[tuple[float, list[Scrape]]]:
+    async def _pieces(self, since_s: float, until_s: float) -> AsyncIterator[tuple[float, list[Scrape]]]:
         """Scrapes oldest first, in pieces that the server can load and we can hold; each with its end."""
         piece_s, start_s = PIECE_S, since_s
         while start_s < until_s:
             end_s = min(start_s + piece_s, until_s)
             try:
-                scrapes = await self._scrapes(session, end_s - start_s, end_s)
+                scrapes = await self._scrapes(end_s - start_s, end_s)
             except TooManySamples as error:
                 if piece_s / 2 < _SMALLEST_PIECE_S:
                     fix = f"Choose fewer targets: {option('query')}."
@@ -163,29 +156,29 @@ class PrometheusSource:
         last = [reading for readings in self._newest.values() for reading in readings]
         return [*(reading for reading in last if (reading.target, reading.model) not in came), *new]
 
-    async def _scrapes(self, session: aiohttp.ClientSession, window_s: float, until_s: float) -> list[Scrape]:
+    async def _scrapes(self, window_s: float, until_s: float) -> list[Scrape]:
         """Pages of the engines, and what carries the labels of a target alone.
 
         ``up`` tells those apart from the engine's own. It is asked for the engines' jobs only, since everything that is
         scraped has it.
         """
-        engines = await self.api.raw_samples(session, _selector(WANTED - {STARTED}, self.match), window_s, until_s)
+        engines = await self.api.raw_samples(_selector(WANTED - {STARTED}, self.match), window_s, until_s)
         self.warnings = engines.warnings
         if not engines.series:
             return []
         jobs = {series.labels.get("job", "") for series in engines.series}
         self._jobs |= jobs
         self._knows_any = True
-        targets = await self.api.raw_samples(session, _selector((STARTED, "up"), _among(jobs)), window_s, until_s)
+        targets = await self.api.raw_samples(_selector((STARTED, "up"), _among(jobs)), window_s, until_s)
         scrapes = scrapes_of(engines.series, targets.series, self._keep)
         self._names.learn((scrape.target, scrape.at) for scrape in scrapes)
         return scrapes
 
-    async def _living(self, session: aiohttp.ClientSession, at_s: float) -> Collection[TargetKey] | None:
+    async def _living(self, at_s: float) -> Collection[TargetKey] | None:
         """Targets that Prometheus still knows, whether they answer or not; None if it scraped nothing at all."""
         selector = _selector(("up",), _among(self._jobs))
-        up = await self.api.living(session, selector, at_s) if self._jobs else ()
-        if not up and not await self.api.living(session, "count(up)", at_s):
+        up = await self.api.living(selector, at_s) if self._jobs else ()
+        if not up and not await self.api.living("count(up)", at_s):
             return None
         self._keeps_up = True
         return {target_of(labels) for labels in up}
@@ -216,32 +209,18 @@ class PrometheusSource:
         return BadInput(said, where=self.api.shown, fix=fix)
 
 
-class PrometheusGpuSource:
-    """The GPUs of a fleet whose DCGM exporters a Prometheus scrapes; ``why`` says why the last reading gave none."""
+async def prometheus_gpus(api: PrometheusApi, match: str | None = None) -> list[GpuReading]:
+    """The GPUs of a fleet whose DCGM exporters a Prometheus scrapes.
 
-    def __init__(
-        self, url: str, match: str | None = None, timeout_s: float = 30.0, clock: Callable[[], float] = time.time
-    ) -> None:
-        self.why: str | None = None
-        self._api = PrometheusApi(url, headers=authorization(), timeout_s=timeout_s)
-        self._selector = selector_of(DCGM_NAMES, match)
-        self._clock = clock
-
-    async def gpus(self) -> Sequence[GpuReading]:
-        """The newest sample of each series; the time of all of them is that of the newest."""
-        self.why = None
-        try:
-            async with aiohttp.ClientSession() as session:
-                answer = await self._api.raw_samples(session, self._selector, NEWEST_WITHIN_S, self._clock())
-        except TokonomicsError as error:
-            self.why = str(error)
-            return []
-        newest = [(series.labels, series.samples[-1]) for series in answer.series if series.samples]
-        if not newest:
-            self.why = f"{self._api.shown}: no GPU of a DCGM exporter in the last {NEWEST_WITHIN_S:g} s"
-            return []
-        at = max(sample_at for _, (sample_at, _) in newest)
-        return dcgm_readings(((labels["__name__"], labels, value) for labels, (_, value) in newest), at)
+    The newest sample of each series; the time of all of them is that of the newest.
+    """
+    async with api:
+        answer = await api.raw_samples(selector_of(DCGM_NAMES, match), NEWEST_WITHIN_S, time.time())
+    newest = [(series.labels, series.samples[-1]) for series in answer.series if series.samples]
+    if not newest:
+        raise NoGpuSeen(f"no GPU of a DCGM exporter in the last {NEWEST_WITHIN_S:g} s", where=api.shown)
+    at = max(sample_at for _, (sample_at, _) in newest)
+    return dcgm_readings(((labels["__name__"], labels, value) for labels, (_, value) in newest), at)
 
 
 def scrapes_of(

@@ -6,7 +6,7 @@ is anything that can be asked for readings: an engine's address, or a Prometheus
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -93,11 +93,8 @@ class Source(Protocol):
         """
 
 
-class GpuSource(Protocol):
-    why: str | None  # why the last reading gave nothing
-
-    async def gpus(self) -> Sequence[GpuReading]:
-        """All there are now; none where none can be had."""
+GpuSource = Callable[[], Awaitable[Sequence[GpuReading]]]
+"""All GPUs there are now; raises an error of ours where none can be had."""
 
 
 class Clock(Protocol):

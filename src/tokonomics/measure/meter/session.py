@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING
 
-from tokonomics.errors import BadInput
+from tokonomics.errors import BadInput, option
 from tokonomics.measure.meter.engines import UnknownEngine
 from tokonomics.measure.meter.ledger import Ledger, Mark
 from tokonomics.measure.meter.meter import Meter
@@ -53,21 +53,16 @@ class MeterSettings:
 
 
 def meter_servers(
-    asked: MeterSettings,
-    ledger: Ledger,
-    show: Show,
-    clock: Clock | None = None,
-    say: Callable[[str], None] = lambda text: None,
-) -> MeterState | None:
-    """Run to the end, or to Ctrl-C or a termination; the last state, or None when there is none."""
-    return asyncio.run(_run(asked, ledger, show, clock or SystemClock(), say))
+    asked: MeterSettings, ledger: Ledger, show: Show, say: Callable[[str], None] = lambda text: None
+) -> MeterState:
+    """Run to the end, or to Ctrl-C or a termination; the last state."""
+    return asyncio.run(_run(asked, ledger, show, say))
 
 
-async def _run(
-    asked: MeterSettings, ledger: Ledger, show: Show, clock: Clock, say: Callable[[str], None]
-) -> MeterState | None:
+async def _run(asked: MeterSettings, ledger: Ledger, show: Show, say: Callable[[str], None]) -> MeterState:
     import aiohttp
 
+    clock = SystemClock()
     addresses = list(dict.fromkeys(address_of(url) for url in asked.urls))
     if not addresses and asked.prometheus is None:
         raise BadInput("no server is given", where="URL", fix="Such as: tokonomics meter http://localhost:8000")
@@ -87,7 +82,8 @@ async def _run(
             there = [mark for mark in _discovered(ledger) if not mark.is_gone]
             if asked.since is not None and there:
                 # What is in the book is not booked again, nor is what came before it.
-                say(f"--since: {plural(len(there), 'server')} in the ledger go on from where they are, not from before")
+                known = f"{plural(len(there), 'server')} in the ledger go on from where they are, not from before"
+                say(f"{option('since')}: {known}")
             said = since
             async for at, readings in fleet.history(since, clock.wall()):
                 meter.backfill(fleet, readings, at)
@@ -139,7 +135,7 @@ async def _exposed(asked: MeterSettings, show: Show, say: Callable[[str], None])
         yield show_and_keep
 
 
-async def _beat(meter: Meter, asked: MeterSettings, show: Show, clock: Clock) -> MeterState | None:
+async def _beat(meter: Meter, asked: MeterSettings, show: Show, clock: Clock) -> MeterState:
     """A tick that takes longer than a beat skips those it missed."""
     stop = asyncio.Event()
     with _told_to_stop(stop):

@@ -99,13 +99,7 @@ def spans_between(before: Mapping[str, Reading], now: Sequence[Reading], stretch
 
 def empty_spans(last: Sequence[Reading], stretch: Stretch) -> list[PaidTime]:
     """Paid time of which nothing is known."""
-    models = len(last) or 1
-    usd, server_s = stretch.usd_per_hour * stretch.seconds / SECONDS_PER_HOUR / models, stretch.seconds / models
-    return [PaidTime(*(*_who(reading), *stretch, usd, server_s), labels=reading.labels) for reading in last]
-
-
-def _who(reading: Reading) -> tuple[str, str, str]:
-    return reading.target, reading.model, reading.engine
+    return [_span(None, reading, {}, stretch, 1 / len(last)) for reading in last]
 
 
 def is_busy(before: Reading | None, now: Reading, counted: Mapping[Counted, float]) -> bool:
@@ -132,7 +126,7 @@ def _span(
     ended = counted.get(Counted.answered, 0.0) + failed
     usd, server_s = usd_per_hour * seconds / SECONDS_PER_HOUR * share, seconds * share
     return PaidTime(
-        *(*_who(now), *stretch, usd, server_s),
+        *(now.target, now.model, now.engine, *stretch, usd, server_s),
         busy_s=busy_s * share,
         failed_s=busy_s * share * failed / ended if ended > 0 else 0.0,
         # A gauge read at random times has the mean of the whole stretch, so it weighs with all of it.
@@ -181,19 +175,18 @@ def tally(span: PaidTime, planned_batch: float | None = None) -> MeterTally:
     busy_usd = span.usd * busy_share if seen else 0.0
     batch = span.running_s / span.running_seen_s if span.running_seen_s > 0 else None
     starved = planned_batch is not None and batch is not None and batch < STARVED_BELOW * planned_batch
+    by_state = {f"{span.watched}_s": span.server_s, f"{span.watched}_usd": span.usd}
+    if seen:
+        by_state = {
+            "busy_s": span.busy_s, "idle_s": span.server_s - span.busy_s, "busy_usd": busy_usd,
+            "idle_usd": span.usd - busy_usd,
+            "failed_usd": span.usd * span.failed_s / span.server_s if span.server_s > 0 else 0.0,
+        }  # fmt: skip
     return MeterTally.model_construct(
-        seconds=span.server_s, busy_s=span.busy_s if seen else 0.0,
-        idle_s=span.server_s - span.busy_s if seen else 0.0,
-        gap_s=span.server_s if span.watched is WatchedSpan.gap else 0.0,
-        away_s=span.server_s if span.watched is WatchedSpan.away else 0.0, usd=span.usd, busy_usd=busy_usd,
-        idle_usd=span.usd - busy_usd if seen else 0.0, gap_usd=span.usd if span.watched is WatchedSpan.gap else 0.0,
-        away_usd=span.usd if span.watched is WatchedSpan.away else 0.0,
-        failed_usd=span.usd * span.failed_s / span.server_s if seen and span.server_s > 0 else 0.0,
-        input_total=span.input_total, input_cached=span.input_cached, output=span.output,
+        None, seconds=span.server_s, usd=span.usd, **by_state, **{name: getattr(span, name) for name in _COUNTS},
         unseen_tokens=0.0 if seen else span.input_total + span.output, unseen_output=0.0 if seen else span.output,
-        answered=span.answered, failed=span.failed, preempted=span.preempted, running_s=span.running_s,
-        running_seen_s=span.running_seen_s, starved_s=span.busy_s if starved else 0.0,
-        starved_usd=busy_usd if starved else 0.0, ttft_s=span.ttft_s, ttft_count=span.ttft_count,
+        running_s=span.running_s, running_seen_s=span.running_seen_s, starved_s=span.busy_s if starved else 0.0,
+        starved_usd=busy_usd if starved else 0.0,
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ No two servers may have one name at the same time, nor one server two: tokens wo
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 
 from tokonomics.errors import BadInput, option, shorten
@@ -55,10 +55,7 @@ class TargetNames:
         for target in new:
             name, part = target_name(target), _part(target)
             self._names[target] = f"{name}:{part}" if part and len(self._parts[name]) > 1 else name
-        for name, one, other in _at_once(scraped, self.of):
-            first, second = _words(one, other), _words(other, one)
-            said = f"{shorten(name, 200)} is the name of two servers, {first} and {second}"
-            raise BadInput(said, field="prometheus", fix=f"Choose one: {option('query')} '{first}'.")
+        _refuse_at_once(scraped, self.of, "{} is the name of two servers, {} and {}")
 
 
 def refuse_two_scrapers(scraped: Scraped) -> None:
@@ -69,14 +66,11 @@ def refuse_two_scrapers(scraped: Scraped) -> None:
         # Without a port it is a name that somebody gave, perhaps to several.
         return instance if ":" in instance else None
 
-    for instance, one, other in _at_once(scraped, address):
-        first, second = _words(one, other), _words(other, one)
-        said = f"{shorten(instance, 200)} is scraped twice, as {first} and as {second}: its tokens would count twice"
-        raise BadInput(said, field="prometheus", fix=f"Choose one: {option('query')} '{first}'.")
+    _refuse_at_once(scraped, address, "{} is scraped twice, as {} and as {}: its tokens would count twice")
 
 
-def _at_once(scraped: Scraped, who: Callable[[TargetKey], str | None]) -> Iterator[tuple[str, TargetKey, TargetKey]]:
-    """Two targets that are the same to ``who`` and were scraped over the same time."""
+def _refuse_at_once(scraped: Scraped, who: Callable[[TargetKey], str | None], said: str) -> None:
+    """Refuses two targets that are the same to ``who`` and were scraped over the same time."""
     spans: dict[tuple[str, str], dict[TargetKey, tuple[float, float]]] = defaultdict(dict)
     for target, at in scraped:
         same = who(target)
@@ -88,7 +82,9 @@ def _at_once(scraped: Scraped, who: Callable[[TargetKey], str | None]) -> Iterat
         ordered = sorted(targets.items(), key=lambda item: item[1])
         for (one, (_, end)), (other, (start, _)) in pairwise(ordered):
             if start < end:
-                yield same, one, other
+                words = _words(one, other), _words(other, one)
+                fix = f"Choose one: {option('query')} '{words[0]}'."
+                raise BadInput(said.format(shorten(same, 200), *words), field="prometheus", fix=fix)
 
 
 def _part(target: TargetKey) -> str:

@@ -5,17 +5,24 @@ times the L2 cache, inside one CUDA graph. Times are medians by CUDA events (by 
 random, so that they draw the power that real ones do. Every function yields rows as soon as they are timed.
 """
 
+import gc
 import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch.nn.functional import linear
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+
 from tokonomics.measure.probe import shapes
+from tokonomics.measure.probe.transformer import Model, random_values
 
 Row = dict[str, Any]
 
@@ -34,8 +41,6 @@ class GpuClock:
 
     def median_ms(self, run: Callable[[], object], times: int) -> float:
         """The median of runs queued one behind the other, so that the host's first launch is not timed."""
-        import torch
-
         if not self.cuda:
             wall = []
             for _ in range(times):
@@ -54,8 +59,6 @@ class GpuClock:
 
     def graph(self, run: Callable[[], Any]) -> tuple[Callable[[], object], Any, Callable[[], None]]:
         """The call as one CUDA graph: what replays it, what it gave, and what lets go of it."""
-        import torch
-
         if not self.cuda:
             return run, run(), lambda: None
         aside = torch.cuda.Stream()
@@ -73,8 +76,6 @@ class GpuClock:
 
         Replayed for ``warm_s`` before: the clock of a rested GPU, and of a hot one, is another.
         """
-        import torch
-
         replay, _, let_go = self.graph(run)
         try:
             once_s = max(1e-6, self.median_ms(replay, 2) * 1e-3)
@@ -112,8 +113,6 @@ class GpuClock:
 
 class Bench:
     def __init__(self, device: str, quick: bool = False) -> None:
-        import torch
-
         self.device, self.quick, self.clock = device, quick, GpuClock(device)
         self.memory_bytes, self.cache_bytes = 64e6, 1e5
         if device == "cuda":
@@ -122,14 +121,10 @@ class Bench:
             self.cache_bytes = float(getattr(properties, "L2_cache_size", 50e6))
 
     def random(self, elements: int, spread: float = 0.02) -> Any:
-        import torch
-
-        return torch.empty(elements, dtype=torch.bfloat16, device=self.device).normal_(0, spread)
+        return random_values(elements, self.device, spread)
 
 
 def machine(device: str) -> Row:
-    import torch
-
     if device != "cuda":
         return {"device": "no GPU", "gpus": 0, "torch": torch.__version__}
     properties = torch.cuda.get_device_properties(0)
@@ -152,8 +147,6 @@ def _driver() -> str | None:
 
 def memory(bench: Bench) -> Iterator[Row]:
     """How fast large buffers are read (summed up) and copied."""
-    import torch
-
     size = int(min(1 << 32, bench.memory_bytes / 8))
     one, other = (bench.random(size // shapes.BYTES) for _ in range(2))
     words = one.view(torch.float32)
@@ -168,10 +161,8 @@ def memory(bench: Bench) -> Iterator[Row]:
         yield {"kind": kind, "bytes": moved, "us": seconds * 1e6, "bytes_per_s": moved / seconds}
 
 
-def launches(bench: Bench) -> Iterator[Row]:
+def launch(bench: Bench) -> Iterator[Row]:
     """The shortest kernel, back to back in a graph and launched by the host."""
-    import torch
-
     small = torch.zeros(32, device=bench.device)
 
     def many() -> None:
@@ -184,10 +175,8 @@ def launches(bench: Bench) -> Iterator[Row]:
     yield {"kind": "by the host", "us": bench.clock.median_ms(many, 5) * 1e3 / _TINY_KERNELS}
 
 
-def matrices(bench: Bench) -> Iterator[Row]:
+def gemm(bench: Bench) -> Iterator[Row]:
     """Dense layers in bf16."""
-    from torch.nn.functional import linear
-
     pool = bench.random(int(min(4e9, bench.memory_bytes * 0.15)) // shapes.BYTES)
     points = shapes.matrix_points(bench.quick)
     inputs = bench.random(max(m * k for m, _, k in points), 1.0)
@@ -205,10 +194,8 @@ def _product(bench: Bench, dtype: str, size: tuple[int, int, int], call: Callabl
     return {"dtype": dtype, "m": m, "n": n, "k": k, "us": seconds * 1e6, "busy_ms": busy_s * 1e3}
 
 
-def matrices_fp8(bench: Bench) -> Iterator[Row]:
+def gemm_fp8(bench: Bench) -> Iterator[Row]:
     """The same in FP8 with one scale a tensor, activations quantised already: told, not used for calibration."""
-    import torch
-
     pool = bench.random(int(min(2e9, bench.memory_bytes * 0.15)), 1.0).to(torch.float8_e4m3fn)
     one = torch.ones((), device=bench.device)
     for m, n, k in ((16, 8192, 8192), (64, 24576, 4096), (256, 8192, 8192), (2048, 8192, 8192), (8192, 8192, 8192)):
@@ -220,9 +207,6 @@ def matrices_fp8(bench: Bench) -> Iterator[Row]:
 
 def sustained(bench: Bench) -> Iterator[Row]:
     """Large products on a rested GPU, and after a second of them."""
-    import torch
-    from torch.nn.functional import linear
-
     for m, n, k in shapes.SUSTAINED:
         if shapes.BYTES * (m * n + m * k + 2 * n * k) > 0.2 * bench.memory_bytes:
             continue
@@ -249,8 +233,6 @@ def sustained(bench: Bench) -> Iterator[Row]:
 
 def decode_attention(bench: Bench) -> Iterator[Row]:
     """One new token a sequence over its cached keys and values, whichever kernel PyTorch picks."""
-    from torch.nn.functional import scaled_dot_product_attention as sdpa
-
     most = min(18e9, 0.3 * bench.memory_bytes)
     pool = bench.random(int(most) // shapes.BYTES, 1.0)
     for heads, batch, context in shapes.decode_points(bench.quick, most):
@@ -271,11 +253,10 @@ def decode_attention(bench: Bench) -> Iterator[Row]:
         yield _attention(heads) | {"batch": batch, "context": context, "us": seconds * 1e6}
 
 
-def prompt_attention(bench: Bench) -> Iterator[Row]:
+def prefill_attention(bench: Bench) -> Iterator[Row]:
     """Causal attention inside prompts, by the flash kernel; some chunks come after cached tokens."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.attention.bias import causal_lower_right
-    from torch.nn.functional import scaled_dot_product_attention as sdpa
 
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION if bench.device == "cuda" else SDPBackend.MATH):
         for heads, prompts, tokens, past in shapes.prompt_points(bench.quick, 0.3 * bench.memory_bytes):
@@ -302,8 +283,6 @@ def prompt_attention(bench: Bench) -> Iterator[Row]:
 
 def all_reduce(bench: Bench) -> Iterator[Row]:
     """Sums over the GPUs of this machine with NCCL, in a CUDA graph."""
-    import torch
-
     groups = [gpus for gpus in (2, 4, 8) if gpus <= torch.cuda.device_count()] if bench.device == "cuda" else []
     for gpus in groups:
         with tempfile.TemporaryDirectory() as folder:
@@ -316,7 +295,6 @@ def all_reduce(bench: Bench) -> Iterator[Row]:
 
 def _rank(rank: int, gpus: int, meeting: str, into: str) -> None:
     """One GPU's part of the all-reduce."""
-    import torch
     import torch.distributed as group
 
     torch.cuda.set_device(rank)
@@ -353,3 +331,50 @@ def _each(call: Callable[[Any], Any], items: list[Any]) -> Callable[[], Any]:
         return gave
 
     return run
+
+
+def _whole_models(bench: Bench, models: Mapping[str, shapes.KernelShape], attention: bool = True) -> Iterator[Row]:
+    """Decode steps and prompts of these models; of the first alone where it must be quick."""
+    for name in list(models)[: 1 if bench.quick and models is not shapes.HELD_OUT else None]:
+        yield from _steps(bench, name, models[name], attention)
+
+
+def _steps(bench: Bench, name: str, shape: shapes.KernelShape, attention: bool) -> Iterator[Row]:
+    import torch._dynamo
+
+    shape = replace(shape, memory=min(shape.memory, 0.85 * bench.memory_bytes))
+    if not shape.loads:
+        return
+    torch._dynamo.reset()
+    torch._dynamo.config.recompile_limit = 64
+    model = Model(shape, bench.device)
+    size = {"layers": shape.layers, "hidden": shape.hidden, "qkv": shape.qkv, "heads": shape.heads}
+    size |= {"head_dim": shape.head_dim, "intermediate": shape.intermediate, "vocab": shape.vocab}
+    try:
+        for batch, context in shape.loads:
+            milliseconds, counts = bench.clock.decode_ms(model.decode_step(batch, context, attention=attention))
+            row: Row = {"kind": "decode" if attention else "decode_no_attention", "model": name, "batch": batch}
+            row |= {"ctx": context, "ms": round(milliseconds, 4)}
+            if counts:
+                row["experts_touched"] = round(statistics.mean(int((count > 0).sum()) for count in counts), 3)
+            yield row if attention else row | size
+        model.keys, model.values = [], []
+        free(bench)
+        for prompts, length in shape.prompts:
+            milliseconds = bench.clock.prefill_ms(model.prefill_step(prompts, length))
+            yield {"kind": "prefill", "model": name, "batch": prompts, "ctx": length, "ms": round(milliseconds, 4)}
+    finally:
+        del model
+        torch._dynamo.reset()
+        free(bench)
+
+
+def free(bench: Bench) -> None:
+    gc.collect()
+    if bench.device == "cuda":
+        torch.cuda.empty_cache()
+
+
+layers = partial(_whole_models, models=shapes.STACKS, attention=False)
+check = partial(_whole_models, models=shapes.CHECK)
+validate = partial(_whole_models, models=shapes.HELD_OUT)

@@ -8,16 +8,22 @@
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
+
+import torch
+from torch.nn.functional import linear, silu
+from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 from tokonomics.measure.probe.shapes import KernelShape
 
 
+def random_values(size: int | tuple[int, ...], device: str, spread: float = 0.02) -> Any:
+    return torch.empty(size, dtype=torch.bfloat16, device=device).normal_(0, spread)
+
+
 def blocks(shape: KernelShape, grouped: Callable[..., Any]) -> tuple[Callable[..., Any], ...]:
     """The parts of a layer around attention, and what follows the last layer; to be compiled."""
-    import torch
-    from torch.nn.functional import linear, silu
-
     heads, kv_heads, width = shape.heads, shape.kv_heads, shape.head_dim
 
     def norm(x: Any, weight: Any) -> Any:
@@ -69,8 +75,6 @@ class Model:
     """Random weights and KV cache of one shape, and the steps over them."""
 
     def __init__(self, shape: KernelShape, device: str) -> None:
-        import torch
-
         self.shape, self.device = shape, device
         grouped = torch._grouped_mm if device == "cuda" else _grouped_by_loop
         compiled = (torch.compile(block, fullgraph=True, dynamic=False) for block in blocks(shape, grouped))
@@ -87,33 +91,24 @@ class Model:
             sizes["bias"] = (shape.qkv,)
         if shape.experts:
             sizes["router"] = (shape.experts, hidden)
-        ones = {"norm1": (hidden,), "norm2": (hidden,)}
+        random, ones = partial(random_values, device=device), {"norm1": (hidden,), "norm2": (hidden,)}
         self.layers = [
-            {name: self._random(size) for name, size in sizes.items()}
+            {name: random(size) for name, size in sizes.items()}
             | {name: torch.ones(size, dtype=torch.bfloat16, device=device) for name, size in ones.items()}
             for _ in range(shape.layers)
         ]
-        self.embedding = self._random((shape.vocab, hidden), 1.0 if not shape.tied else 0.02)
-        self.head = self.embedding if shape.tied else self._random((shape.vocab, hidden))
+        self.embedding = random((shape.vocab, hidden), spread=1.0 if not shape.tied else 0.02)
+        self.head = self.embedding if shape.tied else random((shape.vocab, hidden))
         self.norm = torch.ones(hidden, dtype=torch.bfloat16, device=device)
         rows = max(batch * context for batch, context in shape.loads) * shape.kv_heads
         self.keys, self.values = (
-            [self._random((rows, shape.head_dim), 1.0) for _ in range(shape.layers)] for _ in range(2)
+            [random((rows, shape.head_dim), spread=1.0) for _ in range(shape.layers)] for _ in range(2)
         )
 
-    def _random(self, size: tuple[int, ...], spread: float = 0.02) -> Any:
-        import torch
-
-        return torch.empty(size, dtype=torch.bfloat16, device=self.device).normal_(0, spread)
-
     def tokens(self, count: int) -> Any:
-        import torch
-
         return torch.randint(self.shape.vocab, (count,), device=self.device)
 
     def rotary(self, positions: Any) -> tuple[Any, Any]:
-        import torch
-
         half = self.shape.head_dim // 2
         speed = 10000.0 ** (-torch.arange(half, device=self.device) / half)
         angle = (positions[:, None] * speed)[:, None, :]
@@ -121,9 +116,6 @@ class Model:
 
     def decode_step(self, batch: int, context: int, *, attention: bool = True) -> Callable[[], tuple[Any, list[Any]]]:
         """One token more for each sequence: the last of its ``context`` cached ones is this step's."""
-        import torch
-        from torch.nn.functional import scaled_dot_product_attention as sdpa
-
         shape = self.shape
         tokens = self.tokens(batch)
         cos, sin = self.rotary(torch.full((batch,), context - 1, device=self.device))
@@ -147,9 +139,6 @@ class Model:
 
     def prefill_step(self, prompts: int, length: int) -> Callable[[], tuple[Any, list[Any]]]:
         """Whole prompts at once; what each layer's keys and values come out as is the cache."""
-        import torch
-        from torch.nn.functional import scaled_dot_product_attention as sdpa
-
         shape = self.shape
         tokens = self.tokens(prompts * length)
         cos, sin = self.rotary(torch.arange(length, device=self.device).repeat(prompts))
@@ -160,8 +149,8 @@ class Model:
             counts = []
             for weights in self.layers:
                 query, key, value = (
-                    each.view(prompts, length, -1, shape.head_dim).transpose(1, 2)
-                    for each in self.before(x, weights, cos, sin)
+                    part.view(prompts, length, -1, shape.head_dim).transpose(1, 2)
+                    for part in self.before(x, weights, cos, sin)
                 )
                 attended = sdpa(query, key, value, is_causal=True, enable_gqa=shape.heads != shape.kv_heads)
                 x, count = self.after(x, attended.transpose(1, 2).reshape(x.shape[0], shape.heads, -1), weights)
@@ -173,8 +162,6 @@ class Model:
 
 def _grouped_by_loop(packed: Any, weights: Any, ends: Any) -> Any:
     """The grouped matrix product, for a machine without a GPU: every expert on every row."""
-    import torch
-
     expert = torch.searchsorted(ends, torch.arange(packed.shape[0], device=packed.device, dtype=ends.dtype), right=True)
     every = torch.einsum("tk,ekn->etn", packed, weights)
     return every.gather(0, expert.view(1, -1, 1).expand(1, -1, every.shape[-1]))[0]
