@@ -1,4 +1,4 @@
-"""The nouns of a fleet: what a machine serves and costs on each terms, what is wished for, and what was bought.
+"""The nouns of a fleet: what a machine serves and costs on each terms, what is asked for, and what was bought.
 
 An offer here is one deployment on one kind of machine, bought whole: eight GPUs cannot be had by halves. Its capacity
 is what all its replicas carry under the SLO, which is for ``serving`` to say. A spot machine counts for less than

@@ -1,4 +1,4 @@
-"""The share of time in which the machines that are there carry the demand, and the fleet that reaches a wished one.
+"""The share of time in which the machines that are there carry the demand, and the fleet that reaches the share asked.
 
 Spot zones go with the chance their interruptions give, tied by a Gaussian copula (one factor for all); any machine may
 fail, at the rate seen in the largest published training run, and is missing until another serves. Where a fleet falls

@@ -117,9 +117,9 @@ class Search:
 
     def _at_least(self, candidate: Screened) -> int:
         """Fewer replicas will not do, by the closed form or by the user's limits."""
-        return max(candidate.fewest, self._wished(candidate))
+        return max(candidate.fewest, self._fewest_allowed(candidate))
 
-    def _wished(self, candidate: Screened) -> int:
+    def _fewest_allowed(self, candidate: Screened) -> int:
         """Replicas below which the user's share of the capacity, or the simulated share of the load, does not allow."""
         share = self.max_utilization if self.simulate else self.max_utilization or CLOSED_FORM_UTILIZATION
         if share is None:
@@ -183,7 +183,7 @@ class Search:
                 reason = f"more expensive: on the {plural(most, 'replica')} that could compete, {trial.breaks}"
                 self._refuse(deployment, Reason.more_expensive, reason)
                 return
-        trial = self.trials.fewest(candidate, most, self._wished(candidate))
+        trial = self.trials.fewest(candidate, most, self._fewest_allowed(candidate))
         if not trial.holds:
             number = "a lone request" if trial.replicas <= 1 else plural(trial.replicas, "replica")
             self._refuse(deployment, Reason.too_slow, f"misses the SLO even with {number}: {trial.breaks}")

@@ -236,7 +236,7 @@ def _limited(setup: Setup, replicas: int) -> Sized:
 
 def _tokens_are_late(trial: Sized) -> bool:
     slo = trial.outcome.slo
-    return not trial.holds and any(not kept.kept and kept.slo.startswith(Latency.tpot) for kept in slo)
+    return not trial.holds and any(not judged.met and judged.slo.startswith(Latency.tpot) for judged in slo)
 
 
 def fewest_replicas(setup: Setup, tried: Callable[[int], Sized], start: int = 1) -> Sized | NotServed:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 from tokonomics.planner.levers.ranking import Ranking
 from tokonomics.planner.levers.stack import Waterfall
 from tokonomics.planner.setup import Setup
-from tokonomics.report.wording import slos_text, with_inputs, workload_text
+from tokonomics.report.wording import slos_text, workload_text
 from tokonomics.units import percent, usd
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def stack_chart(made: Waterfall, setup: Setup) -> "alt.HConcatChart":
     prices = [{"step": _START, "usd": made.naive.usd_per_mtok, "label": usd(made.naive.usd_per_mtok)}]
     before = made.naive.usd_per_month
     for place, step in enumerate(made.steps, 1):
-        after, name = step.bill.usd_per_month, f"{place}. {with_inputs(step.name)}"
+        after, name = step.bill.usd_per_month, f"{place}. {step.name}"
         kind = "saved" if after <= before else "added"
         share = abs(step.saved_share) * 100
         label = "0 %" if share < 0.05 else f"{'−' if after < before else '+'}{share:.1f} %, {usd(after)} left"
@@ -122,7 +122,7 @@ def levers_chart(ranking: Ranking, setup: Setup) -> "alt.LayerChart":
 
     rows: list[dict[str, Any]] = [
         {
-            "lever": with_inputs(lever.name),
+            "lever": lever.name,
             "share": lever.saved_share,
             "kind": "alone" if lever.saved_share >= 0 else "added",
             "label": f"{_said(lever.saved_share)}, {usd(lever.bill.usd_per_month)} a month",
@@ -130,7 +130,7 @@ def levers_chart(ranking: Ranking, setup: Setup) -> "alt.LayerChart":
         for lever in ranking.levers
         if lever.bill and abs(lever.saved_share) >= _NOTHING
     ]
-    without = [with_inputs(lever.name) for lever in ranking.levers if lever.bill and abs(lever.saved_share) < _NOTHING]
+    without = [lever.name for lever in ranking.levers if lever.bill and abs(lever.saved_share) < _NOTHING]
     if len(ranking.taken) > 1:
         rows.append(
             {

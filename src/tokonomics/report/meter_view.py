@@ -13,7 +13,7 @@ from tokonomics.questions.request import Request
 from tokonomics.report import blocks
 from tokonomics.report.answer import Answer
 from tokonomics.report.meter_charts import bill_over_time
-from tokonomics.report.wording import NO_VALUE, percent_text, usd_text, with_inputs
+from tokonomics.report.wording import NO_VALUE, percent_text, usd_text
 from tokonomics.units import count, gigabytes, percent, plural, seconds, usd
 
 _MOST_ROWS = 20
@@ -208,7 +208,7 @@ def _figures(sums: MeterTally) -> blocks.Facts:
 def _odd(state: MeterState) -> blocks.View:
     """The plan against what is, and what a person should know."""
     yield from _verdict(state.against_plan)
-    yield blocks.section(*map(blocks.hint, map(with_inputs, state.notes)))
+    yield blocks.section(*map(blocks.hint, state.notes))
 
 
 def _verdict(verdict: Verdict | None) -> blocks.View:

@@ -101,7 +101,7 @@ class _Bench:
         sent = sum(point.input_tokens or 0 for point in points)
         if cached > _CACHED * max(1, sent):
             seen = f"{cached / sent:.0%} of the prompt tokens came from the server's cache: it has seen these prompts"
-            self.notes.append(f"{seen}, or beginnings like theirs; another --seed sends new ones")
+            self.notes.append(f"{seen}, or beginnings like theirs; another {option('seed')} sends new ones")
         if not points:
             fix = f"Give it more time with {option('seconds')}."
             raise BadInput("no load gave one answer inside its window", fix=fix)

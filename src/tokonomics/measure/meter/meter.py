@@ -10,6 +10,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tokonomics.errors import option
 from tokonomics.measure.meter.against_plan import compare
 from tokonomics.measure.meter.gpu import electricity_usd, joules_used
 from tokonomics.measure.meter.ledger import Ledger, Mark
@@ -317,7 +318,8 @@ class Meter:
             notes.append("no servers now")
         if self._left_out_gpus:
             notes.append(f"{plural(self._left_out_gpus, 'GPU')} of pods that are not metered here: left out")
-        notes += [f"--price {other.said}: no server has it" for other in self._prices.others if not self._holds(other)]
+        unheld = (other.said for other in self._prices.others if not self._holds(other))
+        notes += [f"{option('price', said)}: no server has it" for said in unheld]
         notes += [warning for source in self._sources for warning in source.warnings]
         notes += [self._gpus.why] if self._gpus is not None and self._gpus.why else []
         if self._unwritten is not None:

@@ -15,6 +15,7 @@ from typing import Any
 from tokonomics.catalog.load_models import all_models, find_model
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.precision import Precision
+from tokonomics.errors import option
 from tokonomics.physics.deployment import why_not_run
 from tokonomics.physics.speculation import ACCEPTANCE, DRAFT_TOKENS, Speculation
 from tokonomics.planner.bills import Bills, SetupBill
@@ -230,7 +231,7 @@ def _speculation(choices: Choices, setup: Setup) -> Setup | NotServed:
         return setup.deployed(speculation=made)
     draft = find_model(choices.draft) if choices.draft else smallest_relative(model)
     if draft is None:
-        return NotServed("no much smaller model with its vocabulary is known: name one with --draft")
+        return NotServed(f"no much smaller model with its vocabulary is known: name one with {option('draft')}")
     if draft.vocab != model.vocab:
         return NotServed(f"{draft.name} has another vocabulary")
     return setup.deployed(speculation=Speculation(tokens=choices.draft_tokens, acceptance=acceptance, draft=draft))

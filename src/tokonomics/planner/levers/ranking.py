@@ -23,7 +23,7 @@ from tokonomics.planner.levers.lever_list import Lever, all_levers, billed, move
 from tokonomics.planner.load import Load
 from tokonomics.planner.setup import NotServed, Setup
 from tokonomics.traffic.arrivals import draw_arrivals, parse_arrivals
-from tokonomics.types import Noun, copied
+from tokonomics.types import Marked, Noun, copied
 from tokonomics.units import percent
 
 CHUNK = 1000
@@ -65,7 +65,7 @@ class Pulled(Noun):
     quality: str
     bill: SetupBill | None
     """None where it does not apply, or misses an SLO."""
-    reason: str | None
+    reason: Marked | None
     """Why there is no bill."""
     saved_usd_per_month: float
     saved_share: float
@@ -221,7 +221,7 @@ class UtilizationPoint(Noun):
 
     name: str
     bill: SetupBill | None
-    reason: str | None
+    reason: Marked | None
 
 
 class Utilization(Noun):

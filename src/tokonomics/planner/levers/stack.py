@@ -21,7 +21,7 @@ from tokonomics.planner.levers.lever_list import NOTHING_SHARED, Choices, all_le
 from tokonomics.planner.levers.right_size import right_size
 from tokonomics.planner.plan import KV_CHOICES
 from tokonomics.planner.setup import NotServed, Setup
-from tokonomics.types import Noun
+from tokonomics.types import Marked, Noun
 
 NAMES = {
     "batch": "continuous batching",
@@ -41,7 +41,9 @@ ORDER = tuple(NAMES)
 _PLANNED = ("batch", "weights", "kv", "hardware")
 """What the planner decides at once."""
 _CENT = 0.005
-_UNMEASURED = "not tried: what it saves depends on its acceptance. Give yours (--acceptance), or a --draft"
+_UNMEASURED = (
+    f"not tried: what it saves depends on its acceptance. Give yours ({option('acceptance')}), or a {option('draft')}"
+)
 
 
 class Step(Noun):
@@ -60,7 +62,7 @@ class LeftOut(Noun):
     """A lever that the end does without."""
 
     name: str
-    reason: str
+    reason: Marked
 
 
 class Drafted(Noun):

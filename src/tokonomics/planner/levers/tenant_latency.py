@@ -42,7 +42,7 @@ def tenant_breaks(simulation: Simulation, slos: Sequence[Slo]) -> str | None:
             values = latencies[slo.latency][asked]
             done = served.status[asked] == DONE
             found = judged(slo, values[done], int(np.count_nonzero(~done)))
-            if len(asked) and not found.kept:
+            if len(asked) and not found.met:
                 took = "never" if found.delivered_s is None else seconds(found.delivered_s)
                 return f"{slo} of {shorten(name)} is {took}; the SLO is {seconds(slo.seconds)}"
     return None
