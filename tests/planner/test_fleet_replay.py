@@ -120,11 +120,11 @@ def test_ten_thousand_replicas_are_tried_on_fewer_requests() -> None:
 
 def test_the_zone_that_holds_most_is_the_one_taken() -> None:
     markets = tuple(
-        SpotMarket(zone=zone, usd_per_hour=0.3, interruptions=Interruptions(per_hour=0.0), max_machines=most)
-        for zone, most in (("small", 1), ("large", 3))
+        SpotMarket(zone=zone, usd_per_hour=usd, interruptions=Interruptions(per_hour=0.0))
+        for zone, usd in (("small", 0.4), ("large", 0.3))
     )
     offer = simple_offer("one", 1.0, 2.0, spot=markets, startup_s=420.0)
-    plan = optimal_fleet([offer], demand_of([4.0]), gap=0.0)
+    plan = optimal_fleet([offer], demand_of([4.0]), FleetLimits(max_zone_share=0.75), gap=0.0)
     places = places_of(plan, {"one": offer}, 0.0, 3600.0)
     hit, what, often = with_interruptions(places, {"one": offer}, FleetLimits(), plan, busiest_s=1800.0, end_s=3600.0)
     assert present(hit, 1900.0) == 1
