@@ -273,11 +273,6 @@ def decode_step(deployment: Deployment, batch: ArrayLike, context: ArrayLike) ->
     return step_model(deployment).decode(batch, context)
 
 
-def prefill(deployment: Deployment, tokens: ArrayLike) -> Array:
-    """Seconds to compute a prompt of ``tokens`` tokens in one go, nothing cached."""
-    return step_model(deployment).prefill(tokens)
-
-
 def _between(own: Kernels | None) -> Layers:
     """What lies between kernels: as probed on this GPU, or as we know it."""
     if own and own.layer_s is not None:

@@ -27,7 +27,7 @@ from tokonomics.serving.outcome import SloOutcome, judged, request_latencies
 from tokonomics.serving.simulator import simulate
 from tokonomics.serving.state import DONE, REFUSED
 from tokonomics.traffic.slo import Slo
-from tokonomics.traffic.trace import Trace
+from tokonomics.traffic.trace import Floats, Trace
 from tokonomics.types import Noun, copied
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, plural
 
@@ -39,8 +39,6 @@ _MOST_CHOICES = 1e8
 _FEWEST_REQUESTS = 5_000
 _ENOUGH_OF_A_CLASS = 300
 """Three lie beyond a p99: fewer requests say nothing of a class by itself."""
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

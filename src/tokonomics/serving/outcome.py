@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, NonNegativeFloat, NonNegativeInt
 
 from tokonomics.errors import option, shorten
@@ -136,10 +137,7 @@ def outcome(simulation: Simulation, slos: Sequence[Slo] = ()) -> Outcome:
     spreads = {name: spread(values[done]) for name, values in latencies.items()}
     unanswered = int(((served.status == TIMED_OUT) | (served.status == UNSERVED)).sum())
     judgements = [judged(slo, latencies[slo.latency][done], unanswered) for slo in slos]
-    within = done.copy()
-    for slo in slos:
-        # An answer of one token has no time per token: it misses no SLO.
-        within &= ~(latencies[slo.latency] > slo.seconds)
+    within = within_slos(simulation, slos)
     inputs = int(trace.input_tokens[done].sum(dtype=np.int64))
     outputs = int(trace.output_tokens[done].sum(dtype=np.int64))
     duration = max(simulation.end_s - float(trace.arrival_s[0]), 0.0)
@@ -192,6 +190,15 @@ def request_latencies(simulation: Simulation) -> dict[str, Floats]:
         Latency.e2e: served.finish_s - trace.arrival_s,
         "queue": served.start_s - trace.arrival_s,
     }
+
+
+def within_slos(simulation: Simulation, slos: Sequence[Slo]) -> NDArray[np.bool_]:
+    """Requests that were answered within every SLO; one of a single token has no time per token, and misses none."""
+    latencies = request_latencies(simulation)
+    within: NDArray[np.bool_] = simulation.served.status == DONE
+    for slo in slos:
+        within &= ~(latencies[slo.latency] > slo.seconds)
+    return within
 
 
 def records(simulation: Simulation) -> "pl.DataFrame":

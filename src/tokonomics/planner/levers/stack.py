@@ -21,7 +21,7 @@ from tokonomics.planner.levers.lever_list import NOTHING_SHARED, Choices, all_le
 from tokonomics.planner.levers.right_size import right_size
 from tokonomics.planner.plan import KV_CHOICES
 from tokonomics.planner.setup import NotServed, Setup
-from tokonomics.types import Marked, Noun
+from tokonomics.types import Marked, Noun, copied
 
 NAMES = {
     "batch": "continuous batching",
@@ -103,17 +103,9 @@ class Stacked:
 
 def naive_setup(setup: Setup) -> Setup:
     """The baseline on the same GPUs: one request at a time, 16 bit, nothing cached, on demand."""
-    return replace(
-        setup.deployed(weights=setup.deployment.model.served, kv=Precision.bf16, speculation=None),
-        max_sequences=1,
-        prefix_cache=False,
-        router=None,
-        tiers=None,
-        disaggregated=False,
-        autoscale=False,
-        commit=False,
-        spot=False,
-    )
+    plain = setup.deployed(weights=setup.deployment.model.served, kv=Precision.bf16, speculation=None)
+    asked = copied(plain, "deployment", "load", "offers", "today", "slos", "spare", "offline")
+    return Setup(**asked, max_sequences=1, prefix_cache=False)
 
 
 def stack(
