@@ -21,7 +21,7 @@ from tokonomics.catalog.config_layers import MOST_LAYERS, Frame, is_on
 from tokonomics.catalog.config_quantization import checkpoint_precision
 from tokonomics.catalog.config_towers import count_tower
 from tokonomics.catalog.models import LayerGroup, ModelSpec, Published
-from tokonomics.errors import BadInput, from_validation, nearest, shorten
+from tokonomics.errors import BadInput, did_you_mean, from_validation, shorten
 
 LARGEST_FILE = 10_000_000  # bytes; a config.json has a few thousand: a file this large is probably the weights
 
@@ -71,9 +71,8 @@ def from_config(
     elif model_type in FAMILIES:
         text, text_type = whole, model_type
     else:
-        guesses = nearest(model_type, (*FAMILIES, *WRAPPERS))
-        hint = f"Did you mean {' or '.join(guesses)}? " if guesses else ""
-        raise whole.wrong("model_type", f"names the unknown architecture '{shorten(model_type)}'", hint + _supported())
+        fix = f"{did_you_mean(model_type, (*FAMILIES, *WRAPPERS)) or ''} {_supported()}".lstrip()
+        raise whole.wrong("model_type", f"names the unknown architecture '{shorten(model_type)}'", fix)
 
     row = FAMILIES[text_type]
     tied = _tied(whole, text, row)

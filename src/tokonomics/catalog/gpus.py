@@ -186,7 +186,7 @@ def find_gpus(
 ) -> list[Gpu]:
     """GPUs whose names contain ``match``, with at least that much memory, of an architecture."""
     known = all_gpus()
-    found = [gpu for gpu in known if match is None or any(spelling(match) in each for each in spellings(gpu))]
+    found = [gpu for gpu in known if match is None or any(spelling(match) in name for name in spellings(gpu))]
     if match and not found:
         return [find_gpu(match)]  # raises, with the nearest names
     if architecture is not None and architecture.casefold() not in {gpu.architecture for gpu in known}:

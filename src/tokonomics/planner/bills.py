@@ -53,6 +53,8 @@ _NEVER_S = 60.0
 IN_VAIN = "done in vain"
 """Work done again after a preemption, or for clients that hung up."""
 SPARE = "spare replicas"
+CENT = 0.005
+"""Of a month: of two bills that differ by less, neither is cheaper."""
 
 
 # --- machines -------------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from tokonomics.planner.levers.right_size import right_size
 from tokonomics.planner.setup import HOST_MEMORY, NotServed, Setup
 from tokonomics.planner.sizing import changes_over_time
 from tokonomics.serving.fleet import Router
+from tokonomics.types import copied
 from tokonomics.units import percent
 
 _SMALLER = 4
@@ -140,8 +141,7 @@ _ON_DEPLOYMENT = ("weights", "kv", "hardware", "speculation")
 
 
 def _position(setup: Setup, knob: str) -> dict[str, Any]:
-    holder = setup.deployment if knob in _ON_DEPLOYMENT else setup
-    return {name: getattr(holder, name) for name in KNOBS[knob]}
+    return copied(setup.deployment if knob in _ON_DEPLOYMENT else setup, *KNOBS[knob])
 
 
 def moved(setup: Setup, target: Setup, knob: str) -> Setup:

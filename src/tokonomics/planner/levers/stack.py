@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tokonomics.catalog.precision import Precision
-from tokonomics.errors import BadInput, nearest, option, shorten
+from tokonomics.errors import BadInput, did_you_mean, option, shorten
 from tokonomics.money.cost import saving
 from tokonomics.physics.speculation import acceptance_for
 from tokonomics.physics.steptime import decode_step
-from tokonomics.planner.bills import Bills, SetupBill
+from tokonomics.planner.bills import CENT, Bills, SetupBill
 from tokonomics.planner.candidates import weight_choices
 from tokonomics.planner.levers.lever_list import NOTHING_SHARED, Choices, all_levers, billed, differs, memories, moved
 from tokonomics.planner.levers.right_size import right_size
@@ -40,7 +40,6 @@ NAMES = {
 ORDER = tuple(NAMES)
 _PLANNED = ("batch", "weights", "kv", "hardware")
 """What the planner decides at once."""
-_CENT = 0.005
 _UNMEASURED = (
     f"not tried: what it saves depends on its acceptance. Give yours ({option('acceptance')}), or a {option('draft')}"
 )
@@ -144,9 +143,8 @@ def order_from(text: str | None) -> tuple[str, ...]:
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if name not in ORDER or names.count(name) > 1:
-            guess = nearest(name, ORDER, 1)
-            hint = f" Did you mean {guess[0]}?" if guess and name not in ORDER else ""
-            fix = f"Valid: {', '.join(ORDER)}.{hint}"
+            hint = did_you_mean(name, ORDER, 1) if name not in ORDER else None
+            fix = f"Valid: {', '.join(ORDER)}. {hint or ''}".rstrip()
             raise BadInput(f"'{shorten(name)}' is not a step, or is named twice", field="order", fix=fix)
     return (*names, *(knob for knob in ORDER if knob not in names))
 
@@ -167,7 +165,7 @@ def optimised(naive: Setup, choices: Choices, bills: Bills) -> tuple[Setup, tupl
         made = billed(lever, end, bills)
         if isinstance(made, NotServed):
             left_out.append(LeftOut(name=lever.name, reason=made.reason))
-        elif isinstance(best, NotServed) or made[1].usd_per_month < best.usd_per_month - _CENT:
+        elif isinstance(best, NotServed) or made[1].usd_per_month < best.usd_per_month - CENT:
             end, best = made
         else:
             left_out.append(LeftOut(name=lever.name, reason="it does not lower the bill further"))
