@@ -75,7 +75,8 @@ def from_config(
         raise whole.wrong("model_type", f"names the unknown architecture '{shorten(model_type)}'", fix)
 
     row = FAMILIES[text_type]
-    tied = _tied(whole, text, row)
+    # Whether the LM head is the embedding: the outer config decides, then the text model's, then the family.
+    tied = whole.flag("tie_word_embeddings", text.flag("tie_word_embeddings", row.tied))
     frame = _frame(text, row)
     precision = checkpoint_precision(whole, text)
     vision, audio = whole.value("vision_config"), whole.value("audio_config")
@@ -174,12 +175,6 @@ def _text_part(whole: Fields, model_type: str) -> tuple[Fields, str]:
     if text_type not in FAMILIES:
         raise text.wrong("model_type", f"names the unknown architecture '{shorten(text_type)}'", fix=_supported())
     return text, text_type
-
-
-def _tied(whole: Fields, text: Fields, row: Family) -> bool:
-    """Whether the LM head is the embedding: the outer config decides, then the text model's, then the family."""
-    inner = text.flag("tie_word_embeddings", row.tied)
-    return whole.flag("tie_word_embeddings", inner)
 
 
 def _frame(text: Fields, row: Family) -> Frame:

@@ -15,7 +15,7 @@ from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.bills import CENT, Bills, SetupBill
 from tokonomics.planner.candidates import Hosts, Refusal
-from tokonomics.planner.plan import Limits, Question, prospects, study
+from tokonomics.planner.plan import Limits, Question, Study, prospects, study
 from tokonomics.planner.screen import Screened, fewest_by_arithmetic, screen
 from tokonomics.planner.search import best_first
 from tokonomics.planner.setup import NotServed, Setup
@@ -65,8 +65,14 @@ def right_size(
     )
     # What else a setup has, such as replicas that come and go, is not asked. The load, named by its place in memory,
     # is kept with the answer.
-    key = question.weights, question.kv, setup.slos, setup.spare, setup.offers, id(setup.load.trace)
-    found = (_searched if is_long else _planned)(setup, question, bills, key)
+    asked = question.weights, question.kv, setup.slos, setup.spare, setup.offers, id(setup.load.trace)
+    key: object
+    if is_long:
+        key = "search", now, setup.max_sequences, setup.prefix_cache, setup.router, asked
+        found = bills.memo.once(key, setup.load, lambda: _cheaper(setup, question, bills))
+    else:
+        key = "study", question.model.key, now.engine.key, asked
+        found = _leaders(bills.memo.once(key, setup.load, lambda: study(question)))
     picks = [setup.deployed(**copied(deployment, *_CHANGES)) for deployment in found.deployments[:_CHECKED]]
     bill, pick = min(((_usd(pick, bills), pick) for pick in picks), key=itemgetter(0), default=(math.inf, setup))
     today = _usd(setup, bills)
@@ -82,15 +88,8 @@ def _usd(setup: Setup, bills: Bills) -> float:
     return bill.usd_per_month if isinstance(bill, SetupBill) else math.inf
 
 
-def _searched(setup: Setup, question: Question, bills: Bills, asked: object) -> Found:
-    key = "search", setup.deployment, setup.max_sequences, setup.prefix_cache, setup.router, asked
-    return bills.memo.once(key, setup.load, lambda: _cheaper(setup, question, bills))
-
-
-def _planned(setup: Setup, question: Question, bills: Bills, asked: object) -> Found:
+def _leaders(made: Study) -> Found:
     """The planner's leaders, near the cheapest of them."""
-    key = "study", question.model.key, setup.deployment.engine.key, asked
-    made = bills.memo.once(key, setup.load, lambda: study(question))
     near = made.plan.best.usd_per_month * _NEAR if made.plan.best else 0.0
     rows = [leader for leader in made.plan.leaders(_CHECKED) if leader.usd_per_month <= near]
     looked_at = len(made.search.sized) + len(made.search.refused)
