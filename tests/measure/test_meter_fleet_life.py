@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import pytest
 from tests.measure.metered import BEGIN, HandClock
 
-from tokonomics.errors import BadInput
+from tokonomics.errors import BadInput, option
 from tokonomics.measure.meter.ledger import Ledger
 from tokonomics.measure.meter.meter import Meter
 from tokonomics.measure.meter.prices import PriceOf, Prices
@@ -341,4 +341,4 @@ def test_a_price_for_a_label_that_no_server_has_is_said(runs: Runs) -> None:
     store = Store()
     store.pod("llama-0", (0, HOUR))
     run = runs(store, Prices(3600.0, (PriceOf("gpu", "L5", 1.0),)))
-    assert run.until(15).notes == ("--price gpu=L5: no server has it",)
+    assert run.until(15).notes == (f"{option('price', 'gpu=L5')}: no server has it",)

@@ -1,11 +1,12 @@
 """What the questions return: the nouns of the layers below, put together as ``--json`` prints them."""
 
+import re
 from typing import Any
 
 from pydantic import Field
 
 from tokonomics.catalog.precision import Precision
-from tokonomics.errors import in_python, spelled
+from tokonomics.errors import flag, spelled
 from tokonomics.money.cost import Cost, LoadCost, Needed
 from tokonomics.money.served import ServedCost
 from tokonomics.planner.breakeven import BreakEvenReport
@@ -147,7 +148,9 @@ class PlanResult(Result, Plan):
     def headline(self) -> str:
         best = self.best
         if best is None:
-            reasons = [spelled(f"{reason.constraint}: {reason.why}", in_python) for reason in self.blame]
+            # Inputs by name, also in a result that was read from a document, which has flags.
+            written = [spelled(f"{reason.constraint}: {reason.why}", flag) for reason in self.blame]
+            reasons = [re.sub("--([a-z-]+)", lambda found: found[1].replace("-", "_"), text) for text in written]
             return "; ".join([f"{self.model}: no offer meets these constraints", *reasons])
         return (
             f"{self.model}: {usd(best.usd_per_month)} a month, {usd(best.usd_per_mtok.blended)} per Mtok, "
