@@ -10,21 +10,19 @@ import typer
 
 from tokonomics.cli.main import application
 from tokonomics.errors import BadInput, TokonomicsError, flag, in_python, option, shorten, spelled
+from tokonomics.types import Marked, Noun
 
 SOURCE = Path(__file__).parents[1] / "src" / "tokonomics"
 BELOW_THE_DOORS = ("catalog", "physics", "traffic", "serving", "money", "planner", "measure")
-MARKS = re.compile("[\ue000\ue001]")
+MARKS = re.compile("[\u2063\u2064]")
 
 ALLOWED = {
     "planner/deploy_job.py": {"--host", "--port"},  # of an engine
     "measure/probe/timings.py": {"--quick", "--seconds"},  # a program of its own
     "planner/deploy_files.py": {"--spare"},
-    "planner/fleet.py": {"--max-spot-share"},
-    "planner/levers/lever_list.py": {"--draft"},
-    "planner/levers/stack.py": {"--acceptance", "--draft"},
     "measure/installation.py": {"--profile", "--ray", "--semantic", "--source"},
 }  # fmt: skip
-"""Flags of our own that are left below the doors; unless said otherwise in notes of results, which JSON holds."""
+"""Flags of our own that are left below the doors: in files that are to be read in a shell, and in checks of one."""
 
 
 @pytest.mark.parametrize(
@@ -83,6 +81,16 @@ def test_an_error_is_told_in_its_three_parts() -> None:
 )
 def test_a_number_is_one_in_python_and_all_else_is_quoted(value: object, python: str) -> None:
     assert spelled(option("x", value), in_python) == python
+
+
+class Note(Noun):
+    said: Marked
+
+
+def test_a_noun_names_inputs_by_field_and_its_document_has_flags() -> None:
+    note = Note(said=f"not tried: give yours ({option('acceptance')}), or {option('draft_share', 0.1)}; no --flag")
+    assert spelled(note.said, in_python) == "not tried: give yours (acceptance), or draft_share=0.1; no --flag"
+    assert note.model_dump() == {"said": "not tried: give yours (--acceptance), or --draft-share 0.1; no --flag"}
 
 
 def test_what_a_user_wrote_cannot_pose_as_an_input() -> None:

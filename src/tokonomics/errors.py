@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
 
 
-_BEGIN, _END = "\ue000", "\ue001"
-"""Around an input in a text. Private characters: ``shorten`` lets none through from what a user wrote."""
+_BEGIN, _END = "\u2063", "\u2064"
+"""Around an input in a text. Nobody sees them where it is not spelled; ``shorten`` lets none of a user's through."""
 _OPTION = re.compile(f"{_BEGIN}([a-z_0-9]+)(?:=([^{_END}]*))?{_END}")
 
 Spell = Callable[[str, str | None], str]

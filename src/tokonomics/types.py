@@ -1,9 +1,11 @@
 """What every noun of the product is made of, and where a number can come from."""
 
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, PlainSerializer
+
+from tokonomics.errors import flag, spelled
 
 
 class Noun(BaseModel):
@@ -22,6 +24,14 @@ class Noun(BaseModel):
 def copied(source: object, *names: str) -> dict[str, Any]:
     """These fields of one record, for another that has them too."""
     return {name: getattr(source, name) for name in names}
+
+
+def _with_flags(text: str) -> str:
+    return spelled(text, flag)
+
+
+Marked = Annotated[str, PlainSerializer(_with_flags)]
+"""A text that names inputs by field (``errors.option``): documents have flags, views what their door writes."""
 
 
 class Badge(StrEnum):

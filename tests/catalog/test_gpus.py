@@ -152,7 +152,7 @@ def test_every_row_is_sane_and_sourced(gpu: Gpu) -> None:
 def test_rates_are_dense_not_sparse(gpu: Gpu) -> None:
     """Halving the bits at most doubles the rate (rounded figures: 2 %); a sparse figure among dense ones breaks it."""
     wide = gpu.peak_flops(Precision.bf16)
-    if gpu.has("bf16") and gpu.has("fp16"):
+    if "bf16" in gpu.flops and "fp16" in gpu.flops:
         assert gpu.flops["bf16"] == gpu.flops["fp16"]
     assert gpu.flops.get("fp8", 0) <= 2.03 * wide
     geforce = gpu.key in {"RTX3090", "RTX4090", "RTX5090"}  # Halved for FP32 sums; integer sums and FP4 are not.
@@ -219,7 +219,7 @@ def test_weights_without_math_of_their_own_run_in_sixteen_bits() -> None:
     assert h100.peak_flops(Precision.fp8) == 1978.9e12
     assert h100.peak_flops(Precision.int4) == h100.peak_flops(Precision.nvfp4) == h100.peak_flops(Precision.bf16)
     assert b200.peak_flops(Precision.nvfp4) == 9000e12
-    assert not t4.has("bf16")
+    assert "bf16" not in t4.flops
     assert t4.peak_flops(Precision.bf16) == 65e12
     assert find_gpu("B300").peak_flops(Precision.int8) == find_gpu("B300").peak_flops(Precision.bf16)
 

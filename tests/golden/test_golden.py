@@ -25,7 +25,7 @@ from tokonomics.report.answer import Answer
 from tokonomics.report.html import described
 from tokonomics.report.terminal import give
 
-MARKS = re.compile("[\ue000\ue001]")
+MARKS = re.compile("[\u2063\u2064]")
 Call = Callable[..., subprocess.CompletedProcess[str]]
 
 HERE = Path(__file__).parent

@@ -280,4 +280,4 @@ def test_what_is_wrong_is_said_in_the_words_of_python(
 def test_hosting_that_is_impossible_is_an_error_with_its_reason() -> None:
     with pytest.raises(BadInput, match="Nothing hosts Llama") as caught:
         tk.breakeven("llama-3.1-8b", api="openai:gpt-4o", input=500, output=50, slo="ttft_p99=0.0005", gpu="L4")
-    assert "slo ttft_p99=0.0005" in str(caught.value)
+    assert 'slo="ttft_p99=0.0005"' in str(caught.value)

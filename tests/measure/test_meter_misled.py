@@ -142,4 +142,4 @@ def test_a_server_with_a_label_has_the_price_of_its_label_from_the_first_second(
         state = run(meter)
         assert {span.labels["team"] for span in book.spans()} == {"search"}
     assert state.total.usd == pytest.approx(100 * 36 / 3600)
-    assert not any("--price" in note for note in state.notes)
+    assert not any("no server has it" in note for note in state.notes)

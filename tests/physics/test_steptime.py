@@ -24,7 +24,7 @@ from tokonomics.physics.matrix_kernels import distinct_experts
 from tokonomics.physics.overhead import overhead
 from tokonomics.physics.sharding import shard
 from tokonomics.physics.speculation import Speculation
-from tokonomics.physics.steptime import StepModel, decode_step, prefill, step_model
+from tokonomics.physics.steptime import StepModel, decode_step, step_model
 
 MODELS = all_models()
 GPUS = all_gpus()
@@ -246,7 +246,7 @@ def test_a_prompt_of_millions_of_tokens_multiplies_every_one_of_them(tokens: int
     deployment = on("llama-4-scout", "H200", tp=8)
     parts = deployment.model.parts
     matrices = 2 * (parts.mixers + parts.dense_mlps + parts.active_experts) / 8
-    assert float(prefill(deployment, tokens)) > tokens * matrices / deployment.gpu.flops["bf16"]
+    assert float(step_model(deployment).prefill(tokens)) > tokens * matrices / deployment.gpu.flops["bf16"]
     assert step_model(deployment).tokens_s(np.array([2.0 * tokens])) == pytest.approx(
         2 * step_model(deployment).tokens_s(np.array([1.0 * tokens])), rel=0.01
     )
@@ -257,7 +257,7 @@ def test_a_recurrent_model_does_not_read_its_state_for_every_prompt_token() -> N
     deployment = on("qwen3-next-80b-a3b", "H200", tp=2)
     flops = 8192 * deployment.model.flops_per_token
     ideal = flops / (2 * 989.4e12)
-    assert float(prefill(deployment, 8192)) < 6 * ideal
+    assert float(step_model(deployment).prefill(8192)) < 6 * ideal
 
 
 def test_tensor_parallelism_beyond_a_bridge_falls_back_to_pcie() -> None:
@@ -283,7 +283,7 @@ def test_decode_steps_of_a_real_vllm_in_fp8_are_predicted_within_five_percent(
 
 def test_fp8_weights_on_an_a100_save_bytes_but_not_flops() -> None:
     wide, narrow = on("llama-3.1-8b", "A100-80GB"), on("llama-3.1-8b", "A100-80GB", weights=Precision.fp8)
-    assert float(prefill(narrow, 8192)) > 0.9 * float(prefill(wide, 8192))
+    assert float(step_model(narrow).prefill(8192)) > 0.9 * float(step_model(wide).prefill(8192))
     assert float(hostless(narrow).decode(1, 64)) < 0.75 * float(hostless(wide).decode(1, 64))
 
 

@@ -124,7 +124,7 @@ def test_what_a_machine_is_counted_on_for_holds_in_other_hours_too() -> None:
             generate(parse_arrivals(f"poisson:{rate}"), *sizes, requests=int(rate * 3600), seed=100 + seed)
             for seed in range(draws)
         ]
-        return sum(not outcome(simulate(deployment, hour), slo).slo[0].kept for hour in hours)
+        return sum(not outcome(simulate(deployment, hour), slo).slo[0].met for hour in hours)
 
     assert broken(rate) == 0
     assert broken(rate / MARGIN, 16) > 0
@@ -306,9 +306,9 @@ def test_a_fleet_that_breaks_its_slo_is_bought_again_and_one_that_still_does_say
         for most in [made.offers[0].requests_per_s["all"]]
         for factor in (1.12, 2.0)
     )
-    assert mended.replays[0].kept
+    assert mended.replays[0].met
     assert mended.counted_share < 1
-    assert not broken.replays[0].kept
+    assert not broken.replays[0].met
     shown = fleet(FleetResult.model_construct(**dict(broken)), Request()).text()
     assert shown.startswith("This fleet does not meet its SLO")
 
@@ -318,6 +318,6 @@ def test_the_bought_fleet_keeps_its_slo_on_its_own_traffic() -> None:
     made = machines(offer("one", "L40S", 1, 1.0), offer("small", "L4", 1, 0.35), offer("large", "H100-SXM", 1, 2.2))
     report = plan_fleet("m", "", made, curve(), SLOS, FleetLimits(), gap=0.02)
     calm, loss = report.replays
-    assert calm.kept
+    assert calm.met
     assert calm.requests == pytest.approx(calm.hours * 12 * 3600, rel=0.02)
     assert loss.expected_per_month > 0

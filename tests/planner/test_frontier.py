@@ -74,13 +74,13 @@ def test_prices_per_token_are_the_whole_bill_over_all_tokens() -> None:
 
 def test_a_point_meets_the_slos_when_its_means_do() -> None:
     for point in made().by_gpu_ttft:
-        assert point.keeps == (point.tpot_s <= 0.05 and point.ttft_s <= 0.5)
+        assert point.meets == (point.tpot_s <= 0.05 and point.ttft_s <= 0.5)
 
 
 def test_slos_do_not_move_the_front() -> None:
     strict = frontier(asked(slos=parse_slos("tpot_p99=0.001"), kv=(Precision.bf16, Precision.fp8)))
-    assert [point.model_copy(update={"keeps": True}) for point in strict.tpot] == [
-        point.model_copy(update={"keeps": True}) for point in made().tpot
+    assert [point.model_copy(update={"meets": True}) for point in strict.tpot] == [
+        point.model_copy(update={"meets": True}) for point in made().tpot
     ]
 
 

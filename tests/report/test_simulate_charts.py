@@ -8,7 +8,7 @@ import pytest
 
 from tokonomics.report.charts import save_chart
 from tokonomics.report.charts.simulate import capacity_chart, simulate_chart
-from tokonomics.serving.outcome import Kept, Moment, Outcome, Spread
+from tokonomics.serving.outcome import Moment, Outcome, SloOutcome, Spread
 
 NOTHING = Spread(p50=None, p90=None, p95=None, p99=None, mean=None)
 
@@ -17,13 +17,13 @@ def spread(seconds: float) -> Spread:
     return Spread(p50=seconds, p90=seconds, p95=seconds, p99=seconds, mean=seconds)
 
 
-def kept(slo: str, objective_s: float, delivered_s: float | None) -> Kept:
+def kept(slo: str, objective_s: float, delivered_s: float | None) -> SloOutcome:
     fine = delivered_s is None or delivered_s <= objective_s
-    return Kept(slo=slo, objective_s=objective_s, delivered_s=delivered_s, kept=fine)
+    return SloOutcome(slo=slo, objective_s=objective_s, delivered_s=delivered_s, met=fine)
 
 
 def made(
-    duration_s: float = 60.0, ttft_s: Spread = NOTHING, tpot_s: Spread = NOTHING, slo: tuple[Kept, ...] = ()
+    duration_s: float = 60.0, ttft_s: Spread = NOTHING, tpot_s: Spread = NOTHING, slo: tuple[SloOutcome, ...] = ()
 ) -> Outcome:
     """What the charts read of an outcome; the rest is left out."""
     read: dict[str, Any] = {"duration_s": duration_s, "ttft_s": ttft_s, "tpot_s": tpot_s, "slo": slo}

@@ -62,7 +62,7 @@ def kept_at(rate: float, slos: tuple[Slo, ...]) -> bool | None:
     """The same requests so many a second."""
     trace = traffic()
     arrival = trace.arrival_s / rate * trace.rate
-    return outcome(serve(make_trace(arrival, trace.input_tokens, trace.output_tokens)), slos).slo_kept
+    return outcome(serve(make_trace(arrival, trace.input_tokens, trace.output_tokens)), slos).slo_met
 
 
 @pytest.mark.parametrize("text", SLOS)
@@ -71,14 +71,14 @@ def test_the_slo_is_kept_at_the_highest_rate_and_not_one_percent_beyond(text: st
     assert best.rate < best.at_most <= 1.01 * best.rate
     assert kept_at(best.rate, slos)
     assert not kept_at(best.at_most, slos)
-    assert best.outcome.slo_kept
+    assert best.outcome.slo_met
 
 
 @pytest.mark.parametrize("text", SLOS)
 def test_what_gives_way_is_said_with_what_was_asked(text: str) -> None:
     names = [part.partition("=")[0] for part in text.split(",")]
-    assert any(found(text).broken.startswith(f"{name} is ") for name in names)
-    assert "the SLO is" in found(text).broken
+    assert any(found(text).breaks.startswith(f"{name} is ") for name in names)
+    assert "the SLO is" in found(text).breaks
 
 
 def test_a_stricter_slo_holds_fewer_requests() -> None:
@@ -101,7 +101,7 @@ def test_without_a_slo_the_limit_is_what_is_finished() -> None:
     service_s = float((alone.served.finish_s - alone.trace.arrival_s).mean())
     best = highest_rate(one_by_one, traffic(), (), 10.0)
     assert best.rate * service_s == pytest.approx(1.0, abs=0.05)
-    assert "falls behind" in best.broken
+    assert "falls behind" in best.breaks
 
 
 def test_every_trial_is_told_in_order_of_its_rate() -> None:
@@ -117,9 +117,9 @@ def test_one_replica_fewer_breaks_the_slo(text: str) -> None:
     slos = parse_slos(text)
     needed = replicas_needed(serve_on, slos)
     assert needed.replicas > 1
-    assert outcome(serve_on(needed.replicas), slos).slo_kept
-    assert not outcome(serve_on(needed.replicas - 1), slos).slo_kept
-    assert needed.outcome.slo_kept
+    assert outcome(serve_on(needed.replicas), slos).slo_met
+    assert not outcome(serve_on(needed.replicas - 1), slos).slo_met
+    assert needed.outcome.slo_met
 
 
 COUNTS = st.integers(1, MOST_REPLICAS)

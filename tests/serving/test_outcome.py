@@ -100,9 +100,9 @@ def test_a_slo_is_kept_by_the_share_of_all_requests_within_all_of_it() -> None:
         + [math.inf] * unanswered
     )
     assert [each.delivered_s for each in made.slo] == [None, None, e2e[math.ceil(0.5 * (len(e2e) - 1))]]
-    assert [each.kept for each in made.slo] == [False, False, True]
-    assert made.slo_kept == all(each.kept for each in made.slo)
-    assert outcome(simulation).slo_kept is None
+    assert [each.met for each in made.slo] == [False, False, True]
+    assert made.slo_met == all(each.met for each in made.slo)
+    assert outcome(simulation).slo_met is None
 
 
 def test_a_spread_of_nothing_is_nothing() -> None:

@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError
 
 from tokonomics.catalog.user_file import user_tables
 from tokonomics.clock import today
-from tokonomics.errors import BadInput, UnknownName, from_validation, shorten
+from tokonomics.errors import BadInput, UnknownName, from_validation, option, shorten
 from tokonomics.types import Noun
 from tokonomics.units import TOKENS_PER_MTOK
 
@@ -157,7 +157,7 @@ def list_apis(host: str | None = None, match: str | None = None, extra: Sequence
     for key, table in user_tables("apis").items():
         found[key.casefold()] = _user_price(key, table, found.get(key.casefold()))
     hosts = {api.host for api in found.values()}
-    if host is not None and host.casefold() not in {each.casefold() for each in hosts}:
+    if host is not None and host.casefold() not in {name.casefold() for name in hosts}:
         raise UnknownName("API host", host, hosts, fix=f"Known: {', '.join(sorted(hosts))}")
     chosen = [api for api in found.values() if host is None or api.host.casefold() == host.casefold()]
     chosen = [api for api in chosen if match is None or match.casefold() in api.key.casefold()]
@@ -169,13 +169,13 @@ def _unknown(name: str, own: Iterable[str]) -> UnknownName:
     known = [*own, *(api.key for api in _all_shipped(today()))]
     hosts = {key.partition(":")[0] for key in known}
     fix = 'Or put it into your catalogue file: [apis."host:model"] input = 2.5, output = 10, date = 2026-08-22'
-    if colon and host.casefold() not in {each.casefold() for each in hosts}:
+    if colon and host.casefold() not in {other.casefold() for other in hosts}:
         return UnknownName("API host", host, hosts, fix=fix, listing="tokonomics apis")
     if not colon:
         offering = [key for key in known if key.partition(":")[2].casefold() == name.strip().casefold()]
         return UnknownName("API", name, offering or known, fix=fix, listing="tokonomics apis")
     same_host = [key for key in known if key.casefold().startswith(host.casefold() + ":")]
-    return UnknownName("API", f"{host}:{model}", same_host, fix=fix, listing=f"tokonomics apis --host {host}")
+    return UnknownName("API", f"{host}:{model}", same_host, fix=fix, listing=f"tokonomics apis {option('host', host)}")
 
 
 # --- genai-prices ---------------------------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ def _shipped(name: str) -> ApiPrice | None:
     info = provider.find_model(model, all_providers=providers) if provider else None
     if provider is None or info is None:
         return None
-    owner = next(each for each in providers if any(info is model for model in each.models))
+    owner = next(seller for seller in providers if any(info is model for model in seller.models))
     return _api_price(provider, info, owner, today())
 
 

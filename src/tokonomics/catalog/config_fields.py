@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
-from tokonomics.errors import BadInput, nearest, shorten
+from tokonomics.errors import BadInput, did_you_mean, shorten
 
 LARGEST = 1 << 24  # no width, count or vocabulary of a real model comes near: beyond it is a slip
 
@@ -106,9 +106,8 @@ class Fields:
         for name, given in self._values.items():
             if given is None or name in self._read or name in harmless or name.startswith("_"):
                 continue
-            guesses = nearest(name, self._read)
-            hint = f"Did you mean {' or '.join(guesses)}? " if guesses else ""
-            fix = f"{hint}If it does not change the model's size, prefix it with '_' in a copy of the file."
+            otherwise = "If it does not change the model's size, prefix it with '_' in a copy of the file."
+            fix = f"{did_you_mean(name, self._read) or ''} {otherwise}".lstrip()
             raise self.wrong(name, "is not one this reader can interpret", fix)
 
 

@@ -21,7 +21,7 @@ from tokonomics.catalog.config_layers import MOST_LAYERS, Frame, is_on
 from tokonomics.catalog.config_quantization import checkpoint_precision
 from tokonomics.catalog.config_towers import count_tower
 from tokonomics.catalog.models import LayerGroup, ModelSpec, Published
-from tokonomics.errors import BadInput, from_validation, nearest, shorten
+from tokonomics.errors import BadInput, did_you_mean, from_validation, shorten
 
 LARGEST_FILE = 10_000_000  # bytes; a config.json has a few thousand: a file this large is probably the weights
 
@@ -71,12 +71,12 @@ def from_config(
     elif model_type in FAMILIES:
         text, text_type = whole, model_type
     else:
-        guesses = nearest(model_type, (*FAMILIES, *WRAPPERS))
-        hint = f"Did you mean {' or '.join(guesses)}? " if guesses else ""
-        raise whole.wrong("model_type", f"names the unknown architecture '{shorten(model_type)}'", hint + _supported())
+        fix = f"{did_you_mean(model_type, (*FAMILIES, *WRAPPERS)) or ''} {_supported()}".lstrip()
+        raise whole.wrong("model_type", f"names the unknown architecture '{shorten(model_type)}'", fix)
 
     row = FAMILIES[text_type]
-    tied = _tied(whole, text, row)
+    # Whether the LM head is the embedding: the outer config decides, then the text model's, then the family.
+    tied = whole.flag("tie_word_embeddings", text.flag("tie_word_embeddings", row.tied))
     frame = _frame(text, row)
     precision = checkpoint_precision(whole, text)
     vision, audio = whole.value("vision_config"), whole.value("audio_config")
@@ -175,12 +175,6 @@ def _text_part(whole: Fields, model_type: str) -> tuple[Fields, str]:
     if text_type not in FAMILIES:
         raise text.wrong("model_type", f"names the unknown architecture '{shorten(text_type)}'", fix=_supported())
     return text, text_type
-
-
-def _tied(whole: Fields, text: Fields, row: Family) -> bool:
-    """Whether the LM head is the embedding: the outer config decides, then the text model's, then the family."""
-    inner = text.flag("tie_word_embeddings", row.tied)
-    return whole.flag("tie_word_embeddings", inner)
 
 
 def _frame(text: Fields, row: Family) -> Frame:

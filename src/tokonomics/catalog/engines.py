@@ -95,7 +95,7 @@ class Engine(Noun):
 
     def hardware_of(self, architecture: Architecture) -> Hardware | None:
         """What runs there; None where the engine does not."""
-        return next((each for each in self.hardware if architecture in each.architectures), None)
+        return next((hardware for hardware in self.hardware if architecture in hardware.architectures), None)
 
     def kv_bytes(self, gpu: Gpu, weight_bytes: float, workspace_bytes: float, fraction: float | None = None) -> float:
         """Device memory left for the KV cache; negative when weights and workspace alone do not fit.

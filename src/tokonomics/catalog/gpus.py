@@ -129,10 +129,6 @@ class Gpu(Noun):
         share = (gpus - 1) / (self.fast_link_gpus - 1) if self.fast_link_is_mesh and gpus > 1 else 1.0
         return self.link_bytes_per_s * share
 
-    def has(self, dtype: Dtype) -> bool:
-        """Whether the hardware multiplies matrices of that format at its full rate."""
-        return dtype in self.flops
-
     def peak_flops(self, weights: Precision) -> float:
         """FLOP/s at which matrices with weights of that precision are multiplied, at most.
 
@@ -141,7 +137,7 @@ class Gpu(Noun):
         weights everywhere (AWQ and GPTQ are W4A16). Without BF16, 16 bits means FP16. FP32 weights can at best use
         TF32, half the 16-bit rate on Ampere and later (NVIDIA A100 datasheet: 156 against 312).
         """
-        wide = self.flops["bf16"] if self.has("bf16") else self.flops["fp16"]
+        wide = self.flops["bf16"] if "bf16" in self.flops else self.flops["fp16"]
         if weights is Precision.fp32:
             return wide / 2
         narrow = _MATH.get(weights)
@@ -190,7 +186,7 @@ def find_gpus(
 ) -> list[Gpu]:
     """GPUs whose names contain ``match``, with at least that much memory, of an architecture."""
     known = all_gpus()
-    found = [gpu for gpu in known if match is None or any(spelling(match) in each for each in spellings(gpu))]
+    found = [gpu for gpu in known if match is None or any(spelling(match) in name for name in spellings(gpu))]
     if match and not found:
         return [find_gpu(match)]  # raises, with the nearest names
     if architecture is not None and architecture.casefold() not in {gpu.architecture for gpu in known}:

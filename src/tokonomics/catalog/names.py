@@ -44,5 +44,5 @@ def resolve(
     for entry in known:
         if wanted in spellings(entry):
             return entry
-    names = [each for entry in known for each in (entry.key, *entry.aliases)]
+    names = [spelled for entry in known for spelled in (entry.key, *entry.aliases)]
     raise UnknownName(kind, name, names, fix=fix, listing=listing)

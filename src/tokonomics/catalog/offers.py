@@ -120,11 +120,12 @@ def select_offers(
     With no terms, every offer asked for, in the order given.
     """
     known = tuple(offers)
-    providers = _chosen("provider", provider, {offer.provider for offer in known})
+    sellers = {offer.provider for offer in known}
+    providers = None if provider is None else {_known("provider", name, sellers) for name in _names(provider)}
     within = [offer for offer in known if providers is None or offer.provider in providers]
     regions = _regions(region, {offer.region for offer in within})
     gpus = None if gpu is None else {gpu_key(name) for name in _names(gpu)}
-    shares = {_known("provider", name, {o.provider for o in known}): share for name, share in (discounts or {}).items()}
+    shares = {_known("provider", name, sellers): share for name, share in (discounts or {}).items()}
     chosen = [
         apply_discount(offer, shares.get(offer.provider, 0.0))
         for offer in within
@@ -217,10 +218,6 @@ def _by_price(terms: Terms, offer: Offer) -> tuple[float, int, str, str, str]:
 
 def _names(given: str | Iterable[str]) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given)
-
-
-def _chosen(kind: str, given: str | Iterable[str] | None, known: set[str]) -> set[str] | None:
-    return None if given is None else {_known(kind, name, known) for name in _names(given)}
 
 
 def _regions(given: str | Iterable[str] | None, known: set[str]) -> set[str] | None:

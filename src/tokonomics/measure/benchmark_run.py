@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from tokonomics.traffic.slo import PERCENTILES
-from tokonomics.types import Noun
+from tokonomics.types import Marked, Noun
 
 SCHEMA_VERSION: Final = 1  # of a saved run; rises when a field changes its meaning
 
@@ -90,7 +90,7 @@ class LoadPoint(Noun):
     stopped: str | None = None  # what ended the measurement
     precision: NonNegativeFloat | None = None  # half of the 95 % interval of TTFT or whole answer (the wider) ÷ mean
     records: tuple[RequestRecord, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[Marked, ...] = ()
 
     @property
     def load(self) -> str:
@@ -139,7 +139,7 @@ class BenchmarkRun(Noun):
     when: datetime | None = None
     stated: Stated = Stated()
     points: tuple[LoadPoint, ...] = Field(min_length=1)
-    notes: tuple[str, ...] = ()
+    notes: tuple[Marked, ...] = ()
 
     def without_records(self) -> "BenchmarkRun":
         points = tuple(point.model_copy(update={"records": ()}) for point in self.points)

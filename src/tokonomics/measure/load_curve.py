@@ -25,7 +25,7 @@ class MeasuredSlo(Noun):
     measured_s: float | None  # None where the source does not have this statistic: not met
 
     @property
-    def kept(self) -> bool:
+    def met(self) -> bool:
         return self.measured_s is not None and self.measured_s <= self.objective_s
 
 
@@ -53,7 +53,7 @@ def slos_at(point: LoadPoint, slos: Sequence[Slo]) -> tuple[MeasuredSlo, ...]:
 
 
 def holds(point: LoadPoint, slos: Sequence[Slo]) -> bool:
-    return point.error_share <= MOST_ERRORS and all(slo.kept for slo in slos_at(point, slos))
+    return point.error_share <= MOST_ERRORS and all(slo.met for slo in slos_at(point, slos))
 
 
 def judge(points: Sequence[LoadPoint], usd_per_mtok: Sequence[float | None], slos: Sequence[Slo] = ()) -> LoadVerdict:

@@ -115,5 +115,5 @@ def _with_or_without_cache(api: ApiPrice, trace: Trace, cached_share: float, bat
         return plain
     if cached.usd_per_request <= plain.usd_per_request:
         return cached
-    dear = "used without its cache: writing would cost more than reading saves"
-    return plain.model_copy(update={"note": f"{plain.note}; {dear}" if plain.note else dear})
+    why = "used without its cache: writing would cost more than reading saves"
+    return plain.model_copy(update={"note": f"{plain.note}; {why}" if plain.note else why})

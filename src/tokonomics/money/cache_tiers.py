@@ -12,7 +12,7 @@ from pydantic import NonNegativeFloat, PositiveFloat
 
 from tokonomics.catalog.offers import is_stale
 from tokonomics.clock import today
-from tokonomics.errors import BadInput, nearest, shorten
+from tokonomics.errors import BadInput, did_you_mean, shorten
 from tokonomics.money.cost import CostLine
 from tokonomics.physics.deployment import Deployment
 from tokonomics.serving.tiers import Tier, break_even_position, compute_s, fetch_s, kv_bytes_per_token
@@ -103,9 +103,8 @@ def parse_tiers(
     for part in text.split(","):
         name, _, size = (side.strip() for side in part.partition("="))
         if name not in TIER_NAMES:
-            guess = nearest(name, TIER_NAMES, 1)
-            hint = f"Did you mean {guess[0]}? " if guess else ""
-            raise BadInput(f"'{shorten(name)}' is no tier", field="tiers", fix=f"{hint}{TIERS_HELP}")
+            fix = f"{did_you_mean(name, TIER_NAMES, 1) or ''} {TIERS_HELP}".lstrip()
+            raise BadInput(f"'{shorten(name)}' is no tier", field="tiers", fix=fix)
         gigabytes, at, price = size.partition("@")
         try:
             gb, usd = float(gigabytes), float(price) if at else None

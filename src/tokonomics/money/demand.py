@@ -9,7 +9,6 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import model_validator
 
 from tokonomics.errors import BadInput, option, shorten
@@ -22,8 +21,6 @@ HOURS_PER_WEEK = 168
 EVERY_SIZE = "all"  # the one class of a demand that has only one
 MOST_HOURS = 744  # a month of 31 days: the horizon repeats, and the solver does not get through a year of hours
 _MOST_RATE = 1e9
-
-Floats = NDArray[np.float64]
 
 
 class Demand(Noun):

@@ -1,4 +1,4 @@
-"""The nouns of a fleet: what a machine serves and costs on each terms, what is wished for, and what was bought.
+"""The nouns of a fleet: what a machine serves and costs on each terms, what is asked for, and what was bought.
 
 An offer here is one deployment on one kind of machine, bought whole: eight GPUs cannot be had by halves. Its capacity
 is what all its replicas carry under the SLO, which is for ``serving`` to say. A spot machine counts for less than
@@ -34,7 +34,6 @@ class SpotMarket(Noun):
     usd_per_hour: PositiveFloat  # one machine
     interruptions: Interruptions
     p90_to_median: float = Field(default=1.0, ge=1)  # of its price over days; 1: it never moves
-    max_machines: PositiveInt | None = None
     interruptions_by: str = "given"  # who says how often: AWS's advisor, the user, or nobody (assumed)
 
 
@@ -52,7 +51,6 @@ class FleetOffer(Noun):
     startup_s: NonNegativeFloat = 0.0  # from the order to the first request: paid before it serves
     drain_s: NonNegativeFloat = 0.0  # from its last new request to its end: paid while it finishes answers
     answer_s: NonNegativeFloat = 0.0  # a long answer: for so long before a spot market takes it, it begins nothing new
-    max_machines: PositiveInt | None = None  # quota on reserved and on-demand machines together
 
     @property
     def firm_prices(self) -> tuple[float, ...]:

@@ -1,4 +1,4 @@
-"""The share of time in which the machines that are there carry the demand, and the fleet that reaches a wished one.
+"""The share of time in which the machines that are there carry the demand, and the fleet that reaches the share asked.
 
 Spot zones go with the chance their interruptions give, tied by a Gaussian copula (one factor for all); any machine may
 fail, at the rate seen in the largest published training run, and is missing until another serves. Where a fleet falls
@@ -165,7 +165,7 @@ def shared_out(present: Present, rates: Mapping[str, float]) -> tuple[float, dic
     capacity = {
         name: np.array([number * offer.requests_per_s.get(name, 0.0) for offer, number in present]) for name in asked
     }
-    shares = {name: each / each.sum() if each.sum() > 0 else np.zeros(len(present)) for name, each in capacity.items()}
+    shares = {name: held / held.sum() if held.sum() > 0 else np.zeros(len(present)) for name, held in capacity.items()}
     if not asked:
         return math.inf, shares
     if any(not share.sum() for share in shares.values()):
@@ -228,7 +228,7 @@ def _states(gone: Sequence[float], correlation: float) -> Iterator[tuple[frozens
     weight = np.exp(-(factor**2) / 2)
     weight /= weight.sum()
     tie = min(correlation, 0.999)
-    down = [ndtr((ndtri(max(each, 1e-300)) - math.sqrt(tie) * factor) / math.sqrt(1 - tie)) for each in gone]
+    down = [ndtr((ndtri(max(share, 1e-300)) - math.sqrt(tie) * factor) / math.sqrt(1 - tie)) for share in gone]
     for number in range(min(len(gone), _MOST_ZONES_DOWN) + 1):
         for chosen in combinations(range(len(gone)), number):
             joint = weight.copy()

@@ -3,8 +3,8 @@
     least Σ reserved × price × hours + Σ on demand × price + Σ spot × expected price + Σ starts × start-up time × price
 
 such that in every hour and size class the machines carry the demand (a spot machine counts for what interruptions leave
-of it), the firm ones carry what spot may not, what is left without any one zone carries its share, quotas and the least
-number of firm replicas hold, and whatever was not there an hour before is started. The horizon repeats. With several
+of it), the firm ones carry what spot may not, what is left without any one zone carries its share, the least number of
+firm replicas is there, and whatever was not there an hour before is started. The horizon repeats. With several
 size classes a machine divides its time among those it can hold, as Mélange does (Griggs et al. 2024).
 
 A kind that another does as well for no more money is ruled out before the program is written: exact, and what makes a
@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from tokonomics.catalog.offers import Terms
 from tokonomics.errors import BadInput
@@ -47,7 +47,6 @@ class PurchaseKind:
     expected_usd_per_hour: float
     counted: float  # of a machine: 1 unless spot
     start_usd: float  # paid while one starts and, later, finishes: each start has its end
-    max_machines: int | None  # None: no quota
     market: SpotMarket | None = None
 
     @property
@@ -63,17 +62,15 @@ def kinds_of(offers: Sequence[FleetOffer], limits: FleetLimits) -> list[Purchase
     """Everything the offers sell: each commitment, on demand, each zone of spot."""
     kinds: list[PurchaseKind] = []
     for offer in offers:
-        quota, hours = offer.max_machines, start_hours(offer)
+        hours = start_hours(offer)
         for term, usd in offer.reserved.items():
-            kinds.append(PurchaseKind(offer, Terms.reserved, term, usd, usd, 1.0, 0.0, quota))
+            kinds.append(PurchaseKind(offer, Terms.reserved, term, usd, usd, 1.0, 0.0))
         if (usd_now := offer.usd_per_hour) is not None:
-            kinds.append(PurchaseKind(offer, Terms.on_demand, None, usd_now, usd_now, 1.0, usd_now * hours, quota))
+            kinds.append(PurchaseKind(offer, Terms.on_demand, None, usd_now, usd_now, 1.0, usd_now * hours))
         for market in offer.spot:
             usd, expected = market.usd_per_hour, spot_usd_per_hour(offer, market, limits)
-            counted, most = counted_share(offer, market, limits), market.max_machines
-            kinds.append(
-                PurchaseKind(offer, Terms.spot, market.zone, usd, expected, counted, usd * hours, most, market)
-            )
+            counted = counted_share(offer, market, limits)
+            kinds.append(PurchaseKind(offer, Terms.spot, market.zone, usd, expected, counted, usd * hours, market))
     return kinds
 
 
@@ -98,7 +95,7 @@ def undominated(kinds: Sequence[PurchaseKind], limits: FleetLimits) -> list[Purc
 
 
 def _replaces(other: PurchaseKind, kind: PurchaseKind, limits: FleetLimits) -> bool:
-    if other.terms is not kind.terms or other.max_machines is not None:
+    if other.terms is not kind.terms:
         return False
     if other.expected_usd_per_hour > kind.expected_usd_per_hour or other.start_usd > kind.start_usd:
         return False
@@ -154,15 +151,13 @@ class _Rows:
     columns: list[Ints] = field(default_factory=list)
     values: list[Floats] = field(default_factory=list)
     low: list[Floats] = field(default_factory=list)
-    high: list[Floats] = field(default_factory=list)
     count: int = 0
 
-    def block(self, low: Floats, high: ArrayLike = np.inf) -> Ints:
-        """So many new rows between these bounds; their numbers."""
+    def block(self, low: Floats) -> Ints:
+        """So many new rows that come to this at least; their numbers."""
         numbers = np.arange(self.count, self.count + len(low))
         self.count += len(low)
         self.low.append(low)
-        self.high.append(np.broadcast_to(np.asarray(high, np.float64), low.shape))
         return numbers
 
     def put(self, rows: Ints, columns: Ints, value: float) -> None:
@@ -201,7 +196,7 @@ def solve(
     for index, kind in enumerate(kinds):
         own, once = columns[index], kind.terms is Terms.reserved
         price[own] = kind.expected_usd_per_hour * (weights.sum() if once else weights)
-        most[own], whole[own] = np.inf if kind.max_machines is None else kind.max_machines, 1
+        whole[own] = 1
         if window is not None and once:
             least[own] = most[own] = window.before[index]
     for index, own in starts.items():
@@ -209,7 +204,11 @@ def solve(
 
     table = _Rows()
     extra = _carry(table, kinds, columns, demand, problem.limits, size)
-    _limit_machines(table, kinds, columns, hours, problem.limits)
+    if problem.limits.min_replicas:
+        rows = table.block(np.full(hours, float(problem.limits.min_replicas)))
+        for kind, own in zip(kinds, columns, strict=True):
+            if kind.is_firm:
+                table.put(rows, own, float(kind.offer.replicas))
     for index, own in starts.items():
         _start(table, own, columns[index], (window.before[index], window.after[index]) if window else None)
     size += extra
@@ -222,7 +221,7 @@ def solve(
             price,
             integrality=np.zeros(size) if relaxed else whole,
             bounds=Bounds(least, most),
-            constraints=LinearConstraint(matrix, np.concatenate(table.low), np.concatenate(table.high)),
+            constraints=LinearConstraint(matrix, np.concatenate(table.low)),
             options={"mip_rel_gap": gap, "time_limit": time_limit_s},
         )
     if found.x is None:
@@ -329,24 +328,6 @@ def _carry(
                 if kind.is_firm or kind.place != zone:
                     table.put(rows, own, value)
     return extra
-
-
-def _limit_machines(
-    table: _Rows, kinds: Sequence[PurchaseKind], columns: Sequence[Ints], hours: int, limits: FleetLimits
-) -> None:
-    """Rows for the least number of firm replicas, and for quotas, which reserved and on-demand machines share."""
-    if limits.min_replicas:
-        rows = table.block(np.full(hours, float(limits.min_replicas)))
-        for kind, own in zip(kinds, columns, strict=True):
-            if kind.is_firm:
-                table.put(rows, own, float(kind.offer.replicas))
-    for offer in {id(kind.offer): kind.offer for kind in kinds}.values():
-        firm = [own for kind, own in zip(kinds, columns, strict=True) if kind.offer is offer and kind.is_firm]
-        if offer.max_machines is None or len(firm) < 2:
-            continue
-        rows = table.block(np.full(hours, -np.inf), float(offer.max_machines))
-        for own in firm:
-            table.put(rows, own, 1.0)
 
 
 def _start(table: _Rows, starts: Ints, own: Ints, around: tuple[int, int] | None) -> None:

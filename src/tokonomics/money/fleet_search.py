@@ -17,11 +17,10 @@ import numpy as np
 
 from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.spot import REGION_CORRELATION
-from tokonomics.errors import BadInput
+from tokonomics.errors import BadInput, option
 from tokonomics.money.demand import Demand
 from tokonomics.money.fleet import FleetLimits, FleetOffer, FleetPlan, FleetPurchase, mixed_capacity
 from tokonomics.money.fleet_bill import p99_bill
-from tokonomics.money.fleet_blame import impossible
 from tokonomics.money.fleet_program import (
     FleetProblem,
     Ints,
@@ -34,7 +33,7 @@ from tokonomics.money.fleet_program import (
     starts_of,
     undominated,
 )
-from tokonomics.units import HOURS_PER_MONTH
+from tokonomics.units import HOURS_PER_MONTH, count
 
 GAP = 5e-3  # stop when no fleet can be cheaper by more than this share: half a percent is far below what prices move
 TIME_LIMIT_S = 30.0
@@ -63,7 +62,7 @@ def optimal_fleet(
     kinds = undominated(kinds_of(offers, limits), limits)
     solution = search(FleetProblem(kinds, demand, limits), gap, time_limit_s)
     if solution is None:
-        raise impossible(offers, demand, limits)
+        raise _impossible(offers, demand, limits)
     counts = solution.counts
     running_usd = np.array([kind.expected_usd_per_hour for kind in kinds]) * counts.sum(axis=1)
     start_usd = np.array([kind.start_usd for kind in kinds]) * starts_of(counts).sum(axis=1)
@@ -121,6 +120,36 @@ def _check(offers: Sequence[FleetOffer], demand: Demand) -> None:
         if max(rates) > 0 and not any(name in offer.requests_per_s for offer in offers):
             fix = "Add an offer with more memory, or leave these requests out."
             raise BadInput(f"no offer holds requests of the class '{name}'", fix=fix)
+
+
+class NoFleet(BadInput):
+    """No fleet carries the demand within the constraints."""
+
+
+def _impossible(offers: Sequence[FleetOffer], demand: Demand, limits: FleetLimits) -> NoFleet:
+    """The error that says which constraint is to blame and what is possible instead.
+
+    Machines can be had without end, so a constraint stands in the way by what is sold, in any hour: the busiest is
+    named. Where several do, to loosen one of them does not help.
+    """
+    hour = max(range(demand.hours), key=lambda hour: demand.total[hour])
+    kinds = kinds_of(offers, limits)
+    carrying = [[kind for kind in kinds if kind.carries(name)] for name, rates in demand.rates.items() if rates[hour]]
+    unfirm = [sold for sold in carrying if not any(kind.is_firm for kind in sold)]
+    in_one_zone = [sold for sold in unfirm if len({kind.place for kind in sold}) == 1]
+    repairs = {}
+    if limits.min_replicas and not any(kind.is_firm for kind in kinds):
+        repairs["min_replicas"] = f"Ask for at least 0 firm replicas instead of {limits.min_replicas}."
+    if limits.max_spot_share < 1 and unfirm:
+        repairs["max_spot_share"] = f"Let spot carry 100 % of an hour's demand ({option('max_spot_share')})."
+    if limits.max_zone_share < 1 and in_one_zone:
+        repairs["max_zone_share"] = f"Let one zone hold 100 % of an hour's demand ({option('max_zone_share')})."
+    rate = count(demand.total[hour])
+    what = f"no fleet meets these constraints: in hour {hour} of {demand.hours} the demand is {rate} requests a second"
+    if len(repairs) != 1:
+        return NoFleet(what, fix="More than one constraint is to blame; 0 % of that demand can be carried as it is.")
+    ((name, repair),) = repairs.items()
+    return NoFleet(f"{what}. To blame: {option(name)}", fix=repair)
 
 
 def divided_usd(offers: Sequence[FleetOffer], demand: Demand, limits: FleetLimits) -> float | None:

@@ -258,7 +258,7 @@ def _timed(op: Op) -> tuple[str, ...]:
 def _gemm_curves(gpu: Gpu, weights: Precision, backend: str) -> list[tuple[Origin, GemmCurve]]:
     """The backend's curve; another engine has kernels like these two, and is taken to pick the faster at each size."""
     wanted = {FUSED: ("vllm",)}.get(backend, (backend,) if backend in BACKENDS else BACKENDS)
-    found = dict.fromkeys(_find("gemm", gpu, weights, each) for each in wanted)
+    found = dict.fromkeys(_find("gemm", gpu, weights, engine) for engine in wanted)
     curves = [(origin, GemmCurve(*numbers)) for origin, numbers in found]
     if backend == FUSED and weights is Precision.fp8 and gpu.architecture == FUSED_ON:
         curves = [(origin, _fused(curve, origin)) for origin, curve in curves]
@@ -299,7 +299,7 @@ def _precisions(gpu: Gpu, weights: Precision) -> Iterator[Precision]:
     wide = gpu.peak_flops(Precision.bf16)
     yield weights
     if gpu.peak_flops(weights) > wide:
-        yield from (each for each in _STAND_INS.get(weights, ()) if gpu.peak_flops(each) > wide)
+        yield from (alike for alike in _STAND_INS.get(weights, ()) if gpu.peak_flops(alike) > wide)
     yield Precision.bf16
 
 
@@ -312,14 +312,14 @@ def _link_curve(gpu: Gpu, gpus: int) -> tuple[Origin, LinkCurve]:
     rate = gpu.link_among(gpus)
     table = _tables()["all_reduce"]
     groups = [(timed_gpu(name.split("/")[0]), int(name.split("/")[1]), name) for name in table]
-    alike = [each for each in groups if (each[1] <= each[0].fast_link_gpus) == fast]
+    alike = [timed for timed in groups if (timed[1] <= timed[0].fast_link_gpus) == fast]
     donor, group, name = min(
         alike,
-        key=lambda each: (
-            each[0].key != gpu.key,
-            fast and each[0].architecture != gpu.architecture,
-            abs(math.log(each[0].link_among(each[1]) / rate)),
-            abs(math.log(each[1] / gpus)),
+        key=lambda timed: (
+            timed[0].key != gpu.key,
+            fast and timed[0].architecture != gpu.architecture,
+            abs(math.log(timed[0].link_among(timed[1]) / rate)),
+            abs(math.log(timed[1] / gpus)),
         ),
     )
     known = basis(gpu, donor.key)

@@ -33,6 +33,7 @@ from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.matrix_kernels import all_reduce_s, experts_s, gemm_s
 from tokonomics.physics.overhead import Layers
 from tokonomics.physics.sharding import adapter_bytes, dense_products, kv_elements_per_token, step_weight_bytes
+from tokonomics.types import copied
 
 Numbers = Array | np.float64
 BARE_KERNELS = "pytorch"  # whose kernels a bare step runs: no engine around it, plain PyTorch
@@ -143,7 +144,7 @@ class RankKernels:
             curve = self.own.decode_curve(**heads) if self.own and self.backend == BARE_KERNELS else None
             return decode_attention_s(gpu, kv, batch, context, backend=self.backend, own=curve, **heads)
         if isinstance(mixer, LatentAttention):
-            ranks = {"kv_rank": mixer.kv_rank, "rope_dim": mixer.rope_dim}
+            ranks = copied(mixer, "kv_rank", "rope_dim")
             return mla_decode_s(gpu, kv, batch, context, heads=mixer.heads / tp, backend=self.backend, **ranks)
         # A recurrent state is read and written back once a step, whatever the context.
         return np.asarray(2.0 * mixer.state_bytes / tp * np.asarray(batch) / self.stream_bytes_per_s)
@@ -157,7 +158,7 @@ class RankKernels:
             curve = bare.prefill_curve(mixer.head_dim, mixer.window) if bare else None
             return prefill_attention_s(gpu, kv, prompt, past, own=curve, **self._heads(mixer), **chunks)
         if isinstance(mixer, LatentAttention):
-            widths = {name: getattr(mixer, name) for name in ("kv_rank", "rope_dim", "nope_dim", "value_dim")}
+            widths = copied(mixer, "kv_rank", "rope_dim", "nope_dim", "value_dim")
             heads = mixer.heads / self.deployment.tp
             return mla_prefill_s(gpu, kv, prompt, past, heads=heads, **widths, **chunks)
         return np.zeros(np.shape(prompt))

@@ -47,7 +47,7 @@ class Speculation(Noun):
 
 def expected_tokens(acceptance: float, proposed: int) -> float:
     """Of a round: the accepted ones and the one that the check itself gives, 1 + a + … + a^k."""
-    return math.fsum(acceptance**each for each in range(proposed + 1))
+    return math.fsum(acceptance**accepted for accepted in range(proposed + 1))
 
 
 def acceptance_for(tokens_per_round: float, tokens: int) -> float | None:

@@ -141,7 +141,7 @@ class StepModel:
     ) -> Array:
         """Seconds of a step that holds prompt chunks and a decode batch; either may be empty."""
         prompt, past, batch, context, prompts = np.broadcast_arrays(
-            *(np.asarray(each, np.float64) for each in (prompt_tokens, past, self.passing(batch), context, prompts))
+            *(np.asarray(sizes, np.float64) for sizes in (prompt_tokens, past, self.passing(batch), context, prompts))
         )
         sequences = np.maximum(batch + np.where(prompt > 0, prompts, 0.0), 1.0)
         kernels = self.head_s(sequences) + self.adapters_s(sequences)
@@ -271,11 +271,6 @@ def _step_model(deployment: Deployment, profile: str | None) -> StepModel:
 def decode_step(deployment: Deployment, batch: ArrayLike, context: ArrayLike) -> Array:
     """Seconds of one decode step of a deployment."""
     return step_model(deployment).decode(batch, context)
-
-
-def prefill(deployment: Deployment, tokens: ArrayLike) -> Array:
-    """Seconds to compute a prompt of ``tokens`` tokens in one go, nothing cached."""
-    return step_model(deployment).prefill(tokens)
 
 
 def _between(own: Kernels | None) -> Layers:

@@ -41,7 +41,7 @@ from tokonomics.planner.setup import HOST_MEMORY, Memo, NotServed, Say, Setup, s
 from tokonomics.planner.sizing import size
 from tokonomics.planner.trials import Sized, better, cached_share
 from tokonomics.serving.fleet import Router
-from tokonomics.serving.outcome import Kept, Shares, Spread
+from tokonomics.serving.outcome import Shares, SloOutcome, Spread
 from tokonomics.types import Noun, copied
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK
 
@@ -53,6 +53,8 @@ _NEVER_S = 60.0
 IN_VAIN = "done in vain"
 """Work done again after a preemption, or for clients that hung up."""
 SPARE = "spare replicas"
+CENT = 0.005
+"""Of a month: of two bills that differ by less, neither is cheaper."""
 
 
 # --- machines -------------------------------------------------------------------------------------------------------
@@ -205,8 +207,8 @@ def _alone_usd(offer: FleetOffer, replicas: float, spot_share: float) -> float:
     if not offer.prices or (not offer.firm_prices and spot_share < 1):
         return math.inf
     machines = math.ceil(replicas / offer.replicas - 1e-9)
-    dear, cheap = min(offer.firm_prices or offer.prices), min(offer.prices)
-    return machines * ((1 - spot_share) * dear + spot_share * cheap)
+    firm, cheapest = min(offer.firm_prices or offer.prices), min(offer.prices)
+    return machines * ((1 - spot_share) * firm + spot_share * cheapest)
 
 
 # --- bills ----------------------------------------------------------------------------------------------------------
@@ -246,7 +248,7 @@ class SetupBill(Noun):
     tpot_s: Spread
     e2e_s: Spread
     shares: Shares
-    slo: tuple[Kept, ...]
+    slo: tuple[SloOutcome, ...]
     bill: CostTree
 
 
@@ -288,8 +290,8 @@ class Bills:
         Which machines, and how many replicas share one, is known only once it is served: it begins with those of the
         setup without the tier, and takes less where those it ends on have less.
         """
-        wished = replace(setup, tiers=None)
-        served, gb = self._served(wished), math.inf
+        with_memory = replace(setup, tiers=None)
+        served, gb = self._served(with_memory), math.inf
         while not isinstance(served, NotServed):
             left = [left_gb(setup.deployment, offer) for offer in served[1].offers]
             known = [room for room in left if room is not None]
@@ -300,10 +302,10 @@ class Bills:
                 fix = f"Give {option('tiers', 'ssd=1000')}."
                 return NotServed("weights and processes leave none of the host's memory", fix)
             if room >= gb:
-                return self._bill(wished, *served).model_copy(update={"memory_assumed": True})
+                return self._bill(with_memory, *served).model_copy(update={"memory_assumed": True})
             gb = room
-            wished = replace(setup, tiers=f"dram={gb}@0")
-            served = self._served(wished)
+            with_memory = replace(setup, tiers=f"dram={gb}@0")
+            served = self._served(with_memory)
         return served
 
     def _bill(self, setup: Setup, sized: Sized, bought: Bought) -> SetupBill:

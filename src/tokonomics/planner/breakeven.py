@@ -212,13 +212,8 @@ def _hosted(made: Study, row: Candidate, trickle: Load, tokens: float) -> Hosted
         slow=speed.low,
         fast=speed.high,
         # The closed form assumes a cache without an end.
-        cached_share=cached_share(sized.trial.outcome) if sized.trial else replayed_share(trickle.trace),
+        cached_share=cached_share(sized.trial.outcome) if sized.trial else found_share(trickle.trace)[0],
     )
-
-
-def replayed_share(trace: Trace, ttl_s: float | None = None) -> float:
-    """Of a log's prompt tokens, those that came before, and not longer ago than ``ttl_s``: an endless cache's hits."""
-    return found_share(trace, ttl_s=ttl_s)[0]
 
 
 def share_of_api(load: Load, asked: float | None) -> float:
@@ -231,7 +226,7 @@ def share_of_api(load: Load, asked: float | None) -> float:
     if asked is not None:
         fix = "Leave it out: both sides then get what the log repeats."
         raise BadInput("the log itself says which prompts begin alike", field="cached_share", fix=fix)
-    return replayed_share(load.trace, HOST_TTL_S)
+    return found_share(load.trace, ttl_s=HOST_TTL_S)[0]
 
 
 def at_break_even(kinds: Sequence[HostedKind], hosted: SelfHosted, found: BreakEven) -> HostedKind:

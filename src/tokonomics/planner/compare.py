@@ -13,7 +13,7 @@ from itertools import product
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
-from tokonomics.errors import BadInput, nearest, shorten
+from tokonomics.errors import BadInput, did_you_mean, option, shorten
 from tokonomics.money.cost import saving
 from tokonomics.planner.plan import Candidate, Plan, Question, plan
 from tokonomics.planner.setup import Say, silent
@@ -123,8 +123,7 @@ def parse_quality(texts: Sequence[str], models: Sequence[str]) -> dict[str, floa
     for part in (part.strip() for text in texts for part in text.split(",")):
         name, _, value = map(str.strip, part.partition("="))
         if name not in models:
-            guess = nearest(name, models, 1)
-            hint = f"Did you mean {guess[0]}?" if guess else f"Compared are: {', '.join(models)}."
+            hint = did_you_mean(name, models, 1) or f"Compared are: {', '.join(models)}."
             raise BadInput(f"'{shorten(name)}' is not among the models compared", field="quality", fix=hint)
         try:
             score = float(value)
@@ -203,6 +202,6 @@ def _word(value: object) -> str | None:
 
 def _side(name: str, plan: Plan) -> DiffSide:
     if plan.best is None:
-        fix = f"See: tokonomics plan {name} --why"
+        fix = f"See: tokonomics plan {name} {option('why')}"
         raise BadInput("no offer meets the constraints of this scenario", where=name, fix=fix)
     return DiffSide(name=name, model=plan.model, plan=plan.best, tokens_per_month=plan.workload.tokens_per_month)

@@ -390,7 +390,7 @@ def _autoscaler(job: DeployJob, command: EngineCommand) -> dict[str, Any]:
         "spec": {
             "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": job.service_name},
             "minReplicas": job.replicas,
-            "maxReplicas": job.max_replicas or 2 * job.replicas,
+            "maxReplicas": 2 * job.replicas,
             "metrics": [{"type": "Pods", "pods": {"metric": {"name": command.queue_metric}, "target": target}}],
             # A replica that has just loaded its weights should not be sent away again at once.
             "behavior": {"scaleDown": {"stabilizationWindowSeconds": min(job.start_s, _LONGEST_WINDOW_S)}},

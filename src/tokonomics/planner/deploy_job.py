@@ -10,15 +10,15 @@ import re
 import shlex
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
-from pydantic import PositiveInt, model_validator
+from pydantic import PositiveInt
 
 from tokonomics.catalog.engines import Defaults, MemoryRule
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.catalog.precision import Precision
-from tokonomics.errors import BadInput, option, shorten
+from tokonomics.errors import BadInput, option
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import max_sequences
 from tokonomics.types import Noun
@@ -46,54 +46,14 @@ class DeployJob(Noun):
     replicas: PositiveInt
     max_context: PositiveInt
     """Tokens of the longest request, prompt and answer."""
-    limits: Defaults | None = None
-    """Batch and memory limits; the engine's own on this GPU if not given."""
-    prefix_cache: bool = True
+    limits: Defaults
+    """Of batch and memory."""
     offer: Offer | None = None
     terms: Terms = Terms.on_demand
-    repository: str | None = None
-    """Where the weights are: a Hugging Face repository or a path; the catalogue's own if not given. Taken to be in the
-    checkpoint's precision where the engine converts that to the planned one, otherwise in the planned one."""
-    max_replicas: PositiveInt | None = None
-    """How far an autoscaler may go; twice the plan if not given."""
     router: str | None = None
     """How the plan spreads requests over replicas."""
     provenance: str
     """Which plan made it, in words; any number of lines."""
-
-    @model_validator(mode="after")
-    def _belong_together(self) -> Self:
-        model, limits = self.deployment.model, self.batch_limits
-        if self.max_context > model.max_context:
-            raise BadInput(
-                f"requests of {self.max_context:,} tokens exceed the {model.max_context:,} of {model.name}",
-                where="max_context",
-            )
-        if limits.max_batched_tokens < limits.max_sequences:
-            # vLLM refuses to start so (config/scheduler.py, verify_max_model_len); elsewhere a step could not hold all.
-            raise BadInput(
-                f"a step of {limits.max_batched_tokens:,} tokens cannot hold {limits.max_sequences:,} sequences",
-                where="limits",
-                fix="Allow fewer sequences or more tokens a step.",
-            )
-        if self.offer and self.offer.gpu != self.deployment.gpu.key:
-            raise BadInput(f"the offer has {self.offer.gpu}, the deployment needs {self.deployment.gpu.key}")
-        if self.deployment.tp > self.gpus_per_node or self.deployment.pp % self.nodes_per_replica:
-            raise BadInput(
-                f"{self.deployment} cannot be shared out evenly over machines of {self.gpus_per_node} GPUs",
-                fix="Choose a larger machine, or a number of pipeline stages that divides.",
-            )
-        if self.max_replicas is not None and self.max_replicas < self.replicas:
-            raise BadInput(f"at most {self.max_replicas} replicas, but the plan has {self.replicas}")
-        if self.repository is not None and not (self.repository.strip() and self.repository.isprintable()):
-            raise BadInput(f"'{shorten(self.repository)}' is not a repository or a path", where="repository")
-        if self.repository is not None and self.repository.startswith("-"):
-            raise BadInput(f"'{shorten(self.repository)}' would be read as a flag", where="repository")
-        return self
-
-    @property
-    def batch_limits(self) -> Defaults:
-        return self.limits or self.deployment.limits
 
     @property
     def gpus_per_node(self) -> int:
@@ -161,8 +121,6 @@ def _weights(job: DeployJob) -> Weights:
     as_published = wanted is model.served or (unquantised and wanted is Precision.fp32)
     # What is already quantised stays as it is: engines convert 16- and 32-bit checkpoints only, and those to FP8.
     to_fp8 = unquantised and wanted is Precision.fp8
-    if job.repository is not None:
-        return Weights(job.repository, to_fp8)
     if published is not None and (as_published or to_fp8):
         return Weights(published, to_fp8)
     kind = model.checkpoint if as_published or to_fp8 else wanted
@@ -265,7 +223,7 @@ def _flags(values: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def _vllm(job: DeployJob, weights: Weights) -> EngineCommand:
-    deployment, limits, version = job.deployment, job.batch_limits, job.deployment.engine.version
+    deployment, limits, version = job.deployment, job.limits, job.deployment.engine.version
     if deployment.ep > 1 and deployment.ep != deployment.tp:
         raise BadInput(
             f"vLLM shares experts over all {deployment.tp} tensor ranks, not over {deployment.ep} groups",
@@ -286,7 +244,7 @@ def _vllm(job: DeployJob, weights: Weights) -> EngineCommand:
         "max-num-batched-tokens": limits.max_batched_tokens,
         "max-model-len": job.max_context,
         "gpu-memory-utilization": f"{limits.memory_fraction:g}",
-        "enable-prefix-caching" if job.prefix_cache else "no-enable-prefix-caching": True,
+        "enable-prefix-caching": True,
         "enable-lora": bool(adapters),
         "max-loras": adapters or None,
         "max-lora-rank": next(rank for rank in _LORA_RANKS if rank >= deployment.lora_rank) if adapters else None,
@@ -303,7 +261,7 @@ def _vllm(job: DeployJob, weights: Weights) -> EngineCommand:
 
 
 def _sglang(job: DeployJob, weights: Weights) -> EngineCommand:
-    deployment, limits, version = job.deployment, job.batch_limits, job.deployment.engine.version
+    deployment, limits, version = job.deployment, job.limits, job.deployment.engine.version
     # With a reserve in bytes the share is the engine's own, worked out at start from the GPU and the batch.
     shares = deployment.engine.memory_rule is MemoryRule.weights_and_kv and not limits.reserve_bytes
     adapters = deployment.lora_adapters
@@ -319,7 +277,6 @@ def _sglang(job: DeployJob, weights: Weights) -> EngineCommand:
         "chunked-prefill-size": limits.max_batched_tokens,
         "context-length": job.max_context,
         "mem-fraction-static": f"{limits.memory_fraction:g}" if shares else None,
-        "disable-radix-cache": not job.prefix_cache,
         "enable-lora": bool(adapters),
         "max-loras-per-batch": adapters or None,
         "max-lora-rank": deployment.lora_rank if adapters else None,

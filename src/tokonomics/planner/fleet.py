@@ -14,7 +14,7 @@ from pydantic import Field
 
 from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.spot import Interruptions
-from tokonomics.errors import BadInput
+from tokonomics.errors import BadInput, option
 from tokonomics.money.demand import Demand, class_names
 from tokonomics.money.fleet import (
     FixedRule,
@@ -43,7 +43,7 @@ from tokonomics.planner.fleet_replay import (
 from tokonomics.planner.fleet_traffic import FleetTraffic
 from tokonomics.planner.setup import Say, silent
 from tokonomics.traffic.slo import Slo
-from tokonomics.types import Noun
+from tokonomics.types import Marked, Noun
 
 _COMPARISON_S = 5.0
 """For each other way to buy: they are simpler programs."""
@@ -78,7 +78,7 @@ class FleetReport(Noun):
     limits: FleetLimits = Field(alias="wishes")
     verdict: SpotVerdict | None
     """None where no machine is sold on spot."""
-    spot_share_by: str
+    spot_share_by: Marked
     """Who set the limit on spot."""
     plan: FleetPlan
     availability: Availability
@@ -98,7 +98,7 @@ class FleetReport(Noun):
     """Of the requests: beyond the model's context."""
     machines: tuple[MachineKind, ...] = Field(default=())
     """What was chosen from."""
-    refused: dict[str, str] = Field(default_factory=dict)
+    refused: dict[str, Marked] = Field(default_factory=dict)
     rule: FixedRule
     """A base on demand and a burst on spot, the hybrid fleet of "Tokens per dollar": for reference."""
 
@@ -146,7 +146,7 @@ def plan_fleet(
         say("the cheapest place")
         machines = _in_one_place(machines, traffic, slos, limits, max_spot_share, time_limit_s)
     verdict = _verdict(machines, traffic, slos)
-    said_by = "--max-spot-share"
+    said_by = option("max_spot_share")
     if max_spot_share is None:
         max_spot_share = verdict.max_spot_share if verdict else 0.0
         said_by = "the verdict" if verdict else "nothing is sold on spot"
@@ -161,7 +161,7 @@ def plan_fleet(
         if with_replay and plan.purchases:
             say("the fleet in the simulator")
             replays = replayed(plan, counted, traffic, slos, limits, seed)
-        if not slos or all(case.kept for case in replays[:1]):
+        if not slos or all(case.met for case in replays[:1]):
             break
     by_name = {offer.name: offer for offer in counted.offers}
     spot = [by_name[purchase.offer] for purchase in plan.purchases if purchase.terms is Terms.spot]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tokonomics.catalog.offers import Offer, Terms
-from tokonomics.errors import BadInput, in_python, spelled
+from tokonomics.errors import BadInput
 from tokonomics.money.demand import EVERY_SIZE
 from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.candidates import room_for, why_not
@@ -105,7 +105,7 @@ def measured_layouts(
         if rates:
             kept.append(FleetLayout(layout.deployment, rates, answer_s))
     _check_held(traffic, kept, refused)
-    return kept, {name: spelled(refusal.text, in_python) for name, refusal in refused.items()}
+    return kept, {name: refusal.text for name, refusal in refused.items()}
 
 
 def measure(deployment: Deployment, sample: Trace, slos: Sequence[Slo], guess: float) -> tuple[float, float]:
@@ -119,7 +119,7 @@ def _missed_alone(deployment: Deployment, sample: Trace, slos: Sequence[Slo], gu
     few = sample.take(np.arange(min(len(sample), _ALONE)))
     slowly = few.faster(guess / (_ALONE * few.rate)) if few.rate > 0 else few
     judged = outcome(simulate(deployment, slowly), slos).slo
-    missed = [(kept.delivered_s / kept.objective_s, kept) for kept in judged if not kept.kept and kept.delivered_s]
+    missed = [(slo.delivered_s / slo.objective_s, slo) for slo in judged if not slo.met and slo.delivered_s]
     if not missed:
         return None
     late, worst = max(missed, key=lambda pair: pair[0])

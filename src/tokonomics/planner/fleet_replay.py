@@ -23,11 +23,11 @@ from tokonomics.money.fleet import FleetLimits, FleetOffer, FleetPlan, SpotMarke
 from tokonomics.money.fleet_availability import FAILURES_PER_GPU_HOUR, NOTICED_S, shared_out
 from tokonomics.physics.deployment import Deployment
 from tokonomics.serving.fleet import FleetSettings, Outage
-from tokonomics.serving.outcome import Kept, judged, request_latencies
+from tokonomics.serving.outcome import SloOutcome, judged, request_latencies
 from tokonomics.serving.simulator import simulate
 from tokonomics.serving.state import DONE, REFUSED
 from tokonomics.traffic.slo import Slo
-from tokonomics.traffic.trace import Trace
+from tokonomics.traffic.trace import Floats, Trace
 from tokonomics.types import Noun, copied
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, plural
 
@@ -39,8 +39,6 @@ _MOST_CHOICES = 1e8
 _FEWEST_REQUESTS = 5_000
 _ENOUGH_OF_A_CLASS = 300
 """Three lie beyond a p99: fewer requests say nothing of a class by itself."""
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -98,11 +96,11 @@ class FleetReplay(Noun):
     """Answers begun again on another machine."""
     expected_per_month: NonNegativeFloat
     """How often what is done to it happens."""
-    slo: tuple[Kept, ...]
+    slo: tuple[SloOutcome, ...]
 
     @property
-    def kept(self) -> bool:
-        return all(judged.kept for judged in self.slo) and self.answered_share > 0.99
+    def met(self) -> bool:
+        return all(slo.met for slo in self.slo) and self.answered_share > 0.99
 
 
 def window_of(demand: Demand, replicas: int = 1) -> tuple[float, float]:
@@ -362,14 +360,14 @@ def _merged(away: Sequence[Away]) -> list[Away]:
     return merged
 
 
-def _worst_class(slo: Slo, waits: Floats, size: NDArray[np.int32]) -> Kept:
+def _worst_class(slo: Slo, waits: Floats, size: NDArray[np.int32]) -> SloOutcome:
     """All together, or the size class that waits longest: the SLO holds for each."""
     known = ~np.isnan(waits)
     waits, size = waits[known], size[known]
     large = [index for index, number in enumerate(np.bincount(size).tolist()) if number >= _ENOUGH_OF_A_CLASS]
     groups = [waits, *(waits[size == index] for index in large)]
-    kept = [judged(slo, group[np.isfinite(group)], int(np.isinf(group).sum())) for group in groups]
-    return max(kept, key=lambda judged: math.inf if judged.delivered_s is None else judged.delivered_s)
+    by_group = [judged(slo, group[np.isfinite(group)], int(np.isinf(group).sum())) for group in groups]
+    return max(by_group, key=lambda judged: math.inf if judged.delivered_s is None else judged.delivered_s)
 
 
 def busiest_moment(plan: FleetPlan, window: tuple[float, float]) -> float:

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from tokonomics.catalog.precision import Precision
 from tokonomics.planner.candidates import Machine, machines_for
@@ -42,7 +42,7 @@ class FrontierPoint(Noun):
     """All tokens, prompts and answers; the whole bill."""
     tpot_s: PositiveFloat
     ttft_s: PositiveFloat
-    keeps: bool
+    meets: bool = Field(alias="keeps")
     """The SLOs, in the mean."""
 
 
@@ -144,5 +144,5 @@ def _point(question: Question, load: Load, fleet: _FrontierFleet) -> FrontierPoi
         **copied(fleet, "tpot_s", "ttft_s"),
         usd_per_month=fleet.usd_per_hour * HOURS_PER_MONTH,
         usd_per_mtok=fleet.usd_per_hour / SECONDS_PER_HOUR / workload.tokens_per_second * TOKENS_PER_MTOK,
-        keeps=late_in_the_mean(fleet.screened, workload.rate / fleet.replicas, question.slos) is None,
+        meets=late_in_the_mean(fleet.screened, workload.rate / fleet.replicas, question.slos) is None,
     )

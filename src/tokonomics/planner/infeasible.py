@@ -17,17 +17,17 @@ from tokonomics.planner.plan import Plan, Question, Study, plan, prospects
 from tokonomics.planner.screen import describe, floors
 from tokonomics.serving.capacity import MOST_REPLICAS
 from tokonomics.traffic.slo import Slo
-from tokonomics.types import Noun
+from tokonomics.types import Marked, Noun
 from tokonomics.units import gigabytes, plural, seconds, usd
 
 
 class Blame(Noun):
-    """One constraint that alone stands in the way; inputs are named by field, and each door spells them."""
+    """One constraint that alone stands in the way."""
 
-    constraint: str
-    """As it was written, such as ``--gpus 1``."""
-    why: str
-    nearest: str
+    constraint: Marked
+    """As it was given, such as ``gpus=1``."""
+    why: Marked
+    nearest: Marked
     """The nearest value that would do, or what else to do."""
 
 
@@ -78,12 +78,12 @@ def _too_slow(study: Study, hosts: list[Hosts]) -> Iterator[Blame]:
 def _best_simulated(study: Study, slo: Slo) -> float | None:
     """The best any trial delivered of an SLO while it met the others."""
     delivered = [
-        kept.delivered_s
+        asked.delivered_s
         for trial in study.search.trials.made.values()
-        for kept in trial.outcome.slo
-        if kept.slo == str(slo)
-        and kept.delivered_s is not None
-        and all(other.kept for other in trial.outcome.slo if other.slo != kept.slo)
+        for asked in trial.outcome.slo
+        if asked.slo == str(slo)
+        and asked.delivered_s is not None
+        and all(other.met for other in trial.outcome.slo if other.slo != asked.slo)
     ]
     return min(delivered, default=None)
 

@@ -11,14 +11,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tokonomics.errors import BadInput, option
 from tokonomics.traffic.arrivals import Arrivals, parse_arrivals
 from tokonomics.traffic.generate import ENOUGH_REQUESTS, generate
 from tokonomics.traffic.lengths import Lengths, parse_lengths
 from tokonomics.traffic.prefix_reuse import reuse
-from tokonomics.traffic.trace import Trace
+from tokonomics.traffic.trace import Floats, Trace
 from tokonomics.traffic.workload import Workload
 
 _MOST_REQUESTS = 500_000
@@ -32,8 +31,6 @@ _ANSWERS_LONG = 20
 """A fleet starts empty: in so many times the length of an answer, its filling no longer counts."""
 _TPOT_S = 0.05
 """How long a token takes, to tell how long an answer does: a common SLO, and slower than most picks."""
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import Offer, Terms, parse_discounts, select_offers
 from tokonomics.catalog.precision import KV_PRECISIONS, WEIGHT_PRECISIONS, Precision, parse_precision
-from tokonomics.errors import BadInput, nearest, option, shorten
+from tokonomics.errors import BadInput, did_you_mean, option, shorten
 from tokonomics.planner.candidates import weight_choices
 from tokonomics.planner.plan import KV_CHOICES, Limits
 from tokonomics.serving.fleet import Router
@@ -50,9 +50,8 @@ def _known(name: str, written: str, known: type[StrEnum], problem: str, field: s
     """The name, if it is known; else an error that suggests the nearest."""
     if name in set(known):
         return name
-    guess = nearest(name, list(known), 1)
-    hint = f" Did you mean {guess[0]}?" if guess else ""
-    raise BadInput(f"'{shorten(written)}' {problem}", field=field, fix=f"Valid: {', '.join(known)}{more}.{hint}")
+    fix = f"Valid: {', '.join(known)}{more}. {did_you_mean(name, known, 1) or ''}".rstrip()
+    raise BadInput(f"'{shorten(written)}' {problem}", field=field, fix=fix)
 
 
 def terms_from(values: Sequence[str] | None) -> tuple[Terms, ...]:

@@ -18,9 +18,10 @@ from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import sequence_bytes
 from tokonomics.physics.steptime import StepModel
 from tokonomics.planner.candidates import Hosts, Reason, Refusal
-from tokonomics.planner.load import Floats, Load
+from tokonomics.planner.load import Load
 from tokonomics.serving.steady import Capacity, MissesSlo, ReplicaCurve, Steady
 from tokonomics.traffic.slo import Latency, Slo
+from tokonomics.traffic.trace import Floats
 from tokonomics.units import percent, seconds
 
 LEEWAY = 1.05

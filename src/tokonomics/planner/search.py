@@ -16,7 +16,6 @@ from typing import TypeVar
 from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.candidates import Hosts, Reason, Refusal, is_faithful
-from tokonomics.planner.load import Load
 from tokonomics.planner.screen import Screened, describe, fewest_by_arithmetic, screen
 from tokonomics.planner.setup import Say, silent
 from tokonomics.planner.trials import Sized, Trials
@@ -81,18 +80,10 @@ class Search:
     _left: Counter[str] = field(default_factory=Counter)
     """Candidates by GPU that are still to be looked at."""
 
-    @property
-    def load(self) -> Load:
-        return self.trials.load
-
-    @property
-    def slos(self) -> tuple[Slo, ...]:
-        return self.trials.slos
-
     def run(self, prospects: Iterable[Hosts]) -> None:
         entered: list[tuple[float, Hosts | Screened]] = []
         for hosts in prospects:
-            entered.append((self._usd(hosts, fewest_by_arithmetic(hosts.deployment, self.load)), hosts))
+            entered.append((self._usd(hosts, fewest_by_arithmetic(hosts.deployment, self.trials.load)), hosts))
             self._left[hosts.deployment.gpu.key] += 1
         best_first(entered, self._look)
 
@@ -100,7 +91,7 @@ class Search:
         """The closed form's bound of a prospect that may matter; the end of one that does not, or has it."""
         deployment = prospect.deployment
         if isinstance(prospect, Hosts) and self._matters(deployment, bound):
-            found = screen(deployment, prospect, self.load, self.slos)
+            found = screen(deployment, prospect, self.trials.load, self.trials.slos)
             if isinstance(found, Screened):
                 self.screened.append(found)
                 return self._usd(prospect, self._at_least(found)), found
@@ -117,16 +108,16 @@ class Search:
 
     def _at_least(self, candidate: Screened) -> int:
         """Fewer replicas will not do, by the closed form or by the user's limits."""
-        return max(candidate.fewest, self._wished(candidate))
+        return max(candidate.fewest, self._fewest_allowed(candidate))
 
-    def _wished(self, candidate: Screened) -> int:
+    def _fewest_allowed(self, candidate: Screened) -> int:
         """Replicas below which the user's share of the capacity, or the simulated share of the load, does not allow."""
         share = self.max_utilization if self.simulate else self.max_utilization or CLOSED_FORM_UTILIZATION
         if share is None:
-            return self.load.fewest_replicas
+            return self.trials.load.fewest_replicas
         # The last digit of a division must not cost a replica.
-        needed = math.ceil(self.load.workload.rate / (candidate.capacity.rate * share) - 1e-9)
-        return max(needed, self.load.fewest_replicas)
+        needed = math.ceil(self.trials.load.workload.rate / (candidate.capacity.rate * share) - 1e-9)
+        return max(needed, self.trials.load.fewest_replicas)
 
     def _is_leader(self, deployment: Deployment) -> bool:
         """A table would show it, whatever it costs, within reason."""
@@ -183,7 +174,7 @@ class Search:
                 reason = f"more expensive: on the {plural(most, 'replica')} that could compete, {trial.breaks}"
                 self._refuse(deployment, Reason.more_expensive, reason)
                 return
-        trial = self.trials.fewest(candidate, most, self._wished(candidate))
+        trial = self.trials.fewest(candidate, most, self._fewest_allowed(candidate))
         if not trial.holds:
             number = "a lone request" if trial.replicas <= 1 else plural(trial.replicas, "replica")
             self._refuse(deployment, Reason.too_slow, f"misses the SLO even with {number}: {trial.breaks}")
@@ -195,11 +186,11 @@ class Search:
 
     def _plan_for_share(self, candidate: Screened) -> None:
         """Closed form: replicas loaded to a share of what they hold, and whose mean first token is in time."""
-        rate, replicas = self.load.workload.rate, self._at_least(candidate)
-        late = late_in_the_mean(candidate, rate / replicas, self.slos)
+        rate, replicas = self.trials.load.workload.rate, self._at_least(candidate)
+        late = late_in_the_mean(candidate, rate / replicas, self.trials.slos)
         while late and replicas < 4 * candidate.fewest + 4:
             replicas += 1
-            late = late_in_the_mean(candidate, rate / replicas, self.slos)
+            late = late_in_the_mean(candidate, rate / replicas, self.trials.slos)
         if late:
             self._refuse(candidate.deployment, Reason.too_slow, late)
         else:

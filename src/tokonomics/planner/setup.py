@@ -43,7 +43,7 @@ class Setup:
     router: Router | None = None
     """None: taking turns or the least outstanding requests, whichever needs fewer replicas."""
     tiers: str | None = None
-    """Memories for KV behind the GPU's, as wished for: ``dram=200,ssd=2000@0``, or ``HOST_MEMORY``. Size and speed
+    """Memories for KV behind the GPU's, as asked for: ``dram=200,ssd=2000@0``, or ``HOST_MEMORY``. Size and speed
     follow from the hardware when it is served and billed, so that they follow it when it changes."""
     disaggregated: bool = False
     """Prefill and decode on replicas of their own."""

@@ -13,7 +13,6 @@ from datetime import date
 from functools import cache, partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tokonomics.errors import option
 from tokonomics.money.cache_tiers import TierPrice
@@ -29,7 +28,7 @@ from tokonomics.serving.steady import MissesSlo, ReplicaCurve
 from tokonomics.serving.tiers import TierHits, plan_fetches
 from tokonomics.traffic.generate import ENOUGH_REQUESTS
 from tokonomics.traffic.slo import Latency, Slo
-from tokonomics.traffic.trace import Trace
+from tokonomics.traffic.trace import Floats, Trace
 
 WHOLE_AT_ONCE = 60_000
 """Requests up to which all are simulated at once; of more, first the busiest part. Three times what a p99 rests on."""
@@ -44,8 +43,6 @@ _IN_HAND = 1.03
 """Where no SLO is set, a plan's replicas must finish so much more than arrives: the simulator takes what is 3 %
 behind for keeping up (``serving.capacity``), and a month of that is a day."""
 _FASTER = f"Loosen {option('slo')}, or name more or faster GPUs ({option('tp')}, {option('gpu')})."
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,7 +233,7 @@ def _limited(setup: Setup, replicas: int) -> Sized:
 
 def _tokens_are_late(trial: Sized) -> bool:
     slo = trial.outcome.slo
-    return not trial.holds and any(not kept.kept and kept.slo.startswith(Latency.tpot) for kept in slo)
+    return not trial.holds and any(not judged.met and judged.slo.startswith(Latency.tpot) for judged in slo)
 
 
 def fewest_replicas(setup: Setup, tried: Callable[[int], Sized], start: int = 1) -> Sized | NotServed:

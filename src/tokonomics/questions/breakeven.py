@@ -17,12 +17,13 @@ from tokonomics.planner.breakeven import (
     share_of_api,
     tokens_per_request,
 )
+from tokonomics.planner.infeasible import blame
 from tokonomics.planner.load import Load
 from tokonomics.planner.parsing import amount, dollars, listed
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import load_of, offers_of, question_of, targets_of
 from tokonomics.questions.requests.buy import BreakevenRequest
-from tokonomics.questions.results import BreakevenResult, NothingHosts, blame_of
+from tokonomics.questions.results import BreakevenResult, NothingHosts
 from tokonomics.questions.serving import named, say_if_compiling
 from tokonomics.questions.traffic import read_rate
 from tokonomics.units import percent, plural, usd
@@ -41,7 +42,7 @@ def breakeven(request: BreakevenRequest, listener: Listener = SILENT) -> Breakev
     try:
         return BreakevenResult(**dict(_planned(request, extras, listener)))
     except NothingFits as nothing:
-        return NothingHosts(blame=blame_of(nothing.study), study=nothing.study)
+        return NothingHosts(blame=tuple(blame(nothing.study)), study=nothing.study)
 
 
 def hosting_of(request: BreakevenRequest, offers: tuple[Offer, ...]) -> Hosting:

@@ -12,6 +12,7 @@ from tokonomics.planner.compare import parse_quality
 from tokonomics.planner.deploy_files import DeployFile, Target, deploy_file, provenance
 from tokonomics.planner.deploy_job import DeployJob, longest_context
 from tokonomics.planner.flips import flips
+from tokonomics.planner.infeasible import blame
 from tokonomics.planner.parsing import listed
 from tokonomics.planner.plan import Question, Study, study
 from tokonomics.planner.regret import least_regret
@@ -21,7 +22,7 @@ from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import cases_of, questions_of
 from tokonomics.questions.request import parameters_of
 from tokonomics.questions.requests.buy import CompareRequest, DiffRequest, PlanRequest
-from tokonomics.questions.results import CompareResult, OneNoun, PlanCases, PlanModels, PlanResult, blame_of
+from tokonomics.questions.results import CompareResult, OneNoun, PlanCases, PlanModels, PlanResult
 from tokonomics.questions.scenario import read_request
 from tokonomics.questions.serving import say_if_compiling, say_left_out
 from tokonomics.questions.verbs import find_verb
@@ -70,7 +71,7 @@ def _one(request: PlanRequest, study: Study, files: Sequence[DeployFile], listen
     if request.deploy:
         found |= {"deploy": tuple(files)}
     if best is None:
-        return PlanResult(**found, blame=blame_of(study))
+        return PlanResult(**found, blame=tuple(blame(study)))
 
     def say(what: str) -> None:
         listener.doing(f"simulating {what}")
@@ -96,7 +97,7 @@ def _cases(studies: Sequence[Study], cases: Sequence[str]) -> PlanCases:
     found = least_regret(list(studies))
     if found is None:
         lost = next(study for study in studies if study.plan.best is None)
-        return PlanCases(regret=None, blame=blame_of(lost), studies=tuple(studies))
+        return PlanCases(regret=None, blame=tuple(blame(lost)), studies=tuple(studies))
     bills = dict(zip(cases, found.best_usd_per_month, strict=True))
     return PlanCases(cases=bills, regret=found, studies=tuple(studies))
 

@@ -13,7 +13,7 @@ from tokonomics.planner.compare import Comparison
 from tokonomics.planner.deploy_files import DeployFile
 from tokonomics.planner.fleet import FleetReport
 from tokonomics.planner.flips import Flips
-from tokonomics.planner.infeasible import Blame, blame
+from tokonomics.planner.infeasible import Blame
 from tokonomics.planner.levers.lora import LoraLever
 from tokonomics.planner.levers.noisy_neighbour import NoisyNeighbour
 from tokonomics.planner.levers.prefix_cache import PrefixCacheLever
@@ -22,7 +22,7 @@ from tokonomics.planner.levers.semantic_cache import SemanticHits, SemanticLever
 from tokonomics.planner.levers.stack import Waterfall
 from tokonomics.planner.levers.templates import TemplateLever, TextTemplate
 from tokonomics.planner.levers.tenancy import Pooling
-from tokonomics.planner.plan import Candidate, Plan, Study
+from tokonomics.planner.plan import Candidate, Plan
 from tokonomics.planner.predict import BatchCurve, Prediction
 from tokonomics.planner.regret import Regret
 from tokonomics.planner.what_if import BillRange, Headroom, Sensitivity
@@ -104,11 +104,6 @@ def layout_text(row: Candidate) -> str:
     return f"{row.replicas} × ({row.gpus_per_replica}×{row.gpu}{split}, {row.weights}{kv})"
 
 
-def blame_of(study: Study) -> tuple[Blame, ...]:
-    """What stands in the way of a plan that found nothing; documents have inputs as flags."""
-    return tuple(Blame(**{name: spelled(text, flag) for name, text in each}) for each in blame(study))
-
-
 class CurveResult(Result, BatchCurve):
     """What batching buys, point by point up to what the memory holds."""
 
@@ -152,7 +147,8 @@ class PlanResult(Result, Plan):
     def headline(self) -> str:
         best = self.best
         if best is None:
-            reasons = [f"{by_name(reason.constraint)}: {reason.why}" for reason in self.blame]
+            # Inputs by name, also in a result that was read from a document, which has flags.
+            reasons = [by_name(spelled(f"{reason.constraint}: {reason.why}", flag)) for reason in self.blame]
             return "; ".join([f"{self.model}: no offer meets these constraints", *reasons])
         return (
             f"{self.model}: {usd(best.usd_per_month)} a month, {usd(best.usd_per_mtok.blended)} per Mtok, "
@@ -231,8 +227,8 @@ class SimulateResult(Result, Outcome):
         price = "no price" if self.usd_per_mtok is None else f"{usd(self.usd_per_mtok)} per Mtok"
         times = [(name, spread.p99) for name, spread in (("TTFT", self.ttft_s), ("TPOT", self.tpot_s))]
         latency = "".join(f", {name} p99 {seconds(value)}" for name, value in times if value is not None)
-        missed = ", ".join(target.slo for target in self.slo if not target.kept)
-        verdict = "" if self.slo_kept is None else f"; {missed} missed" if missed else "; every SLO met"
+        missed = ", ".join(target.slo for target in self.slo if not target.met)
+        verdict = "" if self.slo_met is None else f"; {missed} missed" if missed else "; every SLO met"
         return f"{self.deployment}: {price}{latency}; {plural(self.requests, 'request')}{verdict}"
 
 
@@ -257,7 +253,7 @@ class CapacityResult(Result):
     def headline(self) -> str:
         price = "" if self.usd_per_mtok is None else f", {usd(self.usd_per_mtok)} per Mtok"
         needed = "" if self.replicas is None else f"; this log needs {plural(self.replicas, 'replica')}"
-        breaks = self.highest_rate.broken
+        breaks = self.highest_rate.breaks
         return f"{self.deployment}: {self.rate:.3g} requests/s a replica, then {breaks}{needed}{price}"
 
 

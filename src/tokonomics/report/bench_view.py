@@ -12,7 +12,7 @@ from tokonomics.questions.measured_results import PricedRunResult
 from tokonomics.questions.request import Request
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
-from tokonomics.report.wording import NO_VALUE, signed_text, time_text, usd_text, with_inputs
+from tokonomics.report.wording import NO_VALUE, signed_text, time_text, usd_text
 from tokonomics.units import percent, plural, seconds, usd
 
 _NAMELESS = ("unknown model", "the file names no model")
@@ -130,7 +130,7 @@ def _slos(result: PricedRun) -> blocks.Table:
     for place in _order(result):
         cells = [
             (
-                blocks.Span("met     ", "good") if slo.kept else blocks.Span("MISSED  ", "worst"),
+                blocks.Span("met     ", "good") if slo.met else blocks.Span("MISSED  ", "worst"),
                 "not measured" if slo.measured_s is None else seconds(slo.measured_s),
             )
             for slo in result.verdict.slos[place]
@@ -227,7 +227,7 @@ def _notes(result: PricedRun) -> Iterable[str]:
     if again := sum(point.retries or 0 for point in run.points):
         yield f"{plural(again, 'request')} had to be sent again; the wait counts."
     yield from (f"Failed with: {name}" for name in sorted({name for point in run.points for name in point.errors})[:5])
-    yield from map(with_inputs, sorted({note for point in run.points for note in point.notes} | set(run.notes)))
+    yield from sorted({note for point in run.points for note in point.notes} | set(run.notes))
 
 
 def _drawn(result: PricedRun) -> str:

@@ -15,8 +15,8 @@ from tokonomics.questions.request import Request
 from tokonomics.questions.results import FleetResult
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
-from tokonomics.report.wording import OLD_PRICE, quoted_on, slos_text, usd_text, with_inputs
-from tokonomics.serving.outcome import Kept
+from tokonomics.report.wording import OLD_PRICE, quoted_on, slos_text, usd_text
+from tokonomics.serving.outcome import SloOutcome
 from tokonomics.units import HOURS_PER_MONTH, count, percent, plural, seconds, usd
 
 _WIDE = 0.05
@@ -40,7 +40,7 @@ def _terms(purchase: FleetPurchase) -> str:
 
 
 def _sections(report: FleetReport) -> blocks.View:
-    if report.slos and any(not replay.kept for replay in report.replays[:1]):
+    if report.slos and any(not replay.met for replay in report.replays[:1]):
         yield blocks.line("This fleet does not meet its SLO: see the replay below.", kind="worst")
     yield blocks.section(*_asked(report))
     yield blocks.section(*_headline(report))
@@ -156,7 +156,7 @@ def _replays(replays: Sequence[FleetReplay]) -> blocks.Table:
         [
             replay.name,
             replay.what,
-            *(blocks.Span(_delivered(slo), "good" if slo.kept else "worst") for slo in replay.slo),
+            *(blocks.Span(_delivered(slo), "good" if slo.met else "worst") for slo in replay.slo),
             percent(replay.answered_share) if replay.answered_share < 0.99995 else "all",
             f"{replay.restarts:,}",
         ]
@@ -170,7 +170,7 @@ def _replays(replays: Sequence[FleetReplay]) -> blocks.Table:
     return blocks.table(["!replay", "what happens", *limits, ">answered", ">begun again"], rows, title)
 
 
-def _delivered(slo: Kept) -> str:
+def _delivered(slo: SloOutcome) -> str:
     return "never" if slo.delivered_s is None else seconds(slo.delivered_s)
 
 
@@ -179,11 +179,11 @@ def _proof(report: FleetReport) -> blocks.Line:
     calm, loss = report.replays
     if not report.slos:
         return blocks.note("No SLO was set, so none could be missed.")
-    if not calm.kept:
+    if not calm.met:
         counted = f"counting on {percent(report.counted_share)} of what machines were measured to carry"
         loosen = f"loosen {option('slo')}, or plan for a larger {option('demand')}"
         return blocks.line(f"The SLO is missed even undisturbed, {counted}: {loosen}.", kind="bad")
-    if loss.kept:
+    if loss.met:
         return blocks.line("The SLO is met, with the loss as well.", kind="good")
     spread = f"{option('max_zone_share', 0)} or " if _has_spot(report) and report.limits.max_zone_share else ""
     often = count(float(f"{loss.expected_per_month:.2g}"))
@@ -203,7 +203,7 @@ def _verdict(report: FleetReport, verdict: SpotVerdict) -> Iterable[blocks.Line]
         text = f"  {'+' if reason.speaks_for else '−'} {reason.text}"
         yield blocks.line(blocks.Span(text, "good" if reason.speaks_for else "warn"))
     limit = percent(report.limits.max_spot_share)
-    yield blocks.note(f"  Limit on spot: {limit} of any hour's demand (by {with_inputs(report.spot_share_by)}).")
+    yield blocks.note(f"  Limit on spot: {limit} of any hour's demand (by {report.spot_share_by}).")
 
 
 def _notes(report: FleetReport) -> blocks.Line:

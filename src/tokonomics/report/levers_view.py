@@ -12,7 +12,7 @@ from tokonomics.questions.request import Request
 from tokonomics.questions.results import LeversResult, StackResult
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
-from tokonomics.report.wording import percent_text, quoted_text, setup_text, time_text, with_inputs
+from tokonomics.report.wording import percent_text, quoted_text, setup_text, time_text
 from tokonomics.units import gigabytes, percent, plural, seconds, usd
 
 _FIGURES = [">$/month", ">$/Mtok", ">replicas", ">load", ">TTFT p99", ">TPOT p99"]
@@ -51,9 +51,9 @@ def _ranking(ranking: Ranking, setup: Setup) -> blocks.View:
     best = next((place for place, (lever, _) in enumerate(pulled, 1) if lever.name in ranking.taken), None)
     yield blocks.table(["lever", ">saves", *_FIGURES], rows, best=best)
     if pulled:
-        efforts = [(with_inputs(lever.name), lever.effort, lever.risk) for lever, _ in pulled]
+        efforts = [(lever.name, lever.effort, lever.risk) for lever, _ in pulled]
         yield blocks.table(["!lever", "effort", "risk"], efforts)
-    without = [(with_inputs(lever.name), with_inputs(lever.reason or "")) for lever in ranking.levers if not lever.bill]
+    without = [(lever.name, lever.reason or "") for lever in ranking.levers if not lever.bill]
     if without:
         yield blocks.table(["!lever", "nothing to gain, or not possible"], without)
     changed = [(lever.name, lever.effects) for lever in ranking.levers if lever.effects]
@@ -71,7 +71,7 @@ def _change(share: str, before: SetupBill, after: SetupBill, how: str = "") -> b
 def _together(ranking: Ranking) -> Iterable[blocks.Block]:
     now, after, taken = ranking.now, ranking.together, ranking.taken
     if taken:
-        yield _change(percent(ranking.saved_share), now, after, f", with {with_inputs(' + '.join(taken))}")
+        yield _change(percent(ranking.saved_share), now, after, f", with {' + '.join(taken)}")
     else:
         why = " lowers the bill at this size: whole replicas and machines are what is paid for."
         yield blocks.line(blocks.Span("No lever", "alert"), why, kind="headline")
@@ -85,7 +85,7 @@ def _together(ranking: Ranking) -> Iterable[blocks.Block]:
     first = ranking.levers[0] if ranking.levers else None
     if first and first.saved_usd_per_month > 0:
         saves = f"alone it saves {usd(first.saved_usd_per_month)} a month ({first.effort})"
-        yield blocks.hint(f"Start with {with_inputs(first.name)}: {saves}.")
+        yield blocks.hint(f"Start with {first.name}: {saves}.")
 
 
 def _bill_fact(name: str, bill: SetupBill) -> blocks.Fact:
@@ -107,7 +107,7 @@ def _name(lever: Pulled, bill: SetupBill) -> tuple[blocks.Piece, str]:
     share = lever.saved_share
     saves = percent(share) if share > 0 else f"costs {percent(-share)}"
     mood: blocks.Mood = "best" if lever.saved_usd_per_month > 0 else ""
-    return blocks.Span(f"{with_inputs(lever.name)}{to}", mood), "0 %" if abs(share) < 5e-4 else saves
+    return blocks.Span(f"{lever.name}{to}", mood), "0 %" if abs(share) < 5e-4 else saves
 
 
 def _memories(bill: SetupBill) -> str:
@@ -179,7 +179,7 @@ def _waterfall(made: Waterfall, setup: Setup) -> blocks.View:
     heads = ["step", ">saves $/month", ">of the start", *_FIGURES]
     yield blocks.table(heads, rows, best=len(rows) - 1)
     if made.left_out:
-        left_out = [(with_inputs(lever.name), with_inputs(lever.reason)) for lever in made.left_out]
+        left_out = [(lever.name, lever.reason) for lever in made.left_out]
         yield blocks.table(["!left out", "because"], left_out)
     yield blocks.section(
         _drafted(made.drafted) if made.drafted else None,
@@ -206,7 +206,7 @@ def _step(step: Step, drafted: Drafted | None) -> list[str]:
     memories = f": {_memories(step.bill)}" if "tiers" in step.knobs and step.bill.memories else ""
     assumed = " (assumed)" if drafted is not None and drafted.assumed and "speculation" in step.knobs else ""
     return [
-        f"{with_inputs(step.name)}{memories}{assumed}",
+        f"{step.name}{memories}{assumed}",
         usd(step.saved_usd_per_month) if abs(step.saved_usd_per_month) >= 0.005 else "–",
         f"{step.saved_share * 100 + 0.0:.1f} %" if abs(step.saved_share) >= 5e-4 else "0 %",
         *_figures(step.bill),

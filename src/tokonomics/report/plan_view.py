@@ -28,7 +28,6 @@ from tokonomics.report.wording import (
     quoted_on,
     time_text,
     usd_text,
-    with_inputs,
     workload_text,
 )  # fmt: skip
 from tokonomics.traffic.slo import Latency, Slo
@@ -114,8 +113,8 @@ def nothing(plan: Plan, model_name: str, blames: Sequence[Blame], see: str = "")
         blocks.line("No offer meets these constraints.", kind="worst"),
         *(
             blocks.line(
-                blocks.Span(f"  {with_inputs(blame.constraint)}: ", "strong"),
-                with_inputs(f"{blame.why}; {blame.nearest}."),
+                blocks.Span(f"  {blame.constraint}: ", "strong"),
+                f"{blame.why}; {blame.nearest}.",
             )
             for blame in blames
         ),

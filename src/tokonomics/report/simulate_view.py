@@ -12,7 +12,7 @@ from tokonomics.questions.results import CapacityResult, SimulateResult
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.wording import duration_text, percent_text, time_text
-from tokonomics.serving.outcome import Kept, Outcome, Spread
+from tokonomics.serving.outcome import Outcome, SloOutcome, Spread
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.state import REFUSED
 from tokonomics.units import count, percent, plural, seconds, usd
@@ -88,7 +88,7 @@ def _latencies(made: Outcome) -> blocks.Table:
 
 def _slos(made: Outcome) -> Iterable[blocks.Block]:
     for slo in made.slo:
-        mark = blocks.Span("met   ", "best") if slo.kept else blocks.Span("MISSED", "worst")
+        mark = blocks.Span("met   ", "best") if slo.met else blocks.Span("MISSED", "worst")
         yield blocks.line(mark, f"  {slo.slo} {time_text(slo.delivered_s)}, SLO {seconds(slo.objective_s)}")
     if made.slo:
         attained = percent(made.slo_attainment or 0.0)
@@ -170,7 +170,7 @@ def _hint(simulation: Simulation, made: Outcome) -> blocks.Line | None:
     """What to do next, where something stands out."""
     fleet, rules = simulation.fleet, simulation.rules
     waits = (made.queue_s.p50 or 0.0) > 1.0
-    missed = made.slo_kept is False
+    missed = made.slo_met is False
     replicas, most = option("replicas"), option("max_sequences")
     said = None
     if made.refused == made.requests:
@@ -203,7 +203,7 @@ def _capacity(result: CapacityResult) -> blocks.View:
     price, traffic = cost.usd_per_mtok if cost else None, f"{log.source}, {log.rate:.3g} requests/s"
     yield blocks.facts(
         blocks.fact("holds", f"{best.rate:,.3g}/s", output, number=best.rate, less="worse"),
-        ("fails at", f"{best.at_most:,.3g}/s", best.broken),
+        ("fails at", f"{best.at_most:,.3g}/s", best.breaks),
         ("batch", f"{made.batch:,.1f}", "sequences in a step at that rate"),
         ("log needs", plural(needed.replicas, "replica"), traffic) if needed else None,
         ("costs", usd(price), paid, price) if price is not None else None,
@@ -214,7 +214,7 @@ def _capacity(result: CapacityResult) -> blocks.View:
             [
                 f"{trial.rate:,.3g}",
                 *(
-                    blocks.Span(time_text(slo.delivered_s), "" if slo.kept else "bad")
+                    blocks.Span(time_text(slo.delivered_s), "" if slo.met else "bad")
                     for slo in trial.outcome.slo or _tails(trial.outcome)
                 ),
                 f"{trial.outcome.output_tokens_per_s:,.0f}",
@@ -229,7 +229,7 @@ def _capacity(result: CapacityResult) -> blocks.View:
     )
 
 
-def _tails(made: Outcome) -> tuple[Kept, ...]:
+def _tails(made: Outcome) -> tuple[SloOutcome, ...]:
     """What to show where no SLO is set."""
     tails = (("ttft_p99", made.ttft_s.p99), ("tpot_p99", made.tpot_s.p99))
-    return tuple(Kept(slo=name, objective_s=0.0, delivered_s=value, kept=True) for name, value in tails)
+    return tuple(SloOutcome(slo=name, objective_s=0.0, delivered_s=value, met=True) for name, value in tails)

@@ -1,6 +1,5 @@
 """Phrases that several views share."""
 
-import re
 from collections.abc import Iterable, Sequence
 from datetime import date
 
@@ -114,8 +113,3 @@ def hourly_text(bill: LeverBill) -> str:
     before, after = bill.before.usd, bill.after.usd
     month = f"{usd(before * HOURS_PER_MONTH)} → {usd(after * HOURS_PER_MONTH)} a month"
     return f"{usd(before)} → {usd(after)} an hour ({month})"
-
-
-def with_inputs(text: str) -> str:
-    """A note of a result, whose JSON has inputs as flags, with inputs that each renderer spells."""
-    return re.sub("--([a-z][a-z-]*[a-z])", lambda found: option(found[1].replace("-", "_")), text)

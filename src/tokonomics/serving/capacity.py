@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
-from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from tokonomics.errors import BadInput, TokonomicsError, option
 from tokonomics.serving.outcome import Outcome, outcome
@@ -65,7 +65,7 @@ class HighestRate(Noun):
     rate: PositiveFloat
     at_most: PositiveFloat
     """The lowest rate tried that did not hold."""
-    broken: str
+    breaks: str = Field(alias="broken")
     """What gives way there."""
     outcome: Outcome
     trials: tuple[Trial, ...]
@@ -115,7 +115,7 @@ def highest_rate(serve: Callable[[Trace], Simulation], trace: Trace, slos: Seque
     return HighestRate(
         rate=low,
         at_most=high,
-        broken=trials[high].breaks or "",
+        breaks=trials[high].breaks or "",
         outcome=trials[low].outcome,
         trials=tuple(trials[rate] for rate in sorted(trials)),
     )
@@ -202,7 +202,7 @@ def what_breaks(simulation: Simulation, result: Outcome) -> str | None:
     if result.completed == 0:
         return "no request can be answered: all are longer than the context or the memory, or were given up"
     unanswered = (result.timed_out + result.unserved) / result.requests
-    missed = [slo for slo in result.slo if not slo.kept]
+    missed = [slo for slo in result.slo if not slo.met]
     if never := [slo for slo in missed if slo.delivered_s is None]:
         return f"{never[0].slo} is missed: {percent(unanswered)} of the requests are never answered"
     if missed:

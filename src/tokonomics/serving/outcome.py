@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, NonNegativeFloat, NonNegativeInt
 
 from tokonomics.errors import option, shorten
@@ -38,13 +39,13 @@ class Spread(Noun):
     mean: float | None
 
 
-class Kept(Noun):
+class SloOutcome(Noun):
     """An SLO and what was delivered."""
 
     slo: str = Field(alias="promise")
     objective_s: float = Field(alias="promised_s")
     delivered_s: float | None
-    kept: bool
+    met: bool = Field(alias="kept")
 
 
 class Shares(Noun):
@@ -119,8 +120,8 @@ class Outcome(Noun):
     mean_replicas: NonNegativeFloat
     """Paid for, in the mean over time."""
     peak_replicas: NonNegativeInt
-    slo: tuple[Kept, ...]
-    slo_kept: bool | None
+    slo: tuple[SloOutcome, ...]
+    slo_met: bool | None = Field(alias="slo_kept")
     """All SLOs; None without any."""
     slo_attainment: float | None
     """Share of all requests that were answered within every SLO; None without SLOs."""
@@ -135,11 +136,8 @@ def outcome(simulation: Simulation, slos: Sequence[Slo] = ()) -> Outcome:
     latencies = request_latencies(simulation)
     spreads = {name: spread(values[done]) for name, values in latencies.items()}
     unanswered = int(((served.status == TIMED_OUT) | (served.status == UNSERVED)).sum())
-    kept = [judged(slo, latencies[slo.latency][done], unanswered) for slo in slos]
-    within = done.copy()
-    for slo in slos:
-        # An answer of one token has no time per token: it misses no SLO.
-        within &= ~(latencies[slo.latency] > slo.seconds)
+    judgements = [judged(slo, latencies[slo.latency][done], unanswered) for slo in slos]
+    within = within_slos(simulation, slos)
     inputs = int(trace.input_tokens[done].sum(dtype=np.int64))
     outputs = int(trace.output_tokens[done].sum(dtype=np.int64))
     duration = max(simulation.end_s - float(trace.arrival_s[0]), 0.0)
@@ -173,10 +171,10 @@ def outcome(simulation: Simulation, slos: Sequence[Slo] = ()) -> Outcome:
         replica_hours=paid / 3600,
         mean_replicas=_ratio(paid, simulation.end_s),
         peak_replicas=int(simulation.history[:, 1].max()),
-        slo=tuple(kept),
-        slo_kept=all(slo.kept for slo in kept) if kept else None,
-        slo_attainment=float(within.sum() / len(trace)) if kept else None,
-        goodput_per_s=_ratio(int(within.sum()), duration) if kept else None,
+        slo=tuple(judgements),
+        slo_met=all(slo.met for slo in judgements) if slos else None,
+        slo_attainment=float(within.sum() / len(trace)) if slos else None,
+        goodput_per_s=_ratio(int(within.sum()), duration) if slos else None,
     )
 
 
@@ -192,6 +190,15 @@ def request_latencies(simulation: Simulation) -> dict[str, Floats]:
         Latency.e2e: served.finish_s - trace.arrival_s,
         "queue": served.start_s - trace.arrival_s,
     }
+
+
+def within_slos(simulation: Simulation, slos: Sequence[Slo]) -> NDArray[np.bool_]:
+    """Requests that were answered within every SLO; one of a single token has no time per token, and misses none."""
+    latencies = request_latencies(simulation)
+    within: NDArray[np.bool_] = simulation.served.status == DONE
+    for slo in slos:
+        within &= ~(latencies[slo.latency] > slo.seconds)
+    return within
 
 
 def records(simulation: Simulation) -> "pl.DataFrame":
@@ -297,7 +304,7 @@ def _seconds_present(enter_s: Floats, leave_s: Floats, edges: Floats) -> Floats:
     return np.asarray(np.maximum(np.diff(time_before(enter_s) - time_before(leave_s)), 0.0))
 
 
-def judged(slo: Slo, answered: Floats, unanswered: int) -> Kept:
+def judged(slo: Slo, answered: Floats, unanswered: int) -> SloOutcome:
     """What was delivered; a request that was accepted and never answered took for ever.
 
     Answers of one token have no time per token and miss no SLO; no answers at all miss every one.
@@ -309,10 +316,10 @@ def judged(slo: Slo, answered: Floats, unanswered: int) -> Kept:
         with_them = np.concatenate([known, np.full(unanswered, np.inf)])
         delivered = float(np.percentile(with_them, percent, method="higher"))
     if delivered is None or math.isinf(delivered):
-        delivered, kept = None, not unanswered and len(answered) > 0
+        delivered, met = None, not unanswered and len(answered) > 0
     else:
-        kept = delivered <= slo.seconds
-    return Kept(slo=str(slo), objective_s=slo.seconds, delivered_s=delivered, kept=kept)
+        met = delivered <= slo.seconds
+    return SloOutcome(slo=str(slo), objective_s=slo.seconds, delivered_s=delivered, met=met)
 
 
 def _shares(simulation: Simulation) -> Shares:

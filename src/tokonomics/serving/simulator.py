@@ -37,10 +37,9 @@ from tokonomics.serving.state import (
     too_long,
 )
 from tokonomics.serving.step_table import StepTable, compile_steps
-from tokonomics.traffic.trace import Trace, take_lists
+from tokonomics.traffic.trace import Floats, Trace, take_lists
 from tokonomics.units import plural
 
-Floats = NDArray[np.float64]
 Progress = Callable[[int], None]
 
 _BYTES_PER_REQUEST = 200

@@ -17,17 +17,15 @@ batch's places (Sakasegawa). The simulator replaces both where bursts matter.
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from tokonomics.errors import TokonomicsError
+from tokonomics.physics.curves import Array
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import max_sequences, require_fit
 from tokonomics.physics.steptime import StepModel, step_model
 from tokonomics.types import Noun
 from tokonomics.units import seconds
-
-Array = NDArray[np.float64]
 
 _FIRST_ROUND = 0.3
 """Share of a closed-loop benchmark's prompts that queue behind each other because all its users start at once: median

@@ -16,12 +16,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from tokonomics.physics.curves import Array
 from tokonomics.physics.steptime import StepModel
 from tokonomics.serving.compiled import compiled, entry
-
-Array = NDArray[np.float64]
 
 _PIECES = 8  # of an octave of contexts; the first sixteen tokens are as many pieces
 _FIRST = 16

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 from pydantic import NonNegativeFloat, PositiveFloat, computed_field
 
 from tokonomics.measure.meter.readings import GpuReading
-from tokonomics.types import Noun
+from tokonomics.types import Marked, Noun
 from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK
 
 Value = TypeVar("Value")
@@ -180,7 +180,7 @@ class MeterState(Noun):
     electricity_usd: float | None = None  # of that energy, where a price of it is given; not part of the bill
     planned: Planned | None = None
     against_plan: Verdict | None = None  # of today
-    notes: tuple[str, ...] = ()  # servers that do not answer, a disk that is full, a clock that jumped
+    notes: tuple[Marked, ...] = ()  # servers that do not answer, a disk that is full, a clock that jumped
     held_spans: int = 0  # not yet written to the ledger, because it cannot be
 
     @_figure

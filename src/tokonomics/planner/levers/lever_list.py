@@ -15,6 +15,7 @@ from typing import Any
 from tokonomics.catalog.load_models import all_models, find_model
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.precision import Precision
+from tokonomics.errors import option
 from tokonomics.physics.deployment import why_not_run
 from tokonomics.physics.speculation import ACCEPTANCE, DRAFT_TOKENS, Speculation
 from tokonomics.planner.bills import Bills, SetupBill
@@ -23,6 +24,7 @@ from tokonomics.planner.levers.right_size import right_size
 from tokonomics.planner.setup import HOST_MEMORY, NotServed, Setup
 from tokonomics.planner.sizing import changes_over_time
 from tokonomics.serving.fleet import Router
+from tokonomics.types import copied
 from tokonomics.units import percent
 
 _SMALLER = 4
@@ -139,8 +141,7 @@ _ON_DEPLOYMENT = ("weights", "kv", "hardware", "speculation")
 
 
 def _position(setup: Setup, knob: str) -> dict[str, Any]:
-    holder = setup.deployment if knob in _ON_DEPLOYMENT else setup
-    return {name: getattr(holder, name) for name in KNOBS[knob]}
+    return copied(setup.deployment if knob in _ON_DEPLOYMENT else setup, *KNOBS[knob])
 
 
 def moved(setup: Setup, target: Setup, knob: str) -> Setup:
@@ -230,7 +231,7 @@ def _speculation(choices: Choices, setup: Setup) -> Setup | NotServed:
         return setup.deployed(speculation=made)
     draft = find_model(choices.draft) if choices.draft else smallest_relative(model)
     if draft is None:
-        return NotServed("no much smaller model with its vocabulary is known: name one with --draft")
+        return NotServed(f"no much smaller model with its vocabulary is known: name one with {option('draft')}")
     if draft.vocab != model.vocab:
         return NotServed(f"{draft.name} has another vocabulary")
     return setup.deployed(speculation=Speculation(tokens=choices.draft_tokens, acceptance=acceptance, draft=draft))

@@ -18,12 +18,12 @@ from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import kv_budget_bytes, sequence_bytes
 from tokonomics.physics.sharding import shard
 from tokonomics.physics.steptime import step_model
-from tokonomics.planner.bills import Bills, SetupBill
+from tokonomics.planner.bills import CENT, Bills, SetupBill
 from tokonomics.planner.levers.lever_list import Lever, all_levers, billed, moved
 from tokonomics.planner.load import Load
 from tokonomics.planner.setup import NotServed, Setup
 from tokonomics.traffic.arrivals import draw_arrivals, parse_arrivals
-from tokonomics.types import Noun, copied
+from tokonomics.types import Marked, Noun, copied
 from tokonomics.units import percent
 
 CHUNK = 1000
@@ -32,8 +32,6 @@ _BUYING = {
     "commit": "no commitment in the three cheapest regions is cheaper than {}",
     "spot": "with the share of spot that this workload bears, none of the three cheapest regions is cheaper than {}",
 }
-_CENT = 0.005
-"""Of a month: a smaller saving is none."""
 
 
 class Effects(Noun):
@@ -65,7 +63,7 @@ class Pulled(Noun):
     quality: str
     bill: SetupBill | None
     """None where it does not apply, or misses an SLO."""
-    reason: str | None
+    reason: Marked | None
     """Why there is no bill."""
     saved_usd_per_month: float
     saved_share: float
@@ -125,7 +123,7 @@ def _together(
     the end is taken back.
     """
     by_name = {lever.name: lever for lever in levers}
-    paying = [by_name[lever.name] for lever in ranked if lever.saved_usd_per_month >= _CENT]
+    paying = [by_name[lever.name] for lever in ranked if lever.saved_usd_per_month >= CENT]
     hardware = [lever for lever in levers if lever.knob == "hardware"]
     possible = [by_name[lever.name] for lever in ranked if lever.bill]
     cache = [lever for lever in possible if lever.knob == "kv"]
@@ -145,13 +143,13 @@ def _applied(setup: Setup, now: SetupBill, order: Sequence[Lever], bills: Bills)
             continue
         bills.progress(f"together: {lever.name}")
         made = billed(lever, end, bills)
-        if not isinstance(made, NotServed) and made[1].usd_per_month < best.usd_per_month + _CENT:
+        if not isinstance(made, NotServed) and made[1].usd_per_month < best.usd_per_month + CENT:
             end, best = made
             taken.append(lever)
     for lever in list(taken):
         back = moved(end, setup, lever.knob)
         bill = bills.of(back)
-        if isinstance(bill, SetupBill) and bill.usd_per_month < best.usd_per_month + _CENT:
+        if isinstance(bill, SetupBill) and bill.usd_per_month < best.usd_per_month + CENT:
             end, best = back, bill
             taken.remove(lever)
     return end, best, [lever.name for lever in taken]
@@ -221,7 +219,7 @@ class UtilizationPoint(Noun):
 
     name: str
     bill: SetupBill | None
-    reason: str | None
+    reason: Marked | None
 
 
 class Utilization(Noun):
@@ -243,8 +241,15 @@ def utilization_bills(setup: Setup, bills: Bills | None = None) -> Utilization:
     patterns = arrival_patterns(setup.load).items()
     bursts = {name: replace(setup, load=arriving(setup.load, text)) for name, text in patterns}
 
+    def point(name: str, changed: Setup) -> UtilizationPoint:
+        bills.progress(name)
+        made = bills.of(changed)
+        if isinstance(made, NotServed):
+            return UtilizationPoint(name=name, bill=None, reason=made.reason)
+        return UtilizationPoint(name=name, bill=made, reason=None)
+
     def points(setups: Mapping[str, Setup]) -> tuple[UtilizationPoint, ...]:
-        return tuple(_point(name, changed, bills) for name, changed in setups.items())
+        return tuple(point(name, changed) for name, changed in setups.items())
 
     return Utilization(by_batch=points(batches), by_load=points(loads), by_burst=points(bursts))
 
@@ -269,11 +274,3 @@ def arriving(load: Load, arrivals: str | None) -> Load:
     times = draw_arrivals(parse_arrivals(arrivals), requests=len(load.trace), seed=0)
     trace = replace(load.trace, arrival_s=times)
     return replace(load, trace=trace.faster(load.workload.rate * load.share / trace.rate))
-
-
-def _point(name: str, setup: Setup, bills: Bills) -> UtilizationPoint:
-    bills.progress(name)
-    made = bills.of(setup)
-    if isinstance(made, NotServed):
-        return UtilizationPoint(name=name, bill=None, reason=made.reason)
-    return UtilizationPoint(name=name, bill=made, reason=None)

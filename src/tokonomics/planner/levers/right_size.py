@@ -13,24 +13,24 @@ from operator import itemgetter
 
 from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import Deployment
-from tokonomics.planner.bills import Bills, SetupBill
+from tokonomics.planner.bills import CENT, Bills, SetupBill
 from tokonomics.planner.candidates import Hosts, Refusal
-from tokonomics.planner.plan import Limits, Question, prospects, study
+from tokonomics.planner.plan import Limits, Question, Study, prospects, study
 from tokonomics.planner.screen import Screened, fewest_by_arithmetic, screen
 from tokonomics.planner.search import best_first
 from tokonomics.planner.setup import NotServed, Setup
 from tokonomics.serving.capacity import MOST_REPLICAS
 from tokonomics.traffic.generate import ENOUGH_REQUESTS
+from tokonomics.types import copied
 from tokonomics.units import HOURS_PER_MONTH, plural
 
 PLANNED_WHOLE = ENOUGH_REQUESTS
 """Requests up to which the planner ranks every GPU; of more, only what may be cheaper than today is simulated."""
+_CHANGES = ("gpu", "tp", "pp", "ep", "weights", "kv")
 _CHECKED = 3
 _NEAR = 1.25
 """Of the planner's leaders on demand, how many are simulated with all that the setup has besides, and up to how much
 above the least of their bills."""
-_CENT = 0.005
-"""Of a month: what is cheaper by less costs as much."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,15 @@ def right_size(
     )
     # What else a setup has, such as replicas that come and go, is not asked. The load, named by its place in memory,
     # is kept with the answer.
-    key = question.weights, question.kv, setup.slos, setup.spare, setup.offers, id(setup.load.trace)
-    found = (_searched if is_long else _planned)(setup, question, bills, key)
-    picks = [setup.deployed(**_changes(deployment)) for deployment in found.deployments[:_CHECKED]]
+    asked = question.weights, question.kv, setup.slos, setup.spare, setup.offers, id(setup.load.trace)
+    key: object
+    if is_long:
+        key = "search", now, setup.max_sequences, setup.prefix_cache, setup.router, asked
+        found = bills.memo.once(key, setup.load, lambda: _cheaper(setup, question, bills))
+    else:
+        key = "study", question.model.key, now.engine.key, asked
+        found = _leaders(bills.memo.once(key, setup.load, lambda: study(question)))
+    picks = [setup.deployed(**copied(deployment, *_CHANGES)) for deployment in found.deployments[:_CHECKED]]
     bill, pick = min(((_usd(pick, bills), pick) for pick in picks), key=itemgetter(0), default=(math.inf, setup))
     today = _usd(setup, bills)
     if bill < today:
@@ -82,15 +88,8 @@ def _usd(setup: Setup, bills: Bills) -> float:
     return bill.usd_per_month if isinstance(bill, SetupBill) else math.inf
 
 
-def _searched(setup: Setup, question: Question, bills: Bills, asked: object) -> Found:
-    key = "search", setup.deployment, setup.max_sequences, setup.prefix_cache, setup.router, asked
-    return bills.memo.once(key, setup.load, lambda: _cheaper(setup, question, bills))
-
-
-def _planned(setup: Setup, question: Question, bills: Bills, asked: object) -> Found:
+def _leaders(made: Study) -> Found:
     """The planner's leaders, near the cheapest of them."""
-    key = "study", question.model.key, setup.deployment.engine.key, asked
-    made = bills.memo.once(key, setup.load, lambda: study(question))
     near = made.plan.best.usd_per_month * _NEAR if made.plan.best else 0.0
     rows = [leader for leader in made.plan.leaders(_CHECKED) if leader.usd_per_month <= near]
     looked_at = len(made.search.sized) + len(made.search.refused)
@@ -107,7 +106,7 @@ def _cheaper(setup: Setup, question: Question, bills: Bills) -> Found:
 
     def look(bound: float, prospect: Hosts | Screened) -> tuple[float, Screened] | None:
         nonlocal best, simulated
-        if bound > best - _CENT:
+        if bound > best - CENT:
             return None
         if isinstance(prospect, Hosts):
             seen = screen(prospect.deployment, prospect, setup.load, setup.slos)
@@ -115,16 +114,16 @@ def _cheaper(setup: Setup, question: Question, bills: Bills) -> Found:
                 return None
             least = max(seen.fewest, setup.load.fewest_replicas) + setup.spare
             return max(bound, prospect.usd_per_month(least)), seen
-        tried = plain.deployed(**_changes(prospect.deployment))
+        tried = plain.deployed(**copied(prospect.deployment, *_CHANGES))
         if tried.deployment == setup.deployment:
             return None
         bills.progress(str(tried.deployment))
         simulated += 1
-        affordable = prospect.hosts.most_replicas((best - _CENT) / HOURS_PER_MONTH, MOST_REPLICAS) - setup.spare
+        affordable = prospect.hosts.most_replicas((best - CENT) / HOURS_PER_MONTH, MOST_REPLICAS) - setup.spare
         if affordable < 1 or (affordable < MOST_REPLICAS and not bills.holds(tried, affordable)):
             return None
         bill = _usd(tried, bills)
-        if bill < best - _CENT:
+        if bill < best - CENT:
             best = bill
             found.insert(0, tried.deployment)
         return None
@@ -135,7 +134,3 @@ def _cheaper(setup: Setup, question: Question, bills: Bills) -> Found:
         entered.append((hosts.usd_per_month(least), hosts))
     best_first(entered, look)
     return Found(tuple(found), len(hosted), simulated)
-
-
-def _changes(pick: Deployment) -> dict[str, object]:
-    return {name: getattr(pick, name) for name in ("gpu", "tp", "pp", "ep", "weights", "kv")}

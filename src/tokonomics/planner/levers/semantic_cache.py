@@ -189,6 +189,7 @@ def semantic_cache_lever(
         replicas = held.replicas if held else 0
         return replica_hour(name, replicas, usd_per_replica_hour(max(1, replicas)), *more)
 
+    later = {name: None if value is None else value + wait_s for name, value in after.outcome.ttft_s} if after else {}
     bill = None
     if not breaks:
         now = hour("no answer reused", before)
@@ -199,7 +200,7 @@ def semantic_cache_lever(
         replicas_after=after.replicas if after else 0,
         wait_s=wait_s,
         ttft_before_s=before.outcome.ttft_s if before else None,
-        ttft_after_s=_later(after.outcome.ttft_s, wait_s) if after else None,
+        ttft_after_s=Spread(**later) if after else None,
         stored_bytes=stored_bytes if bytes_per_entry else 0,
         breaks=breaks,
         bill=bill,
@@ -213,10 +214,6 @@ def _sooner(slos: Sequence[Slo], wait_s: float) -> tuple[Slo, ...]:
         if slo.seconds <= wait_s:
             raise NeverHolds(f"{slo} is {seconds(slo.seconds)}, the look-up alone takes {seconds(wait_s)}")
     return tuple(slo.model_copy(update={"seconds": slo.seconds - wait_s}) if slo in waiting else slo for slo in slos)
-
-
-def _later(spread: Spread, wait_s: float) -> Spread:
-    return Spread(**{name: None if value is None else value + wait_s for name, value in spread})
 
 
 def _replay(

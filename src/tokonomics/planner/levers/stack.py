@@ -11,17 +11,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tokonomics.catalog.precision import Precision
-from tokonomics.errors import BadInput, nearest, option, shorten
+from tokonomics.errors import BadInput, did_you_mean, option, shorten
 from tokonomics.money.cost import saving
 from tokonomics.physics.speculation import acceptance_for
 from tokonomics.physics.steptime import decode_step
-from tokonomics.planner.bills import Bills, SetupBill
+from tokonomics.planner.bills import CENT, Bills, SetupBill
 from tokonomics.planner.candidates import weight_choices
 from tokonomics.planner.levers.lever_list import NOTHING_SHARED, Choices, all_levers, billed, differs, memories, moved
 from tokonomics.planner.levers.right_size import right_size
 from tokonomics.planner.plan import KV_CHOICES
 from tokonomics.planner.setup import NotServed, Setup
-from tokonomics.types import Noun
+from tokonomics.types import Marked, Noun, copied
 
 NAMES = {
     "batch": "continuous batching",
@@ -40,8 +40,9 @@ NAMES = {
 ORDER = tuple(NAMES)
 _PLANNED = ("batch", "weights", "kv", "hardware")
 """What the planner decides at once."""
-_CENT = 0.005
-_UNMEASURED = "not tried: what it saves depends on its acceptance. Give yours (--acceptance), or a --draft"
+_UNMEASURED = (
+    f"not tried: what it saves depends on its acceptance. Give yours ({option('acceptance')}), or a {option('draft')}"
+)
 
 
 class Step(Noun):
@@ -60,7 +61,7 @@ class LeftOut(Noun):
     """A lever that the end does without."""
 
     name: str
-    reason: str
+    reason: Marked
 
 
 class Drafted(Noun):
@@ -101,17 +102,9 @@ class Stacked:
 
 def naive_setup(setup: Setup) -> Setup:
     """The baseline on the same GPUs: one request at a time, 16 bit, nothing cached, on demand."""
-    return replace(
-        setup.deployed(weights=setup.deployment.model.served, kv=Precision.bf16, speculation=None),
-        max_sequences=1,
-        prefix_cache=False,
-        router=None,
-        tiers=None,
-        disaggregated=False,
-        autoscale=False,
-        commit=False,
-        spot=False,
-    )
+    plain = setup.deployed(weights=setup.deployment.model.served, kv=Precision.bf16, speculation=None)
+    asked = copied(plain, "deployment", "load", "offers", "today", "slos", "spare", "offline")
+    return Setup(**asked, max_sequences=1, prefix_cache=False)
 
 
 def stack(
@@ -150,9 +143,8 @@ def order_from(text: str | None) -> tuple[str, ...]:
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if name not in ORDER or names.count(name) > 1:
-            guess = nearest(name, ORDER, 1)
-            hint = f" Did you mean {guess[0]}?" if guess and name not in ORDER else ""
-            fix = f"Valid: {', '.join(ORDER)}.{hint}"
+            hint = did_you_mean(name, ORDER, 1) if name not in ORDER else None
+            fix = f"Valid: {', '.join(ORDER)}. {hint or ''}".rstrip()
             raise BadInput(f"'{shorten(name)}' is not a step, or is named twice", field="order", fix=fix)
     return (*names, *(knob for knob in ORDER if knob not in names))
 
@@ -173,7 +165,7 @@ def optimised(naive: Setup, choices: Choices, bills: Bills) -> tuple[Setup, tupl
         made = billed(lever, end, bills)
         if isinstance(made, NotServed):
             left_out.append(LeftOut(name=lever.name, reason=made.reason))
-        elif isinstance(best, NotServed) or made[1].usd_per_month < best.usd_per_month - _CENT:
+        elif isinstance(best, NotServed) or made[1].usd_per_month < best.usd_per_month - CENT:
             end, best = made
         else:
             left_out.append(LeftOut(name=lever.name, reason="it does not lower the bill further"))

@@ -188,7 +188,7 @@ class Sharing:
         alone = self.serve(apart_in_time(requests, _ALONE), 1, self.own)
         result = outcome(alone, self.slos)
         if breaks := what_breaks(alone, result):
-            reached = ", ".join(f"{kept.slo}={kept.delivered_s:.3g}" for kept in result.slo if kept.delivered_s)
+            reached = ", ".join(f"{slo.slo}={slo.delivered_s:.3g}" for slo in result.slo if slo.delivered_s)
             start = f"One by one they reach {reached}: loosen" if reached else "Loosen"
             fix = f"{start} {option('slo')}, or take a faster GPU or more of them ({option('tp')})."
             raise NeverHolds(f"with a replica for every request {breaks}", fix=fix)

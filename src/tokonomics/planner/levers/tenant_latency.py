@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tokonomics.errors import shorten
-from tokonomics.serving.outcome import judged, request_latencies, spread
+from tokonomics.serving.outcome import judged, request_latencies, spread, within_slos
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.state import DONE, REFUSED
 from tokonomics.traffic.slo import Slo
@@ -42,7 +42,7 @@ def tenant_breaks(simulation: Simulation, slos: Sequence[Slo]) -> str | None:
             values = latencies[slo.latency][asked]
             done = served.status[asked] == DONE
             found = judged(slo, values[done], int(np.count_nonzero(~done)))
-            if len(asked) and not found.kept:
+            if len(asked) and not found.met:
                 took = "never" if found.delivered_s is None else seconds(found.delivered_s)
                 return f"{slo} of {shorten(name)} is {took}; the SLO is {seconds(slo.seconds)}"
     return None
@@ -52,10 +52,7 @@ def latency_reader(simulation: Simulation, slos: Sequence[Slo]) -> Callable[[Seq
     """What some tenants' users see, asked for one group of them after the other."""
     latencies, done = request_latencies(simulation), simulation.served.status == DONE
     places = by_tenant(simulation.trace)
-    within = done.copy()
-    for slo in slos:
-        # An answer of one token has no time per token: it misses no SLO.
-        within &= ~(latencies[slo.latency] > slo.seconds)
+    within = within_slos(simulation, slos)
 
     def read(tenants: Sequence[int]) -> TenantLatency:
         at = np.concatenate([places[tenant] for tenant in tenants])

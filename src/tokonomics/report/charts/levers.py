@@ -9,7 +9,7 @@ from tokonomics.planner.levers.ranking import Ranking
 from tokonomics.planner.levers.stack import Waterfall
 from tokonomics.planner.setup import Setup
 from tokonomics.report.charts import style
-from tokonomics.report.wording import setup_text, with_inputs
+from tokonomics.report.wording import setup_text
 from tokonomics.units import percent, usd
 
 _BILLS = {"bill": style.BLUE, "saved": style.LIGHT_GREEN, "added": style.RED}
@@ -39,7 +39,7 @@ def stack_chart(stack: Waterfall, setup: Setup) -> alt.TopLevelMixin:
     prices: list[style.Row] = [{"step": first, "usd": start.usd_per_mtok, "label": usd(start.usd_per_mtok)}]
     before = start.usd_per_month
     for place, step in enumerate(stack.steps, 1):
-        after, name = step.bill.usd_per_month, f"{place}. {with_inputs(step.name)}"
+        after, name = step.bill.usd_per_month, f"{place}. {step.name}"
         kind = "saved" if after <= before else "added"
         share = abs(step.saved_share) * 100
         label = "0 %" if share < 0.05 else f"{'−' if after < before else '+'}{share:.1f} %, {usd(after)} left"
@@ -81,7 +81,7 @@ def levers_chart(ranking: Ranking, setup: Setup) -> alt.TopLevelMixin:
     def bar(name: str, share: float, kind: str, label: str) -> style.Row:
         return {"lever": name, "share": share, "kind": kind, "label": label}
 
-    known = [(with_inputs(lever.name), lever.saved_share, lever.bill) for lever in ranking.levers if lever.bill]
+    known = [(lever.name, lever.saved_share, lever.bill) for lever in ranking.levers if lever.bill]
     rows = [
         bar(name, share, "alone" if share >= 0 else "added", f"{_said(share)}, {usd(bill.usd_per_month)} a month")
         for name, share, bill in known
