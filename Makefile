@@ -43,7 +43,8 @@ demo: $(VENV)/run
 
 # Bytecode is kept, whatever the surroundings say: each worker would compile all tests anew, and each of the hundreds of
 # processes that they start the whole package.
-PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist worksteal
+# One worker more than there are cores: a fifth of the time, tests wait for servers and browsers.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --dist worksteal
 STYLE := $(BIN)/ruff check . && $(BIN)/ruff format --check .
 TYPES := $(BIN)/mypy && $(BIN)/lint-imports --no-logo
 

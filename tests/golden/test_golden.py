@@ -89,7 +89,7 @@ SCREENS: dict[str, tuple[str, ...]] = {
     "plan": DEMO,
     "plan-why": (*DEMO, "--why"),
     "plan-quick": (*DEMO, "--quick"),
-    "plan-cases": (*DEMO, "--rate=2:5:20"),
+    "plan-cases": (*DEMO, "--gpu=A100-80GB,GH200", "--rate=2:5:20"),
     "plan-models": (*DEMO[:2], "gpt-oss-20b", *DEMO[2:]),
     "diff": ("diff", str(EXAMPLES / "chat.toml"), str(EXAMPLES / "chat-fp8.toml")),
     "fleet": (*FLEET, "--gpu=A100-80GB,L4"),
