@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from tests.explore import some
 
 from tokonomics.questions import simulate as verb
 from tokonomics.traffic.readers import open_trace
@@ -242,7 +243,7 @@ def test_requests_are_saved_one_by_one(tokonomics: Call, tmp_path: Path) -> None
     assert np.percentile(saved["ttft_s"].to_numpy(), 99) == pytest.approx(made["ttft_s"]["p99"])
 
 
-@pytest.mark.parametrize("suffix", ["svg", "png", "html", "json"])
+@pytest.mark.parametrize("suffix", some(["svg", "png", "html", "json"], keep=2))
 def test_a_chart_is_saved_and_the_answer_is_the_same(tokonomics: Call, tmp_path: Path, suffix: str) -> None:
     file = tmp_path / f"chart.{suffix}"
     done = tokonomics(*MADE_UP, f"--chart={file}")

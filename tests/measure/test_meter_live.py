@@ -94,13 +94,13 @@ def test_json_is_an_object_an_interval_and_the_last_alone_with_once(tmp_path: Pa
 @pytest.mark.slow
 @pytest.mark.law
 def test_killed_at_random_moments_the_ledger_still_has_every_token_once(tmp_path: Path) -> None:
-    """Twenty meters (four in ``make test``), each killed by the kernel at a moment of its own; the server works on."""
+    """Twenty meters (two in ``make test``), each killed by the kernel at a moment of its own; the server works on."""
     chance = random.Random(0)
     with metrics_server() as server:
         arguments = (f"{server.address}/good", "--usd-per-hour", "3.6", "--every", "0.1s")
         first = metered(tmp_path, *arguments, "--once")
         first.communicate(timeout=600)
-        for _ in range(20 if EXPLORE else 4):
+        for _ in range(20 if EXPLORE else 2):
             meter = metered(tmp_path, *arguments)
             assert meter.stdout is not None
             meter.stdout.readline()

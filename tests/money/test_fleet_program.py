@@ -15,7 +15,7 @@ from tests.money.simple_offers import simple_offer
 
 from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.spot import SCARCE, Interruptions, hourly_rate
-from tokonomics.errors import BadInput
+from tokonomics.errors import BadInput, in_python
 from tokonomics.money.demand import Demand, demand_of, parse_demand
 from tokonomics.money.fleet import FleetLimits, FleetOffer, SpotMarket, fixed_rule
 from tokonomics.money.fleet_bill import spot_bills
@@ -314,20 +314,19 @@ def test_spot_that_is_dearer_than_it_saves_is_left_alone() -> None:
 ON_SPOT = simple_offer("a", 1.0, None, spot=zones(0.3, interruptions=ALWAYS))
 
 
-@pytest.mark.parametrize(
-    ("limits", "says"),
-    [
-        (FleetLimits(max_spot_share=0.1), "To blame: max_spot_share\n  Let spot carry 100 % of"),
-        (FleetLimits(max_zone_share=0.2), "To blame: max_zone_share\n  Let one zone hold 100 % of"),
-        (FleetLimits(min_replicas=5), "To blame: min_replicas\n  Ask for at least 0 firm replicas instead of 5."),
-        (FleetLimits(max_spot_share=0.1, max_zone_share=0.2), "More than one constraint is to blame"),
-    ],
-)
-def test_an_impossible_wish_is_named_with_the_nearest_possible(limits: FleetLimits, says: str) -> None:
-    with pytest.raises(NoFleet) as caught:
-        optimal_fleet([ON_SPOT], demand_of([1, 4, 2]), limits)
-    assert says in str(caught.value)
-    assert "in hour 1 of 3 the demand is 4 requests a second" in str(caught.value)
+IN_THE_WAY = {"min_replicas": (5, 0), "max_spot_share": (0.1, 1), "max_zone_share": (0.2, 1)}
+"""What forbids a fleet of one spot zone, and what allows it."""
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_what_stands_in_the_way_is_named_and_what_to_ask_instead_helps(number: int) -> None:
+    for named in itertools.combinations(IN_THE_WAY, number):
+        with pytest.raises(NoFleet) as caught:
+            optimal_fleet([ON_SPOT], demand_of([1, 4, 2]), FleetLimits(**{name: IN_THE_WAY[name][0] for name in named}))
+        assert caught.value.message(in_python).startswith(f"no fleet meets {' and '.join(named)}\n")
+        assert all(f"{name}={IN_THE_WAY[name][1]}" in caught.value.message(in_python) for name in named)
+        instead = FleetLimits(**{name: IN_THE_WAY[name][1] for name in named})
+        assert optimal_fleet([ON_SPOT], demand_of([1, 4, 2]), instead).machines() == (1, 4, 2)
 
 
 def test_spot_in_two_zones_does_without_either() -> None:

@@ -33,7 +33,7 @@ from tokonomics.money.fleet_program import (
     starts_of,
     undominated,
 )
-from tokonomics.units import HOURS_PER_MONTH, count
+from tokonomics.units import HOURS_PER_MONTH
 
 GAP = 5e-3  # stop when no fleet can be cheaper by more than this share: half a percent is far below what prices move
 TIME_LIMIT_S = 30.0
@@ -127,29 +127,21 @@ class NoFleet(BadInput):
 
 
 def _impossible(offers: Sequence[FleetOffer], demand: Demand, limits: FleetLimits) -> NoFleet:
-    """The error that says which constraint is to blame and what is possible instead.
-
-    Machines can be had without end, so a constraint stands in the way by what is sold, in any hour: the busiest is
-    named. Where several do, to loosen one of them does not help.
-    """
-    hour = max(range(demand.hours), key=lambda hour: demand.total[hour])
+    """The error that names the constraints in the way: machines can be had without end, so it is what is sold."""
     kinds = kinds_of(offers, limits)
-    carrying = [[kind for kind in kinds if kind.carries(name)] for name, rates in demand.rates.items() if rates[hour]]
+    carrying = [[kind for kind in kinds if kind.carries(name)] for name, rates in demand.rates.items() if any(rates)]
     unfirm = [sold for sold in carrying if not any(kind.is_firm for kind in sold)]
-    in_one_zone = [sold for sold in unfirm if len({kind.place for kind in sold}) == 1]
     repairs = {}
     if limits.min_replicas and not any(kind.is_firm for kind in kinds):
-        repairs["min_replicas"] = f"Ask for at least 0 firm replicas instead of {limits.min_replicas}."
+        repairs["min_replicas"] = f"Only spot is sold: ask for no firm replicas ({option('min_replicas', 0)})."
     if limits.max_spot_share < 1 and unfirm:
-        repairs["max_spot_share"] = f"Let spot carry 100 % of an hour's demand ({option('max_spot_share')})."
-    if limits.max_zone_share < 1 and in_one_zone:
-        repairs["max_zone_share"] = f"Let one zone hold 100 % of an hour's demand ({option('max_zone_share')})."
-    rate = count(demand.total[hour])
-    what = f"no fleet meets these constraints: in hour {hour} of {demand.hours} the demand is {rate} requests a second"
-    if len(repairs) != 1:
-        return NoFleet(what, fix="More than one constraint is to blame; 0 % of that demand can be carried as it is.")
-    ((name, repair),) = repairs.items()
-    return NoFleet(f"{what}. To blame: {option(name)}", fix=repair)
+        repairs["max_spot_share"] = f"Only spot carries these requests: allow it ({option('max_spot_share', 1)})."
+    if limits.max_zone_share < 1 and any(len({kind.place for kind in sold}) == 1 for sold in unfirm):
+        repairs["max_zone_share"] = f"Only one spot zone carries them: allow it ({option('max_zone_share', 1)})."
+    if not repairs:
+        fix = f"Give it longer ({option('time_limit', 120)})."
+        return NoFleet("the solver found no fleet in the time it had", fix=fix)
+    return NoFleet(f"no fleet meets {' and '.join(map(option, repairs))}", fix="\n  ".join(repairs.values()))
 
 
 def divided_usd(offers: Sequence[FleetOffer], demand: Demand, limits: FleetLimits) -> float | None:
