@@ -57,7 +57,7 @@ def _sections(result: CostResult, price_rule: str) -> blocks.View:
 
 def _loads(loads: Iterable[LoadCost], fleet: str) -> blocks.Table:
     """Load profiles side by side: the hour costs the same whether it works or waits."""
-    columns = ["!load (hours × utilisation)", ">mean util.", f">$/Mtok on {fleet}", ">working $", ">idle $"]
+    columns = ["!load (hours × utilisation)", ">mean utilisation", f">$/Mtok on {fleet}", ">working $", ">idle $"]
     rows = [
         (
             load.load,

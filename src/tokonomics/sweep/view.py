@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "usd_per_mtok": ("$/Mtok", usd), "usd_per_month": ("$/month", usd), "gpu": ("GPU", str), "gpus_paid": ("GPUs", str),
-    "replicas": ("replicas", str), "weights": ("weights", str), "utilization": ("utilisation", percent),
+    "replicas": ("replicas", str), "weights": ("weights", str), "utilization": ("load", percent),
     "load_share": ("load", percent), "requests_per_s": ("requests/s", count),
     "holds_requests_per_s": ("holds /s", count),
     "slo_attainment": ("in time", percent), "ttft_p99_s": ("TTFT p99", seconds), "tpot_p99_s": ("TPOT p99", seconds),
