@@ -178,10 +178,8 @@ def _figures(kind: type[Noun]) -> Iterator[tuple[str, str, str]]:
                 is_text = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
                 comment = lines[(node.end_lineno or node.lineno) - 1].partition("  # ")[2]
                 meaning = str(after.value.value) if is_text else _sentence(comment)
-                written[node.target.id] = (
-                    ast.unparse(node.annotation).replace("Marked", "str").replace("|", "\\|"),
-                    meaning,
-                )
+                annotation = ast.unparse(node.annotation).replace("Marked", "str").replace("|", "\\|")
+                written[node.target.id] = annotation, meaning
     for name, field in kind.model_fields.items():
         if not field.exclude:
             yield name, *written[name]

@@ -8,16 +8,13 @@ import inspect
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tokonomics.errors import BadInput, TokonomicsError, by_name, in_python, spelled
 from tokonomics.questions.command import command_of
 from tokonomics.questions.listener import Listener
 from tokonomics.questions.request import Kind, Parameter, Placement, Request
 from tokonomics.questions.verbs import VERBS, Verb
-
-if TYPE_CHECKING:
-    pass
 
 NAMES = ("plan", "fleet", "breakeven", "fit", "predict", "curve", "trace", "simulate", "capacity", "levers")
 """The verbs that are functions; the lists of the catalogue and ``read_trace`` beside them."""

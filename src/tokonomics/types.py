@@ -1,11 +1,12 @@
 """What every noun of the product is made of, and where a number can come from."""
 
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, PlainSerializer
+from pydantic import BaseModel, ConfigDict
+from pydantic_core import core_schema
 
-from tokonomics.errors import flag, spelled
+from tokonomics.errors import flag, in_python, spelled
 
 
 class Noun(BaseModel):
@@ -26,12 +27,28 @@ def copied(source: object, *names: str) -> dict[str, Any]:
     return {name: getattr(source, name) for name in names}
 
 
-def _with_flags(text: str) -> str:
-    return spelled(text, flag)
+class Marked(str):
+    """A text with inputs named by field (``errors.option``): arguments where it is read in Python, flags in documents.
 
+    A view shows ``marked``, which its door spells.
+    """
 
-Marked = Annotated[str, PlainSerializer(_with_flags)]
-"""A text that names inputs by field (``errors.option``): documents have flags, views what their door writes."""
+    marked: str
+
+    def __new__(cls, marked: str) -> "Marked":
+        text = super().__new__(cls, spelled(marked, in_python))
+        text.marked = marked
+        return text
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> core_schema.CoreSchema:
+        text = core_schema.str_schema()
+        flags = core_schema.plain_serializer_function_ser_schema(
+            lambda value: spelled(value.marked, flag), return_schema=text
+        )
+        return core_schema.no_info_wrap_validator_function(
+            lambda value, read: value if isinstance(value, cls) else cls(read(value)), text, serialization=flags
+        )
 
 
 class Badge(StrEnum):

@@ -415,7 +415,7 @@ def test_zero_is_refused_where_it_means_nothing(tokonomics: Call, command: Comma
     ["1e-320", "1e-9", str(2**63), str(10**30), str(10**400), "9" * 5000],
     ids=["1e-320", "1e-9", "2^63", "10^30", "10^400", "5000 nines"],
 )
-@pytest.mark.parametrize("form", [[], pytest.param(["--json"], marks=pytest.mark.explore)], ids=["table", "json"])
+@pytest.mark.parametrize("form", [[], ["--json"]], ids=["table", "json"])
 def test_an_absurd_number_is_answered_or_refused(
     tokonomics: Call, command: Command, option: str, number: str, form: list[str]
 ) -> None:

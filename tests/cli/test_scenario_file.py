@@ -162,7 +162,7 @@ def test_hyphens_are_underscores(tmp_path: Path) -> None:
         ("gpu = ['H100', 'L4']", ["gpu: fit takes one gpu, got 2: H100, L4", "--gpu"]),
         ("tp = 'two'", ["scenario.toml: tp"]),
         ("tp = true", ["tp: must be a number, got True"]),
-        ("tp = 2026-01-01", ["tp: should be a valid integer", "2026-01-01"]),
+        ("tp = 2026-01-01", ["tp: must be a whole number", "2026-01-01"]),
         ("tp = nan", ["tp: should be a finite number"]),
         ("tp = {a = 1}", ["[tp]"]),
     ],
@@ -171,6 +171,26 @@ def test_a_slip_in_a_file_is_named(tmp_path: Path, text: str, says: list[str]) -
     gpu = "" if text.startswith("gpu") else "gpu = 'H100'\n"
     message = refused("fit", str(saved(tmp_path, gpu + text)), "llama-3.1-8b")
     assert [each for each in [*says, "scenario.toml"] if each not in message] == []
+
+
+@pytest.mark.parametrize("line", ["gpu = ['H100']", "tp = [2]", "context = [512]", "weights = ['fp8']"])
+def test_a_list_of_one_is_that_one(tmp_path: Path, line: str) -> None:
+    """Also where a number is taken, typed or not."""
+    base = "" if line.startswith("gpu") else "gpu = 'H100'\n"
+    plain = line.replace("[", "").replace("]", "")
+    answers = [run("fit", str(saved(tmp_path, base + text)), "llama-3.1-8b", "--json") for text in (line, plain)]
+    assert answers[0].exit_code == 0
+    assert answers[0].stdout == answers[1].stdout
+
+
+@pytest.mark.parametrize(("verb", "said"), [("plan", "rate = 7.25"), ("fit", "gpu = 'B200'"), ("cost", "gpu = 'B200'")])
+def test_the_help_of_a_verb_with_a_file_shows_what_the_file_says(tmp_path: Path, verb: str, said: str) -> None:
+    value = said.split(" = ")[1].strip("'")
+    done, without = run(verb, str(saved(tmp_path, said)), "--help"), run(verb, "--help")
+    assert done.exit_code == 0
+    assert f"[default: {value}]" in done.stdout
+    assert f"[default: {value}]" not in without.stdout
+    assert ("[required]" in done.stdout) == ("[required]" in without.stdout)
 
 
 def test_keys_for_other_verbs_are_said_not_refused(tmp_path: Path) -> None:

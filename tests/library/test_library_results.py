@@ -227,3 +227,9 @@ def test_a_frame_flattens_figures_and_leaves_lists_of_nouns_out() -> None:
     assert frame.rows() == [(1.0, 0.5, 1.0, 2.0), (2.5, None, 2.0, None)]
     assert frame_of([]).is_empty()
     assert frame_of([{"price_date": "2026-11-15", "date": None}]).schema["price_date"] == pl.Date
+
+
+def test_texts_of_a_result_name_arguments_and_its_document_names_flags() -> None:
+    found = tk.plan("llama-3.1-8b", rate=5, input=1000, output=300, max_price=0.01, quick=True)
+    assert [blame.constraint for blame in found.blame] == ["max_price=0.01"]
+    assert [blame["constraint"] for blame in found.plain()["blame"]] == ["--max-price 0.01"]

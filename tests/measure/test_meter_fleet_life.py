@@ -15,7 +15,7 @@ from typing import Protocol
 import pytest
 from tests.measure.metered import BEGIN, HandClock
 
-from tokonomics.errors import BadInput, option
+from tokonomics.errors import BadInput
 from tokonomics.measure.meter.gpu import NoGpuSeen
 from tokonomics.measure.meter.ledger import Ledger
 from tokonomics.measure.meter.meter import Meter
@@ -356,4 +356,4 @@ def test_a_price_for_a_label_that_no_server_has_is_said(runs: Runs) -> None:
     store = Store()
     store.pod("llama-0", (0, HOUR))
     run = runs(store, Prices(3600.0, (PriceOf("gpu", "L5", 1.0),)))
-    assert run.until(15).notes == (f"{option('price', 'gpu=L5')}: no server has it",)
+    assert run.until(15).notes == ('price="gpu=L5": no server has it',)

@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError
 
 from tokonomics.catalog.user_file import user_tables
 from tokonomics.clock import today
-from tokonomics.errors import BadInput, UnknownName, from_validation, option, shorten
+from tokonomics.errors import BadInput, UnknownName, from_validation, shorten
 from tokonomics.types import Noun
 from tokonomics.units import TOKENS_PER_MTOK
 
@@ -175,7 +175,7 @@ def _unknown(name: str, own: Iterable[str]) -> UnknownName:
         offering = [key for key in known if key.partition(":")[2].casefold() == name.strip().casefold()]
         return UnknownName("API", name, offering or known, fix=fix, listing="tokonomics apis")
     same_host = [key for key in known if key.casefold().startswith(host.casefold() + ":")]
-    return UnknownName("API", f"{host}:{model}", same_host, fix=fix, listing=f"tokonomics apis {option('host', host)}")
+    return UnknownName("API", f"{host}:{model}", same_host, fix=fix, listing=f"tokonomics apis --host {host}")
 
 
 # --- genai-prices ---------------------------------------------------------------------------------------------------

@@ -188,10 +188,10 @@ def parse_discount(text: str) -> tuple[str, float]:
     provider, equals, share = text.partition("=")
     fix = "Write it as aws=0.2 for 20 % off that provider's list prices."
     if not provider.strip() or not equals or not _NUMBER.fullmatch(share.strip()):
-        raise BadInput(f"'{shorten(text)}' is not a discount", fix=fix)
+        raise BadInput(f"'{shorten(text)}' is not a discount", field="discount", fix=fix)
     value = float(share)
     if not 0 <= value < 1:
-        raise BadInput(f"a discount of {shorten(share.strip())} is not between 0 and 1", fix=fix)
+        raise BadInput(f"a discount of {shorten(share.strip())} is not between 0 and 1", field="discount", fix=fix)
     return provider.strip().lower(), value
 
 

@@ -80,7 +80,7 @@ class ZonePrice(Noun):
     zone: str
     usd_per_hour: PositiveFloat  # on demand, the whole instance
     spot_usd_per_hour: PositiveFloat  # median of the last 30 days
-    p90_to_median: float = Field(ge=1)  # how far above its own median the dearest tenth of days was
+    p90_to_median: float = Field(ge=1)  # how far above its own median the most expensive tenth of days was
     days: PositiveInt
     date: dt.date
 

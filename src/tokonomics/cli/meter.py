@@ -92,7 +92,7 @@ def _shown(json: bool, once: bool) -> "Iterator[Show]":
         yield lambda state: None
         return
     if json:
-        yield lambda state: typer.echo(spelled(state.model_dump_json(), flag))
+        yield lambda state: typer.echo(state.model_dump_json())
         return
     from tokonomics.report import meter_view
 

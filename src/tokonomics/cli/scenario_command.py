@@ -28,13 +28,16 @@ class ScenarioCommand(TyperCommand):
         if len(places) > 1:
             raise BadInput("one scenario at a time", fix="To compare two: tokonomics diff a.toml b.toml")
         file = ctx.meta[_FILE] = read_scenario_file(Path(args[places[0]]))
-        if unused := file.unused_by(str(self.name)):
-            say(f"{file.path}: {self.name} does not use {', '.join(unused)}")
+        rest = [token for place, token in enumerate(args) if place != places[0]]
+        if set(rest) & set(ctx.help_option_names):
+            said = file.said_beside(str(self.name), ())
+            ctx.default_map = {taken.name: said[taken.key] for taken in self._parameters() if taken.key in said}
+            return super().parse_args(ctx, rest)
         needed = [taken for taken in self.params if taken.required]
         for taken in needed:
             taken.required = False  # the file may say it
         try:
-            return super().parse_args(ctx, [token for place, token in enumerate(args) if place != places[0]])
+            return super().parse_args(ctx, rest)
         finally:
             for taken in needed:
                 taken.required = True
@@ -51,6 +54,8 @@ class ScenarioCommand(TyperCommand):
             if name in ctx.params and ctx.get_parameter_source(name).name == "COMMANDLINE"
         }
         said = file.said_beside(verb, typed)
+        if unused := file.unused_by(verb):
+            say(f"{file.path}: {verb} does not use {', '.join(unused)}")
         for parameter in parameters:
             if parameter.key in said:
                 value = said[parameter.key]

@@ -235,7 +235,8 @@ def require_positive(field: str, value: float) -> float:
 def require_utilization(value: float) -> float:
     if not _TINIEST <= value <= 1:
         raise BadInput(
-            f"utilization must be above 0 and at most 1, got {value}",
+            f"must be above 0 and at most 1, got {value}",
+            field="utilization",
             fix=f"For {value:g} % write {value / 100:g}." if 1 < value <= 100 else None,
         )
     return value

@@ -138,10 +138,8 @@ def _impossible(offers: Sequence[FleetOffer], demand: Demand, limits: FleetLimit
         repairs["max_spot_share"] = f"Only spot carries these requests: allow it ({option('max_spot_share', 1)})."
     if limits.max_zone_share < 1 and any(len({kind.place for kind in sold}) == 1 for sold in unfirm):
         repairs["max_zone_share"] = f"Only one spot zone carries them: allow it ({option('max_zone_share', 1)})."
-    if not repairs:
-        fix = f"Give it longer ({option('time_limit', 120)})."
-        return NoFleet("the solver found no fleet in the time it had", fix=fix)
-    return NoFleet(f"no fleet meets {' and '.join(map(option, repairs))}", fix="\n  ".join(repairs.values()))
+    asked = " and ".join(map(option, repairs)) or "these constraints"
+    return NoFleet(f"no fleet meets {asked}", fix="\n  ".join(repairs.values()) or None)
 
 
 def divided_usd(offers: Sequence[FleetOffer], demand: Demand, limits: FleetLimits) -> float | None:

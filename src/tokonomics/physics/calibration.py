@@ -35,7 +35,7 @@ from pydantic import (
 
 from tokonomics.catalog.gpus import Gpu
 from tokonomics.catalog.precision import Precision
-from tokonomics.errors import BadInput, from_validation, option, shorten
+from tokonomics.errors import BadInput, from_validation, shorten
 from tokonomics.files import write_text
 from tokonomics.physics import attention_kernels, matrix_kernels
 from tokonomics.physics.attention_kernels import DecodeCurve, PrefillCurve
@@ -323,7 +323,7 @@ def _parsed(path: Path, changed: int, size: int) -> Profile:
     except (OSError, ValueError, RecursionError) as error:
         raise BadInput(f"is not a profile: {shorten(str(error), 120)}", where=where) from None
     if not is_profile(document):
-        fix = f"Make one with tokonomics probe or tokonomics calibrate FILE… {option('out')}."
+        fix = "Make one with `tokonomics probe` or `tokonomics calibrate FILE --out mine.json`."
         raise BadInput("is not a profile", where=where, fix=fix)
     if document.get("schema_version") != SCHEMA_VERSION:
         version = shorten(str(document.get("schema_version")))

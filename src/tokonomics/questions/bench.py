@@ -7,7 +7,7 @@ from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.precision import KV_PRECISIONS, WEIGHT_PRECISIONS, parse_precision
-from tokonomics.errors import BadInput, flag, option, shorten, spelled
+from tokonomics.errors import BadInput, option, shorten
 from tokonomics.files import check_path
 from tokonomics.measure.addresses import target
 from tokonomics.measure.bench.loads import Budget
@@ -75,8 +75,6 @@ def bench(request: BenchRequest, listener: Listener = SILENT) -> PricedRunResult
     if save:
         check_path(save, "save", (".json",))
     run = run_bench(_asked(request, listener), listener.watching())
-    # Documents have inputs as flags.
-    run = run.model_copy(update={"notes": tuple(spelled(note, flag) for note in run.notes)})
     if save:
         save_run(run, save)
         listener.note(f"result saved to {save}")
@@ -150,6 +148,6 @@ def _numbers(text: str, field: str, low: float, high: float) -> list[float]:
 
 def import_results(request: ImportResultsRequest, listener: Listener = SILENT) -> PricedRunResult:
     """Result files of other load generators, in dollars and against our prediction."""
-    said_of(request, request.model)
+    said_of(request, request.model)  # an unknown name is refused before a file is read
     run = read_runs(paths_of(request.files))
     return priced(run if request.model is None else as_model(run, request.model), request)

@@ -134,6 +134,9 @@ def load_of(request: PlanTraffic) -> Load:
     for name in sorted(_OF_A_LOG):
         if getattr(request, name) is not None:
             raise BadInput("is for a log, not for made-up requests", field=name)
+    if request.input is None and (rate is not None or request.tokens_per_month or request.arrivals):
+        fix = f"Such as {option('input', 1000)}."
+        raise BadInput("is missing: how long are the prompts?", field="input", fix=fix)
     if request.input is None:
         shape = f"{option('input', 1000)} {option('output', 300)}"
         raise BadInput(

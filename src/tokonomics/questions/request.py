@@ -21,6 +21,8 @@ from tokonomics.errors import BadInput, did_you_mean, shorten
 
 NO_LIMIT = 2**63 - 1
 """The largest number that the machine holds: refused beyond, and not worth a word in help."""
+TYPE_WORDS = {bool: "true or false", int: "a whole number", float: "a number"}
+"""What a field of each type must be."""
 
 
 class Kind(StrEnum):
@@ -111,7 +113,7 @@ def _typed(value: object) -> list[str]:
     given: Any = tuple(cast("Iterable[object]", value)) if several else value
     parts = given.values() if isinstance(given, Mapping) else given if several else (given,)
     if not all(_is_plain(part) for part in parts):
-        raise ValueError("must be text")
+        raise ValueError("must be text or a number")
     return texts(given)
 
 
@@ -191,7 +193,9 @@ class Request(BaseModel):
             field = known.get(str(problem["loc"][0]), str(problem["loc"][0]))
             if problem["type"] == "missing":
                 raise BadInput("is missing", field=field) from None
-            said = problem["msg"].removeprefix("Value error, ").removeprefix("Input ").lower()
+            kind = {type.__name__: f"must be {word}" for type, word in TYPE_WORDS.items()}
+            words = problem["msg"].removeprefix("Value error, ").removeprefix("Input ").lower()
+            said = kind.get(problem["type"].partition("_")[0], words)
             raise BadInput(f"{said}, got {shorten(str(problem['input']))}", field=field) from None
 
     def given(self) -> dict[str, Any]:

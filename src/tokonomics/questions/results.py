@@ -148,7 +148,8 @@ class PlanResult(Result, Plan):
         best = self.best
         if best is None:
             # Inputs by name, also in a result that was read from a document, which has flags.
-            reasons = [by_name(spelled(f"{reason.constraint}: {reason.why}", flag)) for reason in self.blame]
+            said = [f"{reason.constraint.marked}: {reason.why.marked}" for reason in self.blame]
+            reasons = [by_name(spelled(text, flag)) for text in said]
             return "; ".join([f"{self.model}: no offer meets these constraints", *reasons])
         return (
             f"{self.model}: {usd(best.usd_per_month)} a month, {usd(best.usd_per_mtok.blended)} per Mtok, "

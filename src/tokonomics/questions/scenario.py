@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tokonomics.errors import BadInput, TokonomicsError, did_you_mean, shorten
+from tokonomics.errors import BadInput, TokonomicsError, did_you_mean, option, shorten
 from tokonomics.questions.request import Kind, Parameter, Request
 from tokonomics.questions.verbs import find_verb, scenario_verbs
 
@@ -70,12 +70,14 @@ class ScenarioFile:
         values = {key: value for key, value in self.values_for(verb).items() if key not in gone}
         for key, value in values.items():
             parameter = parameter_for(verb, key)
-            if parameter and isinstance(value, list) and not parameter.is_list and len(value) != 1:
-                raise BadInput(
-                    f"{verb} takes one {key}, got {len(value)}: {shorten(', '.join(map(str, value)))}",
-                    where=self.where(verb, key),
-                    fix=f"Type {parameter.flag or key.upper()}, or write one under [{verb}].",
-                )
+            if parameter and isinstance(value, list) and not parameter.is_list:
+                if len(value) != 1:
+                    raise BadInput(
+                        f"{verb} takes one {key}, got {len(value)}: {shorten(', '.join(map(str, value)))}",
+                        where=self.where(verb, key),
+                        fix=f"Give one ({option(parameter.name)}), or write one under [{verb}].",
+                    )
+                values[key] = value[0]
         return _said_once(verb, values, typed)
 
     def unused_by(self, verb: str) -> list[str]:

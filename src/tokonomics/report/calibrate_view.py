@@ -57,7 +57,7 @@ def _learned(result: CalibrateResult) -> blocks.Line:
     if result.profile.corrections or result.profile.kernels:
         learned = plural(len(result.profile.corrections), "correction")
         return blocks.headline(learned, " learned; no load was left to judge them")
-    return blocks.headline("Nothing to keep", ": predictions stay as they are without a profile", "alert")
+    return blocks.headline("Nothing to keep", ": predictions stay as they are, and no profile is saved", "alert")
 
 
 def _probe(profile: Profile) -> blocks.View:

@@ -126,7 +126,7 @@ def _notes(result: Comparison) -> blocks.Line:
     unscored = ", ".join(dict.fromkeys(cell.model_name for cell in result.cells if not cell.quality)) if scored else ""
     more = ", ".join(result.gpus[_MOST_GPUS:])
     return blocks.note(
-        f"Each pair is the cheapest offer that meets the SLO: {how}.",
+        f"Each pair is the cheapest offer{' that meets the SLO' if result.slos else ''}: {how}.",
         "–: no offer meets these constraints; `tokonomics plan` says why." if refused else "",
         "Whole machines: at little traffic a large GPU waits, and its price per token shows it. "
         "Tokenizers differ by some percent.",

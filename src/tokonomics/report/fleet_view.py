@@ -54,7 +54,7 @@ def _sections(report: FleetReport) -> blocks.View:
         yield blocks.section(*_verdict(report, report.verdict))
     yield _notes(report)
     if report.refused:
-        refused = blocks.table(["!layout", "because"], report.refused.items())
+        refused = blocks.table(["!layout", "because"], [(name, why.marked) for name, why in report.refused.items()])
         yield blocks.section(refused, title="Layouts left out", folded=True)
 
 
@@ -203,7 +203,7 @@ def _verdict(report: FleetReport, verdict: SpotVerdict) -> Iterable[blocks.Line]
         text = f"  {'+' if reason.speaks_for else '−'} {reason.text}"
         yield blocks.line(blocks.Span(text, "good" if reason.speaks_for else "warn"))
     limit = percent(report.limits.max_spot_share)
-    yield blocks.note(f"  Limit on spot: {limit} of any hour's demand (by {report.spot_share_by}).")
+    yield blocks.note(f"  Limit on spot: {limit} of any hour's demand (by {report.spot_share_by.marked}).")
 
 
 def _notes(report: FleetReport) -> blocks.Line:

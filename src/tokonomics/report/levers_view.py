@@ -53,7 +53,7 @@ def _ranking(ranking: Ranking, setup: Setup) -> blocks.View:
     if pulled:
         efforts = [(lever.name, lever.effort, lever.risk) for lever, _ in pulled]
         yield blocks.table(["!lever", "effort", "risk"], efforts)
-    without = [(lever.name, lever.reason or "") for lever in ranking.levers if not lever.bill]
+    without = [(lever.name, lever.reason.marked if lever.reason else "") for lever in ranking.levers if not lever.bill]
     if without:
         yield blocks.table(["!lever", "nothing to gain, or not possible"], without)
     changed = [(lever.name, lever.effects) for lever in ranking.levers if lever.effects]
@@ -82,8 +82,8 @@ def _together(ranking: Ranking) -> Iterable[blocks.Block]:
         _bill_fact("with them", after) if taken else None,
         blocks.fact("their sum", alone, "is what each of them saves alone, added up") if differs else None,
     )
-    first = ranking.levers[0] if ranking.levers else None
-    if first and first.saved_usd_per_month > 0:
+    first = next((lever for lever in ranking.levers if lever.name in taken and lever.saved_usd_per_month > 0), None)
+    if first:
         saves = f"alone it saves {usd(first.saved_usd_per_month)} a month ({first.effort})"
         yield blocks.hint(f"Start with {first.name}: {saves}.")
 
@@ -179,7 +179,7 @@ def _waterfall(made: Waterfall, setup: Setup) -> blocks.View:
     heads = ["step", ">saves $/month", ">of the start", *_FIGURES]
     yield blocks.table(heads, rows, best=len(rows) - 1)
     if made.left_out:
-        left_out = [(lever.name, lever.reason) for lever in made.left_out]
+        left_out = [(lever.name, lever.reason.marked) for lever in made.left_out]
         yield blocks.table(["!left out", "because"], left_out)
     yield blocks.section(
         _drafted(made.drafted) if made.drafted else None,

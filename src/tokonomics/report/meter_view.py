@@ -65,7 +65,7 @@ def line(state: MeterState) -> str:
         f"paid today {usd(state.today.usd)}",
     ]
     said += [state.against_plan.said] if state.against_plan else []
-    return ", ".join([*said, *state.notes])
+    return ", ".join([*said, *(note.marked for note in state.notes)])
 
 
 def _bill(bill: Bill) -> blocks.View:
@@ -201,7 +201,7 @@ def _figures(sums: MeterTally) -> blocks.Facts:
 def _odd(state: MeterState) -> blocks.View:
     """The plan against what is, and what a person should know."""
     yield from _verdict(state.against_plan)
-    yield blocks.section(*map(blocks.hint, state.notes))
+    yield blocks.section(*(blocks.hint(note.marked) for note in state.notes))
 
 
 def _verdict(verdict: Verdict | None) -> blocks.View:

@@ -113,8 +113,8 @@ def nothing(plan: Plan, model_name: str, blames: Sequence[Blame], see: str = "")
         blocks.line("No offer meets these constraints.", kind="worst"),
         *(
             blocks.line(
-                blocks.Span(f"  {blame.constraint}: ", "strong"),
-                f"{blame.why}; {blame.nearest}.",
+                blocks.Span(f"  {blame.constraint.marked}: ", "strong"),
+                f"{blame.why.marked}; {blame.nearest.marked}.",
             )
             for blame in blames
         ),
@@ -256,9 +256,10 @@ def _notes(plan: Plan, shown: Sequence[Candidate], request: PlanRequest) -> bloc
     ranked, rejected = plural(len(plan.ranked), "candidate"), f"{sum(row.offers for row in plan.rejected):,}"
     discounts = discounts_from(request.discount)
     taken_off = ", ".join(f"{provider} {percent(share)}" for provider, share in discounts.items())
+    less = "hold; bursts and SLOs leave less to use than that"
     return blocks.note(
         "$/Mtok: the whole bill over all tokens, in and out. load: requests over what full batches of mean requests",
-        "hold; bursts and SLOs leave less to use than that: the room to grow is simulated.",
+        f"{less}: the room to grow is simulated." if plan.simulations else f"{less}.",
         "speed: timed = kernels timed on that GPU; scaled = from a related GPU by the datasheets; assumed = neither.",
         _how_sized(plan),
         f"{quoted_on(row.price_date for row in shown)}; {ranked} ranked, {rejected} rejected ({option('why')}).",

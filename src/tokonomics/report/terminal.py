@@ -41,11 +41,11 @@ def show(sections: "Iterable[Section]") -> None:
 
 
 def show_json(result: object) -> None:
-    """Print a noun, or plain data, as one JSON document; inputs in it are flags."""
+    """Print a noun, or plain data, as one JSON document."""
     from pydantic import BaseModel
 
     plain = result.model_dump(mode="json") if isinstance(result, BaseModel) else result
-    sys.stdout.write(spelled(json.dumps(plain, indent=2, ensure_ascii=False, allow_nan=False), flag) + "\n")
+    sys.stdout.write(json.dumps(plain, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def say(line: str) -> None:

@@ -5,7 +5,7 @@ leaves out what was computed again after a preemption or a failure, and what cli
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -137,7 +137,7 @@ def outcome(simulation: Simulation, slos: Sequence[Slo] = ()) -> Outcome:
     spreads = {name: spread(values[done]) for name, values in latencies.items()}
     unanswered = int(((served.status == TIMED_OUT) | (served.status == UNSERVED)).sum())
     judgements = [judged(slo, latencies[slo.latency][done], unanswered) for slo in slos]
-    within = within_slos(simulation, slos)
+    within = within_slos(served.status, latencies, slos)
     inputs = int(trace.input_tokens[done].sum(dtype=np.int64))
     outputs = int(trace.output_tokens[done].sum(dtype=np.int64))
     duration = max(simulation.end_s - float(trace.arrival_s[0]), 0.0)
@@ -192,10 +192,11 @@ def request_latencies(simulation: Simulation) -> dict[str, Floats]:
     }
 
 
-def within_slos(simulation: Simulation, slos: Sequence[Slo]) -> NDArray[np.bool_]:
+def within_slos(
+    status: NDArray[np.int8], latencies: Mapping[str, NDArray[np.float64]], slos: Sequence[Slo]
+) -> NDArray[np.bool_]:
     """Requests that were answered within every SLO; one of a single token has no time per token, and misses none."""
-    latencies = request_latencies(simulation)
-    within: NDArray[np.bool_] = simulation.served.status == DONE
+    within: NDArray[np.bool_] = status == DONE
     for slo in slos:
         within &= ~(latencies[slo.latency] > slo.seconds)
     return within

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from tokonomics.errors import BadInput, UnknownName, shorten
+from tokonomics.questions.request import TYPE_WORDS
 from tokonomics.questions.scenario import (
     SWEPT_UNASKED,
     ScenarioFile,
@@ -19,7 +20,6 @@ from tokonomics.questions.scenario import (
 from tokonomics.questions.verbs import scenario_verbs
 from tokonomics.sweep.points import read_over
 
-_WORDS = {bool: "true or false", int: "a whole number", float: "a number"}
 _ROWS = 10
 """Candidates of a plan in its answer, as many as the terminal shows: all of them are a megabyte for each point."""
 
@@ -69,4 +69,4 @@ def _read(verb: str, key: str, text: str) -> object:
     try:
         return TypeAdapter(parameter.type).validate_python(text)
     except ValidationError:
-        raise BadInput(f"must be {_WORDS[parameter.type]}, got {shorten(text)}", where=f"--over {key}") from None
+        raise BadInput(f"must be {TYPE_WORDS[parameter.type]}, got {shorten(text)}", where=f"--over {key}") from None

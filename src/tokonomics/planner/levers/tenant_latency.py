@@ -52,7 +52,7 @@ def latency_reader(simulation: Simulation, slos: Sequence[Slo]) -> Callable[[Seq
     """What some tenants' users see, asked for one group of them after the other."""
     latencies, done = request_latencies(simulation), simulation.served.status == DONE
     places = by_tenant(simulation.trace)
-    within = within_slos(simulation, slos)
+    within = within_slos(simulation.served.status, latencies, slos)
 
     def read(tenants: Sequence[int]) -> TenantLatency:
         at = np.concatenate([places[tenant] for tenant in tenants])

@@ -26,7 +26,9 @@ for sans-serif, DejaVu Sans, is about a tenth wider (Chromium's own measure of a
 def __getattr__(name: str) -> "ModuleType":
     try:
         return import_module(f"{__name__}.{name}")
-    except ModuleNotFoundError:
+    except ModuleNotFoundError as error:
+        if error.name != f"{__name__}.{name}":
+            raise
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
 
 

@@ -66,7 +66,7 @@ def capacity_chart(
     ``capacity`` is the highest rate that holds, drawn as a line where any does.
     """
     in_order = sorted(points, key=lambda point: point[0])
-    targets = {kept.slo: kept.objective_s for kept in in_order[0][1].slo}
+    targets = {slo.slo: slo.objective_s for slo in in_order[0][1].slo}
     names = list(targets) or ["ttft_p99", "tpot_p99"]
     width = max((_WIDTH - _GUTTER * (len(names) - 1)) // len(names), 220)
     met = "; filled: the SLO is met" if targets else ""
@@ -97,9 +97,9 @@ def _area(rows: list[style.Row], x: alt.X, title: str, fill: str, line: str, lea
 
 def _first_tokens(rows: list[style.Row], outcome: Outcome, x: alt.X) -> style.Marks:
     targets = {
-        f"SLO {kept.slo.partition('_')[2]}: {seconds(kept.objective_s)}": kept.objective_s
-        for kept in outcome.slo
-        if kept.slo.startswith("ttft")
+        f"SLO {slo.slo.partition('_')[2]}: {seconds(slo.objective_s)}": slo.objective_s
+        for slo in outcome.slo
+        if slo.slo.startswith("ttft")
     }
     known = [row["value"] for row in rows if row["value"] is not None]
     shown: style.Settings = {
