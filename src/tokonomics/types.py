@@ -44,7 +44,7 @@ class Marked(str):
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> core_schema.CoreSchema:
         text = core_schema.str_schema()
         flags = core_schema.plain_serializer_function_ser_schema(
-            lambda value: spelled(value.marked, flag), return_schema=text
+            lambda value: spelled(str(getattr(value, "marked", value)), flag), return_schema=text
         )
         return core_schema.no_info_wrap_validator_function(
             lambda value, read: value if isinstance(value, cls) else cls(read(value)), text, serialization=flags

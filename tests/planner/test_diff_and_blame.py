@@ -7,7 +7,7 @@ from tests.planner.small_catalogue import OFFERS, SLOS, asked, offer
 
 from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.precision import Precision
-from tokonomics.errors import BadInput, option
+from tokonomics.errors import BadInput, in_python
 from tokonomics.planner.compare import Diff, changes, diff
 from tokonomics.planner.infeasible import Blame, blame
 from tokonomics.planner.load import load_of_shape
@@ -63,7 +63,7 @@ def blamed(**limits: object) -> tuple[Blame, ...]:
 
 def test_a_slo_below_the_floor_names_the_fastest() -> None:
     (found,) = blamed(slos=parse_slos("tpot_p99=0.0005"))
-    assert found.constraint == option("slo", "tpot_p99=0.0005")
+    assert found.constraint == in_python("slo", "tpot_p99=0.0005")
     assert "lone request" in found.why
     # The nearest value is one that a plan can keep: a little above it, there is one.
     fastest_ms = float(found.nearest.rsplit("takes ", 1)[1].split()[0])
@@ -74,7 +74,7 @@ def test_a_slo_below_the_floor_names_the_fastest() -> None:
 def test_too_few_gpus_names_how_many_would_do() -> None:
     busy = load_of_shape(500, "1000", "300")
     (found,) = blamed(load=busy, limits=Limits(max_gpus=2))
-    assert found.constraint == option("gpus", "2")
+    assert found.constraint == in_python("gpus", "2")
     number = int(found.nearest.split()[0])
     question = asked(load=busy)
     assert plan(replace(question, limits=Limits(max_gpus=number))).best is not None
@@ -83,7 +83,7 @@ def test_too_few_gpus_names_how_many_would_do() -> None:
 
 def test_a_price_limit_names_the_cheapest_that_would_do() -> None:
     (found,) = blamed(limits=Limits(max_usd_per_gpu_hour=0.5))
-    assert found.constraint == option("max_price", "0.5")
+    assert found.constraint == in_python("max_price", "0.5")
     assert found.nearest == "L4 at acme costs $0.700 a GPU-hour"
 
 
@@ -125,10 +125,10 @@ def test_requests_beyond_the_context_name_it() -> None:
 
 def test_terms_that_nobody_sells_name_those_that_are_sold() -> None:
     (found,) = blamed(terms=(Terms.reserved,))
-    assert found.constraint == option("terms", "reserved")
+    assert found.constraint == in_python("terms", "reserved")
     assert found.nearest == "they are sold on: on_demand, spot"
 
 
 def test_two_slos_blame_the_one_that_cannot_be_kept() -> None:
     slos = (*SLOS, *parse_slos("e2e_p50=0.01"))
-    assert [each.constraint for each in blamed(slos=slos)] == [option("slo", "e2e_p50=0.01")]
+    assert [each.constraint for each in blamed(slos=slos)] == [in_python("slo", "e2e_p50=0.01")]

@@ -90,7 +90,7 @@ class LoadPoint(Noun):
     stopped: str | None = None  # what ended the measurement
     precision: NonNegativeFloat | None = None  # half of the 95 % interval of TTFT or whole answer (the wider) ÷ mean
     records: tuple[RequestRecord, ...] = ()
-    notes: tuple[Marked, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def load(self) -> str:

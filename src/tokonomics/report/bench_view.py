@@ -227,9 +227,7 @@ def _notes(result: PricedRun) -> Iterable[str]:
     if again := sum(point.retries or 0 for point in run.points):
         yield f"{plural(again, 'request')} had to be sent again; the wait counts."
     yield from (f"Failed with: {name}" for name in sorted({name for point in run.points for name in point.errors})[:5])
-    yield from sorted(
-        {note.marked for point in run.points for note in point.notes} | {note.marked for note in run.notes}
-    )
+    yield from sorted({note for point in run.points for note in point.notes} | {note.marked for note in run.notes})
 
 
 def _drawn(result: PricedRun) -> str:
