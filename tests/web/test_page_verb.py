@@ -207,3 +207,11 @@ def test_an_address_of_another_machine_is_refused(tokonomics_process: Command) -
     assert refused.returncode == 2
     assert "--host 192.0.2.1" in refused.stderr
     assert "Traceback" not in refused.stderr
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads how Linux treats a process's signals")
+def test_a_browser_that_leaves_in_the_middle_of_an_answer_does_not_end_the_server(start: Callable[..., Page]) -> None:
+    """A second write to a connection that is gone is a SIGPIPE; the moment in which it happens is hard to meet."""
+    status = Path(f"/proc/{start('--port', '0').process.pid}/status").read_text()
+    ignored = int(re.findall(r"SigIgn:\s+([0-9a-f]+)", status)[0], 16)
+    assert ignored & 1 << (signal.SIGPIPE - 1)

@@ -7,12 +7,11 @@ import gc
 import io
 import itertools
 import os
-import signal
 import sys
 from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 import typer
 
@@ -123,6 +122,8 @@ def run() -> None:
         finally:
             sys.stdout.flush()
     except SystemExit as leaving:
+        if isinstance(leaving.__context__, BrokenPipeError):  # Typer's own end of it
+            _leave()
         if leaving.code == _INTERRUPTED:
             typer.echo("interrupted", err=True)
         _show_example(leaving.__context__)
@@ -133,6 +134,8 @@ def run() -> None:
     except MemoryError:
         _complain("there is not enough memory for this\n  Ask for less: fewer requests, replicas or rows.")
         sys.exit(1)
+    except BrokenPipeError:
+        _leave()
     except OSError as error:
         _complain(f"cannot write the output: {error.strerror or error}")
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 - what could not be written is not tried again at exit
@@ -154,12 +157,19 @@ def _import_help() -> None:
 
 
 def main() -> None:
-    """Entry point of the ``tokonomics`` command: a reader that leaves (head, less) ends it quietly."""
+    """Entry point of the ``tokonomics`` command."""
     # Imports make a million objects that stay: looking through them for garbage takes a tenth of the start.
     gc.set_threshold(100_000, 20, 20)
-    if hasattr(signal, "SIGPIPE"):
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     run()
+
+
+def _leave() -> NoReturn:
+    """End quietly after a reader that left (head, less), with the exit code of programs that SIGPIPE ends.
+
+    The signal itself stays ignored: it would end the page's server with the first browser that leaves.
+    """
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)
+    sys.exit(141)
 
 
 def _show_example(mistake: BaseException | None) -> None:
