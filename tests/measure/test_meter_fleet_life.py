@@ -7,7 +7,7 @@ a second, so that dollars are paid seconds.
 import asyncio
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
@@ -333,21 +333,22 @@ async def no_gpus() -> Sequence[GpuReading]:
     raise NoGpuSeen("no GPU seen here")
 
 
-def test_gpus_that_cannot_be_read_are_said_and_no_error_of_the_meter(runs: Runs) -> None:
+def state_with(gpus: Callable[[], Awaitable[Sequence[GpuReading]]], runs: Runs) -> MeterState:
+    """Of one pod, beside these GPUs."""
     store = Store()
     store.pod("llama-0", (0, HOUR))
     run = runs(store)
-    run.meter = Meter([run.source], run.book, run.clock, 3600.0, gpus=no_gpus)
-    state = run.until(15)
+    run.meter = Meter([run.source], run.book, run.clock, 3600.0, gpus=gpus)
+    return run.until(15)
+
+
+def test_gpus_that_cannot_be_read_are_said_and_no_error_of_the_meter(runs: Runs) -> None:
+    state = state_with(no_gpus, runs)
     assert (state.gpus, state.notes) == ((), ("no GPU seen here",))
 
 
 def test_gpus_of_other_teams_are_left_out_and_said_so(runs: Runs) -> None:
-    store = Store()
-    store.pod("llama-0", (0, HOUR))
-    run = runs(store)
-    run.meter = Meter([run.source], run.book, run.clock, 3600.0, gpus=gpus_of_pods)
-    state = run.until(15)
+    state = state_with(gpus_of_pods, runs)
     assert [gpu.uuid for gpu in state.gpus] == ["GPU-0"]
     assert "2 GPUs of pods that are not metered here: left out" in state.notes
 
