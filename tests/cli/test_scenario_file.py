@@ -183,14 +183,34 @@ def test_a_list_of_one_is_that_one(tmp_path: Path, line: str) -> None:
     assert answers[0].stdout == answers[1].stdout
 
 
-@pytest.mark.parametrize(("verb", "said"), [("plan", "rate = 7.25"), ("fit", "gpu = 'B200'"), ("cost", "gpu = 'B200'")])
+@pytest.mark.parametrize(
+    ("verb", "said"),
+    [
+        ("plan", "rate = 7.25"),
+        ("plan", "engine = 'sglang'"),  # what stands in elsewhere is described in words
+        ("fit", "gpu = 'B200'"),
+        ("fit", "weights = 'fp8'"),
+        ("cost", "gpu = 'B200'"),
+    ],
+)
 def test_the_help_of_a_verb_with_a_file_shows_what_the_file_says(tmp_path: Path, verb: str, said: str) -> None:
     value = said.split(" = ")[1].strip("'")
     done, without = run(verb, str(saved(tmp_path, said)), "--help"), run(verb, "--help")
     assert done.exit_code == 0
     assert f"[default: {value}]" in done.stdout
     assert f"[default: {value}]" not in without.stdout
-    assert ("[required]" in done.stdout) == ("[required]" in without.stdout)
+    assert "[required]" not in done.stdout  # the file may say it
+
+
+def test_help_is_shown_whatever_the_file_says_too_often(tmp_path: Path) -> None:
+    file = str(saved(tmp_path, "gpu = ['H100', 'L4']"))
+    assert "Usage:" in run("fit", file, "--help").stdout
+    assert "Give one (--gpu)" in refused("fit", file, "llama-3.1-8b")
+
+
+def test_a_name_that_has_no_flag_is_named(tmp_path: Path) -> None:
+    message = refused("fit", str(saved(tmp_path, "gpu = 'H100'\nmodel = ['llama-3.1-8b', 'qwen3-8b']")))
+    assert "Name one, or write one under [fit]." in message
 
 
 def test_keys_for_other_verbs_are_said_not_refused(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ import json
 import math
 import os
 import re
-import signal
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -256,7 +255,7 @@ class Shell:
         words = [word.replace("TMP", str(self.folder)) for word in (*command, "--json")]
         self._patch.setattr("sys.argv", ["tokonomics", *words])
         self._streams.readouterr()
-        thresholds, on_broken_pipe = gc.get_threshold(), signal.getsignal(signal.SIGPIPE)
+        thresholds = gc.get_threshold()
         code: object = 0
         try:
             import_module("tokonomics.__main__").main()
@@ -264,7 +263,6 @@ class Shell:
             code = stop.code or 0
         finally:
             gc.set_threshold(*thresholds)
-            signal.signal(signal.SIGPIPE, on_broken_pipe)
         out, err = self._streams.readouterr()
         assert code in (0, 1), f"{' '.join(command)} exits with {code}:\n{err}"
         return int(code == 1), POINT.sub('"id": "…"', out.replace(str(self.folder), "TMP").replace(str(ROOT), "ROOT"))

@@ -14,6 +14,7 @@ import pytest
 
 import tokonomics.__main__  # registers the verb  # noqa: F401
 from tokonomics.sweep import crew
+from tokonomics.sweep.questions import base_values
 from tokonomics.sweep.store import MANIFEST
 from tokonomics.sweep.study import prepared
 from tokonomics.workers import WorkerProcess
@@ -55,6 +56,12 @@ def test_a_plan_of_a_sweep_is_the_plan_of_the_command_line(tokonomics: Call, cha
     assert said["best"][0]["usd_per_mtok"] == found["usd_per_mtok"].min()
     assert {each["over_rate"] for each in said["best"]} == {5, 20}
     assert [each["value"] for each in said["values"]["gpu"]] == ["H100", "L40S"]
+
+
+def test_a_list_of_one_is_that_one_in_a_sweep_too(chat: Path) -> None:
+    chat.write_text("model = ['llama-3.1-8b']\ngpu = ['H100']\ntp = [2]\n", encoding="utf-8")
+    base, unused, profile = base_values(chat, "fit")
+    assert (base, unused, profile) == ({"model": "llama-3.1-8b", "gpu": "H100", "tp": 2}, [], None)
 
 
 def test_a_figure_that_no_answer_has_is_refused_before_any_work(tokonomics: Call, chat: Path) -> None:

@@ -120,9 +120,10 @@ def run() -> None:
         try:
             app(prog_name="tokonomics")  # not "python -m tokonomics": completion is made for that name
         finally:
-            sys.stdout.flush()
+            if sys.stdout:  # None where it was closed before the start
+                sys.stdout.flush()
     except SystemExit as leaving:
-        if isinstance(leaving.__context__, BrokenPipeError):  # Typer's own end of it
+        if isinstance(leaving.__context__, BrokenPipeError):  # Typer and Rich end so themselves
             _leave()
         if leaving.code == _INTERRUPTED:
             typer.echo("interrupted", err=True)
@@ -168,7 +169,7 @@ def _leave() -> NoReturn:
 
     The signal itself stays ignored: it would end the page's server with the first browser that leaves.
     """
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     sys.exit(141)
 
 

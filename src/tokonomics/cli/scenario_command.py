@@ -30,9 +30,7 @@ class ScenarioCommand(TyperCommand):
         file = ctx.meta[_FILE] = read_scenario_file(Path(args[places[0]]))
         rest = [token for place, token in enumerate(args) if place != places[0]]
         if set(rest) & set(ctx.help_option_names):
-            said = file.said_beside(str(self.name), ())
-            ctx.default_map = {taken.name: said[taken.key] for taken in self._parameters() if taken.key in said}
-            return super().parse_args(ctx, rest)
+            self._show_values(ctx, file)
         needed = [taken for taken in self.params if taken.required]
         for taken in needed:
             taken.required = False  # the file may say it
@@ -41,6 +39,14 @@ class ScenarioCommand(TyperCommand):
         finally:
             for taken in needed:
                 taken.required = True
+
+    def _show_values(self, ctx: Any, file: ScenarioFile) -> None:
+        """Let help, after which nothing else is run, show the file's values as defaults."""
+        said = file.values_for(str(self.name))
+        ctx.default_map = {taken.name: said[taken.key] for taken in self._parameters() if taken.key in said}
+        for taken in self.params:
+            if taken.name in ctx.default_map:
+                vars(taken)["show_default"] = True  # not what stands in where nothing is said
 
     def invoke(self, ctx: Any) -> Any:
         file: ScenarioFile | None = ctx.meta.get(_FILE)

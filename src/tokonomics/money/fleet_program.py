@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokonomics.catalog.offers import Terms
-from tokonomics.errors import BadInput
+from tokonomics.errors import BadInput, option
 from tokonomics.money.demand import Demand
 from tokonomics.money.fleet import FleetLimits, FleetOffer, SpotMarket, counted_share, spot_usd_per_hour
 from tokonomics.units import SECONDS_PER_HOUR
@@ -139,6 +139,9 @@ class ProgramWindow:
     after: Ints
 
 
+_LONGER = f"Give it longer ({option('time_limit', 120)}), or fewer offers."
+
+
 class OutOfTime(BadInput):
     """The solver found nothing in the time it had."""
 
@@ -180,7 +183,7 @@ def solve(
 
     if time_limit_s <= 0:
         # HiGHS takes less than none for no limit at all.
-        raise OutOfTime("no fleet was found: no time was left for it", fix="Give it longer, or fewer offers.")
+        raise OutOfTime("no fleet was found: no time was left for it", fix=_LONGER)
     began, kinds = time.perf_counter(), problem.kinds
     demand, weights, group = _merged(problem.demand, window is not None or any(kind.start_usd for kind in kinds))
     hours = demand.hours
@@ -226,7 +229,7 @@ def solve(
         )
     if found.x is None:
         if found.status == 1:
-            raise OutOfTime(f"no fleet was found within {time_limit_s:.3g} s", fix="Give it longer, or fewer offers.")
+            raise OutOfTime(f"no fleet was found within {time_limit_s:.3g} s", fix=_LONGER)
         return None
     counts = np.array([np.broadcast_to(found.x[own], hours) for own in columns])
     bound = found.fun if relaxed or found.mip_dual_bound is None else found.mip_dual_bound

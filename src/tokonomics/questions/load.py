@@ -134,8 +134,10 @@ def load_of(request: PlanTraffic) -> Load:
     for name in sorted(_OF_A_LOG):
         if getattr(request, name) is not None:
             raise BadInput("is for a log, not for made-up requests", field=name)
-    if request.input is None and (rate is not None or request.tokens_per_month or request.arrivals):
-        fix = f"Such as {option('input', 1000)}."
+    asked = (rate, request.tokens_per_month, request.arrivals, request.output)
+    if request.input is None and any(value is not None for value in asked):
+        answers = "" if request.output is not None else f" {option('output', 300)}"
+        fix = f"Such as {option('input', 1000)}{answers}."
         raise BadInput("is missing: how long are the prompts?", field="input", fix=fix)
     if request.input is None:
         shape = f"{option('input', 1000)} {option('output', 300)}"

@@ -193,9 +193,10 @@ class Request(BaseModel):
             field = known.get(str(problem["loc"][0]), str(problem["loc"][0]))
             if problem["type"] == "missing":
                 raise BadInput("is missing", field=field) from None
-            kind = {type.__name__: f"must be {word}" for type, word in TYPE_WORDS.items()}
-            words = problem["msg"].removeprefix("Value error, ").removeprefix("Input ").lower()
-            said = kind.get(problem["type"].partition("_")[0], words)
+            by_type = {f"{kind.__name__}_": f"must be {word}" for kind, word in TYPE_WORDS.items()}
+            said = problem["msg"].removeprefix("Value error, ").removeprefix("Input ").lower()
+            if not problem["type"].endswith("_size"):
+                said = next((text for start, text in by_type.items() if problem["type"].startswith(start)), said)
             raise BadInput(f"{said}, got {shorten(str(problem['input']))}", field=field) from None
 
     def given(self) -> dict[str, Any]:

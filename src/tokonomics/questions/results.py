@@ -5,7 +5,7 @@ from typing import Any
 from pydantic import Field
 
 from tokonomics.catalog.precision import Precision
-from tokonomics.errors import by_name, flag, spelled
+from tokonomics.errors import by_name
 from tokonomics.money.cost import Cost, LoadCost, Needed
 from tokonomics.money.served import ServedCost
 from tokonomics.planner.breakeven import BreakEvenReport
@@ -148,8 +148,7 @@ class PlanResult(Result, Plan):
         best = self.best
         if best is None:
             # Inputs by name, also in a result that was read from a document, which has flags.
-            said = [f"{reason.constraint.marked}: {reason.why.marked}" for reason in self.blame]
-            reasons = [by_name(spelled(text, flag)) for text in said]
+            reasons = [by_name(f"{reason.constraint}: {reason.why}") for reason in self.blame]
             return "; ".join([f"{self.model}: no offer meets these constraints", *reasons])
         return (
             f"{self.model}: {usd(best.usd_per_month)} a month, {usd(best.usd_per_mtok.blended)} per Mtok, "
@@ -186,10 +185,11 @@ class LeversResult(Result, Ranking):
         now, together = usd(self.now.usd_per_month), usd(self.together.usd_per_month)
         if not self.taken:
             return f"{self.now.deployment}: {now} a month, and no lever lowers it"
-        first = self.levers[0]
+        first = next((lever for lever in self.levers if lever.name in self.taken and lever.saved_share > 0), None)
+        alone = f"; {first.name} alone: {percent(first.saved_share)} less" if first else ""
         return (
             f"{self.now.deployment}: {now} a month now, {together} with all that help "
-            f"({percent(self.saved_share)} less); {first.name} alone: {percent(first.saved_share)} less"
+            f"({percent(self.saved_share)} less){alone}"
         )
 
 

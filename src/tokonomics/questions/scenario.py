@@ -61,7 +61,8 @@ class ScenarioFile:
         """What the file says for one verb; files that it names are looked for beside it."""
         shared = {key: value for key, value in self.shared.items() if shares(verb, key)}
         shared = _said_once(verb, shared, {*shared, *self.tables.get(verb, {})})
-        return {key: self._found(verb, key, value) for key, value in {**shared, **self.tables.get(verb, {})}.items()}
+        said = {**shared, **self.tables.get(verb, {})}
+        return {key: self._found(verb, key, _alone(verb, key, value)) for key, value in said.items()}
 
     def said_beside(self, verb: str, typed: Collection[str]) -> dict[str, object]:
         """What of the file stays beside what was typed: traffic and prices that are typed replace the file's."""
@@ -71,13 +72,12 @@ class ScenarioFile:
         for key, value in values.items():
             parameter = parameter_for(verb, key)
             if parameter and isinstance(value, list) and not parameter.is_list:
-                if len(value) != 1:
-                    raise BadInput(
-                        f"{verb} takes one {key}, got {len(value)}: {shorten(', '.join(map(str, value)))}",
-                        where=self.where(verb, key),
-                        fix=f"Give one ({option(parameter.name)}), or write one under [{verb}].",
-                    )
-                values[key] = value[0]
+                one = f"Give one ({option(parameter.name)})" if parameter.flag else "Name one"
+                raise BadInput(
+                    f"{verb} takes one {key}, got {len(value)}: {shorten(', '.join(map(str, value)))}",
+                    where=self.where(verb, key),
+                    fix=f"{one}, or write one under [{verb}].",
+                )
         return _said_once(verb, values, typed)
 
     def unused_by(self, verb: str) -> list[str]:
@@ -107,6 +107,13 @@ class ScenarioFile:
         whole = _at_home(name)
         there = self.path.parent / whole
         return f"{before}{there}" if whole != name or (not Path(name).is_absolute() and there.exists()) else value
+
+
+def _alone(verb: str, key: str, value: object) -> object:
+    """The one value of a list of one, where the verb takes no list."""
+    parameter = parameter_for(verb, key)
+    is_one = parameter is not None and not parameter.is_list and isinstance(value, list) and len(value) == 1
+    return value[0] if is_one and isinstance(value, list) else value
 
 
 def _at_home(name: str) -> str:

@@ -99,6 +99,8 @@ def _shown(summary: SweepSummary) -> list[str]:
     names = [name for name in _COLUMNS if name in have]
     if "ttft_p99_s" in have:
         names = [name for name in names if name not in ("ttft_mean_s", "tpot_mean_s")]
+    if "load_share" in have:  # A simulation's own utilization is the time that its replicas were not idle.
+        names.remove("utilization")
     return [summary.by, *names] if summary.by and summary.by not in names else names
 
 
