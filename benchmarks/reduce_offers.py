@@ -1,21 +1,24 @@
-"""Makes ``src/tokonomics/catalog/data/offers.csv`` out of a table of GPU offers.
+"""Makes the price list that is shipped out of a table of GPU offers in every region.
 
-    python benchmarks/reduce_offers.py gpu_offers.csv src/tokonomics/catalog/data/offers.csv
+    python benchmarks/reduce_offers.py gpu_offers_all.csv.gz src/tokonomics/catalog/data
 
-Keeps the columns an Offer has, renames them, and corrects the rows known to be mislabelled, saying each one. No row is
-dropped unless it has neither a price nor a GPU count.
+Writes ``offers.csv`` (a machine at one price is one row, with every region it is sold in), ``places.csv`` (the country
+of each provider's regions) and ``sellers.csv`` (what kind of seller each provider is). Rows are left out where the GPU
+is not in the catalogue, and where there is no price or no region.
 """
 
 import argparse
 import csv
-import re
-import sys
-from collections.abc import Mapping
+import gzip
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+
+from tokonomics.catalog.offers import BETWEEN_REGIONS
+from tokonomics.catalog.skypilot import known_gpu
 
 COLUMNS = {
     "provider": "provider",
-    "region": "region",
     "instance": "instance_type",
     "gpu": "gpu_name",
     "gpus": "gpu_count",
@@ -26,73 +29,89 @@ COLUMNS = {
     "reserved_3yr_usd_per_hour": "price_reserved_3yr_usd_hr",
     "date": "snapshot_date",
     "source": "source",
-    "regions_seen": "regions_seen",
 }
+PRICES = ("usd_per_hour", "spot_usd_per_hour", "reserved_3yr_usd_per_hour")
 RESERVED_SOURCE = "; reserved: service-capacity-modeling 0.3.212, 2026-10-14"
-
-
-def gpu_of(row: Mapping[str, str]) -> str:
-    """The GPU by the instance's own name, where the table contradicts it.
-
-    The source counts the memory of all GPUs of some V100 machines as that of one, and files vast's H100 NVL under SXM.
-    """
-    instance, gpu = row["instance_type"], row["gpu_name"]
-    if gpu == "V100-32GB" and "V100_16GB" in instance:
-        return "V100"
-    if gpu == "H100-SXM" and re.search(r"H100_NVL(?!INK)", instance):
-        return "H100-NVL"
-    return gpu
+PERHAPS_EUR = {"scaleway", "seeweb"}
+"""They sell in euro, and the catalogue does not say that it converts."""
 
 
 def region_of(row: Mapping[str, str]) -> str:
-    """vast writes ", US, NA" where it does not know the place."""
+    """vast writes ", US, NA" where it does not know the place; PrimeIntellect's IS is Iceland, and Israel."""
+    if row["provider"] == "primeintellect" and row["region"] == "IS":
+        return row["country"]
     return row["region"].strip().removeprefix(",").strip()
 
 
-def plain(number: str) -> str:
-    """48.0 → 48."""
-    return number.removesuffix(".0")
-
-
 def reduced(row: Mapping[str, str]) -> dict[str, str]:
-    """One row of the shipped file."""
+    """One row without its region."""
     offer = {ours: row[theirs].strip() for ours, theirs in COLUMNS.items()}
-    offer["region"], offer["gpu"] = region_of(row), gpu_of(row)
-    offer["vcpus"], offer["memory_gb"] = plain(offer["vcpus"]), plain(offer["memory_gb"])
+    for name in ("vcpus", "memory_gb"):
+        offer[name] = offer[name].removesuffix(".0")
     if offer["reserved_3yr_usd_per_hour"]:
         offer["source"] += RESERVED_SOURCE
+    if offer["provider"] in PERHAPS_EUR:
+        offer["source"] += "; may be in EUR"
     return offer
 
 
-def is_usable(offer: Mapping[str, str]) -> bool:
-    """It has a GPU, a price to buy it at, and a place: the source leaves the region empty where it is sold nowhere."""
-    prices = (offer["usd_per_hour"], offer["spot_usd_per_hour"], offer["reserved_3yr_usd_per_hour"])
-    sold = offer["gpus"].isdigit() and int(offer["gpus"]) > 0 and any(price and float(price) > 0 for price in prices)
-    return sold and bool(offer["region"])
+def why_left_out(row: Mapping[str, str]) -> str | None:
+    offer = reduced(row)
+    if not region_of(row):
+        return "no region"
+    if not any(offer[price] and float(offer[price]) > 0 for price in PRICES):
+        return "no price"
+    return None if known_gpu(offer["gpu"]) else f"GPU {offer['gpu']} is not in the catalogue"
+
+
+def merged(rows: Iterable[Mapping[str, str]]) -> list[dict[str, str]]:
+    """A machine at one price once, with all its regions."""
+    regions: dict[tuple[str, ...], set[str]] = defaultdict(set)
+    for row in rows:
+        regions[tuple(reduced(row).values())].add(region_of(row))
+    names = tuple(COLUMNS)
+    offers = [
+        dict(zip(names, values, strict=True)) | {"region": BETWEEN_REGIONS.join(sorted(where))}
+        for values, where in regions.items()
+    ]
+    return sorted(
+        offers, key=lambda row: (row["provider"], row["gpu"], int(row["gpus"]), row["instance"], row["region"])
+    )
+
+
+def write(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, str]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, fieldnames=columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("offers", type=Path, help="the full table")
-    parser.add_argument("out", type=Path, help="the shipped file to write")
+    parser.add_argument("offers", type=Path, help="the full table, gzipped")
+    parser.add_argument("out", type=Path, help="the folder of the shipped files")
     paths = parser.parse_args()
-    with paths.offers.open(newline="", encoding="utf-8") as file:
+    with gzip.open(paths.offers, "rt", newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    kept: list[dict[str, str]] = []
-    for row in rows:
-        offer = reduced(row)
-        if offer["gpu"] != row["gpu_name"]:
-            print(f"relabelled {offer['provider']} {offer['instance']}: {row['gpu_name']} → {offer['gpu']}")
-        if is_usable(offer):
-            kept.append(offer)
-        else:
-            print(f"dropped {row}", file=sys.stderr)
-    kept.sort(key=lambda each: (each["provider"], each["gpu"], int(each["gpus"]), each["instance"], each["region"]))
-    with paths.out.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, fieldnames=list(COLUMNS), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(kept)
-    print(f"{len(rows)} rows read, {len(kept)} kept, {len(rows) - len(kept)} dropped")
+    left_out = Counter(reason for row in rows if (reason := why_left_out(row)))
+    for reason, number in left_out.most_common():
+        print(f"{number:5} rows left out: {reason}")
+    kept = [row for row in rows if not why_left_out(row)]
+    offers = merged(kept)
+    write(paths.out / "offers.csv", ("provider", "region", *(name for name in COLUMNS if name != "provider")), offers)
+    places: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for row in kept:
+        places[row["provider"], region_of(row)].add(row["country"])
+    known = [
+        (*place, *countries) for place, countries in sorted(places.items()) if len(countries) == 1 and any(countries)
+    ]
+    columns = ("provider", "region", "country")
+    write(paths.out / "places.csv", columns, [dict(zip(columns, place, strict=True)) for place in known])
+    sellers = sorted({(row["provider"], row["kind"]) for row in kept})
+    write(
+        paths.out / "sellers.csv", ("provider", "seller"), [{"provider": who, "seller": kind} for who, kind in sellers]
+    )
+    print(f"{len(rows)} rows read, {len(kept)} kept: {len(offers)} machines at one price, {len(places)} regions")
 
 
 if __name__ == "__main__":

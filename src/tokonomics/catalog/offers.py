@@ -16,18 +16,21 @@ from difflib import get_close_matches
 from enum import StrEnum
 from functools import cache, lru_cache, partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from pydantic import Field
 
-from tokonomics.catalog.user_file import user_tables
+from tokonomics.catalog.places import Place, Seller, country_of, place_filter, seller_of
+from tokonomics.catalog.user_file import user_market, user_tables
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, UnknownName, option, shorten
 from tokonomics.files import make_folder, write_text
 from tokonomics.types import Noun
 
 STALE_AFTER_DAYS = 90  # an older price is marked as old
+STALE_MUST_SAVE = 0.25  # an old price is taken only where the best recent one is higher by more than this
 MAX_AGE_DAYS = 365  # an older price no longer tells what the machine costs
+BETWEEN_REGIONS = "|"  # in a file, between regions where a machine costs the same
 UNSPECIFIED = "unspecified"  # the region of an offer that names none
 MAX_USD_PER_HOUR = 100_000.0  # nobody quotes one machine above this: a slip of the decimal point or of the currency
 MIN_USD_PER_HOUR = 1e-6  # less than a cent a year: a slip
@@ -35,6 +38,7 @@ MAX_GPUS = 1_000  # far above any single machine (an NVL72 rack has 72): a large
 MAX_FILE_BYTES = 50_000_000  # hundreds of thousands of offers; a larger file is not a price list
 SNAPSHOT = Path(__file__).parent / "data" / "offers.csv"
 
+Chosen = TypeVar("Chosen")
 Usd = Annotated[float, Field(ge=MIN_USD_PER_HOUR, le=MAX_USD_PER_HOUR)]
 
 
@@ -66,7 +70,21 @@ class Offer(Noun):
     reserved_3yr_usd_per_hour: Usd | None = None
     date: dt.date
     source: str
-    regions_seen: int | None = Field(default=None, ge=1)
+
+    @property
+    def seller(self) -> Seller | None:
+        """What kind of seller quotes it; None where that is not known, as in a price list of one's own."""
+        return seller_of(self.provider)
+
+    @property
+    def country(self) -> str | None:
+        """The ISO code of where it stands; None where that is not known."""
+        return country_of(self.provider, self.region)
+
+    @property
+    def place(self) -> Place:
+        """Its region and country."""
+        return self.region, self.country
 
     def price(self, terms: Terms = Terms.on_demand) -> float | None:
         """USD per hour of the whole instance; reserved is the longest commitment quoted."""
@@ -111,6 +129,7 @@ def select_offers(
     provider: str | Iterable[str] | None = None,
     region: str | Iterable[str] | None = None,
     gpu: str | Iterable[str] | None = None,
+    sellers: Iterable[str] | None = None,
     terms: Terms | None = Terms.on_demand,
     max_usd_per_gpu_hour: float | None = None,
     discounts: Mapping[str, float] | None = None,
@@ -120,16 +139,21 @@ def select_offers(
     With no terms, every offer asked for, in the order given.
     """
     known = tuple(offers)
-    sellers = {offer.provider for offer in known}
-    providers = None if provider is None else {_known("provider", name, sellers) for name in _names(provider)}
-    within = [offer for offer in known if providers is None or offer.provider in providers]
-    regions = _regions(region, {offer.region for offer in within})
+    everyone = {offer.provider for offer in known}
+    providers = None if provider is None else {_known("provider", name, everyone) for name in _names(provider)}
+    kinds = None if sellers is None else {*sellers, None}
+    within = [
+        offer
+        for offer in known
+        if (providers is None or offer.provider in providers) and (kinds is None or offer.seller in kinds)
+    ]
+    is_there = None if region is None else place_filter(_names(region), {offer.place for offer in within})
     gpus = None if gpu is None else {gpu_key(name) for name in _names(gpu)}
-    shares = {_known("provider", name, sellers): share for name, share in (discounts or {}).items()}
+    shares = {_known("provider", name, everyone): share for name, share in (discounts or {}).items()}
     chosen = [
         apply_discount(offer, shares.get(offer.provider, 0.0))
         for offer in within
-        if (regions is None or offer.region in regions) and (gpus is None or offer.gpu in gpus)
+        if (is_there is None or is_there(offer.place)) and (gpus is None or offer.gpu in gpus)
     ]
     if terms is None:
         return tuple(chosen)
@@ -146,7 +170,7 @@ def cheapest_offer(
     ``together`` of them split every layer and must sit in one machine.
     """
     key, on = gpu_key(gpu), today()
-    known = load_offers() if offers is None else tuple(offers)
+    known = market_offers() if offers is None else tuple(offers)
     sold = [offer for offer in known if offer.gpu == key and offer.price(terms) is not None and offer.gpus >= together]
     if not sold:
         size = f" in machines of {together} or more" if together > 1 else ""
@@ -155,9 +179,32 @@ def cheapest_offer(
             fix=f"Give the price yourself, add an offers file ({option('offers', 'my.csv')}), "
             "or run `tokonomics prices refresh`.",
         )
-    oldest = oldest_days(sold, on)
-    recent = [offer for offer in sold if offer.age_days(on) <= oldest]
-    return min(recent, key=lambda offer: (machines_usd_per_hour(offer, gpus, terms), *_by_price(terms, offer)))
+
+    def bill(offers: Sequence[Offer]) -> tuple[float, Offer]:
+        best = min(offers, key=lambda offer: (machines_usd_per_hour(offer, gpus, terms), *_by_price(terms, offer)))
+        return machines_usd_per_hour(best, gpus, terms), best
+
+    oldest, listed = oldest_days(sold, on), list_prices(sold)
+    not_too_old = [offer for offer in listed if offer.age_days(on) <= oldest]
+    return recent_unless_far(bill(recent(listed, on)), bill(not_too_old))
+
+
+def recent_unless_far(at_recent: tuple[float, Chosen], at_any: tuple[float, Chosen]) -> Chosen:
+    """Of two bills, the one at recent prices, unless old ones save more than they must."""
+    return at_recent[1] if at_recent[0] <= at_any[0] * (1 + STALE_MUST_SAVE) else at_any[1]
+
+
+def list_prices(offers: Sequence[Offer]) -> tuple[Offer, ...]:
+    """Those of sellers with a price list, without marketplaces; all where no such seller is left."""
+    listed = tuple(offer for offer in offers if offer.seller is not Seller.marketplace)
+    return listed or tuple(offers)
+
+
+def recent(offers: Sequence[Offer], on: dt.date) -> tuple[Offer, ...]:
+    """Those of the last 90 days; where all are older, of the 90 days before the newest."""
+    newest = min((offer.age_days(on) for offer in offers), default=0)
+    oldest = STALE_AFTER_DAYS + (newest if newest > STALE_AFTER_DAYS else 0)
+    return tuple(offer for offer in offers if offer.age_days(on) <= oldest)
 
 
 def oldest_days(offers: Iterable[Offer], on: dt.date) -> int:
@@ -220,19 +267,6 @@ def _names(given: str | Iterable[str]) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given)
 
 
-def _regions(given: str | Iterable[str] | None, known: set[str]) -> set[str] | None:
-    """Regions by name or by how their names begin: ``us`` is every us-east-1 and us-west-2."""
-    if given is None:
-        return None
-    chosen: set[str] = set()
-    for name in _names(given):
-        start = name.strip().casefold()
-        begins = {place for place in known if start and place.casefold().startswith((f"{start}-", f"{start} "))}
-        same = {place for place in known if place.casefold() == start}
-        chosen |= begins | same or {_known("region", name, known)}
-    return chosen
-
-
 def _known(kind: str, name: str, known: set[str]) -> str:
     spelled = {word.casefold(): word for word in sorted(known)}
     try:
@@ -267,6 +301,14 @@ def load_offers(path: Path | None = None) -> tuple[Offer, ...]:
         ) from None
 
 
+def market_offers() -> tuple[Offer, ...]:
+    """The offers of the user's own market (``[market]`` in the user's catalogue), or else all of the price list."""
+    market = user_market()
+    known = load_offers(Path(market["offers"]).expanduser() if "offers" in market else None)
+    filters = {name: market.get(name) for name in ("provider", "region", "sellers")}
+    return select_offers(known, terms=None, discounts=parse_discounts(market.get("discount", ())), **filters)
+
+
 def read_offers(path: Path) -> tuple[Offer, ...]:
     """Every row of an offers CSV; the first thing wrong in it is an error that names the line and the column.
 
@@ -298,9 +340,10 @@ def parse_offers(text: str, path: str, defaults: Mapping[str, object] | None = N
         columns = _columns(header, f"{path}:{table.line_num}")
         key = cache(gpu_key)  # A few dozen GPUs in thousands of rows: look each up once.
         offers = tuple(
-            _offer(row, columns, defaults, key, f"{path}:{table.line_num}")
+            offer
             for row in table
             if any(cell.strip() for cell in row)
+            for offer in _in_each_region(_offer(row, columns, defaults, key, f"{path}:{table.line_num}"))
         )
     except csv.Error as error:
         raise BadInput(f"not a CSV file: {error}", where=f"{path}:{table.line_num}", fix=_EXAMPLE) from None
@@ -389,9 +432,15 @@ def _offer(
     return Offer.model_validate({"region": UNSPECIFIED, **values})
 
 
+def _in_each_region(offer: Offer) -> list[Offer]:
+    """The offer once for each of the regions that its row names."""
+    regions = [region.strip() for region in offer.region.split(BETWEEN_REGIONS)]
+    return [offer.model_copy(update={"region": region}) for region in regions if region]
+
+
 def _value(field: str, cell: str, key: Callable[[str], str], where: str) -> object:
     at = f"{where}, column {field}"
-    if not cell.isprintable() or len(cell) > 200:
+    if not cell.isprintable() or len(cell) > (5_000 if field == "region" else 200):
         raise BadInput(f"'{shorten(cell)}' is not a name or a number", where=at)
     if field == "gpu":
         try:
@@ -418,7 +467,7 @@ def _amount(field: str, cell: str, at: str) -> float | int:
         raise BadInput(f"{shorten(cell)} USD per hour is more than any machine costs", where=at)
     if field in PRICE_FIELDS and number < MIN_USD_PER_HOUR:
         raise BadInput(f"{shorten(cell)} USD per hour is less than any machine costs", where=at)
-    if field in ("gpus", "regions_seen"):
+    if field == "gpus":
         if number > MAX_GPUS or number != int(number):
             raise BadInput(f"{shorten(cell)} is not a count up to {MAX_GPUS}", where=at)
         return int(number)

@@ -167,7 +167,7 @@ def reduce_quotes(
             kept = {term: getattr(old, term) for term in RESERVED} if old else {}
             said_by = "; ".join([source, *old.source.split("; ")[1:]]) if old else source
             quoted = quote._asdict() | kept | {"region": region, "source": said_by}
-            offers.append(Offer(provider=provider, date=on, regions_seen=len(regions), **quoted))
+            offers.append(Offer(provider=provider, date=on, **quoted))
     return offers
 
 

@@ -14,7 +14,8 @@ from typing import Any
 from tokonomics.errors import BadInput, nearest, shorten
 
 VARIABLE = "TOKONOMICS_CATALOG"
-SECTIONS = ("models", "gpus", "apis")
+SECTIONS = ("models", "gpus", "apis", "market")
+MARKET_KEYS = ("provider", "region", "sellers", "discount", "offers")
 LARGEST_FILE = 10_000_000
 
 
@@ -26,8 +27,29 @@ def user_path() -> Path:
     return Path(os.path.expanduser("~")) / ".config" / "tokonomics" / "catalog.toml"  # noqa: PTH111 — never raises
 
 
+def user_market() -> dict[str, Any]:
+    """The user's own market, which stands in for what is not asked: ``provider = ["aws"]``, ``region = "EU"`` …"""
+    market = _section("market")
+    for key, value in market.items():
+        if key not in MARKET_KEYS:
+            fix = f"It takes {', '.join(MARKET_KEYS)}."
+            raise BadInput(f"[market] has no '{shorten(key)}'", where=str(user_path()), fix=fix)
+        texts = value if isinstance(value, list) else [value]
+        if not texts or not all(isinstance(text, str) and text for text in texts):
+            raise BadInput(f"[market] {key} must be a text or a list of texts", where=str(user_path()))
+    return {key: value if key == "offers" or isinstance(value, list) else [value] for key, value in market.items()}
+
+
 def user_tables(section: str) -> dict[str, dict[str, Any]]:
     """The entries of one section by key; none where there is no file."""
+    entries = _section(section)
+    for key, entry in entries.items():
+        if not isinstance(entry, dict):
+            raise BadInput(f"'{section}.{shorten(key)}' needs a table", where=str(user_path()))
+    return entries
+
+
+def _section(section: str) -> dict[str, Any]:
     path = user_path()
     try:
         if not path.exists():
@@ -37,11 +59,7 @@ def user_tables(section: str) -> dict[str, dict[str, Any]]:
         stamp = path.stat()
     except (OSError, ValueError) as error:
         raise BadInput(f"cannot be read: {shorten(str(error))}", where=shorten(str(path))) from None
-    entries = _parse(path, stamp.st_mtime_ns, stamp.st_size).get(section, {})
-    for key, entry in entries.items():
-        if not isinstance(entry, dict):
-            raise BadInput(f"'{section}.{shorten(key)}' needs a table", where=str(path))
-    return entries
+    return _parse(path, stamp.st_mtime_ns, stamp.st_size).get(section, {})
 
 
 @lru_cache(maxsize=4)

@@ -65,22 +65,35 @@ def interval(mid: float, kind: Kind, deployment: Deployment) -> Interval:
 
 def speed_badge(deployment: Deployment) -> Badge:
     """How a deployment's speed is known: by the weakest origin of its kernels; measured on a calibrated server."""
-    profile = active()
-    if profile and profile.correction_of(deployment, deployment.engine.key):
-        return Badge.measured
-    own = profile.kernels_of(deployment.gpu) if profile else None
-    model, gpu, backend = deployment.model, deployment.gpu, deployment.engine.key
-    bases: set[str] = {
-        "measured" if own and own.gemm_curve(precision) else matrix_origin(gpu, "gemm", precision, backend).basis
-        for precision in model.precisions(deployment.weights)
-    }
-    if model.is_moe:
-        bases.add(matrix_origin(gpu, "experts", deployment.weights, backend).basis)
-    latent = any(isinstance(group.mixer, LatentAttention) for group in model.groups)
-    bases.add(attention_origin(gpu, "mla_decode" if latent else "decode", backend)[0])
+    bases = {basis for basis, _ in _origins(deployment)}
     if "assumed" in bases:
         return Badge.assumed
     return Badge.measured if bases == {"measured"} else Badge.modelled
+
+
+def speed_from(deployment: Deployment) -> tuple[str, ...]:
+    """The other GPUs whose kernel timings a deployment's speed is scaled from."""
+    others = {gpu for basis, gpu in _origins(deployment) if basis != "measured" and gpu != deployment.gpu.key}
+    return tuple(sorted(others))
+
+
+def _origins(deployment: Deployment) -> set[tuple[str, str]]:
+    """Of each kind of kernel, how its speed is known, and the GPU it was timed on."""
+    profile, gpu = active(), deployment.gpu
+    here = ("measured", gpu.key)
+    if profile and profile.correction_of(deployment, deployment.engine.key):
+        return {here}
+    own = profile.kernels_of(gpu) if profile else None
+    model, backend = deployment.model, deployment.engine.key
+    found = {
+        here if own and own.gemm_curve(precision) else matrix_origin(gpu, "gemm", precision, backend)[:2]
+        for precision in model.precisions(deployment.weights)
+    }
+    if model.is_moe:
+        found.add(matrix_origin(gpu, "experts", deployment.weights, backend)[:2])
+    latent = any(isinstance(group.mixer, LatentAttention) for group in model.groups)
+    found.add(attention_origin(gpu, "mla_decode" if latent else "decode", backend)[:2])
+    return found
 
 
 def _deviation(kind: Kind, deployment: Deployment) -> float | None:

@@ -32,13 +32,13 @@ from tokonomics.planner.candidates import (
     gpu_hour_lines,
     hosts_of,
     left_gb,
-    machines_for,
     told_apart,
     usable,
 )  # fmt: skip
 from tokonomics.planner.fleet_offers import reserved_prices, spot_markets, startup_seconds
 from tokonomics.planner.setup import HOST_MEMORY, Memo, NotServed, Say, Setup, silent
 from tokonomics.planner.sizing import size
+from tokonomics.planner.spare import machines_for, replicas_on
 from tokonomics.planner.trials import Sized, better, cached_share
 from tokonomics.serving.fleet import Router
 from tokonomics.serving.outcome import Shares, SloOutcome, Spread
@@ -117,7 +117,7 @@ def _on_demand(setup: Setup, sized: Sized) -> Bought | NotServed:
 
     def bought(machine: Machine) -> Bought:
         offer = machine.offer
-        mean = sized.mean_over_time(lambda replicas: machines_for(deployment, offer, replicas + setup.spare))
+        mean = sized.mean_over_time(lambda replicas: machines_for(deployment, offer, replicas, setup.spare))
         number = f"{mean:.0f}" if math.isclose(mean, round(mean)) else f"{mean:.2f}"
         what = f"{number}× {offer.provider} {offer.instance}, {offer.region}, on demand"
         return Bought(what, machine.usd_per_month(mean), mean * offer.gpus, offer.date, (offer,))
@@ -133,24 +133,31 @@ def _mixed(setup: Setup, sized: Sized, spot_share: float) -> Bought | NotServed:
     by_hour = _by_hour(sized)
     if len(by_hour) > MOST_HOURS:
         return NotServed(f"these terms are worked out for at most {MOST_HOURS} hours, the traffic has {len(by_hour):,}")
-    demand = Demand(rates={EVERY_SIZE: tuple(float(replicas + setup.spare) for replicas in by_hour)})
     offered = _offers(setup)
     sold = {
         f"{offer.provider} {offer.instance}, {offer.region}{apart}": offer
         for offer, apart in zip(offered, told_apart(offered), strict=True)
     }
-    places: dict[tuple[str, str], list[FleetOffer]] = {}
+    places: dict[tuple[str, str], list[str]] = {}
     for name, offer in sold.items():
-        places.setdefault((offer.provider, offer.region), []).append(_priced(setup, name, offer))
+        places.setdefault((offer.provider, offer.region), []).append(name)
 
-    def alone(offers: Sequence[FleetOffer]) -> float:
-        return min(_alone_usd(offer, demand.mean, spot_share) for offer in offers)
+    def wanted(names: Sequence[str]) -> Demand:
+        """Replicas by the hour, spare ones as if all were on the machine whose loss takes most of them."""
+        spread = [sold[name] for name in names]
+        rates = [max(replicas_on(setup.deployment, offer, count, setup.spare) for offer in spread) for count in by_hour]
+        return Demand(rates={EVERY_SIZE: tuple(map(float, rates))})
+
+    def alone(names: Sequence[str]) -> float:
+        mean = wanted(names).mean
+        return min(_alone_usd(_priced(setup, name, sold[name]), mean, spot_share) for name in names)
 
     limits = FleetLimits(max_spot_share=spot_share)
     plans = []
-    for offers in sorted(places.values(), key=alone)[:PLACES]:
+    for names in sorted(places.values(), key=alone)[:PLACES]:
         with suppress(BadInput):
-            plans.append(optimal_fleet(offers, demand, limits, time_limit_s=_NEVER_S))
+            offers = [_priced(setup, name, sold[name]) for name in names]
+            plans.append(optimal_fleet(offers, wanted(names), limits, time_limit_s=_NEVER_S))
     if not plans:
         return NotServed("no region sells enough on these terms")
     plan = min(plans, key=lambda plan: plan.usd_per_month)
@@ -310,14 +317,15 @@ class Bills:
 
     def _bill(self, setup: Setup, sized: Sized, bought: Bought) -> SetupBill:
         made, deployment, memories = sized.outcome, setup.deployment, setup.memories()
+        replicas = max(replicas_on(deployment, offer, sized.replicas, setup.spare) for offer in bought.offers)
         tiers = tuple(
             line.model_copy(update={"quantity": line.quantity * HOURS_PER_MONTH})
-            for line in (tier.line(sized.replicas + setup.spare) for tier in memories)
+            for line in (tier.line(replicas) for tier in memories)
         )
         price_date = min([bought.price_date, *(tier.price_date for tier in memories if tier.price_date)])
         per_gpu_hour = bought.usd_per_month / (bought.gpus_paid * HOURS_PER_MONTH)
         serving = sized.mean_replicas * deployment.gpus * HOURS_PER_MONTH
-        spare = setup.spare * deployment.gpus * HOURS_PER_MONTH
+        spare = (replicas - sized.replicas) * deployment.gpus * HOURS_PER_MONTH
         hours = {
             "prefill": serving * made.shares.prefill,
             "decode": serving * made.shares.decode,

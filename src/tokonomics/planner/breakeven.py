@@ -30,11 +30,11 @@ from tokonomics.money.breakeven import (
 )
 from tokonomics.money.cost import require_utilization
 from tokonomics.physics.intervals import interval
-from tokonomics.planner.candidates import machines_for
 from tokonomics.planner.load import Load
 from tokonomics.planner.plan import Candidate, Question, Study, layout, study
 from tokonomics.planner.search import CLOSED_FORM_UTILIZATION
 from tokonomics.planner.setup import Say, silent
+from tokonomics.planner.spare import machines_for
 from tokonomics.planner.trials import cached_share
 from tokonomics.planner.what_if import highest_rate
 from tokonomics.traffic.prefix_reuse import found_share
@@ -206,7 +206,7 @@ def _hosted(made: Study, row: Candidate, trickle: Load, tokens: float) -> Hosted
             replicas_per_purchase=max(1, offer.gpus // deployment.gpus),
             usd_per_purchase=machine.usd_per_month(machines),
             holds=rising(held),
-            spare=question.limits.spare,
+            spare=question.limits.spare.machines * max(1, offer.gpus // deployment.gpus),
         ),
         simulated=question.simulate,
         slow=speed.low,

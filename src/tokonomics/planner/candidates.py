@@ -20,17 +20,30 @@ from typing import NamedTuple
 from tokonomics.catalog.engines import Engine
 from tokonomics.catalog.gpus import Gpu
 from tokonomics.catalog.models import ModelSpec
-from tokonomics.catalog.offers import Offer, Terms, cheapest_offer, load_offers, oldest_days
+from tokonomics.catalog.offers import (
+    Offer,
+    Terms,
+    cheapest_offer,
+    list_prices,
+    market_offers,
+    oldest_days,
+    recent,
+    recent_unless_far,
+)
 from tokonomics.catalog.precision import Precision
 from tokonomics.clock import today
 from tokonomics.money.cost import CostLine, CostTree
 from tokonomics.physics.deployment import Deployment, valid_tp, why_not_run
 from tokonomics.physics.memory import max_sequences, min_gpus
 from tokonomics.physics.sharding import shard
+from tokonomics.planner.spare import NO_SPARE, ZONED, Spare, machines_for
 from tokonomics.units import BYTES_PER_GB, GIB, HOURS_PER_MONTH, gigabytes, usd
 
 _QUANTISED = (Precision.fp8, Precision.int4)
 """What a bf16 checkpoint is commonly served at besides its own precision (vLLM: fp8 weights per tensor, AWQ, GPTQ)."""
+FLOOR = Precision.fp8
+"""The fewest bits of weights that are not asked for: published scores of FP8 stay near those of 16 bits, INT4 needs a
+checkpoint of its own and a look at its quality."""
 _STAGES = (2, 4, 8)
 _NETWORKED = 8
 """Machines of eight GPUs are sold with a network card for each (NVIDIA HGX, OCP OAM); smaller ones rarely are, so a
@@ -57,6 +70,8 @@ class Reason(StrEnum):
     too_slow = "misses the SLO"
     instance_too_small = "needs more GPUs than the instance has"
     host_too_small = "host memory below the weights and a process for each GPU"
+    no_zones = "sold without zones"
+    assumed_speed = "speed assumed: no kernels timed on such a GPU"
     too_many_gpus = "takes more GPUs than allowed"
     more_expensive = "more expensive than the pick"
 
@@ -68,9 +83,10 @@ class Refusal(NamedTuple):
     reason: str
 
 
-def weight_choices(model: ModelSpec) -> tuple[Precision, ...]:
-    """The precision it is served in by default, then the common ones below it."""
-    return (model.served, *(fewer for fewer in _QUANTISED if fewer.is_below(model.served)))
+def weight_choices(model: ModelSpec, floor: Precision | None = None) -> tuple[Precision, ...]:
+    """The precision it is served in by default, then the common ones below it, down to the floor."""
+    fewer = [precision for precision in _QUANTISED if precision.is_below(model.served)]
+    return (model.served, *(precision for precision in fewer if floor is None or not precision.is_below(floor)))
 
 
 def deployments(
@@ -147,9 +163,9 @@ class Machine:
         """What so many of them cost a month."""
         return machines * self.usd_per_hour * HOURS_PER_MONTH
 
-    def usd_per_month_of(self, deployment: Deployment, replicas: int) -> float:
+    def usd_per_month_of(self, deployment: Deployment, replicas: int, spare: Spare = NO_SPARE) -> float:
         """What the whole machines cost that so many replicas take."""
-        return self.usd_per_month(machines_for(deployment, self.offer, replicas))
+        return self.usd_per_month(machines_for(deployment, self.offer, replicas, spare))
 
 
 def usable(
@@ -199,21 +215,14 @@ def told_apart(offers: Sequence[Offer]) -> list[str]:
     return names
 
 
-def machines_for(deployment: Deployment, offer: Offer, replicas: int) -> int:
-    """Whole machines that so many replicas take: each has its own GPUs in one, or whole stages on several."""
-    if deployment.gpus > offer.gpus:
-        return replicas * math.ceil(deployment.pp / (offer.gpus // deployment.tp))
-    return math.ceil(replicas / (offer.gpus // deployment.gpus))
-
-
 def hosts_of(
-    deployment: Deployment, machines: Sequence[Machine], max_gpus: int | None = None
+    deployment: Deployment, machines: Sequence[Machine], max_gpus: int | None = None, spare: Spare = NO_SPARE
 ) -> tuple["Hosts", list[tuple[int, Refusal]]]:
     """The machines that a deployment can stand on; for the others how many of them there are, and why not."""
     # Stages on machines of their own: only where each is a whole networked node.
     whole = deployment.tp if deployment.pp > 1 and deployment.tp == deployment.gpu.gpus_per_node >= _NETWORKED else None
     kept: list[Machine] = []
-    small, thin = [], []
+    small, thin, unzoned = [], [], []
     has_room = room_for(deployment)
     for machine in machines:
         offer = machine.offer
@@ -221,6 +230,8 @@ def hosts_of(
             small.append(offer.gpus)
         elif not has_room(offer):
             thin.append((offer.memory_gb or 0.0, offer.gpus))
+        elif spare.zone and offer.provider not in ZONED:
+            unzoned.append(offer.provider)
         else:
             kept.append(machine)
     refused = []
@@ -232,7 +243,10 @@ def hosts_of(
         needs = host_gib(deployment, gpus)
         reason = f"the host has {most:g} GB, weights and a process for each GPU take {needs:.1f}"
         refused.append((len(thin), Refusal(Reason.host_too_small, reason)))
-    return Hosts(deployment, tuple(kept), max_gpus), refused
+    if unzoned:
+        reason = f"{min(unzoned)} is not known to have zones that fail apart"
+        refused.append((len(unzoned), Refusal(Reason.no_zones, reason)))
+    return Hosts(deployment, tuple(kept), max_gpus, spare), refused
 
 
 def room_for(deployment: Deployment) -> Callable[[Offer], bool]:
@@ -249,10 +263,11 @@ def cheapest_host(
 ) -> tuple[Offer, float]:
     """The offer on which so many replicas cost least in whole machines, and what they cost an hour; hosts without
     memory enough are left out. ``NoOffer`` where there is none."""
-    known = load_offers() if offers is None else offers
+    known = market_offers() if offers is None else offers
     roomy = list(filter(room_for(deployment), (offer for offer in known if offer.gpu == deployment.gpu.key)))
     sold = [offer for offer in roomy if offer.usd_per_hour is not None and offer.gpus >= deployment.tp]
-    machines, _ = usable(sold, (Terms.on_demand,), None, None, today())
+    listed = list_prices(sold)
+    machines, _ = usable(listed, (Terms.on_demand,), None, None, today())
 
     def bill(machine: Machine) -> tuple[float, float, int, str, str, str]:
         offer, number = machine.offer, machines_for(deployment, machine.offer, replicas)
@@ -261,7 +276,10 @@ def cheapest_host(
 
     if not machines:
         cheapest_offer(deployment.gpu.key, offers=roomy, together=deployment.tp)  # Says that nobody sells it.
-    best = min(machines, key=bill)
+    fresh = set(map(id, recent(listed, today())))
+    at_recent = min((machine for machine in machines if id(machine.offer) in fresh), key=bill)
+    at_any = min(machines, key=bill)
+    best = recent_unless_far((bill(at_recent)[0], at_recent), (bill(at_any)[0], at_any))
     return best.offer, bill(best)[0]
 
 
@@ -293,11 +311,12 @@ def left_gb(deployment: Deployment, offer: Offer) -> float | None:
 
 @dataclass(frozen=True)
 class Hosts:
-    """Every machine that one deployment can stand on."""
+    """Every machine that one deployment can stand on. Replicas are those that serve; what is spare comes on top."""
 
     deployment: Deployment
     machines: tuple[Machine, ...]
     max_gpus: int | None = None
+    spare: Spare = NO_SPARE
 
     @cached_property
     def cheapest_of_each_size(self) -> tuple[Machine, ...]:
@@ -312,11 +331,11 @@ class Hosts:
     def usd_per_hour(self, replicas: int) -> float:
         """The cheapest way to host so many; infinite when there is none within the GPUs allowed."""
         most = self.max_gpus or math.inf
-        bills = [
-            count * machine.usd_per_hour
-            for machine in self.cheapest_of_each_size
-            if (count := machines_for(self.deployment, machine.offer, replicas)) * machine.offer.gpus <= most
-        ]
+        bills = []
+        for machine in self.cheapest_of_each_size:
+            number = machines_for(self.deployment, machine.offer, replicas, self.spare)
+            if number * machine.offer.gpus <= most:
+                bills.append(number * machine.usd_per_hour)
         return min(bills, default=math.inf)
 
     def usd_per_month(self, replicas: int) -> float:
@@ -329,14 +348,13 @@ class Hosts:
 
 
 def monthly_bill(
-    deployment: Deployment, machine: Machine, replicas: int, utilization: float, prefill_share: float
+    deployment: Deployment, machine: Machine, machines: int, replicas: int, utilization: float, prefill_share: float
 ) -> CostTree:
     """A month of machines: what prompts take of the capacity, what answers take, what waits, what no replica uses.
 
     Prompts and answers are charged what they take at full load; what a smaller batch wastes is idle capacity.
     """
     offer = machine.offer
-    machines = machines_for(deployment, offer, replicas)
     gpu_hours = machines * offer.gpus * HOURS_PER_MONTH
     serving = replicas * deployment.gpus * HOURS_PER_MONTH
     working = serving * min(1.0, utilization)

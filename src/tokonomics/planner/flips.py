@@ -81,6 +81,7 @@ class Flip(Noun):
     rival: str
     """Its layout."""
     replicas: PositiveInt
+    """That serve; spare ones left out."""
 
 
 class Flips(Noun):
@@ -222,9 +223,8 @@ class _Walk:
         """By the bill that arithmetic alone demands."""
         key = id(candidates), load.workload
         if key not in self.orders:
-            spare = self.study.question.limits.spare
             self.orders[key] = sorted(
-                (hosts.usd_per_hour(fewest_by_arithmetic(hosts.deployment, load) + spare), place, hosts)
+                (hosts.usd_per_hour(fewest_by_arithmetic(hosts.deployment, load)), place, hosts)
                 for place, hosts in enumerate(candidates)
             )
         return self.orders[key]
@@ -233,7 +233,7 @@ class _Walk:
         """Dollars an hour; as hopeful as can be before the candidate is calibrated."""
         ratio = self.ratios.get(kind_of(screened.deployment), _HIGHEST_RATIO)
         replicas = max(1, math.ceil(self._load(factor).workload.rate / (screened.capacity.rate * ratio) - 1e-9))
-        return screened.hosts.usd_per_hour(replicas + self.study.question.limits.spare)
+        return screened.hosts.usd_per_hour(replicas)
 
     def _calibrated(self, screened: Screened, load: Load) -> float:
         question = self.study.question
@@ -265,7 +265,7 @@ class _Walk:
             after=self._side(rival, far),
             gpu=rival.deployment.gpu.key,
             rival=layout(rival.deployment),
-            replicas=(sized.replicas if sized else 0) + self.study.question.limits.spare,
+            replicas=sized.replicas if sized else 0,
         )
 
     def _narrowed(self, rival: Hosts, near: float, far: float) -> tuple[float, float]:
@@ -298,7 +298,7 @@ class _Walk:
             if bound > usd_per_hour * _SAME:
                 break
             deployment = hosts.deployment
-            replicas = hosts.most_replicas(usd_per_hour, MOST_REPLICAS) - question.limits.spare
+            replicas = hosts.most_replicas(usd_per_hour, MOST_REPLICAS)
             if why_not(deployment, load.longest):
                 continue
             screened = screen(deployment, hosts, load, question.slos)
@@ -336,7 +336,7 @@ class _Walk:
 
     def _usd(self, hosts: Hosts, factor: float) -> float:
         sized = self._sized(hosts, factor)
-        return hosts.usd_per_hour(sized.replicas + self.study.question.limits.spare) if sized else math.inf
+        return hosts.usd_per_hour(sized.replicas) if sized else math.inf
 
     def _sized(self, hosts: Hosts, factor: float) -> Placed | None:
         key = hosts.deployment, factor

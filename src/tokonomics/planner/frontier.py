@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from tokonomics.catalog.precision import Precision
-from tokonomics.planner.candidates import Machine, machines_for
+from tokonomics.planner.candidates import Machine
 from tokonomics.planner.load import Load
 from tokonomics.planner.plan import Question, layout, prospects
 from tokonomics.planner.screen import Screened, screen
 from tokonomics.planner.search import late_in_the_mean
+from tokonomics.planner.spare import machines_for, replicas_on
 from tokonomics.types import Noun, copied
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK
 
@@ -74,7 +75,7 @@ def frontier(question: Question) -> Frontier:
     load = question.load.within(question.model.max_context) if question.load.is_log else question.load
     seen = (screen(hosts.deployment, hosts, load, ()) for hosts in prospects(question, load)[0])
     screened = [found for found in seen if isinstance(found, Screened)]
-    fleets = [fleet for found in screened for fleet in _fleets(found, load, question.limits.spare)]
+    fleets = [fleet for found in screened for fleet in _fleets(found, load)]
     by_gpu: dict[str, list[_FrontierFleet]] = defaultdict(list)
     for fleet in fleets:
         by_gpu[fleet.screened.deployment.gpu.key].append(fleet)
@@ -112,24 +113,23 @@ def front(fleets: Iterable[_FrontierFleet], quick: Callable[[_FrontierFleet], fl
     return kept
 
 
-def _fleets(screened: Screened, load: Load, spare: int) -> Iterable[_FrontierFleet]:
+def _fleets(screened: Screened, load: Load) -> Iterable[_FrontierFleet]:
     """From the fewest replicas to eight times as many."""
     rate = load.workload.rate
     fewest = max(1, math.ceil(rate / screened.capacity.rate - 1e-9))
     for replicas in sorted({math.ceil(fewest * _MOST_TIMES ** (step / _STEPS) - 1e-9) for step in range(_STEPS + 1)}):
-        usd = screened.hosts.usd_per_hour(replicas + spare)
+        usd = screened.hosts.usd_per_hour(replicas)
         if math.isfinite(usd):
             steady = screened.steady(rate / replicas)
             yield _FrontierFleet(screened, replicas, usd, steady.tpot_s, steady.ttft_s)
 
 
 def _point(question: Question, load: Load, fleet: _FrontierFleet) -> FrontierPoint:
-    deployment, workload = fleet.screened.deployment, load.workload
-    replicas = fleet.replicas + question.limits.spare
+    deployment, workload, spare = fleet.screened.deployment, load.workload, question.limits.spare
 
     def bill(machine: Machine) -> tuple[bool, float]:
         """Those that take more GPUs than allowed come last."""
-        number = machines_for(deployment, machine.offer, replicas)
+        number = machines_for(deployment, machine.offer, fleet.replicas, spare)
         too_many = number * machine.offer.gpus > (fleet.screened.hosts.max_gpus or math.inf)
         return too_many, number * machine.usd_per_hour
 
@@ -139,7 +139,7 @@ def _point(question: Question, load: Load, fleet: _FrontierFleet) -> FrontierPoi
         layout=layout(deployment),
         weights=deployment.weights,
         gpus_per_replica=deployment.gpus,
-        replicas=replicas,
+        replicas=replicas_on(deployment, offer, fleet.replicas, spare),
         **copied(offer, "provider", "region", "instance"),
         **copied(fleet, "tpot_s", "ttft_s"),
         usd_per_month=fleet.usd_per_hour * HOURS_PER_MONTH,

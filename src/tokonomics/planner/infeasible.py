@@ -6,7 +6,7 @@ candidate; where that would meet it, the best that was simulated.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tokonomics.catalog.offers import Offer, Terms
@@ -31,8 +31,11 @@ class Blame(Noun):
     """The nearest value that would do, or what else to do."""
 
 
-def blame(study: Study) -> Iterator[Blame]:
-    """What stands in the way of a plan that found nothing."""
+def blame(study: Study, narrowed: Mapping[str, str], every: Sequence[Offer]) -> Iterator[Blame]:
+    """What stands in the way of a plan that found nothing: what is sold, memory, the engine, an SLO, a limit.
+
+    ``narrowed`` are the filters of the market as they were given, ``every`` the offers without them.
+    """
     question = study.question
     kinds = {rejection.kind for rejection in study.plan.rejected}
     hosts, _ = prospects(question, question.load)
@@ -48,6 +51,13 @@ def blame(study: Study) -> Iterator[Blame]:
             nearest=f"plan at most {most:.2g} requests a second at once",
         )
     yield from _limits(question)
+    if narrowed and (elsewhere := plan(replace(question, offers=list(every), simulate=False, catches={})).best):
+        yield Blame(
+            constraint=" ".join(option(name, value) for name, value in narrowed.items()),
+            why="no machine that is sold there would do",
+            nearest=f"elsewhere {elsewhere.gpu} would, by the closed form: {usd(elsewhere.usd_per_month)} a month at "
+            f"{elsewhere.provider} {elsewhere.instance}, {elsewhere.region}",
+        )
 
 
 def _too_slow(study: Study, hosts: list[Hosts]) -> Iterator[Blame]:
@@ -121,7 +131,14 @@ def _limits(question: Question) -> Iterator[Blame]:
 def _nothing_to_choose_from(study: Study, kinds: set[Reason]) -> Iterator[Blame]:
     """No candidate stands on any machine: the commonest reason before any speed is known."""
     question, model = study.question, study.question.model
-    if Reason.too_long in kinds:
+    if not any(offer.price(term) for offer in question.offers for term in question.terms):
+        sold = sorted(term for term in Terms if any(offer.price(term) is not None for offer in question.offers))
+        yield Blame(
+            constraint=option("terms", ", ".join(question.terms)),
+            why="none of these offers has such a price",
+            nearest=f"they are sold on: {', '.join(sold) or 'no terms at all'}",
+        )
+    elif Reason.too_long in kinds:
         yield Blame(
             constraint=f"{option('input')}, {option('output')}",
             why=f"requests of {question.load.longest:,} tokens exceed {model.name}'s context",
@@ -143,13 +160,6 @@ def _nothing_to_choose_from(study: Study, kinds: set[Reason]) -> Iterator[Blame]
         case = next(rejection for rejection in study.plan.rejected if rejection.kind is Reason.not_supported)
         constraint = f"{option('engine')}, {option('weights')}, {option('kv')}"
         yield Blame(constraint=constraint, why=case.reason, nearest="another engine or precision")
-    elif not any(offer.price(term) for offer in question.offers for term in question.terms):
-        sold = sorted(term for term in Terms if any(offer.price(term) is not None for offer in question.offers))
-        yield Blame(
-            constraint=option("terms", ", ".join(question.terms)),
-            why="none of these offers has such a price",
-            nearest=f"they are sold on: {', '.join(sold) or 'no terms at all'}",
-        )
 
 
 def _host_too_small(question: Question) -> Blame:

@@ -8,13 +8,16 @@ from pydantic import ValidationError
 
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import Offer, Terms, parse_discounts, select_offers
+from tokonomics.catalog.places import Seller
 from tokonomics.catalog.precision import KV_PRECISIONS, WEIGHT_PRECISIONS, Precision, parse_precision
 from tokonomics.errors import BadInput, did_you_mean, option, shorten
-from tokonomics.planner.candidates import weight_choices
-from tokonomics.planner.plan import KV_CHOICES, Limits
+from tokonomics.planner.candidates import FLOOR, weight_choices
+from tokonomics.planner.plan import Limits
+from tokonomics.planner.spare import NO_SPARE, Spare
 from tokonomics.serving.fleet import Router
 
 _MOST_GPUS = 10**9
+_MOST_SPARE = 1000
 _SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
 
 
@@ -69,13 +72,15 @@ def offers_for(
     provider: Sequence[str] | None,
     region: Sequence[str] | None,
     gpu: Sequence[str] | None,
+    sellers: Sequence[str] | None,
     discounts: Mapping[str, float],
 ) -> tuple[Offer, ...]:
     """The offers left after the user's filters, on any terms; none left names the filter to loosen."""
     filters = {
         "gpu": None if gpu is None else list(gpu),
         "provider": listed(provider, "provider"),
-        "region": listed(region, "region"),
+        "region": regions_from(region, known),
+        "sellers": sellers_from(sellers),
     }
 
     def left(without: str | None = None) -> tuple[Offer, ...]:
@@ -97,14 +102,45 @@ def offers_for(
     )
 
 
+def regions_from(values: Sequence[str] | None, known: Sequence[Offer]) -> list[str] | None:
+    """Places with commas between; a region whose own name has commas is one."""
+    names = {offer.region.casefold() for offer in known}
+    parts = [[value] if value.strip().casefold() in names else listed([value], "region") for value in values or ()]
+    return [name for part in parts for name in part or ()] if values is not None else None
+
+
+def sellers_from(values: Sequence[str] | None) -> tuple[Seller, ...] | None:
+    """Kinds of seller; None: any."""
+    names = listed(values, "sellers")
+    if names is None or [name.lower() for name in names] == ["all"]:
+        return None
+    singular = {name: name.lower().removesuffix("s") for name in names}
+    known = [_known(kind, name, Seller, "is no kind of seller", "sellers", ", all") for name, kind in singular.items()]
+    return tuple(map(Seller, known))
+
+
+def spare_from(text: str | None) -> Spare:
+    """``1`` → one machine may fail; ``zone`` → one zone."""
+    if text is None:
+        return NO_SPARE
+    if text.strip().lower() == "zone":
+        return Spare(zone=True)
+    if not re.fullmatch(r"\d{1,4}", text.strip()) or int(text) > _MOST_SPARE:
+        what = f"must be a number of machines from 0 to {_MOST_SPARE:,}, or zone; got {shorten(text)}"
+        raise BadInput(what, field="spare", fix="Write 1 for one machine that may fail, zone for one zone.")
+    return Spare(machines=int(text))
+
+
 def discounts_from(texts: Sequence[str] | None) -> dict[str, float]:
     """``["aws=0.2,gcp=0.1"]`` → discounts by provider."""
     return parse_discounts(part for text in texts or () for part in text.split(","))
 
 
 def weights_for(model: ModelSpec, weights: Sequence[str] | None, min_weights: str | None) -> tuple[Precision, ...]:
-    """The precisions to try: those named, or the common ones, none below the floor."""
+    """The precisions to try: those named, or the common ones, none below the floor: FP8 unless told."""
     named = listed(weights, "weights")
+    if not named and min_weights is None:
+        return weight_choices(model, FLOOR)
     choices = weight_choices(model)
     if named:
         choices = tuple(parse_precision(name, WEIGHT_PRECISIONS, "weights") for name in named)
@@ -122,9 +158,9 @@ def weights_for(model: ModelSpec, weights: Sequence[str] | None, min_weights: st
 
 
 def kv_for(values: Sequence[str] | None) -> tuple[Precision, ...]:
-    """The precisions of the KV cache to try: 16 bits and fp8 unless told."""
+    """The precisions of the KV cache to try: 16 bits, as engines do by themselves, unless told."""
     named = listed(values, "kv")
-    return tuple(parse_precision(name, KV_PRECISIONS, "kv") for name in named) if named else KV_CHOICES
+    return tuple(parse_precision(name, KV_PRECISIONS, "kv") for name in named) if named else (Precision.bf16,)
 
 
 def router_from(text: str) -> Router:
@@ -152,7 +188,6 @@ _RANGES = {
     "max_usd_per_gpu_hour": ("max_price", "above 0 dollars"),
     "max_gpus": ("gpus", "at least 1"),
     "max_age_days": ("max_age", "at least 0 days"),
-    "spare": ("spare", "from 0 to 1,000 replicas"),
 }
 
 

@@ -7,9 +7,10 @@ that simulating everything would give. Without simulation, replicas are planned 
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
+from enum import StrEnum
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -19,12 +20,14 @@ from pydantic import Field
 from tokonomics.catalog.engines import Engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.models import ModelSpec
-from tokonomics.catalog.offers import Offer, Terms
+from tokonomics.catalog.offers import STALE_MUST_SAVE, Offer, Terms
+from tokonomics.catalog.places import Seller
 from tokonomics.catalog.precision import Precision
 from tokonomics.money.cost import CostTree, TokenPrices, split_by_gpu_time
 from tokonomics.physics.deployment import Deployment
-from tokonomics.physics.intervals import speed_badge
+from tokonomics.physics.intervals import speed_badge, speed_from
 from tokonomics.planner.candidates import (
+    FLOOR,
     Hosts,
     Machine,
     Reason,
@@ -32,7 +35,6 @@ from tokonomics.planner.candidates import (
     deployments,
     hosts_of,
     is_faithful,
-    machines_for,
     monthly_bill,
     usable,
     weight_choices,
@@ -41,15 +43,25 @@ from tokonomics.planner.candidates import (
 from tokonomics.planner.load import Load
 from tokonomics.planner.search import Kind, Placed, Search
 from tokonomics.planner.setup import Say, silent
+from tokonomics.planner.spare import NO_SPARE, Spare, machines_for, replicas_on
 from tokonomics.planner.trials import Trials, prefill_share
 from tokonomics.serving.fleet import Router
 from tokonomics.serving.outcome import Spread
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.workload import Workload
 from tokonomics.types import Badge, Noun, copied
-from tokonomics.units import SECONDS_PER_HOUR
+from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
 
 KV_CHOICES = (Precision.bf16, Precision.fp8)
+
+
+class Catch(StrEnum):
+    """Why a cheaper way is set aside: it is shown below the pick, and taken only where it is asked for."""
+
+    marketplace = "on a marketplace"
+    fewer_bits = "at fewer bits"
+    assumed_speed = "at an assumed speed"
+    old_price = "at an old price"
 
 
 class Candidate(Noun):
@@ -75,8 +87,14 @@ class Candidate(Noun):
     commitment_years: int | None
     """Of reserved machines: the longest that is quoted."""
     instance_usd_per_hour: float
+    regions: tuple[str, ...]
+    """All of this provider's at this price, the first of them ``region``."""
+    seller: Seller | None
+    """None where that is not known, as in a price list of one's own."""
     price_date: date
+    price_age_days: int
     price_stale: bool
+    price_source: str
     replicas: int
     """Spare ones included."""
     instances: int
@@ -92,6 +110,8 @@ class Candidate(Noun):
     """Of what the replicas hold, for requests of mean length, under the SLO on time per token."""
     speed: Badge
     """Whether the kernels behind the speed were measured on this GPU, or are another's scaled by the datasheet."""
+    speed_from: tuple[str, ...]
+    """Those other GPUs."""
     capacity_requests_per_s: float
     """Of one replica, closed form."""
     limited_by: str
@@ -108,6 +128,18 @@ class Candidate(Noun):
     def kind(self) -> Kind:
         """What a table shows one row of."""
         return self.gpu, self.gpus_per_replica, self.weights
+
+    @property
+    def is_alone(self) -> bool:
+        """One machine, or one replica over several, and nothing beside it."""
+        return self.replicas == 1 or self.instances == 1
+
+
+class SetAside(Noun):
+    """A cheaper way with a catch."""
+
+    catch: Catch
+    candidate: Candidate
 
 
 class Rejection(Noun):
@@ -134,8 +166,8 @@ class Limits(Noun):
     max_gpus: int | None = Field(default=None, gt=0)
     max_age_days: int | None = Field(default=None, ge=0)
     """Of a price; None: a year, or a year more than the newest where all are older."""
-    spare: int = Field(default=0, ge=0, le=1000)
-    """Replicas that may fail without an SLO missed."""
+    spare: Spare = NO_SPARE
+    """What may fail without an SLO missed."""
 
 
 class Plan(Noun):
@@ -149,6 +181,8 @@ class Plan(Noun):
     """How many decided it; 0: the closed form alone."""
     best: Candidate | None
     ranked: tuple[Candidate, ...]
+    set_aside: tuple[SetAside, ...] = ()
+    """Cheaper than the pick, each with a catch."""
     rejected: tuple[Rejection, ...]
 
     def leaders(self, count: int) -> list[Candidate]:
@@ -160,11 +194,19 @@ class Plan(Noun):
 
     def best_at_checkpoint(self) -> Candidate | None:
         """The cheapest that serves the model as it was published."""
-        return next((row for row in self.ranked if not row.below_checkpoint), None)
+        return headline_of([row for row in self.ranked if not row.below_checkpoint])
 
     def runner_up(self) -> Candidate | None:
         """The cheapest on another kind of GPU."""
-        return next((row for row in self.ranked if self.best and row.gpu != self.best.gpu), None)
+        return headline_of([row for row in self.ranked if self.best and row.gpu != self.best.gpu])
+
+
+def headline_of(rows: Sequence[Candidate]) -> Candidate | None:
+    """The first, the cheapest; or the first at a recent price, where the first is at an old one and saves little."""
+    if not rows:
+        return None
+    most = rows[0].usd_per_month * (1 + STALE_MUST_SAVE) if rows[0].price_stale else 0.0
+    return next((row for row in rows if not row.price_stale and row.usd_per_month <= most), rows[0])
 
 
 @dataclass(frozen=True)
@@ -178,13 +220,22 @@ class Question:
     today: date
     slos: tuple[Slo, ...] = ()
     weights: tuple[Precision, ...] | None = None
-    """None: as published, and the common ones below."""
-    kv: tuple[Precision, ...] = KV_CHOICES
+    """None: as published, and FP8."""
+    kv: tuple[Precision, ...] = (Precision.bf16,)
     terms: tuple[Terms, ...] = (Terms.on_demand,)
     limits: Limits = field(default_factory=Limits)
     simulate: bool = True
     router: Router | None = None
     """None: whichever meets the SLOs on fewest replicas."""
+    assumed_speeds: bool = True
+    """GPUs on which no kernels were timed, and on none like them, may be picked."""
+    catches: Mapping[Catch, Mapping[str, Any]] = field(default_factory=dict)
+    """What is set aside: the fields of this question that would let it in."""
+
+    def taking(self, catch: Catch) -> "Question":
+        """The same question with what it sets aside for that reason."""
+        others = {other: changes for other, changes in self.catches.items() if other != catch}
+        return replace(self, **self.catches[catch], catches=others)
 
 
 class RankedRow(NamedTuple):
@@ -221,7 +272,10 @@ def study(question: Question, progress: Say = silent) -> Study:
     """Rank every candidate by the monthly bill for this traffic, and keep what that was made from."""
     load = question.load.within(question.model.max_context) if question.load.is_log else question.load
     hosts, rejected = prospects(question, load)
-    search = searched(question, load, question.slos, hosts, progress)
+    trials = Trials(load, question.slos, question.router)
+    search = searched(question, trials, hosts, progress=progress)
+    if Catch.old_price in question.catches and _beaten_by_far(question, trials, _cheapest(search.sized), progress):
+        return study(question.taking(Catch.old_price), progress)
     rejected += [_reject(deployment, refusal) for deployment, refusal in search.refused]
     rows = [row for sized in search.sized for row in _rows(sized, load, question.limits, question.today)]
     ranked = sorted(rows, key=_cheapest_then_most_faithful)
@@ -233,20 +287,45 @@ def study(question: Question, progress: Say = silent) -> Study:
         simulations=search.trials.count,
         best=ranked[0].row if ranked else None,
         ranked=tuple(row for row, _, _ in ranked),
+        set_aside=tuple(_set_aside(question, trials, ranked[0].row if ranked else None, progress)),
         rejected=tuple(rejected),
     )
     return Study(replace(question, load=load), made, search, tuple(ranked))
 
 
 def searched(
-    question: Question, load: Load, slos: tuple[Slo, ...], hosts: Iterable[Hosts], progress: Say = silent
+    question: Question, trials: Trials, hosts: Iterable[Hosts], below: float | None = None, progress: Say = silent
 ) -> Search:
-    """The candidates that could win with this load and these SLOs, sized; the others refused."""
-    limits = question.limits
-    trials = Trials(load, slos, question.router)
-    search = Search(trials, question.simulate, limits.max_utilization, limits.spare, progress)
+    """The candidates that could win with the load and SLOs of these trials, sized; the others refused."""
+    search = Search(trials, question.simulate, question.limits.max_utilization, below, progress)
     search.run(hosts)
     return search
+
+
+def _cheapest(found: Iterable[Placed]) -> float:
+    """Dollars an hour; infinite where there is none."""
+    return min((placed.usd_per_hour for placed in found), default=math.inf)
+
+
+def _beaten_by_far(question: Question, trials: Trials, usd_per_hour: float, progress: Say) -> bool:
+    """Old prices have a way that recent ones do not come near to."""
+    older = question.taking(Catch.old_price)
+    hosts, _ = prospects(older, trials.load)
+    return bool(searched(older, trials, hosts, usd_per_hour / (1 + STALE_MUST_SAVE), progress).sized)
+
+
+def _set_aside(question: Question, trials: Trials, best: Candidate | None, progress: Say) -> Iterator[SetAside]:
+    """The cheapest way with each catch, where it is below the pick."""
+    below = best.usd_per_month / HOURS_PER_MONTH if best else math.inf
+    for catch in question.catches:
+        if catch is Catch.old_price:
+            continue  # Where it saved much it was taken.
+        wider = question.taking(catch)
+        hosts, _ = prospects(wider, trials.load)
+        found = searched(wider, trials, hosts, below, progress).sized
+        rows = [row for placed in found for row in _rows(placed, trials.load, wider.limits, wider.today)]
+        if rows:
+            yield SetAside(catch=catch, candidate=min(rows, key=_cheapest_then_most_faithful).row)
 
 
 def prospects(question: Question, load: Load) -> tuple[list[Hosts], list[Rejection]]:
@@ -260,7 +339,7 @@ def prospects(question: Question, load: Load) -> tuple[list[Hosts], list[Rejecti
         for offer, refusal in refused
     ]
     kept: list[Hosts] = []
-    choices = question.weights or weight_choices(model)
+    choices = question.weights or weight_choices(model, FLOOR)
     by_gpu = attrgetter("offer.gpu")
     for gpu_key, group in groupby(sorted(machines, key=by_gpu), key=by_gpu):
         on_this_gpu, gpu = list(group), find_gpu(gpu_key)
@@ -271,7 +350,10 @@ def prospects(question: Question, load: Load) -> tuple[list[Hosts], list[Rejecti
                 if refusal:
                     rejected.append(_reject(deployment, refusal))
                     continue
-                hosts, without = hosts_of(deployment, on_this_gpu, limits.max_gpus)
+                if not question.assumed_speeds and speed_badge(deployment) is Badge.assumed:
+                    rejected.append(_reject(deployment, Refusal(Reason.assumed_speed, Reason.assumed_speed.value)))
+                    continue
+                hosts, without = hosts_of(deployment, on_this_gpu, limits.max_gpus, limits.spare)
                 rejected += [_reject(deployment, refusal, count) for count, refusal in without]
                 if hosts.machines:
                     kept.append(hosts)
@@ -284,8 +366,6 @@ def prospects(question: Question, load: Load) -> tuple[list[Hosts], list[Rejecti
 def _rows(sized: Placed, load: Load, limits: Limits, today: date) -> Iterator[RankedRow]:
     """The candidate on each of the machines it can stand on, within the GPUs allowed."""
     deployment, workload, capacity = sized.deployment, load.workload, sized.screened.capacity
-    replicas = sized.replicas + limits.spare
-    utilization = workload.rate / (replicas * capacity.rate)
     prompts = prefill_share(sized.trial.outcome) if sized.trial else capacity.prefill_share
     same: dict[str, Any] = _served(sized, load) | {
         "model": deployment.model.key,
@@ -295,38 +375,57 @@ def _rows(sized: Placed, load: Load, limits: Limits, today: date) -> Iterator[Ra
         "engine": deployment.engine.key,
         "max_sequences": (sized.trial and sized.trial.max_sequences) or deployment.limits.max_sequences,
         "router": sized.trial.router if sized.trial else Router.round_robin,
-        "replicas": replicas,
-        "utilization": utilization,
         "speed": speed_badge(deployment),
+        "speed_from": speed_from(deployment),
         "capacity_requests_per_s": capacity.rate,
         "limited_by": capacity.limited_by,
         "below_checkpoint": not is_faithful(deployment),
     }
-    for machine in sized.screened.hosts.machines:
+    for machine, regions in _places(sized.screened.hosts.machines):
         offer = machine.offer
-        instances = machines_for(deployment, offer, replicas)
+        instances = machines_for(deployment, offer, sized.replicas, limits.spare)
         if instances * offer.gpus > (limits.max_gpus or math.inf):
             continue
+        replicas = replicas_on(deployment, offer, sized.replicas, limits.spare)
+        utilization = workload.rate / (replicas * capacity.rate)
         usd_per_second = instances * machine.usd_per_hour / SECONDS_PER_HOUR
         lengths = workload.input_tokens, workload.output_tokens
         prices = split_by_gpu_time(usd_per_second, workload.rate, *lengths, prompts)
         used = replicas * deployment.gpus / (instances * offer.gpus) * min(1.0, utilization)
         row = Candidate(
             **same,
-            **copied(offer, "provider", "region", "instance"),
+            **copied(offer, "provider", "instance", "seller"),
+            region=regions[0],
+            regions=regions,
             **copied(machine, "terms", "commitment_years"),
             instance_usd_per_hour=machine.usd_per_hour,
             price_date=offer.date,
+            price_age_days=offer.age_days(today),
             price_stale=offer.is_stale(today),
+            price_source=offer.source,
+            replicas=replicas,
+            utilization=utilization,
             instances=instances,
             gpus_paid=instances * offer.gpus,
             # Not the sum of its parts, whose last digit differs between equal bills.
             usd_per_month=machine.usd_per_month(instances),
             usd_per_mtok=prices,
             usd_per_mtok_usage=prices.blended * used,
-            bill=monthly_bill(deployment, machine, replicas, utilization, prompts),
+            bill=monthly_bill(deployment, machine, instances, replicas, utilization, prompts),
         )
         yield RankedRow(row, sized, machine)
+
+
+def _places(machines: Iterable[Machine]) -> Iterator[tuple[Machine, tuple[str, ...]]]:
+    """Each machine at a price once, with every region that has it at that price."""
+    alike: dict[object, list[Machine]] = {}
+    for machine in machines:
+        offer = machine.offer
+        sold = offer.provider, offer.instance, offer.gpus, offer.memory_gb, offer.date, offer.source
+        alike.setdefault((*sold, machine.terms, machine.commitment_years, machine.usd_per_hour), []).append(machine)
+    for group in alike.values():
+        group.sort(key=lambda machine: machine.offer.region)
+        yield group[0], tuple(machine.offer.region for machine in group)
 
 
 def _served(sized: Placed, load: Load) -> dict[str, object]:

@@ -15,10 +15,11 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import Deployment
-from tokonomics.planner.candidates import Hosts, Machine, Refusal, is_faithful, machines_for, why_not
+from tokonomics.planner.candidates import Hosts, Machine, Refusal, is_faithful, why_not
 from tokonomics.planner.plan import Study, layout
 from tokonomics.planner.screen import screen
 from tokonomics.planner.search import Kind, Placed, kind_of
+from tokonomics.planner.spare import machines_for, replicas_on
 from tokonomics.planner.what_if import resize
 from tokonomics.traffic.workload import Workload
 from tokonomics.types import Noun, copied
@@ -130,19 +131,17 @@ class _Bills:
             screened = screen(hosts.deployment, hosts, question.load, question.slos)
             if isinstance(screened, Refusal):
                 return math.inf
-            replicas, machines = screened.fewest + question.limits.spare, hosts.cheapest_of_each_size
-            least = min(machine.usd_per_month_of(hosts.deployment, replicas) for machine in machines)
-            worst = max(worst, least / best - 1)
+            worst = max(worst, hosts.usd_per_month(screened.fewest) / best - 1)
         return worst
 
     def choice(self, hosts: Hosts) -> RegretChoice | None:
         """Its best machine over all cases; None where it does not hold in one."""
         counts: list[int] = []
-        for case, study in enumerate(self.studies):
+        for case in range(len(self.studies)):
             sized = self._sized(case, hosts)
             if sized is None:
                 return None
-            counts.append(sized.replicas + study.question.limits.spare)
+            counts.append(sized.replicas)
         choices = (self._on(hosts, machine, counts) for machine in hosts.cheapest_of_each_size)
         return min(filter(None, choices), key=_key, default=None)
 
@@ -155,9 +154,11 @@ class _Bills:
 
     def _on(self, hosts: Hosts, machine: Machine, counts: list[int]) -> RegretChoice | None:
         deployment, offer = hosts.deployment, machine.offer
-        if machines_for(deployment, offer, max(counts)) * offer.gpus > (hosts.max_gpus or math.inf):
+        spare = hosts.spare
+        if machines_for(deployment, offer, max(counts), spare) * offer.gpus > (hosts.max_gpus or math.inf):
             return None
-        dollars = [machine.usd_per_month_of(deployment, count) for count in counts]
+        dollars = [machine.usd_per_month_of(deployment, count, spare) for count in counts]
+        counts = [replicas_on(deployment, offer, count, spare) for count in counts]
         cases = tuple(
             # The best is the lowest by the search; a cent of rounding must not make a negative regret.
             InCase(replicas=count, usd_per_month=usd, regret=max(0.0, usd / best - 1))

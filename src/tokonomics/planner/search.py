@@ -48,6 +48,11 @@ class Placed:
     def deployment(self) -> Deployment:
         return self.screened.deployment
 
+    @property
+    def usd_per_hour(self) -> float:
+        """On the cheapest machines, with what is spare."""
+        return self.screened.hosts.usd_per_hour(self.replicas)
+
 
 def best_first(
     prospects: Iterable[tuple[float, Prospect]], look: Callable[[float, Prospect], tuple[float, Prospect] | None]
@@ -68,7 +73,8 @@ class Search:
     trials: Trials
     simulate: bool = True
     max_utilization: float | None = None
-    spare: int = 0
+    below: float | None = None
+    """Dollars an hour: only the cheapest is looked for, and only below that; None: the pick, the runner-up, a table."""
     progress: Say = silent
     sized: list[Placed] = field(default_factory=list)
     screened: list[Screened] = field(default_factory=list)
@@ -83,7 +89,7 @@ class Search:
     def run(self, prospects: Iterable[Hosts]) -> None:
         entered: list[tuple[float, Hosts | Screened]] = []
         for hosts in prospects:
-            entered.append((self._usd(hosts, fewest_by_arithmetic(hosts.deployment, self.trials.load)), hosts))
+            entered.append((hosts.usd_per_hour(fewest_by_arithmetic(hosts.deployment, self.trials.load)), hosts))
             self._left[hosts.deployment.gpu.key] += 1
         best_first(entered, self._look)
 
@@ -94,7 +100,7 @@ class Search:
             found = screen(deployment, prospect, self.trials.load, self.trials.slos)
             if isinstance(found, Screened):
                 self.screened.append(found)
-                return self._usd(prospect, self._at_least(found)), found
+                return prospect.usd_per_hour(self._at_least(found)), found
             self.refused.append((deployment, found))
         elif isinstance(prospect, Hosts):
             self._refuse_as_expensive(deployment, bound)
@@ -102,9 +108,6 @@ class Search:
         if isinstance(prospect, Screened):
             self._size_if_it_matters(prospect, bound)
         return None
-
-    def _usd(self, hosts: Hosts, replicas: int) -> float:
-        return hosts.usd_per_hour(replicas + self.spare)
 
     def _at_least(self, candidate: Screened) -> int:
         """Fewer replicas will not do, by the closed form or by the user's limits."""
@@ -121,7 +124,7 @@ class Search:
 
     def _is_leader(self, deployment: Deployment) -> bool:
         """A table would show it, whatever it costs, within reason."""
-        return kind_of(deployment) not in self._kinds and len(self._kinds) < _LEADERS
+        return self.below is None and kind_of(deployment) not in self._kinds and len(self._kinds) < _LEADERS
 
     def _matters(self, deployment: Deployment, bound: float) -> bool:
         """It could be the pick or the runner-up, or a table would show it."""
@@ -131,6 +134,8 @@ class Search:
     def _threshold(self, deployment: Deployment) -> float:
         """The bill it must come down to: the runner-up's, or the lowest of those that serve the model as published."""
         bills = sorted(self._bills.values())
+        if self.below is not None:
+            return min([self.below / _SAME**2, *bills])
         if len(bills) == 1 and not any(left for gpu, left in self._left.items() if gpu not in self._bills):
             # No other GPU is left to be the runner-up.
             bills *= 2
@@ -144,7 +149,7 @@ class Search:
         if math.isinf(bound):
             self._refuse(deployment, Reason.too_many_gpus, "takes more GPUs than allowed")
         else:
-            above = percent(bound / min(self._bills.values()) - 1)
+            above = percent(bound / min([*self._bills.values(), self.below or math.inf]) - 1)
             self._refuse(deployment, Reason.more_expensive, f"at least {above} more expensive")
 
     def _size_if_it_matters(self, candidate: Screened, bound: float) -> None:
@@ -161,7 +166,7 @@ class Search:
             ceiling = _WITHIN_REASON * min(self._bills.values(), default=math.inf)
             threshold = ceiling if is_leader else self._threshold(deployment)
             if math.isfinite(threshold):
-                most = max(least, candidate.hosts.most_replicas(threshold, MOST_REPLICAS) - self.spare)
+                most = max(least, candidate.hosts.most_replicas(threshold, MOST_REPLICAS))
             self._size(candidate, most, is_leader)
 
     def _size(self, candidate: Screened, most: int, is_leader: bool) -> None:
@@ -178,7 +183,7 @@ class Search:
         if not trial.holds:
             number = "a lone request" if trial.replicas <= 1 else plural(trial.replicas, "replica")
             self._refuse(deployment, Reason.too_slow, f"misses the SLO even with {number}: {trial.breaks}")
-        elif math.isinf(self._usd(candidate.hosts, trial.replicas)):
+        elif math.isinf(candidate.hosts.usd_per_hour(trial.replicas)):
             reason = f"takes {trial.replicas * deployment.gpus} GPUs; at most {candidate.hosts.max_gpus} allowed"
             self._refuse(deployment, Reason.too_many_gpus, reason)
         else:
@@ -199,7 +204,7 @@ class Search:
     def _keep(self, candidate: Screened, replicas: int, trial: Sized | None = None) -> None:
         deployment = candidate.deployment
         self._kinds.add(kind_of(deployment))
-        usd, gpu = self._usd(candidate.hosts, replicas), deployment.gpu.key
+        usd, gpu = candidate.hosts.usd_per_hour(replicas), deployment.gpu.key
         self._bills[gpu] = min(self._bills.get(gpu, math.inf), usd)
         if is_faithful(deployment):
             self._published = min(self._published, usd)

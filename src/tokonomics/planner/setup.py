@@ -13,6 +13,7 @@ from tokonomics.catalog.offers import Offer
 from tokonomics.money.cache_tiers import TierPrice, parse_tiers
 from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.load import Load
+from tokonomics.planner.spare import NO_SPARE, Spare
 from tokonomics.serving.fleet import Router
 from tokonomics.traffic.slo import Slo
 
@@ -53,7 +54,7 @@ class Setup:
     """Reserved machines may be bought."""
     spot: bool = False
     """Spot may carry what the verdict on this workload allows."""
-    spare: int = 0
+    spare: Spare = NO_SPARE
     offline: bool = False
     """A batch that can be done again: nobody waits for its answers."""
 

@@ -23,6 +23,7 @@ from tokonomics.planner.load import Load
 from tokonomics.planner.plan import Candidate, Question, Study, searched
 from tokonomics.planner.screen import LEEWAY, Screened
 from tokonomics.planner.search import Placed, late_in_the_mean
+from tokonomics.planner.spare import replicas_on
 from tokonomics.planner.trials import Trials
 from tokonomics.serving.capacity import BEHIND
 from tokonomics.traffic.slo import Slo
@@ -59,7 +60,8 @@ def resize(
     if refusal := why_not(hosts.deployment, load.longest):
         return refusal
     # Alone, a candidate is never too expensive: it is sized, or refused for a reason of its own.
-    search = searched(question, load, question.slos if slos is None else tuple(slos), [hosts])
+    targets = question.slos if slos is None else tuple(slos)
+    search = searched(question, Trials(load, targets, question.router), [hosts])
     return search.sized[0] if search.sized else search.refused[0][1]
 
 
@@ -171,8 +173,9 @@ def resized(study: Study, row: Candidate, load: Load, slos: Sequence[Slo]) -> tu
     found = resize(study.question, ranked.sized.screened.hosts, load, slos)
     if isinstance(found, Refusal):
         return found
-    replicas = found.replicas + study.question.limits.spare
-    return found, replicas, ranked.machine.usd_per_month_of(found.deployment, replicas)
+    spare, deployment = study.question.limits.spare, found.deployment
+    replicas = replicas_on(deployment, ranked.machine.offer, found.replicas, spare)
+    return found, replicas, ranked.machine.usd_per_month_of(deployment, found.replicas, spare)
 
 
 # --- room to grow, and the range of the bill ------------------------------------------------------------------------

@@ -17,11 +17,10 @@ from tokonomics.planner.breakeven import (
     share_of_api,
     tokens_per_request,
 )
-from tokonomics.planner.infeasible import blame
 from tokonomics.planner.load import Load
 from tokonomics.planner.parsing import amount, dollars, listed
 from tokonomics.questions.listener import SILENT, Listener
-from tokonomics.questions.load import load_of, offers_of, question_of, targets_of
+from tokonomics.questions.load import blamed, every_offer, load_of, question_of, targets_of
 from tokonomics.questions.requests.buy import BreakevenRequest
 from tokonomics.questions.results import BreakevenResult, NothingHosts
 from tokonomics.questions.serving import named, say_if_compiling
@@ -42,7 +41,7 @@ def breakeven(request: BreakevenRequest, listener: Listener = SILENT) -> Breakev
     try:
         return BreakevenResult(**dict(_planned(request, extras, listener)))
     except NothingFits as nothing:
-        return NothingHosts(blame=tuple(blame(nothing.study)), study=nothing.study)
+        return NothingHosts(blame=tuple(blamed(request, nothing.study)), study=nothing.study)
 
 
 def hosting_of(request: BreakevenRequest, offers: tuple[Offer, ...]) -> Hosting:
@@ -60,7 +59,7 @@ def hosting_of(request: BreakevenRequest, offers: tuple[Offer, ...]) -> Hosting:
 def _planned(request: BreakevenRequest, extras: tuple[Extra, ...], listener: Listener) -> BreakEvenReport:
     """The self-hosted side as the planner would buy it."""
     model = find_model(named(request.model))
-    hosting = hosting_of(request, offers_of(request))
+    hosting = hosting_of(request, every_offer(request))
     load = hosting.load(TRICKLE)
     own = _own_volume(request, tokens_per_request(load))
     cached = request.cached_share

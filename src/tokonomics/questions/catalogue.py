@@ -9,11 +9,12 @@ from tokonomics.catalog.load_models import find_models
 from tokonomics.catalog.offers import select_offers
 from tokonomics.clock import today
 from tokonomics.money.cost import require_positive
-from tokonomics.planner.parsing import discounts_from, listed, parse_terms
+from tokonomics.planner.parsing import discounts_from, listed, parse_terms, regions_from, sellers_from
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.requests.known import ApisRequest, GpusRequest, ModelsRequest, OffersRequest
 from tokonomics.questions.result import Listing
 from tokonomics.questions.tables import prices_in
+from tokonomics.types import copied
 
 
 def models(request: ModelsRequest, listener: Listener = SILENT) -> Listing:
@@ -31,16 +32,21 @@ def gpus(request: GpusRequest, listener: Listener = SILENT) -> Listing:
 def offers(request: OffersRequest, listener: Listener = SILENT) -> Listing:
     if request.max_price is not None:
         require_positive("max_price", request.max_price)
+    known = prices_in(request.offers)
     found = select_offers(
-        prices_in(request.offers),
+        known,
         provider=listed(request.provider, "provider"),
-        region=listed(request.region, "region"),
+        region=regions_from(request.region, known),
         gpu=listed(request.gpu, "gpu"),
+        sellers=sellers_from(request.sellers),
         terms=parse_terms(request.terms),
         max_usd_per_gpu_hour=request.max_price,
         discounts=discounts_from(request.discount),
     )
-    documents = [offer.model_dump(mode="json") | {"stale": offer.is_stale(today())} for offer in found]
+    documents = [
+        offer.model_dump(mode="json") | {**copied(offer, "country", "seller"), "stale": offer.is_stale(today())}
+        for offer in found
+    ]
     return Listing(rows=tuple(found), documents=tuple(documents))
 
 

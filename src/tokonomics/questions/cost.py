@@ -14,6 +14,7 @@ from tokonomics.catalog.offers import (
     Offer,
     cheapest_offer,
     machines_usd_per_hour,
+    market_offers,
     write_offers,
 )
 from tokonomics.clock import today
@@ -23,6 +24,7 @@ from tokonomics.money.cost import require_positive
 from tokonomics.money.own_hardware import Purchase, own_offer
 from tokonomics.money.own_hardware import own_hardware as price_of_own
 from tokonomics.planner.parsing import dollars
+from tokonomics.questions.inputs import PriceList
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.requests.buy import CostRequest, OwnHardwareRequest
 from tokonomics.questions.results import CostResult, OneNoun
@@ -83,7 +85,7 @@ def _price(request: CostRequest) -> tuple[float, str, dict[str, Any]]:
         return request.usd_per_hour, "price as given", {"source": "given"}
 
     require_positive("gpus", gpus)
-    offer = cheapest_offer(gpu or "", gpus, offers=prices_in(request.offers))
+    offer = cheapest_offer(gpu or "", gpus, offers=_price_list(request))
     machines = -(-gpus // offer.gpus)
     unused = machines * offer.gpus - gpus
     old = f", older than {STALE_AFTER_DAYS} days" if offer.is_stale(today()) else ""
@@ -104,6 +106,11 @@ def _price(request: CostRequest) -> tuple[float, str, dict[str, Any]]:
     return machines_usd_per_hour(offer, gpus) / gpus, note, quoted
 
 
+def _price_list(request: PriceList) -> tuple[Offer, ...]:
+    """The list that was given, or the user's own market."""
+    return market_offers() if request.offers is None else prices_in(request.offers)
+
+
 _EXAMPLE = (
     "tokonomics own-hardware --gpu H100 --gpus 8 --purchase-usd 250k --years 4 --usd-per-kwh 0.12 --host-watts 4600"
 )
@@ -120,7 +127,7 @@ def own_hardware(request: OwnHardwareRequest, listener: Listener = SILENT) -> On
     bought = _purchase(request)
     rented = None
     with suppress(NoOffer):
-        rivals = [offer for offer in prices_in(request.offers) if _is_like_owned(offer, gpu)]
+        rivals = [offer for offer in _price_list(request) if _is_like_owned(offer, gpu)]
         rented = cheapest_offer(gpu.key, offers=rivals)
     found = price_of_own(bought, gpu, rented)
     if request.save:

@@ -240,7 +240,14 @@ class PriceList(Request, about=About.PRICES):
 
 class Market(PriceList, about=About.PRICES):
     provider: Texts | None = declared("Only these providers.", example=["aws", "gcp"])
-    region: Texts | None = declared("Only these regions: us-east-1, or us for all of them.", example=["us-east-1"])
+    region: Texts | None = declared(
+        "Only there: a region, how regions begin, a country (DE), a continent (Europe), EU or US.", example=["EU"]
+    )
+    sellers: Texts | None = declared(
+        "Only of these: hyperscaler, cloud, marketplace, or all.",
+        without="hyperscaler,cloud; a provider that is named, whatever it is",
+        example=["hyperscaler"],
+    )
     discount: Texts | None = declared("Your discount at a provider: aws=0.2.", example=["aws=0.2"])
 
 
@@ -257,16 +264,18 @@ class SomeGpus(Request, about=About.HARDWARE):
 
 
 class LowestWeights(Request, about=About.MODEL):
-    min_weights: Text | None = declared("No precision of the weights below this one, such as fp8.", example="fp8")
+    min_weights: Text | None = declared(
+        "The fewest bits of the weights: bf16, fp8, int4.", without="fp8, or as published", example="fp8"
+    )
 
 
 class Choice(SomeGpus, LowestWeights):
     """What a search may choose from."""
 
     weights: Texts | None = declared(
-        "Only these precisions of the weights.", without="all that it can have", example="fp8"
+        "Only these precisions of the weights.", without="as published, and fp8", example="fp8"
     )
-    kv: Texts | None = declared("Only these precisions of the KV cache.", without="bf16,fp8", example="bf16")
+    kv: Texts | None = declared("Only these precisions of the KV cache.", without="bf16", example="bf16,fp8")
     engine: Texts | None = declared("Serving engines, or all.", without="vllm", example="vllm")
 
 
@@ -276,13 +285,17 @@ class PriceLimits(Request, about=About.PRICES):
     )
     max_price: Number | None = declared("The most dollars per GPU-hour.", example=4.0, unit="USD/h")
     max_age: Whole | None = declared(
-        "Leave out prices older than this many days.", low=0, without="365", example=365, unit="days"
+        "Take prices up to this many days old.",
+        low=0,
+        without="90; 365 where that saves over 25 %",
+        example=365,
+        unit="days",
     )
 
 
 class Spared(Request, about=About.HARDWARE):
-    spare: Whole | None = declared(
-        "Replicas that may fail with every target still met.", low=0, high=1000, without="0", example=1
+    spare: Text | None = declared(
+        "Machines that may fail with every target still met; or zone: one zone.", without="0", example="1"
     )
 
 

@@ -13,7 +13,7 @@ from tokonomics.planner.levers.lever_list import KNOBS, Choices, all_levers
 from tokonomics.planner.levers.ranking import rank_levers, utilization_bills
 from tokonomics.planner.levers.stack import order_from
 from tokonomics.planner.levers.stack import stack as stacked
-from tokonomics.planner.parsing import listed
+from tokonomics.planner.parsing import listed, spare_from
 from tokonomics.planner.setup import NotServed, Setup
 from tokonomics.questions.inputs import BatchLimits, Layout
 from tokonomics.questions.listener import SILENT, Listener
@@ -47,7 +47,7 @@ def setup_of(request: LeversRequest | StackRequest, listener: Listener) -> Setup
         slos=targets,
         max_sequences=limits.max_sequences,
         prefix_cache=not limits.no_prefix_cache,
-        spare=request.spare or 0,
+        spare=spare_from(request.spare),
         offline=request.offline,
     )
     if request.tiers is not None:  # refused also where no lever will ask for them

@@ -4,14 +4,19 @@
 """
 
 import re
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 from tokonomics.catalog.engines import all_engines, find_engine
 from tokonomics.catalog.load_models import find_model
-from tokonomics.catalog.offers import Offer
+from tokonomics.catalog.offers import Offer, list_prices, recent
+from tokonomics.catalog.user_file import user_market
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, UnknownName, option, shorten
+from tokonomics.planner.candidates import weight_choices
+from tokonomics.planner.infeasible import Blame, blame
 from tokonomics.planner.load import Load, load_of_log, load_of_shape
 from tokonomics.planner.parsing import (
     discounts_from,
@@ -21,10 +26,11 @@ from tokonomics.planner.parsing import (
     listed,
     offers_for,
     router_from,
+    spare_from,
     terms_from,
     weights_for,
 )
-from tokonomics.planner.plan import Question
+from tokonomics.planner.plan import KV_CHOICES, Catch, Question, Study
 from tokonomics.questions.inputs import Market, Objectives, PlanInputs, PlanTraffic, SomeGpus
 from tokonomics.questions.requests.buy import CompareRequest, PlanRequest
 from tokonomics.questions.tables import prices_in
@@ -35,6 +41,8 @@ CASES = ("low", "mid", "high")
 _MADE_UP = {"input", "output", "arrivals"}
 _OF_A_LOG = {"columns", "start", "end"}
 Asked = TypeVar("Asked", bound=PlanTraffic)
+Bought = TypeVar("Bought", bound=Market)
+Catches = dict[Catch, dict[str, object]]
 
 
 def cases_of(request: Asked) -> dict[str, Asked]:
@@ -56,7 +64,7 @@ def questions_of(request: PlanRequest | CompareRequest, quick: bool) -> list[Que
         raise BadInput("no model is named", fix="Such as: tokonomics plan llama-3.1-8b --rate 5 --input 1000 …")
     for name in names:
         _check_model(name)
-    load, offers = load_of(request), offers_of(request)
+    load, offers = load_of(request), every_offer(request)
     return [question_of(request, name, load, offers, quick) for name in names]
 
 
@@ -71,16 +79,21 @@ def _check_model(name: str) -> None:
 
 
 def question_of(request: PlanInputs, model_name: str, load: Load, offers: tuple[Offer, ...], quick: bool) -> Question:
-    """The request as the planner takes it; not every kind of plan has all of its inputs."""
+    """The request as the planner takes it; not every kind of plan has all of its inputs.
+
+    ``offers`` are all that its filters leave. What a headline should not name without being asked is set aside.
+    """
     model = find_model(model_name)
+    allowed = offers if _names_sellers(request) else list_prices(offers)
+    bought = allowed if request.max_age is not None else recent(allowed, today())
     given = dict.fromkeys(("gpus", "router", "max_utilization", "spare")) | dict(request)
-    _, most_gpus = gpu_filter(request.gpu, given["gpus"])
+    gpus, most_gpus = gpu_filter(request.gpu, given["gpus"])
     engines = listed(request.engine, "engine") or ["vllm"]
     names = [engine.key for engine in all_engines()] if engines == ["all"] else engines
-    return Question(
+    question = Question(
         model=model,
         load=load,
-        offers=offers,
+        offers=bought,
         engines=tuple(find_engine(name) for name in names),
         today=today(),
         slos=targets_of(request),
@@ -92,19 +105,72 @@ def question_of(request: PlanInputs, model_name: str, load: Load, offers: tuple[
             max_usd_per_gpu_hour=request.max_price,
             max_gpus=most_gpus,
             max_age_days=request.max_age,
-            spare=given["spare"],
+            spare=spare_from(given["spare"]),
         ),
         simulate=not quick,
         router=None if given["router"] is None else router_from(given["router"]),
+        assumed_speeds=gpus is not None,
     )
+    catches: Catches = {}
+    if len(bought) < len(allowed):
+        catches[Catch.old_price] = {"offers": allowed}
+    if isinstance(request, PlanRequest):
+        catches |= _catches(request, question, offers if len(allowed) < len(offers) else None)
+    return replace(question, catches=catches)
+
+
+def _catches(
+    request: PlanRequest, question: Question, offers: tuple[Offer, ...] | None
+) -> dict[Catch, dict[str, object]]:
+    """What else a plan tells of, below its pick; ``offers`` are those with marketplaces, where they were left out."""
+    catches: Catches = {}
+    if offers is not None:
+        catches[Catch.marketplace] = {"offers": offers}
+    fewer: dict[str, object] = (
+        {} if request.weights or request.min_weights else {"weights": weight_choices(question.model)}
+    )
+    fewer |= {} if request.kv else {"kv": KV_CHOICES}
+    if fewer:
+        catches[Catch.fewer_bits] = fewer
+    if not question.assumed_speeds:
+        catches[Catch.assumed_speed] = {"assumed_speeds": True}
+    return catches
+
+
+def in_market(request: Bought) -> Bought:
+    """The request with the user's own market (``[market]`` in the catalogue) where it says nothing itself."""
+    asked = {name: value for name, value in user_market().items() if getattr(request, name) is None}
+    return request.model_copy(update=asked) if asked else request
+
+
+def _names_sellers(request: Market) -> bool:
+    """It says whom to buy from: by kind, by name, or by a price list of its own."""
+    request = in_market(request)
+    return any(value is not None for value in (request.sellers, request.provider, request.offers))
 
 
 def offers_of(request: Market) -> tuple[Offer, ...]:
+    """The offers that may be bought without being asked for by name: no marketplaces."""
+    offers = every_offer(request)
+    return offers if _names_sellers(request) else list_prices(offers)
+
+
+def every_offer(request: Market) -> tuple[Offer, ...]:
     """The offers that its filters leave, at its discounts."""
+    request = in_market(request)
     wanted = request.gpu if isinstance(request, SomeGpus) else None
     names, _ = gpu_filter(wanted, request.gpus if isinstance(request, PlanRequest) else None)
     discounts = discounts_from(request.discount)
-    return offers_for(prices_in(request.offers), request.provider, request.region, names, discounts)
+    known = prices_in(request.offers)
+    return offers_for(known, request.provider, request.region, names, request.sellers, discounts)
+
+
+def blamed(request: PlanInputs, study: Study) -> Iterator[Blame]:
+    """What stands in the way of a plan that found nothing."""
+    filters = {name: getattr(request, name) for name in ("provider", "region", "sellers", "gpu")}
+    narrowed = {name: ",".join(value) for name, value in filters.items() if value}
+    everywhere = request.model_copy(update=dict.fromkeys(filters))
+    return blame(study, narrowed, offers_of(everywhere) if narrowed else ())
 
 
 def targets_of(request: Objectives) -> tuple[Slo, ...]:

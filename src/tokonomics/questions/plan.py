@@ -12,14 +12,13 @@ from tokonomics.planner.compare import parse_quality
 from tokonomics.planner.deploy_files import DeployFile, Target, deploy_file, provenance
 from tokonomics.planner.deploy_job import DeployJob, longest_context
 from tokonomics.planner.flips import flips
-from tokonomics.planner.infeasible import blame
 from tokonomics.planner.parsing import listed
 from tokonomics.planner.plan import Question, Study, study
 from tokonomics.planner.regret import least_regret
 from tokonomics.planner.what_if import bill_range, headroom, sensitivity
 from tokonomics.questions.command import command_of
 from tokonomics.questions.listener import SILENT, Listener
-from tokonomics.questions.load import cases_of, questions_of
+from tokonomics.questions.load import blamed, cases_of, questions_of
 from tokonomics.questions.request import parameters_of
 from tokonomics.questions.requests.buy import CompareRequest, DiffRequest, PlanRequest
 from tokonomics.questions.results import CompareResult, OneNoun, PlanCases, PlanModels, PlanResult
@@ -45,7 +44,7 @@ def plan(request: PlanRequest, listener: Listener = SILENT) -> PlanResult | Plan
     if request.deploy_to:
         save_files(files, Path(request.deploy_to), listener)
     if len(cases) > 1:
-        return _cases(studies, list(cases))
+        return _cases(request, studies, list(cases))
     return _models(studies) if len(studies) > 1 else _one(request, studies[0], files, listener)
 
 
@@ -71,7 +70,7 @@ def _one(request: PlanRequest, study: Study, files: Sequence[DeployFile], listen
     if request.deploy:
         found |= {"deploy": tuple(files)}
     if best is None:
-        return PlanResult(**found, blame=tuple(blame(study)))
+        return PlanResult(**found, blame=tuple(blamed(request, study)))
 
     def say(what: str) -> None:
         listener.doing(f"simulating {what}")
@@ -92,12 +91,12 @@ def _models(studies: Sequence[Study]) -> PlanModels:
     return PlanModels(models=tuple(sorted(picks, key=lambda row: row.usd_per_month)), studies=tuple(studies))
 
 
-def _cases(studies: Sequence[Study], cases: Sequence[str]) -> PlanCases:
+def _cases(request: PlanRequest, studies: Sequence[Study], cases: Sequence[str]) -> PlanCases:
     """Low, middle and high demand: the bill of each, and the least regretful choice."""
     found = least_regret(list(studies))
     if found is None:
         lost = next(study for study in studies if study.plan.best is None)
-        return PlanCases(regret=None, blame=tuple(blame(lost)), studies=tuple(studies))
+        return PlanCases(regret=None, blame=tuple(blamed(request, lost)), studies=tuple(studies))
     bills = dict(zip(cases, found.best_usd_per_month, strict=True))
     return PlanCases(cases=bills, regret=found, studies=tuple(studies))
 

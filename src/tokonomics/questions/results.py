@@ -95,11 +95,15 @@ class PredictResult(Result, Prediction):
         )
 
 
+def split_text(row: Candidate) -> str:
+    """``TP=4``, ``TP=8 EP=8``; ``–`` on one GPU."""
+    degrees = (("TP", row.tp), ("PP", row.pp), ("EP", row.ep))
+    return " ".join(f"{name}={degree}" for name, degree in degrees if degree > 1) or "–"
+
+
 def layout_text(row: Candidate) -> str:
     """``2 × (4×H100-SXM, TP=4, fp8, KV fp8)``."""
-    split = "".join(
-        f", {name}={degree}" for name, degree in (("TP", row.tp), ("PP", row.pp), ("EP", row.ep)) if degree > 1
-    )
+    split = f", {split_text(row)}" if row.gpus_per_replica > 1 else ""
     kv = f", KV {row.kv}" if row.kv.is_below(Precision.bf16) else ""
     return f"{row.replicas} × ({row.gpus_per_replica}×{row.gpu}{split}, {row.weights}{kv})"
 

@@ -5,33 +5,35 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.offers import UNSPECIFIED, Terms
+from tokonomics.catalog.offers import STALE_AFTER_DAYS, UNSPECIFIED, Terms
+from tokonomics.catalog.precision import Precision
 from tokonomics.errors import option
-from tokonomics.planner.candidates import Reason
+from tokonomics.planner.candidates import FLOOR, Reason
 from tokonomics.planner.flips import Flip, Flips
 from tokonomics.planner.infeasible import Blame
-from tokonomics.planner.parsing import discounts_from, gpu_filter
-from tokonomics.planner.plan import Candidate, Plan, Rejection, Study
+from tokonomics.planner.parsing import discounts_from, gpu_filter, listed
+from tokonomics.planner.plan import Candidate, Catch, Plan, Rejection, SetAside, Study
 from tokonomics.planner.regret import Regret
 from tokonomics.planner.search import CLOSED_FORM_UTILIZATION
 from tokonomics.planner.what_if import BillRange, Case, Headroom, Sensitivity
 from tokonomics.questions.requests.buy import PlanRequest
-from tokonomics.questions.results import PlanCases, PlanModels, PlanResult, layout_text
+from tokonomics.questions.results import PlanCases, PlanModels, PlanResult, layout_text, split_text
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer, Charts
 from tokonomics.report.wording import (
     FEWER_BITS,
     OLD_PRICE,
     SPEEDS,
+    age_text,
     and_slos,
     percent_text,
     quoted_on,
+    speed_text,
     time_text,
     usd_text,
     workload_text,
 )  # fmt: skip
 from tokonomics.traffic.slo import Latency, Slo
-from tokonomics.types import Badge
 from tokonomics.units import count, percent, plural, seconds, usd
 
 
@@ -77,16 +79,19 @@ def _one(result: PlanResult, request: PlanRequest) -> blocks.View:
     whole, name = study.plan, study.question.model.name
     if whole.best is None:
         yield from nothing(whole, name, result.blame)
+        yield blocks.section(*_set_aside(whole))
     else:
         yield blocks.line(asked_text(whole, name), kind="asked")
         yield blocks.section(*_pick(whole.best, "Cheapest", whole.slos, _firm(result.headroom, result.bill_range)))
         faithful = whole.best_at_checkpoint()
         if faithful and faithful != whole.best:
             yield blocks.section(*_pick(faithful, "Cheapest at the checkpoint's own precision", whole.slos))
+        if whole.set_aside:
+            yield blocks.section(*_set_aside(whole))
         leaders = whole.leaders(len(whole.ranked))
         shown = leaders[: request.top or 10]
         yield ranking(leaders, len(shown))
-        yield blocks.section(_notes(whole, shown, request), _not_sold(study, request))
+        yield blocks.section(_notes(whole, shown, request), _not_sold(study, request), *_dropped(study, request))
         if result.flips:
             yield blocks.section(*_flips(whole, result.flips))
         if result.sensitivity:
@@ -124,14 +129,14 @@ def nothing(plan: Plan, model_name: str, blames: Sequence[Blame], see: str = "")
 
 def _pick(row: Candidate, label: str, slos: Sequence[Slo], firm: Sequence[blocks.Fact] = ()) -> list[blocks.Block]:
     """What to rent, what it costs, how it serves."""
-    where = f"{row.provider} {row.instance}{'' if row.region == UNSPECIFIED else f', {row.region}'}"
+    alone = "; one machine: no redundancy" if row.is_alone else ""
     prices = row.usd_per_mtok
     whole_bill = f"whole bill: {usd(prices.input)} input, {usd(prices.output)} output"
     router = f", {row.router} router" if row.simulated and row.replicas > 1 else ""
     idle = row.gpus_paid - row.replicas * row.gpus_per_replica
     bill = blocks.Span(f"{usd(row.usd_per_month)} a month", "best")
     return [
-        blocks.line(f"{label}: ", bill, f", {layout_text(row)} at {where}", kind="headline"),
+        blocks.line(f"{label}: ", bill, f", {layout_text(row)} at {_where(row)}{_aged(row)}{alone}", kind="headline"),
         blocks.facts(
             (
                 "per Mtok",
@@ -143,10 +148,43 @@ def _pick(row: Candidate, label: str, slos: Sequence[Slo], firm: Sequence[blocks
             blocks.fact("load", percent(row.utilization), f"of capacity{router}", number=row.utilization, less="worse"),
             *firm,
             ("price", f"{usd(row.instance_usd_per_hour)}/h", _price_note(row)),
-            ("speed", SPEEDS[row.speed], _SPEED_NOTES[row.speed]),
+            ("speed", SPEEDS[row.speed], speed_text(row.speed, row.speed_from)),
             ("unused", plural(idle, "GPU"), f"of the {row.gpus_paid} paid for") if idle else None,
         ),
     ]
+
+
+def _set_aside(plan: Plan) -> Iterable[blocks.Line]:
+    """Cheaper ways with a catch, one line each, with what to type for them."""
+    for aside in plan.set_aside:
+        row = aside.candidate
+        yield blocks.line(
+            f"{aside.catch.capitalize()}: from ",
+            blocks.Span(f"{usd(row.usd_per_month)} a month", "strong"),
+            f", {layout_text(row)} at {_where(row)}{_aged(row)} ({_asked_for(aside)})",
+        )
+
+
+def _asked_for(aside: SetAside) -> str:
+    row = aside.candidate
+    if aside.catch is Catch.marketplace:
+        return option("sellers", "all")
+    if aside.catch is Catch.assumed_speed:
+        return option("gpu", row.gpu)
+    fewer = [option("min_weights", row.weights)] if row.weights.is_below(FLOOR) else []
+    return " ".join([*fewer, *([option("kv", row.kv)] if row.kv.is_below(Precision.bf16) else [])])
+
+
+def _where(row: Candidate) -> str:
+    """``aws p5.48xlarge, us-east-1 or 3 other regions``."""
+    more = len(row.regions) - 1
+    others = f" or {plural(more, 'other region')}" if more else ""
+    return f"{row.provider} {row.instance}{'' if row.region == UNSPECIFIED else f', {row.region}{others}'}"
+
+
+def _aged(row: Candidate) -> str:
+    """How old the price is; one of the last days needs no word."""
+    return f"; price {age_text(row.price_age_days)} old" if row.price_age_days > 1 else ""
 
 
 def _latencies(row: Candidate, slos: Sequence[Slo]) -> Iterable[blocks.Fact]:
@@ -166,12 +204,6 @@ def _latencies(row: Candidate, slos: Sequence[Slo]) -> Iterable[blocks.Fact]:
             yield blocks.fact(f"{name} {statistic}", blocks.Span(seconds(value), mood), "; ".join(said), number=value)
 
 
-_SPEED_NOTES = {
-    Badge.measured: "from kernels timed on this GPU",
-    Badge.quoted: "",
-    Badge.modelled: "from kernel timings of a related GPU, by the datasheets",
-    Badge.assumed: "by the datasheet, no kernels timed on such a GPU: measure before you buy",
-}
 _TERMS = {
     Terms.on_demand: "on demand",
     Terms.spot: "spot: may be taken back at any time (see `tokonomics fleet`)",
@@ -182,8 +214,8 @@ _TERMS = {
 def _price_note(row: Candidate) -> str:
     years = f" for {plural(row.commitment_years, 'year')}, paid upfront" if row.commitment_years else ""
     machines = f" × {plural(row.instances, 'instance')}" if row.instances > 1 else ""
-    old = " (old)" if row.price_stale else ""
-    return f"{_TERMS[row.terms]}{years}{machines}, quoted {row.price_date}{old}"
+    seller = f" by a {row.seller}" if row.seller else ""
+    return f"{_TERMS[row.terms]}{years}{machines}, quoted{seller} on {row.price_date} ({row.price_source})"
 
 
 def _firm(headroom: Headroom | None, bills: BillRange | None) -> list[blocks.Fact]:
@@ -226,8 +258,9 @@ def _off(speed: float) -> str:
 def ranking(rows: Sequence[Candidate], shown: int | None, models: Sequence[str] = ()) -> blocks.Table:
     """Candidates, the pick first; with the name of the model of each where there are several."""
     late = "p99" if any(row.simulated for row in rows) else "mean"
+    some_old = not all(row.price_stale for row in rows)
     named: list[tuple[str, ...]] = [(name,) for name in models] or [()] * len(rows)
-    columns = ["", *(["!model"] if models else []), "!replicas × GPUs", "weights", "offer"]
+    columns = ["", *(["!model"] if models else []), "!replicas × GPUs", "split", "weights", "KV", "offer"]
     columns += [">$/month", ">$/Mtok", ">load"]
     return blocks.table(
         [*columns, f">TTFT {late}", f">TPOT {late}", "speed"],
@@ -236,8 +269,10 @@ def ranking(rows: Sequence[Candidate], shown: int | None, models: Sequence[str] 
                 str(place),
                 *name,
                 f"{row.replicas} × {row.gpus_per_replica} {row.gpu}",
+                split_text(row),
                 f"{row.weights}{'*' if row.below_checkpoint else ''}",
-                f"{row.provider} {row.instance}{'†' if row.price_stale else ''}",
+                row.kv.value,
+                f"{row.provider} {row.instance}{'†' if row.price_stale and some_old else ''}",
                 usd(row.usd_per_month),
                 usd(row.usd_per_mtok.blended),
                 percent(row.utilization),
@@ -265,8 +300,15 @@ def _notes(plan: Plan, shown: Sequence[Candidate], request: PlanRequest) -> bloc
         f"{quoted_on(row.price_date for row in shown)}; {ranked} ranked, {rejected} rejected ({option('why')}).",
         f"After your discounts: {taken_off}." if discounts else "",
         FEWER_BITS if any(row.below_checkpoint for row in shown) else "",
-        OLD_PRICE if any(row.price_stale for row in shown) else "",
+        _old(plan, shown),
     )
+
+
+def _old(plan: Plan, shown: Sequence[Candidate]) -> str:
+    """What is said of old prices, once."""
+    if plan.ranked and all(row.price_stale for row in plan.ranked):
+        return f"Every price here is older than {STALE_AFTER_DAYS} days: run `tokonomics prices refresh`."
+    return OLD_PRICE if any(row.price_stale for row in shown) else ""
 
 
 def _how_sized(plan: Plan) -> str:
@@ -274,11 +316,11 @@ def _how_sized(plan: Plan) -> str:
         share = percent(plan.limits.max_utilization or CLOSED_FORM_UTILIZATION)
         quick = option("quick")
         return f"Replicas are planned to at most {share} of the closed form's capacity; leave out {quick} to simulate."
-    spare = f", and {plan.limits.spare} more that may fail (latencies are with them down)" if plan.limits.spare else ""
+    spare = f" with {plan.limits.spare} down" if plan.limits.spare else ""
     targets = "meet every SLO" if plan.slos else f"keep up (no SLO is set: {option('slo')})"
     return (
         f"Replicas are the fewest that {targets}{spare}: {plan.simulations:,} simulations; "
-        "whatever was left out is more expensive than the runner-up; "
+        "nothing else that these limits allow is cheaper than the runner-up; "
         "the rows after it are examples, not a full ranking."
     )
 
@@ -293,6 +335,28 @@ def _not_sold(study: Study, request: PlanRequest) -> blocks.Line | None:
         if without
         else None
     )
+
+
+def _dropped(study: Study, request: PlanRequest) -> Iterable[blocks.Line]:
+    """Providers that were asked for and of which nothing is ranked, with the reason: age, memory or engine."""
+    question = study.question
+    older = question.catches.get(Catch.old_price, {}).get("offers", ())
+    ranked = {row.provider for row in study.plan.ranked}
+    reasons = {rejection.gpu: rejection for rejection in study.plan.rejected if rejection.kind in _NOT_FOR_MONEY}
+    for name in [name.lower() for name in listed(request.provider, "provider") or () if name.lower() not in ranked]:
+        sold = [offer for offer in question.offers if offer.provider == name]
+        old = [offer for offer in older if offer.provider == name]
+        if not sold and old:
+            newest = max(offer.date for offer in old)
+            days = (question.today - newest).days
+            yield blocks.hint(f"{name} is left out: its prices are of {newest} ({option('max_age', days)} takes them).")
+        elif not sold:
+            yield blocks.hint(f"{name} is left out: it sells nothing there.")
+        elif all(offer.gpu in reasons for offer in sold):
+            yield blocks.hint(f"{name} is left out: {reasons[sold[0].gpu].reason} ({sold[0].gpu}; {option('why')}).")
+
+
+_NOT_FOR_MONEY = (Reason.does_not_fit, Reason.not_supported, Reason.host_too_small, Reason.old_price, Reason.no_price)
 
 
 def _why(plan: Plan) -> blocks.Table:

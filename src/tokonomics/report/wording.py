@@ -13,7 +13,7 @@ from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.summary import TraceSummary
 from tokonomics.traffic.workload import Workload
 from tokonomics.types import Badge
-from tokonomics.units import HOURS_PER_MONTH, count, percent, seconds, usd
+from tokonomics.units import HOURS_PER_MONTH, count, percent, plural, seconds, usd
 
 SPEEDS = {Badge.measured: "timed", Badge.modelled: "scaled", Badge.assumed: "assumed"}
 """Where a speed comes from, in a word."""
@@ -25,6 +25,26 @@ FEWER_BITS = (
 )
 """What the mark on precisions means."""
 NO_VALUE = "–"
+_DAYS_IN_DAYS = 120
+_MONTHS_IN_MONTHS = 24
+"""Longer ages are told in the next larger unit."""
+
+
+def speed_text(speed: Badge, speed_from: Sequence[str]) -> str:
+    """How a speed is known, after its word: ``from H100-SXM kernel timings, by the datasheets``."""
+    others = " and ".join(speed_from)
+    if speed is Badge.assumed:
+        near = f" nearer than {others}'s" if others else ""
+        return f"by the datasheet, no kernels{near} timed: measure before you buy"
+    return f"from {others} kernel timings, by the datasheets" if others else "from kernels timed on this GPU"
+
+
+def age_text(days: int) -> str:
+    """``12 days``, ``15 months``, ``2.1 years``."""
+    if days < _DAYS_IN_DAYS:
+        return plural(days, "day")
+    months = days * 24 / HOURS_PER_MONTH
+    return f"{months:.0f} months" if months < _MONTHS_IN_MONTHS else f"{months / 12:.1f} years"
 
 
 def time_text(value: float | None) -> str:

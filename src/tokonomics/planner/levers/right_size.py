@@ -112,14 +112,14 @@ def _cheaper(setup: Setup, question: Question, bills: Bills) -> Found:
             seen = screen(prospect.deployment, prospect, setup.load, setup.slos)
             if isinstance(seen, Refusal):
                 return None
-            least = max(seen.fewest, setup.load.fewest_replicas) + setup.spare
+            least = max(seen.fewest, setup.load.fewest_replicas)
             return max(bound, prospect.usd_per_month(least)), seen
         tried = plain.deployed(**copied(prospect.deployment, *_CHANGES))
         if tried.deployment == setup.deployment:
             return None
         bills.progress(str(tried.deployment))
         simulated += 1
-        affordable = prospect.hosts.most_replicas((best - CENT) / HOURS_PER_MONTH, MOST_REPLICAS) - setup.spare
+        affordable = prospect.hosts.most_replicas((best - CENT) / HOURS_PER_MONTH, MOST_REPLICAS)
         if affordable < 1 or (affordable < MOST_REPLICAS and not bills.holds(tried, affordable)):
             return None
         bill = _usd(tried, bills)
@@ -130,7 +130,7 @@ def _cheaper(setup: Setup, question: Question, bills: Bills) -> Found:
 
     entered: list[tuple[float, Hosts | Screened]] = []
     for hosts in hosted:
-        least = fewest_by_arithmetic(hosts.deployment, setup.load) + setup.spare
+        least = fewest_by_arithmetic(hosts.deployment, setup.load)
         entered.append((hosts.usd_per_month(least), hosts))
     best_first(entered, look)
     return Found(tuple(found), len(hosted), simulated)

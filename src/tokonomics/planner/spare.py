@@ -1,0 +1,64 @@
+"""How many whole machines some replicas take, and how many more so that machines, or a zone, may fail.
+
+Machines fail, not replicas: with one spare, the machines that are left after any one of them is lost still have room
+for every replica that the targets need. Replicas are spread evenly over the machines, so that a loss takes as few as
+possible with it.
+"""
+
+import math
+
+from pydantic import Field
+
+from tokonomics.catalog.offers import Offer
+from tokonomics.physics.deployment import Deployment
+from tokonomics.types import Noun
+from tokonomics.units import plural
+
+ZONES = 3
+ZONED = ("aws", "azure", "gcp")
+"""Providers whose regions have three zones at least: AWS ("each Region has a minimum of three Availability Zones"),
+Azure ("a minimum of three" where a region has them), Google Cloud ("most regions have three zones"). That a GPU is
+sold in all of them is assumed."""
+
+
+class Spare(Noun):
+    """What may fail with every target still met."""
+
+    machines: int = Field(default=0, ge=0, le=1000)
+    zone: bool = False
+    """One of the region's zones, with every machine in it."""
+
+    def __bool__(self) -> bool:
+        return self.zone or self.machines > 0
+
+    def __str__(self) -> str:
+        return "a zone" if self.zone else plural(self.machines, "machine")
+
+    def lost_of(self, machines: int) -> int:
+        """Of so many machines, or groups of them, how many may be lost at once."""
+        return math.ceil(machines / ZONES) if self.zone else self.machines
+
+    def beside(self, machines: int) -> int:
+        """How many to have so that so many are left."""
+        return machines + (math.ceil(machines / (ZONES - 1)) if self.zone else self.machines)
+
+
+NO_SPARE = Spare()
+
+
+def machines_for(deployment: Deployment, offer: Offer, replicas: int, spare: Spare = NO_SPARE) -> int:
+    """Whole machines that so many replicas take: each has its own GPUs in one, or whole stages on several."""
+    if deployment.gpus > offer.gpus:
+        return spare.beside(replicas) * math.ceil(deployment.pp / (offer.gpus // deployment.tp))
+    return spare.beside(math.ceil(replicas / (offer.gpus // deployment.gpus)))
+
+
+def replicas_on(deployment: Deployment, offer: Offer, replicas: int, spare: Spare) -> int:
+    """Replicas to run so that enough are left, whatever may fail: the fewest, spread evenly over the machines."""
+    if deployment.gpus > offer.gpus:
+        return spare.beside(replicas)
+    machines = machines_for(deployment, offer, replicas, spare)
+    most, lost = machines * (offer.gpus // deployment.gpus), spare.lost_of(machines)
+    return next(
+        (count for count in range(replicas, most) if count - lost * math.ceil(count / machines) >= replicas), most
+    )

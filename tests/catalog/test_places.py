@@ -1,0 +1,131 @@
+"""Where machines stand and who sells them."""
+
+from collections import defaultdict
+
+import pytest
+
+from tokonomics.catalog.offers import Offer, cheapest_offer, list_prices, load_offers, recent, select_offers
+from tokonomics.catalog.places import Seller, country_of, seller_of
+from tokonomics.errors import BadInput
+
+CONTINENTS = ("Europe", "Asia", "Africa", "Oceania", "North America", "South America")
+UNION = {"BE", "BG", "CZ", "DE", "DK", "EE", "ES", "FI", "FR", "IE", "IT", "NL", "PL", "RO", "SE"}
+"""Members of the European Union in which the list has machines (europa.eu)."""
+
+
+def regions(place: str, **more: object) -> set[tuple[str, str]]:
+    return {(offer.provider, offer.region) for offer in select_offers(load_offers(), region=place, terms=None, **more)}  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def by_continent() -> dict[tuple[str, str], set[str]]:
+    """The regions of every provider on every continent, by walking the offers one by one."""
+    found: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for name in CONTINENTS:
+        for offer in select_offers(load_offers(), region=name, terms=None):
+            found[offer.provider, name].add(offer.region)
+    return found
+
+
+def test_every_region_of_every_provider_is_on_one_continent(by_continent: dict[tuple[str, str], set[str]]) -> None:
+    for offer in load_offers():
+        on = [name for name in CONTINENTS if offer.region in by_continent.get((offer.provider, name), ())]
+        # Two regions do not say where they are, and one is a name that says nothing.
+        unknown = (offer.provider, offer.region) in {
+            ("lambda", "europe-south-1"), ("yotta", "ap-east-2"), ("hyperbolic", "default"),
+        }  # fmt: skip
+        expected = ["Europe"] if offer.region == "europe-south-1" else [] if unknown else None
+        assert on == expected if expected is not None else len(on) == 1, offer
+
+
+def test_a_provider_and_a_continent_together_find_what_they_share(
+    by_continent: dict[tuple[str, str], set[str]],
+) -> None:
+    providers = sorted({offer.provider for offer in load_offers()})
+    for provider in providers:
+        for name in CONTINENTS:
+            expected = by_continent.get((provider, name), set())
+            if expected:
+                assert {region for _, region in regions(name, provider=provider)} == expected
+            else:
+                with pytest.raises(BadInput, match=r"nothing asked for is sold in|unknown region"):
+                    regions(name, provider=provider)
+
+
+def test_eu_is_the_union_and_europe_the_continent() -> None:
+    inside = {offer.country for offer in select_offers(load_offers(), region="EU", terms=None)}
+    assert inside == UNION
+    assert len({provider for provider, _ in regions("EU")}) >= 8
+    assert regions("EU") < regions("europe")
+    assert ("aws", "eu-west-2") in regions("Europe") - regions("EU")  # London
+
+
+@pytest.mark.parametrize(
+    ("place", "has", "has_not"),
+    [
+        ("eu-central-1", ("aws", "eu-central-1"), ("aws", "eu-central-2")),
+        ("us-central", ("gcp", "us-central1"), ("gcp", "us-east1")),
+        ("de", ("aws", "eu-central-1"), ("aws", "eu-west-1")),
+        ("Germany", ("oci", "eu-frankfurt-1"), ("oci", "eu-milan-1")),
+        ("UK", ("nebius", "uk-south1"), ("nebius", "eu-west1")),
+        ("us", ("azure", "eastus"), ("aws", "ca-central-1")),
+        ("Georgia, US, NA", ("vast", "Georgia, US, NA"), ("vast", "Florida, US, NA")),
+    ],
+)
+def test_a_place_has_many_names(place: str, has: tuple[str, str], has_not: tuple[str, str]) -> None:
+    found = regions(place)
+    assert has in found
+    assert has_not not in found
+
+
+def test_an_unknown_place_lists_near_ones_a_line_each() -> None:
+    with pytest.raises(BadInput) as caught:
+        regions("eu-cntral-1")
+    lines = str(caught.value).splitlines()
+    assert "unknown region 'eu-cntral-1'" in lines[0]
+    assert "    eu-central-1" in lines
+    with pytest.raises(BadInput, match="nothing asked for is sold in Japan"):
+        regions("Japan", provider="azure")
+
+
+def test_sellers_are_told_apart() -> None:
+    assert seller_of("aws") is Seller.hyperscaler
+    assert seller_of("runpod") is Seller.cloud
+    assert seller_of("vast") is Seller.marketplace
+    assert seller_of("ours") is None
+    only = select_offers(load_offers(), sellers=[Seller.hyperscaler], terms=None)
+    assert {offer.provider for offer in only} == {"aws", "azure", "gcp", "ibm", "oci"}
+    assert {offer.seller for offer in list_prices(load_offers())} == {Seller.hyperscaler, Seller.cloud}
+    vast = select_offers(load_offers(), provider="vast", terms=None)
+    assert list_prices(vast) == vast  # nothing else is left
+
+
+def test_a_country_is_known_by_the_region_or_by_its_name() -> None:
+    assert country_of("aws", "eu-central-1") == "DE"
+    assert country_of("vast", "Somewhere new, FI, EU") == "FI"
+    assert country_of("runpod", "EE") == "EE"
+    assert country_of("ours", "rack 7") is None
+
+
+def priced(usd: float, day: str, provider: str = "ours") -> Offer:
+    row = {"provider": provider, "region": "x", "instance": f"{usd}", "gpu": "H100-SXM", "gpus": 1, "source": "test"}
+    return Offer.model_validate({**row, "usd_per_hour": usd, "date": day})
+
+
+@pytest.mark.parametrize(("old_usd", "taken"), [(1.61, 2.0), (1.59, 1.59)])
+def test_an_old_price_is_taken_only_where_it_saves_a_quarter(old_usd: float, taken: float) -> None:
+    """2.00 is within 25 % of 1.61 and not of 1.59 (1.59 × 1.25 = 1.9875); the day is 2026-08-30."""
+    offers = [priced(2.0, "2026-08-20"), priced(old_usd, "2026-01-20")]
+    assert cheapest_offer("H100", offers=offers).usd_per_hour == taken
+
+
+def test_where_all_prices_are_old_the_newest_count_as_recent() -> None:
+    offers = [priced(1.0, "2025-09-01"), priced(2.0, "2026-01-20"), priced(3.0, "2026-04-01")]
+    day = priced(1.0, "2026-08-30").date
+    assert {offer.usd_per_hour for offer in recent(offers, day)} == {2.0, 3.0}
+
+
+def test_a_marketplace_is_no_price_that_is_looked_up() -> None:
+    offers = [priced(2.0, "2026-08-20"), priced(0.5, "2026-08-20", "vast")]
+    assert cheapest_offer("H100", offers=offers).usd_per_hour == 2.0
+    assert cheapest_offer("H100", offers=offers[1:]).usd_per_hour == 0.5
