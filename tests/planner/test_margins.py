@@ -12,6 +12,7 @@ from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.intervals import interval
 from tokonomics.planner.load import Load, load_of_log, load_of_shape
 from tokonomics.planner.plan import Limits, Study, study
+from tokonomics.planner.spare import Spare
 from tokonomics.planner.what_if import at_speed, bill_range, headroom, slower, stretched
 from tokonomics.serving import simulator
 from tokonomics.serving.capacity import what_breaks
@@ -25,7 +26,7 @@ from tokonomics.traffic.trace import PrefixBlocks, make_trace
 
 @cache
 def simulated(slo: str = "ttft_p99=0.5,tpot_p99=0.05", spare: int = 0) -> Study:
-    return study(asked(simulate=True, slos=parse_slos(slo), limits=Limits(spare=spare)))
+    return study(asked(simulate=True, slos=parse_slos(slo), limits=Limits(spare=Spare(machines=spare))))
 
 
 def breaks(deployment: Deployment, load: Load, replicas: int, slos: tuple[Slo, ...] = SLOS) -> str | None:

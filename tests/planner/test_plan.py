@@ -22,6 +22,7 @@ from tokonomics.physics.steptime import step_model
 from tokonomics.planner.load import Load, load_of_log, load_of_shape
 from tokonomics.planner.plan import Limits, study
 from tokonomics.planner.screen import curve_for, floors
+from tokonomics.planner.spare import Spare
 from tokonomics.serving.capacity import what_breaks
 from tokonomics.serving.fleet import FleetSettings, Router
 from tokonomics.serving.outcome import outcome
@@ -41,7 +42,7 @@ def test_every_layout_is_ranked_or_rejected() -> None:
     result = planned()
     degrees = valid_tp(find_model("llama-3.1-8b"), 8)
     for gpu, most in (("L4", 1), ("A100-80GB", 8), ("H100-SXM", 8)):
-        for weights, tp in product(("bf16", "fp8", "int4"), (tp for tp in degrees if tp <= most)):
+        for weights, tp in product(("bf16", "fp8"), (tp for tp in degrees if tp <= most)):
             ranked = [row for row in result.ranked if (row.gpu, row.tp, row.pp, row.weights) == (gpu, tp, 1, weights)]
             rejected = [row for row in result.rejected if row.gpu == gpu and row.layout == f"TP={tp} {weights}"]
             assert ranked or rejected, (gpu, tp, weights)
@@ -157,9 +158,9 @@ def test_the_pick_keeps_its_slo_and_one_replica_less_does_not() -> None:
     assert not holds(deployment, load, SLOS, best.replicas - 1)
 
 
-def test_a_spare_replica_comes_on_top() -> None:
+def test_a_spare_machine_comes_on_top() -> None:
     without = planned(slos=SLOS, simulate=True).best
-    spare = planned(slos=SLOS, simulate=True, limits=Limits(spare=1), offers=OFFERS[:2]).best
+    spare = planned(slos=SLOS, simulate=True, limits=Limits(spare=Spare(machines=1)), offers=OFFERS[:2]).best
     alone = planned(slos=SLOS, simulate=True, offers=OFFERS[:2]).best
     assert without is not None
     assert spare is not None
@@ -308,7 +309,9 @@ def test_when_every_price_is_old_the_newest_count_unless_a_limit_is_asked_for() 
 
 def test_weights_below_the_checkpoints_own_precision_are_flagged() -> None:
     result = planned()
-    assert {row.weights for row in result.ranked if row.below_checkpoint} == {Precision.fp8, Precision.int4}
+    assert {row.weights for row in result.ranked if row.below_checkpoint} == {Precision.fp8}
+    asked_for = planned(weights=(Precision.bf16, Precision.fp8, Precision.int4))
+    assert {row.weights for row in asked_for.ranked if row.below_checkpoint} == {Precision.fp8, Precision.int4}
     faithful = result.best_at_checkpoint()
     assert faithful is not None
     assert faithful.weights is Precision.bf16

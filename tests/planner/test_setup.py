@@ -20,6 +20,7 @@ from tokonomics.planner.levers.ranking import Ranked, arrival_patterns, arriving
 from tokonomics.planner.load import Load, load_of_log, load_of_shape
 from tokonomics.planner.plan import plan
 from tokonomics.planner.setup import NotServed, Setup
+from tokonomics.planner.spare import Spare
 from tokonomics.questions.request import Request
 from tokonomics.questions.results import LeversResult
 from tokonomics.report.levers_view import levers
@@ -75,8 +76,8 @@ def test_it_agrees_with_the_planner_on_the_same_deployment() -> None:
     assert billed(offers=only).usd_per_month == pytest.approx(one.usd_per_month)
 
 
-def test_a_spare_replica_is_paid_for() -> None:
-    assert billed(spare=1).usd_per_month == pytest.approx(billed().usd_per_month + 2.0 * 730)
+def test_a_spare_machine_is_paid_for() -> None:
+    assert billed(spare=Spare(machines=1)).usd_per_month == pytest.approx(billed().usd_per_month + 2.0 * 730)
 
 
 def test_what_cannot_be_kept_says_what_breaks() -> None:
@@ -221,14 +222,14 @@ def ways_to_buy() -> dict[str, Setup]:
     return {
         "on demand": plain,
         "machines with GPUs to spare": setup(offers=FEW_LARGE),
-        "spare": replace(plain, spare=2),
+        "spare": replace(plain, spare=Spare(machines=2)),
         "spot": replace(plain, spot=True),
-        "spot, with spare": replace(plain, spot=True, spare=1),
+        "spot, with spare": replace(plain, spot=True, spare=Spare(machines=1)),
         "committed": replace(plain, commit=True),
         "memory that is paid for": replace(alike, tiers="dram=200@0.004,ssd=2000@0.0001"),
-        "memory and spare": replace(alike, spare=2, tiers="dram=200@0.004"),
+        "memory and spare": replace(alike, spare=Spare(machines=2), tiers="dram=200@0.004"),
         "autoscaled, eight GPUs to the machine": day,
-        "autoscaled, with spare": replace(day, spare=1),
+        "autoscaled, with spare": replace(day, spare=Spare(machines=1)),
         "apart": replace(plain, disaggregated=True),
     }
 
@@ -243,8 +244,8 @@ def test_the_lines_of_a_bill_sum_to_it_and_its_gpu_hours_to_those_paid(way: str)
     hours = math.fsum(line.quantity for line in made.bill.lines if line.unit == "GPU-hour")
     # Were replicas to take more than is bought, the unused line would be cut at nothing and the hours exceed the paid.
     assert hours == pytest.approx(made.gpus_paid * 730)
-    assert made.gpus_paid * 730 >= (made.mean_replicas + asked_for.spare) * A100.gpus * 730 * (1 - 1e-9)
+    assert made.gpus_paid * 730 >= (made.mean_replicas + asked_for.spare.machines) * A100.gpus * 730 * (1 - 1e-9)
     paid_for_memory = math.fsum(line.usd for line in made.bill.lines if line.unit != "GPU-hour")
     of_one = sum(memory.usd_per_gb_hour * memory.tier.size_bytes / 1e9 for memory in asked_for.memories()) * 730
-    by_hand = of_one * (made.replicas + asked_for.spare)
+    by_hand = of_one * (made.replicas + asked_for.spare.machines)
     assert paid_for_memory == pytest.approx(by_hand)

@@ -31,7 +31,7 @@ class Blame(Noun):
     """The nearest value that would do, or what else to do."""
 
 
-def blame(study: Study, narrowed: Mapping[str, str], every: Sequence[Offer]) -> Iterator[Blame]:
+def blame(study: Study, narrowed: Mapping[str, str] | None = None, every: Sequence[Offer] = ()) -> Iterator[Blame]:
     """What stands in the way of a plan that found nothing: what is sold, memory, the engine, an SLO, a limit.
 
     ``narrowed`` are the filters of the market as they were given, ``every`` the offers without them.
