@@ -12,7 +12,7 @@ from tokonomics.questions.results import BreakevenResult, NothingHosts
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.plan_view import nothing
-from tokonomics.report.wording import OLD_PRICE, and_slos
+from tokonomics.report.wording import OLD_PRICE, and_slos, speed_word
 from tokonomics.units import HOURS_PER_MONTH, count, percent, plural, seconds, usd
 
 
@@ -181,13 +181,17 @@ def _plain(what: str) -> str:
 
 def _hardware(result: BreakEvenReport) -> blocks.Table:
     old = {hosted.kind.name for hosted in result.hardware if hosted.pick.price_stale}
+    speeds = {hosted.kind.name: speed_word(hosted.pick.speed, hosted.pick.speed_from) for hosted in result.hardware}
     rows = []
     for kind in sorted(result.hosted.kinds, key=lambda kind: kind.usd_per_purchase):
         name = f"{kind.name}{'†' if kind.name in old else ''}"
         sizes = kind.gpus_per_purchase, kind.replicas_per_purchase
-        rows.append((name, usd(kind.usd_per_purchase), *map(str, sizes), _holds(kind), usd(kind.usd_per_mtok_full)))
+        holds, full = _holds(kind), usd(kind.usd_per_mtok_full)
+        rows.append(
+            (name, usd(kind.usd_per_purchase), *map(str, sizes), holds, full, speeds.get(kind.name, "as given"))
+        )
     columns = ["bought as volume grows", ">$/month each", ">GPUs", ">replicas", ">tokens a month each", ">$/Mtok full"]
-    return blocks.table(columns, rows)
+    return blocks.table([*columns, "speed"], rows)
 
 
 def _holds(kind: FleetKind) -> str:

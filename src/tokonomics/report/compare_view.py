@@ -11,7 +11,16 @@ from tokonomics.questions.results import CompareResult, layout_text
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.plan_view import ranking
-from tokonomics.report.wording import FEWER_BITS, and_slos, price_text, quoted_text, workload_text
+from tokonomics.report.wording import (
+    FEWER_BITS,
+    SPEEDS,
+    and_slos,
+    price_text,
+    quoted_text,
+    speed_text,
+    speed_word,
+    workload_text,
+)
 from tokonomics.units import count, percent, usd
 
 _MOST_GPUS = 8
@@ -58,6 +67,7 @@ def _headline(result: Comparison, picks: list[tuple[Cell, Candidate]]) -> Iterab
     yield blocks.facts(
         blocks.fact("per Mtok", usd(price), f"{count(1e6 / price)} tokens a dollar", number=price),
         blocks.fact("bill", f"{usd(best.usd_per_month)}/month", "", number=best.usd_per_month),
+        blocks.fact("speed", SPEEDS[best.speed], speed_text(best.speed, best.speed_from)),
         blocks.fact("pairs that serve", f"{len(picks)}", worst, number=len(picks), less="worse"),
     )
     if result.slos and not result.simulated:
@@ -81,7 +91,7 @@ def _picks(result: Comparison, picks: list[tuple[Cell, Candidate]]) -> blocks.Ta
     for cell, pick in picks:
         cheapest.setdefault(cell.model, (cell, pick))
     with_quality = any(cell.quality for cell in result.cells)
-    columns = ["!model", "cheapest on", "offer", ">GPUs", ">$/month", ">$/Mtok", ">load"]
+    columns = ["!model", "cheapest on", "offer", ">GPUs", ">$/month", ">$/Mtok", ">load", "speed"]
     columns += [">quality", ">$/Mtok ÷ quality"] if with_quality else []
     rows = []
     for model in result.models:
@@ -95,7 +105,15 @@ def _picks(result: Comparison, picks: list[tuple[Cell, Candidate]]) -> blocks.Ta
         used = pick.replicas * pick.gpus_per_replica
         gpus = f"{used}" if used == pick.gpus_paid else f"{used} of {pick.gpus_paid}"
         prices = [usd(pick.usd_per_month), usd(pick.usd_per_mtok.blended)]
-        row = [cell.model_name, layout, offer, gpus, *prices, percent(pick.utilization)]
+        row = [
+            cell.model_name,
+            layout,
+            offer,
+            gpus,
+            *prices,
+            percent(pick.utilization),
+            speed_word(pick.speed, pick.speed_from),
+        ]
         weighted = usd(cell.usd_per_quality_mtok) if cell.usd_per_quality_mtok else ""
         rows.append([*row, f"{cell.quality:g}" if cell.quality else "no score", weighted] if with_quality else row)
     return blocks.table(columns, rows)

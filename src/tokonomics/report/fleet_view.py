@@ -15,7 +15,7 @@ from tokonomics.questions.request import Request
 from tokonomics.questions.results import FleetResult
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
-from tokonomics.report.wording import OLD_PRICE, quoted_on, slos_text, usd_text
+from tokonomics.report.wording import OLD_PRICE, quoted_on, slos_text, speed_word, usd_text
 from tokonomics.serving.outcome import SloOutcome
 from tokonomics.units import HOURS_PER_MONTH, count, percent, plural, seconds, usd
 
@@ -130,9 +130,19 @@ def _purchases(report: FleetReport) -> blocks.Table:
         runs = [f"{kind.gpus}×{kind.gpu}", f"{kind.replicas} × {kind.layout}"]
         machines = [f"{min(hours)}", f"{mean:.3g}" if mean < 1000 else f"{mean:.0f}", f"{max(hours)}"]
         prices = [usd(purchase.usd_per_hour), usd(purchase.usd_per_month), percent(purchase.usd_per_month / total)]
-        rows.append([buy, machine, *runs, *machines, count(purchase.requests_per_s), *prices])
+        rows.append(
+            [
+                buy,
+                machine,
+                *runs,
+                *machines,
+                count(purchase.requests_per_s),
+                *prices,
+                speed_word(kind.speed, kind.speed_from),
+            ]
+        )
     columns = ["!buy", "machine", "!GPUs", "!replicas", ">least", ">mean", ">most", ">req/s", ">$/h", ">$/month"]
-    return blocks.table([*columns, ">of bill"], rows)
+    return blocks.table([*columns, ">of bill", "speed"], rows)
 
 
 def _comparisons(report: FleetReport) -> blocks.Table:

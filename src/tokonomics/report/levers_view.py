@@ -12,7 +12,7 @@ from tokonomics.questions.request import Request
 from tokonomics.questions.results import LeversResult, StackResult
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
-from tokonomics.report.wording import percent_text, quoted_text, setup_text, time_text
+from tokonomics.report.wording import percent_text, quoted_text, setup_text, speed_word, time_text
 from tokonomics.units import gigabytes, percent, plural, seconds, usd
 
 _FIGURES = [">$/month", ">$/Mtok", ">replicas", ">load", ">TTFT p99", ">TPOT p99"]
@@ -89,7 +89,7 @@ def _together(ranking: Ranking) -> Iterable[blocks.Block]:
 
 
 def _bill_fact(name: str, bill: SetupBill) -> blocks.Fact:
-    runs = f"{plural(bill.replicas, 'replica')} of {bill.deployment}; {bill.bought}{'†' if bill.price_stale else ''}"
+    runs = f"{plural(bill.replicas, 'replica')} of {bill.deployment}; {bill.bought}{'†' if bill.price_stale else ''}; speed {speed_word(bill.speed, bill.speed_from)}"
     return blocks.fact(name, f"{usd(bill.usd_per_month)}/month", runs, number=bill.usd_per_month)
 
 

@@ -39,6 +39,12 @@ def speed_text(speed: Badge, speed_from: Sequence[str]) -> str:
     return f"from {others} kernel timings, by the datasheets" if others else "from kernels timed on this GPU"
 
 
+def speed_word(speed: Badge, speed_from: Sequence[str]) -> str:
+    """``timed``, ``scaled from H100-SXM``, ``assumed``."""
+    others = f" from {' and '.join(speed_from)}" if speed is Badge.modelled and speed_from else ""
+    return f"{SPEEDS[speed]}{others}"
+
+
 def age_text(days: int) -> str:
     """``12 days``, ``15 months``, ``2.1 years``."""
     if days < _DAYS_IN_DAYS:
