@@ -259,7 +259,7 @@ def test_offers_without_a_price_on_those_terms_are_not_chosen() -> None:
 def test_unknown_names_suggest_the_nearest() -> None:
     with pytest.raises(UnknownName, match=r"Did you mean .*lambda"):
         select_offers(load_offers(), provider="lamda")
-    with pytest.raises(UnknownName, match="us-east-1"):
+    with pytest.raises(BadInput, match="us-east-1"):
         select_offers(load_offers(), provider="aws", region="us-east1")
     with pytest.raises(UnknownName, match="azure"):
         select_offers(load_offers(), discounts={"azur": 0.2})

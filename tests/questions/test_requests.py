@@ -58,8 +58,9 @@ def test_a_value_is_the_words_one_would_type(value: object, typed: list[str]) ->
         ({"gpu": ["H100", "L4"]}, ("H100", "L4")),
         ({"gpu": (name for name in ("H100", "L4"))}, ("H100", "L4")),
         ({"discount": {"aws": 0.2}}, ("aws=0.2",)),
-        ({"spare": "2"}, 2),
-        ({"spare": 2.0}, 2),
+        ({"spare": 2}, "2"),
+        ({"max_age": "2"}, 2),
+        ({"max_age": 2.0}, 2),
         ({"max_price": "3.5"}, 3.5),
         ({"quick": True}, True),
         ({"trace": Path("a.csv")}, "a.csv"),
@@ -90,11 +91,10 @@ def test_a_table_in_memory_is_held_as_it_is() -> None:
         ({"slo": {"ttft_p99": None}}, "slo: must be text"),
         ({"quick": "yes"}, "quick: must be true or false, got yes"),
         ({"quick": 1}, "quick: must be true or false, got 1"),
-        ({"spare": -1}, "spare: should be greater than or equal to 0, got -1"),
-        ({"spare": 1001}, "spare: should be less than or equal to 1000, got 1001"),
-        ({"spare": True}, "spare: must be a number, got True"),
-        ({"spare": "two"}, "spare: "),
-        ({"spare": 1.5}, "spare: "),
+        ({"max_age": -1}, "max_age: should be greater than or equal to 0, got -1"),
+        ({"max_age": True}, "max_age: must be a number, got True"),
+        ({"max_age": "two"}, "max_age: "),
+        ({"max_age": 1.5}, "max_age: "),
         ({"max_price": "1e999"}, "max_price: should be a finite number"),
         ({"seed": 2**63}, "seed: "),
         ({"model": None}, "model: is missing"),
@@ -110,7 +110,7 @@ def test_what_cannot_be_taken_names_its_field(given: dict[str, object], says: st
 
 def test_what_was_written_is_quoted_shortly_and_printably() -> None:
     with pytest.raises(BadInput) as caught:
-        planned(spare="\x1b[31m" + "9x" * 1000)
+        planned(max_age="\x1b[31m" + "9x" * 1000)
     assert len(str(caught.value)) < 200
     assert "\x1b" not in str(caught.value)
 
@@ -183,7 +183,7 @@ def test_a_parameter_says_all_that_was_declared() -> None:
             "model",
             {"place": Placement.EITHER, "flag": "--model", "is_list": False, "kind": Kind.MODEL},
         ),
-        (PlanRequest, "spare", {"type": int, "low": 0, "high": 1000}),
+        (PlanRequest, "max_age", {"type": int, "low": 0, "high": None}),
         (PlanRequest, "trace", {"type": str, "kind": Kind.TRACE}),
         (OwnHardwareRequest, "residual", {"type": float, "takes_text": True}),
         (Profiled, "profile", {"kind": Kind.FILE, "writes": False}),

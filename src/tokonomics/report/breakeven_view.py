@@ -187,9 +187,8 @@ def _hardware(result: BreakEvenReport) -> blocks.Table:
         name = f"{kind.name}{'†' if kind.name in old else ''}"
         sizes = kind.gpus_per_purchase, kind.replicas_per_purchase
         holds, full = _holds(kind), usd(kind.usd_per_mtok_full)
-        rows.append(
-            (name, usd(kind.usd_per_purchase), *map(str, sizes), holds, full, speeds.get(kind.name, "as given"))
-        )
+        speed = speeds.get(kind.name, "as given")
+        rows.append((name, usd(kind.usd_per_purchase), *map(str, sizes), holds, full, speed))
     columns = ["bought as volume grows", ">$/month each", ">GPUs", ">replicas", ">tokens a month each", ">$/Mtok full"]
     return blocks.table([*columns, "speed"], rows)
 

@@ -89,7 +89,8 @@ def _together(ranking: Ranking) -> Iterable[blocks.Block]:
 
 
 def _bill_fact(name: str, bill: SetupBill) -> blocks.Fact:
-    runs = f"{plural(bill.replicas, 'replica')} of {bill.deployment}; {bill.bought}{'†' if bill.price_stale else ''}; speed {speed_word(bill.speed, bill.speed_from)}"
+    runs = f"{plural(bill.replicas, 'replica')} of {bill.deployment}; {bill.bought}{'†' if bill.price_stale else ''}"
+    runs = f"{runs}; speed {speed_word(bill.speed, bill.speed_from)}"
     return blocks.fact(name, f"{usd(bill.usd_per_month)}/month", runs, number=bill.usd_per_month)
 
 
