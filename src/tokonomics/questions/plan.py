@@ -125,6 +125,9 @@ def deploy_files_of(study: Study, targets: Sequence[Target], command: str) -> li
     job = DeployJob(
         deployment=deployment,
         replicas=best.replicas,
+        machines=best.instances,
+        spare=min(study.question.limits.spare, best.instances - 1),
+        e2e_s=best.e2e_s,
         max_context=longest_context(deployment),
         limits=deployment.limits.model_copy(update={"max_sequences": best.max_sequences}),
         offer=offer,
