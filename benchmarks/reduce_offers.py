@@ -36,6 +36,10 @@ PERHAPS_EUR = {"scaleway", "seeweb"}
 """They sell in euro, and the catalogue does not say that it converts."""
 
 
+REFRESHED = {"daytona": "cloud", "jarvislabs": "cloud", "lium": "marketplace"}
+"""Providers that `prices refresh` reads and this table lacks; lium rents out machines of others (lium.io)."""
+
+
 def region_of(row: Mapping[str, str]) -> str:
     """vast writes ", US, NA" where it does not know the place; PrimeIntellect's IS is Iceland, and Israel."""
     if row["provider"] == "primeintellect" and row["region"] == "IS":
@@ -107,7 +111,7 @@ def main() -> None:
     ]
     columns = ("provider", "region", "country")
     write(paths.out / "places.csv", columns, [dict(zip(columns, place, strict=True)) for place in known])
-    sellers = sorted({(row["provider"], row["kind"]) for row in kept})
+    sellers = sorted({(row["provider"], row["kind"]) for row in kept} | set(REFRESHED.items()))
     write(
         paths.out / "sellers.csv", ("provider", "seller"), [{"provider": who, "seller": kind} for who, kind in sellers]
     )

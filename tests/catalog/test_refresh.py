@@ -1,5 +1,6 @@
-"""Refreshing prices: against a server on this machine only, and a stand-in for gpuhunt."""
+"""Refreshing prices: a server on this machine only, recorded answers of every provider, a stand-in for gpuhunt."""
 
+import json
 import os
 import sys
 import threading
@@ -9,6 +10,7 @@ from functools import partial
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import ClassVar
 
 import pytest
 from hypothesis import given, settings
@@ -99,7 +101,7 @@ def test_refreshed_prices_are_what_is_loaded_next(url: str) -> None:
     aws = {each.region: each for each in load_offers() if each.provider == "aws"}
     assert set(aws) == {"us-east-1", "eu-west-1", "ap-east-1"}
     here = aws["us-east-1"]
-    assert (here.usd_per_hour, here.spot_usd_per_hour, here.gpu, here.regions_seen) == (55.0, 20.0, "H100-SXM", 3)
+    assert (here.usd_per_hour, here.spot_usd_per_hour, here.gpu) == (55.0, 20.0, "H100-SXM")
     assert aws["eu-west-1"].spot_usd_per_hour == 66.0  # on AWS spot may truly reach the on-demand price
 
 
@@ -215,22 +217,66 @@ def test_a_catalogue_without_a_date_says_that_the_day_is_that_of_the_download() 
         assert "fetched" in done.note
 
 
-def test_the_day_of_a_file_is_asked_of_its_history(monkeypatch: pytest.MonkeyPatch) -> None:
-    class History(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            dated = b'[{"commit": {"committer": {"date": "2024-08-18T03:00:00Z"}}}]'
-            self.wfile.write(dated if "commits" in self.path else AWS.encode())
+class PublicCatalogue(BaseHTTPRequestHandler):
+    """The catalogue and its history, as the public places answer; ``files`` by their path."""
 
-        def log_message(self, format: str, *args: object) -> None:
-            pass
+    files: ClassVar[dict[str, str]] = {}
+    asked: ClassVar[list[str]] = []
 
-    for address in serve(History):
-        monkeypatch.setattr(refresh_module, "CATALOG_URL", address)
-        monkeypatch.setattr(refresh_module, "HISTORY_URL", address + "/commits?path={provider}")
-        (done,) = refresh(url=address, providers=["aws"]).providers
-        assert done.date == date(2024, 8, 18)
+    def do_GET(self) -> None:
+        self.asked.append(self.path)
+        text = self.files.get(self.path)
+        self.send_response(200 if text is not None else 404)
+        self.end_headers()
+        self.wfile.write((text or "").encode())
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def public(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[PublicCatalogue]]:
+    PublicCatalogue.files, PublicCatalogue.asked = {}, []
+    for address in serve(PublicCatalogue):
+        monkeypatch.setattr(refresh_module, "CATALOG_URLS", (f"{address}/first", f"{address}/mirror"))
+        monkeypatch.setattr(refresh_module, "HISTORY_URL", address + "/commits/{version}/{provider}")
+        yield PublicCatalogue
+
+
+def committed(day: str) -> str:
+    return json.dumps([{"commit": {"committer": {"date": f"{day}T03:00:00Z"}}}])
+
+
+def test_the_day_of_a_file_is_asked_of_its_history(public: type[PublicCatalogue]) -> None:
+    public.files = {"/first/v8/aws/vms.csv": AWS, "/commits/v8/aws": committed("2024-08-18")}
+    (done,) = refresh(providers=["aws"]).providers
+    assert done.date == date(2024, 8, 18)
+
+
+@pytest.mark.parametrize("place", ["/first/v9", "/mirror/v8"])
+def test_a_file_is_looked_for_in_the_next_version_and_in_the_mirror(public: type[PublicCatalogue], place: str) -> None:
+    public.files = {f"{place}/aws/vms.csv": AWS, f"/commits/{place[-2:]}/aws": committed("2026-08-01")}
+    (done,) = refresh(providers=["aws"]).providers
+    assert (done.error, done.date) == (None, date(2026, 8, 1))
+
+
+def test_a_file_that_is_nowhere_is_told_by_its_first_address(public: type[PublicCatalogue]) -> None:
+    (failed,) = refresh(providers=["aws"]).providers
+    assert failed.error is not None
+    assert "/first/v8/aws/vms.csv: HTTP Error 404" in failed.error
+    assert len(public.asked) == 4
+
+
+def test_prices_copied_to_another_folder_are_no_younger(public: type[PublicCatalogue]) -> None:
+    public.files = {"/first/v8/aws/vms.csv": AWS, "/commits/v8/aws": committed("2025-03-01")}
+    refresh(providers=["aws"])
+    public.files = {"/first/v9/aws/vms.csv": AWS, "/commits/v9/aws": committed("2026-08-20")}
+    (copied,) = refresh(providers=["aws"]).providers
+    assert copied.date == date(2025, 3, 1)
+    assert {each.date for each in load_offers() if each.provider == "aws"} == {date(2025, 3, 1)}
+    public.files["/first/v9/aws/vms.csv"] = AWS.replace(",66.0,66.0,", ",64.0,64.0,")
+    (changed,) = refresh(providers=["aws"]).providers
+    assert changed.date == date(2026, 8, 20)
 
 
 def test_only_web_addresses_are_read(tmp_path: Path) -> None:
@@ -238,18 +284,126 @@ def test_only_web_addresses_are_read(tmp_path: Path) -> None:
         refresh(url=tmp_path.as_uri(), providers=["aws"])
 
 
-def test_up_to_five_regions_of_an_instance_are_kept() -> None:
+def test_every_region_of_an_instance_is_kept() -> None:
     quotes = [Quote("x", f"r{n}", "L4", 1, 4, 16, 1.0 + n, 9.0 - n / 2) for n in range(9)]
-    quotes.append(Quote("x", "us-east-1", "L4", 1, 4, 16, 5.5, 7.1))
-    kept = reduce_quotes("aws", quotes, date(2026, 1, 1), "test")
-    assert {each.region for each in kept} == {"r0", "r4", "r8", "us-east-1"}  # r4: the median; r8: cheapest on spot
-    assert {each.regions_seen for each in kept} == {10}
+    quotes.append(Quote("x", "r3", "L4", 1, 4, 16, 3.5, 8.0))
+    kept = {each.region: each for each in reduce_quotes("aws", quotes, date(2026, 1, 1), "test")}
+    assert set(kept) == {f"r{n}" for n in range(9)}
+    # Another zone of the same region: the lowest of both.
+    assert (kept["r3"].usd_per_hour, kept["r3"].spot_usd_per_hour) == (3.5, 7.5)
+
+
+RECORDED = Path(__file__).parent / "skypilot_catalog"
+QUOTED: dict[str, list[tuple[str, str, int, str, float | None, float | None]]] = {
+    "aws": [
+        ("g6.xlarge", "L4", 1, "eu-central-1", 1.0064, 0.4392),
+        ("g6.xlarge", "L4", 1, "eu-central-1", 1.0064, 0.4424),
+        ("g6.xlarge", "L4", 1, "eu-north-1", 0.8536, 0.2584),
+    ],
+    "azure": [("Standard_NV72ads_A10_v5", "A10", 2, "eastus", 6.52, 1.63)],
+    "cudo": [
+        ("epyc-genoa-a100-pcie_1x24v48gb", "A100-80GB", 1, "no-kristiansand-1", 1.8528, None),
+        ("sapphire-rapids-h100_1x24v48gb", "H100-SXM", 1, "no-kristiansand-1", 2.1668, None),
+    ],
+    "daytona": [("2x-H200", "H200", 2, "earth", 13.1264, 7.56), ("8x-MI355X", "MI355X", 8, "earth", 64.1056, 36.88)],
+    "do": [("gpu-h100x8-640gb", "H100-SXM", 8, "nyc2", 47.6, None)],
+    "fluidstack": [("H100_NVLINK_80GB::8", "H100-SXM", 8, "FINLAND", 23.92, None)],
+    # Host and accelerators are priced apart: 0.73948 + 2.93391 and 0.36975 + 1.4341; 8.79698 + 46.94253, …
+    "gcp": [
+        ("a2-highgpu-1g", "A100-40GB", 1, "us-central1", 3.67339, 1.80385),
+        ("a2-megagpu-16g", "A100-40GB", 16, "us-central1", 55.73951, 27.34384),
+    ],
+    "hyperbolic": [("2x-H100-149-1443", "H100-SXM", 2, "default", 2.58, None)],
+    "hyperstack": [
+        ("n3-A100x1", "A100-80GB-PCIe", 1, "CANADA-1", 1.35, None),
+        ("n3-H100x8-NVLink", "H100-PCIe", 8, "CANADA-1", 15.6, None),
+        ("n3-H100-SXM5x8", "H100-SXM", 8, "US-1", 19.2, None),
+    ],
+    "ibm": [("gx2-8x64x1v100", "V100-16GB", 1, "eu-de", 2.746, None)] * 2,
+    "jarvislabs": [("8x_H100_192V_1600G", "H100-SXM", 8, "IN2", 27.92, None)],
+    "lambda": [
+        ("gpu_8x_v100_n", "V100-16GB", 8, "europe-central-1", 6.32, None),
+        ("gpu_1x_a6000", "A6000", 1, "europe-central-1", 1.09, None),
+    ],
+    "lium": [
+        ("H100-SXM_8x", "H100-SXM", 8, "RU", 14.0, None),
+        ("RTXPRO6000-WK_1x", "RTXPRO6000", 1, "RO", 1.45, None),
+        ("B200_1x", "B200", 1, "FI", 6.5318, None),
+    ],
+    "nebius": [("gpu-h200-sxm_8gpu-128vcpu-1600gb", "H200", 8, "eu-west1", 28.0, 11.6)],
+    "oci": [
+        ("BM.GPU4.8", "A100-40GB", 8, "us-sanjose-1", 24.4, None),
+        ("BM.GPU.MI355X.8", "MI355X", 8, "us-sanjose-1", 68.8, None),
+        ("VM.GPU3.1", "V100-16GB", 1, "us-sanjose-1", 2.95, 1.475),
+    ],
+    "paperspace": [
+        ("H100x8", "H100-SXM", 8, "East Coast (NY2)", 47.6, None),
+        ("V100-32Gx2", "V100-32GB", 2, "East Coast (NY2)", 4.6, None),
+    ],
+    "primeintellect": [
+        ("hyperstack__1xH100_80GB__28__180", "H100-PCIe", 1, "CA", 1.9, None),
+        ("hyperstack__8xH100_80GB__192__960", "H100-SXM", 8, "US", 19.2, None),
+        ("datacrunch__1xA100_80GB__22__120__SPOT", "A100-80GB", 1, "FI", None, 0.53),
+    ],
+    "runpod": [
+        ("2x_A100-80GB_SECURE", "A100-80GB", 2, "IN", 2.78, 2.78),
+        ("2x_A100-80GB_SECURE", "A100-80GB", 2, "JP", 2.78, 2.78),
+    ],
+    # An H100 without a region is sold nowhere at the moment.
+    "seeweb": [
+        ("ECS2GPU12", "RTXPRO6000", 2, "it-fr2", 2.5, None),
+        ("ECS1GPU3", "A100-80GB", 1, "it-fr2", 0.99, None),
+    ],
+    "shadeform": [
+        ("scaleway_H100x2", "H100-PCIe", 2, "warsaw-poland-1", 6.6, None),
+        ("lambdalabs_H100-sxm5x8", "H100-SXM", 8, "saltlakecity-usa-1", 31.92, None),
+        ("denvr_A100-sxm4x8", "A100-40GB", 8, "calgary-canada-1", 11.2, None),
+        ("massedcompute_RTXPro6000x4", "RTXPRO6000", 4, "kansascity-usa-6", 8.76, None),
+    ],
+    # The memory told is that of all the GPUs of a machine: two of 40 GB are 81,920 MiB.
+    "vast": [
+        ("2x-A100_SXM4-32-65536", "A100-80GB", 2, "Montana, US, NA", 1.87, None),
+        ("2x-A100_SXM4-32-65536", "A100-40GB", 2, "Germany, DE, EU", 1.87, None),
+        ("2x-Tesla_V100-32-65536", "V100-16GB", 2, "North Carolina, US, NA", 0.35, None),
+        ("1x-H100_NVL-32-65536", "H100-NVL", 1, "Bulgaria, BG, EU", 1.98, None),
+        ("4x-H200-32-65536", "H200", 4, "US, NA", 10.35, None),
+    ],
+    "verda": [
+        ("1B300.30V", "B300", 1, "FIN-03", 6.99, 2.447),
+        ("2B200.60V", "B200", 2, "FIN-03", None, 3.423),
+    ],
+    "yotta": [("8x112v952g_NVIDIA_GeForce_RTX_5090_32G_SECURE", "RTX5090", 8, "us-east-2", 5.2, None)],
+}
+"""Read in the recorded rows by eye: instance, GPU, number, region, price on demand, on spot."""
+
+
+@pytest.mark.parametrize("provider", refresh_module.PROVIDERS)
+def test_what_a_provider_publishes_is_read_as_it_is_meant(provider: str) -> None:
+    text = (RECORDED / f"{provider}.csv").read_text(encoding="utf-8")
+    quotes, _ = read_vms(provider, text)
+    assert [(each.instance, each.gpu, each.gpus, each.region) for each in quotes] == [
+        expected[:4] for expected in QUOTED[provider]
+    ]
+    for quote, expected in zip(quotes, QUOTED[provider], strict=True):
+        assert [quote.usd_per_hour, quote.spot_usd_per_hour] == [
+            None if usd is None else pytest.approx(usd) for usd in expected[4:]
+        ]
+
+
+def test_a_refresh_reads_every_provider(public: type[PublicCatalogue]) -> None:
+    public.files = {
+        f"/first/v8/{provider}/vms.csv": (RECORDED / f"{provider}.csv").read_text(encoding="utf-8")
+        for provider in refresh_module.PROVIDERS
+    }
+    done = refresh()
+    assert [each.provider for each in done.providers if each.error] == []
+    assert {each.provider for each in load_offers()} >= set(refresh_module.PROVIDERS)
 
 
 @pytest.mark.parametrize(
     ("provider", "row", "gpu"),
     [
-        ("vast", "2x-A100_SXM4,A100,2,1,1,1.0,,X,,\"{'MemoryInfo': {'SizeInMiB': 81920}}\"", "A100-80GB"),
+        ("vast", "2x-A100_SXM4,A100,2,1,1,1.0,,X,,\"{'MemoryInfo': {'SizeInMiB': 163840}}\"", "A100-80GB"),
         ("lambda", "gpu_1x_a100,A100,1,1,1,1.0,,X,,\"{'MemoryInfo': {'SizeInMiB': 40960}}\"", "A100-40GB"),
         ("primeintellect", "d__2xV100_16GB__10,V100,2,1,1,1.0,,X,,\"{'MemoryInfo': {'SizeInMiB': 32}}\"", "V100"),
         ("azure", "Standard_NC40ads_H100_v5,H100,1,1,1,1.0,,X,,", "H100-NVL"),
@@ -291,17 +445,21 @@ def test_without_gpuhunt_the_message_says_how_to_install_it(monkeypatch: pytest.
 
 
 def test_gpuhunt_items_become_offers_and_a_failing_provider_keeps_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    def item(price: float, spot: bool, gpu: str | None = "A100", memory: float = 80) -> SimpleNamespace:
+    def item(price: float, spot: bool = False, gpu: str | None = "A100", flag: str | None = None) -> SimpleNamespace:
+        """The fields of a CatalogItem of gpuhunt 0.1.34."""
         return SimpleNamespace(
             provider="lambdalabs", instance_name="gpu_8x", location="us-east-1", price=price, cpu=240, memory=1800.0,
-            gpu_count=8 if gpu else 0, gpu_name=gpu, gpu_memory=memory, spot=spot,
+            gpu_count=8 if gpu else 0, gpu_name=gpu, gpu_memory=80.0, spot=spot, disk_size=None, gpu_vendor="nvidia",
+            flags=[flag] if flag else [], cpu_arch="x86", provider_data={},
         )  # fmt: skip
 
     def query(*, provider: str) -> list[SimpleNamespace]:
         if provider != "lambdalabs":
             raise RuntimeError("no answer")
-        return [item(16.0, False), item(6.0, True), item(1.0, False, None), item(1.0, False, "Nonesuch9000")]
+        booked_ahead = item(4.0, flag="gcp-dws-calendar-mode")
+        return [item(16.0), item(6.0, spot=True), item(1.0, gpu=None), item(1.0, gpu="Nonesuch9000"), booked_ahead]
 
+    before = sum(each.provider == "aws" for each in load_offers())
     fake = ModuleType("gpuhunt")
     fake.query = query  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "gpuhunt", fake)
@@ -309,6 +467,6 @@ def test_gpuhunt_items_become_offers_and_a_failing_provider_keeps_its_own(monkey
     (one,) = [each for each in load_offers() if each.provider == "lambda"]
     assert (one.gpu, one.gpus, one.price(), one.price(Terms.spot)) == ("A100-80GB", 8, 16.0, 6.0)
     assert (one.source, one.date) == ("gpuhunt", date(2026, 8, 30))
-    assert outcome(done, "lambda").skipped == 1
+    assert outcome(done, "lambda").skipped == 2
     assert outcome(done, "aws").error == "gpuhunt: no answer"
-    assert sum(each.provider == "aws" for each in load_offers()) == 199
+    assert sum(each.provider == "aws" for each in load_offers()) == before > 100

@@ -1,10 +1,13 @@
 """Deploy files: flags that the engines accept, text that a shell and a YAML reader take as meant, the plan's own fleet.
 
-Flags are held against the names read from the engines' wheels (``engine_flags.json``). The YAML is compared with files
-that were validated once (docs/deploy.md); where PyYAML, SkyPilot and kubernetes-validate are installed, it is again.
+Flags are held against the names read from the engines' wheels (``engine_flags.json``). Kubernetes objects are held
+against the strict schemas of its API (``kubernetes_schema.json``), in which a field that it does not know is an error.
+SkyPilot's tasks are compared with files that were validated once (docs/deploy.md); again where SkyPilot is installed.
 """
 
+import copy
 import json
+import math
 import os
 import subprocess
 from collections.abc import Callable, Iterator
@@ -13,6 +16,7 @@ from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
+import jsonschema  # type: ignore[import-untyped]
 import pytest
 import yaml
 from hypothesis import given
@@ -29,9 +33,11 @@ from tokonomics.planner.deploy_files import CLOUDS, Target, comment, deploy_file
 from tokonomics.planner.deploy_job import DeployJob, catalogue_repository, engine_command, listen, shell_line
 from tokonomics.planner.load import load_of_shape
 from tokonomics.planner.plan import Question, plan
+from tokonomics.serving.outcome import Spread
 
 HERE = Path(__file__).parent
 ACCEPTED = json.loads((HERE / "engine_flags.json").read_text(encoding="utf-8"))
+SCHEMA = json.loads((HERE / "kubernetes_schema.json").read_text(encoding="utf-8"))
 TODAY = date(2026, 11, 15)
 
 
@@ -42,6 +48,8 @@ def machine(gpu: str = "H100-SXM", gpus: int = 8, provider: str = "aws", instanc
         instance=instance,
         gpu=gpu,
         gpus=gpus,
+        vcpus=24.0 * gpus,
+        memory_gb=256.0 * gpus,
         usd_per_hour=30.0,
         spot_usd_per_hour=12.0,
         date=date(2026, 10, 1),
@@ -55,8 +63,24 @@ def served(model: str = "llama-3.3-70b", gpu: str = "H100-SXM", engine: str = "v
 
 def job(deployment: Deployment | None = None, **more: Any) -> DeployJob:
     deployment = deployment or served(tp=2, weights=Precision.fp8)
-    fields = {"replicas": 3, "max_context": 4096, "limits": deployment.limits, "provenance": "a test"} | more
-    return DeployJob(deployment=deployment, **fields)
+    given: dict[str, Any] = {"max_context": 4096, "limits": deployment.limits, "provenance": "a test"}
+    fields = {"replicas": 3} | given | more
+    gpus = fields["offer"].gpus if fields.get("offer") else deployment.gpus
+    packed = math.ceil(fields["replicas"] / max(1, gpus // deployment.gpus)) * math.ceil(deployment.gpus / gpus)
+    return DeployJob(deployment=deployment, **{"machines": packed, "e2e_s": latency(12.3)} | fields)
+
+
+def latency(p99: float | None, mean: float = 4.0) -> Spread:
+    return Spread(p50=None, p90=None, p95=None, p99=p99, mean=mean)
+
+
+def objects(made: DeployJob) -> dict[str, Any]:
+    """The Kubernetes objects of a file, by their kind."""
+    return {each["kind"]: each for each in yaml.safe_load_all(deploy_file(Target.kubernetes, made).text)}
+
+
+def pod_of(made: DeployJob) -> dict[str, Any]:
+    return dict(objects(made)["Deployment"]["spec"]["template"]["spec"])
 
 
 def every_command() -> Iterator[tuple[str, list[str]]]:
@@ -191,9 +215,9 @@ def test_the_files_rent_the_machines_that_the_plan_paid_for() -> None:
             model=model, gpu=find_gpu(row.gpu), engine=engine, tp=row.tp, pp=row.pp, weights=row.weights, kv=row.kv
         )
         offer = by_name[row.provider, row.region, row.instance]
-        made = job(deployment, replicas=row.replicas, offer=offer, max_context=1300)
-        assert made.nodes == row.instances
-        assert row.replicas <= made.nodes * made.replicas_per_node <= row.gpus_paid // row.gpus_per_replica
+        made = job(deployment, replicas=row.replicas, machines=row.instances, offer=offer, max_context=1300)
+        assert row.replicas <= made.machines * made.replicas_per_machine <= row.gpus_paid // row.gpus_per_replica
+        assert made.replicas_per_machine <= made.places_per_machine
 
 
 def test_copies_of_a_dense_model_share_a_port() -> None:
@@ -210,6 +234,50 @@ def test_copies_of_a_model_with_experts_run_on_gpus_and_ports_of_their_own() -> 
     assert [each[-1] for each in servers] == ["8000", "8001", "8002", "8003"]
     assert "\nnum_nodes: 2\n" in text
     assert "service:" not in text
+
+
+@pytest.mark.parametrize("target", [Target.vllm, Target.skypilot])
+def test_every_replica_of_a_machine_is_started_there(target: Target) -> None:
+    dense = deploy_file(target, job(replicas=2, machines=1, offer=machine(gpus=4))).text
+    (server,) = run_in_shell(script_of(dense))
+    assert ("--data-parallel-size", "2") in pairwise(server)
+    mixture = deploy_file(target, job(served("qwen3-30b-a3b"), replicas=3, machines=1, offer=machine(gpus=4))).text
+    assert [(each[0], each[-1]) for each in run_in_shell(script_of(mixture))] == [
+        ("GPUS=0", "8000"),
+        ("GPUS=1", "8001"),
+        ("GPUS=2", "8002"),
+    ]
+
+
+def test_a_shell_file_says_on_which_machines_to_run_it() -> None:
+    text = deploy_file(Target.vllm, job(replicas=7, offer=machine(), router="least-loaded")).text
+    assert "# Run this on each of the 2 machines.\n" in text
+    assert "# It starts 4 replicas, each on 2 GPUs of its own, behind one port.\n" in text
+    assert "# Put a least-loaded router in front of all of them.\n" in text
+    alone = deploy_file(Target.vllm, job(replicas=1, offer=machine(gpus=2))).text
+    assert "machines." not in alone
+    assert "It starts" not in alone
+
+
+@pytest.mark.parametrize("target", [Target.vllm, Target.skypilot, Target.kubernetes])
+@pytest.mark.parametrize(
+    ("replicas", "machines", "spare", "words"),
+    [
+        (1, 1, 0, "1 replica on 1 machine: no redundancy."),
+        (4, 1, 0, "4 replicas on 1 machine: no redundancy."),
+        (2, 2, 0, "2 replicas on 2 machines: none is spare. With one down, 1 of 2 are lost"),
+        (
+            3,
+            2,
+            1,
+            "3 replicas on 2 machines, 2 on one at the most: 1 machine may fail, and the others still meet every",
+        ),
+        (3, 3, 2, "3 replicas on 3 machines: 2 machines may fail, and the others still meet every target."),
+    ],
+)
+def test_every_file_says_what_may_fail(target: Target, replicas: int, machines: int, spare: int, words: str) -> None:
+    made = job(replicas=replicas, machines=machines, spare=spare, offer=machine())
+    assert f"\n# {words}" in deploy_file(target, made).text
 
 
 def test_a_replica_over_two_machines_joins_them_and_only_the_first_answers() -> None:
@@ -251,7 +319,180 @@ def test_the_start_up_probe_outlasts_a_slow_download() -> None:
         spec = find_model(model)
         assert allowed_s >= 300 + spec.weight_bytes(spec.checkpoint) / 100e6
         # The API server refuses a longer window than an hour.
-        assert int(text.split("stabilizationWindowSeconds: ")[1]) <= 3600
+        assert int(text.split("stabilizationWindowSeconds: ")[1].split()[0]) <= 3600
+
+
+# --- Kubernetes -----------------------------------------------------------------------------------------------------
+
+
+def selector_of(provider: str, instance: str, gpu: str = "H100-SXM") -> dict[str, str]:
+    made = job(served(gpu=gpu, tp=2), offer=machine(gpu, 8, provider, instance))
+    return dict(pod_of(made).get("nodeSelector", {}))
+
+
+def test_pods_run_on_the_planned_machines_where_their_label_is_known() -> None:
+    label = "node.kubernetes.io/instance-type"
+    for provider in ("aws", "azure", "gcp", "oci", "do"):
+        assert selector_of(provider, "some.type")[label] == "some.type"
+    assert selector_of("gcp", "a3-highgpu-8g")["cloud.google.com/gke-accelerator"] == "nvidia-h100-80gb"
+    assert selector_of("gcp", "a3-megagpu-8g")["cloud.google.com/gke-accelerator"] == "nvidia-h100-mega-80gb"
+    # The same host is sold with several GPUs: only the accelerator's label tells them apart.
+    assert selector_of("gcp", "n1-standard-16", "T4")["cloud.google.com/gke-accelerator"] == "nvidia-tesla-t4"
+    assert selector_of("lambda", "gpu_8x_h100_sxm5") == {}
+
+
+def test_elsewhere_pods_run_on_machines_labelled_with_the_gpu() -> None:
+    for gpu, key, value in (
+        ("H100-SXM", "nvidia.com/gpu.product", "NVIDIA-H100-80GB-HBM3"),
+        ("MI300X", "amd.com/gpu.device-id", "74a1"),
+    ):
+        for offer in (None, machine(gpu, 8, "lambda", "gpu_8x")):
+            pod = pod_of(job(served(gpu=gpu, tp=2), offer=offer))
+            required = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+            ((expression,),) = (term["matchExpressions"] for term in required["nodeSelectorTerms"])
+            assert expression["key"] == key
+            assert value in expression["values"]
+
+
+def test_every_gpu_of_the_shipped_offers_is_selected_or_the_file_says_that_it_is_not() -> None:
+    sold = {offer.gpu: offer for offer in load_offers() if offer.provider not in ("aws", "azure", "gcp", "oci", "do")}
+    vllm, bf16 = find_engine("vllm"), Precision.bf16
+    served_on = {key: offer for key, offer in sold.items() if not why_not_run(vllm, find_gpu(key), bf16, bf16)}
+    assert len(served_on) > 15
+    for key, offer in served_on.items():
+        made = job(served("llama-3.1-8b", gpu=key), offer=offer)
+        assert ("affinity" in pod_of(made)) is not ("No label is known" in deploy_file(Target.kubernetes, made).text)
+
+
+def test_requests_are_a_part_of_the_machine_and_hold_the_weights() -> None:
+    # 8 GPUs, 192 vCPUs, 2048 GiB; four replicas of two GPUs; a quarter is left to the system.
+    (container,) = pod_of(job(offer=machine()))["containers"]
+    assert container["resources"]["requests"] == {
+        "cpu": "36",
+        "memory": "384Gi",
+        "ephemeral-storage": "10Gi",
+        "nvidia.com/gpu": 2,
+    }
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": 2}
+    # 70.6 B parameters in FP8 are 65.7 GiB, and a process for each GPU takes 3 GiB: more than 3/4 of a thin host.
+    thin = machine(gpus=2).model_copy(update={"memory_gb": 80.0, "vcpus": None})
+    (container,) = pod_of(job(replicas=1, offer=thin))["containers"]
+    assert 65.7 + 6 <= int(container["resources"]["requests"]["memory"].removesuffix("Gi")) <= 80
+    assert "cpu" not in container["resources"]["requests"]
+
+
+@given(replicas=st.integers(1, 40), gpus=st.sampled_from([2, 4, 8]), extra=st.integers(0, 3))
+def test_pods_of_a_full_machine_never_ask_for_more_than_it_has(replicas: int, gpus: int, extra: int) -> None:
+    places = gpus // 2
+    machines = math.ceil(replicas / places) + extra
+    offer = machine(gpus=gpus)
+    (container,) = pod_of(job(replicas=replicas, machines=machines, offer=offer))["containers"]
+    asked = container["resources"]["requests"]
+    assert offer.vcpus is not None
+    assert offer.memory_gb is not None
+    assert places * int(asked["cpu"]) <= 0.8 * offer.vcpus
+    assert places * int(asked["memory"].removesuffix("Gi")) <= 0.8 * offer.memory_gb
+    assert places * asked["nvidia.com/gpu"] <= gpus
+
+
+@given(replicas=st.integers(2, 24), gpus=st.sampled_from([2, 4, 8]), extra=st.integers(0, 4))
+def test_losing_a_machine_takes_no_more_replicas_than_the_plan_counts_on(replicas: int, gpus: int, extra: int) -> None:
+    """A scheduler that follows the strict rule alone, and fills the machine it may fill first."""
+    places = gpus // 2
+    machines = min(replicas, math.ceil(replicas / places) + extra)
+    rule = pod_of(job(replicas=replicas, machines=machines, offer=machine(gpus=gpus)))["topologySpreadConstraints"][0]
+    assert rule["topologyKey"] == "kubernetes.io/hostname"
+    assert rule["whenUnsatisfiable"] == "DoNotSchedule"
+    running: list[int] = []
+    for _ in range(replicas):
+        fewest = min(running, default=0) if len(running) >= rule.get("minDomains", 1) else 0
+        allowed = [
+            place for place, count in enumerate(running) if count < places and count + 1 - fewest <= rule["maxSkew"]
+        ]
+        if allowed:
+            running[allowed[0]] += 1
+        else:
+            running.append(1)  # The cluster adds a machine only when a pod finds no place.
+    assert len(running) == machines
+    assert max(running) == math.ceil(replicas / machines)
+
+
+def test_a_zone_may_fail_only_if_asked() -> None:
+    def rule(**more: Any) -> str:
+        found = pod_of(job(offer=machine(), **more))["topologySpreadConstraints"]
+        (over,) = [each for each in found if each["topologyKey"] == "topology.kubernetes.io/zone"]
+        return str(over["whenUnsatisfiable"])
+
+    assert rule() == "ScheduleAnyway"
+    assert rule(over_zones=True) == "DoNotSchedule"
+
+
+def test_a_single_replica_is_spread_over_nothing() -> None:
+    assert "topologySpreadConstraints" not in pod_of(job(replicas=1, offer=machine()))
+
+
+def test_without_a_label_that_tells_gpu_machines_apart_spreading_does_not_keep_pods_waiting() -> None:
+    # Machines without a GPU would count as empty: no second pod could ever run on a machine.
+    made = job(served("llama-3.1-8b", gpu="Gaudi3"), replicas=4, offer=machine("Gaudi3", 8, "own", "hls"))
+    assert {each["whenUnsatisfiable"] for each in pod_of(made)["topologySpreadConstraints"]} == {"ScheduleAnyway"}
+
+
+@pytest.mark.parametrize(
+    ("spare", "machines", "missing"),
+    [(0, 2, 0), (1, 2, 2), (2, 4, 2)],
+)
+def test_an_update_and_a_drain_take_no_more_than_the_plan_can_do_without(
+    spare: int, machines: int, missing: int
+) -> None:
+    found = objects(job(replicas=4, machines=machines, spare=spare, offer=machine(gpus=4)))
+    assert found["Deployment"]["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": missing}
+    # A budget of nothing would keep machines from being drained at all.
+    assert found["PodDisruptionBudget"]["spec"]["maxUnavailable"] == max(1, missing)
+    labels = found["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    assert found["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"].items() <= labels.items()
+
+
+@pytest.mark.parametrize(
+    ("replicas", "machines", "spare", "words"),
+    [
+        (3, 2, 0, "the planned machines have GPUs for it"),
+        (4, 2, 0, "which needs a free machine"),
+        (4, 2, 1, "else uses the spare machines"),
+    ],
+)
+def test_the_file_says_where_an_updates_pod_finds_gpus(replicas: int, machines: int, spare: int, words: str) -> None:
+    made = job(replicas=replicas, machines=machines, spare=spare, offer=machine(gpus=4))
+    assert words in deploy_file(Target.kubernetes, made).text
+
+
+@pytest.mark.parametrize(
+    ("e2e_s", "answer_s"),
+    [(latency(12.3), 13), (latency(0.2), 1), (latency(None, mean=10.0), 47)],  # ln(100) × 10 s = 46.05 s
+)
+def test_a_pod_that_leaves_answers_its_last_requests_first(e2e_s: Spread, answer_s: int) -> None:
+    pod = pod_of(job(offer=machine(), e2e_s=e2e_s))
+    program, waits_s = pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+    assert program == "sleep"
+    assert int(waits_s) == 10 + answer_s
+    assert pod["terminationGracePeriodSeconds"] >= int(waits_s) + 30
+
+
+def test_weights_are_on_a_volume_that_holds_two_revisions_and_that_pods_share() -> None:
+    made = job(offer=machine())
+    claim = objects(made)["PersistentVolumeClaim"]
+    # 70.6 B parameters of 16 bits.
+    assert 2 * 131 <= int(claim["spec"]["resources"]["requests"]["storage"].removesuffix("Gi")) <= 280
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+    pod = pod_of(made)
+    (volume,) = [each for each in pod["volumes"] if "persistentVolumeClaim" in each]
+    assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+    (mount,) = [each for each in pod["containers"][0]["volumeMounts"] if each["name"] == volume["name"]]
+    assert {"name": "HF_HOME", "value": mount["mountPath"]} in pod["containers"][0]["env"]
+    file = deploy_file(Target.kubernetes, made)
+    assert any(text.startswith(claim["spec"]["storageClassName"]) for text in file.fill_in)
+
+
+# --- what every file says -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("target", [Target.vllm, Target.skypilot, Target.kubernetes])
@@ -280,11 +521,13 @@ def test_what_cannot_be_written_says_why() -> None:
 
 EXAMPLES: dict[str, tuple[Target, Callable[[], DeployJob]]] = {
     "vllm.sh": (Target.vllm, lambda: job(replicas=1, offer=machine(gpus=2))),
+    "vllm-ports.sh": (Target.vllm, lambda: job(served("qwen3-30b-a3b", tp=2), replicas=7, offer=machine())),
     "sglang.sh": (Target.sglang, lambda: job(served("qwen3-30b-a3b", engine="sglang", tp=2, ep=2, kv=Precision.fp8))),
     "skypilot.yaml": (Target.skypilot, lambda: job(replicas=7, offer=machine(), terms=Terms.spot)),
     "skypilot-ports.yaml": (Target.skypilot, lambda: job(served("qwen3-30b-a3b", tp=2), replicas=7, offer=machine())),
     "skypilot-nodes.yaml": (Target.skypilot, lambda: job(served("deepseek-v3", tp=8, pp=2), offer=machine())),
     "kubernetes.yaml": (Target.kubernetes, lambda: job(offer=machine(), terms=Terms.spot)),
+    "kubernetes-spare.yaml": (Target.kubernetes, lambda: job(machines=3, spare=1, offer=machine())),
     "kubernetes-sglang.yaml": (Target.kubernetes, lambda: job(served(engine="sglang", tp=4, gpu="MI300X"))),
 }
 
@@ -323,18 +566,52 @@ def test_what_is_written_is_what_a_yaml_reader_reads(value: Any) -> None:
     assert yaml.safe_load(yaml_text(value)) == value
 
 
-@pytest.mark.parametrize("name", [each for each in EXAMPLES if each.startswith("kubernetes")])
+KUBERNETES = [each for each in EXAMPLES if each.startswith("kubernetes")]
+MAPS = {"labels", "annotations", "matchLabels", "selector", "nodeSelector", "requests", "limits"}
+"""Fields whose keys are the user's own; the ``selector`` of a Service is one, that of others is an object."""
+
+
+def refusals(made: dict[str, Any]) -> list[str]:
+    schema = {**SCHEMA["kinds"][made["kind"]], "$defs": SCHEMA["$defs"]}
+    return [error.message for error in jsonschema.Draft202012Validator(schema).iter_errors(made)]
+
+
+def parts(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Paths of the objects within an object, but for those whose keys are free."""
+    if isinstance(value, dict):
+        if not path or path[-1] not in MAPS or set(value) <= {"matchLabels"}:
+            yield path
+        for key, part in value.items():
+            yield from parts(part, (*path, key))
+    elif isinstance(value, list):
+        for index, part in enumerate(value):
+            yield from parts(part, (*path, index))
+
+
+@pytest.mark.parametrize("name", KUBERNETES)
 def test_kubernetes_accepts_its_objects(name: str) -> None:
-    checker = pytest.importorskip("kubernetes_validate")
-    objects = list(yaml.safe_load_all((HERE / "deploy" / name).read_text(encoding="utf-8")))
-    assert [each["kind"] for each in objects] == ["Deployment", "Service", "HorizontalPodAutoscaler"]
-    for each in objects:
-        checker.validate(each, checker.latest_version(), strict=True)
+    made = list(yaml.safe_load_all((HERE / "deploy" / name).read_text(encoding="utf-8")))
+    assert [each["kind"] for each in made] == list(SCHEMA["kinds"])
+    for each in made:
+        assert refusals(each) == []
+
+
+def test_a_field_that_kubernetes_does_not_know_is_refused_at_every_level() -> None:
+    count = 0
+    for made in yaml.safe_load_all((HERE / "deploy" / "kubernetes.yaml").read_text(encoding="utf-8")):
+        for path in parts(made):
+            changed = copy.deepcopy(made)
+            part = changed
+            for key in path:
+                part = part[key]
+            part["maxSurgee"] = 1
+            assert refusals(changed), path
+            count += 1
+    assert count >= 60
 
 
 @pytest.mark.parametrize("name", [each for each in EXAMPLES if each.startswith("skypilot")])
 def test_skypilot_accepts_its_tasks(name: str) -> None:
-    jsonschema = pytest.importorskip("jsonschema")
     schemas = pytest.importorskip("sky.utils.schemas")
     task = yaml.safe_load((HERE / "deploy" / name).read_text(encoding="utf-8"))
     jsonschema.validate(task, schemas.get_task_schema())
@@ -345,6 +622,8 @@ def test_skypilot_accepts_its_tasks(name: str) -> None:
         jsonschema.validate({"infra": cloud}, schemas.get_resources_schema())
 
 
-def script_of(task: str) -> str:
-    """The ``run`` part of a task, which comes last."""
-    return "".join(f"{line[2:]}\n" for line in task.split("\nrun: |\n")[1].splitlines())
+def script_of(text: str) -> str:
+    """A shell file, or the ``run`` part of a task, which comes last."""
+    if "\nrun: |\n" not in text:
+        return text
+    return "".join(f"{line[2:]}\n" for line in text.split("\nrun: |\n")[1].splitlines())

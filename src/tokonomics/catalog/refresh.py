@@ -1,25 +1,26 @@
 """Today's GPU prices, fetched only when asked: ``tokonomics prices refresh``.
 
-Reads the SkyPilot catalogue's ``<provider>/vms.csv`` files (or asks the package gpuhunt), reduces them as the shipped
-snapshot was reduced (``data/README.md``), and writes the user's cache in one step. A provider that cannot be read keeps
-its last good offers; if none can, the file stays as it was.
+Reads the SkyPilot catalogue's ``<provider>/vms.csv`` files (or asks the package gpuhunt), takes the lowest price in
+each region as the shipped snapshot does (``data/README.md``), and writes the user's cache in one step. A provider that
+cannot be read keeps its last good offers; if none can, the file stays as it was.
 """
 
 import datetime as dt
 import importlib
 import json
 import re
-import statistics
 import urllib.parse
 import urllib.request
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from email.utils import parsedate_to_datetime
 from functools import partial
 from http.client import HTTPException
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.error import HTTPError
 
 from tokonomics.catalog.offers import MAX_GPUS, SNAPSHOT, Offer, Terms, cache_file, read_offers, write_offers
 from tokonomics.catalog.skypilot import Quote, amount, full_name, known_gpu, read_vms
@@ -27,27 +28,36 @@ from tokonomics.clock import today
 from tokonomics.errors import BadInput, TokonomicsError, UnknownName, shorten
 from tokonomics.types import Noun
 
-CATALOG_URL = "https://raw.githubusercontent.com/skypilot-org/skypilot-catalog/master/catalogs/v8"
+CATALOG_URLS = (
+    "https://raw.githubusercontent.com/skypilot-org/skypilot-catalog/master/catalogs",
+    "https://skypilot-catalog.s3.us-east-1.amazonaws.com/catalogs",
+)
+"""The second mirrors the first, which refuses too many requests; so does SkyPilot (0.14.1, sky/catalog/common.py)."""
+CATALOG_VERSIONS = ("v8", "v9")
+"""Of the columns: SkyPilot 0.14.1 reads v8. The next, begun in 2026, has the same ones and some about local disks."""
 HISTORY_URL = (
-    "https://api.github.com/repos/skypilot-org/skypilot-catalog/commits?per_page=1&path=catalogs/v8/{provider}/vms.csv"
+    "https://api.github.com/repos/skypilot-org/skypilot-catalog/commits"
+    "?per_page=1&path=catalogs/{version}/{provider}/vms.csv"
 )
 """When a file last changed: some are years old, and fetching them today makes their prices no younger."""
 
 PROVIDERS = (
-    "aws", "azure", "cudo", "do", "fluidstack", "gcp", "hyperbolic", "hyperstack", "lambda",
-    "nebius", "oci", "primeintellect", "runpod", "seeweb", "shadeform", "vast", "verda", "yotta",
+    "aws", "azure", "cudo", "daytona", "do", "fluidstack", "gcp", "hyperbolic", "hyperstack", "ibm", "jarvislabs",
+    "lambda", "lium", "nebius", "oci", "paperspace", "primeintellect", "runpod", "seeweb", "shadeform", "vast", "verda",
+    "yotta",
 )  # fmt: skip
+"""Those with a file of GPU machines. Left out: mithril (an auction's floor is no price) and spheron (written once, with
+GPU names that contradict their memory)."""
 GPUHUNT_PROVIDERS = {
     "aws": "aws", "azure": "azure", "cloudrift": "cloudrift", "gcp": "gcp", "lambdalabs": "lambda",
-    "nebius": "nebius", "oci": "oci", "runpod": "runpod", "vastai": "vast", "verda": "verda",
+    "lium": "lium", "nebius": "nebius", "oci": "oci", "runpod": "runpod", "vastai": "vast", "verda": "verda",
 }  # fmt: skip
-"""Those gpuhunt answers for without credentials, under our names."""
+"""Those gpuhunt 0.1.34 answers for without credentials, under our names."""
+_NOT_ON_DEMAND = frozenset(("gcp-dws-calendar-mode", "gcp-g4-preview", "runpod-cluster"))
+"""Flags of what gpuhunt lists at a price per hour and is bought otherwise: days booked ahead, previews, clusters."""
 
 TIMEOUT_S = 30.0
 MAX_DOWNLOAD_BYTES = 64_000_000  # the largest of the files (AWS) has 4 to 5 MB
-
-US_REFERENCE = ("us-east-1", "us-central1", "eastus")
-
 
 RESERVED = ("reserved_1yr_usd_per_hour", "reserved_3yr_usd_per_hour")
 
@@ -76,28 +86,37 @@ class Fetched(NamedTuple):
     quotes: list[Quote]
     date: dt.date
     skipped: int
-    note: str | None
+    note: str | None = None
+    may_be_copied: bool = False
+    """Whether the day may be that on which an older file was copied there."""
+
+
+class _Refused(BadInput):
+    """A server that answers, but not with the file."""
 
 
 def refresh(
     source: str = "skypilot",
     *,
-    url: str = CATALOG_URL,
+    url: str | None = None,
     providers: Sequence[str] | None = None,
     path: Path | None = None,
     timeout_s: float = TIMEOUT_S,
 ) -> Refresh:
-    """Fetch, reduce and write the offers; what could not be fetched is kept from before and named in the answer."""
+    """Fetch, reduce and write the offers; what could not be fetched is kept from before and named in the answer.
+
+    ``url`` is a folder of ``<provider>/vms.csv`` files instead of the public ones.
+    """
     fetch: Callable[[str], Fetched]
-    if not url.startswith(("https://", "http://")):
+    if url is not None and not url.startswith(("https://", "http://")):
         raise BadInput(f"'{shorten(url)}' is not a web address", field="url", fix="It starts with https:// or http://.")
     known = PROVIDERS if source == "skypilot" else tuple(GPUHUNT_PROVIDERS.values())
     for name in providers or ():
         if name not in known:
             raise UnknownName("provider", name, known, fix=f"Known: {', '.join(sorted(known))}")
     if source == "skypilot":
-        names, history = tuple(providers or PROVIDERS), HISTORY_URL if url == CATALOG_URL else None
-        fetch = partial(_from_skypilot, url=url, history_url=history, timeout_s=timeout_s)
+        names = tuple(providers or PROVIDERS)
+        fetch = partial(_from_skypilot, url=url, timeout_s=timeout_s)
     elif source == "gpuhunt":
         names = tuple(providers or GPUHUNT_PROVIDERS.values())
         fetch = partial(_from_gpuhunt, gpuhunt=_gpuhunt())
@@ -125,13 +144,28 @@ def _attempt(
         offers = reduce_quotes(provider, fetched.quotes, fetched.date, label, before)
         if not offers:
             raise BadInput("no offer of a known GPU in the answer")
+        day = fetched.date
+        if fetched.may_be_copied and _same_prices(offers, before):
+            # Nor are prices younger when SkyPilot copies a file to the folder of its next version.
+            day = min(day, max(offer.date for offer in before))
+            offers = [offer.model_copy(update={"date": day}) for offer in offers]
     except TokonomicsError as error:
         newest = max((offer.date for offer in before), default=None)
         return ProviderRefresh(provider=provider, rows=len(before), date=newest, error=error.what), before
-    done = ProviderRefresh(
-        provider=provider, rows=len(offers), date=fetched.date, skipped=fetched.skipped, note=fetched.note
-    )
+    done = ProviderRefresh(provider=provider, rows=len(offers), date=day, skipped=fetched.skipped, note=fetched.note)
     return done, offers
+
+
+def _same_prices(offers: Iterable[Offer], before: Iterable[Offer]) -> bool:
+    """Whether all that was known before is still sold at the same prices."""
+    now, known = (
+        {
+            (offer.instance, offer.region, offer.gpu, offer.gpus): (offer.usd_per_hour, offer.spot_usd_per_hour)
+            for offer in side
+        }
+        for side in (offers, before)
+    )
+    return bool(known) and known.items() <= now.items()
 
 
 def _last_good(target: Path) -> tuple[Offer, ...]:
@@ -154,20 +188,18 @@ def _by_provider(offers: Iterable[Offer]) -> dict[str, list[Offer]]:
 def reduce_quotes(
     provider: str, quotes: Iterable[Quote], on: dt.date, source: str, before: Sequence[Offer] = ()
 ) -> list[Offer]:
-    """Up to five regions of each instance; reserved prices, which these sources lack, stay from before."""
-    machines: dict[tuple[str, str, int], dict[str, list[Quote]]] = defaultdict(lambda: defaultdict(list))
+    """Every instance in every region, at the lowest price of its zones; reserved prices, which these sources lack, stay
+    from before."""
+    places: dict[tuple[str, str, int, str], list[Quote]] = defaultdict(list)
     for quote in quotes:
-        machines[quote.instance, quote.gpu, quote.gpus][quote.region].append(quote)
+        places[quote.instance, quote.gpu, quote.gpus, quote.region].append(quote)
     reserved = {(offer.instance, offer.region): offer for offer in before if offer.price(Terms.reserved)}
     offers = []
-    for _, regions in sorted(machines.items()):
-        lowest = {region: _lowest(provider, zones) for region, zones in regions.items()}
-        for region in sorted(_picks(lowest)):
-            quote, old = lowest[region], reserved.get((lowest[region].instance, region))
-            kept = {term: getattr(old, term) for term in RESERVED} if old else {}
-            said_by = "; ".join([source, *old.source.split("; ")[1:]]) if old else source
-            quoted = quote._asdict() | kept | {"region": region, "source": said_by}
-            offers.append(Offer(provider=provider, date=on, **quoted))
+    for (instance, _, _, region), zones in sorted(places.items()):
+        old = reserved.get((instance, region))
+        kept = {term: getattr(old, term) for term in RESERVED} if old else {}
+        said_by = "; ".join([source, *old.source.split("; ")[1:]]) if old else source
+        offers.append(Offer(provider=provider, date=on, source=said_by, **_lowest(provider, zones)._asdict(), **kept))
     return offers
 
 
@@ -178,25 +210,29 @@ def _lowest(provider: str, zones: Sequence[Quote]) -> Quote:
     return zones[0]._replace(usd_per_hour=usd, spot_usd_per_hour=None if no_market else spot)
 
 
-def _picks(regions: Mapping[str, Quote]) -> set[str]:
-    """The cheapest and the median region, on demand and on spot, and the US reference."""
-    picks = {region for region in US_REFERENCE if region in regions}
-    for price in ("usd_per_hour", "spot_usd_per_hour"):
-        ranked = sorted((usd, name) for name, quote in regions.items() if (usd := getattr(quote, price)) is not None)
-        if ranked:
-            picks |= {ranked[0][1], statistics.median_low(ranked)[1]}
-    return {region for region in picks if regions[region].usd_per_hour or regions[region].spot_usd_per_hour}
-
-
 # --- SkyPilot -------------------------------------------------------------------------------------------------------
 
 
-def _from_skypilot(provider: str, url: str, history_url: str | None, timeout_s: float) -> Fetched:
-    text, modified = _download(f"{url.rstrip('/')}/{urllib.parse.quote(provider)}/vms.csv", timeout_s)
+def _from_skypilot(provider: str, url: str | None, timeout_s: float) -> Fetched:
+    if url is None:
+        text, version = _catalogue_file(provider, timeout_s)
+        changed = _last_commit(HISTORY_URL.format(version=version, provider=provider), timeout_s)
+    else:
+        text, changed = _download(f"{url.rstrip('/')}/{urllib.parse.quote(provider)}/vms.csv", timeout_s)
     quotes, skipped = read_vms(provider, text)
-    changed = modified or (_last_commit(history_url.format(provider=provider), timeout_s) if history_url else None)
     note = None if changed else "dated by the day it was fetched: the catalogue does not say when it was collected"
-    return Fetched(quotes, changed or today(), skipped, note)
+    return Fetched(quotes, changed or today(), skipped, note, may_be_copied=url is None)
+
+
+def _catalogue_file(provider: str, timeout_s: float) -> tuple[str, str]:
+    """A provider's public file and the version of its columns, from the first place that has it."""
+    refused = None
+    for url, version in product(CATALOG_URLS, CATALOG_VERSIONS):
+        try:
+            return _download(f"{url}/{version}/{provider}/vms.csv", timeout_s)[0], version
+        except _Refused as error:
+            refused = refused or error
+    raise refused or BadInput("there is no catalogue to ask")
 
 
 # --- the network ----------------------------------------------------------------------------------------------------
@@ -213,6 +249,9 @@ def _download(url: str, timeout_s: float) -> tuple[str, dt.date | None]:
         return content.decode("utf-8-sig"), parsedate_to_datetime(modified).date() if modified else None
     except UnicodeDecodeError:
         raise BadInput(f"{shorten(url, 120)} is not text") from None
+    except HTTPError as error:
+        error.close()
+        raise _Refused(f"{shorten(url, 120)}: {shorten(str(error), 120)}") from None
     except (OSError, HTTPException, ValueError) as error:
         raise BadInput(f"{shorten(url, 120)}: {shorten(str(error), 120)}") from None
 
@@ -239,7 +278,7 @@ def _gpuhunt() -> Any:
 
 
 def _from_gpuhunt(provider: str, gpuhunt: Any) -> Fetched:
-    """What gpuhunt answers for that provider now (CatalogItem, gpuhunt 0.1)."""
+    """What gpuhunt answers for that provider now (CatalogItem of gpuhunt 0.1.34)."""
     theirs = {ours: name for name, ours in GPUHUNT_PROVIDERS.items()}.get(provider, provider)
     try:
         items = [item for item in gpuhunt.query(provider=theirs) if item.gpu_name and item.gpu_count]
@@ -249,7 +288,7 @@ def _from_gpuhunt(provider: str, gpuhunt: Any) -> Fetched:
     for item in items:
         gpu = known_gpu(full_name(provider, item.instance_name, item.gpu_name, float(item.gpu_memory or 0)))
         usd = amount(str(item.price))
-        if gpu is None or usd is None or item.gpu_count > MAX_GPUS:
+        if gpu is None or usd is None or item.gpu_count > MAX_GPUS or _NOT_ON_DEMAND & set(item.flags):
             continue
         region = re.sub(r"-[a-z]$", "", item.location) if provider == "gcp" else item.location
         quotes.append(
@@ -264,4 +303,4 @@ def _from_gpuhunt(provider: str, gpuhunt: Any) -> Fetched:
                 spot_usd_per_hour=usd if item.spot else None,
             )
         )
-    return Fetched(quotes, today(), len(items) - len(quotes), None)
+    return Fetched(quotes, today(), len(items) - len(quotes))

@@ -61,7 +61,7 @@ def _quote(provider: str, row: Row) -> Quote | None:
         return None
     if provider == "azure" and instance in ("Standard_ND96is_H100_v5", "Standard_ND96isr_H100_v5"):
         gpus = 8.0  # Upstream says 12; Azure documents 8.
-    gpu = _gpu(provider, instance, name, row.get("GpuInfo", ""))
+    gpu = _gpu(provider, int(gpus), row)
     if gpu is None:
         return None
     return Quote(
@@ -84,11 +84,17 @@ def amount(cell: str) -> float | None:
     return number if MIN_USD_PER_HOUR <= number <= MAX_USD_PER_HOUR else None
 
 
-def _gpu(provider: str, instance: str, name: str, info: str) -> str | None:
+def _gpu(provider: str, gpus: int, row: Row) -> str | None:
     """The catalogue's key of the GPU, telling apart those that share a name by memory or by form factor."""
-    hint = re.search(r"_(\d+)GB", instance) or re.search(r"SizeInMiB\W+(\d+)", info)
-    size = float(hint.group(1)[:9]) if hint else 0.0
-    return known_gpu(full_name(provider, instance, name, size / 1024 if size > 1024 else size))
+    # Resellers name the machine of whom they sell beside their own name for it.
+    instance = f"{row['InstanceType']} {row.get('UpstreamCloudId', '')}"
+    hint = re.search(r"_(\d+)GB", instance)
+    told = hint or re.search(r"SizeInMiB\W+(\d+)", row.get("GpuInfo", ""), re.IGNORECASE)
+    size = float(told.group(1)[:9]) if told else 0.0
+    if provider == "vast" and not hint:
+        size /= gpus  # It tells the memory of all of them.
+    memory_gb = size / 1024 if size > 1024 else size
+    return known_gpu(full_name(provider, instance, row["AcceleratorName"].strip(), memory_gb))
 
 
 def full_name(provider: str, instance: str, name: str, memory_gb: float) -> str:
@@ -108,17 +114,25 @@ def _h100(provider: str, instance: str) -> str:
         return "H100-SXM"
     if re.search(r"NVL(?!INK)|_NC\d+AD", instance):  # Azure's NC…ads_H100_v5 machines have the NVL card.
         return "H100-NVL"
-    return "H100-PCIe" if "PCIE" in instance or provider in ("runpod", "hyperstack") else "H100-SXM"
+    bare = provider in ("runpod", "shadeform") or "HYPERSTACK" in (provider.upper(), instance.split("_")[0])
+    return "H100-PCIe" if "PCIE" in instance or bare else "H100-SXM"
 
 
 _RENAMED = {
     "A100-80GB-SXM": "A100-80GB",
+    "A100-80G-PCIe": "A100-80GB-PCIe",
+    "A100-80G-PCIe-NVLink": "A100-80GB-PCIe",
+    "H100-80G-PCIe": "H100-PCIe",
+    "H100-80G-PCIe-NVLink": "H100-PCIe",
+    "H100-80G-SXM5": "H100-SXM",
     "H100-NVLINK": "H100-SXM",
     "H200-SXM": "H200",
     "RTX6000Ada": "RTX6000-Ada",
     "RTX-6000-Ada": "RTX6000-Ada",
     "RTXA6000": "A6000",
     "RTX-PRO-6000": "RTXPRO6000",
+    "RTX PRO 6000 96GB": "RTXPRO6000",
+    "RTXPRO6000-WK": "RTXPRO6000",
     "RTXPRO6000S": "RTXPRO6000",
     "RTXPRO6000WS": "RTXPRO6000",
     "H100NVL": "H100-NVL",
@@ -136,7 +150,9 @@ def known_gpu(name: str) -> str | None:
 # Google prices the accelerators of these hosts apart (https://cloud.google.com/compute/docs/gpus).
 _GCP_FAMILIES = {
     "a2-highgpu": "A100",
+    "a2-megagpu": "A100",
     "a2-ultragpu": "A100-80GB",
+    "a3-edgegpu": "H100",
     "a3-highgpu": "H100",
     "a3-megagpu": "H100-MEGA",
     "a3-ultragpu": "H200",

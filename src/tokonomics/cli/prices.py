@@ -31,13 +31,12 @@ def refresh(
       tokonomics prices refresh --provider aws,gcp
       tokonomics prices refresh --source gpuhunt
     """
-    from tokonomics.catalog.refresh import CATALOG_URL
     from tokonomics.catalog.refresh import refresh as fetch
     from tokonomics.planner.parsing import listed
     from tokonomics.report.blocks import sections
     from tokonomics.report.catalog_view import refreshed
 
-    result = fetch(source=source, url=CATALOG_URL if url is None else url, providers=listed(provider, "provider"))
+    result = fetch(source=source, url=url, providers=listed(provider, "provider"))
     show_json(result) if json else show(sections(refreshed(result)))
     if result.path is None:
         raise typer.Exit(1)

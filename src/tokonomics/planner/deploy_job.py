@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from pydantic import PositiveInt
+from pydantic import NonNegativeInt, PositiveInt
 
 from tokonomics.catalog.engines import Defaults, MemoryRule
 from tokonomics.catalog.models import ModelSpec
@@ -21,7 +21,9 @@ from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput, option
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import max_sequences
+from tokonomics.serving.outcome import Spread
 from tokonomics.types import Noun
+from tokonomics.units import plural
 
 PORT = 8000
 FILL_IN = "FILL-IN"
@@ -33,6 +35,8 @@ _LOAD_BYTES_PER_S = 100e6
 early restarts the download."""
 _START_S = 300
 """Compiling and capturing graphs before the first answer (assumed: five minutes of a cold start)."""
+_P99_PER_MEAN = math.log(100)
+"""Of an exponential distribution, 4.6: what stands in for the p99 of a plan that was not simulated."""
 _KEPT_BACK = 0.1
 """Of the context that fits by our memory model. A choice: a start that fails costs more than a shorter context."""
 _LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
@@ -40,10 +44,18 @@ _LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 
 
 class DeployJob(Noun):
-    """A deployment to be started ``replicas`` times."""
+    """A deployment to be started ``replicas`` times, on so many machines."""
 
     deployment: Deployment
     replicas: PositiveInt
+    machines: PositiveInt
+    """To pay for."""
+    spare: NonNegativeInt = 0
+    """Machines that may fail while the others meet every target."""
+    over_zones: bool = False
+    """Whether a whole zone may fail: replicas then spread over zones as strictly as over machines."""
+    e2e_s: Spread
+    """From a request to the end of its answer, as planned."""
     max_context: PositiveInt
     """Tokens of the longest request, prompt and answer."""
     limits: Defaults
@@ -56,28 +68,46 @@ class DeployJob(Noun):
     """Which plan made it, in words; any number of lines."""
 
     @property
-    def gpus_per_node(self) -> int:
+    def gpus_per_machine(self) -> int:
         """GPUs of a machine of the offer; with none, as many as one replica can use in a machine."""
         if self.offer:
             return self.offer.gpus
         return self.deployment.tp * min(self.deployment.pp, self.deployment.gpu.gpus_per_node // self.deployment.tp)
 
     @property
-    def nodes_per_replica(self) -> int:
+    def machines_per_replica(self) -> int:
         """Whole pipeline stages on each machine, as tensor parallelism does not leave one."""
-        return math.ceil(self.deployment.pp / (self.gpus_per_node // self.deployment.tp))
+        return math.ceil(self.deployment.pp / (self.gpus_per_machine // self.deployment.tp))
 
     @property
-    def nodes(self) -> int:
-        """Machines to pay for, packed with as many replicas as fit."""
-        if self.nodes_per_replica > 1:
-            return self.replicas * self.nodes_per_replica
-        return math.ceil(self.replicas / (self.gpus_per_node // self.deployment.gpus))
+    def places_per_machine(self) -> int:
+        """Replicas for which a machine has GPUs; at least 1."""
+        return max(1, self.gpus_per_machine // self.deployment.gpus)
 
     @property
-    def replicas_per_node(self) -> int:
-        """At least 1; the last machine may run one more than the plan asked for, on GPUs that are paid for anyway."""
-        return max(1, math.ceil(self.replicas / self.nodes))
+    def replicas_per_machine(self) -> int:
+        """At the most, when they are spread evenly: what is lost with one machine; at least 1."""
+        return max(1, math.ceil(self.replicas / self.machines))
+
+    @property
+    def answer_s(self) -> int:
+        """Whole seconds in which 99 % of requests are answered, at least 1."""
+        estimated = None if self.e2e_s.mean is None else _P99_PER_MEAN * self.e2e_s.mean
+        return math.ceil(self.e2e_s.p99 or estimated or 1)
+
+    @property
+    def redundancy(self) -> str:
+        """How many replicas run on how many machines, and what may fail, in words."""
+        lost = self.replicas_per_machine
+        on_one = f", {lost} on one at the most" if lost > 1 and self.machines > 1 else ""
+        where = f"{plural(self.replicas, 'replica')} on {plural(self.machines, 'machine')}{on_one}"
+        if self.spare:
+            return f"{where}: {plural(self.spare, 'machine')} may fail, and the others still meet every target."
+        if self.machines == 1:
+            return f"{where}: no redundancy. Nothing is served while it is down."
+        if self.replicas == 1:
+            return f"{where}: no redundancy. Nothing is served while one of them is down."
+        return f"{where}: none is spare. With one down, {lost} of {self.replicas} are lost and targets may be missed."
 
     @property
     def start_s(self) -> int:
@@ -196,18 +226,18 @@ def copies_in_one_server(job: DeployJob) -> tuple[str, ...] | None:
 
     vLLM's data parallelism copies dense models, but shares the experts of the others out over all the copies.
     """
-    if job.replicas_per_node == 1:
+    if job.replicas_per_machine == 1:
         return ()
     if job.deployment.engine.key == "vllm" and job.deployment.model.is_moe:
         return None
-    return "--data-parallel-size", str(job.replicas_per_node)
+    return "--data-parallel-size", str(job.replicas_per_machine)
 
 
 def over_nodes(job: DeployJob, rank: Shell, head: Shell) -> tuple[str, ...]:
     """Flags that join the machines of one replica; the same on each but for its rank."""
-    if job.nodes_per_replica == 1:
+    if job.machines_per_replica == 1:
         return ()
-    common = ("--nnodes", str(job.nodes_per_replica), "--node-rank", rank)
+    common = ("--nnodes", str(job.machines_per_replica), "--node-rank", rank)
     if job.deployment.engine.key == "vllm":
         return *common, "--master-addr", head
     return *common, "--dist-init-addr", Shell(f"{head}:5000")

@@ -120,10 +120,14 @@ def deploy_files_of(study: Study, targets: Sequence[Target], command: str) -> li
     if best is None:
         return []
     ranked = study.ranked_as(best)
-    deployment, offer = ranked.sized.deployment, ranked.machine.offer
+    deployment, offer, spare = ranked.sized.deployment, ranked.machine.offer, study.question.limits.spare
     job = DeployJob(
         deployment=deployment,
         replicas=best.replicas,
+        machines=best.instances,
+        spare=spare.lost_of(best.instances),
+        over_zones=spare.zone,
+        e2e_s=best.e2e_s,
         max_context=longest_context(deployment),
         limits=deployment.limits.model_copy(update={"max_sequences": best.max_sequences}),
         offer=offer,

@@ -1,6 +1,7 @@
 #!/bin/sh
 # a test
 # 1 × (Llama 3.3 70B fp8 on 2×H100-SXM TP=2), KV bf16, vLLM 0.32.0.
+# 1 replica on 1 machine: no redundancy. Nothing is served while it is down.
 # Weights below the checkpoint's bf16: check quality on your own task.
 # Chat clients need a chat template: name the instruction-tuned checkpoint if this is a base model.
 vllm serve meta-llama/Llama-3.3-70B-Instruct \
