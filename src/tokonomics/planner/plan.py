@@ -7,7 +7,7 @@ that simulating everything would give. Without simulation, replicas are planned 
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from itertools import groupby
@@ -150,6 +150,8 @@ class Plan(Noun):
     best: Candidate | None
     ranked: tuple[Candidate, ...]
     rejected: tuple[Rejection, ...]
+    not_tried: dict[str, str] = Field(default_factory=dict)
+    """Precisions whose quality is too low or unknown (``min_recovery``), and why."""
 
     def leaders(self, count: int) -> list[Candidate]:
         """The cheapest of each GPU, number of GPUs and precision, so that ten rows show ten choices."""
@@ -180,6 +182,8 @@ class Question:
     weights: tuple[Precision, ...] | None = None
     """None: as published, and the common ones below."""
     kv: tuple[Precision, ...] = KV_CHOICES
+    not_tried: Mapping[str, str] = field(default_factory=dict)
+    """Precisions that were left out for their quality, and why."""
     terms: tuple[Terms, ...] = (Terms.on_demand,)
     limits: Limits = field(default_factory=Limits)
     simulate: bool = True
@@ -234,6 +238,7 @@ def study(question: Question, progress: Say = silent) -> Study:
         best=ranked[0].row if ranked else None,
         ranked=tuple(row for row, _, _ in ranked),
         rejected=tuple(rejected),
+        not_tried=dict(question.not_tried),
     )
     return Study(replace(question, load=load), made, search, tuple(ranked))
 

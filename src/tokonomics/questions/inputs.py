@@ -258,6 +258,9 @@ class SomeGpus(Request, about=About.HARDWARE):
 
 class LowestWeights(Request, about=About.MODEL):
     min_weights: Text | None = declared("No precision of the weights below this one, such as fp8.", example="fp8")
+    min_recovery: Text | None = declared(
+        "Fewer bits only where a score, published or your own, keeps this share of quality.", example="98%"
+    )
 
 
 class Choice(SomeGpus, LowestWeights):

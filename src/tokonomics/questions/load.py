@@ -20,12 +20,14 @@ from tokonomics.planner.parsing import (
     limits_from,
     listed,
     offers_for,
+    reaching,
     router_from,
     terms_from,
     weights_for,
 )
 from tokonomics.planner.plan import Question
 from tokonomics.questions.inputs import Market, Objectives, PlanInputs, PlanTraffic, SomeGpus
+from tokonomics.questions.listener import Listener
 from tokonomics.questions.requests.buy import CompareRequest, PlanRequest
 from tokonomics.questions.tables import prices_in
 from tokonomics.questions.traffic import number_above_0, rate_of, read_log, read_rate
@@ -77,6 +79,9 @@ def question_of(request: PlanInputs, model_name: str, load: Load, offers: tuple[
     _, most_gpus = gpu_filter(request.gpu, given["gpus"])
     engines = listed(request.engine, "engine") or ["vllm"]
     names = [engine.key for engine in all_engines()] if engines == ["all"] else engines
+    chosen = weights_for(model, request.weights, request.min_weights)
+    weights, left_out = reaching(model, chosen, request.min_recovery)
+    kv, kv_left_out = reaching(model, kv_for(request.kv), request.min_recovery, "kv")
     return Question(
         model=model,
         load=load,
@@ -84,8 +89,9 @@ def question_of(request: PlanInputs, model_name: str, load: Load, offers: tuple[
         engines=tuple(find_engine(name) for name in names),
         today=today(),
         slos=targets_of(request),
-        weights=weights_for(model, request.weights, request.min_weights),
-        kv=kv_for(request.kv),
+        weights=weights,
+        kv=kv,
+        not_tried=left_out | kv_left_out,
         terms=terms_from(request.terms),
         limits=limits_from(
             max_utilization=given["max_utilization"],
@@ -97,6 +103,12 @@ def question_of(request: PlanInputs, model_name: str, load: Load, offers: tuple[
         simulate=not quick,
         router=None if given["router"] is None else router_from(given["router"]),
     )
+
+
+def say_not_tried(question: Question, listener: Listener) -> None:
+    """Name the precisions that were left out for their quality, beside an answer that has no place for them."""
+    for name, reason in question.not_tried.items():
+        listener.note(f"{question.model.name}: {name} is not tried: {reason}")
 
 
 def offers_of(request: Market) -> tuple[Offer, ...]:

@@ -2,7 +2,12 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from tokonomics.catalog.checkpoints import checkpoint_for
+from tokonomics.catalog.models import ModelSpec
+from tokonomics.catalog.precision import Precision
+from tokonomics.catalog.recovery import recovery_of
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, did_you_mean, option, shorten
 from tokonomics.files import make_folder, write_text
@@ -14,12 +19,12 @@ from tokonomics.planner.deploy_job import DeployJob, longest_context
 from tokonomics.planner.flips import flips
 from tokonomics.planner.infeasible import blame
 from tokonomics.planner.parsing import listed
-from tokonomics.planner.plan import Question, Study, study
+from tokonomics.planner.plan import Candidate, Question, Study, study
 from tokonomics.planner.regret import least_regret
 from tokonomics.planner.what_if import bill_range, headroom, sensitivity
 from tokonomics.questions.command import command_of
 from tokonomics.questions.listener import SILENT, Listener
-from tokonomics.questions.load import cases_of, questions_of
+from tokonomics.questions.load import cases_of, questions_of, say_not_tried
 from tokonomics.questions.request import parameters_of
 from tokonomics.questions.requests.buy import CompareRequest, DiffRequest, PlanRequest
 from tokonomics.questions.results import CompareResult, OneNoun, PlanCases, PlanModels, PlanResult
@@ -83,7 +88,23 @@ def _one(request: PlanRequest, study: Study, files: Sequence[DeployFile], listen
     if request.explain:
         say("what moves the bill")
         moved = sensitivity(study)
-    return PlanResult(**found, headroom=room, bill_range=bills, flips=flipped, sensitivity=moved)
+    return PlanResult(
+        **found,
+        headroom=room,
+        bill_range=bills,
+        flips=flipped,
+        sensitivity=moved,
+        **_quality(study.question.model, best),
+    )
+
+
+def _quality(model: ModelSpec, best: Candidate) -> dict[str, Any]:
+    """What the pick keeps of the model's quality, and the checkpoint to load."""
+    return {
+        "recovery": recovery_of(model, best.weights) if best.weights.is_below(model.served) else None,
+        "kv_recovery": recovery_of(model, best.kv, "kv") if best.kv.is_below(Precision.bf16) else None,
+        "checkpoint": checkpoint_for(model, best.weights),
+    }
 
 
 def _models(studies: Sequence[Study]) -> PlanModels:
@@ -176,5 +197,7 @@ def compare(request: CompareRequest, listener: Listener = SILENT) -> CompareResu
     scores = parse_quality(request.quality or (), [question.model.key for question in questions])
     if request.simulate:
         say_if_compiling(listener)
+    for question in questions:
+        say_not_tried(question, listener)
     listener.doing("comparing")
     return CompareResult(**dict(side_by_side(questions, scores, listener.doing)))

@@ -19,6 +19,7 @@ from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.results import PlanCases, PlanModels, PlanResult, layout_text
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer, Charts
+from tokonomics.report.quality_view import not_tried, quality_facts
 from tokonomics.report.wording import (
     FEWER_BITS,
     OLD_PRICE,
@@ -79,10 +80,12 @@ def _one(result: PlanResult, request: PlanRequest) -> blocks.View:
         yield from nothing(whole, name, result.blame)
     else:
         yield blocks.line(asked_text(whole, name), kind="asked")
-        yield blocks.section(*_pick(whole.best, "Cheapest", whole.slos, _firm(result.headroom, result.bill_range)))
+        firm = _firm(result.headroom, result.bill_range) + quality_facts(whole.best, study.question.model)
+        yield blocks.section(*_pick(whole.best, "Cheapest", whole.slos, firm), not_tried(whole))
         faithful = whole.best_at_checkpoint()
         if faithful and faithful != whole.best:
-            yield blocks.section(*_pick(faithful, "Cheapest at the checkpoint's own precision", whole.slos))
+            own = quality_facts(faithful, study.question.model)
+            yield blocks.section(*_pick(faithful, "Cheapest at the checkpoint's own precision", whole.slos, own))
         leaders = whole.leaders(len(whole.ranked))
         shown = leaders[: request.top or 10]
         yield ranking(leaders, len(shown))
@@ -119,6 +122,7 @@ def nothing(plan: Plan, model_name: str, blames: Sequence[Blame], see: str = "")
             for blame in blames
         ),
         blocks.note(f"{kinds.total():,} candidates rejected: {counts}. See {see or option('why')}."),
+        not_tried(plan),
     )
 
 
