@@ -19,11 +19,11 @@ from typing import Literal
 from pydantic import PositiveFloat, ValidationError, field_validator
 
 from tokonomics.catalog.checkpoints import checkpoint_for
-from tokonomics.catalog.load_models import find_model
+from tokonomics.catalog.load_models import find_model, models_of_family
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.precision import Precision
 from tokonomics.catalog.user_file import save_entry, user_path, user_tables
-from tokonomics.errors import UnknownName, from_validation, shorten
+from tokonomics.errors import from_validation, shorten
 from tokonomics.types import Noun
 from tokonomics.units import fine_percent
 
@@ -197,13 +197,8 @@ def _own(entry: tuple[str, dict[str, object]]) -> Recovery:
 
 def _nearest_relatives(model: ModelSpec, known: Sequence[Recovery]) -> list[Recovery]:
     """The scores of the model of the same family that is nearest in size."""
-    sizes: dict[str, float] = {}
-    for key in {found.model for found in known}:
-        try:
-            relative = find_model(key)
-        except UnknownName:
-            continue  # an entry of the user's for a model that is gone
-        if relative.family == model.family:
-            sizes[key] = abs(math.log(relative.parameters / model.parameters))
-    nearest = min(sizes, key=lambda key: (sizes[key], key), default=None)
+    scored = {found.model for found in known}
+    relatives = [relative for relative in models_of_family(model.family) if relative.key in scored]
+    apart = {relative.key: abs(math.log(relative.parameters / model.parameters)) for relative in relatives}
+    nearest = min(apart, key=lambda key: (apart[key], key), default=None)
     return [found for found in known if found.model == nearest]
