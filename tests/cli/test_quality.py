@@ -54,6 +54,14 @@ def test_what_is_left_out_for_quality_is_named_on_screen(tokonomics: Run) -> Non
     assert "Not tried, for --min-recovery: fp8: no published score for Gemma 3 27B or its family" in text
 
 
+def test_several_models_name_what_is_left_out_beside_the_answer(tokonomics: Run) -> None:
+    done = tokonomics("plan", "gemma-3-27b,llama-3.1-8b", *PLAN, "--min-recovery", "98%")
+    assert done.returncode == 0, done.stderr
+    said = done.stderr
+    assert "Gemma 3 27B: int4 is not tried: no published score" in said
+    assert "Llama 3.1 8B: int4 is not tried: recovers 97.0 % of BF16" in said
+
+
 @pytest.mark.parametrize("wrong", ["0", "101", "-1", "much", "200%", "98%%"])
 def test_a_share_that_is_none_names_the_flag(tokonomics: Run, wrong: str) -> None:
     done = tokonomics("plan", "llama-3.1-8b", *PLAN, f"--min-recovery={wrong}")

@@ -76,6 +76,26 @@ def test_results_of_load_generators_are_no_scores_and_scores_are_no_loads() -> N
         read_run(SCORES / "int4.json")
 
 
+def test_a_model_that_scores_nothing_is_a_mistake_not_a_recovery(tmp_path: Path) -> None:
+    results = {"gsm8k": {"exact_match,strict-match": 0.0}}
+    broken = changed(tmp_path / "broken.json", "int4.json", results=results)
+    with pytest.raises(BadInput, match="scores 0 in every task"):
+        kept_quality(read_scores(SCORES / "bf16.json"), read_scores(broken))
+
+
+def test_odd_values_beside_the_scores_do_no_harm(tmp_path: Path) -> None:
+    odd = {"higher_is_better": 3, "n-shot": [], "versions": None, "group_subtasks": {"mmlu": [{}, "mmlu_stem"], "x": 1}}
+    results = raw("bf16.json")["results"]
+    results["gsm8k"] |= {"mcc,none": -0.2, "on,none": True, "text,none": "N/A"}
+    path = changed(tmp_path / "odd.json", "bf16.json", results=results, config=[], model_name=7, **odd)
+    found = kept_quality(read_scores(path), read_scores(path))
+    assert [(task.task, task.metric, task.recovery) for task in found.tasks] == [
+        ("arc_challenge", "acc_norm,none", 1),
+        ("gsm8k", "exact_match,strict-match", 1),
+        ("mmlu", "acc,none", 1),
+    ]
+
+
 @pytest.mark.parametrize("broken", ["[]", "{}", '{"results": 5}', "not json", '{"results": {"a": {"acc,none": "x"}}}'])
 def test_whatever_is_wrong_with_a_file_is_said(tmp_path: Path, broken: str) -> None:
     path = tmp_path / "broken.json"

@@ -52,10 +52,10 @@ def user_tables(section: str) -> dict[str, dict[str, Any]]:
 def save_entry(section: str, key: str, fields: Mapping[str, Any]) -> Path:
     """Add an entry to the file, in place of the one of that key; where the file lies."""
     path = user_path()
-    there = path.exists()
-    text = path.read_text("utf-8-sig") if there else ""
+    own = user_tables(section) if path.exists() else {}
+    text = path.read_text("utf-8-sig") if path.exists() else ""
     header = f"[{section}.{json.dumps(key, ensure_ascii=False)}]"
-    if there and key in user_tables(section):
+    if key in own:
         entry = re.compile(rf"^{re.escape(header)}[^\n]*\n(?:(?!\[)[^\n]*\n?)*", re.MULTILINE)
         text, found = entry.subn("", text)
         if not found:

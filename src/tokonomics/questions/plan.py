@@ -44,6 +44,8 @@ def plan(request: PlanRequest, listener: Listener = SILENT) -> PlanResult | Plan
         if several and getattr(request, name):
             raise BadInput("is for one model at one demand", field=name)
     asked = [questions_in(case) for case in cases.values()]
+    for question in asked[0] if several else ():
+        say_not_tried(question, listener)
     studies = [study for questions in asked for study in studied(questions, listener)]
     command = listener.typed or command_of(find_verb("plan"), request)
     files = deploy_files_of(studies[0], targets, command) if targets else []

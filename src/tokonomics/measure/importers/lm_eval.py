@@ -7,6 +7,7 @@ compared: the normalised accuracy, the strict match, or the first that is listed
 of both files; a task of a group counts within its group.
 """
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
@@ -64,8 +65,9 @@ def matches(document: Any) -> bool:
     results = document.get("results") if isinstance(document, dict) else None
     if not isinstance(results, dict) or not {"configs", "versions", "config"} & document.keys():
         return False
-    tasks = [task for task in results.values() if isinstance(task, dict)]
-    return any("," in name for task in tasks for name in task)
+    return all(isinstance(task, dict) for task in results.values()) and any(
+        "," in name for task in results.values() for name in task
+    )
 
 
 def read_scores(path: Path) -> HarnessRun:
@@ -77,11 +79,7 @@ def read_scores(path: Path) -> HarnessRun:
         raise BadInput(f"no results of {NAME}", where=where, fix=fix)
     whole = ResultFields(document, where)
     grouped = _in_groups(document)
-    tasks = {
-        name: _task(name, whole)
-        for name, metrics in document["results"].items()
-        if isinstance(metrics, dict) and name not in grouped
-    }
+    tasks = {name: _task(name, whole) for name in document["results"] if name not in grouped}
     return HarnessRun(model=_model(whole), limit=_said(whole.maybe("config"), "limit"), tasks=tasks)
 
 
@@ -102,6 +100,8 @@ def kept_quality(baseline: HarnessRun, quantised: HarnessRun) -> KeptQuality:
     if not found:
         reasons = "; ".join(f"{name}: {why}" for name, why in left_out.items()) or "there is none"
         raise BadInput(f"no task compares: {shorten(reasons, 200)}", field="baseline")
+    if not any(task.quantised for task in found):
+        raise BadInput("the quantised model scores 0 in every task", field="files", fix="Did it load as it should?")
     return KeptQuality(recovery=fmean(task.recovery for task in found), tasks=tuple(found), left_out=left_out)
 
 
@@ -124,29 +124,33 @@ def _compared(name: str, before: HarnessTask | None, after: HarnessTask | None) 
 
 
 def _task(name: str, whole: ResultFields) -> HarnessTask:
-    fields = whole.inside("results", name)
     better = whole.maybe("higher_is_better", name).values
-    metrics = {
-        metric: fields.number(metric)
-        for metric, value in fields.values.items()
-        if "," in metric
-        and "_stderr," not in metric
-        and isinstance(value, int | float)
-        and better.get(metric.split(",")[0], "perplexity" not in metric) is True
-    }
+    metrics = {}
+    for metric, value in whole.inside("results", name).values.items():
+        bare, _, filtered = metric.partition(",")
+        if not filtered or bare.endswith("_stderr") or not _is_score(value):
+            continue
+        # Older files do not say whether more is better: then accuracies and matches alone are taken.
+        if better.get(bare, bare.startswith(("acc", "exact_match"))) is True:
+            metrics[metric] = float(value)
     shots, version = (_said(whole.maybe(field), name) for field in ("n-shot", "versions"))
     return HarnessTask(metrics=metrics, shots=shots, version=version)
 
 
+def _is_score(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+
+
 def _in_groups(document: Mapping[str, Any]) -> set[str]:
     """Tasks that count within a group whose own score is there."""
-    groups = document.get("group_subtasks")
-    groups = groups if isinstance(groups, dict) else {}
-    results = document["results"]
-    scored = {
-        group for group in groups if any("," in metric for metric in results.get(group, ()) if isinstance(metric, str))
+    groups, results = document.get("group_subtasks"), document["results"]
+    return {
+        task
+        for group, tasks in (groups.items() if isinstance(groups, dict) else ())
+        if isinstance(tasks, list) and any("," in metric for metric in results.get(group) or ())
+        for task in tasks
+        if isinstance(task, str)
     }
-    return {task for group in scored for task in groups[group] if isinstance(groups[group], list)}
 
 
 def _model(whole: ResultFields) -> str | None:
