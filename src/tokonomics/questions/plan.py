@@ -44,7 +44,7 @@ def plan(request: PlanRequest, listener: Listener = SILENT) -> PlanResult | Plan
         if several and getattr(request, name):
             raise BadInput("is for one model at one demand", field=name)
     asked = [questions_in(case) for case in cases.values()]
-    for question in asked[0] if several else ():
+    for question in asked[0] if len(asked) > 1 or len(asked[0]) > 1 else ():  # the answer to one names them itself
         say_not_tried(question, listener)
     studies = [study for questions in asked for study in studied(questions, listener)]
     command = listener.typed or command_of(find_verb("plan"), request)
