@@ -62,6 +62,11 @@ def percent(share: float) -> str:
     return f"{share * 100:.0f} %" if share >= 0.0995 or share == 0 else f"{share * 100:.2g} %"
 
 
+def fine_percent(share: float) -> str:
+    """99.1 %: where a tenth decides."""
+    return f"{share * 100:.1f} %"
+
+
 def plural(number: int, noun: str) -> str:
     """1 model, 2 models."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -61,6 +61,11 @@ def find_model(name_or_path: str) -> ModelSpec:
     return resolve("model", name_or_path, _rows(), fix=fix, listing="tokonomics models").spec()
 
 
+def models_of_family(family: str) -> tuple[ModelSpec, ...]:
+    """The models of a family, as the catalogue calls it; of the user's own those that name one."""
+    return tuple(row.spec() for row in _rows() if row.table.get("family") == family)
+
+
 def find_models(match: str | None = None, family: str | None = None, moe: bool | None = None) -> list[ModelSpec]:
     """Models whose names contain ``match`` (or the one a path leads to), of a family, with or without experts."""
     if match is not None and _is_path(match):

@@ -2,19 +2,24 @@
 
 It lies where ``$TOKONOMICS_CATALOG`` says, else at ``~/.config/tokonomics/catalog.toml``; without it there is nothing
 to add. An entry ``[models.my-model]`` or ``[gpus.my-card]`` is read by the section it belongs to, and one with the
-key of ours replaces it.
+key of ours replaces it. What we add to it (``save_entry``) leaves every other line as it was.
 """
 
+import json
 import os
+import re
 import tomllib
+from collections.abc import Mapping
+from datetime import date
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from tokonomics.errors import BadInput, nearest, shorten
+from tokonomics.files import make_folder, write_text
 
 VARIABLE = "TOKONOMICS_CATALOG"
-SECTIONS = ("models", "gpus", "apis", "market")
+SECTIONS = ("models", "gpus", "apis", "recovery", "market")
 MARKET_KEYS = ("provider", "region", "sellers", "discount", "offers")
 LARGEST_FILE = 10_000_000
 
@@ -60,6 +65,34 @@ def _section(section: str) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise BadInput(f"cannot be read: {shorten(str(error))}", where=shorten(str(path))) from None
     return _parse(path, stamp.st_mtime_ns, stamp.st_size).get(section, {})
+
+
+def save_entry(section: str, key: str, fields: Mapping[str, Any]) -> Path:
+    """Add an entry to the file, in place of the one of that key; where the file lies."""
+    path = user_path()
+    own = user_tables(section) if path.exists() else {}
+    text = path.read_text("utf-8-sig") if path.exists() else ""
+    header = f"[{section}.{json.dumps(key, ensure_ascii=False)}]"
+    if key in own:
+        entry = re.compile(rf"^{re.escape(header)}[^\n]*\n(?:(?!\[)[^\n]*\n?)*", re.MULTILINE)
+        text, found = entry.subn("", text)
+        if not found:
+            what = f"has an entry {section}.{shorten(key)} that is not written as {header}"
+            raise BadInput(what, where=str(path), fix="Remove it, and try again.")
+    lines = [header, *(f"{name} = {_toml(value)}" for name, value in fields.items())]
+    text = "\n".join([*([text.rstrip("\n"), ""] if text.strip() else []), *lines, ""])
+    make_folder(path.parent, str(path.parent))
+    write_text(path, text, str(path))
+    return path
+
+
+def _toml(value: object) -> str:
+    """A text, number, date or list as TOML writes it: JSON's way, but for dates."""
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    return json.dumps(value, ensure_ascii=False)
 
 
 @lru_cache(maxsize=4)

@@ -10,6 +10,7 @@ from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import Offer, Terms, parse_discounts, select_offers
 from tokonomics.catalog.places import Seller
 from tokonomics.catalog.precision import KV_PRECISIONS, WEIGHT_PRECISIONS, Precision, parse_precision
+from tokonomics.catalog.recovery import QuantisedPart, allowed_by_recovery
 from tokonomics.errors import BadInput, did_you_mean, option, shorten
 from tokonomics.planner.candidates import FLOOR, weight_choices
 from tokonomics.planner.plan import Limits
@@ -155,6 +156,34 @@ def weights_for(model: ModelSpec, weights: Sequence[str] | None, min_weights: st
             fix=f"{model.name} is published in {model.checkpoint}.",
         )
     return tuple(kept)
+
+
+def share_of_quality(text: str | None) -> float | None:
+    """``98%``, ``98`` and ``0.98`` → 0.98."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"([0-9]{1,3}(?:\.[0-9]{1,6})?|\.[0-9]{1,6})\s*(%?)", text.strip())
+    share = float(found[1]) if found else 0.0
+    share = share / 100 if found and (found[2] or share > 1) else share
+    if not 0 < share <= 1:
+        raise BadInput(f"'{shorten(text)}' is not a share of quality", field="min_recovery", fix="Write such as 98%.")
+    return share
+
+
+def reaching(
+    model: ModelSpec, precisions: tuple[Precision, ...], min_recovery: str | None, part: QuantisedPart = "weights"
+) -> tuple[tuple[Precision, ...], dict[str, str]]:
+    """The precisions that keep the share of quality that was asked for, and why others are not tried."""
+    floor = share_of_quality(min_recovery)
+    if floor is None:
+        return precisions, {}
+    kept, left_out = allowed_by_recovery(model, precisions, floor, part)
+    reasons = {f"{'KV ' if part == 'kv' else ''}{precision}": reason for precision, reason in left_out.items()}
+    if not kept:
+        said = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+        fix = f"{model.name} is published in {model.served}; or measure it: `tokonomics import --help`."
+        raise BadInput(f"leaves nothing to try: {said}", field="min_recovery", fix=fix)
+    return kept, reasons
 
 
 def kv_for(values: Sequence[str] | None) -> tuple[Precision, ...]:

@@ -184,6 +184,8 @@ class Plan(Noun):
     set_aside: tuple[SetAside, ...] = ()
     """Cheaper than the pick, each with a catch."""
     rejected: tuple[Rejection, ...]
+    not_tried: dict[str, str] = Field(default_factory=dict)
+    """Precisions whose quality is too low or unknown (``min_recovery``), and why."""
 
     def leaders(self, count: int) -> list[Candidate]:
         """The cheapest of each GPU, number of GPUs and precision, so that ten rows show ten choices."""
@@ -222,6 +224,8 @@ class Question:
     weights: tuple[Precision, ...] | None = None
     """None: as published, and FP8."""
     kv: tuple[Precision, ...] = (Precision.bf16,)
+    not_tried: Mapping[str, str] = field(default_factory=dict)
+    """Precisions that were left out for their quality, and why."""
     terms: tuple[Terms, ...] = (Terms.on_demand,)
     limits: Limits = field(default_factory=Limits)
     simulate: bool = True
@@ -289,6 +293,7 @@ def study(question: Question, progress: Say = silent) -> Study:
         ranked=tuple(row for row, _, _ in ranked),
         set_aside=tuple(_set_aside(question, trials, ranked[0].row if ranked else None, progress)),
         rejected=tuple(rejected),
+        not_tried=dict(question.not_tried),
     )
     return Study(replace(question, load=load), made, search, tuple(ranked))
 

@@ -20,7 +20,8 @@ from tokonomics.money.cost import require_positive
 from tokonomics.questions.inputs import Traffic
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import targets_of
-from tokonomics.questions.measured_results import PricedRunResult
+from tokonomics.questions.measured_results import PricedRunResult, RecoveryResult
+from tokonomics.questions.quality import recovered
 from tokonomics.questions.requests.run import USERS, BenchRequest, ImportResultsRequest, Ran, Rented
 from tokonomics.questions.traffic import traffic_of
 from tokonomics.traffic.trace import Trace
@@ -146,8 +147,13 @@ def _numbers(text: str, field: str, low: float, high: float) -> list[float]:
     return numbers
 
 
-def import_results(request: ImportResultsRequest, listener: Listener = SILENT) -> PricedRunResult:
-    """Result files of other load generators, in dollars and against our prediction."""
+def import_results(request: ImportResultsRequest, listener: Listener = SILENT) -> PricedRunResult | RecoveryResult:
+    """Result files of other load generators, in dollars and against our prediction; or what quantising cost."""
     said_of(request, request.model)  # an unknown name is refused before a file is read
+    if request.baseline is not None:
+        return recovered(request, request.baseline, listener)
+    if request.keep:
+        fix = f"Give those of the unquantised model as well: {option('baseline', 'bf16.json')}."
+        raise BadInput("is for scores of lm-evaluation-harness", field="keep", fix=fix)
     run = read_runs(paths_of(request.files))
     return priced(run if request.model is None else as_model(run, request.model), request)

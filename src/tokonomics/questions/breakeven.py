@@ -20,7 +20,7 @@ from tokonomics.planner.breakeven import (
 from tokonomics.planner.load import Load
 from tokonomics.planner.parsing import amount, dollars, listed
 from tokonomics.questions.listener import SILENT, Listener
-from tokonomics.questions.load import blamed, every_offer, load_of, question_of, targets_of
+from tokonomics.questions.load import blamed, every_offer, load_of, question_of, say_not_tried, targets_of
 from tokonomics.questions.requests.buy import BreakevenRequest
 from tokonomics.questions.results import BreakevenResult, NothingHosts
 from tokonomics.questions.serving import named, say_if_compiling
@@ -28,7 +28,7 @@ from tokonomics.questions.traffic import read_rate
 from tokonomics.units import percent, plural, usd
 
 _PLANNED = ("model", "slo", "offline", "gpu", "provider", "region", "terms", "discount", "offers", "max_price",
-            "max_age", "weights", "min_weights", "kv", "engine", "spare", "quick", "arrivals", "start",
+            "max_age", "weights", "min_weights", "min_recovery", "kv", "engine", "spare", "quick", "arrivals", "start",
             "end")  # fmt: skip
 """Inputs of a plan, which a replica of one's own needs none of."""
 
@@ -60,6 +60,7 @@ def _planned(request: BreakevenRequest, extras: tuple[Extra, ...], listener: Lis
     """The self-hosted side as the planner would buy it."""
     model = find_model(named(request.model))
     hosting = hosting_of(request, every_offer(request))
+    say_not_tried(hosting.base, listener)
     load = hosting.load(TRICKLE)
     own = _own_volume(request, tokens_per_request(load))
     cached = request.cached_share

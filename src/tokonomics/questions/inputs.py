@@ -267,6 +267,9 @@ class LowestWeights(Request, about=About.MODEL):
     min_weights: Text | None = declared(
         "The fewest bits of the weights: bf16, fp8, int4.", without="fp8, or as published", example="fp8"
     )
+    min_recovery: Text | None = declared(
+        "Fewer bits only where a score, published or your own, keeps this share of quality.", example="98%"
+    )
 
 
 class Choice(SomeGpus, LowestWeights):

@@ -13,7 +13,7 @@ from tokonomics.planner.levers.lever_list import KNOBS, Choices, all_levers
 from tokonomics.planner.levers.ranking import rank_levers, utilization_bills
 from tokonomics.planner.levers.stack import order_from
 from tokonomics.planner.levers.stack import stack as stacked
-from tokonomics.planner.parsing import listed, spare_from
+from tokonomics.planner.parsing import listed, share_of_quality, spare_from
 from tokonomics.planner.setup import NotServed, Setup
 from tokonomics.questions.inputs import BatchLimits, Layout
 from tokonomics.questions.listener import SILENT, Listener
@@ -95,6 +95,7 @@ def choices_of(changes: Changes) -> Choices:
         acceptance=changes.acceptance,
         tiers=changes.tiers,
         min_weights=parse_precision(lowest, WEIGHT_PRECISIONS, "min_weights") if lowest else None,
+        min_recovery=share_of_quality(changes.min_recovery),
         without=frozenset(names),
     )
 

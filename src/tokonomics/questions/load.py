@@ -25,6 +25,7 @@ from tokonomics.planner.parsing import (
     limits_from,
     listed,
     offers_for,
+    reaching,
     router_from,
     spare_from,
     terms_from,
@@ -32,11 +33,14 @@ from tokonomics.planner.parsing import (
 )
 from tokonomics.planner.plan import KV_CHOICES, Catch, Question, Study
 from tokonomics.questions.inputs import Market, Objectives, PlanInputs, PlanTraffic, SomeGpus
+from tokonomics.questions.listener import Listener
 from tokonomics.questions.requests.buy import CompareRequest, PlanRequest
 from tokonomics.questions.tables import prices_in
 from tokonomics.questions.traffic import number_above_0, rate_of, read_log, read_rate
 from tokonomics.traffic.slo import Slo, parse_slos
 
+_LOWEST = "int4"
+"""The fewest bits that are tried where scores decide."""
 CASES = ("low", "mid", "high")
 _MADE_UP = {"input", "output", "arrivals"}
 _OF_A_LOG = {"columns", "start", "end"}
@@ -90,6 +94,10 @@ def question_of(request: PlanInputs, model_name: str, load: Load, offers: tuple[
     gpus, most_gpus = gpu_filter(request.gpu, given["gpus"])
     engines = listed(request.engine, "engine") or ["vllm"]
     names = [engine.key for engine in all_engines()] if engines == ["all"] else engines
+    chosen = weights_for(model, request.weights, request.min_weights or (request.min_recovery and _LOWEST))
+    weights, left_out = reaching(model, chosen, request.min_recovery)
+    choices = KV_CHOICES if request.min_recovery and not request.kv else kv_for(request.kv)
+    kv, kv_left_out = reaching(model, choices, request.min_recovery, "kv")
     question = Question(
         model=model,
         load=load,
@@ -97,8 +105,9 @@ def question_of(request: PlanInputs, model_name: str, load: Load, offers: tuple[
         engines=tuple(find_engine(name) for name in names),
         today=today(),
         slos=targets_of(request),
-        weights=weights_for(model, request.weights, request.min_weights),
-        kv=kv_for(request.kv),
+        weights=weights,
+        kv=kv,
+        not_tried=left_out | kv_left_out,
         terms=terms_from(request.terms),
         limits=limits_from(
             max_utilization=given["max_utilization"],
@@ -119,19 +128,16 @@ def question_of(request: PlanInputs, model_name: str, load: Load, offers: tuple[
     return replace(question, catches=catches)
 
 
-def _catches(
-    request: PlanRequest, question: Question, offers: tuple[Offer, ...] | None
-) -> dict[Catch, dict[str, object]]:
+def _catches(request: PlanRequest, question: Question, offers: tuple[Offer, ...] | None) -> Catches:
     """What else a plan tells of, below its pick; ``offers`` are those with marketplaces, where they were left out."""
     catches: Catches = {}
     if offers is not None:
         catches[Catch.marketplace] = {"offers": offers}
-    fewer: dict[str, object] = (
-        {} if request.weights or request.min_weights else {"weights": weight_choices(question.model)}
-    )
-    fewer |= {} if request.kv else {"kv": KV_CHOICES}
-    if fewer:
-        catches[Catch.fewer_bits] = fewer
+    if request.min_recovery is None:
+        weights = question.weights if request.weights or request.min_weights else weight_choices(question.model)
+        kv = question.kv if request.kv else KV_CHOICES
+        if (weights, kv) != (question.weights, question.kv):
+            catches[Catch.fewer_bits] = {"weights": weights, "kv": kv}
     if not question.assumed_speeds:
         catches[Catch.assumed_speed] = {"assumed_speeds": True}
     return catches
@@ -147,6 +153,12 @@ def _names_sellers(request: Market) -> bool:
     """It says whom to buy from: by kind, by name, or by a price list of its own."""
     request = in_market(request)
     return any(value is not None for value in (request.sellers, request.provider, request.offers))
+
+
+def say_not_tried(question: Question, listener: Listener) -> None:
+    """Name the precisions that were left out for their quality, beside an answer that has no place for them."""
+    for name, reason in question.not_tried.items():
+        listener.note(f"{question.model.name}: {name} is not tried: {reason}")
 
 
 def offers_of(request: Market) -> tuple[Offer, ...]:

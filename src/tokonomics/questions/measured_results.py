@@ -3,14 +3,17 @@
 import math
 from typing import Any
 
+from tokonomics.catalog.precision import Precision
+from tokonomics.catalog.recovery import QuantisedPart
 from tokonomics.measure.calibrate import Calibrated
+from tokonomics.measure.importers.lm_eval import KeptQuality
 from tokonomics.measure.meter.bill import Bill
 from tokonomics.measure.priced_run import PricedRun
 from tokonomics.measure.replay import Replay
 from tokonomics.measure.validate import Validation
 from tokonomics.physics.calibration import Profile
 from tokonomics.questions.result import Result, beside
-from tokonomics.units import percent, plural, usd
+from tokonomics.units import fine_percent, percent, plural, usd
 
 
 class PricedRunResult(Result, PricedRun):
@@ -27,6 +30,22 @@ class PricedRunResult(Result, PricedRun):
         if price is None:
             return f"{what}: {point.output_tokens_per_s:,.0f} output tokens/s at {point.load}"
         return f"{what}: {usd(price.blended)} per Mtok at {point.load}"
+
+
+class RecoveryResult(Result, KeptQuality):
+    """What a quantised model keeps of the published one's scores."""
+
+    ROWS = "tasks"
+
+    model: str
+    part: QuantisedPart
+    precision: Precision
+    kept: bool
+    """In the user's catalogue, where plans find it."""
+
+    def headline(self) -> str:
+        what = self.precision.upper() if self.part == "weights" else f"{self.precision.upper()} KV cache"
+        return f"{self.model} {what}: {fine_percent(self.recovery)} recovered over {plural(len(self.tasks), 'task')}"
 
 
 class CalibrateResult(Result, Calibrated):

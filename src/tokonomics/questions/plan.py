@@ -2,7 +2,12 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from tokonomics.catalog.checkpoints import checkpoint_for
+from tokonomics.catalog.models import ModelSpec
+from tokonomics.catalog.precision import Precision
+from tokonomics.catalog.recovery import recovery_of
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, did_you_mean, option, shorten
 from tokonomics.files import make_folder, write_text
@@ -13,12 +18,12 @@ from tokonomics.planner.deploy_files import DeployFile, Target, deploy_file, pro
 from tokonomics.planner.deploy_job import DeployJob, longest_context
 from tokonomics.planner.flips import flips
 from tokonomics.planner.parsing import listed
-from tokonomics.planner.plan import Question, Study, study
+from tokonomics.planner.plan import Candidate, Question, Study, study
 from tokonomics.planner.regret import least_regret
 from tokonomics.planner.what_if import bill_range, headroom, sensitivity
 from tokonomics.questions.command import command_of
 from tokonomics.questions.listener import SILENT, Listener
-from tokonomics.questions.load import blamed, cases_of, questions_of
+from tokonomics.questions.load import blamed, cases_of, questions_of, say_not_tried
 from tokonomics.questions.request import parameters_of
 from tokonomics.questions.requests.buy import CompareRequest, DiffRequest, PlanRequest
 from tokonomics.questions.results import CompareResult, OneNoun, PlanCases, PlanModels, PlanResult
@@ -38,6 +43,8 @@ def plan(request: PlanRequest, listener: Listener = SILENT) -> PlanResult | Plan
         if several and getattr(request, name):
             raise BadInput("is for one model at one demand", field=name)
     asked = [questions_in(case) for case in cases.values()]
+    for question in asked[0] if len(asked) > 1 or len(asked[0]) > 1 else ():  # the answer to one names them itself
+        say_not_tried(question, listener)
     studies = [study for questions in asked for study in studied(questions, listener)]
     command = listener.typed or command_of(find_verb("plan"), request)
     files = deploy_files_of(studies[0], targets, command) if targets else []
@@ -82,7 +89,23 @@ def _one(request: PlanRequest, study: Study, files: Sequence[DeployFile], listen
     if request.explain:
         say("what moves the bill")
         moved = sensitivity(study)
-    return PlanResult(**found, headroom=room, bill_range=bills, flips=flipped, sensitivity=moved)
+    return PlanResult(
+        **found,
+        headroom=room,
+        bill_range=bills,
+        flips=flipped,
+        sensitivity=moved,
+        **_quality(study.question.model, best),
+    )
+
+
+def _quality(model: ModelSpec, best: Candidate) -> dict[str, Any]:
+    """What the pick keeps of the model's quality, and the checkpoint to load."""
+    return {
+        "recovery": recovery_of(model, best.weights) if best.weights.is_below(model.served) else None,
+        "kv_recovery": recovery_of(model, best.kv, "kv") if best.kv.is_below(Precision.bf16) else None,
+        "checkpoint": checkpoint_for(model, best.weights),
+    }
 
 
 def _models(studies: Sequence[Study]) -> PlanModels:
@@ -179,5 +202,7 @@ def compare(request: CompareRequest, listener: Listener = SILENT) -> CompareResu
     scores = parse_quality(request.quality or (), [question.model.key for question in questions])
     if request.simulate:
         say_if_compiling(listener)
+    for question in questions:
+        say_not_tried(question, listener)
     listener.doing("comparing")
     return CompareResult(**dict(side_by_side(questions, scores, listener.doing)))

@@ -4,7 +4,9 @@ from typing import Any
 
 from pydantic import Field
 
+from tokonomics.catalog.checkpoints import Checkpoint
 from tokonomics.catalog.precision import Precision
+from tokonomics.catalog.recovery import Recovery
 from tokonomics.errors import by_name
 from tokonomics.money.cost import Cost, LoadCost, Needed
 from tokonomics.money.served import ServedCost
@@ -142,6 +144,12 @@ class PlanResult(Result, Plan):
     """Where no offer meets the constraints: what stands in the way."""
     deploy: tuple[DeployFile, ...] = ()
     """The files that start the pick."""
+    recovery: Recovery | None = None
+    """What the pick's weights keep of the model's quality; None: no score, or as it was published."""
+    kv_recovery: Recovery | None = None
+    """The same of its KV cache."""
+    checkpoint: Checkpoint | None = None
+    """One that holds the pick's weights; None: none is known."""
     study: Any = beside()
 
     @property

@@ -8,10 +8,11 @@ from tokonomics.measure.benchmark_run import Latencies, LoadPoint
 from tokonomics.measure.importers.vllm import NAME as VLLM
 from tokonomics.measure.measurements import Metric, Statistic, figure_name
 from tokonomics.measure.priced_run import PricedRun
-from tokonomics.questions.measured_results import PricedRunResult
+from tokonomics.questions.measured_results import PricedRunResult, RecoveryResult
 from tokonomics.questions.request import Request
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
+from tokonomics.report.quality_view import recovered
 from tokonomics.report.wording import NO_VALUE, signed_text, time_text, usd_text
 from tokonomics.units import percent, plural, seconds, usd
 
@@ -26,7 +27,9 @@ def bench(result: PricedRunResult, request: Request) -> Answer:
     return Answer(result, title, partial(_sections, result), drawn)
 
 
-import_results = bench
+def import_results(result: PricedRunResult | RecoveryResult, request: Request) -> Answer:
+    """A measured run; or what a quantised model keeps of its scores."""
+    return recovered(result) if isinstance(result, RecoveryResult) else bench(result, request)
 
 
 def _sections(result: PricedRun) -> blocks.View:

@@ -20,6 +20,7 @@ from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.results import PlanCases, PlanModels, PlanResult, layout_text, split_text
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer, Charts
+from tokonomics.report.quality_view import not_tried, quality_facts
 from tokonomics.report.wording import (
     FEWER_BITS,
     OLD_PRICE,
@@ -82,10 +83,12 @@ def _one(result: PlanResult, request: PlanRequest) -> blocks.View:
         yield blocks.section(*_set_aside(whole))
     else:
         yield blocks.line(asked_text(whole, name), kind="asked")
-        yield blocks.section(*_pick(whole.best, "Cheapest", whole.slos, _firm(result.headroom, result.bill_range)))
+        firm = _firm(result.headroom, result.bill_range) + quality_facts(whole.best, study.question.model)
+        yield blocks.section(*_pick(whole.best, "Cheapest", whole.slos, firm), not_tried(whole))
         faithful = whole.best_at_checkpoint()
         if faithful and faithful != whole.best:
-            yield blocks.section(*_pick(faithful, "Cheapest at the checkpoint's own precision", whole.slos))
+            own = quality_facts(faithful, study.question.model)
+            yield blocks.section(*_pick(faithful, "Cheapest at the checkpoint's own precision", whole.slos, own))
         if whole.set_aside:
             yield blocks.section(*_set_aside(whole))
         leaders = whole.leaders(len(whole.ranked))
@@ -124,6 +127,7 @@ def nothing(plan: Plan, model_name: str, blames: Sequence[Blame], see: str = "")
             for blame in blames
         ),
         blocks.note(f"{kinds.total():,} candidates rejected: {counts}. See {see or option('why')}."),
+        not_tried(plan),
     )
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tokonomics.errors import BadInput, from_validation, shorten
+from tokonomics.errors import BadInput, from_validation, option, shorten
 from tokonomics.measure.benchmark_run import BenchmarkRun
-from tokonomics.measure.importers import aiperf, guidellm, inferencex, llm_d, own, vllm
+from tokonomics.measure.importers import aiperf, guidellm, inferencex, llm_d, lm_eval, own, vllm
 from tokonomics.measure.measurements import parse_json, read_text
 
 
@@ -50,6 +50,9 @@ def read_run(path: Path) -> BenchmarkRun:
             except ValidationError as error:  # a figure that no run has, such as a rate without end
                 what = from_validation(error, where).what
                 raise BadInput(what, where=where, fix="The file is damaged, or was edited.") from None
+    if lm_eval.matches(documents[0]):
+        fix = f"Give those of the unquantised model as well: {option('baseline', 'bf16.json')}."
+        raise BadInput(f"{lm_eval.NAME} results: scores, not loads", where=where, fix=fix)
     names = sorted({form.name for document in documents for form in FORMATS if form.matches(document)})
     found = f"results of {' and '.join(names)} mixed" if names else _found(documents[0])
     raise BadInput(f"no benchmark result we know: {found}", where=where, fix=f"Supported: {SUPPORTED}.")

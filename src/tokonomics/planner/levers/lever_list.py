@@ -15,6 +15,7 @@ from typing import Any
 from tokonomics.catalog.load_models import all_models, find_model
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.precision import Precision
+from tokonomics.catalog.recovery import QuantisedPart, allowed_by_recovery
 from tokonomics.errors import option
 from tokonomics.physics.deployment import why_not_run
 from tokonomics.physics.speculation import ACCEPTANCE, DRAFT_TOKENS, Speculation
@@ -76,8 +77,17 @@ class Choices:
     """Memories for KV behind the GPU's; None: what the bought machine has left of its own, which is paid for."""
     min_weights: Precision | None = None
     """No precision below this one."""
+    min_recovery: float | None = None
+    """Of quality: fewer bits only where a score reaches it."""
     without: frozenset[str] = field(default_factory=frozenset)
     """Knobs to leave alone."""
+
+    def too_low(self, model: ModelSpec, precision: Precision, part: QuantisedPart = "weights") -> str | None:
+        """Why a precision keeps less quality than was asked for, or may; None where it keeps enough."""
+        if self.min_recovery is None:
+            return None
+        _, left_out = allowed_by_recovery(model, [precision], self.min_recovery, part)
+        return left_out.get(precision)
 
     @property
     def speaks_of_drafts(self) -> bool:
@@ -101,7 +111,7 @@ def all_levers(choices: Choices | None = None, bills: Bills | None = None) -> tu
               partial(_weights, Precision.fp8, choices)),
         Lever("INT4 weights", "weights", "days: calibrate, evaluate", "quality", QUALITY_INT4,
               partial(_weights, Precision.int4, choices)),
-        Lever("FP8 KV cache", "kv", "a flag", "quality at long context", QUALITY_KV8, _kv),
+        Lever("FP8 KV cache", "kv", "a flag", "quality at long context", QUALITY_KV8, partial(_kv, choices)),
         Lever("right-sized GPUs", "hardware", "days: another machine, load test", "supply, another provider",
               QUALITY_NONE, partial(right_size, bills=bills)),
         Lever("prefix cache", "cache", "a flag", "none", QUALITY_NONE, _prefix_cache),
@@ -180,14 +190,18 @@ def _weights(precision: Precision, choices: Choices, setup: Setup) -> Setup | No
         return NotServed(f"weights are {now.weights} already")
     if choices.min_weights and precision.is_below(choices.min_weights):
         return NotServed(f"below {choices.min_weights}, which you asked for at least")
+    if low := choices.too_low(now.model, precision):
+        return NotServed(low)
     reason = why_not_run(now.engine, now.gpu, precision, now.kv)
     return NotServed(reason) if reason else setup.deployed(weights=precision)
 
 
-def _kv(setup: Setup) -> Setup | NotServed:
+def _kv(choices: Choices, setup: Setup) -> Setup | NotServed:
     now = setup.deployment
     if now.kv is not Precision.bf16:
         return NotServed(f"the KV cache is {now.kv} already")
+    if low := choices.too_low(now.model, Precision.fp8, "kv"):
+        return NotServed(low)
     reason = why_not_run(now.engine, now.gpu, now.weights, Precision.fp8)
     return NotServed(reason) if reason else setup.deployed(kv=Precision.fp8)
 

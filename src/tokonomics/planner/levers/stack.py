@@ -179,8 +179,10 @@ def optimised(naive: Setup, choices: Choices, bills: Bills) -> tuple[Setup, tupl
 def _planned(setup: Setup, choices: Choices, bills: Bills) -> Setup:
     now, floor = setup.deployment, choices.min_weights
     weights = tuple(choice for choice in weight_choices(now.model) if not (floor and choice.is_below(floor)))
+    weights = tuple(choice for choice in weights if not choices.too_low(now.model, choice))
     weights = (now.weights,) if "weights" in choices.without else weights or (now.weights,)
-    kv = (now.kv,) if "kv" in choices.without else KV_CHOICES
+    kv = tuple(choice for choice in KV_CHOICES if not choices.too_low(now.model, choice, "kv"))
+    kv = (now.kv,) if "kv" in choices.without else kv
     here = [offer for offer in setup.offers if "hardware" not in choices.without or offer.gpu == now.gpu.key]
     picked = right_size(replace(setup, offers=tuple(here)), weights, kv, bills)
     return setup if isinstance(picked, NotServed) else replace(picked, offers=setup.offers)

@@ -88,11 +88,13 @@ class ImportResultsRequest(Rented, Profiled):
     """
     Reads vLLM bench serve, SGLang bench_serving, guidellm, aiperf and genai-perf, InferenceX, llm-d Benchmark Report
     and tokonomics bench; told apart by what is in them. Tools that write a file for each load: give all of them.
+    With --baseline, what a quantised model keeps of the scores of lm-evaluation-harness.
 
     Examples:
       tokonomics import vllm-*.json --gpu H100 --gpus 2
       tokonomics import benchmarks.json --gpu L40S --model llama-3.1-8b --usd-per-hour 0.86
       tokonomics import agg_h200_tp8.json --slo tpot_p99=50ms --chart load.png
+      tokonomics import int4/results.json --baseline bf16/results.json --model llama-3.1-8b --weights int4 --keep
     """
 
     files: Texts = declared(
@@ -104,6 +106,10 @@ class ImportResultsRequest(Rented, Profiled):
         kind=Kind.MODEL,
         example="llama-3.1-8b",
     )
+    baseline: Text | None = declared(
+        "Of lm-evaluation-harness: the results of the model as published.", kind=Kind.FILE, example="bf16.json"
+    )
+    keep: Switch = declared("Keep the recovery in your catalogue: it counts before published ones.", False, writes=True)
 
 
 class ProbeRequest(Request):

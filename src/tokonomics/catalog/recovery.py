@@ -1,0 +1,204 @@
+"""How much of a model's quality is left at fewer bits: published scores and one's own.
+
+Recovery is the score of the quantised model over that of the published one on the same benchmark. A checkpoint that
+was scored on several benchmarks recovers their mean. ``data/recovery.csv`` has one row for each score, with its source
+and date; a user's own stand in the section ``recovery`` of their catalogue and count first. Where a model has none,
+that of the model of its family that is nearest in size is taken, and named.
+"""
+
+import csv
+import datetime as dt
+import math
+from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+from statistics import fmean
+from typing import Literal
+
+from pydantic import PositiveFloat, ValidationError, field_validator
+
+from tokonomics.catalog.checkpoints import checkpoint_for
+from tokonomics.catalog.load_models import find_model, models_of_family
+from tokonomics.catalog.models import ModelSpec
+from tokonomics.catalog.precision import Precision
+from tokonomics.catalog.user_file import save_entry, user_path, user_tables
+from tokonomics.errors import from_validation, shorten
+from tokonomics.types import Noun
+from tokonomics.units import fine_percent
+
+DATA = Path(__file__).parent / "data"
+SECTION = "recovery"
+
+QuantisedPart = Literal["weights", "kv"]
+"""What is held at fewer bits."""
+
+
+class RecoveryScore(Noun):
+    """A quantised model on one benchmark, as it was published."""
+
+    model: str
+    part: QuantisedPart
+    precision: Precision
+    benchmark: str
+    baseline: PositiveFloat | None
+    """Of the model as published; None where only the share is stated."""
+    quantised: PositiveFloat | None
+    recovery_percent: PositiveFloat
+    method: str
+    checkpoint: str | None
+    source: str
+    address: str
+    date: dt.date | None
+    """Of publication, where the source says."""
+    read: dt.date
+
+    @field_validator("baseline", "quantised", "checkpoint", "date", mode="before")
+    @classmethod
+    def _nothing(cls, written: object) -> object:
+        return None if written == "" else written
+
+
+class Recovery(Noun):
+    """The share of a model's quality that is left at fewer bits, and by whose word."""
+
+    model: str
+    """Of which it was measured: the one that was asked for, or one of its family."""
+    part: QuantisedPart = "weights"
+    precision: Precision
+    recovery: PositiveFloat
+    """The mean over the benchmarks; 1: nothing is lost."""
+    benchmarks: tuple[str, ...]
+    checkpoint: str | None = None
+    source: str
+    date: dt.date
+    """Of publication; where the source does not say, the day it was read."""
+    published: bool = True
+    """The date is that of publication."""
+    own: bool = False
+    """The user's own measurement."""
+
+
+class OwnRecovery(Noun):
+    """An entry of the user's catalogue."""
+
+    model: str
+    part: QuantisedPart = "weights"
+    precision: Precision
+    recovery: PositiveFloat
+    tasks: tuple[str, ...]
+    source: str = "your own measurement"
+    date: dt.date
+
+
+@cache
+def load_scores() -> tuple[RecoveryScore, ...]:
+    """Every published score that is shipped."""
+    with (DATA / "recovery.csv").open(encoding="utf-8", newline="") as file:
+        return tuple(RecoveryScore.model_validate(row) for row in csv.DictReader(file))
+
+
+def recovery_of(model: ModelSpec, precision: Precision, part: QuantisedPart = "weights") -> Recovery | None:
+    """What is left of a model at a precision: one's own score, a published one, or its family's; None without any."""
+    known = [found for found in _recoveries() if found.precision is precision and found.part == part]
+    of_it = [found for found in known if found.model == model.key]
+    if not of_it:
+        of_it = _nearest_relatives(model, known)
+    listed = checkpoint_for(model, precision) if part == "weights" else None
+
+    def preference(found: Recovery) -> tuple[bool, bool, bool, float]:
+        """One's own, of the checkpoint that a plan names, of any checkpoint, and then the best."""
+        of_that = listed is not None and found.checkpoint == listed.repository
+        return found.own, of_that, found.checkpoint is not None, found.recovery
+
+    return max(of_it, key=preference, default=None)
+
+
+def allowed_by_recovery(
+    model: ModelSpec, precisions: Sequence[Precision], floor: float, part: QuantisedPart = "weights"
+) -> tuple[tuple[Precision, ...], dict[Precision, str]]:
+    """The precisions whose recovery reaches the floor, and why the others are left out.
+
+    What the model was published in, or more bits, needs no score.
+    """
+    published = model.served if part == "weights" else Precision.bf16
+    kept, left_out = [], {}
+    for precision in precisions:
+        found = recovery_of(model, precision, part) if precision.is_below(published) else None
+        if not precision.is_below(published) or (found and round(found.recovery, 4) >= floor):
+            kept.append(precision)
+        elif found is None:
+            left_out[precision] = f"no published score for {model.name} or its family"
+        else:
+            left_out[precision] = f"recovers {recovery_text(found, model)}"
+    return tuple(kept), left_out
+
+
+def recovery_text(found: Recovery, model: ModelSpec) -> str:
+    """``99.9 % of BF16 on OpenLLM v1 (model card of …, 2024-07-23)``; another model of the family is named."""
+    published = model.served if found.part == "weights" else Precision.bf16
+    whose = "" if found.model == model.key else f", scored on {find_model(found.model).name}"
+    kept = f"{fine_percent(found.recovery)} of {published.upper()}"
+    when = f"{'' if found.published else 'read on '}{found.date}"
+    return f"{kept} on {_listed(found.benchmarks)}{whose} ({found.source}, {when})"
+
+
+def save_recovery(found: OwnRecovery) -> Path:
+    """Keep a score in the user's catalogue, in place of an earlier one of the model and precision; where it lies."""
+    fields = found.model_dump(exclude={"part"} if found.part == "weights" else set())
+    kv = "" if found.part == "weights" else " kv"
+    return save_entry(SECTION, f"{found.model} {found.precision}{kv}", fields)
+
+
+def _listed(benchmarks: Sequence[str]) -> str:
+    return benchmarks[0] if len(benchmarks) == 1 else f"the mean of {', '.join(benchmarks)}"
+
+
+def _recoveries() -> Iterator[Recovery]:
+    yield from map(_own, user_tables(SECTION).items())
+    yield from _published()
+
+
+@cache
+def _published() -> tuple[Recovery, ...]:
+    """The mean over the benchmarks of each checkpoint, or of each method where a source names no checkpoint."""
+
+    def subject(score: RecoveryScore) -> tuple[str, ...]:
+        return score.model, score.part, score.precision, score.checkpoint or "", score.source, score.method
+
+    found = []
+    for _, group in groupby(sorted(load_scores(), key=subject), key=subject):
+        scores = list(group)
+        found.append(
+            Recovery(
+                model=scores[0].model,
+                part=scores[0].part,
+                precision=scores[0].precision,
+                recovery=fmean(score.recovery_percent for score in scores) / 100,
+                benchmarks=tuple(score.benchmark for score in scores),
+                checkpoint=scores[0].checkpoint,
+                source=scores[0].source if scores[0].checkpoint else f"{scores[0].method}; {scores[0].source}",
+                date=scores[0].date or scores[0].read,
+                published=scores[0].date is not None,
+            )
+        )
+    return tuple(found)
+
+
+def _own(entry: tuple[str, dict[str, object]]) -> Recovery:
+    key, table = entry
+    try:
+        read = OwnRecovery.model_validate(table)
+    except ValidationError as error:
+        where = f"{user_path()} [{SECTION}.{shorten(key)}]"
+        raise from_validation(error, where, OwnRecovery.model_fields) from None
+    return Recovery(**read.model_dump(exclude={"tasks"}), benchmarks=read.tasks, own=True)
+
+
+def _nearest_relatives(model: ModelSpec, known: Sequence[Recovery]) -> list[Recovery]:
+    """The scores of the model of the same family that is nearest in size."""
+    scored = {found.model for found in known}
+    relatives = [relative for relative in models_of_family(model.family) if relative.key in scored]
+    apart = {relative.key: abs(math.log(relative.parameters / model.parameters)) for relative in relatives}
+    nearest = min(apart, key=lambda key: (apart[key], key), default=None)
+    return [found for found in known if found.model == nearest]

@@ -1,0 +1,169 @@
+"""Results of lm-evaluation-harness, and what a quantised model keeps of the scores of the published one.
+
+The file ``lm_eval --output_path`` writes (lm_eval/loggers/evaluation_tracker.py and evaluator.py, 0.4): ``results`` has
+each task's metrics under "metric,filter", beside their standard errors; ``higher_is_better``, ``n-shot`` and
+``versions`` are by task, ``group_subtasks`` by group, ``config`` holds the arguments. Of a task its main metric is
+compared: the normalised accuracy, the strict match, or the first that is listed. Recovery is the mean over the tasks
+of both files; a task of a group counts within its group.
+"""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from tokonomics.errors import BadInput, shorten
+from tokonomics.measure.importers.fields import ResultFields
+from tokonomics.measure.measurements import parse_json, read_text
+from tokonomics.types import Noun
+
+NAME = "lm-evaluation-harness"
+_MAIN = ("acc_norm,none", "exact_match,strict-match")
+"""What the Open LLM Leaderboard took of tasks that have several metrics; the first that is listed otherwise."""
+
+
+class HarnessTask(Noun):
+    """A task in one file: its metrics, in their order, and what makes two runs of it comparable."""
+
+    metrics: dict[str, float]
+    shots: str | None
+    version: str | None
+
+
+class HarnessRun(Noun):
+    """The results of one model."""
+
+    model: str | None
+    limit: str | None
+    """Of samples a task; None: all of them."""
+    tasks: dict[str, HarnessTask]
+
+
+class TaskRecovery(Noun):
+    """A task that both models did."""
+
+    task: str
+    metric: str
+    baseline: float
+    quantised: float
+    recovery: float
+
+
+class KeptQuality(Noun):
+    """What a quantised model keeps of the published one's scores."""
+
+    recovery: float
+    """The mean over the tasks."""
+    tasks: tuple[TaskRecovery, ...]
+    left_out: dict[str, str]
+    """Tasks that do not compare, and why."""
+
+
+def matches(document: Any) -> bool:
+    """Whether it is a file of the harness: metrics are named with their filter, as no other tool does."""
+    results = document.get("results") if isinstance(document, dict) else None
+    if not isinstance(results, dict) or not {"configs", "versions", "config"} & document.keys():
+        return False
+    return all(isinstance(task, dict) for task in results.values()) and any(
+        "," in name for task in results.values() for name in task
+    )
+
+
+def read_scores(path: Path) -> HarnessRun:
+    """A result file of the harness."""
+    where = shorten(str(path), 200)
+    document = parse_json(read_text(path), where)
+    if not matches(document):
+        fix = "Give the results_….json that `lm_eval --output_path` writes."
+        raise BadInput(f"no results of {NAME}", where=where, fix=fix)
+    whole = ResultFields(document, where)
+    grouped = _in_groups(document)
+    tasks = {name: _task(name, whole) for name in document["results"] if name not in grouped}
+    return HarnessRun(model=_model(whole), limit=_said(whole.maybe("config"), "limit"), tasks=tasks)
+
+
+def kept_quality(baseline: HarnessRun, quantised: HarnessRun) -> KeptQuality:
+    """The recovery of each task that both did alike, and their mean."""
+    if baseline.limit != quantised.limit:
+        said = " and ".join(f"limit {run.limit or 'none'}" for run in (baseline, quantised))
+        raise BadInput(f"the runs took different samples: {said}", field="baseline", fix="Run both with one --limit.")
+    found: list[TaskRecovery] = []
+    left_out: dict[str, str] = {}
+    for name in sorted(baseline.tasks.keys() | quantised.tasks.keys()):
+        before, after = baseline.tasks.get(name), quantised.tasks.get(name)
+        compared = _compared(name, before, after)
+        if isinstance(compared, str):
+            left_out[name] = compared
+        else:
+            found.append(compared)
+    if not found:
+        reasons = "; ".join(f"{name}: {why}" for name, why in left_out.items()) or "there is none"
+        raise BadInput(f"no task compares: {shorten(reasons, 200)}", field="baseline")
+    if not any(task.quantised for task in found):
+        raise BadInput("the quantised model scores 0 in every task", field="files", fix="Did it load as it should?")
+    return KeptQuality(recovery=fmean(task.recovery for task in found), tasks=tuple(found), left_out=left_out)
+
+
+def _compared(name: str, before: HarnessTask | None, after: HarnessTask | None) -> TaskRecovery | str:
+    """The task in both runs, or why it does not compare."""
+    if before is None or after is None:
+        return f"only in the {'quantised' if before is None else 'baseline'} results"
+    if before.shots != after.shots:
+        return f"{before.shots}-shot against {after.shots}-shot"
+    if before.version != after.version:
+        return f"version {before.version} against {after.version}"
+    shared = [metric for metric in before.metrics if metric in after.metrics]
+    if not shared:
+        return "no metric of which more is better"
+    metric = next((main for main in _MAIN if main in shared), shared[0])
+    first, second = before.metrics[metric], after.metrics[metric]
+    if not first > 0:
+        return "the baseline scores 0"
+    return TaskRecovery(task=name, metric=metric, baseline=first, quantised=second, recovery=second / first)
+
+
+def _task(name: str, whole: ResultFields) -> HarnessTask:
+    better = whole.maybe("higher_is_better", name).values
+    metrics = {}
+    for metric, value in whole.inside("results", name).values.items():
+        bare, _, filtered = metric.partition(",")
+        if not filtered or bare.endswith("_stderr") or not _is_score(value):
+            continue
+        # Older files do not say whether more is better: then accuracies and matches alone are taken.
+        if better.get(bare, bare.startswith(("acc", "exact_match"))) is True:
+            metrics[metric] = float(value)
+    shots, version = (_said(whole.maybe(field), name) for field in ("n-shot", "versions"))
+    return HarnessTask(metrics=metrics, shots=shots, version=version)
+
+
+def _is_score(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+
+
+def _in_groups(document: Mapping[str, Any]) -> set[str]:
+    """Tasks that count within a group whose own score is there."""
+    groups, results = document.get("group_subtasks"), document["results"]
+    return {
+        task
+        for group, tasks in (groups.items() if isinstance(groups, dict) else ())
+        if isinstance(tasks, list) and any("," in metric for metric in results.get(group) or ())
+        for task in tasks
+        if isinstance(task, str)
+    }
+
+
+def _model(whole: ResultFields) -> str | None:
+    """The model's name, as newer files state it, or from the arguments."""
+    if named := whole.text("model_name"):
+        return named
+    arguments = whole.maybe("config").values.get("model_args")
+    if isinstance(arguments, dict):
+        return ResultFields(arguments, whole.where).text("pretrained")
+    parts = arguments.split(",") if isinstance(arguments, str) else []
+    return next((part.partition("=")[2] for part in parts if part.startswith(("pretrained=", "model="))), None)
+
+
+def _said(fields: ResultFields, name: str) -> str | None:
+    value = fields.values.get(name)
+    return None if value is None else shorten(str(value))

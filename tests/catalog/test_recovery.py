@@ -1,0 +1,172 @@
+"""Published recovery scores and checkpoints: every row can be traced, and what is borrowed says from whom."""
+
+import csv
+import datetime as dt
+from pathlib import Path
+
+import pytest
+
+from tokonomics.catalog.checkpoints import DATA, checkpoint_for, how_to_make, load_checkpoints
+from tokonomics.catalog.load_models import all_models, find_model
+from tokonomics.catalog.precision import Precision
+from tokonomics.catalog.recovery import (
+    OwnRecovery,
+    RecoveryScore,
+    allowed_by_recovery,
+    load_scores,
+    recovery_of,
+    recovery_text,
+    save_recovery,
+)
+from tokonomics.catalog.user_file import user_tables
+from tokonomics.errors import BadInput
+
+KEYS = {model.key for model in all_models()}
+OWN = OwnRecovery(
+    model="llama-3.1-8b", precision=Precision.int4, recovery=0.985, tasks=("gsm8k",), date=dt.date(2026, 11, 1)
+)
+
+
+@pytest.fixture
+def catalogue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "catalog.toml"
+    monkeypatch.setenv("TOKONOMICS_CATALOG", str(path))
+    path.write_text("")
+    return path
+
+
+@pytest.mark.parametrize("score", load_scores(), ids=lambda score: f"{score.model} {score.precision}")
+def test_a_score_says_of_which_model_from_where_and_when(score: RecoveryScore) -> None:
+    assert score.model in KEYS
+    assert score.source
+    assert score.method
+    assert score.address.startswith("https://")
+    assert dt.date(2022, 1, 1) < (score.date or score.read) <= score.read
+    assert score.precision.is_below(find_model(score.model).served) or score.part == "kv"
+
+
+def test_recovery_is_the_quantised_score_over_the_baseline() -> None:
+    both = [(score, score.baseline, score.quantised) for score in load_scores() if score.baseline or score.quantised]
+    assert len(both) > 60
+    for score, baseline, quantised in both:
+        assert baseline is not None
+        assert quantised is not None
+        assert score.recovery_percent == pytest.approx(100 * quantised / baseline, abs=0.006)
+    assert all(80 < score.recovery_percent < 110 for score in load_scores())
+
+
+def test_no_score_is_listed_twice() -> None:
+    rows = [(row.model, row.part, row.precision, row.benchmark, row.method, row.source) for row in load_scores()]
+    assert len(set(rows)) == len(rows)
+
+
+def test_every_scored_checkpoint_is_listed_and_every_listed_one_can_be_traced() -> None:
+    listed = {(row.model, row.precision, row.repository) for row in load_checkpoints()}
+    scored = {(row.model, row.precision, row.checkpoint) for row in load_scores() if row.checkpoint}
+    assert scored <= listed
+    assert len(listed) == len(load_checkpoints())
+    for row in load_checkpoints():
+        assert row.model in KEYS
+        assert row.repository.count("/") == 1
+        assert row.source
+        assert (row.address or "").startswith("https://")
+        assert row.precision is not find_model(row.model).served
+
+
+def test_what_a_checkpoint_recovers_is_the_mean_over_its_benchmarks() -> None:
+    with (DATA / "recovery.csv").open(encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["checkpoint"].endswith("3.1-8B-Instruct-quantized.w4a16")]
+    shares = [float(row["recovery_percent"]) / 100 for row in rows]
+    found = recovery_of(find_model("llama-3.1-8b"), Precision.int4)
+    assert found is not None
+    assert len(rows) == 5
+    assert found.recovery == pytest.approx(sum(shares) / 5)
+    assert set(found.benchmarks) == {row["benchmark"] for row in rows}
+
+
+def test_the_score_is_of_the_checkpoint_that_a_plan_names() -> None:
+    for key, precision in (("llama-3.1-70b", Precision.fp8), ("qwen2.5-72b", Precision.int4)):
+        model = find_model(key)
+        found, checkpoint = recovery_of(model, precision), checkpoint_for(model, precision)
+        assert found is not None
+        assert checkpoint is not None
+        assert found.checkpoint == checkpoint.repository
+
+
+def test_a_model_without_a_score_borrows_from_the_nearest_of_its_family_and_says_so() -> None:
+    model = find_model("qwen3-32b")  # 14B is scored at int4, as is 8B, which is farther
+    found = recovery_of(model, Precision.int4)
+    assert found is not None
+    assert found.model == "qwen3-14b"
+    assert "scored on Qwen3 14B" in recovery_text(found, model)
+    assert recovery_of(find_model("gemma-3-27b"), Precision.int4) is None
+
+
+def test_the_published_precision_needs_no_score_and_others_reach_the_floor_or_are_named() -> None:
+    model = find_model("llama-3.1-8b")
+    tried = (Precision.bf16, Precision.fp8, Precision.int4)
+    kept, left_out = allowed_by_recovery(model, tried, 0.98)
+    assert kept == (Precision.bf16, Precision.fp8)
+    assert "97.0 % of BF16" in left_out[Precision.int4]
+    assert allowed_by_recovery(model, tried, 0.97)[0] == tried
+    gemma = find_model("gemma-3-27b")
+    kept, left_out = allowed_by_recovery(gemma, (Precision.bf16, Precision.int4), 0.01)
+    assert kept == (Precision.bf16,)
+    assert left_out == {Precision.int4: "no published score for Gemma 3 27B or its family"}
+
+
+def test_a_higher_floor_never_lets_more_through() -> None:
+    precisions = (Precision.bf16, Precision.fp8, Precision.int8, Precision.int4)
+    for model in all_models():
+        before: set[Precision] | None = None
+        for floor in (0.5, 0.95, 0.98, 0.99, 1.0):
+            kept = set(allowed_by_recovery(model, precisions, floor)[0])
+            assert before is None or kept <= before
+            before = kept
+
+
+def test_an_fp8_cache_is_held_against_scores_of_caches_not_of_weights() -> None:
+    model, both = find_model("llama-3.3-70b"), (Precision.bf16, Precision.fp8)
+    assert allowed_by_recovery(model, both, 0.97, "kv")[0] == both
+    assert allowed_by_recovery(model, both, 0.98, "kv")[0] == (Precision.bf16,)
+    assert recovery_of(find_model("llama-3.1-70b"), Precision.fp8, "kv") is None
+
+
+def test_one_s_own_score_counts_before_published_ones(catalogue: Path) -> None:
+    catalogue.write_text('[gpus.X]\n# mine\narchitecture = "hopper"\n')
+    save_recovery(OWN)
+    found = recovery_of(find_model("llama-3.1-8b"), Precision.int4)
+    assert found is not None
+    assert (found.recovery, found.own, found.benchmarks) == (0.985, True, ("gsm8k",))
+    assert catalogue.read_text().startswith('[gpus.X]\n# mine\narchitecture = "hopper"\n')
+
+
+def test_a_newer_score_of_one_s_own_takes_the_place_of_the_old_one(catalogue: Path) -> None:
+    save_recovery(OWN)
+    save_recovery(OWN.model_copy(update={"precision": Precision.fp8}))
+    save_recovery(OWN.model_copy(update={"recovery": 0.9}))
+    own = user_tables("recovery")
+    assert {key: table["recovery"] for key, table in own.items()} == {
+        "llama-3.1-8b fp8": 0.985,
+        "llama-3.1-8b int4": 0.9,
+    }
+
+
+def test_a_slip_in_one_s_own_entry_names_file_and_field(catalogue: Path) -> None:
+    catalogue.write_text('[recovery.x]\nmodel = "llama-3.1-8b"\nprecision = "int4"\nrecovry = 1\n')
+    with pytest.raises(BadInput, match=r"catalog.toml \[recovery.x\]: .*(missing|recovry)"):
+        recovery_of(find_model("llama-3.1-8b"), Precision.int4)
+
+
+def test_where_no_checkpoint_is_known_it_says_what_makes_one() -> None:
+    model = find_model("gemma-3-27b")
+    assert checkpoint_for(model, Precision.fp8) is None
+    assert "--quantization fp8" in how_to_make(model, Precision.fp8, "vllm")
+    assert "--quantization" not in how_to_make(model, Precision.fp8, "sglang")
+    assert "GPTQ or AWQ" in how_to_make(model, Precision.int4, "vllm")
+
+
+def test_at_its_own_precision_a_model_is_loaded_from_its_authors() -> None:
+    found = checkpoint_for(find_model("deepseek-r1"), Precision.fp8)
+    assert found is not None
+    assert found.repository == "deepseek-ai/DeepSeek-R1"

@@ -1,0 +1,116 @@
+"""``--min-recovery`` and ``import --baseline``: how much quality fewer bits may cost, end to end."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+SCORES = Path(__file__).parents[1] / "measure" / "scores"
+PLAN = ("--rate", "2", "--input", "1000", "--output", "300", "--gpu", "H100", "--quick", "--min-weights", "int4")
+IMPORT = ("import", str(SCORES / "int4.json"), "--baseline", str(SCORES / "bf16.json"))
+RECOVERED = (0.594 / 0.60 + 0.72 / 0.75 + 0.67 / 0.68) / 3
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(autouse=True)
+def catalogue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "catalog.toml"
+    path.write_text("")
+    monkeypatch.setenv("TOKONOMICS_CATALOG", str(path))
+    return path
+
+
+def planned(tokonomics: Run, *words: str) -> dict[str, object]:
+    done = tokonomics("plan", "llama-3.1-8b", *PLAN, *words, "--json")
+    assert done.returncode == 0, done.stderr
+    found: dict[str, object] = json.loads(done.stdout)
+    return found
+
+
+def test_a_plan_tries_only_precisions_that_keep_enough_quality(tokonomics: Run) -> None:
+    found = planned(tokonomics, "--min-recovery", "98%")
+    ranked = {row["weights"] for row in found["ranked"]}  # type: ignore[attr-defined]
+    assert ranked == {"bf16", "fp8"}
+    assert set(found["not_tried"]) == {"int4", "KV fp8"}  # type: ignore[call-overload]
+    assert "97.0 % of BF16" in found["not_tried"]["int4"]  # type: ignore[index]
+    below = {row["weights"] for row in planned(tokonomics, "--min-recovery", "97%")["ranked"]}  # type: ignore[attr-defined]
+    assert "int4" in below
+
+
+def test_the_pick_says_its_recovery_and_names_a_checkpoint(tokonomics: Run) -> None:
+    text = tokonomics("plan", "llama-3.1-70b", *PLAN, "--weights", "fp8", "--kv", "bf16").stdout
+    assert "99.9 %" in text
+    assert "OpenLLM v1" in text
+    assert "RedHatAI/Meta-Llama-3.1-70B-Instruct-FP8" in text
+    without = tokonomics("plan", "gemma-3-27b", *PLAN, "--weights", "int4", "--kv", "bf16").stdout
+    assert "no score" in without
+    assert "llm-compressor" in without
+
+
+def test_what_is_left_out_for_quality_is_named_on_screen(tokonomics: Run) -> None:
+    text = " ".join(tokonomics("plan", "gemma-3-27b", *PLAN, "--min-recovery", "0.98").stdout.split())
+    assert "Not tried, for --min-recovery: fp8: no published score for Gemma 3 27B or its family" in text
+
+
+def test_several_models_name_what_is_left_out_beside_the_answer(tokonomics: Run) -> None:
+    done = tokonomics("plan", "gemma-3-27b,llama-3.1-8b", *PLAN, "--min-recovery", "98%")
+    assert done.returncode == 0, done.stderr
+    said = done.stderr
+    assert "Gemma 3 27B: int4 is not tried: no published score" in said
+    assert "Llama 3.1 8B: int4 is not tried: recovers 97.0 % of BF16" in said
+
+
+@pytest.mark.parametrize("wrong", ["0", "101", "-1", "much", "200%", "98%%"])
+def test_a_share_that_is_none_names_the_flag(tokonomics: Run, wrong: str) -> None:
+    done = tokonomics("plan", "llama-3.1-8b", *PLAN, f"--min-recovery={wrong}")
+    assert done.returncode == 2
+    assert "--min-recovery" in done.stderr
+    assert "98%" in done.stderr
+
+
+def test_a_named_precision_without_a_score_leaves_nothing_to_try(tokonomics: Run) -> None:
+    done = tokonomics("plan", "gemma-3-27b", *PLAN, "--weights", "int4", "--min-recovery", "98%")
+    assert done.returncode == 2
+    assert "leaves nothing to try: int4: no published score for Gemma 3 27B" in " ".join(done.stderr.split())
+
+
+def test_own_results_are_shown_and_kept_only_where_asked(tokonomics: Run, catalogue: Path) -> None:
+    shown = tokonomics(*IMPORT)
+    assert shown.returncode == 0, shown.stderr
+    assert f"{RECOVERED * 100:.1f} %" in shown.stdout
+    assert "wikitext left out" in shown.stdout
+    assert catalogue.read_text() == ""
+    found = json.loads(tokonomics(*IMPORT, "--keep", "--json").stdout)
+    assert found["recovery"] == pytest.approx(RECOVERED)
+    assert (found["model"], found["precision"], found["kept"]) == ("llama-3.1-8b", "int4", True)
+    assert '[recovery."llama-3.1-8b int4"]' in catalogue.read_text()
+
+
+def test_own_results_count_before_published_ones(tokonomics: Run) -> None:
+    assert 0.97 < RECOVERED < 0.98  # a floor of 97.5 % parts them from the published 97.0 %
+    assert "int4" in planned(tokonomics, "--min-recovery", "97.5%")["not_tried"]  # type: ignore[operator]
+    assert tokonomics(*IMPORT, "--keep").returncode == 0
+    assert "int4" not in planned(tokonomics, "--min-recovery", "97.5%")["not_tried"]  # type: ignore[operator]
+
+
+def test_scores_without_a_baseline_say_what_is_missing(tokonomics: Run) -> None:
+    done = tokonomics("import", str(SCORES / "int4.json"))
+    assert done.returncode == 2
+    assert "--baseline bf16.json" in done.stderr
+
+
+def test_what_was_quantised_must_be_fewer_bits_than_published(tokonomics: Run) -> None:
+    done = tokonomics(*IMPORT, "--weights", "bf16")
+    assert done.returncode == 2
+    assert "--weights" in done.stderr
+    kept = json.loads(tokonomics(*IMPORT, "--kv", "fp8", "--json").stdout)
+    assert (kept["part"], kept["precision"]) == ("kv", "fp8")
+
+
+def test_a_lever_that_keeps_too_little_is_not_pulled(tokonomics: Run) -> None:
+    words = ("--gpu", "H100", "--rate", "1", "--input", "200", "--output", "50", "--min-recovery", "98%", "--json")
+    found = json.loads(tokonomics("levers", "llama-3.1-8b", *words).stdout)
+    text = json.dumps(found)
+    assert "97.0 % of BF16" in text
