@@ -1,8 +1,9 @@
 """Which machines to buy, on which terms, hour by hour?"""
 
 from tokonomics.catalog.engines import find_engine
+from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
-from tokonomics.catalog.offers import Terms
+from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.catalog.precision import KV_PRECISIONS, WEIGHT_PRECISIONS, parse_precision
 from tokonomics.catalog.spot import SCARCE, Interruptions, hourly_rate
 from tokonomics.clock import today
@@ -10,6 +11,8 @@ from tokonomics.errors import BadInput, option, shorten
 from tokonomics.money.demand import parse_demand
 from tokonomics.money.fleet import FleetLimits
 from tokonomics.money.fleet_availability import require_target
+from tokonomics.physics.deployment import Deployment
+from tokonomics.physics.intervals import speed_badge
 from tokonomics.planner.fleet import FleetBounds, plan_fleet
 from tokonomics.planner.fleet_offers import FleetMarket, fleet_machines, zones_needed
 from tokonomics.planner.fleet_traffic import FleetTraffic, traffic_from_curve, traffic_from_trace
@@ -21,6 +24,7 @@ from tokonomics.questions.requests.buy import FleetRequest
 from tokonomics.questions.results import FleetResult
 from tokonomics.questions.serving import named, say_if_compiling
 from tokonomics.questions.traffic import lengths_of, read_rate, read_time, traffic_of
+from tokonomics.types import Badge
 
 
 def fleet(request: FleetRequest, listener: Listener = SILENT) -> FleetResult:
@@ -37,6 +41,9 @@ def fleet(request: FleetRequest, listener: Listener = SILENT) -> FleetResult:
     engine = find_engine(request.engine)
     traffic = _traffic(request, model.max_context, listener)
     offers = offers_of(request)
+    if request.gpu is None:
+        like = Deployment(model=model, gpu=find_gpu(offers[0].gpu), engine=engine, weights=weights, kv=kv)
+        offers = _known_speeds(like, offers, listener)
     market = FleetMarket(
         today=today(),
         terms=terms,
@@ -65,6 +72,20 @@ def fleet(request: FleetRequest, listener: Listener = SILENT) -> FleetResult:
         say=listener.doing,
     )
     return FleetResult(**dict(found))
+
+
+def _known_speeds(like: Deployment, offers: tuple[Offer, ...], listener: Listener) -> tuple[Offer, ...]:
+    """Without GPUs on which no kernels were timed, and on none like them, unless there are no others."""
+    assumed = {
+        gpu
+        for gpu in {offer.gpu for offer in offers}
+        if speed_badge(like.model_copy(update={"gpu": find_gpu(gpu)})) is Badge.assumed
+    }
+    known = tuple(offer for offer in offers if offer.gpu not in assumed)
+    if known and assumed:
+        names = ", ".join(sorted(assumed))
+        listener.note(f"{names} left out: their speed is assumed ({option('gpu', min(assumed))} takes one)")
+    return known or offers
 
 
 def _traffic(request: FleetRequest, context: int, listener: Listener) -> FleetTraffic:

@@ -1,7 +1,7 @@
 """What should be changed first, and what do all changes come to? ``levers`` and ``stack``."""
 
 from tokonomics.catalog.offers import Offer
-from tokonomics.catalog.precision import WEIGHT_PRECISIONS, parse_precision
+from tokonomics.catalog.precision import WEIGHT_PRECISIONS, Precision, parse_precision
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, did_you_mean, option, shorten
 from tokonomics.money.cache_tiers import parse_tiers
@@ -9,6 +9,7 @@ from tokonomics.money.cost import require_positive
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.speculation import DRAFT_TOKENS
 from tokonomics.planner.bills import Bills
+from tokonomics.planner.candidates import FLOOR
 from tokonomics.planner.levers.lever_list import KNOBS, Choices, all_levers
 from tokonomics.planner.levers.ranking import rank_levers, utilization_bills
 from tokonomics.planner.levers.stack import order_from
@@ -81,7 +82,7 @@ def _at_price(deployment: Deployment, offers: tuple[Offer, ...], usd_per_gpu_hou
 
 def choices_of(changes: Changes) -> Choices:
     """What was said of the levers."""
-    names, lowest = listed(changes.without, "without") or [], changes.min_weights
+    names = listed(changes.without, "without") or []
     for name in names:
         if name not in KNOBS:
             fix = f"Valid: {', '.join(KNOBS)}. {did_you_mean(name, KNOBS, 1) or ''}".rstrip()
@@ -94,10 +95,17 @@ def choices_of(changes: Changes) -> Choices:
         draft_tokens=DRAFT_TOKENS if changes.draft_tokens is None else changes.draft_tokens,
         acceptance=changes.acceptance,
         tiers=changes.tiers,
-        min_weights=parse_precision(lowest, WEIGHT_PRECISIONS, "min_weights") if lowest else None,
+        min_weights=_floor(changes),
         min_recovery=share_of_quality(changes.min_recovery),
         without=frozenset(names),
     )
+
+
+def _floor(changes: Changes) -> Precision | None:
+    """The fewest bits of the weights: as asked for; where scores decide, none; else FP8."""
+    if changes.min_weights:
+        return parse_precision(changes.min_weights, WEIGHT_PRECISIONS, "min_weights")
+    return None if changes.min_recovery else FLOOR
 
 
 def levers(request: LeversRequest, listener: Listener = SILENT) -> LeversResult:

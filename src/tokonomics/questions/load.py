@@ -162,9 +162,9 @@ def say_not_tried(question: Question, listener: Listener) -> None:
 
 
 def offers_of(request: Market) -> tuple[Offer, ...]:
-    """The offers that may be bought without being asked for by name: no marketplaces."""
+    """The offers that may be bought without being asked for by name: no marketplaces, no old prices."""
     offers = every_offer(request)
-    return offers if _names_sellers(request) else list_prices(offers)
+    return offers if _names_sellers(request) else recent(list_prices(offers), today())
 
 
 def every_offer(request: Market) -> tuple[Offer, ...]:

@@ -105,7 +105,7 @@ def _gpus(found: Sequence[Gpu]) -> blocks.View:
 
 def _offers(found: Sequence[Offer], terms: Terms, top: int) -> blocks.View:
     if not found:
-        names = ("gpu", "provider", "region", "terms", "max_price")
+        names = ("gpu", "provider", "region", "sellers", "terms", "max_price")
         loosen = f"Loosen {', '.join(map(option, names[:-1]))} or {option(names[-1])}."
         yield blocks.section(blocks.headline("No offer matches.", mood="alert"), blocks.hint(loosen))
         return
@@ -115,14 +115,17 @@ def _offers(found: Sequence[Offer], terms: Terms, top: int) -> blocks.View:
     more = f"{len(found):,} offers" + (f", {len(shown)} shown ({option('top')})" if len(found) > len(shown) else "")
     price = f"{_money(first.usd_per_gpu_hour(terms))} a GPU-hour"
     yield blocks.headline(price, f" {on} is the cheapest of {more}: {where}")
-    columns = ["!GPU", ">GPUs", "provider", "instance", "region", ">$/GPU-h", ">on demand", ">spot", ">reserved"]
+    columns = ["!GPU", ">GPUs", "provider", "seller", "instance", "region", "country"]
+    columns += [">$/GPU-h", ">on demand", ">spot", ">reserved"]
     rows = [
         (
             offer.gpu,
             str(offer.gpus),
             offer.provider,
+            offer.seller or NO_VALUE,
             offer.instance,
             offer.region,
+            offer.country or NO_VALUE,
             _money(offer.usd_per_gpu_hour(terms)),
             _money(offer.usd_per_hour),
             _money(offer.spot_usd_per_hour),

@@ -189,7 +189,8 @@ def _weights(precision: Precision, choices: Choices, setup: Setup) -> Setup | No
     if not precision.is_below(now.weights):
         return NotServed(f"weights are {now.weights} already")
     if choices.min_weights and precision.is_below(choices.min_weights):
-        return NotServed(f"below {choices.min_weights}, which you asked for at least")
+        fix = f"Ask for it: {option('min_weights', precision)}."
+        return NotServed(f"below {choices.min_weights}, the fewest bits allowed", fix)
     if low := choices.too_low(now.model, precision):
         return NotServed(low)
     reason = why_not_run(now.engine, now.gpu, precision, now.kv)
