@@ -1,0 +1,207 @@
+"""What a headline may name, and how bills move with the market: over price lists made by hand."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.explore import times
+
+from tokonomics.catalog.offers import Offer, write_offers
+from tokonomics.catalog.precision import Precision
+from tokonomics.clock import today
+from tokonomics.errors import BadInput
+from tokonomics.planner.plan import Catch
+from tokonomics.questions.plan import plan
+from tokonomics.questions.requests.buy import PlanRequest
+from tokonomics.questions.results import PlanResult
+from tokonomics.types import Badge
+
+FRESH = timedelta(days=10)
+ASKED = {"model": "llama-3.1-8b", "rate": 5, "input": 1000, "output": 300, "quick": True}
+PLACES = {"aws": "eu-central-1", "gcp": "us-central1", "runpod": "CZ", "vast": "Bulgaria, BG, EU", "azure": "eastus"}
+
+
+def offer(
+    provider: str, gpu: str, usd: float, age: timedelta = FRESH, gpus: int = 1, region: str | None = None
+) -> Offer:
+    row = {"provider": provider, "instance": f"{gpus}x{gpu}", "gpu": gpu, "gpus": gpus, "source": "test"}
+    place = region or PLACES[provider]
+    return Offer.model_validate({**row, "region": place, "usd_per_hour": usd, "date": today() - age})
+
+
+def planned(folder: Path, offers: list[Offer], monkeypatch: pytest.MonkeyPatch, **asked: object) -> PlanResult:
+    """The plan with these offers as the refreshed price list, so that it is nobody's own."""
+    monkeypatch.setenv("TOKONOMICS_CACHE", str(folder))
+    write_offers(folder / "offers.csv", offers)
+    found = plan(PlanRequest.of({**ASKED, **asked}))
+    assert isinstance(found, PlanResult)
+    return found
+
+
+def picked(found: PlanResult) -> tuple[str, str]:
+    assert found.best is not None
+    return found.best.provider, found.best.gpu
+
+
+def aside(found: PlanResult) -> dict[Catch, tuple[str, str, Precision]]:
+    found_aside = found.study.plan.set_aside
+    return {row.catch: (row.candidate.provider, row.candidate.gpu, row.candidate.weights) for row in found_aside}
+
+
+def test_a_marketplace_is_a_line_below_the_pick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    offers = [offer("aws", "H100", 4.0), offer("vast", "H100", 1.0)]
+    found = planned(tmp_path, offers, monkeypatch)
+    assert picked(found) == ("aws", "H100-SXM")
+    assert aside(found)[Catch.marketplace][0] == "vast"
+    assert picked(planned(tmp_path, offers, monkeypatch, sellers="all")) == ("vast", "H100-SXM")
+    assert picked(planned(tmp_path, offers, monkeypatch, provider="vast,aws")) == ("vast", "H100-SXM")
+    dearer = planned(tmp_path, [offer("aws", "H100", 4.0), offer("vast", "H100", 5.0)], monkeypatch)
+    assert Catch.marketplace not in aside(dearer)
+
+
+def test_fewer_bits_are_a_line_below_the_pick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The 4 GB of an 8B at INT4 leave a 24 GB card room for more requests: fewer machines where it is the only GPU."""
+    offers = [offer("aws", "L4", 0.8)]
+    found = planned(tmp_path, offers, monkeypatch, rate=20)
+    assert found.best is not None
+    assert found.best.weights is Precision.fp8
+    assert found.best.kv is Precision.bf16
+    assert Catch.fewer_bits in aside(found)
+    asked_for = planned(tmp_path, offers, monkeypatch, rate=20, min_weights="int4", kv="bf16,fp8")
+    assert asked_for.best is not None
+    cheaper = next(row.candidate for row in found.study.plan.set_aside if row.catch is Catch.fewer_bits)
+    assert asked_for.best.usd_per_month == cheaper.usd_per_month < found.best.usd_per_month
+
+
+def test_an_assumed_speed_is_a_line_below_the_pick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No kernels were timed on an MI300X, nor on anything like it."""
+    offers = [offer("aws", "H100", 4.0), offer("runpod", "MI300X", 1.0)]
+    found = planned(tmp_path, offers, monkeypatch)
+    assert picked(found) == ("aws", "H100-SXM")
+    assert aside(found)[Catch.assumed_speed][1] == "MI300X"
+    asked_for = planned(tmp_path, offers, monkeypatch, gpu="MI300X,H100")
+    assert picked(asked_for)[1] == "MI300X"
+    assert asked_for.best is not None
+    assert asked_for.best.speed is Badge.assumed
+
+
+@pytest.mark.parametrize(("old_usd", "taken"), [(3.3, "aws"), (3.1, "azure")])
+def test_an_old_price_wins_only_where_it_saves_a_quarter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old_usd: float, taken: str
+) -> None:
+    """4.00 is within 25 % of 3.30 (4.125), and not of 3.10 (3.875)."""
+    offers = [offer("aws", "H100", 4.0), offer("azure", "H100", old_usd, age=timedelta(days=200))]
+    assert picked(planned(tmp_path, offers, monkeypatch))[0] == taken
+    assert picked(planned(tmp_path, offers, monkeypatch, max_age=365))[0] == "azure"
+
+
+def test_where_nothing_recent_would_do_an_old_price_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A T4 has no FP8 and 16 GB, too few for the 16 GB of weights."""
+    offers = [offer("aws", "T4", 0.5), offer("azure", "H100", 9.0, age=timedelta(days=200))]
+    found = planned(tmp_path, offers, monkeypatch)
+    assert picked(found) == ("azure", "H100-SXM")
+    assert found.best is not None
+    assert (found.best.price_stale, found.best.price_age_days) == (True, 200)
+
+
+def test_a_machine_at_one_price_is_one_row_with_its_regions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    offers = [offer("aws", "H100", 4.0, region=region) for region in ("eu-west-1", "eu-central-1", "us-east-1")]
+    offers.append(offer("aws", "H100", 5.0, region="sa-east-1"))
+    found = planned(tmp_path, offers, monkeypatch, weights="bf16")
+    rows = [row for row in found.ranked if row.tp == 1]
+    assert [row.regions for row in rows] == [("eu-central-1", "eu-west-1", "us-east-1"), ("sa-east-1",)]
+    inside = planned(tmp_path, offers, monkeypatch, region="EU")
+    assert inside.best is not None
+    assert inside.best.regions == ("eu-central-1", "eu-west-1")
+
+
+def test_the_users_market_stands_in_for_what_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = tmp_path / "catalog.toml"
+    monkeypatch.setenv("TOKONOMICS_CATALOG", str(own))
+    offers = [offer("aws", "H100", 4.0), offer("gcp", "H100", 3.0)]
+    own.write_text('[market]\nprovider = "aws"\ndiscount = ["aws=0.5"]\n', encoding="utf-8")
+    found = planned(tmp_path, offers, monkeypatch)
+    assert found.best is not None
+    assert (found.best.provider, found.best.instance_usd_per_hour) == ("aws", 2.0)
+    assert picked(planned(tmp_path, offers, monkeypatch, provider="gcp", discount="gcp=0"))[0] == "gcp"
+    own.write_text('[market]\nproviders = "aws"\n', encoding="utf-8")
+    with pytest.raises(BadInput, match="no 'providers'"):
+        planned(tmp_path, offers, monkeypatch)
+
+
+PROVIDERS = st.lists(st.sampled_from(sorted(PLACES)), min_size=1, max_size=5, unique=True)
+PRICES = st.floats(0.3, 9.0).map(lambda usd: round(usd, 2))
+OFFERS = st.lists(
+    st.builds(offer, st.sampled_from(sorted(PLACES)), st.sampled_from(["H100", "L40S", "A100-80GB", "L4"]), PRICES),
+    min_size=5,
+    max_size=12,
+)
+
+
+@settings(max_examples=times(15), deadline=None)
+@given(OFFERS, PROVIDERS, PROVIDERS)
+def test_another_provider_never_makes_the_bill_larger(
+    tmp_path_factory: pytest.TempPathFactory, offers: list[Offer], few: list[str], more: list[str]
+) -> None:
+    """Prices are equally old here: a recent one that is up to a quarter higher is taken before an old one."""
+
+    def bill(providers: set[str]) -> float:
+        sold = [row for row in offers if row.provider in providers]
+        if not sold:
+            return float("inf")
+        with pytest.MonkeyPatch.context() as patch:
+            folder = tmp_path_factory.mktemp("market")
+            best = planned(folder, sold, patch, provider=sorted({row.provider for row in sold})).best
+        return best.usd_per_month if best else float("inf")
+
+    assert bill({*few, *more}) <= bill(set(few))
+
+
+@settings(max_examples=times(10), deadline=None)
+@given(OFFERS, st.sampled_from([("cloud", "cloud,hyperscaler"), ("hyperscaler", "all"), ("cloud", "all")]))
+def test_another_kind_of_seller_never_makes_the_bill_larger(
+    tmp_path_factory: pytest.TempPathFactory, offers: list[Offer], sellers: tuple[str, str]
+) -> None:
+    def bill(kinds: str) -> float:
+        with pytest.MonkeyPatch.context() as patch:
+            try:
+                best = planned(tmp_path_factory.mktemp("market"), offers, patch, sellers=kinds).best
+            except BadInput:  # nobody of that kind is in the list
+                return float("inf")
+        return best.usd_per_month if best else float("inf")
+
+    assert bill(sellers[1]) <= bill(sellers[0])
+
+
+@settings(max_examples=times(10), deadline=None)
+@given(OFFERS, st.sampled_from(["DE", "EU", "eu-central"]))
+def test_another_region_never_makes_the_bill_larger(
+    tmp_path_factory: pytest.TempPathFactory, offers: list[Offer], region: str
+) -> None:
+    offers = [*offers, offer("aws", "H100", 5.0)]
+
+    def bill(places: list[str]) -> float:
+        with pytest.MonkeyPatch.context() as patch:
+            best = planned(tmp_path_factory.mktemp("market"), offers, patch, region=places, sellers="all").best
+        return best.usd_per_month if best else float("inf")
+
+    assert bill([region, "Europe"]) <= bill([region])
+
+
+@settings(max_examples=times(10), deadline=None)
+@given(OFFERS, st.floats(0.5, 40.0), st.floats(1.0, 4.0), st.integers(0, 2))
+def test_more_traffic_more_spare_or_a_stricter_slo_is_never_cheaper(
+    tmp_path_factory: pytest.TempPathFactory, offers: list[Offer], rate: float, times: float, spare: int
+) -> None:
+    def bill(rate: float = rate, slo: str = "ttft_p99=1,tpot_p99=60ms", spare: int = spare) -> float:
+        with pytest.MonkeyPatch.context() as patch:
+            folder = tmp_path_factory.mktemp("market")
+            best = planned(folder, offers, patch, sellers="all", rate=rate, slo=slo, spare=spare).best
+        return best.usd_per_month if best else float("inf")
+
+    base = bill()
+    assert bill(rate=rate * times) >= base
+    assert bill(spare=spare + 1) >= base
+    assert bill(slo="ttft_p99=0.5,tpot_p99=30ms") >= base
