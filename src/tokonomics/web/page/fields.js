@@ -119,7 +119,27 @@ export const provider = {
   placeholder: "all",
   hint: "Names with commas: aws, lambda, runpod.",
 };
-export const region = { name: "region", label: "Regions", kind: "text", fallback: "", placeholder: "all" };
+export const region = {
+  name: "region",
+  label: "Regions",
+  kind: "text",
+  fallback: "",
+  placeholder: "all",
+  hint: "A region, country or continent: us-east-1, DE, EU.",
+};
+export const sellers = {
+  name: "sellers",
+  label: "Sellers",
+  kind: "choice",
+  wide: false,
+  fallback: "",
+  options: [
+    ["", "with a price list"],
+    ["hyperscaler", "hyperscalers"],
+    ["cloud", "clouds"],
+    ["all", "marketplaces too"],
+  ],
+};
 export const terms = {
   name: "terms",
   label: "Terms",
@@ -139,7 +159,7 @@ export const minWeights = {
   kind: "choice",
   wide: false,
   fallback: "",
-  options: (catalog) => [["", "no limit"], ...names(catalog.precisions.weights)],
+  options: (catalog) => [["", "fp8, or as published"], ...names(catalog.precisions.weights)],
 };
 export const offline = { name: "offline", label: "Batch work: no SLO", kind: "check", fallback: "" };
 

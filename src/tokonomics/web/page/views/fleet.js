@@ -35,6 +35,7 @@ export default {
         { ...field.gpu, fallback: "", label: "Only this GPU", placeholder: "any" },
         field.provider,
         field.region,
+        field.sellers,
         { name: "no_spot", label: "No spot machines", kind: "check", fallback: "" },
         { name: "no_reserved", label: "No reservations", kind: "check", fallback: "" },
         { name: "anywhere", label: "Spread over any regions", kind: "check", fallback: "" },

@@ -21,6 +21,7 @@ export default {
         { ...field.gpu, fallback: "", label: "Only this GPU", placeholder: "any" },
         field.provider,
         field.region,
+        field.sellers,
         field.terms,
         {
           name: "max_price",
@@ -33,7 +34,7 @@ export default {
         },
         { name: "gpus", label: "At most", unit: "GPUs", kind: "text", numeric: true, wide: false, fallback: "" },
         field.minWeights,
-        { name: "spare", label: "Spare replicas", kind: "text", numeric: true, wide: false, fallback: "" },
+        { name: "spare", label: "May fail", unit: "machines", kind: "text", wide: false, fallback: "", placeholder: "0" },
         { name: "discount", label: "Discounts", kind: "text", fallback: "", placeholder: "aws=0.2" },
       ],
     },
