@@ -11,7 +11,7 @@ from tokonomics.errors import BadInput, option, shorten
 from tokonomics.money.demand import parse_demand
 from tokonomics.money.fleet import FleetLimits
 from tokonomics.money.fleet_availability import require_target
-from tokonomics.physics.deployment import Deployment
+from tokonomics.physics.deployment import Deployment, why_not_run
 from tokonomics.physics.intervals import speed_badge
 from tokonomics.planner.fleet import FleetBounds, plan_fleet
 from tokonomics.planner.fleet_offers import FleetMarket, fleet_machines, zones_needed
@@ -76,15 +76,13 @@ def fleet(request: FleetRequest, listener: Listener = SILENT) -> FleetResult:
 
 def _known_speeds(like: Deployment, offers: tuple[Offer, ...], listener: Listener) -> tuple[Offer, ...]:
     """Without GPUs on which no kernels were timed, and on none like them, unless there are no others."""
-    assumed = {
-        gpu
-        for gpu in {offer.gpu for offer in offers}
-        if speed_badge(like.model_copy(update={"gpu": find_gpu(gpu)})) is Badge.assumed
-    }
+    gpus = [find_gpu(gpu) for gpu in {offer.gpu for offer in offers}]
+    served = [gpu for gpu in gpus if not why_not_run(like.engine, gpu, like.weights, like.kv)]
+    assumed = {gpu.key for gpu in served if speed_badge(like.model_copy(update={"gpu": gpu})) is Badge.assumed}
     known = tuple(offer for offer in offers if offer.gpu not in assumed)
     if known and assumed:
         names = ", ".join(sorted(assumed))
-        listener.note(f"{names} left out: their speed is assumed ({option('gpu', min(assumed))} takes one)")
+        listener.note(f"left out, since their speed is assumed: {names} ({option('gpu', min(assumed))} takes one)")
     return known or offers
 
 
