@@ -181,6 +181,6 @@ def _tflops(flops: float | None) -> str:
 
 
 def _quoted(api: ApiPrice, day: date) -> str:
-    if api.date is None:
+    if api.quoted is None:
         return "?"
-    return f"{api.date}{'†' if (day - api.date).days > STALE_AFTER_DAYS else ''}"
+    return f"{api.quoted}{'†' if (day - api.quoted).days > STALE_AFTER_DAYS else ''}"
