@@ -237,6 +237,7 @@ SHOWN = {
     "trace": "?view=traffic",
     "breakeven": "?view=own",
     "own-hardware": "?view=own&panel=buy",
+    "can-run": "?view=own&panel=run",
 }
 SIMULATED = {
     "simulate": "?view=traffic&run=1",

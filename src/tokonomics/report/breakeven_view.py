@@ -18,7 +18,7 @@ from tokonomics.report.plan_view import nothing
 from tokonomics.report.wording import OLD_PRICE, and_slos
 from tokonomics.units import HOURS_PER_MONTH, count, percent, plural, seconds, usd
 
-_DRAWN = 4
+_DRAWN = 6
 """APIs whose bills and swings are shown, the cheapest; the list of prices has all."""
 
 
@@ -132,18 +132,17 @@ def _apis(result: BreakEvenReport, letters: list[str]) -> blocks.Table:
     for letter, api, meets in zip(letters, result.apis, result.found, strict=True):
         listed = f"{usd(api.input_usd_per_mtok)} / {usd(api.output_usd_per_mtok)}"
         volumes = map(_tokens, (meets.first_tokens_per_month, meets.stays_tokens_per_month))
-        prices = map(usd, (api.usd_per_mtok, meets.full_usd_per_mtok))
-        rows.append((letter, api.name, listed, *prices, *volumes, _age(api)))
-    columns = ["", "API", ">list in / out", ">$/Mtok", ">ours, full", ">first", ">for good", "!price of"]
+        rows.append((letter, api.name, listed, usd(api.usd_per_mtok), *volumes, *_quoted(api)))
+    columns = ["", "!API", ">list in / out", ">$/Mtok", ">first", ">for good", "!price of", ">days"]
     return blocks.table(columns, rows, "$/Mtok of this mix; break-even in tokens a month: first, and for good")
 
 
-def _age(api: ApiBill) -> str:
-    """``2026-10-26, 20 days``."""
+def _quoted(api: ApiBill) -> tuple[str, str]:
+    """The day of the price, and how many have passed since."""
     if api.date is None:
-        return "?"
+        return "?", "?"
     days = max(0, (today() - api.date).days)
-    return f"{api.date}, {plural(days, 'day')}{'†' if days > STALE_AFTER_DAYS else ''}"
+    return str(api.date), f"{days}{'†' if days > STALE_AFTER_DAYS else ''}"
 
 
 def _tokens(volume: float | None) -> str:
