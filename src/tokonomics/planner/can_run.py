@@ -19,6 +19,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveIn
 from tokonomics.catalog.engines import Engine
 from tokonomics.catalog.gpus import Gpu
 from tokonomics.catalog.models import ModelSpec
+from tokonomics.catalog.offers import MAX_GPUS
 from tokonomics.catalog.precision import KV_PRECISIONS, Precision
 from tokonomics.money.own_hardware import Power, Purchase, usd_per_hour
 from tokonomics.physics.deployment import Deployment, valid_tp, why_not_run
@@ -140,7 +141,7 @@ def can_run(
         slos=slos,
         power=machine.power,
         runs=tuple(runs),
-        too_large=tuple(sorted(too_large, key=lambda model: model.min_gpus or float("inf"))),
+        too_large=tuple(sorted(too_large, key=lambda model: (model.min_gpus or MAX_GPUS, model.weights or ""))),
     )
 
 

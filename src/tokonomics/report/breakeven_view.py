@@ -132,17 +132,15 @@ def _apis(result: BreakEvenReport, letters: list[str]) -> blocks.Table:
     for letter, api, meets in zip(letters, result.apis, result.found, strict=True):
         listed = f"{usd(api.input_usd_per_mtok)} / {usd(api.output_usd_per_mtok)}"
         volumes = map(_tokens, (meets.first_tokens_per_month, meets.stays_tokens_per_month))
-        rows.append((letter, api.name, listed, usd(api.usd_per_mtok), *volumes, *_quoted(api)))
-    columns = ["", "!API", ">list in / out", ">$/Mtok", ">first", ">for good", "!price of", ">days"]
+        old = "†" if (_days(api) or 0) > STALE_AFTER_DAYS else ""
+        rows.append((letter, api.name, listed, usd(api.usd_per_mtok), *volumes, f"{api.date or '?'}{old}"))
+    columns = ["", "!API", ">list in / out", ">$/Mtok", ">first", ">for good", "!price of"]
     return blocks.table(columns, rows, "$/Mtok of this mix; break-even in tokens a month: first, and for good")
 
 
-def _quoted(api: ApiBill) -> tuple[str, str]:
-    """The day of the price, and how many have passed since."""
-    if api.date is None:
-        return "?", "?"
-    days = max(0, (today() - api.date).days)
-    return str(api.date), f"{days}{'†' if days > STALE_AFTER_DAYS else ''}"
+def _days(api: ApiBill) -> int | None:
+    """How old its price is."""
+    return None if api.date is None else max(0, (today() - api.date).days)
 
 
 def _tokens(volume: float | None) -> str:
@@ -224,12 +222,9 @@ def _notes(result: BreakEvenReport, every_host: bool) -> blocks.Line:
     volumes = ", ".join(count(volume) for volume in result.hosted.not_planned_for)
     same = "Hosts may serve it at fewer bits or with a shorter context than you would: ask them."
     other = f"Whether {result.model} is as good as the models it is compared with is for you to judge."
-    dates = (
-        "A price is as old as the day it was verified or, where nobody says, as the newest of its list (genai-prices)."
-    )
     return blocks.note(
         same if every_host else other,
-        dates,
+        _ages(result),
         f"Machines are bought whole and run all {HOURS_PER_MONTH} hours; $/Mtok counts all tokens, in and out.",
         *_of_hardware(result),
         f"No hardware was looked for at {volumes} tokens a month, where bills meet: compare fewer APIs."
@@ -239,6 +234,17 @@ def _notes(result: BreakEvenReport, every_host: bool) -> blocks.Line:
         *(f"Left out: {api.name}, {api.why}." for api in result.left_out),
         *(f"{api.name}: {api.note}." for api in result.apis if api.note),
     )
+
+
+def _ages(result: BreakEvenReport) -> str:
+    """How old the prices of the APIs are, in words."""
+    days = sorted({age for api in result.apis if (age := _days(api)) is not None})
+    if not days:
+        return ""
+    span = " to ".join(str(age) for age in dict.fromkeys((days[0], days[-1])))
+    mark = f" †: more than {STALE_AFTER_DAYS}." if days[-1] > STALE_AFTER_DAYS else ""
+    since = "since they were checked or, where no such day is known, since their list was"
+    return f"API prices are {span} days old, {since}.{mark}"
 
 
 def _of_hardware(result: BreakEvenReport) -> Iterable[str]:

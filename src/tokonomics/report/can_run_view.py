@@ -15,7 +15,7 @@ from tokonomics.report.wording import NO_VALUE, SPEEDS, slos_text
 from tokonomics.types import Badge
 from tokonomics.units import count, percent, plural, seconds, usd
 
-_SHOWN = 20
+_SHOWN = 40
 """Rows on a terminal; those below are named in a line."""
 
 
@@ -97,7 +97,7 @@ def _besides(result: CanRun) -> Iterable[blocks.Line]:
     if more:
         yield blocks.line(f"Smaller ones that fit as well: {', '.join(dict.fromkeys(more))}.")
     if result.too_large:
-        yield blocks.line(f"Too large: {_needs(result.too_large)}.")
+        yield blocks.line(f"Too large here. They fit {_needs(result.too_large)}.")
     if result.power is None and result.runs:
         flags = f"{option('usd_per_kwh', 0.3)} {option('host_watts', 150)}"
         bought = f"{option('purchase_usd', 2500)} {option('years', 3)}"
@@ -105,11 +105,11 @@ def _besides(result: CanRun) -> Iterable[blocks.Line]:
 
 
 def _needs(too_large: Iterable[TooLarge]) -> str:
-    """By the number of GPUs that they need."""
+    """By the number of GPUs that they need, and at what precision."""
     parts = []
-    for gpus, models in groupby(too_large, key=lambda model: model.min_gpus):
-        names = ", ".join(f"{model.model}{f' at {model.weights}' if model.weights else ''}" for model in models)
-        parts.append(f"{names} ({f'needs {gpus} GPUs' if gpus else 'no number of these GPUs'})")
+    for (gpus, weights), models in groupby(too_large, key=lambda model: (model.min_gpus, model.weights)):
+        where = f"{plural(gpus, 'GPU')} at {weights}" if gpus else "no number of these GPUs"
+        parts.append(f"{where}: {', '.join(model.model for model in models)}")
     return "; ".join(parts)
 
 
