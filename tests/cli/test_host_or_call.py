@@ -224,7 +224,7 @@ def test_can_run_lists_what_fits_and_says_how_to_get_dollars(tokonomics: Call) -
     assert "; 4 GPUs at mxfp4: gpt-oss-120b;" in " ".join(text.split())
     made = json.loads(tokonomics(*CAN_RUN, "--json").stdout)
     assert made["power"] is None
-    assert {len(row["usd_per_mtok"]) for row in made["runs"]} == {0}
+    assert {row["usd_per_mtok"] for row in made["runs"]} == {None}
     assert all(row["model"] in text for row in [*made["runs"], *made["too_large"]])
 
 

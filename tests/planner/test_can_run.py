@@ -10,7 +10,7 @@ from tokonomics.catalog.load_models import all_models, find_model
 from tokonomics.catalog.precision import Precision
 from tokonomics.money.own_hardware import Power, Purchase
 from tokonomics.physics.deployment import deploy
-from tokonomics.planner.can_run import LOADS, CanRun, OwnMachine, RunnableModel, can_run
+from tokonomics.planner.can_run import CanRun, OwnMachine, RunnableModel, can_run
 from tokonomics.planner.predict import predict
 from tokonomics.traffic.slo import parse_slos
 
@@ -79,12 +79,11 @@ def test_dollars_are_watts_and_the_price_of_the_machine_over_the_tokens_written(
     electric, owned = (row_of(asked("llama-3.1-8b", power=kept), "bf16") for kept in (power, bought))
     assert electric.tokens_per_s is not None
     tokens_per_hour = electric.tokens_per_s.mid * 3600
-    assert [price.load for price in electric.usd_per_mtok] == list(LOADS)
-    for cheap, full in zip(electric.usd_per_mtok, owned.usd_per_mtok, strict=True):
-        kilowatts = (2 * 0.350 * cheap.load + 0.150) * 1.2
-        mtok = tokens_per_hour * cheap.load / 1e6
-        assert cheap.usd_per_mtok == pytest.approx(kilowatts * 0.3 / mtok)
-        assert full.usd_per_mtok == pytest.approx((kilowatts * 0.3 + 2500 / 3 / 8760) / mtok)
+    for name, load in {"full": 1.0, "half": 0.5, "tenth": 0.1}.items():
+        kilowatts = (2 * 0.350 * load + 0.150) * 1.2
+        mtok = tokens_per_hour * load / 1e6
+        assert getattr(electric.usd_per_mtok, name) == pytest.approx(kilowatts * 0.3 / mtok)
+        assert getattr(owned.usd_per_mtok, name) == pytest.approx((kilowatts * 0.3 + 2500 / 3 / 8760) / mtok)
 
 
 def test_speeds_are_those_that_predict_says_of_the_same_layout() -> None:
@@ -157,10 +156,15 @@ def test_more_gpus_never_write_fewer_tokens() -> None:
 def test_a_target_that_not_even_one_user_gets_serves_nobody_and_prices_nothing(slo: str, limit: str) -> None:
     found = asked("llama-3.1-8b", slo=slo, power=Power(gpus=2, usd_per_kwh=0.3, host_watts=0))
     assert {(row.users, row.limited_by, row.tokens_per_s, row.usd_per_mtok) for row in found.runs} == {
-        (0, limit, None, ())
+        (0, limit, None, None)
     }
 
 
 def test_a_sequence_is_never_longer_than_the_model_accepts() -> None:
     (row, *_) = asked("gpt2-xl").runs
     assert (row.context, row.longest_context) == (1024, 1024)
+
+
+def test_stages_are_for_gpus_without_a_fast_link_or_for_what_fits_no_other_way() -> None:
+    assert {row.pp for row in asked("llama-3.1-8b", "llama-3.3-70b", gpu="H100", gpus=8).runs} == {1}
+    assert row_of(asked("qwen2.5-72b", gpus=3), "int4").pp == 3  # 64 heads split by 2, and 2 × 24 GB are too few

@@ -32,7 +32,7 @@ from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.types import Badge, Noun, copied
 from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK
 
-LOADS = (1.0, 0.5, 0.1)
+LOADS = {"full": 1.0, "half": 0.5, "tenth": 0.1}
 """Shares of full use at which a million tokens is priced: most machines of one's own are idle most of the day."""
 
 
@@ -47,11 +47,12 @@ class OwnMachine:
     """None: nobody asked for dollars."""
 
 
-class LoadPrice(Noun):
-    """What a million output tokens costs at a share of full use."""
+class LoadPrices(Noun):
+    """What a million output tokens costs where all users are busy all the time, half of it, a tenth of it."""
 
-    load: PositiveFloat
-    usd_per_mtok: NonNegativeFloat
+    full: NonNegativeFloat
+    half: NonNegativeFloat
+    tenth: NonNegativeFloat
 
 
 class RunnableModel(Noun):
@@ -88,8 +89,8 @@ class RunnableModel(Noun):
     tokens_per_s: Interval | None
     """Output tokens of all of them."""
     speed: Badge
-    usd_per_mtok: tuple[LoadPrice, ...]
-    """Output tokens; empty where no price of a kilowatt-hour is known, or nobody is served."""
+    usd_per_mtok: LoadPrices | None
+    """Output tokens; None where no price of a kilowatt-hour is known, or nobody is served."""
 
 
 class TooLarge(Noun):
@@ -154,6 +155,9 @@ def _fitting(model: ModelSpec, machine: OwnMachine, context: int, every_precisio
                 continue
             single = Deployment(model=model, gpu=machine.gpu, engine=machine.engine, weights=weights, kv=kv)
             layouts = [layout for layout in _layouts(single, machine.gpus) if why_not(layout, context) is None]
+            unstaged = [layout for layout in layouts if layout.pp == 1]
+            # With a fast link between GPUs nobody takes stages where layers can be split.
+            layouts = unstaged if machine.gpu.fast_link_bytes_per_s and unstaged else layouts
             found |= {weights: layouts} if layouts else {}
     return list(found.values())
 
@@ -226,7 +230,7 @@ def _at_best(layouts: Sequence[Deployment], machine: OwnMachine, context: int, s
         tpot_s=full.decode_step_s.mid if full else None,
         tokens_per_s=tokens_per_s,
         speed=speed_badge(layout),
-        usd_per_mtok=_prices(machine, layout.gpus * replicas, tokens_per_s.mid) if tokens_per_s else (),
+        usd_per_mtok=_prices(machine, layout.gpus * replicas, tokens_per_s.mid) if tokens_per_s else None,
     )
 
 
@@ -244,16 +248,16 @@ def _longest(layout: Deployment) -> int:
     return bisect_left(lengths, True, key=lambda tokens: max_sequences(layout, tokens) < 1)
 
 
-def _prices(machine: OwnMachine, gpus_used: int, tokens_per_s: float) -> tuple[LoadPrice, ...]:
+def _prices(machine: OwnMachine, gpus_used: int, tokens_per_s: float) -> LoadPrices | None:
     """At each share of full use: GPUs draw their watts for that share of the time, the host all of it."""
     if machine.power is None:
-        return ()
-    prices = []
-    for load in LOADS:
+        return None
+    prices = {}
+    for name, load in LOADS.items():
         at_load = machine.power.model_copy(update={"gpus": gpus_used, "gpu_load": load})
         mtok_per_hour = tokens_per_s * load * SECONDS_PER_HOUR / TOKENS_PER_MTOK
-        prices.append(LoadPrice(load=load, usd_per_mtok=usd_per_hour(at_load, machine.gpu) / mtok_per_hour))
-    return tuple(prices)
+        prices[name] = usd_per_hour(at_load, machine.gpu) / mtok_per_hour
+    return LoadPrices(**prices)
 
 
 def _too_large(model: ModelSpec, machine: OwnMachine, context: int) -> TooLarge:

@@ -221,12 +221,9 @@ class CanRunResult(Result, CanRun):
         machine, tokens = f"{self.gpus}×{self.gpu}", f"{self.context:,} tokens"
         if not self.runs:
             return f"{machine}: none of these models fits with {tokens} of context"
-        fits = len({row.model for row in self.runs})
-        largest = self.runs[0]
-        return (
-            f"{machine}: {fits} of {plural(fits + len(self.too_large), 'model')} fit with {tokens}, up to "
-            f"{largest.name} at {largest.weights} ({plural(largest.users, 'user')})"
-        )
+        fits, largest = len({row.model for row in self.runs}), self.runs[0]
+        of, fit = plural(fits + len(self.too_large), "model"), "fits" if fits == 1 else "fit"
+        return f"{machine}: {fits} of {of} {fit} with {tokens}, up to {largest.name} at {largest.weights} ({plural(largest.users, 'user')})"
 
 
 class SimulateResult(Result, Outcome):

@@ -75,9 +75,9 @@ def _dollars(result: CanRun) -> blocks.Table | None:
     """By load, where a price of electricity is known."""
     if result.power is None:
         return None
-    columns = ["!model", "weights", *(f">load {percent(load)}" for load in LOADS)]
+    columns = ["!model", "weights", *(f">load {percent(load)}" for load in LOADS.values())]
     rows = [
-        [row.model, row.weights.value, *(usd(price.usd_per_mtok) for price in row.usd_per_mtok)]
+        [row.model, row.weights.value, *(usd(getattr(row.usd_per_mtok, load)) for load in LOADS)]
         for row in result.runs
         if row.usd_per_mtok
     ]
