@@ -223,7 +223,8 @@ class CanRunResult(Result, CanRun):
             return f"{machine}: none of these models fits with {tokens} of context"
         fits, largest = len({row.model for row in self.runs}), self.runs[0]
         of, fit = plural(fits + len(self.too_large), "model"), "fits" if fits == 1 else "fit"
-        return f"{machine}: {fits} of {of} {fit} with {tokens}, up to {largest.name} at {largest.weights} ({plural(largest.users, 'user')})"
+        up_to = f"{largest.name} at {largest.weights} ({plural(largest.users, 'user')})"
+        return f"{machine}: {fits} of {of} {fit} with {tokens}, up to {up_to}"
 
 
 class SimulateResult(Result, Outcome):

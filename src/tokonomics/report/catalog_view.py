@@ -160,11 +160,11 @@ def _apis(found: Sequence[tuple[ApiPrice, float]], request: ApisRequest) -> bloc
         prices = (rates.input_usd_per_mtok, rates.cached_input_usd_per_mtok, rates.output_usd_per_mtok)
         batch = _pair(rates.batch_input_usd_per_mtok, rates.batch_output_usd_per_mtok)
         rows.append((api.host, api.model, *map(_money, prices), batch, usd(request_usd), _quoted(api, today())))
-    columns = ["!host", "!model", ">input", ">cached", ">output", ">batch in / out", ">request", "!list of"]
+    columns = ["!host", "!model", ">input", ">cached", ">output", ">batch in / out", ">request", "!price of"]
     yield blocks.table(columns, rows)
     yield blocks.note(
         f"Dollars per Mtok at this request size; a request is {size}.",
-        f"? is not in the list (genai-prices) whose date is shown. {_STALE}.",
+        f"? is not in the list (genai-prices). The day: when a price was checked, or else that of its list. {_STALE}.",
     )
 
 
