@@ -160,6 +160,14 @@ def test_a_target_that_not_even_one_user_gets_serves_nobody_and_prices_nothing(s
     }
 
 
+def test_a_layout_whose_first_token_comes_in_time_is_taken_over_one_that_writes_more() -> None:
+    anyhow, in_time = (row_of(asked("qwen3.5-35b-a3b", slo=slo), "fp8") for slo in ("tpot=50ms", "tpot=50ms,ttft=0.6"))
+    assert anyhow.tokens_per_s is not None
+    assert in_time.tokens_per_s is not None
+    assert in_time.tokens_per_s.mid < anyhow.tokens_per_s.mid
+    assert in_time.ttft_s.mid <= 0.6 < anyhow.ttft_s.mid
+
+
 def test_a_sequence_is_never_longer_than_the_model_accepts() -> None:
     (row, *_) = asked("gpt2-xl").runs
     assert (row.context, row.longest_context) == (1024, 1024)

@@ -9,6 +9,7 @@ counted; ``simulate`` and ``capacity`` count them.
     $/Mtok at a load = dollars an hour at that load ÷ (output tokens/s of all users × load × 3600 ÷ 10⁶)
 """
 
+import math
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from tokonomics.physics.memory import max_sequences, min_gpus
 from tokonomics.physics.steptime import step_model
 from tokonomics.planner.candidates import is_faithful, weight_choices, why_not
 from tokonomics.planner.predict import predict
+from tokonomics.serving.steady import alone_s
 from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.types import Badge, Noun, copied
 from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK
@@ -187,31 +189,32 @@ class _Shared:
     """Of all replicas with these users; of one user each where none is served in time."""
 
 
-def _shared(layout: Deployment, machine: OwnMachine, context: int, tpot_s: float | None) -> _Shared:
+def _shared(layout: Deployment, machine: OwnMachine, context: int, slos: Sequence[Slo]) -> _Shared:
     """The users that a layout serves: until memory, the engine's limit or the SLO."""
+    tpot_s, ttft_s = (_strictest(slos, latency) for latency in (Latency.tpot, Latency.ttft))
     in_memory, allowed = max_sequences(layout, context), layout.limits.max_sequences
-    batches = np.arange(1, min(in_memory, allowed) + 1)
-    step_s = step_model(layout).decode(batches.astype(np.float64), context)
-    slow = np.flatnonzero(step_s > tpot_s) if tpot_s is not None else np.array([])
-    batch = int(slow[0]) if len(slow) else len(batches)  # of the last batch before the first slow one
-    full = "KV memory" if in_memory < allowed else "engine's max sequences"
+    steps, batches = step_model(layout), np.arange(1, min(in_memory, allowed) + 1)
+    step_s = steps.decode(batches.astype(np.float64), context)
+    slow = np.flatnonzero(step_s > tpot_s)
+    batch, limit = len(batches), "KV memory" if in_memory < allowed else "engine's max sequences"
+    if len(slow):
+        batch, limit = int(slow[0]), "TPOT SLO"  # of the last batch before the first slow one
+    if alone_s(steps, context, output_tokens=2) > ttft_s:
+        batch, limit = 0, "TTFT SLO"
     replicas = machine.gpus // layout.gpus
     speed = replicas * max(batch, 1) / float(step_s[max(batch, 1) - 1])
-    return _Shared(layout, replicas, batch, "TPOT SLO" if len(slow) else full, speed)
+    return _Shared(layout, replicas, batch, limit, speed)
 
 
-def _at_best(layouts: Sequence[Deployment], machine: OwnMachine, context: int, slos: tuple[Slo, ...]) -> RunnableModel:
+def _at_best(layouts: Sequence[Deployment], machine: OwnMachine, context: int, slos: Sequence[Slo]) -> RunnableModel:
     """The layout that writes most while it meets the SLO; where none does, the one that comes closest."""
-    tpot_s, ttft_s = (_strictest(slos, latency) for latency in (Latency.tpot, Latency.ttft))
-    shared = [_shared(layout, machine, context, tpot_s) for layout in layouts]
+    shared = [_shared(layout, machine, context, slos) for layout in layouts]
     served = [one for one in shared if one.batch]
     # Without users all have a batch of one, on so many replicas: the fastest step is what counts then.
     best = max(served or shared, key=lambda one: one.tokens_per_s / (1 if served else one.replicas))
     layout, replicas, model = best.layout, best.replicas, best.layout.model
     alone = predict(layout, 1, context)
-    too_late = ttft_s is not None and alone.ttft_s.mid > ttft_s
-    batch = 0 if too_late else best.batch
-    full = predict(layout, batch, context) if batch else None
+    full = predict(layout, best.batch, context) if best.batch else None
     tokens_per_s = _times(full.tokens_per_s, replicas) if full else None
     return RunnableModel(
         model=model.key,
@@ -225,8 +228,8 @@ def _at_best(layouts: Sequence[Deployment], machine: OwnMachine, context: int, s
         longest_context=_longest(layout),
         alone_tokens_per_s=alone.tokens_per_s,
         ttft_s=alone.ttft_s,
-        users=replicas * batch,
-        limited_by="TTFT SLO" if too_late else best.limited_by,
+        users=replicas * best.batch,
+        limited_by=best.limited_by,
         tpot_s=full.decode_step_s.mid if full else None,
         tokens_per_s=tokens_per_s,
         speed=speed_badge(layout),
@@ -234,8 +237,8 @@ def _at_best(layouts: Sequence[Deployment], machine: OwnMachine, context: int, s
     )
 
 
-def _strictest(slos: Sequence[Slo], latency: Latency) -> float | None:
-    return min((slo.seconds for slo in slos if slo.latency is latency), default=None)
+def _strictest(slos: Sequence[Slo], latency: Latency) -> float:
+    return min((slo.seconds for slo in slos if slo.latency is latency), default=math.inf)
 
 
 def _times(one: Interval, replicas: int) -> Interval:

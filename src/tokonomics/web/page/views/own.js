@@ -20,7 +20,7 @@ const number = (name, label, unit, fallback, extra = {}) => ({
 export default {
   key: "own",
   name: "Own or API",
-  lede: "The volume from which hosting it yourself is cheaper than a price per token.",
+  lede: "The volume from which hosting it yourself is cheaper than a price per token; and what a machine of yours can do.",
   comparable: true,
   carried: ["terms", "batch_api", "spare"],
   presets: false,
@@ -68,7 +68,7 @@ export default {
           when: rents,
         },
         { ...number("cached_share", "Cached", "share", ""), when: rents },
-        { ...field.slo, fallback: "ttft_p99=1000ms,tpot_p99=80ms", when: (values) => !buys(values) },
+        { ...field.slo, fallback: "ttft_p99=1000ms,tpot_p99=80ms", when: rents },
         { ...field.gpu, when: owns },
         number("gpus", "GPUs in it", "", "8", { when: owns }),
         number("purchase_usd", "Price", "$, whole", "250000", { when: owns }),
@@ -76,6 +76,7 @@ export default {
         number("usd_per_kwh", "Power", "$/kWh", "0.12", { when: owns }),
         number("host_watts", "Host draws", "W", "4600", { when: owns }),
         number("context", "Context", "tokens", "", { placeholder: "4096", when: runs }),
+        number("pace", "Next tokens ≤", "ms", "50", { when: runs }),
       ],
     },
     {
@@ -98,8 +99,8 @@ export default {
   request(values) {
     if (buys(values)) return { verb: "own-hardware", inputs: field.asked("own-hardware", values) };
     if (runs(values)) {
-      const { model, ...inputs } = field.asked("can-run", values); // every model
-      return { verb: "can-run", inputs };
+      const { model, slo, ...inputs } = field.asked("can-run", values); // every model
+      return { verb: "can-run", inputs: values.pace ? { ...inputs, slo: `tpot=${values.pace}ms` } : inputs };
     }
     const inputs = field.asked("breakeven", values);
     return values.run === "1"
