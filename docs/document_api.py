@@ -27,7 +27,7 @@ WIDTH = 150
 QUESTIONS = {
     "What to rent, what to change, host or call": ("plan", "fleet", "levers", "breakeven"),
     "What a deployment does with traffic": ("simulate", "capacity", "trace", "read_trace"),
-    "Does it fit, how long is a step": ("fit", "predict", "curve"),
+    "Does it fit, how long is a step": ("can_run", "fit", "predict", "curve"),
     "What exists": ("models", "gpus", "offers"),
 }
 WAYS = ("command", "headline", "to_frame", "frames", "chart", "charts", "to_json")

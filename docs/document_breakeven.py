@@ -1,7 +1,9 @@
 """A published table of hosting against an API, recomputed: whole replicas, and the engineers that it leaves out."""
 
+from tokonomics.catalog.api_hosts import hosts_of
 from tokonomics.catalog.apis import find_api
-from tokonomics.money.api_bill import ApiBill, api_bill
+from tokonomics.catalog.load_models import find_model
+from tokonomics.money.api_bill import ApiBill, api_bill, host_bills
 from tokonomics.money.breakeven import FleetKind, SelfHosted, bill_at, break_even, engineers, kind_of_equation
 from tokonomics.traffic.trace import make_trace
 from tokonomics.units import count, usd
@@ -10,15 +12,19 @@ DOCUMENT = kind_of_equation("4×A100, 16 bits", 2.21, 4, 2400, 0.7)
 OPTIMISED = kind_of_equation("2×A100, INT4", 2.21, 2, 1800, 0.7)
 SMALL = kind_of_equation("7B on 1×A100", 2.21, 1, 2900, 0.7)
 """Prices, speeds and the planning utilisation as the article states them ("LLM Inference Cost: Tokens/Dollar")."""
-OPEN_HOST = "groq:llama-3.3-70b-versatile"
-"""A host of the very model that would be hosted."""
 SALARY = 200_000
 """Dollars a year: the middle of the article's $150–250K."""
 
 
+HALF = make_trace([0.0], [1000], [1000])
+"""The mix the article's bill stands for: as many tokens in as out."""
+OPEN_HOST = host_bills(hosts_of(find_model("llama-3.3-70b"), "llama-3.3-70b"), HALF)[0].name
+"""The cheapest host of the very model that would be hosted."""
+
+
 def half_and_half(name: str) -> ApiBill:
-    """An API's price for the mix the article's bill stands for: as many tokens in as out."""
-    return api_bill(find_api(name), make_trace([0.0], [1000], [1000]))
+    """An API's price for that mix."""
+    return api_bill(find_api(name), HALF)
 
 
 def document_break_even(kind: FleetKind, api: str, salary: float | None = None) -> str:

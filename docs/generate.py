@@ -65,7 +65,7 @@ CHARTS = {
     "cache.svg": "cache --model llama-3.1-8b --gpu H100 --trace mooncake-conversation --tiers dram=200,ssd=2000",
     "tenants.svg": "tenants --model llama-3.1-8b --gpu L4 --arrivals diurnal:1.2,peak=2 --duration 1d --speed 12 "
     "--tenants 10,skew=1 --input 500 --output 100 --slo ttft_p99=2,tpot_p99=200ms",
-    "breakeven.svg": "breakeven llama-3.3-70b --api openai:gpt-4o,groq:llama-3.3-70b-versatile,novita:meta-llama/llama-3.3-70b-instruct "
+    "breakeven.svg": "breakeven llama-3.3-70b "
     "--input 1000 --output 300 --slo ttft_p99=1,tpot_p99=80ms --min-weights fp8",
     "compare.svg": "compare llama-3.1-8b qwen2.5-32b llama-3.3-70b --gpu L4,L40S,A100,H100,H200 --rate 20 --input 1000 --output 300 "
     "--quality llama-3.1-8b=0.66,qwen2.5-32b=0.8,llama-3.3-70b=0.86",

@@ -18,6 +18,7 @@ import polars as pl
 from tokonomics.errors import TokonomicsError as TokonomicsError
 from tokonomics.questions.results import (
     BreakevenResult,
+    CanRunResult,
     CapacityResult,
     CurveResult,
     FitResult,

@@ -13,8 +13,8 @@ from typing import Any
 __version__ = "0.1.0"
 
 __all__ = [
-    "TokonomicsError", "breakeven", "capacity", "curve", "fit", "fleet", "gpus", "levers", "models", "offers", "plan",
-    "predict", "read_trace", "simulate", "trace",
+    "TokonomicsError", "breakeven", "can_run", "capacity", "curve", "fit", "fleet", "gpus", "levers", "models",
+    "offers", "plan", "predict", "read_trace", "simulate", "trace",
 ]  # fmt: skip
 
 

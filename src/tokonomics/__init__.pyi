@@ -9,6 +9,7 @@ import polars as pl
 from tokonomics.errors import TokonomicsError as TokonomicsError
 from tokonomics.questions.results import (
     BreakevenResult,
+    CanRunResult,
     CapacityResult,
     CurveResult,
     FitResult,
@@ -25,6 +26,7 @@ __version__: str
 __all__ = [
     "TokonomicsError",
     "breakeven",
+    "can_run",
     "capacity",
     "curve",
     "fit",
@@ -90,6 +92,21 @@ def breakeven(
     usd_per_hour: float | None = None,
     replica_gpus: int = 1,
 ) -> BreakevenResult: ...
+def can_run(
+    model: Words | None = None,
+    *,
+    gpu: Words,
+    gpus: int = 1,
+    context: int = 4096,
+    slo: Words | None = None,
+    engine: Words = "vllm",
+    usd_per_kwh: float | None = None,
+    host_watts: float | None = None,
+    pue: float | None = None,
+    purchase_usd: Words | None = None,
+    years: float | None = None,
+    profile: Words | None = None,
+) -> CanRunResult: ...
 def capacity(
     model: Words | None = None,
     *,

@@ -16,7 +16,7 @@ from tokonomics.questions.listener import Listener
 from tokonomics.questions.request import Kind, Parameter, Placement, Request
 from tokonomics.questions.verbs import VERBS, Verb
 
-NAMES = ("plan", "fleet", "breakeven", "fit", "predict", "curve", "trace", "simulate", "capacity", "levers")
+NAMES = ("plan", "fleet", "breakeven", "can_run", "fit", "predict", "curve", "trace", "simulate", "capacity", "levers")
 """The verbs that are functions; the lists of the catalogue and ``read_trace`` beside them."""
 LISTS = ("models", "gpus", "offers")
 LEFT_OUT = frozenset({"top", "why", "deploy", "deploy_to"})
@@ -50,7 +50,7 @@ class Function:
         """The name of the type that it gives."""
         if self.__name__ in LISTS:
             return "pl.DataFrame"
-        return "Trace" if self.__name__ == "read_trace" else f"{self.__name__.capitalize()}Result"
+        return "Trace" if self.__name__ == "read_trace" else f"{self.__name__.title().replace('_', '')}Result"
 
     @property
     def __signature__(self) -> inspect.Signature:
@@ -124,7 +124,8 @@ EXAMPLES = {
     "plan": 'tk.plan("llama-3.1-8b", rate=5, input=1000, output=300, slo={"ttft_p99": 0.5}, gpu=["L4", "H100"])',
     "fleet": 'tk.fleet("llama-3.1-8b", demand="12x20,12x2", input=1000, output=300, slo="ttft_p99=1", provider="aws",\n'
     '         gpu="L40S", no_replay=True).to_frame().select("offer", "terms", "usd_per_hour")',
-    "breakeven": 'tk.breakeven("llama-3.3-70b", api="openai:gpt-4o", input=1000, output=300, quick=True)',
+    "breakeven": 'tk.breakeven("llama-3.3-70b", input=1000, output=300, quick=True)',
+    "can_run": 'tk.can_run(gpu="RTX3090", gpus=2).to_frame().select("model", "weights", "tp", "users")',
     "fit": 'tk.fit("llama-3.1-8b", gpu="H100", context=8192)',
     "predict": 'tk.predict("llama-3.1-8b", gpu="H200", batch=64).decode_step_s',
     "curve": 'tk.curve("llama-2-7b", gpu="H100", usd_per_hour=2.0).to_frame().select("batch", "tokens_per_s", '
@@ -145,7 +146,7 @@ EXAMPLES = {
 
 
 def function(name: str) -> Function:
-    return Function(VERBS["trace" if name == "read_trace" else name], name)
+    return Function(VERBS["trace" if name == "read_trace" else name.replace("_", "-")], name)
 
 
 def annotation(argument: Parameter) -> str:

@@ -27,7 +27,7 @@ OTHERWISE = {
     ("plan", "--gpus"),  # the most to pay for
     ("breakeven", "--usd-per-hour"),  # beside --replica-tokens-per-second
     ("tenants", "--trace"),  # one log for each tenant
-    ("own-hardware", "--gpus"), ("cost", "--gpus"),
+    ("own-hardware", "--gpus"), ("can-run", "--gpus"), ("cost", "--gpus"),
     ("probe", "--from"), ("apis", "--input"), ("apis", "--output"), ("validate", "--chart"),
 }  # fmt: skip
 """The same word for another thing, each with its own explanation."""

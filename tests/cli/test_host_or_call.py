@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tokonomics.questions.request import Request
+from tokonomics.questions.requests.buy import BreakevenRequest
 from tokonomics.questions.results import BreakevenResult
 from tokonomics.report.breakeven_view import breakeven
 from tokonomics.report.rich_text import renderable
@@ -89,7 +89,11 @@ def test_a_slo_that_nothing_keeps_says_what_stands_in_the_way(tokonomics: Call) 
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        ((*QUICK,), "which API is it compared with?"),
+        (("breakeven", "qwen3-4b", *SIZES, OFFERS, "--quick"), "the API catalogue has no host of qwen3-4b"),
+        (
+            ("breakeven", *SIZES, "--replica-tokens-per-second=9", "--usd-per-hour=1", "--max-utilization=0.7"),
+            "which API is it compared with?",
+        ),
         ((*QUICK, "--api=gpt-4o"), "openai:gpt-4o"),
         ((*QUICK, "--api=openai:gpt-4o", "--cached-share=1.5"), "from 0 to 1"),
         ((*MOONCAKE, "--cached-share=0.3"), "the log itself says"),
@@ -154,7 +158,7 @@ def test_nothing_is_cut_with_several_hosts_at_120_columns(tokonomics: Call) -> N
     hosts = "--api=openai:gpt-4o,groq:llama-3.3-70b-versatile,novita:meta-llama/llama-3.3-70b-instruct"
     report = BreakevenResult.model_validate(found(tokonomics, hosts, "--batch-api"))
     screen = Console(width=120, file=StringIO())
-    screen.print(renderable(breakeven(report, Request()).sections()))
+    screen.print(renderable(breakeven(report, BreakevenRequest(api=(hosts.partition("=")[2],))).sections()))
     text = screen.file.getvalue()  # type: ignore[attr-defined]
     assert "…" not in text
     for api in report.apis:
@@ -169,3 +173,94 @@ def test_a_share_may_be_written_in_percent(tokonomics: Call) -> None:
     ]
     assert made[0] == made[1]
     assert "write 0.1 or 10%" in tokonomics(*OWN, "--residual=tenth").stderr
+
+
+def test_without_an_api_every_host_of_the_model_is_compared_the_cheapest_first(tokonomics: Call) -> None:
+    made = found(tokonomics)
+    prices = [api["usd_per_mtok"] for api in made["apis"]]
+    assert len(prices) > 8
+    assert prices == sorted(prices)
+    novita = next(api for api in made["apis"] if api["name"] == "novita:meta-llama/llama-3.1-8b-instruct")
+    # $0.02 in, $0.05 out, for 1,000 and 300 tokens; Hugging Face's way to the same host is no other host.
+    assert novita["usd_per_mtok"] == pytest.approx((1000 * 0.02 + 300 * 0.05) / 1300)
+    assert not any("huggingface_novita" in api["name"] for api in made["apis"])
+    assert all(api["date"] for api in made["apis"])
+    assert [bill["api"] for bill in made["found"]] == [api["name"] for api in made["apis"]]
+
+
+def test_of_many_hosts_the_first_line_names_the_cheapest_and_every_row_its_age(tokonomics: Call) -> None:
+    cheapest = found(tokonomics)["apis"][0]["name"]
+    text = " ".join(tokonomics(*QUICK).stdout.split())
+    assert f"than the cheapest host, {cheapest}" in text
+    assert "the most expensive host," in text
+    assert "days old, since they were checked" in text
+
+
+def test_a_host_without_a_price_of_cached_tokens_stays_in_at_its_list_price(tokonomics: Call) -> None:
+    apis = found(tokonomics, "--cached-share=0.5")["apis"]
+    unquoted = [api for api in apis if "quotes no price of cached tokens" in (api["note"] or "")]
+    assert unquoted
+    for api in unquoted:
+        list_price = (1000 * api["input_usd_per_mtok"] + 300 * api["output_usd_per_mtok"]) / 1300
+        assert api["usd_per_mtok"] == pytest.approx(list_price)
+        assert api["cached_share"] == 0
+    assert any(api["cached_share"] == 0.5 for api in apis)
+
+
+def test_apis_and_breakeven_say_the_same_day_of_a_price(tokonomics: Call) -> None:
+    asked = ("apis", "llama3.1-8b", "--host=cerebras")
+    (price,) = json.loads(tokonomics(*asked, "--json").stdout)
+    assert price["checked"] < price["date"]  # the list is younger than the day this price was checked
+    (bill,) = found(tokonomics, "--api=cerebras:llama3.1-8b")["apis"]
+    assert bill["date"] == price["checked"]
+    assert price["checked"] in tokonomics(*asked).stdout
+    assert price["date"] not in tokonomics(*asked).stdout
+
+
+CAN_RUN = ("can-run", "--gpu=RTX3090", "--gpus=2")
+
+
+def test_can_run_lists_what_fits_and_says_how_to_get_dollars(tokonomics: Call) -> None:
+    text = tokonomics(*CAN_RUN).stdout
+    assert "TPOT p99 ≤ 50 ms (default; --slo)" in text
+    assert "--usd-per-kwh" in text
+    assert "; 4 GPUs at mxfp4: gpt-oss-120b;" in " ".join(text.split())
+    made = json.loads(tokonomics(*CAN_RUN, "--json").stdout)
+    assert made["power"] is None
+    assert {row["usd_per_mtok"] for row in made["runs"]} == {None}
+    assert all(row["model"] in text for row in [*made["runs"], *made["too_large"]])
+
+
+def test_can_run_prices_tokens_where_electricity_has_a_price(tokonomics: Call) -> None:
+    flags = ("--usd-per-kwh=0.3", "--host-watts=150", "--pue=1")
+    done = tokonomics(*CAN_RUN, "llama-3.1-8b", *flags)
+    assert "Dollars per Mtok of output, electricity" in done.stdout
+    assert "electricity and the machine" not in done.stdout
+    bought = tokonomics(*CAN_RUN, "llama-3.1-8b", *flags, "--purchase-usd=2.5k", "--years=3")
+    assert "electricity and the machine" in bought.stdout
+    assert "$2,500 over 3 years" in bought.stdout
+
+
+def test_can_run_exits_with_1_where_nothing_fits(tokonomics: Call) -> None:
+    done = tokonomics("can-run", "llama-3.1-70b", "--gpu=T4")
+    assert done.returncode == 1
+    assert "Too large here. They fit 4 GPUs at int4: llama-3.1-70b." in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("can-run",), "--gpu"),
+        ((*CAN_RUN, "--years=3"), "--usd-per-kwh, --purchase-usd: are missing"),
+        ((*CAN_RUN, "--host-watts=100"), "--usd-per-kwh: is missing"),
+        ((*CAN_RUN, "--usd-per-kwh=99"), "--usd-per-kwh"),
+        ((*CAN_RUN, "--gpus=1001"), "--gpus: must be at most 1,000"),
+        ((*CAN_RUN, "--context=0"), "--context"),
+        ((*CAN_RUN, "llama-9"), "llama-9"),
+        (("can-run", "--gpu=Gaudi3", "--engine=sglang"), "--engine"),
+    ],
+)
+def test_can_run_says_what_it_cannot_use(tokonomics: Call, flags: tuple[str, ...], says: str) -> None:
+    done = tokonomics(*flags)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr

@@ -31,7 +31,7 @@ STEPS = Path(__file__).parents[2] / "benchmarks" / "data" / "h200_steps.json"
 VERBS = [
     *["plan", "fit", "predict", "curve", "trace", "simulate", "capacity", "cache", "tenants", "fleet", "cost"],
     *["levers", "stack"],
-    *["breakeven", "own-hardware", "compare"],
+    *["breakeven", "own-hardware", "can-run", "compare"],
     *["models", "gpus", "offers", "apis", "validate", "prices refresh"],
 ]
 
@@ -60,6 +60,7 @@ OFFLINE = {
     "tenants": ["tenants", *SERVED, "--arrivals", "poisson:9", "--requests", "600", "--tenants", "3"],
     "breakeven": ["breakeven", *BREAKEVEN],
     "own-hardware": ["own-hardware", *OWNED],
+    "can-run": ["can-run", "llama-3.1-8b", *OWNED],
     "compare": ["compare", "llama-3.1-8b", *TRAFFIC, "--gpu", "H100,L4", "--offers", str(OFFERS)],
     "levers": ["levers", "llama-3.1-8b", *LEVERS, "--without", "hardware,disaggregation"],
     "stack": ["stack", "llama-3.1-8b", *LEVERS, "--without", "hardware,disaggregation"],

@@ -21,6 +21,8 @@ CASES: list[tuple[str, dict[str, object]]] = [
     ("simulate", {"gpu": "L4", "rate": 3, "outage": ["replica=0,at=600", "replica=1,at=60"], "seed": 2**62}),
     ("breakeven", {"model": "llama-3.1-8b", "api": ["openai:gpt-4o", "x:y"], "engineers": 0.5, "overhead": ["a=5%"]}),
     ("own-hardware", {"gpu": "H100", "purchase_usd": "250k", "residual": "10%", "cost_of_capital": 0.08}),
+    ("can-run", {"gpu": "RTX3090", "gpus": 2, "usd_per_kwh": 0.3}),
+    ("can-run", {"model": ["llama-3.1-8b", "qwen3-8b"], "gpu": "H100", "context": 8192, "slo": {"tpot": "50ms"}}),
     ("fleet", {"model": "llama-3.1-8b", "demand": "12x20,12x2", "size_classes": [1000, 8000], "no_replay": True}),
     ("trace", {"trace": "a log; rm -rf 'x'.csv", "columns": {"arrival": "time", "input": "$HOME"}, "to": "2h"}),
     ("models", {"match": "qwen3", "moe": True}),

@@ -30,6 +30,8 @@ SCENARIOS: list[tuple[str, dict[str, Any]]] = [
         "own-hardware",
         {"gpu": "H100", "gpus": 8, "purchase_usd": "250k", "years": 4, "usd_per_kwh": 0.12, "host_watts": 4600},
     ),
+    ("can-run", {"model": ["llama-3.1-8b"], "gpu": "RTX3090", "gpus": 2, "usd_per_kwh": 0.3, "context": 8192}),
+    ("breakeven", {"model": "llama-3.1-8b", "input": "900", "output": "99", "gpu": ["L4"], "quick": True}),
     (
         "breakeven",
         {"model_name": "llama-3.1-8b", "api": ["openai:gpt-4o-mini"], "input": "900", "output": "99", "quick": True},

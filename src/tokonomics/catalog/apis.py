@@ -52,7 +52,8 @@ class ApiTier(ApiRates):
 class ApiPrice(ApiRates):
     """What a host charges for a model.
 
-    ``date`` is the day the source quoted it; ``checked`` the day this very price was verified, where the source says.
+    ``date`` is the day of the list that it stands in; ``checked`` the day this very price was verified, where the
+    source says.
     """
 
     host: str
@@ -63,6 +64,18 @@ class ApiPrice(ApiRates):
     checked: dt.date | None = None
     source: str
     note: str | None = None
+    deprecated: bool = False
+    """Its host says that it will be, or was, withdrawn."""
+
+    @property
+    def seller(self) -> str:
+        """Who computes the tokens: Hugging Face passes requests on to the host that it names."""
+        return self.host.removeprefix("huggingface_")
+
+    @property
+    def quoted(self) -> dt.date | None:
+        """The day that its age is counted from: its own where that is known, else the list's."""
+        return self.checked or self.date
 
     @property
     def key(self) -> str:
@@ -252,6 +265,7 @@ def _api_price(host: "Provider", info: "ModelInfo", owner: "Provider", day: dt.d
         checked=_day_checked(info.price_comments),
         source=release if host is owner else f"{release}, the price of {owner.id}",
         note=_note(info, standard, host, owner),
+        deprecated=bool(info.deprecated),
     )
 
 

@@ -6,6 +6,8 @@ at the price of writing where one is quoted; a client for whom that costs more t
 """
 
 import datetime as dt
+from contextlib import suppress
+from itertools import product
 
 import numpy as np
 from pydantic import NonNegativeFloat
@@ -45,8 +47,7 @@ def api_bill(
     ``write_rest``: what is not read is written, for later requests to read. Else all that is read is taken to be there,
     as a head that every prompt begins with is: it is written once, and each use keeps it.
     """
-    if not 0 <= cached_share <= 1:
-        raise BadInput(f"must be a share from 0 to 1, got {cached_share:g}", field="cached_share")
+    _check_share(cached_share)
     written = 1 - cached_share if write_rest else 0.0
     inputs = trace.input_tokens.astype(np.float64)
     outputs = trace.output_tokens.astype(np.float64)
@@ -67,13 +68,18 @@ def api_bill(
         usd_per_mtok=per_request / float((inputs + outputs).mean()) * TOKENS_PER_MTOK,
         input_usd_per_mtok=getattr(rates, f"{kind}input_usd_per_mtok") or 0.0,
         output_usd_per_mtok=getattr(rates, f"{kind}output_usd_per_mtok") or 0.0,
-        date=api.checked or api.date,
+        date=api.quoted,
         source=api.source,
         note=api.note,
         cached_share=cached_share,
         written_share=written if rates.cache_write_usd_per_mtok is not None else 0.0,
         cached_within_s=HOST_TTL_S if write_rest else None,
     )
+
+
+def _check_share(cached_share: float) -> None:
+    if not 0 <= cached_share <= 1:
+        raise BadInput(f"must be a share from 0 to 1, got {cached_share:g}", field="cached_share")
 
 
 class ApiLeftOut(Noun):
@@ -104,6 +110,33 @@ def api_bills(
     if not bills:
         raise missing[0][1]
     return tuple(bills), tuple(left_out for left_out, _ in missing)
+
+
+def host_bills(
+    hosts: list[ApiPrice], trace: Trace, cached_share: float = 0.0, batch: bool = False, replayed: bool = False
+) -> tuple[ApiBill, ...]:
+    """The cheapest price of each host, standard and, where asked for and quoted, batch; the cheapest host first."""
+    _check_share(cached_share)
+    cheapest: dict[tuple[str, bool], ApiBill] = {}
+    directly_first = sorted(hosts, key=lambda api: api.host != api.seller)
+    for api, at_batch in product(directly_first, (False, True) if batch else (False,)):
+        bill = _host_bill(api, trace, cached_share, at_batch, replayed)
+        known = cheapest.get((api.seller, at_batch))
+        if bill and (known is None or bill.usd_per_mtok < known.usd_per_mtok):
+            cheapest[api.seller, at_batch] = bill
+    return tuple(sorted(cheapest.values(), key=lambda bill: (bill.usd_per_mtok, bill.name)))
+
+
+def _host_bill(api: ApiPrice, trace: Trace, cached_share: float, batch: bool, replayed: bool) -> ApiBill | None:
+    """Its bill; without a price of cached tokens, at the list price, above which no host charges; None: no quote."""
+    price = _with_or_without_cache if replayed and cached_share else api_bill
+    with suppress(BadInput):
+        return price(api, trace, cached_share, batch)
+    with suppress(BadInput):
+        why = "quotes no price of cached tokens: all at the list price"
+        plain = api_bill(api, trace, 0.0, batch)
+        return plain.model_copy(update={"note": f"{plain.note}; {why}" if plain.note else why})
+    return None
 
 
 def _with_or_without_cache(api: ApiPrice, trace: Trace, cached_share: float, batch: bool) -> ApiBill:

@@ -25,18 +25,23 @@ _FREE = 1e-12  # a cost of capital a year below which it moves no digit
 POWER_UNIT = "kWh"  # of the lines that an idle machine, switched off, does without
 
 
-class Purchase(Noun):
-    """A machine with GPUs, bought and kept."""
+class Power(Noun):
+    """What a machine of one's own draws, and what a kilowatt-hour costs."""
 
     gpus: int = Field(ge=1, le=MAX_GPUS)
-    purchase_usd: float = Field(ge=1, le=1e9)  # the whole machine, with its share of network and storage
-    years: float = Field(ge=0.1, le=20)  # kept: five weeks at the least, or rent
-    residual_share: float = Field(default=0.0, ge=0, lt=1)  # of the price, still worth at the end; nothing unless told
-    cost_of_capital: float = Field(default=0.0, ge=0, lt=1)  # a year; money is free unless told
     usd_per_kwh: NonNegativeFloat = Field(le=10)
     pue: float = Field(default=MEAN_PUE, ge=1, le=5)  # power of the whole site over that of the machines
     gpu_load: float = Field(default=1.0, ge=0, le=1)  # share of the datasheet's watts that a GPU draws in the mean
     host_watts: NonNegativeFloat = Field(le=100_000)  # beside the GPUs: processors, memory, network, fans
+
+
+class Purchase(Power):
+    """A machine with GPUs, bought and kept."""
+
+    purchase_usd: float = Field(ge=1, le=1e9)  # the whole machine, with its share of network and storage
+    years: float = Field(ge=0.1, le=20)  # kept: five weeks at the least, or rent
+    residual_share: float = Field(default=0.0, ge=0, lt=1)  # of the price, still worth at the end; nothing unless told
+    cost_of_capital: float = Field(default=0.0, ge=0, lt=1)  # a year; money is free unless told
     hosting_usd_per_month: NonNegativeFloat = Field(default=0.0, le=1e7)  # space, or colocation beside power
     maintenance_share: float = Field(default=0.0, ge=0, lt=1)  # of the price, a year: spare parts, support contracts
     staff_usd_per_year: NonNegativeFloat = Field(default=0.0, le=1e8)  # people who run this machine
@@ -49,33 +54,40 @@ def annuity(cost_of_capital: float, years: float) -> float:
     return cost_of_capital / left if cost_of_capital > _FREE else 1 / years
 
 
-def own_hour(purchase: Purchase, gpu: Gpu) -> CostTree:
-    """One hour of the machine, line by line."""
+def power_lines(power: Power, gpu: Gpu) -> tuple[CostLine, ...]:
+    """An hour's electricity: GPUs, host, and what the site adds to them."""
     if gpu.watts is None:
         fix = f"Add it to your catalogue file: [gpus.{gpu.key}] watts = 700"
         raise BadInput(f"the catalogue does not know what {gpu.key} draws", fix=fix)
+    gpu_kwh = power.gpus * gpu.watts * power.gpu_load / 1000
+    host_kwh = power.host_watts / 1000
+    drawn = {
+        "power of the GPUs": gpu_kwh,
+        "power of the host": host_kwh,
+        "cooling and losses (PUE)": (gpu_kwh + host_kwh) * (power.pue - 1),
+    }
+    return tuple(
+        CostLine(name=name, quantity=kwh, unit=POWER_UNIT, usd_per_unit=power.usd_per_kwh)
+        for name, kwh in drawn.items()
+    )
+
+
+def own_hour(purchase: Purchase, gpu: Gpu) -> CostTree:
+    """One hour of the machine, line by line."""
     price, years = purchase.purchase_usd, purchase.years
     residual = price * purchase.residual_share
     depreciation = (price - residual) / years / HOURS_PER_YEAR
     worth_today = residual * (1 + purchase.cost_of_capital) ** -years
     payment = (price - worth_today) * annuity(purchase.cost_of_capital, years) / HOURS_PER_YEAR
-    gpu_kwh = purchase.gpus * gpu.watts * purchase.gpu_load / 1000
-    host_kwh = purchase.host_watts / 1000
-    cooling_kwh = (gpu_kwh + host_kwh) * (purchase.pue - 1)
 
     def hourly(name: str, usd: float) -> CostLine:
         return CostLine(name=name, quantity=1, unit="hour", usd_per_unit=usd)
-
-    def power(name: str, kwh: float) -> CostLine:
-        return CostLine(name=name, quantity=kwh, unit=POWER_UNIT, usd_per_unit=purchase.usd_per_kwh)
 
     lines = (
         hourly("depreciation", depreciation),
         # Rounding must not make free money cost less than nothing.
         hourly("cost of capital", max(0.0, payment - depreciation)),
-        power("power of the GPUs", gpu_kwh),
-        power("power of the host", host_kwh),
-        power("cooling and losses (PUE)", cooling_kwh),
+        *power_lines(purchase, gpu),
         hourly("hosting", purchase.hosting_usd_per_month / HOURS_PER_MONTH),
         hourly("maintenance", price * purchase.maintenance_share / HOURS_PER_YEAR),
         hourly("staff", purchase.staff_usd_per_year / HOURS_PER_YEAR),
@@ -83,6 +95,13 @@ def own_hour(purchase: Purchase, gpu: Gpu) -> CostTree:
     return CostTree(
         name=f"an hour of {purchase.gpus}×{gpu.key}, owned", lines=tuple(line for line in lines if line.usd)
     )
+
+
+def usd_per_hour(machine: Power, gpu: Gpu) -> float:
+    """Dollars an hour: of the machine that was bought, or of the electricity alone where no price of it is known."""
+    if isinstance(machine, Purchase):
+        return own_hour(machine, gpu).usd
+    return math.fsum(line.usd for line in power_lines(machine, gpu))
 
 
 def own_offer(purchase: Purchase, gpu: Gpu, on: dt.date, memory_gb: float | None = None) -> Offer:

@@ -279,6 +279,11 @@ class BreakEvenReport(Noun):
     def tokens_per_request(self) -> float:
         return self.input_tokens + self.output_tokens
 
+    def cheapest(self, most: int) -> list[int]:
+        """The places of the cheapest APIs, so many at the most, in their order."""
+        by_price = sorted(range(len(self.apis)), key=lambda place: self.apis[place].usd_per_mtok)
+        return sorted(by_price[:most])
+
 
 def report(
     model: str,

@@ -1,10 +1,11 @@
 """From which volume on is hosting a model oneself cheaper than an API?"""
 
+from tokonomics.catalog.api_hosts import hosts_of
 from tokonomics.catalog.apis import ApiPrice, find_api
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offers import Offer
 from tokonomics.errors import BadInput, option, shorten
-from tokonomics.money.api_bill import api_bills
+from tokonomics.money.api_bill import ApiBill, ApiLeftOut, api_bills, host_bills
 from tokonomics.money.breakeven import Extra, SelfHosted, engineers, kind_of_equation
 from tokonomics.planner.breakeven import (
     SECONDS_PER_MONTH,
@@ -25,6 +26,7 @@ from tokonomics.questions.requests.buy import BreakevenRequest
 from tokonomics.questions.results import BreakevenResult, NothingHosts
 from tokonomics.questions.serving import named, say_if_compiling
 from tokonomics.questions.traffic import read_rate
+from tokonomics.traffic.trace import Trace
 from tokonomics.units import percent, plural, usd
 
 _PLANNED = ("model", "slo", "offline", "gpu", "provider", "region", "terms", "discount", "offers", "max_price",
@@ -65,11 +67,13 @@ def _planned(request: BreakevenRequest, extras: tuple[Extra, ...], listener: Lis
     own = _own_volume(request, tokens_per_request(load))
     cached = request.cached_share
     share = share_of_api(hosting.recorded(), cached)
-    bills, left_out = api_bills(_apis(request), load.trace, share, request.batch_api, replayed=cached is None)
+    bills, left_out = _bills(request, load.trace, share)
     if not request.quick:
         say_if_compiling(listener)
     listener.doing("planning")
     prices = [bill.usd_per_mtok for bill in bills]
+    if not request.api:  # a search for each of them would take minutes
+        prices = [prices[0], prices[len(prices) // 2], prices[-1]]
     own_rate = own / tokens_per_request(load) / SECONDS_PER_MONTH if own else None
     hosted, hardware = self_hosted(hosting, prices, extras, own_rate, listener.doing)
     return report(
@@ -100,8 +104,7 @@ def _given(request: BreakevenRequest, extras: tuple[Extra, ...]) -> BreakEvenRep
     shape = request.model_copy(update={"rate": rate, "tokens_per_month": None})
     load = load_of(shape)
     cached = share_of_api(load, request.cached_share)
-    replayed = request.cached_share is None
-    bills, left_out = api_bills(_apis(request), load.trace, cached, request.batch_api, replayed=replayed)
+    bills, left_out = _bills(request, load.trace, cached)
     return report(
         "your replica", load.trace, SelfHosted(kinds=(kind,), extras=extras), (), bills, left_out,
         cached_share=cached, filled=(), own_tokens_per_month=_own_volume(request, tokens_per_request(load)),
@@ -120,11 +123,28 @@ def _own_volume(request: BreakevenRequest, tokens_per_request: float) -> float |
     return None
 
 
-def _apis(request: BreakevenRequest) -> list[ApiPrice]:
-    if not request.api:
-        fix = f"Such as {option('api', 'openai:gpt-4o')}; see `tokonomics apis`."
-        raise BadInput("which API is it compared with?", field="api", fix=fix)
-    return [find_api(name) for name in dict.fromkeys(listed(request.api, "api") or ())]
+def _bills(
+    request: BreakevenRequest, trace: Trace, cached_share: float
+) -> tuple[tuple[ApiBill, ...], tuple[ApiLeftOut, ...]]:
+    """What the APIs charge: those asked for, in their order; or every host of the model, the cheapest first."""
+    replayed = request.cached_share is None
+    if request.api:
+        named_apis = [find_api(name) for name in dict.fromkeys(listed(request.api, "api") or ())]
+        return api_bills(named_apis, trace, cached_share, request.batch_api, replayed=replayed)
+    return host_bills(_hosts(request), trace, cached_share, request.batch_api, replayed=replayed), ()
+
+
+def _hosts(request: BreakevenRequest) -> list[ApiPrice]:
+    """Every host of the model."""
+    such_as = f"{option('api', 'groq:llama-3.1-8b-instant')}; see `tokonomics apis`."
+    if request.model is None:
+        raise BadInput("which API is it compared with?", field="api", fix=f"Such as {such_as}")
+    model = find_model(request.model)
+    found = hosts_of(model, request.model)
+    if not found:
+        what = f"the API catalogue has no host of {shorten(request.model)}"
+        raise BadInput(what, field="api", fix=f"Name what to compare with as host:model, such as {such_as}")
+    return found
 
 
 def _extras(request: BreakevenRequest) -> tuple[Extra, ...]:

@@ -1,8 +1,9 @@
 """What does a million tokens cost, and a GPU-hour of a machine that is bought? ``cost`` and ``own-hardware``."""
 
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from pydantic import ValidationError
@@ -21,7 +22,7 @@ from tokonomics.clock import today
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.money import cost as money
 from tokonomics.money.cost import require_positive
-from tokonomics.money.own_hardware import Purchase, own_offer
+from tokonomics.money.own_hardware import Power, Purchase, own_offer
 from tokonomics.money.own_hardware import own_hardware as price_of_own
 from tokonomics.planner.parsing import dollars
 from tokonomics.questions.inputs import PriceList
@@ -148,8 +149,16 @@ def _purchase(request: OwnHardwareRequest) -> Purchase:
         "hosting_usd_per_month": dollars(request.hosting_usd_per_month, "hosting_usd_per_month"),
         "staff_usd_per_year": dollars(request.staff_usd_per_year, "staff_usd_per_year"),
     }  # fmt: skip
+    return kept_machine(Purchase, {name: value for name, value in values.items() if value is not None})
+
+
+Kept = TypeVar("Kept", bound=Power)
+
+
+def kept_machine(kind: type[Kept], values: Mapping[str, object]) -> Kept:
+    """What a machine of one's own draws or was bought for, checked; what is wrong with a value names its input."""
     try:
-        return Purchase.model_validate({name: value for name, value in values.items() if value is not None})
+        return kind.model_validate(values)
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         field = str(problem["loc"][0]).removesuffix("_share")

@@ -64,6 +64,19 @@ class SeveralModels(Request, about=About.MODEL):
     )
 
 
+class SomeModels(Request, about=About.MODEL):
+    """Models to look at, where a question can take all of them."""
+
+    model: Texts | None = declared(
+        "Names (see `tokonomics models`) or config.json files; or a scenario file.",
+        place=Placement.FIRST,
+        kind=Kind.MODEL,
+        without="every model of the catalogue",
+        example="llama-3.1-8b",
+        metavar="MODEL… | SCENARIO.toml",
+    )
+
+
 class Profiled(Request, about=About.ENGINE):
     profile: Text | None = declared(
         "Predict with a profile of your machine (see probe, calibrate).",
@@ -253,6 +266,21 @@ class Market(PriceList, about=About.PRICES):
 
 class Priced(GpuPrice, Market):
     """The price of a GPU-hour, given or looked up."""
+
+
+class OwnedMachine(Request, about=About.PRICES):
+    """A machine of one's own: what it cost, and what it draws."""
+
+    gpus: Whole = declared("GPUs in the machine.", 1, low=1, example=8)
+    usd_per_kwh: Number | None = declared("Your price of a kilowatt-hour.", example=0.12, unit="USD/kWh")
+    host_watts: Number | None = declared(
+        "What it draws beside the GPUs; a DGX H100: 4600 of its 10,200.", example=4600, unit="W"
+    )
+    pue: Number | None = declared(
+        "Power of the site over that of the machines.", without="1.58, mean 2023", example=1.3
+    )
+    purchase_usd: Text | None = declared("Price of the whole machine: 250000, 250k.", example="250k", unit="USD")
+    years: Number | None = declared("Over which it is written off.", example=4, unit="years")
 
 
 class SomeGpus(Request, about=About.HARDWARE):

@@ -11,6 +11,7 @@ from tokonomics.errors import by_name
 from tokonomics.money.cost import Cost, LoadCost, Needed
 from tokonomics.money.served import ServedCost
 from tokonomics.planner.breakeven import BreakEvenReport
+from tokonomics.planner.can_run import CanRun
 from tokonomics.planner.compare import Comparison
 from tokonomics.planner.deploy_files import DeployFile
 from tokonomics.planner.fleet import FleetReport
@@ -215,7 +216,27 @@ class BreakevenResult(Result, BreakEvenReport):
             f"cheaper than {bill.api} from {count(from_here)} tokens a month on" if from_here
             else f"never cheaper than {bill.api}" for bill in self.found for from_here in [bill.stays_tokens_per_month]
         ]  # fmt: skip
-        return f"{self.model}, hosted: {'; '.join(said)}"
+        more = [f"{plural(len(said) - 3, 'API')} more"] if len(said) > 3 else []
+        return f"{self.model}, hosted: {'; '.join([*said[:3], *more])}"
+
+
+class CanRunResult(Result, CanRun):
+    """What a machine of one's own can run, the largest model first, and what it cannot hold."""
+
+    ROWS = "runs"
+
+    @property
+    def is_found(self) -> bool:
+        return bool(self.runs)
+
+    def headline(self) -> str:
+        machine, tokens = f"{self.gpus}×{self.gpu}", f"{self.context:,} tokens"
+        if not self.runs:
+            return f"{machine}: none of these models fits with {tokens} of context"
+        fits, largest = len({row.model for row in self.runs}), self.runs[0]
+        of, fit = plural(fits + len(self.too_large), "model"), "fits" if fits == 1 else "fit"
+        up_to = f"{largest.name} at {largest.weights} ({plural(largest.users, 'user')})"
+        return f"{machine}: {fits} of {of} {fit} with {tokens}, up to {up_to}"
 
 
 class SimulateResult(Result, Outcome):

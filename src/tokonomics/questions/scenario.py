@@ -20,7 +20,7 @@ from tokonomics.questions.verbs import find_verb, scenario_verbs
 
 MAX_FILE_BYTES = 1_000_000
 _TRACE_PREFIX = "trace:"
-_OWN_SENSE = {"gpus": frozenset({"plan", "own-hardware", "cost"}), "usd_per_hour": frozenset({"breakeven"})}
+_OWN_SENSE = {"gpus": frozenset({"plan", "own-hardware", "can-run", "cost"}), "usd_per_hour": frozenset({"breakeven"})}
 """Keys that mean another thing to these verbs: the most GPUs that are paid for, those of a machine, and those that make
 the tokens; a price that replaces a plan instead of pricing it."""
 _EITHER = {"cost": ("usd_per_hour", ("gpu", "offers"))}

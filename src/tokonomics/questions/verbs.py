@@ -82,6 +82,8 @@ _LISTED = (
          "against a price per token.", **_CHARTED),
     Verb("own-hardware", BUY, "What a GPU-hour costs when the machine is bought: depreciation, power, people; as an "
          "offer for every other verb.", "cost", scenario=True),
+    Verb("can-run", BUY, "What a machine of your own can run: which models fit, at what precision, how fast, for how "
+         "many users, and what a million tokens costs in electricity.", scenario=True),
     Verb("compare", BUY, "Several models on several GPUs under the same traffic and latency targets: dollars per "
          "million tokens, side by side.", "plan", **_CHARTED),
     Verb("fit", BUY, "Does a model fit a GPU: weights, KV cache, workspace, the largest batch.", "predict",

@@ -4,10 +4,13 @@ import string
 from collections.abc import Iterable
 from functools import partial
 
+from tokonomics.catalog.offers import STALE_AFTER_DAYS
+from tokonomics.clock import today
 from tokonomics.errors import option
+from tokonomics.money.api_bill import ApiBill
 from tokonomics.money.breakeven import SELF_HOSTED, BillAt, BreakEven, FleetKind
 from tokonomics.planner.breakeven import SECONDS_PER_MONTH, BreakEvenReport
-from tokonomics.questions.request import Request
+from tokonomics.questions.requests.buy import BreakevenRequest
 from tokonomics.questions.results import BreakevenResult, NothingHosts
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
@@ -15,23 +18,31 @@ from tokonomics.report.plan_view import nothing
 from tokonomics.report.wording import OLD_PRICE, and_slos, speed_word
 from tokonomics.units import HOURS_PER_MONTH, count, percent, plural, seconds, usd
 
+_DRAWN = 6
+"""APIs whose bills and swings are shown, the cheapest; the list of prices has all."""
 
-def breakeven(result: BreakevenResult | NothingHosts, request: Request) -> Answer:
+
+def breakeven(result: BreakevenResult | NothingHosts, request: BreakevenRequest) -> Answer:
     """The verdicts first, then the bills, then what moves the break-even."""
     if isinstance(result, BreakevenResult):
         drawn = {"Bills against volume": lambda: charts.breakeven.breakeven_chart(result)}
-        return Answer(result, f"Host {result.model} or call an API", partial(_sections, result), drawn)
+        return Answer(result, f"Host {result.model} or call an API", partial(_sections, result, not request.api), drawn)
     study = result.study
     name = study.question.model.name
     see = f"tokonomics plan … {option('why')}"
     return Answer(result, f"Nothing hosts {name}", partial(nothing, study.plan, name, result.blame, see))
 
 
-def _sections(result: BreakEvenReport) -> blocks.View:
-    yield blocks.line(_asked(result), kind="asked")
+def _sections(result: BreakEvenReport, every_host: bool) -> blocks.View:
+    yield blocks.line(_asked(result, every_host), kind="asked")
     first, *others = result.found
-    yield blocks.section(_verdict(first, "headline"), _figures(result, first))
-    yield blocks.section(*(_verdict(other) for other in others))
+    yield blocks.section(
+        _verdict(first, "headline", "the cheapest host, " if every_host else ""), _figures(result, first)
+    )
+    if every_host:
+        yield blocks.section(*(_verdict(last, of="the most expensive host, ") for last in others[-1:]))
+    else:
+        yield blocks.section(*(_verdict(other) for other in others))
     yield blocks.section(*_advice(result))
     letters = letters_for(len(result.apis))
     yield _apis(result, letters)
@@ -40,7 +51,7 @@ def _sections(result: BreakEvenReport) -> blocks.View:
         yield _lines(result)
     yield _swings(result, letters)
     yield _hardware(result)
-    yield _notes(result)
+    yield _notes(result, every_host)
 
 
 def letters_for(apis: int) -> list[str]:
@@ -49,10 +60,12 @@ def letters_for(apis: int) -> list[str]:
     return [names[place % len(names)] * (place // len(names) + 1) for place in range(apis)]
 
 
-def _asked(result: BreakEvenReport) -> str:
+def _asked(result: BreakEvenReport, every_host: bool) -> str:
     cached = f"; {_cached(result)}" if result.cached_share else ""
+    prices = plural(len(result.apis), "API price")
+    against = f"every host of it in the catalogue ({prices}, the cheapest first)" if every_host else prices
     return (
-        f"{result.model}, self-hosted, against {plural(len(result.apis), 'API price')}: requests of "
+        f"{result.model}, self-hosted, against {against}: requests of "
         f"{count(result.input_tokens)} in / {count(result.output_tokens)} out{cached}"
         f"{and_slos(result.slos)}"
     )
@@ -65,13 +78,15 @@ def _cached(result: BreakEvenReport) -> str:
     return f"of the prompts cached: {' or '.join(theirs)} at the APIs, {' or '.join(ours)} self-hosted"
 
 
-def _verdict(meets: BreakEven, kind: blocks.Kind = "") -> blocks.Line:
+def _verdict(meets: BreakEven, kind: blocks.Kind = "", of: str = "") -> blocks.Line:
     stays = meets.stays_tokens_per_month
     if stays is None:
         never = blocks.Span("never cheaper", "worst")
-        return blocks.line("Self-hosting is ", never, f" than {meets.api}: {meets.never}.", kind=kind)
+        return blocks.line("Self-hosting is ", never, f" than {of}{meets.api}: {meets.never}.", kind=kind)
     volume = blocks.Span(f"{count(stays)} tokens a month", "best")
-    return blocks.line(f"Self-hosting is cheaper than {meets.api} from ", volume, " on.", kind=kind)
+    return blocks.line(
+        f"Self-hosting is cheaper than {of}{meets.api}{',' if of else ''} from ", volume, " on.", kind=kind
+    )
 
 
 def _figures(result: BreakEvenReport, meets: BreakEven) -> blocks.Facts:
@@ -117,10 +132,15 @@ def _apis(result: BreakEvenReport, letters: list[str]) -> blocks.Table:
     for letter, api, meets in zip(letters, result.apis, result.found, strict=True):
         listed = f"{usd(api.input_usd_per_mtok)} / {usd(api.output_usd_per_mtok)}"
         volumes = map(_tokens, (meets.first_tokens_per_month, meets.stays_tokens_per_month))
-        prices = map(usd, (api.usd_per_mtok, meets.full_usd_per_mtok))
-        rows.append((letter, api.name, listed, *prices, *volumes, str(api.date or "–")))
-    columns = ["", "API", ">list in / out", ">$/Mtok", ">ours, full", ">first", ">for good", "!list of"]
+        old = "†" if (_days(api) or 0) > STALE_AFTER_DAYS else ""
+        rows.append((letter, api.name, listed, usd(api.usd_per_mtok), *volumes, f"{api.date or '?'}{old}"))
+    columns = ["", "!API", ">list in / out", ">$/Mtok", ">first", ">for good", "!price of"]
     return blocks.table(columns, rows, "$/Mtok of this mix; break-even in tokens a month: first, and for good")
+
+
+def _days(api: ApiBill) -> int | None:
+    """How old its price is."""
+    return None if api.date is None else max(0, (today() - api.date).days)
 
 
 def _tokens(volume: float | None) -> str:
@@ -138,8 +158,9 @@ def _bills(result: BreakEvenReport, letters: list[str]) -> blocks.Table:
         row(SELF_HOSTED, SELF_HOSTED, (bill.hosted_usd for bill in bills)),
         ["  replicas / GPUs", *(f"{bill.replicas:,} / {bill.gpus:,}" for bill in bills)],
         *(
-            row(f"{letter} {api.name}", api.name, (bill.api_usd[api.name] for bill in bills))
-            for letter, api in zip(letters, result.apis, strict=True)
+            row(f"{letters[place]} {name}", name, (bill.api_usd[name] for bill in bills))
+            for place in result.cheapest(_DRAWN)
+            for name in [result.apis[place].name]
         ),
     ]
     volumes = [bill.tokens_per_month for bill in bills]
@@ -163,12 +184,13 @@ def _lines(result: BreakEvenReport) -> blocks.Table:
 
 
 def _swings(result: BreakEvenReport, letters: list[str]) -> blocks.Table:
+    shown = result.cheapest(_DRAWN)
     rows = [
-        (_plain(swing.what), *(_tokens(row[place].found.stays_tokens_per_month) for row in result.swings))
+        (_plain(swing.what), *(_tokens(result.swings[api][place].found.stays_tokens_per_month) for api in shown))
         for place, swing in enumerate(result.swings[0])
     ]
-    now = ("as above", *(_tokens(meets.stays_tokens_per_month) for meets in result.found))
-    heads = ["what if", *(f">{letter}" for letter in letters)]
+    now = ("as above", *(_tokens(result.found[api].stays_tokens_per_month) for api in shown))
+    heads = ["what if", *(f">{letters[api]}" for api in shown)]
     return blocks.table(heads, [now, *rows], "Break-even for good, tokens a month")
 
 
@@ -199,10 +221,13 @@ def _holds(kind: FleetKind) -> str:
     return alone if last.replicas == 1 else f"{alone}; {count(last.tokens_per_month)} from {last.replicas} on"
 
 
-def _notes(result: BreakEvenReport) -> blocks.Line:
+def _notes(result: BreakEvenReport, every_host: bool) -> blocks.Line:
     volumes = ", ".join(count(volume) for volume in result.hosted.not_planned_for)
+    same = "Hosts may serve it at fewer bits or with a shorter context than you would: ask them."
+    other = f"Whether {result.model} is as good as the models it is compared with is for you to judge."
     return blocks.note(
-        f"Whether {result.model} is as good as the models it is compared with is for you to judge.",
+        same if every_host else other,
+        _ages(result),
         f"Machines are bought whole and run all {HOURS_PER_MONTH} hours; $/Mtok counts all tokens, in and out.",
         *_of_hardware(result),
         f"No hardware was looked for at {volumes} tokens a month, where bills meet: compare fewer APIs."
@@ -212,6 +237,17 @@ def _notes(result: BreakEvenReport) -> blocks.Line:
         *(f"Left out: {api.name}, {api.why}." for api in result.left_out),
         *(f"{api.name}: {api.note}." for api in result.apis if api.note),
     )
+
+
+def _ages(result: BreakEvenReport) -> str:
+    """How old the prices of the APIs are, in words."""
+    days = sorted({age for api in result.apis if (age := _days(api)) is not None})
+    if not days:
+        return ""
+    span = " to ".join(str(age) for age in dict.fromkeys((days[0], days[-1])))
+    mark = f" †: more than {STALE_AFTER_DAYS}." if days[-1] > STALE_AFTER_DAYS else ""
+    since = "since they were checked or, where no such day is known, since their list was"
+    return f"API prices are {span} days old, {since}.{mark}"
 
 
 def _of_hardware(result: BreakEvenReport) -> Iterable[str]:

@@ -163,11 +163,11 @@ def _apis(found: Sequence[tuple[ApiPrice, float]], request: ApisRequest) -> bloc
         prices = (rates.input_usd_per_mtok, rates.cached_input_usd_per_mtok, rates.output_usd_per_mtok)
         batch = _pair(rates.batch_input_usd_per_mtok, rates.batch_output_usd_per_mtok)
         rows.append((api.host, api.model, *map(_money, prices), batch, usd(request_usd), _quoted(api, today())))
-    columns = ["!host", "!model", ">input", ">cached", ">output", ">batch in / out", ">request", "!list of"]
+    columns = ["!host", "!model", ">input", ">cached", ">output", ">batch in / out", ">request", "!price of"]
     yield blocks.table(columns, rows)
     yield blocks.note(
         f"Dollars per Mtok at this request size; a request is {size}.",
-        f"? is not in the list (genai-prices) whose date is shown. {_STALE}.",
+        f"? is not in the list (genai-prices). The day: when a price was checked, or else that of its list. {_STALE}.",
     )
 
 
@@ -184,6 +184,6 @@ def _tflops(flops: float | None) -> str:
 
 
 def _quoted(api: ApiPrice, day: date) -> str:
-    if api.date is None:
+    if api.quoted is None:
         return "?"
-    return f"{api.date}{'†' if (day - api.date).days > STALE_AFTER_DAYS else ''}"
+    return f"{api.quoted}{'†' if (day - api.quoted).days > STALE_AFTER_DAYS else ''}"

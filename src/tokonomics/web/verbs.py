@@ -54,6 +54,7 @@ class PageVerb:
 
 _QUICK: dict[str, bool | dict[str, bool]] = {
     "plan": {"quick": True}, "curve": True, "predict": True, "fit": True, "cost": True, "own-hardware": True,
+    "can-run": True,
     "compare": {"simulate": False}, "trace": True, "import": True, "offers": True, "breakeven": {"quick": True},
     "simulate": False, "capacity": False, "fleet": False, "levers": False, "stack": False, "cache": False,
     "tenants": False,

@@ -13,6 +13,7 @@ from tokonomics.questions.inputs import (
     OneEngine,
     OneGpu,
     OneModel,
+    OwnedMachine,
     Paced,
     PlanInputs,
     Precisions,
@@ -25,6 +26,7 @@ from tokonomics.questions.inputs import (
     SeveralModels,
     SomeGpus,
     SomeModel,
+    SomeModels,
 )
 from tokonomics.questions.request import (
     Kind,
@@ -137,18 +139,20 @@ class FleetRequest(
 class BreakevenRequest(SomeModel, PlanInputs, Reserve, Quick, Profiled):
     """
     Examples:
-      tokonomics breakeven llama-3.3-70b --api openai:gpt-4o --input 1000 --output 300 --slo ttft_p99=1,tpot_p99=80ms
-      tokonomics breakeven chat.toml --api openai:gpt-4o,groq:llama-3.3-70b-versatile --chart breakeven.png
-      tokonomics breakeven chat.toml --api openai:gpt-4o --engineers 0.5 --engineer-usd-per-month 15k --overhead tax=5%
-      tokonomics breakeven llama-3.1-8b --api openai:gpt-4o-mini --batch-api --cached-share 0.3 --input 2000 --output 99
+      tokonomics breakeven llama-3.3-70b --input 1000 --output 300 --slo ttft_p99=1,tpot_p99=80ms
+      tokonomics breakeven chat.toml --api groq:llama-3.3-70b-versatile,openai:gpt-4o --chart breakeven.png
+      tokonomics breakeven chat.toml --engineers 0.5 --engineer-usd-per-month 15k --overhead tax=5%
+      tokonomics breakeven llama-3.1-8b --cached-share 0.3 --input 2000 --output 99 --provider aws
       tokonomics breakeven traffic.toml --replica-tokens-per-second 2400 --usd-per-hour 2.21 --max-utilization 0.7
-      tokonomics breakeven chat.toml --api openai:gpt-4o-mini
+      tokonomics breakeven chat.toml --api openai:gpt-4o-mini --batch-api
     """
 
     FIRST = ("model", "api")
 
     api: Texts | None = declared(
-        "host:model as in `tokonomics apis`; with commas, or repeat.", example=["openai:gpt-4o"]
+        "host:model as in `tokonomics apis`; with commas, or repeat.",
+        without="every host of the model, the cheapest first",
+        example=["groq:llama-3.3-70b-versatile"],
     )
     cached_share: Number | None = declared(
         "Share of every prompt that all have in common: the host's cached price, our cache.",
@@ -168,29 +172,19 @@ class BreakevenRequest(SomeModel, PlanInputs, Reserve, Quick, Profiled):
     replica_gpus: Whole = declared("With --replica-tokens-per-second: GPUs of a replica.", 1, low=1)
 
 
-class OwnHardwareRequest(PriceList):
+class OwnHardwareRequest(OwnedMachine, PriceList):
     """
+    It needs the GPU, the price of the machine, its years, the price of a kilowatt-hour and the watts of the host.
+
     Examples:
       tokonomics own-hardware --gpu H100 --gpus 8 --purchase-usd 250000 --years 4 --usd-per-kwh 0.12 --host-watts 4600
       tokonomics own-hardware --gpu L40S --purchase-usd 15k --years 5 --usd-per-kwh 0.2 --host-watts 300 --save mine.csv
       tokonomics own-hardware server.toml --pue 1.3 --residual 10% --cost-of-capital 8% --hosting-usd-per-month 600
     """
 
-    FIRST = ("gpu", "purchase_usd", "years", "usd_per_kwh", "host_watts", "gpus")
+    FIRST = ("gpu", "purchase_usd", "years", "usd_per_kwh", "host_watts", "gpus", "pue")
 
-    gpu: Text | None = declared("Which GPU the machine has. Needed.", example="H100")
-    purchase_usd: Text | None = declared(
-        "Price of the whole machine: 250000, 250k. Needed.", example="250k", unit="USD"
-    )
-    years: Number | None = declared("Over which it is written off. Needed.", example=4, unit="years")
-    usd_per_kwh: Number | None = declared("Your price of a kilowatt-hour. Needed.", example=0.12, unit="USD/kWh")
-    host_watts: Number | None = declared(
-        "What it draws beside the GPUs; a DGX H100: 4600 of its 10,200. Needed.", example=4600, unit="W"
-    )
-    gpus: Whole = declared("GPUs in the machine.", 1, low=1, example=8)
-    pue: Number | None = declared(
-        "Power of the site over that of the machines.", without="1.58, mean 2023", example=1.3
-    )
+    gpu: Text | None = declared("Which GPU the machine has.", example="H100")
     gpu_load: Share | None = declared(
         "Share of its watts a GPU draws.", without="1, the datasheet's limit", example=0.9
     )
@@ -201,6 +195,22 @@ class OwnHardwareRequest(PriceList):
     staff_usd_per_year: Text | None = declared("People, for this machine: 60k.", example="60k", unit="USD/year")
     memory_gb: Number | None = declared("The host's memory: checked against weights.", low=1, example=2000, unit="GB")
     save: Text | None = saved("Save it as a price list for --offers: mine.csv.", "mine.csv")
+
+
+class CanRunRequest(SomeModels, OneGpu, Objectives, OneEngine, OwnedMachine, Profiled):
+    """
+    A user is one answer being written, with its context full, at the pace that the SLO asks for.
+
+    Examples:
+      tokonomics can-run --gpu RTX3090 --gpus 2
+      tokonomics can-run llama-3.1-8b qwen3-32b --gpu RTX4090 --context 16384 --slo tpot=100ms
+      tokonomics can-run --gpu RTX3090 --gpus 2 --usd-per-kwh 0.3 --host-watts 150 --pue 1 --purchase-usd 2500 --years 3
+      tokonomics can-run server.toml --gpu H100
+    """
+
+    FIRST = ("model", "gpu", "gpus", "context", "slo")
+
+    context: Whole = declared("Tokens of one sequence, prompt and answer.", 4096, unit="tokens")
 
 
 class CompareRequest(SeveralModels, PlanInputs, Profiled):

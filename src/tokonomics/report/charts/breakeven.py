@@ -19,13 +19,14 @@ def breakeven_chart(found: BreakEvenReport) -> alt.TopLevelMixin:
     """The monthly bill of each side against tokens a month, both logarithmic; dots where self-hosting takes over."""
     low, high = _span(found)
     stairs = _stairs(found, low, high)
+    apis = [found.apis[place] for place in found.cheapest(len(_COLOURS))]
     lines = [
         {"tokens": volume, "usd": api.usd_per_mtok * volume / TOKENS_PER_MTOK, "side": api.name}
-        for api in found.apis
+        for api in apis
         for volume in (low, high)
     ]
     palette = {_OWN: "#1d1d1f"}
-    palette |= {api.name: _COLOURS[place % len(_COLOURS)] for place, api in enumerate(found.apis)}
+    palette |= {api.name: _COLOURS[place] for place, api in enumerate(apis)}
     encoded: style.Settings = {
         "x": style.across(
             "tokens",
@@ -82,7 +83,8 @@ def _stairs(found: BreakEvenReport, low: float, high: float) -> list[style.Row]:
 
 
 def _dots(found: BreakEvenReport) -> list[style.Row]:
-    met = sorted((one.stays_tokens_per_month, one.api) for one in found.found if one.stays_tokens_per_month is not None)
+    drawn = [found.found[place] for place in found.cheapest(len(_COLOURS))]
+    met = sorted((one.stays_tokens_per_month, one.api) for one in drawn if one.stays_tokens_per_month is not None)
     return [
         {
             "tokens": volume,

@@ -1,0 +1,76 @@
+"""Which hosts sell tokens of a model: the rows of the API catalogue that name the very model, not one like it.
+
+Hosts spell a model in their own ways (``meta.llama3-3-70b-instruct-v1:0``, ``Meta-Llama-3_3-70B-Instruct-Turbo``,
+``llama-v3p1-8b-instruct``). Two names are of one model when the same letters and numbers are left in the same order
+once the vendor, the words for an instruction-tuned checkpoint, and those for how a host serves it are gone. Versions
+stay: DeepSeek-V3-0324 is not DeepSeek-V3, and a fine-tune has other words.
+"""
+
+import re
+
+from tokonomics.catalog.apis import ApiPrice, list_apis
+from tokonomics.catalog.load_models import all_models
+from tokonomics.catalog.models import ModelSpec
+
+Words = tuple[str, ...]
+
+_VENDOR = re.compile(r"^(?:databricks-|(?:meta|mistral|openai|qwen|google|nvidia|minimax|moonshotai?|zai)\.)")
+_BEDROCK = re.compile(r"(?:-v1|-1)?:0$")
+"""What AWS adds to the name of a model: ``-v1:0``; in ``v0:1`` it is the model's own version."""
+_SERVED = re.compile(
+    r"instruct-(?:turbo|lite|basic)|(?:fp8|fp16|bf16|awq|gptq|int4|nvfp4)(?:-fast)?$|(?:versatile|instant|specdec)$"
+)
+"""How a host serves it: at fewer bits, or on faster machines (Together's Turbo and Lite, Groq's Versatile)."""
+_TUNED = frozenset({"instruct", "chat", "it", "hf"})
+_MAKERS = frozenset({"meta", "nvidia"})
+"""Words that some write before the family's name and some do not: Meta-Llama, NVIDIA-Nemotron."""
+
+
+def words_of(name: str) -> Words:
+    """The letters and numbers that tell models apart, in order: ``llama 3 3 70 b``."""
+    bare = _BEDROCK.sub("", _VENDOR.sub("", name.casefold().rsplit("/", 1)[-1]))
+    bare = re.sub(r"(?<=\d)p(?=\d)", ".", _SERVED.sub("", bare))  # Fireworks writes 3p1 for 3.1
+    if ":" in bare.replace("v0:", ""):
+        return (name,)  # :free, :batch, :thinking: another price or another way to use it
+    words = [word for word in re.findall(r"\d+|[^\W\d_]+", bare) if word not in _TUNED]
+    return tuple(word for place, word in enumerate(words) if not _is_noise(words, place))
+
+
+def _is_noise(words: list[str], place: int) -> bool:
+    """A maker at the beginning, and the v of a version."""
+    number_follows = place + 1 < len(words) and words[place + 1].isdigit()
+    return (place == 0 and words[0] in _MAKERS) or (words[place] == "v" and number_follows)
+
+
+def names_of(model: ModelSpec, asked: str) -> frozenset[Words]:
+    """The names of the very model that was asked for, as ``words_of`` has them.
+
+    The catalogue also finds other checkpoints of the same shape under a model, which cost the same to serve: a
+    distilled one, a later release. They have words that the model's own name has not; one of them is meant only where
+    it was asked for. A short name that would fit another model too, such as mistral-small, is nobody's.
+    """
+    own, known = _own_names(model), _known_words(model)
+    others = [_known_words(other) for other in all_models() if other.key != model.key]
+    shorter = {words_of(alias) for alias in model.aliases}
+    same = own | {
+        words for words in shorter if known.issuperset(words) and not any(map(frozenset(words).issubset, others))
+    }
+    wanted = words_of(asked)
+    return same if known.issuperset(wanted) else frozenset({wanted})
+
+
+def _own_names(model: ModelSpec) -> frozenset[Words]:
+    """Its key, its name, and what it is called where it was published."""
+    published = (alias for alias in model.aliases if "/" in alias)
+    return frozenset(words_of(name) for name in (model.key, model.name, *published))
+
+
+def _known_words(model: ModelSpec) -> frozenset[str]:
+    return frozenset(word for words in _own_names(model) for word in words)
+
+
+def hosts_of(model: ModelSpec, asked: str) -> list[ApiPrice]:
+    """Every price of that model at a host that still sells it; none that costs nothing, which is a trial."""
+    names = names_of(model, asked)
+    sold = (api for api in list_apis() if not api.deprecated and (api.input_usd_per_mtok or api.output_usd_per_mtok))
+    return [api for api in sold if words_of(api.model) in names]

@@ -1,0 +1,60 @@
+"""What can a machine of one's own run? ``can-run``: which models fit, how fast, for how many users, at what cost."""
+
+from tokonomics.catalog.engines import all_engines, find_engine
+from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.load_models import all_models, find_model
+from tokonomics.catalog.offers import MAX_GPUS
+from tokonomics.errors import BadInput, option
+from tokonomics.money.own_hardware import Power, Purchase
+from tokonomics.planner.can_run import OwnMachine
+from tokonomics.planner.can_run import can_run as what_runs
+from tokonomics.planner.parsing import dollars, listed
+from tokonomics.questions.cost import kept_machine
+from tokonomics.questions.listener import SILENT, Listener
+from tokonomics.questions.load import targets_of
+from tokonomics.questions.requests.buy import CanRunRequest
+from tokonomics.questions.results import CanRunResult
+from tokonomics.traffic.slo import Latency, Slo
+
+DEFAULT_PACE = Slo(latency=Latency.tpot, statistic="p99", seconds=0.05)
+"""20 tokens/s for each user where no SLO says otherwise: nearly four times as fast as people read (238 words a minute,
+Brysbaert 2019, doi:10.1016/j.jml.2019.104047; four tokens make three words, OpenAI, "What are tokens")."""
+
+
+def can_run(request: CanRunRequest, listener: Listener = SILENT) -> CanRunResult:
+    """Every model of the catalogue, or those named at every precision, on one machine."""
+    gpu, engine = find_gpu(request.gpu), find_engine(request.engine)
+    if engine.hardware_of(gpu.architecture) is None:
+        others = [other.key for other in all_engines() if other.hardware_of(gpu.architecture)]
+        fix = f"These engines do: {', '.join(others)}." if others else None
+        raise BadInput(
+            f"{engine.key} does not run on {gpu.architecture} GPUs such as {gpu.key}", field="engine", fix=fix
+        )
+    if request.gpus > MAX_GPUS:
+        raise BadInput(f"must be at most {MAX_GPUS:,}, got {request.gpus:,}", field="gpus")
+    names = listed(request.model, "model")
+    models = all_models() if names is None else [find_model(name) for name in dict.fromkeys(names)]
+    slos = targets_of(request)
+    if any(slo.latency is Latency.e2e for slo in slos):
+        listener.note("only SLOs on TTFT and on the time per token count here: an answer has no length of its own")
+    if not any(slo.latency is Latency.tpot for slo in slos):
+        slos = (*slos, DEFAULT_PACE)
+    machine = OwnMachine(gpu, request.gpus, engine, _power(request))
+    return CanRunResult(**dict(what_runs(models, machine, request.context, slos, every_precision=names is not None)))
+
+
+def _power(request: CanRunRequest) -> Power | Purchase | None:
+    """What the machine costs to keep; None where nobody asked for dollars."""
+    bought = {"purchase_usd": dollars(request.purchase_usd, "purchase_usd"), "years": request.years}
+    drawn = {"usd_per_kwh": request.usd_per_kwh, "host_watts": request.host_watts, "pue": request.pue}
+    given = {name: value for name, value in {**bought, **drawn}.items() if value is not None}
+    if not given:
+        return None
+    needed = ("usd_per_kwh", *(bought if set(bought) & set(given) else ()))
+    missing = [name for name in needed if name not in given]
+    if missing:
+        such_as = {"usd_per_kwh": 0.3, "purchase_usd": 2500, "years": 3}
+        fix = f"Such as {' '.join(option(name, such_as[name]) for name in missing)}."
+        raise BadInput(f"{'is' if len(missing) == 1 else 'are'} missing", field=", ".join(missing), fix=fix)
+    kind = Purchase if "years" in given else Power
+    return kept_machine(kind, {"gpus": request.gpus, "host_watts": 0.0, **given})

@@ -1,0 +1,149 @@
+"""A machine of one's own: which models it runs, how fast, for how many users, and what they cost there."""
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from itertools import groupby
+
+from tokonomics.errors import option
+from tokonomics.money.own_hardware import MEAN_PUE, Purchase
+from tokonomics.planner.can_run import LOADS, CanRun, RunnableModel, TooLarge
+from tokonomics.questions.requests.buy import CanRunRequest
+from tokonomics.questions.results import CanRunResult
+from tokonomics.report import blocks
+from tokonomics.report.answer import Answer
+from tokonomics.report.wording import NO_VALUE, SPEEDS, slos_text
+from tokonomics.types import Badge
+from tokonomics.units import count, percent, plural, seconds, usd
+
+_SHOWN = 40
+"""Rows on a terminal; those below are named in a line."""
+
+
+def can_run(result: CanRunResult, request: CanRunRequest) -> Answer:
+    """The models that fit, the largest first; then those that do not, and what they would need."""
+    return Answer(result, f"What {result.gpus}×{result.gpu} can run", partial(_sections, result, request.slo is None))
+
+
+def _sections(result: CanRunResult, by_default: bool) -> blocks.View:
+    machine = f"{result.gpus}×{result.gpu} ({result.gpu_memory_gb:g} GB each), {result.engine}"
+    default = f" (default; {option('slo')})" if by_default else ""
+    asked = f"sequences of {result.context:,} tokens; {slos_text(result.slos)}{default}"
+    yield blocks.line(f"{machine}: {asked}", kind="asked")
+    if not result.runs:
+        yield blocks.section(blocks.headline("None of these models fits", mood="worst"), *_besides(result))
+        return
+    fits = len({row.model for row in result.runs})
+    of = plural(fits + len(result.too_large), "model")
+    yield blocks.headline(f"{fits} of {of} {'fits' if fits == 1 else 'fit'}", _up_to(result.runs))
+    title = "Output tokens/s: one user alone, and all users together"
+    yield blocks.table(_COLUMNS, map(_row, result.runs), title, shown=_SHOWN)
+    yield _dollars(result)
+    yield blocks.section(*_besides(result))
+    yield _notes(result)
+
+
+def _up_to(runs: Sequence[RunnableModel]) -> str:
+    """The largest, and the largest of those that are served as they were published."""
+    largest = runs[0]
+    published = next((row for row in runs if not row.below_checkpoint), None)
+    as_published = f"; as published, up to {published.name}" if published and largest.below_checkpoint else ""
+    return f", up to {largest.name} at {largest.weights}{as_published}"
+
+
+_COLUMNS = (
+    "!model", ">parameters", "!weights", "!KV", "!layout", ">longest", ">TTFT", ">alone", ">users", ">all", "!speed",
+)  # fmt: skip
+
+
+def _row(row: RunnableModel) -> list[str]:
+    return [
+        row.model,
+        count(row.parameters),
+        f"{row.weights}{'*' if row.below_checkpoint else ''}",
+        row.kv.value,
+        _layout(row),
+        f"{row.longest_context:,}",
+        seconds(row.ttft_s.mid),
+        f"{row.alone_tokens_per_s.mid:,.0f}",
+        f"{row.users:,}",
+        f"{row.tokens_per_s.mid:,.0f}" if row.tokens_per_s else NO_VALUE,
+        SPEEDS[row.speed],
+    ]
+
+
+def _dollars(result: CanRun) -> blocks.Table | None:
+    """By load, where a price of electricity is known."""
+    if result.power is None:
+        return None
+    columns = ["!model", "weights", *(f">load {percent(load)}" for load in LOADS.values())]
+    rows = [
+        [row.model, row.weights.value, *(usd(getattr(row.usd_per_mtok, load)) for load in LOADS)]
+        for row in result.runs
+        if row.usd_per_mtok
+    ]
+    what = "electricity and the machine" if isinstance(result.power, Purchase) else "electricity"
+    return blocks.table(columns, rows, f"Dollars per Mtok of output, {what}", shown=_SHOWN)
+
+
+def _layout(row: RunnableModel) -> str:
+    """``2 × TP=2``: replicas of so many GPUs."""
+    degrees = (("TP", row.tp), ("PP", row.pp), ("EP", row.ep))
+    split = " ".join(f"{name}={degree}" for name, degree in degrees if degree > 1) or "1 GPU"
+    return f"{row.replicas} × {split}" if row.replicas > 1 else split
+
+
+def _besides(result: CanRun) -> Iterable[blocks.Line]:
+    more = [row.model for row in result.runs[_SHOWN:]]
+    if more:
+        yield blocks.line(f"Smaller ones that fit as well: {', '.join(dict.fromkeys(more))}.")
+    if result.too_large:
+        yield blocks.line(f"Too large here. They fit {_needs(result.too_large)}.")
+    if result.power is None and result.runs:
+        flags = f"{option('usd_per_kwh', 0.3)} {option('host_watts', 150)}"
+        bought = f"{option('purchase_usd', 2500)} {option('years', 3)}"
+        yield blocks.hint(f"What a million tokens costs: {flags} for electricity, {bought} for the machine as well.")
+
+
+def _needs(too_large: Iterable[TooLarge]) -> str:
+    """By the number of GPUs that they need, and at what precision."""
+    parts = []
+    for (gpus, weights), models in groupby(too_large, key=lambda model: (model.min_gpus, model.weights)):
+        where = f"{plural(gpus, 'GPU')} at {weights}" if gpus else "no number of these GPUs"
+        parts.append(f"{where}: {', '.join(model.model for model in models)}")
+    return "; ".join(parts)
+
+
+def _notes(result: CanRun) -> blocks.Line:
+    speeds = {row.speed for row in result.runs}
+    return blocks.note(
+        "A user is one answer being written, its context full. Users: what memory holds, the engine runs and the SLO "
+        f"allows ({option('slo')}); prompts that arrive meanwhile slow all down, see `tokonomics capacity`.",
+        "0 users: even one answer is slower than the SLO." if any(not row.users for row in result.runs) else "",
+        f"TTFT: a prompt as long as the context ({option('context')}), server idle. Longest: one sequence alone.",
+        "* fewer bits than published: check quality on your own task, and that such a checkpoint exists."
+        if any(row.below_checkpoint for row in result.runs)
+        else "",
+        "Speed scaled: from kernel timings of a related GPU." if Badge.modelled in speeds else "",
+        "Speed assumed: this GPU family or precision was not timed. `tokonomics predict` has the ranges."
+        if Badge.assumed in speeds
+        else "",
+        *_of_power(result),
+    )
+
+
+def _of_power(result: CanRun) -> Iterable[str]:
+    """What dollars count."""
+    power = result.power
+    if power is None:
+        return
+    gpus = f"{result.gpu_watts:g} W × load a GPU"
+    host = f"{power.host_watts:g} W of the host" if power.host_watts else f"no host ({option('host_watts')})"
+    yield (
+        f"Load: the share of the time in which all users are busy. Power: {gpus}, {host}, PUE {power.pue:g}, "
+        f"{usd(power.usd_per_kwh)}/kWh. What GPUs draw while idle belongs to {option('host_watts')}."
+    )
+    if power.pue == MEAN_PUE:
+        yield f"PUE {MEAN_PUE}: mean of data centres in 2023 (Uptime Institute); {option('pue', 1)} on a desk."
+    if isinstance(power, Purchase):
+        bought = f"{usd(power.purchase_usd)} over {power.years:g} years"
+        yield f"With the machine, {bought}; capital, hosting and people: `tokonomics own-hardware`."
