@@ -219,7 +219,7 @@ def plan(question: Question) -> Plan:
 
 def study(question: Question, progress: Say = silent) -> Study:
     """Rank every candidate by the monthly bill for this traffic, and keep what that was made from."""
-    load = question.load.within(question.model.max_context) if question.load.is_log else question.load
+    load = question.load.within(question.model.max_context)
     hosts, rejected = prospects(question, load)
     search = searched(question, load, question.slos, hosts, progress)
     rejected += [_reject(deployment, refusal) for deployment, refusal in search.refused]

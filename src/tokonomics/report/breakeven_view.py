@@ -53,7 +53,7 @@ def _asked(result: BreakEvenReport) -> str:
     cached = f"; {_cached(result)}" if result.cached_share else ""
     return (
         f"{result.model}, self-hosted, against {plural(len(result.apis), 'API price')}: requests of "
-        f"{count(result.input_tokens)} in / {count(result.output_tokens)} out{cached}"
+        f"{result.lengths}{cached}"
         f"{and_slos(result.slos)}"
     )
 
