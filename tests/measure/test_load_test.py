@@ -66,7 +66,7 @@ def test_every_token_the_server_sent_is_counted_once(load: str) -> None:
 
 
 def test_prompts_have_about_the_length_asked_for(server: Loopback) -> None:
-    point = bench(server, "good", input_tokens=333).points[0]
+    point = bench(server, "good", input="const:333").points[0]
     assert point.mean_input_tokens == 333  # a word is a token here, and the template's seven are learned
     assert point.mean_output_tokens == 6
     assert point.cached_tokens == 5 * (point.completed or 0)
@@ -91,7 +91,7 @@ def test_equal_seeds_send_equal_prompts(server: Loopback) -> None:
 def test_plain_completions_are_asked_by_their_address(server: Loopback) -> None:
     server.bodies.clear()
     run = run_bench(
-        BenchSettings(target(server.url("good") + "/completions"), users=[1], budget=SHORT, output_tokens=3)
+        BenchSettings(target(server.url("good") + "/completions"), users=[1], budget=SHORT, output="const:3")
     )
     assert run.points[0].mean_output_tokens == 3
     assert all("prompt" in body and "messages" not in body for body in server.bodies)
@@ -341,7 +341,7 @@ def test_what_is_no_address_is_said(address: str) -> None:
 
 def test_a_password_in_the_address_is_not_kept(server: Loopback) -> None:
     with_password = server.url("good").replace("http://", "http://me:hunter2@")
-    run = run_bench(BenchSettings(target(with_password), users=[1], budget=SHORT, output_tokens=2))
+    run = run_bench(BenchSettings(target(with_password), users=[1], budget=SHORT, output="const:2"))
     assert "hunter2" not in json.dumps(run.model_dump(mode="json"))
 
 
@@ -362,7 +362,7 @@ def test_an_interrupted_test_keeps_the_loads_it_finished() -> None:
 
     async def interrupted(server: Loopback) -> BenchmarkRun | None:
         asked = BenchSettings(
-            target(server.url("slow")), users=[1, 2], input_tokens=50, output_tokens=6, budget=Budget(requests=5)
+            target(server.url("slow")), users=[1, 2], input="const:50", output="const:6", budget=Budget(requests=5)
         )
         made = whole._Bench(asked, None)
         task = asyncio.create_task(made.run())

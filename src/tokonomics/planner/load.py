@@ -3,8 +3,9 @@
 A log is served as it is, or replayed faster or slower for another rate. Made-up requests are drawn once at one a second
 and replayed at the rate asked for, so that plans for two rates meet the same requests; there are so many that a p99
 rests on 200 of them and that they last twenty times as long as an answer. The tail of their lengths is cut to the
-model's context, as a service would do; of a log and of conversations, what is longer is left out. A large fleet of equal replicas is simulated
-as sixteen of them under their share of the rate: the bursts of a part are those of the whole or milder.
+model's context, as a service would do; of a log and of conversations, what is longer is left out. A large fleet of
+equal replicas is simulated as sixteen of them under their share of the rate: the bursts of a part are those of the
+whole or milder.
 """
 
 import math
@@ -198,7 +199,9 @@ def load_of_shape(
         fix = f"Give {option('rate')} and {option('input')} and {option('output')}, or {option('trace')}."
         raise BadInput("no traffic is given", fix=fix)
     asked = extent_of(process, inputs, outputs, rate=rate, seed=seed)
-    make = partial(generate, inputs=inputs, outputs=outputs, seed=seed, system=system, sessions=sessions, tenants=tenants)
+    make = partial(
+        generate, inputs=inputs, outputs=outputs, seed=seed, system=system, sessions=sessions, tenants=tenants
+    )
     share = 1 / asked.slices
     thinned = asked.process.times(share)
     if sessions is not None:

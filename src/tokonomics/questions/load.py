@@ -51,9 +51,7 @@ def cases_of(request: Asked) -> dict[str, Asked]:
     }
 
 
-def questions_of(
-    request: PlanRequest | CompareRequest, quick: bool, listener: Listener = SILENT
-) -> list[Question]:
+def questions_of(request: PlanRequest | CompareRequest, quick: bool, listener: Listener = SILENT) -> list[Question]:
     """The request for each of its models; the traffic is the same requests for all."""
     names = listed(request.model, "model") or []
     if not names:

@@ -45,6 +45,7 @@ class Lengths:
     draw: Callable[[np.random.Generator, int], NDArray[np.float64]] | None = None
     pairs: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None  # prompts and answers of the same requests
     mean: float | None = None  # where it was given as such
+    is_constant: bool = False
 
 
 def parse_lengths(text: str, field: str = "input", least: int = 1) -> Lengths:
@@ -90,7 +91,7 @@ def _checked(tokens: int, field: str, least: int) -> int:
 
 
 def _constant(tokens: int, text: str) -> Lengths:
-    return Lengths(text, lambda _, number: np.full(number, float(tokens)), mean=tokens)
+    return Lengths(text, lambda _, number: np.full(number, float(tokens)), mean=tokens, is_constant=True)
 
 
 def _around(mean: int, text: str, cv: float) -> Lengths:

@@ -50,7 +50,7 @@ class PrefixBlocks:
         return replace(self, ids=ids, starts=starts)
 
     def cut(self, before: tuple[Counts, Counts], after: tuple[Counts, Counts]) -> "PrefixBlocks":
-        """No more blocks than prompts and answers of another length have: the prompt's, or both where they name both."""
+        """No more blocks than prompts of another length have; where they name answers too, than both have."""
         counts = np.diff(self.starts)
         prompts = -(-before[0].astype(np.int64) // self.block_tokens)
         room = -(-after[0].astype(np.int64) // self.block_tokens)
