@@ -167,9 +167,9 @@ HEADER = "arrival_s,input_tokens,output_tokens\n"
     [
         ("5,10,3\n", ["1 request: log.csv"]),
         ("5,10,3\n5,20,4\n5,20,4\n", ["3 requests at once", "prompt    17   20"]),
-        ("9,10,3\n1,20,4\n5,30,4\n", ["3 requests in 8 s", "2 rows out of order", "--rate 0.25 --input 20 --output 4"]),
+        ("9,10,3\n1,20,4\n5,30,4\n", ["3 requests in 8 s", "2 rows out of order", "tokonomics plan MODEL --trace"]),
         ("1,10,3\n1,10,3\n2,10,3\n", ["3 requests in 1 s"]),
-        ("0,10,0\n1,20,0\n", ["No answer has any tokens", "--input 15 --output 1"]),
+        ("0,10,0\n1,20,0\n", ["No answer has any tokens", "tokonomics plan MODEL --trace"]),
     ],
     ids=["one", "all at once", "unsorted", "twice the same", "no answers"],
 )

@@ -125,6 +125,8 @@ class Load:
         if fits.all():
             return self
         if not self.is_log and not self.talks:
+            if self.workload.input_tokens + self.workload.output_tokens > context:
+                return self
             shorter, cut = cut_to_context(self.trace, context)
             return replace(self, trace=shorter, workload=workload_of(shorter, self.workload.rate), cut=cut)
         if not fits.any():
@@ -158,10 +160,13 @@ class Load:
 
 
 def cut_to_context(trace: Trace, context: int) -> tuple[Trace, int]:
-    """Made-up requests that fit the context, and how many were cut for it; unchanged where the mean does not fit."""
+    """Made-up requests that fit the context, and how many were cut for it; unchanged where none does."""
     tokens = trace.input_tokens.astype(np.int64) + trace.output_tokens
-    if not len(tokens) or tokens.max() <= context or tokens.mean() > context:
+    if not len(tokens) or tokens.max() <= context or tokens.min() > context:
         return trace, 0
+    if tokens.mean() > context:
+        mean = f"requests of {tokens.mean():,.0f} tokens in the mean exceed the model's {context:,} tokens of context"
+        raise BadInput(mean, field="input, output")
     return trace.cut_to(context), int((tokens > context).sum())
 
 
