@@ -46,7 +46,8 @@ def scaled(text: str) -> float | None:
 def whole_number(text: str) -> int | None:
     """The whole number that ``1500`` or ``1.5k`` stands for; None where it is none."""
     number = int(text) if re.fullmatch(r"\s*[0-9]{1,20}\s*", text) else scaled(text)
-    return round(number) if number is not None and abs(number - round(number)) < 1e-6 else None
+    is_whole = number is not None and math.isfinite(number) and abs(number - round(number)) < 1e-6
+    return round(number) if number is not None and is_whole else None
 
 
 def gigabytes(size: float) -> str:

@@ -31,7 +31,9 @@ def test_the_tail_of_made_up_requests_is_cut_to_the_context_and_counted() -> Non
     after = kept.trace.input_tokens.astype(np.int64) + kept.trace.output_tokens
     np.testing.assert_array_equal(after, np.minimum(before, 8192))
     np.testing.assert_array_equal(kept.trace.output_tokens, load.trace.output_tokens)
-    assert (kept.cut, kept.too_long) == ((before > 8192).sum(), 0)
+    assert kept.workload.cut_share == (before > 8192).mean()
+    assert f"{100 * (before > 8192).mean():.2g} % of them cut to the model's context" in kept.workload.lengths_text
+    assert kept.too_long == 0
     assert kept.workload.rate == load.workload.rate
     assert kept.workload.input_tokens == kept.trace.input_tokens.mean() < load.workload.input_tokens
 
@@ -50,7 +52,7 @@ def test_requests_whose_mean_exceeds_the_context_stay_to_be_refused() -> None:
 def test_cut_prompts_keep_what_they_share() -> None:
     load = load_of_shape(5, "2000", "300", system=SystemPrompts(4, 1024))
     kept = load.within(4096)
-    assert kept.cut > 0
+    assert kept.workload.cut_share > 0
     assert kept.trace.prefix is not None
     assert kept.longest <= 4096
     blocks = np.minimum(16, -(-kept.trace.input_tokens // 64))
@@ -62,7 +64,7 @@ def test_conversations_come_at_the_rate_asked_for_and_end_at_the_context() -> No
     assert load.trace.rate == pytest.approx(4, rel=0.01)
     kept = load.within(2048)
     assert kept.too_long > 0
-    assert kept.cut == 0
+    assert kept.workload.cut_share == 0
     assert kept.longest <= 2048
     # What a turn repeats of those before it is not computed again.
     assert kept.computed_mean < 0.5 * kept.workload.input_tokens

@@ -18,7 +18,7 @@ from tokonomics.traffic.generate import ENOUGH_REQUESTS, generate
 from tokonomics.traffic.lengths import Lengths
 from tokonomics.traffic.trace import MOST_TOKENS, Counts, Trace, make_trace
 from tokonomics.traffic.workload import lengths_text
-from tokonomics.units import SECONDS_PER_HOUR, percent
+from tokonomics.units import SECONDS_PER_HOUR
 
 _FEW = 1_000
 """A class with fewer requests in the busiest hour is measured on all of them."""
@@ -122,8 +122,7 @@ def traffic_from_curve(
         if len(own) > 1:
             rates[name] = tuple(rate * len(own) / len(drawn) for rate in demand.total)
             samples[name] = drawn.take(own)
-    shortened = f", {percent(cut / len(drawn))} of them cut to the model's context" if cut else ""
-    source = f"{lengths_text(drawn)}{shortened}"
+    source = lengths_text(drawn, cut)
     return FleetTraffic(Demand(rates=rates), samples, limits, None, source, 1 - float(fits.mean()))
 
 

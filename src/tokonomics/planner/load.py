@@ -55,8 +55,6 @@ class Load:
     """Of the log, left out."""
     too_long: int = 0
     """Requests of a log or of conversations that were left out because the model's context is shorter."""
-    cut: int = 0
-    """Made-up requests that were shortened because the model's context is shorter."""
     talks: bool = False
     """Made up, of conversations: the prompt of a turn holds those before it."""
 
@@ -128,7 +126,7 @@ class Load:
             if self.workload.input_tokens + self.workload.output_tokens > context:
                 return self
             shorter, cut = cut_to_context(self.trace, context)
-            return replace(self, trace=shorter, workload=workload_of(shorter, self.workload.rate), cut=cut)
+            return replace(self, trace=shorter, workload=workload_of(shorter, self.workload.rate, cut))
         if not fits.any():
             what = f"the shortest request is longer than the model's {context:,} tokens of context"
             raise BadInput(what, where=self.trace.source)

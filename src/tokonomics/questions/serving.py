@@ -21,7 +21,7 @@ from tokonomics.planner.parsing import router_from
 from tokonomics.questions.inputs import Layout, Priced
 from tokonomics.questions.listener import Listener
 from tokonomics.questions.load import offers_of
-from tokonomics.questions.traffic import read_time, say_cut
+from tokonomics.questions.traffic import read_time
 from tokonomics.serving.compiled import must_compile
 from tokonomics.serving.fleet import LINK_BYTES_PER_S, Autoscale, FleetSettings, Outage
 
@@ -56,7 +56,7 @@ def deployment_of(
 
 
 def say_left_out(load: Load, context: int, listener: Listener) -> None:
-    """What of a log is not in the figures, and what of made-up requests was cut."""
+    """What of a log is not in the figures."""
     if load.bad_rows:
         listener.note(f"{load.bad_rows:,} rows of the log could not be used: see `tokonomics trace`")
     if load.too_long:
@@ -65,7 +65,6 @@ def say_left_out(load: Load, context: int, listener: Listener) -> None:
             f"{load.too_long:,} of {many:,} requests are longer than the model's {context:,} tokens of context: "
             "left out"
         )
-    say_cut(load.cut, len(load.trace), context, listener)
 
 
 def say_if_compiling(listener: Listener) -> None:

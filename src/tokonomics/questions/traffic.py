@@ -50,21 +50,14 @@ def traffic_of(traffic: Traffic, listener: Listener, context: int | None = None)
     trace, rate = _made_up(traffic, rate)
     if context is not None and traffic.sessions is None:
         trace, cut = cut_to_context(trace, context)
-        say_cut(cut, len(trace), context, listener)
+        if cut:
+            share = f"{percent(cut / len(trace))} of the made-up requests are longer than the model's"
+            listener.note(f"{share} {context:,} tokens of context: their prompts are cut to fit")
     trace = trace.window(*window) if window else trace
     trace = _cut(trace, traffic.speed, traffic.sample, traffic.seed)
     if rate is not None:
         _say_rate(trace, traffic, rate, listener)
     return trace
-
-
-def say_cut(cut: int, requests: int, context: int, listener: Listener) -> None:
-    """How many made-up requests were shortened, if any."""
-    if cut:
-        listener.note(
-            f"{percent(cut / requests)} of the made-up requests are longer than the model's {context:,} tokens of "
-            "context: their prompts are cut to fit"
-        )
 
 
 _OF_CLIENTS = ("servegen_model", "servegen_scale")

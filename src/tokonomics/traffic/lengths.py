@@ -1,17 +1,18 @@
 """How long prompts and answers are: a text such as ``512``, ``lognormal:mean=800,p99=6000`` or ``sample:sharegpt``.
 
-A number is a mean: around it lengths vary as they do in measured chat traffic (``PROMPT_CV``, ``ANSWER_CV``), as
-lognormals do; ``const:512`` makes every one as long. A lognormal is fixed by its centre (mean or median) and its spread
-(coefficient of variation or a percentile), solved in closed form. Its draws are stratified: one from each of as many
-equal parts of the distribution as there are requests, in random order, so that means and percentiles are those asked
-for and not a matter of chance. Lengths taken from a sample or a log are drawn with replacement; where prompt and answer
-name the same one, they are drawn in pairs, since long prompts and long answers do not come independently.
+A number is a mean: around it lengths vary as in measured chat traffic (``PROMPTS``, ``ANSWERS``); ``const:512`` makes
+every one as long. A lognormal is fixed by its centre (mean or median) and its spread (coefficient of variation or a
+percentile), solved in closed form. Its draws are stratified: one from each of as many equal parts of the distribution
+as there are requests, in random order, so that means and percentiles are those asked for and not a matter of chance.
+Lengths taken from a sample or a log are drawn with replacement; where prompt and answer name the same one, they are
+drawn in pairs, since long prompts and long answers do not come independently.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,13 +22,21 @@ from tokonomics.traffic.grammar import Phrase, parse_phrase
 from tokonomics.traffic.trace import MOST_TOKENS, Counts
 from tokonomics.units import whole_number
 
-PROMPT_CV, ANSWER_CV = 0.96, 0.77
-"""Standard deviation ÷ mean of prompts and of answers around a mean that is given alone: those of azure-conv, all
-19,366 requests of a production chat service in an hour of 2023-11-16; ``benchmarks/fit_lengths.py``, 2026-11-16.
 
-The other samples are code, papers, a benchmark's chats, or documents of 12,000 tokens. Mean and variance, which decide
-waiting and memory, are as measured. The p99 of prompts is 4.7 times their mean where 3.6 were measured: 7 % of that
-hour's requests end at the 4,096 tokens of their model's context, which cut the tail."""
+class LengthSpread(NamedTuple):
+    """How lengths vary around a mean: a lognormal, cut at the longest."""
+
+    sigma: float  # of the logarithm
+    longest: float  # in means
+
+
+PROMPTS, ANSWERS = LengthSpread(0.82, 12.2), LengthSpread(0.72, 4.7)
+"""Around a mean that is given alone: those of azure-conv, all 19,366 requests of a production chat service in an hour
+of 2023-11-16; ``benchmarks/fit_lengths.py``, 2026-11-16.
+
+The other samples are code, papers, a benchmark's chats, or documents of 12,000 tokens. Mean, variance and longest are
+as measured; waiting and memory depend on them. The p99 of prompts is 4.8 times their mean where 3.6 were measured: 7 %
+of that hour's requests end at the 4,096 tokens of their model's context, which cut the tail."""
 EXAMPLES = (
     "1500 (their mean), const:512, lognormal:mean=800,p99=6k, lognormal:mean=800,cv=1.5, uniform:100-900, "
     "sample:sharegpt, trace:FILE"
@@ -52,7 +61,7 @@ def parse_lengths(text: str, field: str = "input", least: int = 1) -> Lengths:
     """Read one distribution; a mean or a constant is at least ``least``, any other length at least one token."""
     text = text.strip()
     if (tokens := whole_number(text)) is not None:
-        return _around(_checked(tokens, field, least), text, ANSWER_CV if field == "output" else PROMPT_CV)
+        return _around(_checked(tokens, field, least), text, ANSWERS if field == "output" else PROMPTS)
     name, _, named = (part.strip() for part in text.partition(":"))
     if name.lower() in ("sample", "trace"):
         if not named:
@@ -94,20 +103,19 @@ def _constant(tokens: int, text: str) -> Lengths:
     return Lengths(text, lambda _, number: np.full(number, float(tokens)), mean=tokens, is_constant=True)
 
 
-def _around(mean: int, text: str, cv: float) -> Lengths:
+def _around(mean: int, text: str, spread: LengthSpread) -> Lengths:
     """A lognormal on top of one token that all have, scaled so that those drawn have this mean, short ones too."""
     if mean <= 1:
         return _constant(mean, text)
-    sigma = math.sqrt(math.log1p(cv**2))
 
     def draw(rng: np.random.Generator, number: int) -> NDArray[np.float64]:
-        drawn = _spread(rng, 0.0, sigma, number)
+        drawn = np.minimum(_lognormal_draws(rng, -(spread.sigma**2) / 2, spread.sigma, number), spread.longest)
         return np.minimum(1 + drawn * ((mean - 1) / drawn.mean()), MOST_TOKENS) if number else drawn
 
     return Lengths(text, draw, mean=mean)
 
 
-def _spread(rng: np.random.Generator, mu: float, sigma: float, number: int) -> NDArray[np.float64]:
+def _lognormal_draws(rng: np.random.Generator, mu: float, sigma: float, number: int) -> NDArray[np.float64]:
     """Lognormal draws, one from each of ``number`` equally likely parts, in random order."""
     from scipy.special import ndtri  # Slow to load: only where it is used.
 
@@ -125,7 +133,7 @@ def _lognormal(phrase: Phrase) -> Lengths:
     sigma = _sigma(phrase, centres[0], centre, spreads[0])
     mu = math.log(centre) - (sigma**2 / 2 if centres[0] == "mean" else 0.0)
     most = phrase.tokens("max", 1, MOST_TOKENS, MOST_TOKENS)
-    return Lengths(phrase.text, lambda rng, number: np.clip(_spread(rng, mu, sigma, number), 1, most))
+    return Lengths(phrase.text, lambda rng, number: np.clip(_lognormal_draws(rng, mu, sigma, number), 1, most))
 
 
 def _sigma(phrase: Phrase, centre_name: str, centre: float, spread_name: str) -> float:

@@ -5,7 +5,7 @@ from pydantic import Field
 
 from tokonomics.traffic.trace import Trace
 from tokonomics.types import Noun
-from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
+from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, percent
 
 
 class Workload(Noun):
@@ -21,13 +21,16 @@ class Workload(Noun):
     input_p99: float | None = None
     output_p50: float | None = None
     output_p99: float | None = None
+    cut_share: float = Field(default=0.0, ge=0, le=1)
+    """Of the requests: made-up ones that were shortened to the model's context."""
 
     @property
     def lengths_text(self) -> str:
         """``1,000 in (p50 722, p99 4,720) / 300 out (constant)``."""
         inputs = _spread_text(self.input_tokens, self.input_p50, self.input_p99)
         outputs = _spread_text(self.output_tokens, self.output_p50, self.output_p99)
-        return f"{inputs[0]} in{inputs[1]} / {outputs[0]} out{outputs[1]}"
+        cut = f", {percent(self.cut_share)} of them cut to the model's context" if self.cut_share else ""
+        return f"{inputs[0]} in{inputs[1]} / {outputs[0]} out{outputs[1]}{cut}"
 
     @property
     def tokens_per_second(self) -> float:
@@ -38,8 +41,8 @@ class Workload(Noun):
         return self.tokens_per_second * SECONDS_PER_HOUR * HOURS_PER_MONTH
 
 
-def workload_of(trace: Trace, rate: float) -> Workload:
-    """The means, medians and 99th percentiles of requests, at a rate."""
+def workload_of(trace: Trace, rate: float, cut: int = 0) -> Workload:
+    """The means, medians and 99th percentiles of requests, ``cut`` of them shortened, at a rate."""
     inputs, outputs = (
         [float(tokens.mean()), *(float(cut) for cut in np.percentile(tokens, (50, 99), method="inverted_cdf"))]
         for tokens in (trace.input_tokens, trace.output_tokens)
@@ -52,12 +55,13 @@ def workload_of(trace: Trace, rate: float) -> Workload:
         input_p99=inputs[2],
         output_p50=outputs[1],
         output_p99=outputs[2],
+        cut_share=cut / len(trace),
     )
 
 
-def lengths_text(trace: Trace) -> str:
+def lengths_text(trace: Trace, cut: int = 0) -> str:
     """How long prompts and answers are: ``1,000 in (p50 722, p99 4,720) / 300 out (constant)``."""
-    return workload_of(trace, 1.0).lengths_text
+    return workload_of(trace, 1.0, cut).lengths_text
 
 
 def _spread_text(mean: float, p50: float | None, p99: float | None) -> tuple[str, str]:
