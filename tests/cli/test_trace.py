@@ -296,3 +296,30 @@ def test_progress_is_shown_on_a_terminal_only() -> None:
     os.close(master)
     assert shown.stdout.decode() == piped.stdout
     assert b"azure-code" in b"".join(seen)
+
+
+@pytest.mark.parametrize(
+    ("asked", "next_step"),
+    [
+        (("azure-conv",), "tokonomics plan MODEL --trace azure-conv"),
+        (("azure-conv", "--from=10m", "--to=40m"), "tokonomics plan MODEL --trace azure-conv --from 10m --to 40m"),
+        (("--rate=2", "--input=1.5k", "--output=200", "--requests=500"),
+         "tokonomics plan MODEL --rate 2 --input 1.5k --output 200"),
+        (("--rate=2", "--input=200", "--output=50", "--sessions=5", "--requests=500"),
+         "tokonomics plan MODEL --rate 2 --input 200 --output 50 --sessions 5"),
+    ],
+)  # fmt: skip
+def test_the_next_step_is_a_plan_for_the_same_requests(
+    tokonomics: Call, asked: tuple[str, ...], next_step: str
+) -> None:
+    """Not for their means: the bursts and the long ones decide the bill."""
+    done = tokonomics("trace", *asked)
+    assert done.returncode == 0, done.stderr
+    (hint,) = [line for line in done.stdout.splitlines() if "What would serve it" in line]
+    assert hint.split("  ")[-1].strip() == next_step
+
+
+def test_the_next_step_of_a_faster_log_is_a_plan_at_its_rate(tokonomics: Call) -> None:
+    done = tokonomics("trace", "azure-conv", "--speed=2")
+    # 19,366 requests in 3,501.7 s, twice as fast.
+    assert "tokonomics plan MODEL --rate 11.1 --trace azure-conv" in done.stdout

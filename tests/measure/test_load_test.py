@@ -73,7 +73,7 @@ def test_prompts_have_about_the_length_asked_for(server: Loopback) -> None:
 
 
 def lengths_sent(server: Loopback) -> tuple[list[int], list[int]]:
-    """Prompts as the server counts them (a word is a token, its template seven), and answers; the first three prepare."""
+    """Prompts as the server counts them (a word is a token, its template seven) and answers, from the fourth on."""
     bodies = server.bodies[3:]
     return [len(body["messages"][0]["content"].split()) + 7 for body in bodies], [body["max_tokens"] for body in bodies]
 
