@@ -65,8 +65,8 @@ def main() -> None:
             target(f"http://127.0.0.1:{given.port}"),
             users=[int(part) for part in given.users.split(",") if part],
             rates=[float(part) for part in given.rates.split(",") if part],
-            input_tokens=given.input,
-            output_tokens=given.output,
+            input=f"const:{given.input}",
+            output=f"const:{given.output}",
             budget=Budget(0.02, 100_000, given.seconds, None),
         )
         if given.warm_up:

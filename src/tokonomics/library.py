@@ -157,7 +157,7 @@ def annotation(argument: Parameter) -> str:
     elif argument.name == "offers":
         kind = "Prices"
     elif argument.takes_text:
-        kind = "float | str"
+        kind = f"{kind} | str"
     return kind if argument.required or argument.default is not None else f"{kind} | None"
 
 

@@ -4,6 +4,7 @@ Sizes and rates are decimal (GB = 1e9 bytes, TB/s = 1e12 bytes a second), as dat
 """
 
 import math
+import re
 
 SECONDS_PER_HOUR = 3600
 HOURS_PER_MONTH = 730
@@ -11,6 +12,7 @@ HOURS_PER_MONTH = 730
 TOKENS_PER_MTOK = 1_000_000
 BYTES_PER_GB = 1_000_000_000
 GIB = 2**30
+_SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
 
 
 def usd(amount: float) -> str:
@@ -33,6 +35,19 @@ def count(number: float) -> str:
         if abs(number) >= (1e4 if suffix == "K" else scale * 0.9995):
             return f"{number / scale:.3g} {suffix}"
     return f"{number:,.0f}" if abs(number) >= 100 or number == round(number) else f"{number:.3g}"
+
+
+def scaled(text: str) -> float | None:
+    """The number that ``2000000``, ``32k``, ``1.5M`` or ``2B`` stands for; None where it is none."""
+    found = re.fullmatch(r"([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]{1,2})?)\s*([kKmMbBgGtT]?)", text.strip())
+    return float(found[1]) * _SCALES[found[2].lower()] if found else None
+
+
+def whole_number(text: str) -> int | None:
+    """The whole number that ``1500`` or ``1.5k`` stands for; None where it is none."""
+    number = int(text) if re.fullmatch(r"\s*[0-9]{1,20}\s*", text) else scaled(text)
+    is_whole = number is not None and math.isfinite(number) and abs(number - round(number)) < 1e-6
+    return round(number) if number is not None and is_whole else None
 
 
 def gigabytes(size: float) -> str:

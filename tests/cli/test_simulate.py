@@ -23,7 +23,14 @@ Call = Callable[..., subprocess.CompletedProcess[str]]
 
 OFFERS = Path(__file__).parents[1] / "golden" / "offers.csv"
 ON = ("simulate", "--model=llama-3.1-8b", "--gpu=H100")
-MADE_UP = (*ON, "--arrivals=poisson:20", "--requests=400", "--input=512", "--output=uniform:1-99", "--usd-per-hour=3")
+MADE_UP = (
+    *ON,
+    "--arrivals=poisson:20",
+    "--requests=400",
+    "--input=const:512",
+    "--output=uniform:1-99",
+    "--usd-per-hour=3",
+)
 SESSIONS = (*ON, "--arrivals=poisson:5", "--requests=300", "--input=400", "--output=50", "--sessions=5,think=1")
 CLOCKS = ("wall_s", "simulated_requests_per_s")
 
@@ -213,7 +220,7 @@ def test_rows_left_out_are_never_silent(tokonomics: Call, tmp_path: Path) -> Non
     [
         (("--arrivals=burst:1", "--input=1", "--output=0"), ["1 of 1 answered"]),
         (("--arrivals=burst:50", "--input=9", "--output=1"), ["50 of 50 answered", "per token after (TPOT)"]),
-        (("--arrivals=burst:5", "--input=200000", "--output=9"), ["0 of 5 answered", "Nothing fits"]),
+        (("--arrivals=burst:5", "--input=const:200k", "--output=9"), ["0 of 5 answered", "Nothing fits"]),
     ],
     ids=["one token", "all at once", "all too long"],
 )

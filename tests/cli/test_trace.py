@@ -167,9 +167,9 @@ HEADER = "arrival_s,input_tokens,output_tokens\n"
     [
         ("5,10,3\n", ["1 request: log.csv"]),
         ("5,10,3\n5,20,4\n5,20,4\n", ["3 requests at once", "prompt    17   20"]),
-        ("9,10,3\n1,20,4\n5,30,4\n", ["3 requests in 8 s", "2 rows out of order", "--rate 0.25 --input 20 --output 4"]),
+        ("9,10,3\n1,20,4\n5,30,4\n", ["3 requests in 8 s", "2 rows out of order", "tokonomics plan MODEL --trace"]),
         ("1,10,3\n1,10,3\n2,10,3\n", ["3 requests in 1 s"]),
-        ("0,10,0\n1,20,0\n", ["No answer has any tokens", "--input 15 --output 1"]),
+        ("0,10,0\n1,20,0\n", ["No answer has any tokens", "tokonomics plan MODEL --trace"]),
     ],
     ids=["one", "all at once", "unsorted", "twice the same", "no answers"],
 )
@@ -296,3 +296,30 @@ def test_progress_is_shown_on_a_terminal_only() -> None:
     os.close(master)
     assert shown.stdout.decode() == piped.stdout
     assert b"azure-code" in b"".join(seen)
+
+
+@pytest.mark.parametrize(
+    ("asked", "next_step"),
+    [
+        (("azure-conv",), "tokonomics plan MODEL --trace azure-conv"),
+        (("azure-conv", "--from=10m", "--to=40m"), "tokonomics plan MODEL --trace azure-conv --from 10m --to 40m"),
+        (("--rate=2", "--input=1.5k", "--output=200", "--requests=500"),
+         "tokonomics plan MODEL --rate 2 --input 1.5k --output 200"),
+        (("--rate=2", "--input=200", "--output=50", "--sessions=5", "--requests=500"),
+         "tokonomics plan MODEL --rate 2 --input 200 --output 50 --sessions 5"),
+    ],
+)  # fmt: skip
+def test_the_next_step_is_a_plan_for_the_same_requests(
+    tokonomics: Call, asked: tuple[str, ...], next_step: str
+) -> None:
+    """Not for their means: the bursts and the long ones decide the bill."""
+    done = tokonomics("trace", *asked)
+    assert done.returncode == 0, done.stderr
+    (hint,) = [line for line in done.stdout.splitlines() if "What would serve it" in line]
+    assert hint.split("  ")[-1].strip() == next_step
+
+
+def test_the_next_step_of_a_faster_log_is_a_plan_at_its_rate(tokonomics: Call) -> None:
+    done = tokonomics("trace", "azure-conv", "--speed=2")
+    # 19,366 requests in 3,501.7 s, twice as fast.
+    assert "tokonomics plan MODEL --rate 11.1 --trace azure-conv" in done.stdout

@@ -136,7 +136,7 @@ def test_help_shows_a_function_with_its_arguments() -> None:
     said = pydoc.render_doc(tk.fit, renderer=pydoc.plaintext)  # type: ignore[attr-defined]
     assert "Does a model fit a GPU" in said
     assert "tp: Tensor parallelism" in said
-    assert str(inspect.signature(tk.fit)).startswith("(model: 'Words', *, gpu: 'Words', context: 'int' = 4096")
+    assert str(inspect.signature(tk.fit)).startswith("(model: 'Words', *, gpu: 'Words', context: 'int | str' = 4096")
     assert inspect.signature(tk.fit).return_annotation == "FitResult"
 
 

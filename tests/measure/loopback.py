@@ -24,6 +24,7 @@ class Loopback:
         self.seen: Counter[str] = Counter()
         self.address = ""
         self.stall_s = 0.4
+        self.max_model_len: int | None = None
         self._stalled: asyncio.Event | None = None
 
     def url(self, behaviour: str) -> str:
@@ -148,7 +149,8 @@ class Loopback:
 
     async def models(self, request: web.Request) -> web.Response:
         names = {"two": ["first", "second"], "html": []}.get(request.match_info["behaviour"], ["tiny"])
-        return web.json_response({"object": "list", "data": [{"id": name} for name in names]})
+        limit = {} if self.max_model_len is None else {"max_model_len": self.max_model_len}
+        return web.json_response({"object": "list", "data": [{"id": name, **limit} for name in names]})
 
 
 def chunk(content: str | None = None, finish: str | None = None, usage: dict[str, Any] | None = None) -> bytes:

@@ -40,7 +40,7 @@ def test_tokens_agree_exactly_with_the_servers_own_counters(server: str, load: d
     """llama.cpp counts computed prompt tokens and cached ones apart; usage counts both as the prompt."""
     loads: Any = load
     budget = Budget(requests=30, seconds=30)
-    asked = BenchSettings(target(server), input_tokens=120, output_tokens=24, budget=budget, **loads)
+    asked = BenchSettings(target(server), input="const:120", output="const:24", budget=budget, **loads)
     run = run_bench(asked)
     said = counters(server)
     tokens_in, tokens_out = served(run)
@@ -52,7 +52,7 @@ def test_tokens_agree_exactly_with_the_servers_own_counters(server: str, load: d
 def test_prompts_and_answers_have_the_length_asked_for(server: str) -> None:
     """The tokenizer makes a token of each byte, so words differ in tokens: the mean is met within 10 %."""
     point = run_bench(
-        BenchSettings(target(server), users=[2], input_tokens=400, output_tokens=16, budget=Budget(requests=30))
+        BenchSettings(target(server), users=[2], input="const:400", output="const:16", budget=Budget(requests=30))
     ).points[0]
     assert point.mean_output_tokens == 16
     assert point.mean_input_tokens == pytest.approx(400, rel=0.1)

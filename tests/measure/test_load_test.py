@@ -35,7 +35,7 @@ def server() -> Iterator[Loopback]:
 
 
 def bench(server: Loopback, behaviour: str, **asked: object) -> BenchmarkRun:
-    settings = {"users": [2], "budget": SHORT, "input_tokens": 50, "output_tokens": 6} | asked
+    settings = {"users": [2], "budget": SHORT, "input": "const:50", "output": "const:6"} | asked
     return run_bench(BenchSettings(target(server.url(behaviour)), **settings))  # type: ignore[arg-type]
 
 
@@ -66,10 +66,35 @@ def test_every_token_the_server_sent_is_counted_once(load: str) -> None:
 
 
 def test_prompts_have_about_the_length_asked_for(server: Loopback) -> None:
-    point = bench(server, "good", input_tokens=333).points[0]
+    point = bench(server, "good", input="const:333").points[0]
     assert point.mean_input_tokens == 333  # a word is a token here, and the template's seven are learned
     assert point.mean_output_tokens == 6
     assert point.cached_tokens == 5 * (point.completed or 0)
+
+
+def lengths_sent(server: Loopback) -> tuple[list[int], list[int]]:
+    """Prompts as the server counts them (a word is a token, its template seven) and answers, from the fourth on."""
+    bodies = server.bodies[3:]
+    return [len(body["messages"][0]["content"].split()) + 7 for body in bodies], [body["max_tokens"] for body in bodies]
+
+
+def test_a_number_is_the_mean_of_what_is_sent_and_every_load_sends_the_same() -> None:
+    with loopback() as server:
+        bench(server, "good", users=[1, 1], input="300", output="40", budget=Budget(precision=1e-3, requests=40))
+        prompts, answers = lengths_sent(server)
+        assert sum(prompts[:32]) / 32 == pytest.approx(300, rel=0.01)
+        assert sum(answers[:32]) / 32 == pytest.approx(40, rel=0.02)
+        assert max(prompts) > 2 * min(prompts)
+        half = len(prompts) // 2
+        assert prompts[:32] == prompts[half : half + 32]
+
+
+def test_no_request_is_longer_than_the_server_says_it_takes() -> None:
+    with loopback() as server:
+        server.max_model_len = 400
+        run = bench(server, "good", users=[2], input="300", output="40", budget=Budget(precision=1e-3, requests=60))
+        assert max(prompt + answer for prompt, answer in zip(*lengths_sent(server), strict=True)) <= 400
+        assert any("none exceeds the 400 tokens" in note for note in run.notes)
 
 
 def test_no_two_prompts_begin_alike(server: Loopback) -> None:
@@ -91,7 +116,7 @@ def test_equal_seeds_send_equal_prompts(server: Loopback) -> None:
 def test_plain_completions_are_asked_by_their_address(server: Loopback) -> None:
     server.bodies.clear()
     run = run_bench(
-        BenchSettings(target(server.url("good") + "/completions"), users=[1], budget=SHORT, output_tokens=3)
+        BenchSettings(target(server.url("good") + "/completions"), users=[1], budget=SHORT, output="const:3")
     )
     assert run.points[0].mean_output_tokens == 3
     assert all("prompt" in body and "messages" not in body for body in server.bodies)
@@ -341,7 +366,7 @@ def test_what_is_no_address_is_said(address: str) -> None:
 
 def test_a_password_in_the_address_is_not_kept(server: Loopback) -> None:
     with_password = server.url("good").replace("http://", "http://me:hunter2@")
-    run = run_bench(BenchSettings(target(with_password), users=[1], budget=SHORT, output_tokens=2))
+    run = run_bench(BenchSettings(target(with_password), users=[1], budget=SHORT, output="const:2"))
     assert "hunter2" not in json.dumps(run.model_dump(mode="json"))
 
 
@@ -362,7 +387,7 @@ def test_an_interrupted_test_keeps_the_loads_it_finished() -> None:
 
     async def interrupted(server: Loopback) -> BenchmarkRun | None:
         asked = BenchSettings(
-            target(server.url("slow")), users=[1, 2], input_tokens=50, output_tokens=6, budget=Budget(requests=5)
+            target(server.url("slow")), users=[1, 2], input="const:50", output="const:6", budget=Budget(requests=5)
         )
         made = whole._Bench(asked, None)
         task = asyncio.create_task(made.run())

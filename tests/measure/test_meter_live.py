@@ -41,7 +41,7 @@ def test_the_bench_the_meter_and_the_server_agree_on_every_token(llama: str, tmp
     before = counters(llama)
     once(llama, tmp_path / "meter.db")
     load = BenchSettings(
-        target(llama), users=[3], input_tokens=60, output_tokens=20, budget=Budget(requests=12, seconds=30)
+        target(llama), users=[3], input="const:60", output="const:20", budget=Budget(requests=12, seconds=30)
     )
     run = run_bench(load)
     state = once(llama, tmp_path / "meter.db")

@@ -13,8 +13,8 @@ from tokonomics.traffic.slo import parse_slos
 TODAY = date(2026, 11, 15)
 RECENT = date(2026, 11, 1)
 BF16 = (Precision.bf16,)
-CHAT = load_of_shape(5, "1000", "300")
-BUSY = load_of_shape(500, "1000", "300")
+CHAT = load_of_shape(5, "const:1000", "const:300")
+BUSY = load_of_shape(500, "const:1000", "const:300")
 SLOS = parse_slos("ttft_p99=0.5,tpot_p99=0.05")
 
 

@@ -206,7 +206,7 @@ def test_no_provenance_leaves_its_comment(text: str) -> None:
 def test_the_files_rent_the_machines_that_the_plan_paid_for() -> None:
     offers = [each for each in load_offers() if each.gpu in ("H100-SXM", "L4") and each.provider in ("aws", "nebius")]
     model, engine = find_model("llama-3.1-8b"), find_engine("vllm")
-    load = load_of_shape(60, "1000", "300")
+    load = load_of_shape(60, "const:1000", "const:300")
     result = plan(Question(model, load, offers, [engine], TODAY, kv=(Precision.bf16,), simulate=False))
     by_name = {(each.provider, each.region, each.instance): each for each in offers}
     assert len(result.ranked) > 50

@@ -72,7 +72,7 @@ def test_a_slo_below_the_floor_names_the_fastest() -> None:
 
 
 def test_too_few_gpus_names_how_many_would_do() -> None:
-    busy = load_of_shape(500, "1000", "300")
+    busy = load_of_shape(500, "const:1000", "const:300")
     (found,) = blamed(load=busy, limits=Limits(max_gpus=2))
     assert found.constraint == in_python("gpus", "2")
     number = int(found.nearest.split()[0])
@@ -119,7 +119,7 @@ def test_memory_that_would_do_is_of_the_machine_that_comes_nearest() -> None:
 
 
 def test_requests_beyond_the_context_name_it() -> None:
-    (found,) = blamed(load=load_of_shape(1, "200000", "1"))
+    (found,) = blamed(load=load_of_shape(1, "const:200000", "const:1"))
     assert found.nearest.startswith("131,072 tokens")
 
 

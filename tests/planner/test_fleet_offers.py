@@ -49,8 +49,8 @@ def offer(instance: str, gpu: str, gpus: int, usd: float, provider: str = "ours"
     return Offer.model_validate({**fields, "usd_per_hour": usd, "date": TODAY, "source": "a test", **more})
 
 
-def curve(demand: str = "12x12,12x3", inputs: str = "700", sizes: tuple[int, ...] = ()) -> FleetTraffic:
-    return traffic_from_curve(parse_demand(demand, 24), parse_lengths(inputs), parse_lengths("120"), sizes)
+def curve(demand: str = "12x12,12x3", inputs: str = "const:700", sizes: tuple[int, ...] = ()) -> FleetTraffic:
+    return traffic_from_curve(parse_demand(demand, 24), parse_lengths(inputs), parse_lengths("const:120"), sizes)
 
 
 def machines(*offers: Offer, traffic: FleetTraffic | None = None, **more: object) -> Machines:
@@ -113,7 +113,7 @@ def test_capacity_is_what_the_simulator_says() -> None:
 
 def test_what_a_machine_is_counted_on_for_holds_in_other_hours_too() -> None:
     """The highest rate of one draw does not: some other hours break it."""
-    sizes = (parse_lengths("900"), parse_lengths("99"))
+    sizes = (parse_lengths("const:900"), parse_lengths("const:99"))
     slo = parse_slos("ttft_p99=1")
     deployment = deploy(MODEL, find_gpu("RTXPRO6000"), ENGINE)
     sample = traffic_from_curve(parse_demand("24x1", 24), *sizes).samples["all"]
@@ -241,13 +241,20 @@ def test_requests_beyond_the_context_are_left_out_of_the_demand() -> None:
     assert traffic.left_out_share == pytest.approx(0.1)
     assert traffic.demand.total == pytest.approx((0.9, 0.9), rel=0.01)
     assert traffic.requests_in(0.0, 3600.0).input_tokens.max() == 500
-    drawn = traffic_from_curve(
-        parse_demand("24x2", 24), parse_lengths("uniform:1000-5000"), parse_lengths("1"), context=4000
-    )
-    assert drawn.left_out_share == pytest.approx(0.25, abs=0.02)
-    assert drawn.demand.mean == pytest.approx(1.5, abs=0.04)
     with pytest.raises(BadInput, match="longer than the model's 50 tokens"):
         traffic_from_trace(trace, context=50)
+
+
+def test_made_up_requests_beyond_the_context_are_cut_and_the_demand_stays() -> None:
+    drawn = traffic_from_curve(
+        parse_demand("24x2", 24), parse_lengths("uniform:1000-5000"), parse_lengths("const:1"), context=4000
+    )
+    assert drawn.left_out_share == 0
+    assert drawn.demand.mean == pytest.approx(2)
+    assert drawn.samples["all"].input_tokens.max() == 3999
+    assert "25 % of them cut to the model's context" in drawn.source
+    with pytest.raises(BadInput, match="longer than the model's 500 tokens"):
+        traffic_from_curve(parse_demand("24x2", 24), parse_lengths("const:1k"), parse_lengths("1"), context=500)
 
 
 def test_a_log_that_repeats_is_replayed_as_it_was() -> None:

@@ -12,7 +12,7 @@ from tokonomics.planner.plan import Candidate, Study, study
 from tokonomics.planner.what_if import stretched
 from tokonomics.traffic.slo import parse_slos
 
-LOAD = load_of_shape(8, "1000", "300")
+LOAD = load_of_shape(8, "const:1000", "const:300")
 """At eight requests a second three GPUs are near each other."""
 
 

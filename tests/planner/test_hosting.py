@@ -29,8 +29,8 @@ from tokonomics.traffic.trace import PrefixBlocks, make_trace
 
 ASKED = {
     "model": "llama-3.1-8b",
-    "input": "1000",
-    "output": "300",
+    "input": "const:1000",
+    "output": "const:300",
     "slo": "ttft_p99=1,tpot_p99=0.05",
     "kv": ("bf16",),
 }

@@ -60,7 +60,7 @@ CHEAP = (
     offer("H100-SXM", 1, 3.0, spot_usd_per_hour=1.0, reserved_3yr_usd_per_hour=1.8),
     OFFERS[4],
 )
-NOW = Setup(A100, load_of_shape(40, "1000", "300"), CHEAP, TODAY, SLOS)
+NOW = Setup(A100, load_of_shape(40, "const:1000", "const:300"), CHEAP, TODAY, SLOS)
 QUICK = ("weights", "kv", "commit", "spot", "hardware", "speculation")
 
 
@@ -157,8 +157,8 @@ def _talks() -> Load:
     """Conversations whose load rises and falls: every lever has something to move."""
     trace = generate(
         parse_arrivals("poisson:0.3"),
-        parse_lengths("2000", "input"),
-        parse_lengths("50", "output", least=0),
+        parse_lengths("const:2000", "input"),
+        parse_lengths("const:50", "output", least=0),
         requests=900,
         seed=1,
         sessions=parse_sessions("4,think=20,limit=16000"),
@@ -328,7 +328,7 @@ def test_the_documents_93_percent_is_reached_from_one_request_at_a_time() -> Non
 def test_a_step_that_does_not_fit_alone_is_taken_with_the_next() -> None:
     """A 70B in 16 bits fits four A100s and no single H100; in int4 it does."""
     big = deploy(find_model("llama-3.1-70b"), find_gpu("A100-80GB"), find_engine("vllm"), tp=4)
-    start = Setup(big, load_of_shape(0.2, "500", "100"), CHEAP, TODAY)
+    start = Setup(big, load_of_shape(0.2, "const:500", "const:100"), CHEAP, TODAY)
     end = start.deployed(weights=Precision.int4, gpu=find_gpu("H100"), tp=1)
     made = walk(start, end, ("hardware", "weights", *(each for each in ORDER if each not in ("hardware", "weights"))))
     assert [each.knobs for each in made.waterfall.steps] == [("hardware", "weights")]
@@ -459,7 +459,7 @@ def drafting_stack(**said: object) -> Stacked:
     alone = frozenset(KNOBS) - {"batch", "speculation"}
     lone = replace(
         NOW,
-        load=load_of_shape(5, "1000", "300"),
+        load=load_of_shape(5, "const:1000", "const:300"),
         offers=CHEAP[1:2],
         slos=parse_slos("ttft_p99=1,tpot_p99=13ms"),
     )

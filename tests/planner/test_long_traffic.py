@@ -22,7 +22,7 @@ from tokonomics.traffic.trace import make_trace
 
 DAY = Setup(
     deploy(find_model("llama-3.1-8b"), find_gpu("L4"), find_engine("vllm")),
-    load_of_shape(None, "1500", "200", arrivals="diurnal:0.5,peak=3"),
+    load_of_shape(None, "const:1500", "const:200", arrivals="diurnal:0.5,peak=3"),
     OFFERS,
     TODAY,
     parse_slos("ttft_p99=2,tpot_p90=0.2"),

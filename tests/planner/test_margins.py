@@ -148,7 +148,7 @@ def test_clients_of_a_slow_fleet_lose_patience_as_early() -> None:
 
 
 def test_stretching_changes_lengths_and_nothing_else() -> None:
-    base = load_of_shape(5, "lognormal:mean=1000,cv=1", "300")
+    base = load_of_shape(5, "lognormal:mean=1000,cv=1", "const:300")
     longer = stretched(base, inputs=1.5, outputs=0.5)
     np.testing.assert_allclose(longer.trace.input_tokens, base.trace.input_tokens * 1.5, atol=0.51)
     assert longer.workload.output_tokens == 150

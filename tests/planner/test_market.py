@@ -19,7 +19,7 @@ from tokonomics.questions.results import PlanResult
 from tokonomics.types import Badge
 
 FRESH = timedelta(days=10)
-ASKED = {"model": "llama-3.1-8b", "rate": 5, "input": 1000, "output": 300, "quick": True}
+ASKED = {"model": "llama-3.1-8b", "rate": 5, "input": "const:1000", "output": "const:300", "quick": True}
 PLACES = {"aws": "eu-central-1", "gcp": "us-central1", "runpod": "CZ", "vast": "Bulgaria, BG, EU", "azure": "eastus"}
 
 

@@ -145,7 +145,7 @@ def test_the_pick_is_that_of_simulating_everything(rate: float, shape: tuple[str
 
 
 def test_the_pick_keeps_its_slo_and_one_replica_less_does_not() -> None:
-    load = load_of_shape(40, "1000", "300")
+    load = load_of_shape(40, "const:1000", "const:300")
     made = study(asked(load=load, slos=SLOS, weights=BF16, simulate=True, offers=(OFFERS[1],)))
     best = made.plan.best
     assert best is not None
@@ -175,7 +175,7 @@ def test_fewer_requests_a_looser_slo_or_another_offer_never_raise_the_bill(simul
     loose, strict = (parse_slos(text) for text in ("ttft_p99=2,tpot_p99=0.2", "ttft_p99=0.2,tpot_p99=0.02"))
     assert bill(slos=loose, simulate=simulated) <= now <= bill(slos=strict, simulate=simulated)
     for rate in (1, 2.5, 4.5):
-        assert bill(load=load_of_shape(rate, "1000", "300"), slos=SLOS, simulate=simulated) <= now
+        assert bill(load=load_of_shape(rate, "const:1000", "const:300"), slos=SLOS, simulate=simulated) <= now
     assert bill(offers=(*OFFERS, offer("L40S", 1, 1.0)), slos=SLOS, simulate=simulated) <= now
     assert bill(limits=Limits(max_usd_per_gpu_hour=2.5), slos=SLOS, simulate=simulated) >= now
     assert bill(limits=Limits(max_gpus=2), slos=SLOS, simulate=simulated) >= now
@@ -269,7 +269,7 @@ def test_spot_is_priced_where_there_is_a_spot_price_and_refused_elsewhere() -> N
         ({"slos": parse_slos("ttft_p50=0.001")}, "even for a lone request"),
         ({"limits": Limits(max_usd_per_gpu_hour=0.1)}, "more than $0.100"),
         ({"limits": Limits(max_gpus=1), "load": BUSY}, "more GPUs than allowed"),
-        ({"load": load_of_shape(1, "200000", "1")}, "131,072 of context"),
+        ({"load": load_of_shape(1, "const:200000", "const:1")}, "131,072 of context"),
         ({"offers": (offer("V100-16GB", 1, 1.0),)}, "does not run on volta"),
     ],
 )  # fmt: skip

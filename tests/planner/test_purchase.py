@@ -24,7 +24,7 @@ OFFERS = (
     offer("A100-80GB", 1, 2.0, reserved_1yr_usd_per_hour=1.5, spot_usd_per_hour=0.8),
     offer("A100-80GB", 8, 15.0, reserved_1yr_usd_per_hour=10.0),
 )
-HERE = Setup(A100, load_of_shape(5, "1000", "100"), OFFERS, TODAY, SLOS, commit=True)
+HERE = Setup(A100, load_of_shape(5, "const:1000", "const:100"), OFFERS, TODAY, SLOS, commit=True)
 HOURS = 24
 
 

@@ -19,7 +19,7 @@ RATES = (3.0, 9.0, 30.0)
 @cache
 def made(simulate: bool = True) -> tuple[tuple[Study, ...], Regret]:
     studies = tuple(
-        study(asked(load=load_of_shape(rate, "1000", "300"), simulate=simulate, slos=SLOS, weights=BF16))
+        study(asked(load=load_of_shape(rate, "const:1000", "const:300"), simulate=simulate, slos=SLOS, weights=BF16))
         for rate in RATES
     )
     found = least_regret(studies)

@@ -29,7 +29,8 @@ def test_a_flag_wins_over_the_file_and_other_traffic_replaces_it(tmp_path: Path)
 
 
 def test_tokens_a_month_are_a_rate() -> None:
-    load = load_of(PlanRequest.of({"model": "m", "tokens_per_month": "2.628B", "input": 800, "output": 200}))
+    shape = {"input": "const:800", "output": "const:200"}
+    load = load_of(PlanRequest.of({"model": "m", "tokens_per_month": "2.628B", **shape}))
     # 2.628e9 tokens ÷ 1000 a request ÷ (730 × 3600 seconds) = 1 request a second.
     assert load.workload.rate == pytest.approx(1.0)
     assert load.trace.rate == pytest.approx(1.0)

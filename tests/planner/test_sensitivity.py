@@ -11,7 +11,7 @@ from tokonomics.planner.plan import Study, study
 from tokonomics.planner.what_if import Case, Sensitivity, sensitivity
 from tokonomics.traffic.slo import parse_slos
 
-BUSIER = load_of_shape(12, "1000", "300")
+BUSIER = load_of_shape(12, "const:1000", "const:300")
 
 
 @cache

@@ -32,7 +32,7 @@ from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import make_trace
 
 A100 = deploy(find_model("llama-3.1-8b"), find_gpu("A100-80GB"), find_engine("vllm"))
-LOAD = load_of_shape(20, "1000", "300")
+LOAD = load_of_shape(20, "const:1000", "const:300")
 
 
 def setup(load: Load = LOAD, offers: tuple[Offer, ...] = OFFERS, **more: object) -> Setup:
@@ -113,7 +113,7 @@ def test_the_documents_h100_costs_what_its_tokens_say_at_low_and_high_load() -> 
     """C16 and C17: $4.50 an hour over 400 and 3,800 tokens a second, one replica either way."""
     h100 = deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))
     for tokens_per_s, stated in ((400, 3.125), (3800, 0.3289)):
-        load = load_of_shape(tokens_per_s / 1000, "500", "500")
+        load = load_of_shape(tokens_per_s / 1000, "const:500", "const:500")
         made = Bills().of(Setup(h100, load, (offer("H100-SXM", 1, 4.50),), TODAY))
         assert isinstance(made, SetupBill)
         assert made.replicas == 1
@@ -175,7 +175,7 @@ def test_a_bill_says_how_old_its_price_is() -> None:
 
 def test_one_replica_that_people_wait_for_stays_off_spot_and_a_batch_does_not() -> None:
     offers = (offer("A100-80GB", 1, 2.0, spot_usd_per_hour=0.5),)
-    alone = setup(load=load_of_shape(0.2, "500", "100"), offers=offers, slos=(), spot=True)
+    alone = setup(load=load_of_shape(0.2, "const:500", "const:100"), offers=offers, slos=(), spot=True)
     waited_for, batch = Bills().of(alone), Bills().of(replace(alone, offline=True))
     assert isinstance(waited_for, SetupBill)
     assert isinstance(batch, SetupBill)
@@ -185,7 +185,7 @@ def test_one_replica_that_people_wait_for_stays_off_spot_and_a_batch_does_not() 
 
 
 def test_where_nothing_is_asked_the_levers_say_that_requests_may_wait_longer() -> None:
-    made = rank_levers(setup(slos=(), load=load_of_shape(1, "500", "100")), [])
+    made = rank_levers(setup(slos=(), load=load_of_shape(1, "const:500", "const:100")), [])
     assert isinstance(made, Ranked)
 
     def shown(**more: object) -> str:

@@ -22,7 +22,7 @@ from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import PrefixBlocks, Trace, make_trace
 
 H100 = deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))
-NOW = Setup(H100, load_of_shape(5, "1000", "100"), OFFERS, TODAY, parse_slos("ttft_p99=0.5"))
+NOW = Setup(H100, load_of_shape(5, "const:1000", "const:100"), OFFERS, TODAY, parse_slos("ttft_p99=0.5"))
 BLOCK, TURN = 512, 8
 
 

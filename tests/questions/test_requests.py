@@ -20,7 +20,7 @@ from tokonomics.questions.request import (
     parameters_of,
     texts,
 )
-from tokonomics.questions.requests.buy import BreakevenRequest, OwnHardwareRequest, PlanRequest
+from tokonomics.questions.requests.buy import BreakevenRequest, FitRequest, OwnHardwareRequest, PlanRequest
 from tokonomics.questions.requests.traffic import SimulateRequest
 from tokonomics.questions.verbs import VERBS
 
@@ -186,6 +186,7 @@ def test_a_parameter_says_all_that_was_declared() -> None:
         (PlanRequest, "max_age", {"type": int, "low": 0, "high": None}),
         (PlanRequest, "trace", {"type": str, "kind": Kind.TRACE}),
         (OwnHardwareRequest, "residual", {"type": float, "takes_text": True}),
+        (FitRequest, "context", {"type": int, "takes_text": True, "default": 4096}),
         (Profiled, "profile", {"kind": Kind.FILE, "writes": False}),
         (Shown, "as_json", {"key": "json", "flag": "--json", "writes": True, "type": bool}),
     ],
@@ -193,6 +194,27 @@ def test_a_parameter_says_all_that_was_declared() -> None:
 def test_what_the_doors_are_told(request_type: type[Request], name: str, expected: dict[str, Any]) -> None:
     parameter = parameters_of(request_type)[name]
     assert {key: getattr(parameter, key) for key in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("written", "tokens"),
+    [("32k", 32_000), ("1.5M", 1_500_000), (" 4096 ", 4096), ("0.5K", 500), (2048, 2048), ("1e4", 10_000)],
+)
+def test_tokens_may_be_written_with_k_and_m(written: object, tokens: int) -> None:
+    assert FitRequest.of({"model": "llama-3.1-8b", "gpu": "H100", "context": written}).context == tokens
+
+
+@pytest.mark.parametrize("written", ["", "k", "32kk", "1.5", "-5k", "1.0005k", "many", "9" * 400, "1e99"])
+def test_what_is_no_number_of_tokens_names_its_field(written: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        SimulateRequest.of({"gpu": "H100", "max_batched_tokens": written})
+    assert caught.value.field == "max_batched_tokens"
+
+
+def test_tokens_keep_their_bounds() -> None:
+    assert SimulateRequest.of({"gpu": "H100", "max_batched_tokens": "8k"}).max_batched_tokens == 8000
+    with pytest.raises(BadInput, match="less than or equal to 1048576"):
+        SimulateRequest.of({"gpu": "H100", "max_batched_tokens": "2M"})
 
 
 @pytest.mark.parametrize("verb", VERBS.values(), ids=list(VERBS))

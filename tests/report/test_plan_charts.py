@@ -80,7 +80,7 @@ def test_the_tornado_keeps_the_order_and_says_what_cannot_be_met() -> None:
 
 
 def test_the_regret_chart_has_a_bar_for_every_choice_and_case(tmp_path: Path) -> None:
-    studies = [study(asked(load=load_of_shape(rate, "1000", "300"))) for rate in (2.0, 20.0, 80.0)]
+    studies = [study(asked(load=load_of_shape(rate, "const:1000", "const:300"))) for rate in (2.0, 20.0, 80.0)]
     made = least_regret(studies)
     assert made is not None
     chart = regret_chart(made, "A model", rows=3)

@@ -24,8 +24,8 @@ from tokonomics.traffic.slo import parse_slos
 def studied(targeted: str | None) -> tuple[Pooling, NoisyNeighbour]:
     trace = generate(
         parse_arrivals("gamma:8,cv=2"),
-        parse_lengths("500", "input"),
-        parse_lengths("60", "output"),
+        parse_lengths("const:500", "input"),
+        parse_lengths("const:60", "output"),
         duration_s=120,
         seed=0,
         tenants=parse_tenants("2,skew=1"),

@@ -133,7 +133,9 @@ def test_saved_conversations_are_read_back_as_they_were(tmp_path: Path) -> None:
 
 
 def test_conversations_have_their_mean_turns_and_think_time() -> None:
-    trace = made(None, arrivals="poisson:20", duration_s=3000, inputs="2", outputs="2", sessions=Sessions(5, 1.0))
+    trace = made(
+        None, arrivals="poisson:20", duration_s=3000, inputs="const:2", outputs="const:2", sessions=Sessions(5, 1.0)
+    )
     # Each of the about 60,000 conversations has a geometric number of turns, of variance 20.
     number = 20 * 3000
     assert len(trace) == pytest.approx(5 * number, abs=5 * math.sqrt(number * (20 + 25)) + 5 * 20 * 4)
@@ -141,7 +143,7 @@ def test_conversations_have_their_mean_turns_and_think_time() -> None:
 
 def test_the_first_requests_are_those_that_come_first() -> None:
     """A thousand requests are the head of any longer trace, not a thousand turns of a few conversations."""
-    trace = made(3000, arrivals="constant:1", inputs="2", outputs="2", sessions=Sessions(10, 100.0))
+    trace = made(3000, arrivals="constant:1", inputs="const:2", outputs="const:2", sessions=Sessions(10, 100.0))
     assert len(trace) == 3000
     assert (np.diff(trace.arrival_s) >= 0).all()
     firsts = trace.arrival_s[trace.input_tokens == 2]

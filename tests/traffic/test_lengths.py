@@ -9,17 +9,61 @@ from numpy.typing import NDArray
 
 from tokonomics.errors import TokonomicsError
 from tokonomics.traffic.lengths import draw_lengths, parse_lengths
+from tokonomics.traffic.samples import sample_lengths
 
 MANY = 400_000
 
 
-def drawn(text: str, number: int = MANY) -> NDArray[np.int32]:
-    made, _ = draw_lengths(parse_lengths(text), parse_lengths("1"), number, np.random.default_rng(0))
+def drawn(text: str, number: int = MANY, field: str = "input") -> NDArray[np.int32]:
+    made, _ = draw_lengths(parse_lengths(text, field), parse_lengths("1"), number, np.random.default_rng(0))
     return made
 
 
-def test_a_fixed_length_is_fixed() -> None:
-    assert set(drawn("512", 100)) == {512}
+def test_a_constant_length_is_constant() -> None:
+    assert set(drawn("const:512", 100)) == {512}
+
+
+@pytest.mark.parametrize("mean", [1, 3, 20, 300, 1500, 100_000])
+@pytest.mark.parametrize("field", ["input", "output"])
+@pytest.mark.parametrize("number", [32, 20_000])
+def test_a_number_is_the_mean_of_what_is_drawn(mean: int, field: str, number: int) -> None:
+    tokens = drawn(str(mean), number, field)
+    # Rounding to whole tokens is all that is left to chance.
+    assert tokens.mean() == pytest.approx(mean, abs=max(0.01 * mean, 3 * 0.3 / math.sqrt(number)))
+    assert tokens.min() >= 1
+
+
+@pytest.mark.parametrize(("field", "side"), [("input", 0), ("output", 1)])
+def test_lengths_around_a_mean_vary_as_in_measured_chat(field: str, side: int) -> None:
+    """Mean, standard deviation and longest of azure-conv; the logarithms are as far apart on both sides of p50."""
+    measured = sample_lengths("azure-conv")[side]
+    tokens = drawn(str(round(measured.mean())), field=field)
+    assert tokens.std() / tokens.mean() == pytest.approx(measured.std() / measured.mean(), rel=0.01)
+    assert tokens.max() == pytest.approx(measured.max(), rel=0.02)
+    below, middle, above = np.log(np.percentile(tokens, (16, 50, 84)))
+    assert above - middle == pytest.approx(middle - below, rel=0.02)
+
+
+def test_percentiles_of_a_few_thousand_are_no_matter_of_chance() -> None:
+    """Independent draws of 2,000 miss a p99 by a tenth; one from each of 2,000 parts do not."""
+    tails = [
+        np.percentile(draw_lengths(parse_lengths("1000"), parse_lengths("1"), 2000, rng)[0], 99)
+        for rng in map(np.random.default_rng, range(8))
+    ]
+    assert max(tails) / min(tails) < 1.03
+
+
+@pytest.mark.parametrize(
+    ("short", "long"),
+    [
+        ("1.5k", "1500"),
+        ("const:2k", "const:2000"),
+        ("uniform:1k-2k", "uniform:1000-2000"),
+        ("lognormal:mean=1.2k,p99=6k,max=0.01M", "lognormal:mean=1200,p99=6000,max=10000"),
+    ],
+)
+def test_tokens_may_be_written_with_k_and_m(short: str, long: str) -> None:
+    np.testing.assert_array_equal(drawn(short, 100), drawn(long, 100))
 
 
 @pytest.mark.parametrize(
@@ -58,8 +102,6 @@ def test_a_uniform_takes_both_ends() -> None:
 
 
 def test_prompts_and_answers_of_one_sample_stay_pairs() -> None:
-    from tokonomics.traffic.samples import sample_lengths
-
     inputs, outputs = sample_lengths("sharegpt")
     lengths = parse_lengths("sample:sharegpt")
     made = draw_lengths(lengths, parse_lengths("sample:sharegpt"), 50_000, np.random.default_rng(0))
@@ -96,6 +138,11 @@ def test_an_answer_may_be_empty_but_no_prompt() -> None:
         ("uniform:100", "least and most"),
         ("999999999999", "100,000,000"),
         ("-5", "none of"),
+        ("12.5", "none of"),
+        ("const:12.5", "a whole number of tokens"),
+        ("const:", "a whole number of tokens"),
+        ("const:5,cv=1", "unknown option"),
+        ("lognormal:mean=8x,cv=1", "not a number of tokens"),
         ("sample:", "names nothing"),
         ("sample:sharegtp", "sharegpt"),
         ("trace:no-such-file.csv", "no-such-file.csv"),

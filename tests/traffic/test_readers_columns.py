@@ -208,3 +208,77 @@ def test_unix_times_in_milliseconds_are_told_by_their_size(tmp_path: Path) -> No
     log = tmp_path / "log.csv"
     log.write_text("ts,i,o\n1700000000000,10,5\n1700000002500,12,5\n", encoding="utf-8")
     assert open_trace(log, columns="arrival=ts,input=i,output=o").read().arrival_s.tolist() == [0.0, 2.5]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("timestamp", "prompt_tokens", "completion_tokens"),
+        ("created_at", "input_tokens", "output_tokens"),
+        ("Start Time", "Prompt Tokens", "Response Tokens"),
+        ("requestTime", "promptTokens", "generatedTokens"),
+        ("ts", "n_prompt_tokens", "num_generated_tokens"),
+        ("time", "prompt_len", "completion-length"),
+        ("request_timestamp", "prompt_token_count", "candidates_token_count"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_usual_names_need_no_telling_and_are_said(tmp_path: Path, names: tuple[str, ...], kind: str) -> None:
+    path = tmp_path / "log"
+    told = dict(zip(names, ([100.0, 100.5], [7, 8], [1, 2]), strict=True))
+    table = pl.DataFrame({"request_id": ["x", "y"], **told, "latency_ms": [1, 2]})
+    {"csv": table.write_csv, "jsonl": table.write_ndjson, "parquet": table.write_parquet}[kind](path)  # type: ignore[operator]
+    file = open_trace(path)
+    assert columns(file.read()) == [[0, 0.5], [7, 8], [1, 2]]
+    if file.format != "OpenAI-style usage log":
+        (said,) = file.problems.notes
+        assert all(name in said for name in names)
+
+
+def test_usual_names_keep_their_unit_and_the_tenant(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("arrival_ms,input_length,output_length,customer_id\n1000,7,1,b\n1500,8,2,a\n")
+    trace = open_trace(path).read()
+    assert columns(trace) == [[0, 0.5], [7, 8], [1, 2]]
+    assert trace.tenants == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("header", "says"),
+    [
+        ("timestamp,created_at,prompt_tokens,completion_tokens", "timestamp and created_at could each be the time"),
+        ("ts,prompt_tokens,input_tokens,completion_tokens", "prompt_tokens and input_tokens could each be the prompt"),
+        (
+            "ts,prompt_tokens,output_tokens,response_tokens",
+            "output_tokens and response_tokens could each be the answer",
+        ),
+    ],
+)
+def test_two_columns_that_could_be_one_field_are_asked_about(tmp_path: Path, header: str, says: str) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text(f"{header}\n1,2,3,4\n")
+    with pytest.raises(BadInput, match=says) as caught:
+        open_trace(path)
+    assert caught.value.field == "columns"
+    fix = caught.value.fix or ""
+    assert "arrival=" in fix
+    assert "output=" in fix
+
+
+def test_two_columns_that_could_be_the_tenant_are_left_to_the_user(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("ts,prompt_tokens,completion_tokens,team,user\n1,2,3,a,b\n")
+    file = open_trace(path)
+    assert file.read().tenant is None
+    assert "team or user may be the tenant" in file.problems.notes[0]
+
+
+def test_a_plan_says_which_columns_it_took(tmp_path: Path, tokonomics: Any) -> None:
+    path = tmp_path / "log.csv"
+    rows = "".join(f"{second},900,90\n" for second in range(200))
+    path.write_text(f"time,n_prompt_tokens,answer_tokens\n{rows}")
+    done = tokonomics("plan", "llama-3.1-8b", "--trace", path, "--gpu", "L4", "--quick")
+    assert done.returncode == 0, done.stderr
+    assert "time as time of arrival, n_prompt_tokens as prompt tokens, answer_tokens as answer tokens" in " ".join(
+        done.stderr.split()
+    )

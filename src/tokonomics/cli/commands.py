@@ -101,7 +101,7 @@ def _arguments(parameter: Parameter) -> list[inspect.Parameter]:
             min=parameter.low if number else None,
             max=parameter.high if number and parameter.high != NO_LIMIT else None,
             show_default=parameter.default_text or True,
-            metavar="<float>" if parameter.takes_text else None,
+            metavar=f"<{parameter.type.__name__}>" if parameter.takes_text else None,
         )
         arguments.append(_argument(parameter.name, Annotated[optional, info], default))
     return arguments

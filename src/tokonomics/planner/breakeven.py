@@ -40,6 +40,7 @@ from tokonomics.planner.what_if import highest_rate
 from tokonomics.traffic.prefix_reuse import found_share
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.trace import PrefixBlocks, Trace
+from tokonomics.traffic.workload import lengths_text
 from tokonomics.types import Noun
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
 
@@ -261,6 +262,8 @@ class BreakEvenReport(Noun):
     input_tokens: PositiveFloat
     """Of the mean request."""
     output_tokens: NonNegativeFloat
+    lengths: str
+    """Mean, median and p99 of prompts and answers, in words."""
     cached_share: NonNegativeFloat
     slos: tuple[Slo, ...] = Field(alias="promises")
     hosted: SelfHosted
@@ -311,6 +314,7 @@ def report(
         model=model,
         input_tokens=float(trace.input_tokens.mean()),
         output_tokens=float(trace.output_tokens.mean()),
+        lengths=lengths_text(trace),
         cached_share=cached_share,
         slos=slos,
         hosted=hosted,

@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 
 from tokonomics.errors import BadInput
 from tokonomics.money.demand import Demand, class_names, demand_from_trace
+from tokonomics.planner.load import cut_to_context
 from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.generate import ENOUGH_REQUESTS, generate
 from tokonomics.traffic.lengths import Lengths
 from tokonomics.traffic.trace import MOST_TOKENS, Counts, Trace, make_trace
+from tokonomics.traffic.workload import lengths_text
 from tokonomics.units import SECONDS_PER_HOUR
 
 _FEW = 1_000
@@ -108,9 +110,10 @@ def traffic_from_curve(
     seed: int = 0,
     context: int | None = None,
 ) -> FleetTraffic:
-    """A demand of one class, split by the lengths drawn; without what is beyond the model's ``context``."""
+    """A demand of one class, split by the lengths drawn, which are cut to the model's ``context``."""
     limits = tuple(sorted(up_to_tokens))
     drawn = generate(parse_arrivals("poisson:1"), inputs, outputs, requests=ENOUGH_REQUESTS, seed=seed)
+    drawn, cut = (drawn, 0) if context is None else cut_to_context(drawn, context)
     fits = _fit(drawn, context)
     place = np.where(fits, _of_class(drawn, limits), -1)
     rates, samples = {}, {}
@@ -119,7 +122,7 @@ def traffic_from_curve(
         if len(own) > 1:
             rates[name] = tuple(rate * len(own) / len(drawn) for rate in demand.total)
             samples[name] = drawn.take(own)
-    source = f"{inputs.text} tokens in, {outputs.text} out"
+    source = lengths_text(drawn, cut)
     return FleetTraffic(Demand(rates=rates), samples, limits, None, source, 1 - float(fits.mean()))
 
 

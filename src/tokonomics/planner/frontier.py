@@ -72,7 +72,7 @@ class _FrontierFleet:
 
 def frontier(question: Question) -> Frontier:
     """The fronts of price against both latencies, over every candidate: those that the plan leaves out too."""
-    load = question.load.within(question.model.max_context) if question.load.is_log else question.load
+    load = question.load.within(question.model.max_context)
     seen = (screen(hosts.deployment, hosts, load, ()) for hosts in prospects(question, load)[0])
     screened = [found for found in seen if isinstance(found, Screened)]
     fleets = [fleet for found in screened for fleet in _fleets(found, load)]

@@ -130,7 +130,7 @@ def _limits(question: Question) -> Iterator[Blame]:
 
 def _nothing_to_choose_from(study: Study, kinds: set[Reason]) -> Iterator[Blame]:
     """No candidate stands on any machine: the commonest reason before any speed is known."""
-    question, model = study.question, study.question.model
+    question, model, mean = study.question, study.question.model, study.question.load.workload
     if not any(offer.price(term) for offer in question.offers for term in question.terms):
         sold = sorted(term for term in Terms if any(offer.price(term) is not None for offer in question.offers))
         yield Blame(
@@ -141,7 +141,7 @@ def _nothing_to_choose_from(study: Study, kinds: set[Reason]) -> Iterator[Blame]
     elif Reason.too_long in kinds:
         yield Blame(
             constraint=f"{option('input')}, {option('output')}",
-            why=f"requests of {question.load.longest:,} tokens exceed {model.name}'s context",
+            why=f"requests of {mean.input_tokens + mean.output_tokens:,.0f} tokens exceed {model.name}'s context",
             nearest=f"{model.max_context:,} tokens, prompt and answer together",
         )
     elif Reason.host_too_small in kinds:

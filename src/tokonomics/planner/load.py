@@ -2,23 +2,26 @@
 
 A log is served as it is, or replayed faster or slower for another rate. Made-up requests are drawn once at one a second
 and replayed at the rate asked for, so that plans for two rates meet the same requests; there are so many that a p99
-rests on 200 of them and that they last twenty times as long as an answer. A large fleet of equal replicas is simulated
-as sixteen of them under their share of the rate: the bursts of a part are those of the whole or milder.
+rests on 200 of them and that they last twenty times as long as an answer. The tail of their lengths is cut to the
+model's context, as a service would do; of a log and of conversations, what is longer is left out. A large fleet of
+equal replicas is simulated as sixteen of them under their share of the rate: the bursts of a part are those of the
+whole or milder.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
 from tokonomics.errors import BadInput, option
 from tokonomics.traffic.arrivals import Arrivals, parse_arrivals
-from tokonomics.traffic.generate import ENOUGH_REQUESTS, generate
+from tokonomics.traffic.generate import ENOUGH_REQUESTS, Sessions, SystemPrompts, Tenants, generate
 from tokonomics.traffic.lengths import Lengths, parse_lengths
 from tokonomics.traffic.prefix_reuse import reuse
 from tokonomics.traffic.trace import Floats, Trace
-from tokonomics.traffic.workload import Workload
+from tokonomics.traffic.workload import Workload, workload_of
 
 _MOST_REQUESTS = 500_000
 """About a second of simulation."""
@@ -31,6 +34,8 @@ _ANSWERS_LONG = 20
 """A fleet starts empty: in so many times the length of an answer, its filling no longer counts."""
 _TPOT_S = 0.05
 """How long a token takes, to tell how long an answer does: a common SLO, and slower than most picks."""
+_ROUNDS, _CLOSE_ENOUGH = 8, 0.005
+"""Of finding how many conversations make a rate of requests: two or three rounds do."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,9 @@ class Load:
     bad_rows: int = 0
     """Of the log, left out."""
     too_long: int = 0
-    """Requests of the log that were left out because the model's context is shorter."""
+    """Requests of a log or of conversations that were left out because the model's context is shorter."""
+    talks: bool = False
+    """Made up, of conversations: the prompt of a turn holds those before it."""
 
     @cached_property
     def longest(self) -> int:
@@ -108,15 +115,23 @@ class Load:
         return self.trace.take(np.arange(requests)).faster(served_by / replicas), served_by
 
     def within(self, context: int) -> "Load":
-        """Without the requests that the model cannot take, which every candidate refuses alike."""
+        """What the model can take of it: made-up requests are cut, others left out.
+
+        Made-up requests whose mean is too long stay, and every candidate refuses them.
+        """
         fits = self.trace.input_tokens.astype(np.int64) + self.trace.output_tokens <= context
         if fits.all():
             return self
+        if not self.is_log and not self.talks:
+            if self.workload.input_tokens + self.workload.output_tokens > context:
+                return self
+            shorter, cut = cut_to_context(self.trace, context)
+            return replace(self, trace=shorter, workload=workload_of(shorter, self.workload.rate, cut))
         if not fits.any():
             what = f"the shortest request is longer than the model's {context:,} tokens of context"
             raise BadInput(what, where=self.trace.source)
         kept = self.trace.take(np.flatnonzero(fits))
-        workload = _mean(kept, self.workload.rate * len(kept) / len(self.trace))
+        workload = workload_of(kept, self.workload.rate * len(kept) / len(self.trace))
         return replace(self, trace=kept, workload=workload, too_long=self.too_long + int((~fits).sum()))
 
     def busiest(self, most: int) -> "Load":
@@ -130,7 +145,7 @@ class Load:
         first = int(np.argmin(spans_s))
         window = trace.take(np.arange(first, first + most))
         window = replace(window, arrival_s=window.arrival_s - window.arrival_s[0])
-        return replace(self, trace=window, workload=_mean(window, window.rate / self.share))
+        return replace(self, trace=window, workload=workload_of(window, window.rate / self.share))
 
     def evenly(self) -> "Load":
         """The same requests in the same order, evenly apart: how a batch is fed."""
@@ -142,6 +157,17 @@ class Load:
         return replace(self, trace=self.trace.faster(factor), workload=self.workload.model_copy(update={"rate": rate}))
 
 
+def cut_to_context(trace: Trace, context: int) -> tuple[Trace, int]:
+    """Made-up requests that fit the context, and how many were cut for it; unchanged where none does."""
+    tokens = trace.input_tokens.astype(np.int64) + trace.output_tokens
+    if not len(tokens) or tokens.max() <= context or tokens.min() > context:
+        return trace, 0
+    if tokens.mean() > context:
+        mean = f"requests of {tokens.mean():,.0f} tokens in the mean exceed the model's {context:,} tokens of context"
+        raise BadInput(mean, field="input, output")
+    return trace.cut_to(context), int((tokens > context).sum())
+
+
 def load_of_log(trace: Trace, rate: float | None = None, bad_rows: int = 0) -> Load:
     """A log, at its own rate or replayed at another."""
     if trace.rate <= 0:
@@ -149,7 +175,7 @@ def load_of_log(trace: Trace, rate: float | None = None, bad_rows: int = 0) -> L
         raise BadInput("all requests arrive at once: there is no rate", where=trace.source, fix=fix)
     if rate is not None:
         trace = trace.faster(rate / trace.rate)
-    return Load(workload=_mean(trace, trace.rate), trace=trace, is_log=True, bad_rows=bad_rows)
+    return Load(workload=workload_of(trace, trace.rate), trace=trace, is_log=True, bad_rows=bad_rows)
 
 
 def load_of_shape(
@@ -159,6 +185,9 @@ def load_of_shape(
     *,
     arrivals: Arrivals | str | None = None,
     seed: int = 0,
+    system: SystemPrompts | None = None,
+    sessions: Sessions | None = None,
+    tenants: Tenants | None = None,
 ) -> Load:
     """Made-up requests: Poisson arrivals unless told, at the arrivals' own rate unless told."""
     inputs = parse_lengths(inputs, "input") if isinstance(inputs, str) else inputs
@@ -173,12 +202,41 @@ def load_of_shape(
         fix = f"Give {option('rate')} and {option('input')} and {option('output')}, or {option('trace')}."
         raise BadInput("no traffic is given", fix=fix)
     asked = extent_of(process, inputs, outputs, rate=rate, seed=seed)
+    make = partial(
+        generate, inputs=inputs, outputs=outputs, seed=seed, system=system, sessions=sessions, tenants=tenants
+    )
+    share = 1 / asked.slices
+    thinned = asked.process.times(share)
+    if sessions is not None:
+        requests = round(asked.expected) if asked.span_s is None else None
+        trace = conversations(make, thinned, asked.rate * share, sessions, requests, asked.span_s)
+        return Load(workload=workload_of(trace, asked.rate), trace=trace, share=share, talks=True)
     if asked.span_s is None:
-        trace = generate(asked.process, inputs, outputs, requests=round(asked.expected), seed=seed)
+        trace = make(thinned, requests=round(asked.expected))
         trace = trace.faster(asked.rate / trace.rate)
-        return Load(workload=_mean(trace, asked.rate), trace=trace, lasts_s=asked.lasts_s, is_stationary=True)
-    trace = generate(asked.process.times(1 / asked.slices), inputs, outputs, duration_s=asked.span_s, seed=seed)
-    return Load(workload=_mean(trace, asked.rate), trace=trace, share=1 / asked.slices)
+        return Load(workload=workload_of(trace, asked.rate), trace=trace, lasts_s=asked.lasts_s, is_stationary=True)
+    trace = make(thinned, duration_s=asked.span_s)
+    return Load(workload=workload_of(trace, asked.rate), trace=trace, share=share)
+
+
+def conversations(
+    make: Callable[..., Trace],
+    process: Arrivals,
+    rate: float,
+    sessions: Sessions,
+    requests: int | None,
+    duration_s: float | None,
+) -> Trace:
+    """So many turns, or those of so many seconds, that come to ``rate`` a second; ``process`` is that of all turns."""
+    starts = process.times(1 / sessions.turns)
+    made = make(starts, requests=requests, duration_s=duration_s)
+    for _ in range(_ROUNDS):
+        served = len(made) / duration_s if duration_s else made.rate
+        if served <= 0 or abs(served / rate - 1) < _CLOSE_ENOUGH:
+            break
+        starts = starts.times(rate / served)
+        made = make(starts, requests=requests, duration_s=duration_s)
+    return made
 
 
 @dataclass(frozen=True)
@@ -223,11 +281,3 @@ def extent_of(
             periods = max(periods, min(_PERIODS_WITH_SILENCE, int(_MOST_OF_A_CURVE / (rate * period_s))))
         span_s *= periods
     return Extent(process.times(rate / own_rate), rate, rate * span_s, span_s, lasts_s)
-
-
-def _mean(trace: Trace, rate: float) -> Workload:
-    return Workload(
-        rate=rate,
-        input_tokens=float(trace.input_tokens.mean()),
-        output_tokens=max(float(trace.output_tokens.mean()), 1e-6),
-    )

@@ -16,10 +16,10 @@ from tokonomics.planner.candidates import FLOOR, weight_choices
 from tokonomics.planner.plan import Limits
 from tokonomics.planner.spare import NO_SPARE, Spare
 from tokonomics.serving.fleet import Router
+from tokonomics.units import scaled
 
 _MOST_GPUS = 10**9
 _MOST_SPARE = 1000
-_SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
 
 
 def listed(values: Sequence[str] | None, field: str) -> list[str] | None:
@@ -198,10 +198,10 @@ def router_from(text: str) -> Router:
 
 def amount(text: str, field: str, such_as: str = "500M, 2B or 2000000000") -> float:
     """``2000000``, ``2M``, ``1.5B``."""
-    found = re.fullmatch(r"([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]{1,2})?)\s*([kKmMbBgGtT]?)", text.strip())
-    if not found or not float(found[1]) > 0:
+    found = scaled(text)
+    if found is None or not found > 0:
         raise BadInput(f"'{shorten(text)}' is not an amount above 0", field=field, fix=f"Write such as {such_as}.")
-    return float(found[1]) * _SCALES[found[2].lower()]
+    return found
 
 
 def dollars(text: str | None, field: str) -> float | None:

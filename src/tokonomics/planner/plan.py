@@ -274,7 +274,7 @@ def plan(question: Question) -> Plan:
 
 def study(question: Question, progress: Say = silent) -> Study:
     """Rank every candidate by the monthly bill for this traffic, and keep what that was made from."""
-    load = question.load.within(question.model.max_context) if question.load.is_log else question.load
+    load = question.load.within(question.model.max_context)
     hosts, rejected = prospects(question, load)
     trials = Trials(load, question.slos, question.router)
     search = searched(question, trials, hosts, progress=progress)

@@ -27,7 +27,8 @@ from tokonomics.planner.spare import replicas_on
 from tokonomics.planner.trials import Trials
 from tokonomics.serving.capacity import BEHIND
 from tokonomics.traffic.slo import Slo
-from tokonomics.traffic.trace import Counts, PrefixBlocks
+from tokonomics.traffic.trace import Counts
+from tokonomics.traffic.workload import workload_of
 from tokonomics.types import Noun, copied
 
 CLOSE_ENOUGH = 1.01
@@ -130,22 +131,12 @@ def loosened(slos: Sequence[Slo], factor: float, only: Slo | None = None) -> tup
 def stretched(load: Load, inputs: float = 1.0, outputs: float = 1.0, context: int | None = None) -> Load:
     """Prompts and answers so many times as long. What prompts share stays as long: they grow and shrink at their ends.
 
-    Of a log, requests beyond ``context`` are left out, as the plan does.
+    Requests beyond ``context`` are left out or cut, as the plan does.
     """
     trace = load.trace
-    longer = replace(
-        trace, input_tokens=_times(trace.input_tokens, inputs, 1), output_tokens=_times(trace.output_tokens, outputs, 0)
-    )
-    if trace.prefix is not None:
-        before = trace.input_tokens, trace.output_tokens
-        cut = _cut(trace.prefix, before, (longer.input_tokens, longer.output_tokens))
-        longer = replace(longer, prefix=cut)
-    mean = {
-        "input_tokens": max(1, round(float(longer.input_tokens.mean()))),
-        "output_tokens": max(1, round(float(longer.output_tokens.mean()))),
-    }
-    made = replace(load, trace=longer, workload=load.workload.model_copy(update=mean))
-    return made.within(context) if load.is_log and context else made
+    longer = trace.resized(_times(trace.input_tokens, inputs, 1), _times(trace.output_tokens, outputs, 0))
+    made = replace(load, trace=longer, workload=workload_of(longer, load.workload.rate))
+    return made.within(context) if context else made
 
 
 def _times(tokens: Counts, factor: float, least: int) -> Counts:
@@ -153,18 +144,6 @@ def _times(tokens: Counts, factor: float, least: int) -> Counts:
         return tokens
     # An answer of no token stays one.
     return np.where(tokens > 0, np.maximum(np.rint(tokens * factor), max(1, least)), 0).astype(np.int32)
-
-
-def _cut(prefix: PrefixBlocks, before: tuple[Counts, Counts], after: tuple[Counts, Counts]) -> PrefixBlocks:
-    """No more shared blocks than a shortened prompt has, or, where they name answers too, prompt and answer."""
-    counts = np.diff(prefix.starts)
-    prompts = -(-before[0].astype(np.int64) // prefix.block_tokens)
-    room = -(-after[0].astype(np.int64) // prefix.block_tokens)
-    both = (after[0].astype(np.int64) + after[1]) // prefix.block_tokens
-    left = np.minimum(counts, np.where(counts > prompts, both, room))
-    place = np.arange(len(prefix.ids)) - np.repeat(prefix.starts[:-1], counts)
-    starts = np.concatenate([[0], np.cumsum(left)]).astype(np.int64)
-    return replace(prefix, ids=prefix.ids[place < np.repeat(left, counts)], starts=starts)
 
 
 def resized(study: Study, row: Candidate, load: Load, slos: Sequence[Slo]) -> tuple[Placed, int, float] | Refusal:

@@ -24,6 +24,7 @@ from tokonomics.questions.measured_results import PricedRunResult, RecoveryResul
 from tokonomics.questions.quality import recovered
 from tokonomics.questions.requests.run import USERS, BenchRequest, ImportResultsRequest, Ran, Rented
 from tokonomics.questions.traffic import traffic_of
+from tokonomics.traffic.lengths import parse_lengths
 from tokonomics.traffic.trace import Trace
 
 
@@ -104,8 +105,8 @@ def _asked(request: BenchRequest, listener: Listener) -> BenchSettings:
         rates=rates,
         trace=log,
         sweep=request.sweep,
-        input_tokens=request.input,
-        output_tokens=request.output,
+        input=_checked_lengths(request.input, "input"),
+        output=_checked_lengths(request.output, "output"),
         budget=Budget(request.precision, request.requests or 100_000, request.seconds, request.max_usd),
         slos=targets_of(request),
         usd_per_hour=price.usd_per_hour if price else None,
@@ -113,6 +114,13 @@ def _asked(request: BenchRequest, listener: Listener) -> BenchSettings:
         timeout_s=request.timeout,
         seed=seed,
     )
+
+
+def _checked_lengths(text: str, field: str) -> str:
+    mean = parse_lengths(text, field).mean
+    if mean is not None:
+        require_range(field, mean, 1, 1e6)
+    return text
 
 
 def _loads(request: BenchRequest, seed: int, listener: Listener) -> tuple[list[int], list[float], Trace | None]:

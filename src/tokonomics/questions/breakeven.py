@@ -46,14 +46,14 @@ def breakeven(request: BreakevenRequest, listener: Listener = SILENT) -> Breakev
         return NothingHosts(blame=tuple(blamed(request, nothing.study)), study=nothing.study)
 
 
-def hosting_of(request: BreakevenRequest, offers: tuple[Offer, ...]) -> Hosting:
+def hosting_of(request: BreakevenRequest, offers: tuple[Offer, ...], listener: Listener = SILENT) -> Hosting:
     """What is asked, apart from the volume."""
 
     def at_rate(rate: float) -> Load:
         return load_of(request.model_copy(update={"rate": f"{rate:.9g}", "tokens_per_month": None}))
 
     paceless = request.model_copy(update={"rate": None, "tokens_per_month": None})
-    log = load_of(paceless) if request.trace is not None else None
+    log = load_of(paceless, listener) if request.trace is not None else None
     base = question_of(request, named(request.model), at_rate(TRICKLE), offers, request.quick)
     return Hosting(base, at_rate, log, request.cached_share or 0.0)
 
@@ -61,7 +61,7 @@ def hosting_of(request: BreakevenRequest, offers: tuple[Offer, ...]) -> Hosting:
 def _planned(request: BreakevenRequest, extras: tuple[Extra, ...], listener: Listener) -> BreakEvenReport:
     """The self-hosted side as the planner would buy it."""
     model = find_model(named(request.model))
-    hosting = hosting_of(request, every_offer(request))
+    hosting = hosting_of(request, every_offer(request), listener)
     say_not_tried(hosting.base, listener)
     load = hosting.load(TRICKLE)
     own = _own_volume(request, tokens_per_request(load))

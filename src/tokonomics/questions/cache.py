@@ -64,7 +64,7 @@ def _served(
     priced = prices_of(deployment, request)
     price: Callable[[int], float] = lambda count: priced(count)[0]  # noqa: E731
     memories = parse_tiers(request.tiers, deployment, ttl_s) if request.tiers is not None else ()
-    requests = traffic_of(request, listener)
+    requests = traffic_of(request, listener, deployment.model.max_context)
     say_if_compiling(listener)
     listener.doing("simulating with and without a cache")
     lever = prefix_cache_lever(deployment, requests, price, tiers=memories, replicas=request.replicas, slos=targets)

@@ -61,7 +61,7 @@ def cost(request: CostRequest, listener: Listener = SILENT) -> CostResult:
 
 
 def _mean_tokens(input_text: str | None, output_text: str | None) -> tuple[float, float]:
-    """Of a request: what was given, or the mean of so many drawn from a distribution."""
+    """Of a request: the means that were given, or those of so many drawn from a distribution."""
     if input_text is None and output_text is None:
         return 0.0, 0.0
 
@@ -69,6 +69,8 @@ def _mean_tokens(input_text: str | None, output_text: str | None) -> tuple[float
     inputs = none if input_text is None else parse_lengths(input_text, "input", least=0)
     of_pairs = inputs if inputs.pairs is not None else none
     outputs = of_pairs if output_text is None else parse_lengths(output_text, "output", least=0)
+    if inputs.mean is not None and outputs.mean is not None:
+        return inputs.mean, outputs.mean
     prompts, replies = draw_lengths(inputs, outputs, _DRAWN, np.random.default_rng(0))
     return float(prompts.mean()), float(replies.mean())
 

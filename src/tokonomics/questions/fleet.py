@@ -25,6 +25,7 @@ from tokonomics.questions.results import FleetResult
 from tokonomics.questions.serving import named, say_if_compiling
 from tokonomics.questions.traffic import lengths_of, read_rate, read_time, traffic_of
 from tokonomics.types import Badge
+from tokonomics.units import whole_number
 
 
 def fleet(request: FleetRequest, listener: Listener = SILENT) -> FleetResult:
@@ -120,14 +121,14 @@ def _traffic(request: FleetRequest, context: int, listener: Listener) -> FleetTr
 def _size_classes(text: str | None) -> tuple[int, ...]:
     if text is None:
         return ()
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and 0 < int(part[:12]) <= 10**8 for part in parts) or len(set(parts)) < len(parts):
+    sizes = [whole_number(part) or 0 for part in text.split(",")]
+    if not all(0 < size <= 10**8 for size in sizes) or len(set(sizes)) < len(sizes):
         raise BadInput(
             f"'{shorten(text)}' are not sizes in tokens",
             field="size_classes",
-            fix="Write such as 4000, or 1000,8000: requests of up to so many tokens each.",
+            fix="Write such as 4000, or 1k,8k: requests of up to so many tokens each.",
         )
-    return tuple(sorted(int(part) for part in parts))
+    return tuple(sorted(sizes))
 
 
 def _terms(request: FleetRequest) -> tuple[Terms, ...]:

@@ -17,6 +17,7 @@ from tokonomics.questions.request import (
     Table,
     Text,
     Texts,
+    Tokens,
     Whole,
     declared,
     saved,
@@ -130,8 +131,8 @@ class BatchLimits(Request, about=About.HARDWARE):
 class Serving(BatchLimits, about=About.HARDWARE):
     timeout: Text | None = declared("Clients hang up after: 30, 500ms, 2m.", example="30", unit="s")
     priority: Switch = declared("Serve by the trace's priorities instead of in order.", False)
-    max_batched_tokens: Whole | None = declared(
-        "Tokens of one step.", low=1, high=1 << 20, without="the engine's own", example=8192, unit="tokens"
+    max_batched_tokens: Tokens | None = declared(
+        "Tokens of one step: 8192, 8k.", low=1, high=1 << 20, without="the engine's own", example=8192, unit="tokens"
     )
 
 
@@ -154,7 +155,8 @@ class Paced(Request, about=About.TRAFFIC):
 
 class LengthInputs(Request, about=About.TRAFFIC):
     input: Text | None = declared(
-        "Prompt tokens: 512, lognormal:mean=800,p99=6000, uniform:100-900, sample:sharegpt.",
+        "Mean prompt tokens, spread as in chat: 1500, 2k. Or const:512, lognormal:mean=800,p99=6k, uniform:100-900, "
+        "sample:sharegpt.",
         kind=Kind.LENGTHS,
         example=1000,
         unit="tokens",
@@ -197,7 +199,18 @@ class TrafficShape(LengthInputs, LogInputs, Seeded, about=About.TRAFFIC):
     end: Text | None = declared("Leave out what arrives from then on.", key="to", example="2h")
 
 
-class Traffic(Paced, TrafficShape, about=About.TRAFFIC):
+class Conversations(Request, about=About.TRAFFIC):
+    """What made-up prompts have in common."""
+
+    system_prompts: Text | None = declared(
+        "Shared heads of prompts: 20,tokens=1k,skew=1.", example="20,tokens=1000,skew=1"
+    )
+    sessions: Text | None = declared(
+        "Conversations: mean turns, think time: 5,think=30,limit=32k.", example="5,think=30,limit=32000"
+    )
+
+
+class Traffic(Paced, TrafficShape, Conversations, about=About.TRAFFIC):
     """Requests that are served one by one: a log's window and pace, or made-up ones."""
 
     strict: Switch = declared("Stop at the first row of the log that cannot be used.", False)
@@ -207,12 +220,6 @@ class Traffic(Paced, TrafficShape, about=About.TRAFFIC):
         "Number of requests to generate; of a log the first ones.", without="20,000 with --rate", example=20_000
     )
     duration: Text | None = declared("Generate requests for so long: 90, 10m, 2h, 1d.", example="1h")
-    system_prompts: Text | None = declared(
-        "Shared heads of prompts: 20,tokens=1000,skew=1.", example="20,tokens=1000,skew=1"
-    )
-    sessions: Text | None = declared(
-        "Conversations: mean turns, think time: 5,think=30,limit=32000.", example="5,think=30,limit=32000"
-    )
     tenants: Text | None = declared("Customers of unequal size: 10,skew=1,priorities=0/1/…", example="10,skew=1")
     servegen_model: Text | None = declared(
         "Of ServeGen's clients: whose, where it describes several models.", example="m-small"
@@ -348,7 +355,7 @@ class TierInputs(Request, about=About.HARDWARE):
 
 
 class ContextInput(Request, about=About.MODEL):
-    context: Whole = declared("Tokens each sequence holds; for a prompt, its length.", 1024, unit="tokens")
+    context: Tokens = declared("Tokens each sequence holds: 4096, 32k; for a prompt, its length.", 1024, unit="tokens")
 
 
 class PlanInputs(PlanTraffic, Choice, PriceLimits, Market):

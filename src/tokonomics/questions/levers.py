@@ -34,9 +34,9 @@ def setup_of(request: LeversRequest | StackRequest, listener: Listener) -> Setup
     else:
         layout, limits = request, request
     deployment = deployment_of(layout, request.model, request.gpu)
-    targets, offers, load = targets_of(request), offers_of(request), load_of(request)
+    targets, offers, load = targets_of(request), offers_of(request), load_of(request, listener)
     context = deployment.model.max_context
-    load = load.within(context) if load.is_log else load
+    load = load.within(context)
     say_left_out(load, context, listener)
     if request.usd_per_hour is not None:
         offers = _at_price(deployment, offers, request.usd_per_hour)

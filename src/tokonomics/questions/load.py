@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tokonomics.catalog.engines import all_engines, find_engine
 from tokonomics.catalog.load_models import find_model
@@ -19,6 +19,7 @@ from tokonomics.planner.candidates import weight_choices
 from tokonomics.planner.infeasible import Blame, blame
 from tokonomics.planner.load import Load, load_of_log, load_of_shape
 from tokonomics.planner.parsing import (
+    amount,
     discounts_from,
     gpu_filter,
     kv_for,
@@ -32,17 +33,17 @@ from tokonomics.planner.parsing import (
     weights_for,
 )
 from tokonomics.planner.plan import KV_CHOICES, Catch, Question, Study
-from tokonomics.questions.inputs import Market, Objectives, PlanInputs, PlanTraffic, SomeGpus
-from tokonomics.questions.listener import Listener
+from tokonomics.questions.inputs import Conversations, Market, Objectives, PlanInputs, PlanTraffic, SomeGpus
+from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.requests.buy import CompareRequest, PlanRequest
 from tokonomics.questions.tables import prices_in
-from tokonomics.questions.traffic import number_above_0, rate_of, read_log, read_rate
+from tokonomics.questions.traffic import number_above_0, prompts_of, rate_of, read_log, read_rate
 from tokonomics.traffic.slo import Slo, parse_slos
 
 _LOWEST = "int4"
 """The fewest bits that are tried where scores decide."""
 CASES = ("low", "mid", "high")
-_MADE_UP = {"input", "output", "arrivals"}
+_MADE_UP = {"input", "output", "arrivals", "system_prompts", "sessions"}
 _OF_A_LOG = {"columns", "start", "end"}
 Asked = TypeVar("Asked", bound=PlanTraffic)
 Bought = TypeVar("Bought", bound=Market)
@@ -61,14 +62,14 @@ def cases_of(request: Asked) -> dict[str, Asked]:
     }
 
 
-def questions_of(request: PlanRequest | CompareRequest, quick: bool) -> list[Question]:
+def questions_of(request: PlanRequest | CompareRequest, quick: bool, listener: Listener = SILENT) -> list[Question]:
     """The request for each of its models; the traffic is the same requests for all."""
     names = listed(request.model, "model") or []
     if not names:
         raise BadInput("no model is named", fix="Such as: tokonomics plan llama-3.1-8b --rate 5 --input 1000 …")
     for name in names:
         _check_model(name)
-    load, offers = load_of(request), every_offer(request)
+    load, offers = load_of(request, listener), every_offer(request)
     return [question_of(request, name, load, offers, quick) for name in names]
 
 
@@ -193,15 +194,16 @@ def targets_of(request: Objectives) -> tuple[Slo, ...]:
     return parse_slos(request.slo) if request.slo is not None else ()
 
 
-def load_of(request: PlanTraffic) -> Load:
+def load_of(request: PlanTraffic, listener: Listener = SILENT) -> Load:
+    """The requests that are planned for: those of a log, or made-up ones."""
     rate = read_rate(request.rate) if request.rate is not None else None
     if rate is not None and request.tokens_per_month is not None:
         raise BadInput(f"says the same as {option('rate')}", field="tokens_per_month", fix="Give one of the two.")
     if request.trace is not None:
         for name in sorted(_MADE_UP):
-            if getattr(request, name) is not None:
+            if getattr(request, name, None) is not None:
                 raise BadInput("is for made-up requests, not for a log", field=name)
-        trace, file = read_log(request)
+        trace, file = read_log(request, listener)
         if not len(trace):
             where = request.trace if isinstance(request.trace, str) else None
             raise BadInput("no request is left", where=where, fix=f"Widen {option('start')} and {option('end')}.")
@@ -224,8 +226,9 @@ def load_of(request: PlanTraffic) -> Load:
             fix=f"Say {option('rate', 5)} {shape}, {option('tokens_per_month', '2B')} {shape}, or "
             f"{option('trace', 'FILE')}.",
         )
+    prompts: dict[str, Any] = prompts_of(request) if isinstance(request, Conversations) else {}
     if request.tokens_per_month is not None:
-        mean = load_of_shape(1.0, request.input, request.output, seed=request.seed).workload
+        mean = load_of_shape(1.0, request.input, request.output, seed=request.seed, **prompts).workload
         rate = rate_of(request.tokens_per_month, mean.input_tokens + mean.output_tokens)
     if rate is None and request.arrivals is None:
         raise BadInput(
@@ -235,15 +238,15 @@ def load_of(request: PlanTraffic) -> Load:
         )
     # A batch can be fed evenly.
     arrivals = "constant:1" if request.offline and request.arrivals is None else request.arrivals
-    return load_of_shape(rate, request.input, request.output, arrivals=arrivals, seed=request.seed)
+    return load_of_shape(rate, request.input, request.output, arrivals=arrivals, seed=request.seed, **prompts)
 
 
 def _range(text: str, field: str) -> list[str]:
     """``10:20:40`` → its three parts, rising; anything else as it is (``lognormal:mean=800`` is no range)."""
     parts = [part.strip() for part in text.split(":")]
-    if not all(re.fullmatch(r"[0-9.eE+-]+", part) for part in parts) or len(parts) == 1:
+    if not all(re.fullmatch(r"[0-9.eE+-]+[kKmM]?", part) for part in parts) or len(parts) == 1:
         return [text]
-    numbers = [number_above_0(part, field) for part in parts]
+    numbers = [number_above_0(part, field) if field == "rate" else amount(part, field, "500:1k:2k") for part in parts]
     if len(parts) != len(CASES) or numbers != sorted(numbers):
         raise BadInput(f"'{shorten(text)}' is not low:mid:high", field=field, fix="Write such as 10:20:40.")
     return parts

@@ -42,7 +42,7 @@ def plan(request: PlanRequest, listener: Listener = SILENT) -> PlanResult | Plan
     for name in ("deploy", "explain", "why"):
         if several and getattr(request, name):
             raise BadInput("is for one model at one demand", field=name)
-    asked = [questions_in(case) for case in cases.values()]
+    asked = [questions_in(case, listener) for case in cases.values()]
     for question in asked[0] if len(asked) > 1 or len(asked[0]) > 1 else ():  # the answer to one names them itself
         say_not_tried(question, listener)
     studies = [study for questions in asked for study in studied(questions, listener)]
@@ -55,8 +55,8 @@ def plan(request: PlanRequest, listener: Listener = SILENT) -> PlanResult | Plan
     return _models(studies) if len(studies) > 1 else _one(request, studies[0], files, listener)
 
 
-def questions_in(request: PlanRequest) -> list[Question]:
-    return questions_of(request, request.quick)
+def questions_in(request: PlanRequest, listener: Listener = SILENT) -> list[Question]:
+    return questions_of(request, request.quick, listener)
 
 
 def studied(questions: Sequence[Question], listener: Listener) -> list[Study]:
@@ -64,8 +64,7 @@ def studied(questions: Sequence[Question], listener: Listener) -> list[Study]:
         say_if_compiling(listener)
     for question in questions:
         context = question.model.max_context
-        load = question.load.within(context) if question.load.is_log else question.load
-        say_left_out(load, context, listener)
+        say_left_out(question.load.within(context), context, listener)
     listener.doing("planning")
     return [study(question, lambda what: listener.doing(f"simulating {what}")) for question in questions]
 
@@ -177,7 +176,7 @@ def diff(request: DiffRequest, listener: Listener = SILENT) -> OneNoun:
         asked = read_request(path, PlanRequest, "plan")
         if len(cases_of(asked)) > 1 or len(asked.model) > 1:
             raise BadInput("is compared with one model and without ranges", where=str(path))
-        (study,) = studied(questions_in(asked), listener)
+        (study,) = studied(questions_in(asked, listener), listener)
         sides.append((path.name, _words(asked), study.plan))
     return OneNoun(noun=plan_diff(*sides))
 
@@ -198,7 +197,7 @@ def compare(request: CompareRequest, listener: Listener = SILENT) -> CompareResu
     """Dollars per million tokens of every pair, side by side."""
     if len(cases_of(request)) > 1:
         raise BadInput("a range is for plan", field="rate, input, output")
-    questions = questions_of(request, quick=not request.simulate)
+    questions = questions_of(request, not request.simulate, listener)
     scores = parse_quality(request.quality or (), [question.model.key for question in questions])
     if request.simulate:
         say_if_compiling(listener)

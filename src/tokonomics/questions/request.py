@@ -18,6 +18,7 @@ from typing import Annotated, Any, ClassVar, Self, Union, cast, get_args, get_or
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from tokonomics.errors import BadInput, did_you_mean, shorten
+from tokonomics.units import whole_number
 
 NO_LIMIT = 2**63 - 1
 """The largest number that the machine holds: refused beyond, and not worth a word in help."""
@@ -140,6 +141,16 @@ def _share(value: object) -> object:
         raise ValueError("is not a share: write 0.1 or 10%") from None
 
 
+def _tokens(value: object) -> object:
+    """``32768`` or ``32k``."""
+    if not isinstance(value, str):
+        return _number(value)
+    found = whole_number(value)
+    if found is None:
+        raise ValueError("is not a number of tokens: write 4096 or 32k")
+    return found
+
+
 def _table(value: object) -> object:
     """A file by name; a frame, or columns by name, as they are."""
     return str(value) if isinstance(value, str | Path) else value
@@ -150,12 +161,13 @@ Texts = Annotated[tuple[str, ...], BeforeValidator(lambda value: tuple(_typed(va
 Whole = Annotated[int, BeforeValidator(_number)]
 Number = Annotated[float, BeforeValidator(_number)]
 Share = Annotated[float, BeforeValidator(_share)]
+Tokens = Annotated[int, BeforeValidator(_tokens)]
 Switch = Annotated[bool, Field(strict=True)]
 Table = Annotated[Any, BeforeValidator(_table)]
 """A file by name, a frame (polars, pandas), or columns by name."""
 
 _TYPES: dict[Any, type] = {
-    Text: str, Texts: str, Table: str, Whole: int, Number: float, Share: float, Switch: bool,
+    Text: str, Texts: str, Table: str, Whole: int, Tokens: int, Number: float, Share: float, Switch: bool,
 }  # fmt: skip
 """What one value of each annotation is."""
 
@@ -230,8 +242,8 @@ class Parameter(Seen):
 
     @property
     def takes_text(self) -> bool:
-        """A number that may be written as text: 10%."""
-        return bool(self.annotation == Share)
+        """A number that may be written as text: 10%, 32k."""
+        return bool(self.annotation in (Share, Tokens))
 
     @property
     def flag(self) -> str | None:

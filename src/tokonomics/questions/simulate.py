@@ -36,7 +36,7 @@ def simulate(request: SimulateRequest, listener: Listener = SILENT) -> SimulateR
         request.replicas, request.router, request.autoscale, request.outage, request.prefill_replicas, request.link
     )
     price = price_of(deployment, fleet, request)
-    requests = traffic_of(request, listener)
+    requests = traffic_of(request, listener, deployment.model.max_context)
     say_if_compiling(listener)
     count = len(requests)
     simulation = run(
@@ -79,7 +79,8 @@ def capacity(request: CapacityRequest, listener: Listener = SILENT) -> CapacityR
     deployment = deployment_of(request, request.model, request.gpu)
     price_of(deployment, fleet_of(1, request.router), request)  # mistakes before the search
     made_up = request.trace is None
-    log = trial_of(request, listener) if made_up else traffic_of(request, listener)
+    context = deployment.model.max_context
+    log = trial_of(request, listener, context) if made_up else traffic_of(request, listener)
     rules = _rules(request)
 
     def serve(requests: Trace, count: int = 1) -> Simulation:

@@ -5,12 +5,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from tokonomics.errors import BadInput
+from tokonomics.errors import BadInput, shorten
+from tokonomics.questions.listener import SILENT, Listener
 
 if TYPE_CHECKING:
     import polars as pl
 
     from tokonomics.catalog.offers import Offer
+    from tokonomics.traffic.readers import TraceFile
     from tokonomics.traffic.trace import Trace
 
 
@@ -23,7 +25,15 @@ def prices_in(value: Any) -> "tuple[Offer, ...]":
     return parse_offers(_polars(value, "offers").write_csv(), "offers")
 
 
-def trace_in(value: Any, columns: str | None, strict: bool) -> "Trace":
+def say_columns(file: "TraceFile", listener: Listener) -> None:
+    """Which columns were taken for what, where nobody said so."""
+    from tokonomics.traffic.formats import USUAL
+
+    if file.log.layout.name == USUAL:
+        listener.note(f"{shorten(file.path.name)}: {file.log.layout.note}")
+
+
+def trace_in(value: Any, columns: str | None, strict: bool, listener: Listener = SILENT) -> "Trace":
     """The requests of a table in memory."""
     from tokonomics.traffic.readers import open_trace
     from tokonomics.traffic.trace import Trace
@@ -35,7 +45,9 @@ def trace_in(value: Any, columns: str | None, strict: bool) -> "Trace":
         path = Path(folder) / "trace.parquet"
         _polars(value, "trace").write_parquet(path)
         try:
-            return open_trace(str(path), columns=columns, strict=strict).read()
+            opened = open_trace(str(path), columns=columns, strict=strict)
+            say_columns(opened, listener)
+            return opened.read()
         except BadInput as error:
             error.where = error.where and error.where.replace(str(path), path.name)
             raise

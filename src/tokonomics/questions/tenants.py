@@ -28,8 +28,8 @@ def tenants(request: TenantsRequest, listener: Listener = SILENT) -> TenantsResu
         fix = f"Give {option('lora_rank', 16)}."
         raise BadInput("needs a rank as well", field="lora_adapters", fix=fix)
     targets = targets_of(request)
-    requests = _requests(request, listener)
     own = shared = deployment_of(request, request.model, request.gpu)
+    requests = _requests(request, own.model.max_context, listener)
     if rank:
         senders = len(present(requests))
         count = request.lora_adapters or senders
@@ -56,10 +56,10 @@ def tenants(request: TenantsRequest, listener: Listener = SILENT) -> TenantsResu
     )
 
 
-def _requests(request: TenantsRequest, listener: Listener) -> Trace:
+def _requests(request: TenantsRequest, context: int, listener: Listener) -> Trace:
     """Of one log with tenants, of a log for each tenant, or made up."""
     logs: Sequence[str] = request.trace or ()
-    traces = [traffic_of(request.model_copy(update={"trace": log}), listener) for log in logs or (None,)]
+    traces = [traffic_of(request.model_copy(update={"trace": log}), listener, context) for log in logs or (None,)]
     return joined(traces, _file_names(logs)) if len(traces) > 1 else traces[0]
 
 

@@ -2,15 +2,17 @@
 
 import math
 from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from tokonomics.errors import BadInput, option, shorten
-from tokonomics.planner.load import extent_of, load_of_log, load_of_shape
+from tokonomics.planner.load import conversations, cut_to_context, extent_of, load_of_log, load_of_shape
 from tokonomics.planner.parsing import amount
-from tokonomics.questions.inputs import Traffic, TrafficShape
+from tokonomics.questions.inputs import Conversations, Traffic, TrafficShape
 from tokonomics.questions.listener import SILENT, Listener
-from tokonomics.questions.tables import trace_in
+from tokonomics.questions.tables import say_columns, trace_in
 from tokonomics.traffic.arrivals import Arrivals, parse_arrivals
 from tokonomics.traffic.generate import ENOUGH_REQUESTS, generate, parse_sessions, parse_system, parse_tenants
 from tokonomics.traffic.grammar import span_s
@@ -19,19 +21,20 @@ from tokonomics.traffic.readers import TraceFile, open_trace
 from tokonomics.traffic.recognise import DescribesClients
 from tokonomics.traffic.servegen import servegen_trace
 from tokonomics.traffic.trace import Trace
-from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, plural
+from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, percent, plural
 
 _AS_GOOD_AS = 0.05
 """By so much may made-up requests miss the rate asked for before it is said: 20,000 random ones miss it by 1 %."""
 _SECONDS_PER_MONTH = HOURS_PER_MONTH * SECONDS_PER_HOUR
 _LEAST_RATE, _MOST_RATE = 1e-9, 1e9
 """Requests a second that a ``Workload`` takes."""
-_ROUNDS = 8
-"""Of finding how many conversations make a rate of requests; two or three do."""
 
 
-def traffic_of(traffic: Traffic, listener: Listener) -> Trace:
-    """A log, ServeGen's clients or made-up requests; then the window, the sample, and the pace, in this order."""
+def traffic_of(traffic: Traffic, listener: Listener, context: int | None = None) -> Trace:
+    """A log, ServeGen's clients or made-up requests; then the window, the sample, and the pace, in this order.
+
+    Made-up requests are cut to the model's ``context``; conversations, as logs, are taken as they are.
+    """
     if traffic.requests is not None and traffic.requests < 1:
         raise BadInput(f"must be at least 1, got {traffic.requests:,}", field="requests")
     rate = _rate(traffic)
@@ -45,6 +48,11 @@ def traffic_of(traffic: Traffic, listener: Listener) -> Trace:
         )
     _refuse(traffic, ("columns", "strict", *_OF_CLIENTS), "is for a log, not for made-up requests")
     trace, rate = _made_up(traffic, rate)
+    if context is not None and traffic.sessions is None:
+        trace, cut = cut_to_context(trace, context)
+        if cut:
+            share = f"{percent(cut / len(trace))} of the made-up requests are longer than the model's"
+            listener.note(f"{share} {context:,} tokens of context: their prompts are cut to fit")
     trace = trace.window(*window) if window else trace
     trace = _cut(trace, traffic.speed, traffic.sample, traffic.seed)
     if rate is not None:
@@ -115,7 +123,8 @@ def read_log(traffic: TrafficShape, listener: Listener = SILENT) -> tuple[Trace,
     _refuse(more, _OF_CLIENTS, "is for ServeGen's clients, not for a log of requests")
     if file:
         listener.doing(f"reading {shorten(file.path.name)}")
-    trace = file.read() if file else trace_in(traffic.trace, traffic.columns, more.strict)
+        say_columns(file, listener)
+    trace = file.read() if file else trace_in(traffic.trace, traffic.columns, more.strict, listener)
     return trace.window(*window) if window else trace, file
 
 
@@ -123,19 +132,17 @@ def _made_up(traffic: Traffic, rate: float | None) -> tuple[Trace, float | None]
     """The requests, and the rate that was asked for."""
     inputs, outputs = lengths_of(traffic)
     process = parse_arrivals("poisson:1" if traffic.arrivals is None else traffic.arrivals)
-    make = _maker(traffic, inputs, outputs)
+    structure = _structure(traffic)
     if traffic.tokens_per_month is not None:
-        if _is_structured(traffic):
-            drawn = make(parse_arrivals("poisson:1"), ENOUGH_REQUESTS, None)
-            tokens = float((drawn.input_tokens + drawn.output_tokens).mean())
-        else:
-            mean = load_of_shape(1.0, inputs, outputs, seed=traffic.seed).workload
-            tokens = mean.input_tokens + mean.output_tokens
-        rate = rate_of(traffic.tokens_per_month, tokens)
+        mean = load_of_shape(1.0, inputs, outputs, seed=traffic.seed, **structure).workload
+        rate = rate_of(traffic.tokens_per_month, mean.input_tokens + mean.output_tokens)
     if rate is None and traffic.requests is None and traffic.duration is None and process.at_once is None:
         rate = extent_of(process, inputs, outputs, seed=traffic.seed).rate  # arrivals without an end bring their own
     if rate is None:
-        return make(process, traffic.requests, read_time(traffic.duration, "duration")), None
+        requests, duration_s = traffic.requests, read_time(traffic.duration, "duration")
+        seed = traffic.seed
+        made = generate(process, inputs, outputs, requests=requests, duration_s=duration_s, seed=seed, **structure)
+        return made, None
     if process.at_once is not None:
         raise BadInput(
             "a burst has no rate", field="arrivals", fix=f"Leave out {option('rate')}, or write gamma:5,cv=3."
@@ -158,29 +165,18 @@ def _made_at(rate: float, process: Arrivals, traffic: Traffic, inputs: Lengths, 
                 fix=f"Give {option('duration', days)} for all of them, or {option('duration', '1h')} for a part "
                 f"(start=11h in {option('arrivals')} says which); tokonomics plan serves a share of the whole.",
             )
-        if not _is_structured(traffic):
-            return load_of_shape(rate, inputs, outputs, arrivals=process, seed=traffic.seed).trace
-        requests, duration_s = (None, asked.span_s) if asked.span_s else (round(asked.expected), None)
-    make = _maker(traffic, inputs, outputs)
+        return load_of_shape(rate, inputs, outputs, arrivals=process, seed=traffic.seed, **_structure(traffic)).trace
+    structure = _structure(traffic)
+    make: Callable[..., Trace] = partial(generate, inputs=inputs, outputs=outputs, seed=traffic.seed, **structure)
     is_part_of_a_curve = asked.span_s is not None and duration_s != asked.span_s
-    if traffic.sessions is None:
-        made = make(asked.process, requests, duration_s)
+    if (sessions := structure["sessions"]) is None:
+        made = make(asked.process, requests=requests, duration_s=duration_s)
         # A part of a curve has the rate of its hours, and a time that is asked for is kept.
         exact = not is_part_of_a_curve and duration_s is None and made.rate > 0
         return made.faster(rate / made.rate) if exact else made
-    conversations = asked.process.times(1 / parse_sessions(traffic.sessions).turns)
-    made = make(conversations, requests, duration_s)
-    for _ in range(0 if is_part_of_a_curve else _ROUNDS):
-        served = _rate_of(made, duration_s)
-        if served <= 0 or abs(served / rate - 1) < _AS_GOOD_AS / 10:
-            break
-        conversations = conversations.times(rate / served)
-        made = make(conversations, requests, duration_s)
-    return made
-
-
-def _is_structured(traffic: Traffic) -> bool:
-    return any(given is not None for given in (traffic.system_prompts, traffic.sessions, traffic.tenants))
+    if is_part_of_a_curve:
+        return make(asked.process.times(1 / sessions.turns), requests=requests, duration_s=duration_s)
+    return conversations(make, asked.process, rate, sessions, requests, duration_s)
 
 
 def lengths_of(traffic: TrafficShape, least: int = 0) -> tuple[Lengths, Lengths]:
@@ -193,39 +189,32 @@ def lengths_of(traffic: TrafficShape, least: int = 0) -> tuple[Lengths, Lengths]
     return inputs, inputs if traffic.output is None else parse_lengths(traffic.output, "output", least=least)
 
 
-def _maker(
-    traffic: Traffic, inputs: Lengths, outputs: Lengths
-) -> Callable[[Arrivals, int | None, float | None], Trace]:
-    """Makes so many requests, or those of so many seconds, of a process."""
-    system = parse_system(traffic.system_prompts) if traffic.system_prompts is not None else None
-    sessions = parse_sessions(traffic.sessions) if traffic.sessions is not None else None
-    tenants = parse_tenants(traffic.tenants) if traffic.tenants is not None else None
-    return lambda process, requests, duration_s: generate(
-        process,
-        inputs,
-        outputs,
-        requests=requests,
-        duration_s=duration_s,
-        seed=traffic.seed,
-        system=system,
-        sessions=sessions,
-        tenants=tenants,
-    )
+def _structure(traffic: Traffic) -> dict[str, Any]:
+    """What made-up requests have in common, as ``generate`` takes it."""
+    return prompts_of(traffic) | {"tenants": None if traffic.tenants is None else parse_tenants(traffic.tenants)}
 
 
-def trial_of(traffic: Traffic, listener: Listener) -> Trace:
+def prompts_of(asked: Conversations) -> dict[str, Any]:
+    """The shared heads of prompts, and the conversations that they are turns of."""
+    return {
+        "system": None if asked.system_prompts is None else parse_system(asked.system_prompts),
+        "sessions": None if asked.sessions is None else parse_sessions(asked.sessions),
+    }
+
+
+def trial_of(traffic: Traffic, listener: Listener, context: int | None = None) -> Trace:
     """Made-up requests for a search that sets the rate itself: of a curve, all of it."""
     if not traffic.is_made_up:
         traffic = traffic.model_copy(update={"arrivals": "poisson:1"})
     if traffic.requests is not None or traffic.duration is not None:
-        return traffic_of(traffic, listener)
+        return traffic_of(traffic, listener, context)
     process = parse_arrivals(traffic.arrivals or "poisson:1")
     if process.is_stationary or process.at_once is not None:
-        return traffic_of(traffic.model_copy(update={"requests": ENOUGH_REQUESTS}), listener)
+        return traffic_of(traffic.model_copy(update={"requests": ENOUGH_REQUESTS}), listener, context)
     rate = _rate(traffic)
     span_s = extent_of(process, *lengths_of(traffic), rate=rate, seed=traffic.seed).span_s or 1.0
     whole = {"rate": repr(ENOUGH_REQUESTS / span_s), "tokens_per_month": None}
-    return traffic_of(traffic.model_copy(update=whole), listener)
+    return traffic_of(traffic.model_copy(update=whole), listener, context)
 
 
 def _say_rate(made: Trace, traffic: Traffic, rate: float, listener: Listener) -> None:

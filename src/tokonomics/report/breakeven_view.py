@@ -65,9 +65,7 @@ def _asked(result: BreakEvenReport, every_host: bool) -> str:
     prices = plural(len(result.apis), "API price")
     against = f"every host of it in the catalogue ({prices}, the cheapest first)" if every_host else prices
     return (
-        f"{result.model}, self-hosted, against {against}: requests of "
-        f"{count(result.input_tokens)} in / {count(result.output_tokens)} out{cached}"
-        f"{and_slos(result.slos)}"
+        f"{result.model}, self-hosted, against {against}: requests of {result.lengths}{cached}{and_slos(result.slos)}"
     )
 
 

@@ -15,6 +15,7 @@ from tokonomics.report.wording import duration_text, percent_text, time_text
 from tokonomics.serving.outcome import Outcome, SloOutcome, Spread
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.state import REFUSED
+from tokonomics.traffic.workload import lengths_text
 from tokonomics.units import count, percent, plural, seconds, usd
 
 _COLOURS: dict[str, blocks.Colour] = {
@@ -56,7 +57,8 @@ def _simulation(simulation: Simulation, made: Outcome, cost: ServedCost | None) 
     yield _hint(simulation, made)
     trace = simulation.trace
     yield blocks.note(
-        f"Traffic: {trace.source}, {made.requests:,} requests over {duration_text(trace.duration_s)}.",
+        f"Traffic: {trace.source}, {made.requests:,} requests over {duration_text(trace.duration_s)}: "
+        f"{lengths_text(trace)}.",
         f"Price: {usd(cost.usd_per_replica_hour)} an hour for a replica ({cost.price_from})." if cost else "",
         "Latencies are of answered requests; step times are modelled: tokonomics predict shows how sure they are.",
     )
@@ -225,7 +227,8 @@ def _capacity(result: CapacityResult) -> blocks.View:
     )
     requests = best.trials[0].outcome.requests
     yield blocks.note(
-        f"{log.source}; {requests:,} requests in each of {len(best.trials)} simulations; the two rates are 1 % apart."
+        f"{log.source}: {lengths_text(log)}; {requests:,} requests in each of {len(best.trials)} simulations; the two "
+        "rates are 1 % apart."
     )
 
 

@@ -4,7 +4,9 @@ from collections.abc import Iterable
 from functools import partial
 
 from tokonomics.errors import option
-from tokonomics.questions.request import Request
+from tokonomics.questions.command import command_line, command_words
+from tokonomics.questions.request import Request, parameters_of
+from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.results import TraceResult
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
@@ -20,10 +22,10 @@ _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 def trace(result: TraceResult, request: Request) -> Answer:
     """The rate over time, then arrivals, lengths and what else the log tells."""
     drawn = {"What arrives": lambda: charts.trace.traffic_chart(result)}
-    return Answer(result, f"Traffic: {result.source}", partial(_sections, result), drawn)
+    return Answer(result, f"Traffic: {result.source}", partial(_sections, result, request), drawn)
 
 
-def _sections(made: TraceSummary) -> blocks.View:
+def _sections(made: TraceSummary, request: Request) -> blocks.View:
     name = f"{made.source} ({made.format})" if made.format else made.source
     since = f", from {made.started:%Y-%m-%d %H:%M} UTC" if made.started else ""
     yield blocks.headline(plural(made.requests, "request"), f"{how_long(made)}: {name}{since}")
@@ -38,16 +40,17 @@ def _sections(made: TraceSummary) -> blocks.View:
         yield from _idle(made.idle)
     yield blocks.section(*_notes(made))
     if made.rate:
-        yield _next(made)
+        yield _next(made, request)
 
 
-def _next(made: TraceSummary) -> blocks.Line:
-    """The same traffic as ``plan`` takes it: of the mean length, as fast as in the fullest minute."""
-    minute = [peak.rate for peak in made.peaks if peak.window_s == 60]
-    prompt, reply = (max(round(lengths.mean), 1) for lengths in (made.input, made.output))
-    said = f"What would serve {'its fullest minute' if minute else 'it'}:"
-    rate = float(f"{(minute or [made.rate])[0]:.3g}")
-    return blocks.hint(f"{said}  tokonomics plan MODEL --rate {rate:.9g} --input {prompt} --output {reply}")
+def _next(made: TraceSummary, request: Request) -> blocks.Line:
+    """The same requests as ``plan`` takes them: their lengths and bursts decide the bill, not their means alone."""
+    known = parameters_of(PlanRequest)
+    asked = {name: value for name, value in request.given().items() if name in known}
+    if any(getattr(request, name, None) is not None for name in ("sample", "speed")):
+        asked |= {"rate": f"{made.rate:.3g}"}
+    command = command_line(command_words("plan", known, asked | {"model": ("MODEL",)}))
+    return blocks.hint(f"What would serve it:  {command}")
 
 
 def _arrivals(made: TraceSummary) -> Iterable[blocks.Fact]:

@@ -88,13 +88,8 @@ def how_long(made: TraceSummary) -> str:
 
 
 def workload_text(workload: Workload) -> str:
-    """``5 requests/s of 1,000 in / 300 out``."""
-    inputs, outputs = _tokens(workload.input_tokens), _tokens(workload.output_tokens)
-    return f"{workload.rate:.4g} requests/s of {inputs} in / {outputs} out"
-
-
-def _tokens(number: float) -> str:
-    return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"
+    """``5 requests/s of 1,000 in (p50 722, p99 4,720) / 300 out (p50 238, p99 1,160)``."""
+    return f"{workload.rate:.4g} requests/s of {workload.lengths_text}"
 
 
 def slos_text(slos: Sequence[Slo]) -> str:

@@ -23,7 +23,32 @@ KNOWN = (
     "Azure LLM, BurstGPT (CSV); Mooncake, Qwen-Bailian, OpenAI-style usage (JSON lines); "
     "vLLM bench --save-detailed, guidellm (JSON)"
 )
-SUPPORTED = f"{KNOWN}; any other CSV, JSON lines or parquet with {COLUMNS_HELP}"
+SUPPORTED = f"{KNOWN}; any other CSV, JSON lines or parquet with usual names of columns, or {COLUMNS_HELP}"
+USUAL = "columns by their usual names"
+USUAL_NAMES = {
+    "arrival": (
+        "timestamp", "time", "ts", "date", "datetime", "arrival", "arrival_time", "arrival_timestamp", "arrived_at",
+        "created", "created_at", "created_time", "start", "start_time", "started_at", "request_time",
+        "request_timestamp", "request_start_time", "requested_at", "received_at", "sent_at", "event_time",
+    ),
+    "input": (
+        "prompt_tokens", "n_prompt_tokens", "num_prompt_tokens", "prompt_token_count", "prompt_len", "prompt_length",
+        "input_tokens", "n_input_tokens", "num_input_tokens", "input_token_count", "input_len", "input_length",
+        "context_tokens", "request_tokens", "tokens_in",
+    ),
+    "output": (
+        "completion_tokens", "n_completion_tokens", "num_completion_tokens", "completion_token_count",
+        "completion_len", "completion_length", "output_tokens", "n_output_tokens", "num_output_tokens",
+        "output_token_count", "output_len", "output_length", "generated_tokens", "n_generated_tokens",
+        "num_generated_tokens", "generation_tokens", "response_tokens", "response_len", "response_length",
+        "answer_tokens", "candidates_token_count", "tokens_out",
+    ),
+    "tenant": (
+        "tenant", "tenant_id", "customer", "customer_id", "user", "user_id", "client", "client_id", "account",
+        "account_id", "team", "team_id", "org", "org_id",
+    ),
+}  # fmt: skip
+"""What people call the fields of a request, as ``spelling`` writes it: one of them alone needs no asking."""
 
 
 BY_SIZE = 0.0  # unix times in seconds, milli-, micro- or nanoseconds: their size tells which
@@ -143,6 +168,47 @@ def layout_of_columns(names: Sequence[str]) -> LogLayout | None:
             there = {field: tuple((spelled[key],) for key in keys if key in spelled) for field, keys in lowered.items()}
             return replace(layout, **there)  # type: ignore[arg-type]
     return None
+
+
+def spelling(name: str) -> str:
+    """A name as ``USUAL_NAMES`` has it: ``promptTokens``, ``Prompt Tokens`` and ``prompt-tokens`` are one."""
+    parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.strip())
+    return re.sub(r"[ .-]+", "_", parted.lower())
+
+
+def layout_of_usual_names(names: Iterable[str]) -> LogLayout | None:
+    """The layout where time, prompt and answer have usual names; two that could be one of them are an error."""
+    there: dict[str, list[str]] = {field: [] for field in USUAL_NAMES}
+    for name in names:
+        spelled = spelling(name)
+        for field, usual in USUAL_NAMES.items():
+            # The unit of a time stands behind its name: ``timestamp_ms``.
+            if (re.sub(r"_(s|ms|us|ns|utc)$", "", spelled) if field == "arrival" else spelled) in usual:
+                there[field].append(name)
+    if not all(there[field] for field in REQUIRED):
+        return None
+    for field in REQUIRED:
+        if len(there[field]) > 1:
+            several = " and ".join(shorten(name) for name in there[field])
+            chosen = ",".join(f"{other}={shorten(there[other][0])}" for other in REQUIRED)
+            raise BadInput(
+                f"{several} could each be the {_FIELD_WORDS[field]}",
+                field="columns",
+                fix=f"Say which is what, such as {option('columns', chosen)}",
+            )
+    taken = {field: found[0] for field, found in there.items() if len(found) == 1}
+    said = ", ".join(f"{shorten(name)} as {_FIELD_WORDS[field]}" for field, name in taken.items())
+    others = " or ".join(shorten(name) for name in there["tenant"][:4]) if len(there["tenant"]) > 1 else ""
+    unsure = f"; {others} may be the tenant: say which" if others else ""
+    return LogLayout(
+        USUAL,
+        **{field: ((name,),) for field, name in taken.items()},  # type: ignore[arg-type]
+        second=_per_second(taken["arrival"], unknown=BY_SIZE),
+        note=f"columns taken by their names: {said}{unsure}",
+    )
+
+
+_FIELD_WORDS = {"arrival": "time of arrival", "input": "prompt tokens", "output": "answer tokens", "tenant": "tenant"}
 
 
 def paths_in(item: Any, depth: int = 4) -> set[Path]:

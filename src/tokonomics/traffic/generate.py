@@ -218,8 +218,8 @@ def _zipf(rng: np.random.Generator, count: int, skew: float, number: int) -> NDA
 
 
 def parse_system(text: str) -> SystemPrompts:
-    """``20,tokens=1000,skew=1``: twenty system prompts of 1,000 tokens."""
-    phrase = _plain(text, "system_prompts", "20,tokens=1000, 5,tokens=2000,skew=0")
+    """``20,tokens=1k,skew=1``: twenty system prompts of 1,000 tokens."""
+    phrase = _plain(text, "system_prompts", "20,tokens=1000, 5,tokens=2k,skew=0")
     phrase.allow("tokens", "skew")
     return SystemPrompts(
         _whole(phrase, None, 10**6), _whole(phrase, "tokens", 10**7), phrase.number("skew", 0, 10, 1.0)
@@ -227,8 +227,8 @@ def parse_system(text: str) -> SystemPrompts:
 
 
 def parse_sessions(text: str) -> Sessions:
-    """``5,think=30,limit=32000``: five turns on average, half a minute apart, at most 32,000 tokens."""
-    phrase = _plain(text, "sessions", "5, 5,think=30, 8,think=2m,limit=32000")
+    """``5,think=30,limit=32k``: five turns on average, half a minute apart, at most 32,000 tokens."""
+    phrase = _plain(text, "sessions", "5, 5,think=30, 8,think=2m,limit=32k")
     phrase.allow("think", "limit")
     limit = _whole(phrase, "limit", 10**8, Sessions.limit)
     return Sessions(phrase.number(None, 1, 10**4), phrase.time_s("think", 0, 10**7, Sessions.think_s), limit)
@@ -251,7 +251,7 @@ def _plain(text: str, field: str, examples: str) -> Phrase:
 
 
 def _whole(phrase: Phrase, name: str | None, most: int, default: int | None = None) -> int:
-    number = phrase.number(name, 1, most, default)
+    number = phrase.tokens(name, 1, most, default) if name else phrase.number(name, 1, most, default)
     if number != int(number):
         raise phrase.wrong(f"{f'{name}=' if name else 'the first value'} must be a whole number")
     return int(number)

@@ -1,11 +1,12 @@
-"""The small text grammar of traffic: ``name:value,key=value,…``, with times such as ``90``, ``10m`` or ``2h``."""
+"""The small text grammar of traffic: ``name:value,key=value,…``; times are ``90``, ``10m``, ``2h``, tokens ``32k``."""
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from tokonomics.errors import BadInput, nearest, shorten
+from tokonomics.units import scaled
 
 _SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _NUMBER = r"([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?"
@@ -35,21 +36,33 @@ class Phrase:
 
     def number(self, name: str | None, low: float, high: float, default: float | None = None) -> float:
         """The option of that name, or the plain value for None: a number from low to high."""
-        return self._read(name, low, high, default, is_time=False)
+        return self._read(name, low, high, default, _plain_number, "a number")
+
+    def tokens(self, name: str | None, low: float, high: float, default: float | None = None) -> float:
+        """Likewise, a number of tokens: ``6000`` or ``6k``."""
+        return self._read(name, low, high, default, scaled, "a number of tokens")
 
     def time_s(self, name: str, low: float, high: float, default: float | None = None) -> float:
-        return self._read(name, low, high, default, is_time=True)
+        return self._read(name, low, high, default, span_s, "a time")
 
-    def _read(self, name: str | None, low: float, high: float, default: float | None, *, is_time: bool) -> float:
+    def _read(
+        self,
+        name: str | None,
+        low: float,
+        high: float,
+        default: float | None,
+        read: Callable[[str], float | None],
+        kind: str,
+    ) -> float:
         given = self.value if name is None else self.options.get(name)
         label = f"{name}=" if name else f"the value after '{self.name}:'" if self.name else "the first value"
         if given is None:
             if default is None:
                 raise self.wrong(f"{label} is missing")
             return default
-        value = span_s(given) if is_time or re.fullmatch(_NUMBER, given) else None
+        value = read(given)
         if value is None:
-            raise self.wrong(f"{label} '{shorten(given, 20)}' is not {'a time' if is_time else 'a number'}")
+            raise self.wrong(f"{label} '{shorten(given, 20)}' is not {kind}")
         if not low <= value <= high:
             raise self.wrong(f"{label} must be between {low:,.12g} and {high:,.12g}, got {shorten(given, 20)}")
         return value
@@ -83,6 +96,10 @@ def read_options(phrase: Phrase, rest: str) -> Phrase:
         else:
             options[key] = given.strip()
     return replace(phrase, value=value, options=options)
+
+
+def _plain_number(text: str) -> float | None:
+    return span_s(text) if re.fullmatch(_NUMBER, text) else None
 
 
 def span_s(text: str) -> float | None:

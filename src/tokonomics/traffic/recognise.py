@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tokonomics.errors import BadInput, nearest, option, shorten
 from tokonomics.traffic import formats, sources
-from tokonomics.traffic.formats import COLUMNS_HELP, GUIDELLM, KNOWN, OWN, SUPPORTED, VLLM, LogLayout, paths_in
+from tokonomics.traffic.formats import (
+    COLUMNS_HELP,
+    GUIDELLM,
+    KNOWN,
+    OWN,
+    SUPPORTED,
+    USUAL_NAMES,
+    VLLM,
+    LogLayout,
+    paths_in,
+    spelling,
+)
 from tokonomics.traffic.samples import TRACES
 from tokonomics.traffic.sources import named
 
@@ -117,7 +128,7 @@ def _table_layout(file: Path, names: list[str], columns: str | None) -> LogLayou
         return formats.layout_from_option(columns, {(name,) for name in names})
     if set(names) >= SERVEGEN_COLUMNS:
         raise DescribesClients(named(file))
-    layout = formats.layout_of_columns(names)
+    layout = formats.layout_of_columns(names) or formats.layout_of_usual_names(names)
     if layout is None:
         raise _unknown(file, "columns", names)
     return layout
@@ -138,9 +149,10 @@ def _object_layout(file: Path, objects: list[dict[str, Any]], columns: str | Non
     present = set().union(*(paths_in(item) for item in objects))
     if columns is not None:
         return formats.layout_from_option(columns, present)
-    layout = formats.layout_of_objects(objects)
+    keys = sorted({path[0] for path in present})
+    layout = formats.layout_of_objects(objects) or formats.layout_of_usual_names(keys)
     if layout is None:
-        raise _unknown(file, "keys", sorted({path[0] for path in present}))
+        raise _unknown(file, "keys", keys)
     return layout
 
 
@@ -245,20 +257,12 @@ def _keyed(layout: LogLayout, objects: list[dict[str, Any]]) -> LogLayout:
     return replace(layout, prefix_is_key=not isinstance(first, list | dict))
 
 
-_OBVIOUS = {
-    "arrival": ("timestamp", "time", "arrival", "arrival_time", "created", "created_at", "start_time", "ts", "date"),
-    "input": ("prompt_tokens", "input_tokens", "input", "input_length", "prompt_length", "num_prompt_tokens"),
-    "output": ("completion_tokens", "output_tokens", "output", "output_length", "answer_tokens", "generated_tokens"),
-    "tenant": ("tenant", "tenant_id", "customer", "customer_id", "user", "user_id", "client", "client_id", "account",
-               "account_id", "team", "org", "org_id"),
-}  # fmt: skip
-"""What people call these fields: not certain enough to read by, but to be suggested."""
-
-
 def suggested_columns(names: list[str]) -> str:
-    """``columns`` with the names that a file has, where they are obvious."""
-    there = {name.strip().lower().replace(" ", "_").replace("-", "_"): name for name in names}
-    found = {field: next((there[name] for name in usual if name in there), None) for field, usual in _OBVIOUS.items()}
+    """``columns`` with the names that a file has, where they are usual ones."""
+    there = {spelling(name): name for name in names}
+    # A column called input may hold the text as well as its tokens: suggested, not read by.
+    usual = {field: (*known, field) for field, known in USUAL_NAMES.items()}
+    found = {field: next((there[name] for name in known if name in there), None) for field, known in usual.items()}
     if not any(found.values()):
         return COLUMNS_HELP
     blanks = {"arrival": "TIME", "input": "PROMPT_TOKENS", "output": "ANSWER_TOKENS"}

@@ -49,6 +49,17 @@ class PrefixBlocks:
         ids, starts = take_lists(self.ids, self.starts, chosen)
         return replace(self, ids=ids, starts=starts)
 
+    def cut(self, before: tuple[Counts, Counts], after: tuple[Counts, Counts]) -> "PrefixBlocks":
+        """No more blocks than prompts of another length have; where they name answers too, than both have."""
+        counts = np.diff(self.starts)
+        prompts = -(-before[0].astype(np.int64) // self.block_tokens)
+        room = -(-after[0].astype(np.int64) // self.block_tokens)
+        both = (after[0].astype(np.int64) + after[1]) // self.block_tokens
+        left = np.minimum(counts, np.where(counts > prompts, both, room))
+        place = np.arange(len(self.ids)) - np.repeat(self.starts[:-1], counts)
+        starts = np.concatenate([[0], np.cumsum(left)]).astype(np.int64)
+        return replace(self, ids=self.ids[place < np.repeat(left, counts)], starts=starts)
+
     def apart(self, rounds: NDArray[np.int64]) -> "PrefixBlocks":
         """The same lists, where only requests of one round share blocks; ``rounds`` counts from 0, by request."""
         distinct = self.distinct * (int(rounds.max(initial=0)) + 1)
@@ -139,6 +150,17 @@ class Trace:
         if not 0 < share <= 1:
             raise BadInput(f"must be above 0 and at most 1, got {share}", field="sample")
         return self.take(np.flatnonzero(np.random.default_rng(seed).random(len(self)) < share))
+
+    def resized(self, input_tokens: Counts, output_tokens: Counts) -> "Trace":
+        """Prompts and answers of another length. They grow and shrink at their ends: what they share stays."""
+        before, after = (self.input_tokens, self.output_tokens), (input_tokens, output_tokens)
+        prefix = None if self.prefix is None else self.prefix.cut(before, after)
+        return replace(self, input_tokens=input_tokens, output_tokens=output_tokens, prefix=prefix)
+
+    def cut_to(self, context: int) -> "Trace":
+        """Prompts shortened, and answers where that is not enough, so that both fit in so many tokens."""
+        outputs = np.minimum(self.output_tokens, context - 1)
+        return self.resized(np.minimum(self.input_tokens, context - outputs), outputs)
 
     def repeated(self, times: int) -> "Trace":
         """The same requests again and again, one mean gap apart; what they share, they share within one round only."""

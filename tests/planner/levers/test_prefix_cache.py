@@ -61,8 +61,8 @@ def conversations() -> Trace:
     """Long conversations whose KV does not fit the GPU: 30 a minute, some turns each."""
     return generate(
         parse_arrivals("poisson:4"),
-        parse_lengths("3000", "input"),
-        parse_lengths("100", "output", least=0),
+        parse_lengths("const:3000", "input"),
+        parse_lengths("const:100", "output", least=0),
         requests=1500,
         seed=1,
         sessions=parse_sessions("6,think=40,limit=32000"),
@@ -297,7 +297,7 @@ def test_a_slo_that_no_replicas_keep_is_a_table_that_says_what_breaks(
 
 def test_a_trace_without_blocks_is_refused(deployment: Deployment) -> None:
     plain = generate(
-        parse_arrivals("poisson:1"), parse_lengths("10", "input"), parse_lengths("10", "output"), requests=5
+        parse_arrivals("poisson:1"), parse_lengths("const:10", "input"), parse_lengths("const:10", "output"), requests=5
     )
     with pytest.raises(BadInput, match="which blocks"):
         prefix_cache_lever(deployment, plain, lambda count: USD)
@@ -313,8 +313,8 @@ def test_tiers_that_are_none_are_refused(text: str, deployment: Deployment) -> N
 def test_a_row_shows_the_latency_of_the_fleet_it_bills_and_a_later_answer_is_no_saving(deployment: Deployment) -> None:
     trace = generate(
         parse_arrivals("poisson:4"),
-        parse_lengths("3000", "input"),
-        parse_lengths("100", "output", least=0),
+        parse_lengths("const:3000", "input"),
+        parse_lengths("const:100", "output", least=0),
         requests=600,
         seed=1,
         sessions=parse_sessions("6,think=10,limit=32000"),
@@ -349,8 +349,8 @@ def test_fewer_replicas_whose_next_tokens_come_later_are_no_saving(deployment: D
     """The first token comes sooner on less than half the replicas; the others, on fuller ones, come later."""
     trace = generate(
         parse_arrivals("poisson:12"),
-        parse_lengths("3000", "input"),
-        parse_lengths("200", "output", least=0),
+        parse_lengths("const:3000", "input"),
+        parse_lengths("const:200", "output", least=0),
         requests=2000,
         seed=1,
         sessions=parse_sessions("8,think=5,limit=30000"),

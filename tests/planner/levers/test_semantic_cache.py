@@ -298,8 +298,8 @@ def test_what_the_cache_keeps_anyway_is_saved_once_and_no_more_than_the_prefill_
 ) -> None:
     trace = generate(
         parse_arrivals("poisson:4"),
-        parse_lengths("1000", "input"),
-        parse_lengths("50", "output"),
+        parse_lengths("const:1000", "input"),
+        parse_lengths("const:50", "output"),
         requests=400,
         seed=1,
         system=parse_system("1,tokens=2048"),
@@ -321,7 +321,10 @@ def test_what_the_cache_keeps_anyway_is_saved_once_and_no_more_than_the_prefill_
 @pytest.fixture(scope="module")
 def asked() -> Trace:
     return generate(
-        parse_arrivals("poisson:60"), parse_lengths("1500", "input"), parse_lengths("200", "output"), requests=1500
+        parse_arrivals("poisson:60"),
+        parse_lengths("const:1500", "input"),
+        parse_lengths("const:200", "output"),
+        requests=1500,
     )
 
 

@@ -43,7 +43,7 @@ def requests(arrivals: str, tenants: str, seed: int = 0, duration_s: float = 600
     return generate(
         parse_arrivals(arrivals),
         parse_lengths("lognormal:mean=800,p99=3000", "input"),
-        parse_lengths("150", "output"),
+        parse_lengths("const:150", "output"),
         duration_s=duration_s,
         seed=seed,
         tenants=parse_tenants(tenants),
@@ -124,7 +124,7 @@ def test_a_tenant_of_seven_requests_is_not_judged_by_its_slowest(deployment: Dep
 def test_twice_the_traffic_of_one_makes_the_others_wait_and_priorities_shield_their_first_token(
     deployment: Deployment,
 ) -> None:
-    trace = requests("gamma:40,cv=3", "4,skew=1")
+    trace = requests("gamma:40,cv=3", "4,skew=1", seed=3)
     shared = sharing(deployment, trace)
     made = noisy_neighbour(shared, pool(shared))
     before, loud, last, enough = (row.others.ttft_p99_s or 0.0 for row in made.rows)
@@ -167,8 +167,8 @@ def test_prompts_shared_within_a_tenant_make_the_pool_cheaper_to_fill(deployment
     """Conversations: the cache works in the pool as well, so the search may begin at one replica."""
     trace = generate(
         parse_arrivals("poisson:3"),
-        parse_lengths("400", "input"),
-        parse_lengths("100", "output"),
+        parse_lengths("const:400", "input"),
+        parse_lengths("const:100", "output"),
         requests=1500,
         sessions=parse_sessions("5,think=5"),
         tenants=parse_tenants("3"),
@@ -223,8 +223,8 @@ def test_c25_pooling_depends_on_when_the_peaks_fall() -> None:
     """As published: 10 tenants at 40 % pool to 85-90 %, twice as cheap. Only where the days are spread."""
     trace = generate(
         parse_arrivals("diurnal:1.2,peak=2"),
-        parse_lengths("500", "input"),
-        parse_lengths("100", "output"),
+        parse_lengths("const:500", "input"),
+        parse_lengths("const:100", "output"),
         duration_s=86_400,
         tenants=parse_tenants("10,skew=0"),
     ).faster(12)

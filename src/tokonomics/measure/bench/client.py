@@ -144,18 +144,26 @@ class Client:
     def _hidden(self, text: str) -> str:
         return text.replace(self._key, "(key)") if self._key else text
 
-    async def models(self) -> list[str]:
-        """The names of the server's models; none where it does not list them, and then ``trouble`` may say why."""
+    async def models(self) -> dict[str, int | None]:
+        """The server's models by name, with the most tokens of a request where it says so (vLLM, SGLang).
+
+        None where it does not list them, and then ``trouble`` may say why.
+        """
         try:
             async with self._session.get(self._target.models_url, allow_redirects=False) as response:
                 text = await response.content.read(1 << 20)
                 listed = json.loads(text)["data"] if response.status == 200 else []
-                return [model["id"] for model in listed if isinstance(model.get("id"), str)]
+                return {model["id"]: _limit_of(model) for model in listed if isinstance(model.get("id"), str)}
         except (aiohttp.ClientError, OSError) as error:  # TimeoutError is an OSError
             self.trouble = self._hidden(shorten(_what_happened(error, lost=True), 160))
         except (ValueError, KeyError, TypeError, AttributeError):
             self.trouble = "its list of models is not what OpenAI's is"
-        return []
+        return {}
+
+
+def _limit_of(model: dict[str, object]) -> int | None:
+    limit = model.get("max_model_len")
+    return limit if isinstance(limit, int) and limit > 1 else None
 
 
 def _what_happened(error: Exception, lost: bool) -> str:

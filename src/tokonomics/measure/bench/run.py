@@ -1,8 +1,10 @@
 """A whole load test: learn about the server, run each load, and return the results as a ``BenchmarkRun``.
 
 Learned first: the model's name, how the server counts the tokens of three prompts, and whether it takes ``ignore_eos``
-(answers of the length asked for). A **sweep** doubles the users until an SLO is missed, requests fail, or twice the
-users bring less than 5 % more tokens; then it tries two loads between the last that held and the first that did not.
+(answers of the length asked for). Every load sends the same lengths in the same order; where they vary, those of a few
+dozen requests together have the mean asked for, and none is longer than the server says it takes. A **sweep** doubles
+the users until an SLO is missed, requests fail, or twice the users bring less than 5 % more tokens; then it tries two
+loads between the last that held and the first that did not.
 """
 
 import asyncio
@@ -15,6 +17,8 @@ from functools import partial
 from itertools import accumulate, count, islice
 from time import perf_counter, process_time
 
+import numpy as np
+
 from tokonomics import __version__
 from tokonomics.errors import BadInput, nearest, option, shorten
 from tokonomics.measure.addresses import BenchTarget
@@ -24,6 +28,7 @@ from tokonomics.measure.bench.prompts import BenchPrompts, scale_from
 from tokonomics.measure.benchmark_run import BenchmarkRun, LoadPoint
 from tokonomics.measure.importers.own import NAME
 from tokonomics.measure.load_curve import holds
+from tokonomics.traffic.lengths import draw_lengths, parse_lengths
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.trace import Trace
 from tokonomics.units import SECONDS_PER_HOUR, plural
@@ -34,6 +39,9 @@ _LOOKS_BETWEEN = 2
 _KEEPS_UP = 0.8  # of the requests due; less is more than chance and the answers after the last request explain
 _WARM_UP = 4  # requests sent one after another before an open loop: connections, compiled kernels, the first prompt
 _SOCKETS = 65_536
+_TOGETHER = 32  # requests whose lengths together have the mean asked for: the shortest load measures thirty
+_LONGEST = 10**6
+_SURE_TO_FIT = 0.97  # of the server's limit: prompts are only about as long as asked for
 _BUSY_CLIENT = 0.9
 _CACHED = 0.2  # share of the prompt tokens: a chat template is less of any prompt worth measuring
 
@@ -48,8 +56,8 @@ class BenchSettings:
     rates: Sequence[float] = ()
     trace: Trace | None = None
     sweep: bool = False
-    input_tokens: int = 512
-    output_tokens: int = 128
+    input: str = "const:512"  # lengths of prompts and answers, as ``parse_lengths`` takes them
+    output: str = "const:128"
     budget: Budget = field(default_factory=Budget)
     slos: tuple[Slo, ...] = ()
     usd_per_hour: float | None = None  # all GPUs together: for the display and the dollar budget
@@ -79,10 +87,12 @@ def run_bench(asked: BenchSettings, show: Show | None = None) -> BenchmarkRun:
 class _Bench:
     def __init__(self, asked: BenchSettings, show: Show | None) -> None:
         self.asked, self.show = asked, show
+        self.inputs, self.outputs = parse_lengths(asked.input, "input"), parse_lengths(asked.output, "output")
         self.started_s = perf_counter()
         self.notes: list[str] = []
         self.prepared: list[Reply] = []
         self.result: BenchmarkRun | None = None
+        self.limit: int | None = None  # tokens of a request, prompt and answer, where the server says so
 
     async def run(self) -> None:
         asked, when, cpu_s = self.asked, datetime.now(UTC), process_time()
@@ -90,6 +100,10 @@ class _Bench:
             self.client = client
             model = asked.model or await self._model()
             self.prompts = BenchPrompts(asked.target, model, asked.seed)
+            if not (self.inputs.is_constant and self.outputs.is_constant):
+                self.limit = (await client.models()).get(model)
+                if self.limit is not None:
+                    self.notes.append(f"Lengths vary; none exceeds the {self.limit:,} tokens that the server takes.")
             await self._learn()
             points = await self._measured()
             if client.one_request_a_connection:
@@ -124,7 +138,7 @@ class _Bench:
         return points
 
     async def _model(self) -> str:
-        names = await self.client.models()
+        names = [*await self.client.models()]
         if not names:
             why = f": {self.client.trouble}" if self.client.trouble else ""
             fix = f"Is it up? Name the model with {option('model')}; a key is taken from {KEY_VARIABLE}."
@@ -138,7 +152,8 @@ class _Bench:
         """How the server counts: two short prompts, then one of nearly the length asked for, which tells best."""
         few, more = (await self._first_answer(8)).input_tokens, (await self._first_answer(40)).input_tokens
         self.prompts.scale = scale_from((8, 40), (few, more))
-        nearly = self.prompts.scale.words(round(0.9 * self.asked.input_tokens))
+        mean = sum(tokens for tokens, _ in islice(self._lengths(), _TOGETHER)) / _TOGETHER
+        nearly = self.prompts.scale.words(round(0.9 * mean))
         if self.asked.trace is None and nearly > 80:
             many = (await self._first_answer(nearly)).input_tokens
             self.prompts.scale = scale_from((8, nearly), (few, many))
@@ -163,7 +178,7 @@ class _Bench:
         if reply.status in (401, 403):
             fix = f"Set {KEY_VARIABLE} to a key of this server."
         elif reply.status == 404:
-            known = await self.client.models()
+            known = [*await self.client.models()]
             guesses = nearest(self.asked.model or "", known) or known[:3]
             fix = f"Its models: {', '.join(guesses)}." if guesses else "Is the path right? Such as http://host:8000/v1."
         elif reply.status in (400, 413, 422):
@@ -224,16 +239,17 @@ class _Bench:
     async def _closed(self, users: int) -> LoadPoint | None:
         asked = self.asked
         window, stopping = LoadWindow(perf_counter()), Stopping(asked.budget, users)
-        ask = partial(self.prompts.request, asked.input_tokens, asked.output_tokens)
+        lengths = self._lengths()
         async with shown(self.show, plural(users, "user"), window, stopping, asked.usd_per_hour):
+            ask = lambda: self.prompts.request(*next(lengths))  # noqa: E731
             await closed_loop(self.client, users, ask, stopping, self._spent, window)
         return self._finished(window, stopping, concurrency=users)
 
     async def _open(self, trace: Trace | None, rate: float | None) -> LoadPoint | None:
         asked, load = self.asked, f"{rate:g} requests/s" if rate else "the trace"
         window, stopping = LoadWindow(perf_counter()), Stopping(asked.budget, 3)
-        for _ in range(_WARM_UP):
-            body = self.prompts.request(asked.input_tokens, asked.output_tokens)
+        for lengths in islice(self._lengths(), _WARM_UP):
+            body = self.prompts.request(*lengths)
             window.keep(await self.client.ask(body, perf_counter()), inside=False)
         async with shown(self.show, load, window, stopping, asked.usd_per_hour):
             await open_loop(self.client, self._due(trace, rate), stopping, self._spent, window)
@@ -253,9 +269,20 @@ class _Bench:
             columns = (trace.arrival_s.tolist(), trace.input_tokens.tolist(), trace.output_tokens.tolist())
             # A request whose log has no answer still asks for one token: servers refuse none.
             return ((at, self.prompts.request(tokens, max(1, out))) for at, tokens, out in zip(*columns, strict=True))
-        chance, lengths = random.Random(self.asked.seed), (self.asked.input_tokens, self.asked.output_tokens)
+        chance = random.Random(self.asked.seed)
         arrivals = accumulate((chance.expovariate(rate or 1.0) for _ in count()), initial=0.0)
-        return ((at, self.prompts.request(*lengths)) for at in islice(arrivals, self.asked.budget.requests))
+        due = zip(islice(arrivals, self.asked.budget.requests), self._lengths(), strict=False)
+        return ((at, self.prompts.request(*lengths)) for at, lengths in due)
+
+    def _lengths(self) -> Iterator[tuple[int, int]]:
+        """Prompt and answer of one request after another, the same for every load."""
+        chance = np.random.default_rng(self.asked.seed)
+        most = _LONGEST if self.limit is None else round(self.limit * _SURE_TO_FIT)
+        while True:
+            drawn = draw_lengths(self.inputs, self.outputs, _TOGETHER, chance)
+            for prompt, answer in zip(*(tokens.tolist() for tokens in drawn), strict=True):
+                answer = min(max(1, answer), most - 1)
+                yield min(prompt, most - answer), answer
 
     def _finished(
         self, window: LoadWindow, stopping: Stopping, *, concurrency: int | None = None, rate: float | None = None

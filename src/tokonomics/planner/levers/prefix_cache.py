@@ -29,6 +29,7 @@ from tokonomics.serving.tiers import TierHits, gpu_cache_bytes, kv_bytes_per_tok
 from tokonomics.traffic.prefix_reuse import found_share
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.trace import Trace
+from tokonomics.traffic.workload import lengths_text
 from tokonomics.types import Noun, copied
 from tokonomics.units import BYTES_PER_GB, SECONDS_PER_HOUR, TOKENS_PER_MTOK
 
@@ -172,7 +173,7 @@ def prefix_cache_lever(
     per_token = kv_bytes_per_token(deployment)
     return PrefixCacheLever(
         deployment=str(deployment),
-        source=trace.source,
+        source=f"{trace.source}, {lengths_text(trace)}",
         requests=len(trace),
         input_tokens=int(trace.input_tokens.sum(dtype=np.int64)),
         gpu_cache_bytes=gpu_cache_bytes(deployment),

@@ -39,6 +39,7 @@ from tokonomics.traffic.tenants import (
     with_peaks,
 )
 from tokonomics.traffic.trace import Floats, Trace
+from tokonomics.traffic.workload import lengths_text
 from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK, seconds
 
@@ -249,7 +250,7 @@ def pool(sharing: Sharing, say: Say = silent) -> Pooling:
     rows, by_usage = _tenant_rows(sharing, own, apart, together, made, say)
     return Pooling(
         deployment=str(sharing.shared),
-        source=trace.source,
+        source=f"{trace.source}, {lengths_text(trace)}",
         requests=len(trace),
         duration_s=trace.duration_s,
         slos=tuple(f"{slo} ≤ {seconds(slo.seconds)}" for slo in sharing.slos),

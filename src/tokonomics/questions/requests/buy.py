@@ -4,6 +4,7 @@ from tokonomics.questions.inputs import (
     ROUTERS,
     Adapters,
     ContextInput,
+    Conversations,
     GpuPrice,
     Layout,
     LengthInputs,
@@ -37,13 +38,14 @@ from tokonomics.questions.request import (
     Switch,
     Text,
     Texts,
+    Tokens,
     Whole,
     declared,
     saved,
 )
 
 
-class PlanRequest(SeveralModels, PlanInputs, Reserve, Quick, Profiled):
+class PlanRequest(SeveralModels, PlanInputs, Conversations, Reserve, Quick, Profiled):
     """
     Examples:
       tokonomics plan llama-3.1-8b --rate 5 --input 1000 --output 300 --slo ttft_p99=0.5,tpot_p99=50ms
@@ -95,7 +97,7 @@ class FleetRequest(
         "Requests a second over time: 12x20,12x2 (hours × rate) or weekly:5,peak=2.", example="12x20,12x2"
     )
     size_classes: Text | None = declared(
-        "Split requests by prompt and answer tokens: 4000 or 1000,8000. Large ones may go elsewhere.", example="4000"
+        "Split requests by prompt and answer tokens: 4k or 1k,8k. Large ones may go elsewhere.", example="4000"
     )
     hours: Whole | None = declared(
         "The horizon, at most 744; it repeats.", without="168, or the log's own", example=168, unit="h"
@@ -211,9 +213,9 @@ class CanRunRequest(SomeModels, OneGpu, Objectives, OneEngine, OwnedMachine, Pro
     FIRST = ("model", "gpu", "gpus", "context", "slo")
 
     context: Whole = declared("Tokens of one sequence, prompt and answer.", 4096, unit="tokens")
+    context: Tokens = declared("Tokens of one sequence, prompt and answer: 4096, 32k.", 4096, unit="tokens")
 
-
-class CompareRequest(SeveralModels, PlanInputs, Profiled):
+class CompareRequest(SeveralModels, PlanInputs, Conversations, Profiled):
     """
     Examples:
       tokonomics compare llama-3.1-8b qwen2.5-32b llama-3.3-70b --gpu L4,A100,H100 --rate 20 --input 1000 --output 300
@@ -239,7 +241,7 @@ class FitRequest(OneModel, OneGpu, Layout, Adapters, Profiled):
 
     FIRST = ("model", "gpu", "context")
 
-    context: Whole = declared("Tokens of one sequence, prompt and answer.", 4096, unit="tokens")
+    context: Tokens = declared("Tokens of one sequence, prompt and answer: 4096, 32k.", 4096, unit="tokens")
 
 
 class PredictRequest(OneModel, OneGpu, Layout, Adapters, ContextInput, Profiled):

@@ -1,7 +1,7 @@
 """What is asked of the catalogue and of the installation: ``models``, ``gpus``, ``offers``, ``apis``, ``doctor``."""
 
 from tokonomics.questions.inputs import About, Market, SomeGpus
-from tokonomics.questions.request import Kind, Number, Placement, Request, Switch, Text, Whole, declared
+from tokonomics.questions.request import Kind, Number, Placement, Request, Switch, Text, Tokens, Whole, declared
 
 
 class ModelsRequest(Request):
@@ -54,8 +54,8 @@ class ApisRequest(Request):
 
     match: Text | None = declared("Only models that contain this, or host:model.", place=Placement.FIRST)
     host: Text | None = declared("Only this host, such as openai.")
-    input: Whole = declared("Prompt tokens of a request, to price one.", 1000, low=0, high=10**8, unit="tokens")
-    output: Whole = declared("Answer tokens of a request, to price one.", 300, low=0, high=10**8, unit="tokens")
+    input: Tokens = declared("Prompt tokens of a request, to price one.", 1000, low=0, high=10**8, unit="tokens")
+    output: Tokens = declared("Answer tokens of a request, to price one.", 300, low=0, high=10**8, unit="tokens")
     litellm: Text | None = declared("Also read this litellm-format price file (JSON).", kind=Kind.FILE)
     top: Whole = declared("Rows to show.", 25, low=1)
 

@@ -56,8 +56,14 @@ class LoadTest(Request):
         "A request log or shipped sample, replayed as it came.", kind=Kind.TRACE, example="azure-conv"
     )
     sweep: Switch = declared("Double the users to the knee, or until --slo is missed.", False)
-    input: Whole = declared("Prompt tokens, about.", 512, low=1, high=10**6, unit="tokens")
-    output: Whole = declared("Answer tokens.", 128, low=1, high=10**6, unit="tokens")
+    input: Text = declared(
+        "Prompt tokens, about: const:512, or as in `plan`: 1500 (a mean, spread as in chat), sample:sharegpt.",
+        "const:512",
+        kind=Kind.LENGTHS,
+        example=1000,
+        unit="tokens",
+    )
+    output: Text = declared("Answer tokens, likewise.", "const:128", kind=Kind.LENGTHS, example=300, unit="tokens")
     requests: Whole | None = declared("At most so many a load.", low=1, high=10**7, example=1000)
     seconds: Number = declared("At most so long a load.", 60.0, unit="s")
     precision: Number = declared("Stop when mean latencies are known this closely.", 0.05)

@@ -3,6 +3,7 @@
 from tokonomics.questions.inputs import (
     About,
     BatchLimits,
+    Conversations,
     Layout,
     LowestWeights,
     Objectives,
@@ -159,7 +160,7 @@ class Changes(Spared, LowestWeights, DraftInputs, TierInputs, about=About.CHANGE
     without: Texts | None = declared("Leave these alone: weights, kv, hardware, speculation, spot …", example=["spot"])
 
 
-class Runs(PlanTraffic, Priced, Changes):
+class Runs(PlanTraffic, Conversations, Priced, Changes):
     """What runs today, what it serves, and what may be changed."""
 
 

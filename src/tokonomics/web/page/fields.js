@@ -23,7 +23,7 @@ export const tokensPerMonth = {
 export const input = {
   name: "input",
   label: "Prompt",
-  unit: "tokens",
+  unit: "tokens, mean",
   kind: "number",
   low: 16,
   high: 32_000,
@@ -34,7 +34,7 @@ export const input = {
 export const output = {
   name: "output",
   label: "Answer",
-  unit: "tokens",
+  unit: "tokens, mean",
   kind: "number",
   low: 1,
   high: 8_000,
