@@ -32,8 +32,8 @@ COLUMNS = {
 }
 PRICES = ("usd_per_hour", "spot_usd_per_hour", "reserved_3yr_usd_per_hour")
 RESERVED_SOURCE = "; reserved: service-capacity-modeling 0.3.212, 2026-10-14"
-PERHAPS_EUR = {"scaleway", "seeweb"}
-"""They sell in euro, and the catalogue does not say that it converts."""
+IN_EUR = {"scaleway", "seeweb"}
+"""They sell in euro; the catalogue takes the figures for dollars (skypilot, fetch_seeweb.py: ``hourly_price``)."""
 
 
 REFRESHED = {"daytona": "cloud", "jarvislabs": "cloud", "lium": "marketplace"}
@@ -54,13 +54,13 @@ def reduced(row: Mapping[str, str]) -> dict[str, str]:
         offer[name] = offer[name].removesuffix(".0")
     if offer["reserved_3yr_usd_per_hour"]:
         offer["source"] += RESERVED_SOURCE
-    if offer["provider"] in PERHAPS_EUR:
-        offer["source"] += "; may be in EUR"
     return offer
 
 
 def why_left_out(row: Mapping[str, str]) -> str | None:
     offer = reduced(row)
+    if offer["provider"] in IN_EUR:
+        return f"{offer['provider']}: euro taken for dollars"
     if not region_of(row):
         return "no region"
     if not any(offer[price] and float(offer[price]) > 0 for price in PRICES):

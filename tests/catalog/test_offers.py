@@ -59,8 +59,8 @@ def written(path: Path, text: str) -> Path:
 
 def test_the_shipped_snapshot_has_every_row_and_every_price_is_plausible_per_gpu() -> None:
     offers = load_offers()
-    assert len(offers) == 4808
-    assert len({each.provider for each in offers}) == 22
+    assert len(offers) == 4796
+    assert len({each.provider for each in offers}) == 20
     for each in offers:
         per_gpu = [usd for terms in Terms if (usd := each.usd_per_gpu_hour(terms)) is not None]
         assert per_gpu, each

@@ -349,11 +349,6 @@ QUOTED: dict[str, list[tuple[str, str, int, str, float | None, float | None]]] =
         ("2x_A100-80GB_SECURE", "A100-80GB", 2, "IN", 2.78, 2.78),
         ("2x_A100-80GB_SECURE", "A100-80GB", 2, "JP", 2.78, 2.78),
     ],
-    # An H100 without a region is sold nowhere at the moment.
-    "seeweb": [
-        ("ECS2GPU12", "RTXPRO6000", 2, "it-fr2", 2.5, None),
-        ("ECS1GPU3", "A100-80GB", 1, "it-fr2", 0.99, None),
-    ],
     "shadeform": [
         ("scaleway_H100x2", "H100-PCIe", 2, "warsaw-poland-1", 6.6, None),
         ("lambdalabs_H100-sxm5x8", "H100-SXM", 8, "saltlakecity-usa-1", 31.92, None),

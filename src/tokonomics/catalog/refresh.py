@@ -43,11 +43,11 @@ HISTORY_URL = (
 
 PROVIDERS = (
     "aws", "azure", "cudo", "daytona", "do", "fluidstack", "gcp", "hyperbolic", "hyperstack", "ibm", "jarvislabs",
-    "lambda", "lium", "nebius", "oci", "paperspace", "primeintellect", "runpod", "seeweb", "shadeform", "vast", "verda",
+    "lambda", "lium", "nebius", "oci", "paperspace", "primeintellect", "runpod", "shadeform", "vast", "verda",
     "yotta",
 )  # fmt: skip
-"""Those with a file of GPU machines. Left out: mithril (an auction's floor is no price) and spheron (written once, with
-GPU names that contradict their memory)."""
+"""Those with a file of GPU machines. Left out: mithril (an auction's floor is no price), seeweb (its euro are taken for
+dollars) and spheron (written once, with GPU names that contradict their memory)."""
 GPUHUNT_PROVIDERS = {
     "aws": "aws", "azure": "azure", "cloudrift": "cloudrift", "gcp": "gcp", "lambdalabs": "lambda",
     "lium": "lium", "nebius": "nebius", "oci": "oci", "runpod": "runpod", "vastai": "vast", "verda": "verda",

@@ -212,8 +212,8 @@ class CanRunRequest(SomeModels, OneGpu, Objectives, OneEngine, OwnedMachine, Pro
 
     FIRST = ("model", "gpu", "gpus", "context", "slo")
 
-    context: Whole = declared("Tokens of one sequence, prompt and answer.", 4096, unit="tokens")
     context: Tokens = declared("Tokens of one sequence, prompt and answer: 4096, 32k.", 4096, unit="tokens")
+
 
 class CompareRequest(SeveralModels, PlanInputs, Conversations, Profiled):
     """
