@@ -1,0 +1,85 @@
+"""The questions of the guide, asked with defaults: no headline names what a buyer cannot act on."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+import tokonomics as tk
+from tokonomics.catalog.engines import find_engine
+from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.load_models import find_model
+from tokonomics.catalog.offers import STALE_AFTER_DAYS, STALE_MUST_SAVE, load_offers
+from tokonomics.catalog.places import Seller, seller_of
+from tokonomics.catalog.precision import Precision
+from tokonomics.clock import today
+from tokonomics.physics.deployment import deploy
+from tokonomics.planner.candidates import cheapest_host
+from tokonomics.planner.plan import Candidate
+from tokonomics.types import Badge
+
+SHAPE: dict[str, Any] = {"input": 2000, "output": 500, "rate": 2, "slo": "ttft_p99=1,tpot_p99=50ms"}
+
+
+def plans(model: str, **asked: Any) -> Iterable[Candidate]:
+    made = tk.plan(model, quick=True, **asked)
+    faithful, rival = made.best_at_checkpoint(), made.runner_up()
+    picks = [row for row in (made.best, faithful, rival) if row]
+    assert picks
+    for row in picks:
+        fresh = [other for other in made.ranked if not other.price_stale and other.weights == row.weights]
+        like = [other for other in fresh if other.gpu == row.gpu or row is made.best]
+        assert not row.price_stale or all(
+            other.usd_per_month > row.usd_per_month * (1 + STALE_MUST_SAVE) for other in like
+        ), row
+    return picks
+
+
+def which_gpu_for_a_70b() -> Iterable[Candidate]:
+    return plans("llama-3.3-70b", **SHAPE)
+
+
+def why_is_my_bill_twice_the_plan() -> Iterable[Candidate]:
+    return plans("gpt-oss-120b", rate=6, input=1024, output=1024, slo="ttft_p99=1,tpot_p99=30ms")
+
+
+def own_or_api() -> Iterable[Candidate]:
+    made = tk.breakeven("llama-3.3-70b", input=1000, output=300, slo="ttft_p99=1,tpot_p99=80ms", quick=True)
+    return [hosted.pick for hosted in made.hardware]
+
+
+@pytest.mark.parametrize("question", [which_gpu_for_a_70b, why_is_my_bill_twice_the_plan, own_or_api])
+def test_no_pick_is_on_a_marketplace_of_assumed_speed_or_below_fp8(
+    question: Callable[[], Iterable[Candidate]],
+) -> None:
+    for row in question():
+        assert row.seller in (Seller.hyperscaler, Seller.cloud)
+        assert row.speed is not Badge.assumed
+        assert not row.weights.is_below(Precision.fp8) or not row.below_checkpoint
+        assert row.kv is Precision.bf16
+
+
+def test_a_fleet_is_bought_from_sellers_with_a_list_at_recent_prices() -> None:
+    made = tk.fleet("llama-3.1-8b", demand="10x40,14x6", input=1000, output=300, slo="ttft_p99=2", no_replay=True)
+    for purchase in made.plan.purchases:
+        kind = made.kind(purchase.offer)
+        assert seller_of(kind.provider) is not Seller.marketplace
+        assert (today() - kind.price_date).days <= STALE_AFTER_DAYS
+        assert kind.speed is not Badge.assumed
+
+
+@pytest.mark.parametrize(("model", "gpu", "tp"), [("llama-3.1-8b", "H100", 1), ("llama-3.3-70b", "H100", 4)])
+def test_a_price_that_is_looked_up_is_one_to_buy_at(model: str, gpu: str, tp: int) -> None:
+    """That of capacity, cache and simulate: how many users, what caching saves, what to change first."""
+    deployment = deploy(find_model(model), find_gpu(gpu), find_engine("vllm"), tp=tp)
+    offer, usd_per_hour = cheapest_host(deployment)
+    assert offer.seller is not Seller.marketplace
+    recent = [
+        other
+        for other in load_offers()
+        if (other.gpu, other.seller) == (offer.gpu, offer.seller) and other.usd_per_hour and other.gpus >= tp
+        and other.age_days(today()) <= STALE_AFTER_DAYS
+    ]  # fmt: skip
+    assert recent
+    cheapest = min(other.usd_per_hour or 0.0 for other in recent)
+    assert offer.age_days(today()) <= STALE_AFTER_DAYS or cheapest > usd_per_hour * (1 + STALE_MUST_SAVE)
