@@ -1,21 +1,25 @@
 """What a headline may name, and how bills move with the market: over price lists made by hand."""
 
+import math
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.explore import times
 
-from tokonomics.catalog.offers import Offer, write_offers
+from tokonomics.catalog.offers import STALE_MUST_SAVE, Offer, read_offers, write_offers
 from tokonomics.catalog.precision import Precision
 from tokonomics.clock import today
 from tokonomics.errors import BadInput
+from tokonomics.planner.infeasible import left_out
 from tokonomics.planner.plan import Catch
-from tokonomics.questions.plan import plan
+from tokonomics.questions.listener import SILENT
 from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.results import PlanResult
+from tokonomics.questions.verbs import find_verb
 from tokonomics.types import Badge
 
 FRESH = timedelta(days=10)
@@ -35,7 +39,7 @@ def planned(folder: Path, offers: list[Offer], monkeypatch: pytest.MonkeyPatch, 
     """The plan with these offers as the refreshed price list, so that it is nobody's own."""
     monkeypatch.setenv("TOKONOMICS_CACHE", str(folder))
     write_offers(folder / "offers.csv", offers)
-    found = plan(PlanRequest.of({**ASKED, **asked}))
+    found = find_verb("plan").answer(PlanRequest.of({**ASKED, **asked}), SILENT)
     assert isinstance(found, PlanResult)
     return found
 
@@ -57,6 +61,17 @@ def test_a_marketplace_is_a_line_below_the_pick(tmp_path: Path, monkeypatch: pyt
     assert aside(found)[Catch.marketplace][0] == "vast"
     assert picked(planned(tmp_path, offers, monkeypatch, sellers="all")) == ("vast", "H100-SXM")
     assert picked(planned(tmp_path, offers, monkeypatch, provider="vast,aws")) == ("vast", "H100-SXM")
+    others = [
+        offer("aws", "H100", 4.0),
+        offer("azure", "H100", 3.5, age=timedelta(days=199)),
+        offer("vast", "H100", 3.8),
+    ]
+    beside_old = planned(tmp_path, others, monkeypatch)
+    assert picked(beside_old)[0] == "aws"
+    assert (aside(beside_old)[Catch.marketplace][0], aside(beside_old)[Catch.old_price][0]) == ("vast", "azure")
+    only = planned(tmp_path, offers[1:], monkeypatch)
+    assert only.best is None
+    assert "only marketplaces sell that" in only.blame[0].why
     dearer = planned(tmp_path, [offer("aws", "H100", 4.0), offer("vast", "H100", 5.0)], monkeypatch)
     assert Catch.marketplace not in aside(dearer)
 
@@ -131,77 +146,100 @@ def test_the_users_market_stands_in_for_what_is_not_asked(tmp_path: Path, monkey
         planned(tmp_path, offers, monkeypatch)
 
 
-PROVIDERS = st.lists(st.sampled_from(sorted(PLACES)), min_size=1, max_size=5, unique=True)
+AGES = st.sampled_from([1, 60, 91, 200, 364, 400, 900]).map(lambda days: timedelta(days=days))
 PRICES = st.floats(0.3, 9.0).map(lambda usd: round(usd, 2))
-OFFERS = st.lists(
-    st.builds(offer, st.sampled_from(sorted(PLACES)), st.sampled_from(["H100", "L40S", "A100-80GB", "L4"]), PRICES),
-    min_size=5,
-    max_size=12,
+GPUS = st.sampled_from(["H100", "L40S", "A100-80GB", "L4"])
+OFFERS = st.lists(st.builds(offer, st.sampled_from(sorted(PLACES)), GPUS, PRICES, AGES), min_size=5, max_size=12)
+CHOICES = st.sampled_from(
+    [
+        ({"provider": "aws"}, {"provider": "aws,azure"}),
+        ({"provider": "azure"}, {"provider": "azure,gcp,runpod"}),
+        ({"provider": "vast"}, {"provider": "vast,aws"}),
+        ({"region": "DE"}, {"region": "DE,us-central1"}),
+        ({"region": "BG"}, {"region": "BG,DE"}),
+        ({"region": "EU"}, {"region": "Europe,US"}),
+        ({"sellers": "cloud"}, {"sellers": "cloud,hyperscaler"}),
+        ({"sellers": "hyperscaler"}, {"sellers": "all"}),
+        ({"sellers": "cloud", "region": "US"}, {"region": "US,EU"}),
+    ]
 )
 
 
-@settings(max_examples=times(15), deadline=None)
-@given(OFFERS, PROVIDERS, PROVIDERS)
-def test_another_provider_never_makes_the_bill_larger(
-    tmp_path_factory: pytest.TempPathFactory, offers: list[Offer], few: list[str], more: list[str]
+def bill_of(folder: Path, offers: list[Offer], **asked: object) -> float:
+    """The bill; infinite where there is no plan, or nothing is sold so."""
+    with pytest.MonkeyPatch.context() as patch:
+        try:
+            best = planned(folder, offers, patch, **asked).best
+        except BadInput:
+            return math.inf
+    return best.usd_per_month if best else math.inf
+
+
+@settings(max_examples=times(40), deadline=None)
+@given(OFFERS, CHOICES)
+def test_more_to_choose_from_never_makes_the_bill_larger(
+    tmp_path_factory: pytest.TempPathFactory, offers: list[Offer], choice: tuple[dict[str, str], dict[str, str]]
 ) -> None:
-    """Prices are equally old here: a recent one that is up to a quarter higher is taken before an old one."""
-
-    def bill(providers: set[str]) -> float:
-        sold = [row for row in offers if row.provider in providers]
-        if not sold:
-            return float("inf")
-        with pytest.MonkeyPatch.context() as patch:
-            folder = tmp_path_factory.mktemp("market")
-            best = planned(folder, sold, patch, provider=sorted({row.provider for row in sold})).best
-        return best.usd_per_month if best else float("inf")
-
-    assert bill({*few, *more}) <= bill(set(few))
-
-
-@settings(max_examples=times(10), deadline=None)
-@given(OFFERS, st.sampled_from([("cloud", "cloud,hyperscaler"), ("hyperscaler", "all"), ("cloud", "all")]))
-def test_another_kind_of_seller_never_makes_the_bill_larger(
-    tmp_path_factory: pytest.TempPathFactory, offers: list[Offer], sellers: tuple[str, str]
-) -> None:
-    def bill(kinds: str) -> float:
-        with pytest.MonkeyPatch.context() as patch:
-            try:
-                best = planned(tmp_path_factory.mktemp("market"), offers, patch, sellers=kinds).best
-            except BadInput:  # nobody of that kind is in the list
-                return float("inf")
-        return best.usd_per_month if best else float("inf")
-
-    assert bill(sellers[1]) <= bill(sellers[0])
-
-
-@settings(max_examples=times(10), deadline=None)
-@given(OFFERS, st.sampled_from(["DE", "EU", "eu-central"]))
-def test_another_region_never_makes_the_bill_larger(
-    tmp_path_factory: pytest.TempPathFactory, offers: list[Offer], region: str
-) -> None:
-    offers = [*offers, offer("aws", "H100", 5.0)]
-
-    def bill(places: list[str]) -> float:
-        with pytest.MonkeyPatch.context() as patch:
-            best = planned(tmp_path_factory.mktemp("market"), offers, patch, region=places, sellers="all").best
-        return best.usd_per_month if best else float("inf")
-
-    assert bill([region, "Europe"]) <= bill([region])
+    """Of prices of any age: a recent one is taken before an old one that is up to a quarter lower, and no further."""
+    folder = tmp_path_factory.mktemp("market")
+    offers = [*offers, *(offer(provider, "H100", 9.9) for provider in PLACES)]  # so that all of them are known
+    few, more = (bill_of(folder, offers, **asked) for asked in choice)
+    assert more <= few * (1 + STALE_MUST_SAVE) * (1 + 1e-9)
+    alike = [row.model_copy(update={"date": today() - FRESH}) for row in offers]
+    few, more = (bill_of(folder, alike, **asked) for asked in choice)
+    assert more <= few
 
 
 @settings(max_examples=times(10), deadline=None)
 @given(OFFERS, st.floats(0.5, 40.0), st.floats(1.0, 4.0), st.integers(0, 2))
 def test_more_traffic_more_spare_or_a_stricter_slo_is_never_cheaper(
-    tmp_path_factory: pytest.TempPathFactory, offers: list[Offer], rate: float, times: float, spare: int
+    tmp_path_factory: pytest.TempPathFactory, offers: list[Offer], rate: float, factor: float, spare: int
 ) -> None:
-    def bill(rate: float = rate, slo: str = "ttft_p99=1,tpot_p99=60ms", spare: int = spare) -> float:
-        with pytest.MonkeyPatch.context() as patch:
-            folder = tmp_path_factory.mktemp("market")
-            best = planned(folder, offers, patch, sellers="all", rate=rate, slo=slo, spare=spare).best
-        return best.usd_per_month if best else float("inf")
+    folder, offers = tmp_path_factory.mktemp("market"), [row.model_copy(update={"date": today()}) for row in offers]
+    asked = {"rate": rate, "slo": "ttft_p99=1,tpot_p99=60ms", "spare": spare}
+    base = bill_of(folder, offers, **asked)
+    assert bill_of(folder, offers, **{**asked, "rate": rate * factor}) >= base
+    assert bill_of(folder, offers, **{**asked, "spare": spare + 1}) >= base
+    assert bill_of(folder, offers, **{**asked, "slo": "ttft_p99=0.5,tpot_p99=30ms"}) >= base
 
-    base = bill()
-    assert bill(rate=rate * times) >= base
-    assert bill(spare=spare + 1) >= base
-    assert bill(slo="ttft_p99=0.5,tpot_p99=30ms") >= base
+
+def test_simulated_bills_keep_to_the_same_laws(tmp_path: Path) -> None:
+    offers = [offer("aws", "L40S", 1.9), offer("gcp", "H100", 4.0), offer("runpod", "A100-80GB", 1.5)]
+    asked: dict[str, Any] = {"quick": False, "slo": "ttft_p99=0.5,tpot_p99=50ms", "rate": 8}
+    base = bill_of(tmp_path, offers, **asked)
+    assert bill_of(tmp_path, offers, **{**asked, "rate": 12}) >= base
+    assert bill_of(tmp_path, offers, **{**asked, "spare": 1}) > base
+    assert bill_of(tmp_path, offers, **{**asked, "spare": "zone", "provider": "aws,gcp"}) > base
+    assert bill_of(tmp_path, offers, **{**asked, "slo": "ttft_p99=0.2,tpot_p99=25ms"}) >= base
+    assert bill_of(tmp_path, offers, **{**asked, "provider": "aws"}) >= base
+
+
+def test_what_was_asked_for_and_left_out_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    offers = [
+        offer("aws", "H100", 4.0),
+        offer("azure", "H100", 3.9, age=timedelta(days=200)),
+        offer("gcp", "T4", 0.4),
+        offer("vast", "H100", 3.5),
+    ]
+    found = planned(tmp_path, offers, monkeypatch, provider="aws,azure,gcp")
+    known = read_offers(tmp_path / "offers.csv")
+    out = left_out(found.study.question, ("aws,azure,gcp",), None, known)
+    assert set(out) == {"azure", "gcp"}
+    assert "max_age" in out["azure"] or "--max-age 200" in out["azure"]
+    found = planned(tmp_path, offers, monkeypatch, region="DE,BG")
+    out = left_out(found.study.question, None, ("DE,BG",), known)
+    assert set(out) == {"BG"}
+    assert "marketplace" in out["BG"]
+
+
+def test_zones_are_asked_of_sellers_that_have_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = planned(tmp_path, [offer("runpod", "H100", 2.0)], monkeypatch, spare="zone")
+    assert found.best is None
+    assert "zones" in found.blame[0].why
+
+
+def test_a_list_with_nothing_newer_than_a_year_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = planned(tmp_path, [offer("aws", "H100", 2.0, age=timedelta(days=500))], monkeypatch)
+    assert found.best is None
+    assert "500 days old" in found.blame[0].nearest
+    assert picked(planned(tmp_path, [offer("aws", "H100", 2.0, age=timedelta(days=500))], monkeypatch, max_age=600))

@@ -24,7 +24,7 @@ _MADE_WITH = {
 }
 """The scheme for each precision, and whether it needs data: llm-compressor, docs/guides/compression_schemes.md, read on
 2026-11-16."""
-_AT_LOAD = "vLLM also quantises at load (--quantization fp8), where the {published} weights fit the GPUs"
+_AT_LOAD = "vLLM also quantises at load (--quantization fp8_per_tensor), where the {published} weights fit the GPUs"
 """vLLM, docs/features/quantization/fp8.md, "Online Dynamic Quantization": the weights are loaded as they were published
 before they are quantised; read on 2026-11-16."""
 

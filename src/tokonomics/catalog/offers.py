@@ -184,9 +184,14 @@ def cheapest_offer(
         best = min(offers, key=lambda offer: (machines_usd_per_hour(offer, gpus, terms), *_by_price(terms, offer)))
         return machines_usd_per_hour(best, gpus, terms), best
 
-    oldest, listed = oldest_days(sold, on), list_prices(sold)
-    not_too_old = [offer for offer in listed if offer.age_days(on) <= oldest]
-    return recent_unless_far(bill(recent(listed, on)), bill(not_too_old))
+    looked_up = to_look_up(sold, on)
+    return recent_unless_far(bill(recent(looked_up, on)), bill(looked_up))
+
+
+def to_look_up(offers: Sequence[Offer], on: dt.date) -> tuple[Offer, ...]:
+    """Those whose price may stand for a machine: of sellers with a list and of the last year, if there are any."""
+    listed = list_prices(offers) or tuple(offers)
+    return within_age(listed, on) or listed
 
 
 def recent_unless_far(at_recent: tuple[float, Chosen], at_any: tuple[float, Chosen]) -> Chosen:
@@ -194,23 +199,41 @@ def recent_unless_far(at_recent: tuple[float, Chosen], at_any: tuple[float, Chos
     return at_recent[1] if at_recent[0] <= at_any[0] * (1 + STALE_MUST_SAVE) else at_any[1]
 
 
-def list_prices(offers: Sequence[Offer]) -> tuple[Offer, ...]:
-    """Those of sellers with a price list, without marketplaces; all where no such seller is left."""
-    listed = tuple(offer for offer in offers if offer.seller is not Seller.marketplace)
-    return listed or tuple(offers)
+def list_prices(offers: Iterable[Offer]) -> tuple[Offer, ...]:
+    """Those of sellers with a price list: no marketplaces."""
+    return tuple(offer for offer in offers if offer.seller is not Seller.marketplace)
 
 
 def recent(offers: Sequence[Offer], on: dt.date) -> tuple[Offer, ...]:
     """Those of the last 90 days; where all are older, of the 90 days before the newest."""
     newest = min((offer.age_days(on) for offer in offers), default=0)
-    oldest = STALE_AFTER_DAYS + (newest if newest > STALE_AFTER_DAYS else 0)
+    return within_age(offers, on, STALE_AFTER_DAYS + (newest if newest > STALE_AFTER_DAYS else 0))
+
+
+def within_age(offers: Iterable[Offer], on: dt.date, days: int | None = None) -> tuple[Offer, ...]:
+    """Those not older than that, or than a year."""
+    oldest = MAX_AGE_DAYS if days is None else days
     return tuple(offer for offer in offers if offer.age_days(on) <= oldest)
 
 
-def oldest_days(offers: Iterable[Offer], on: dt.date) -> int:
-    """How old a price may be: a year; or, if all are older, a year older than the newest."""
-    newest = min((offer.age_days(on) for offer in offers), default=0)
-    return MAX_AGE_DAYS + (newest if newest > MAX_AGE_DAYS else 0)
+def recent_where_near(offers: Sequence[Offer], on: dt.date) -> tuple[Offer, ...]:
+    """Without old prices of a GPU of which a recent one is near: within 25 % of it, by the GPU-hour."""
+    fresh = recent(offers, on)
+    cheapest: dict[str, float] = {}
+    for offer in fresh:
+        usd = _any_usd(offer)
+        cheapest[offer.gpu] = min(usd, cheapest.get(offer.gpu, math.inf))
+    kept = {id(offer) for offer in fresh}
+    return tuple(
+        offer
+        for offer in offers
+        if id(offer) in kept or cheapest.get(offer.gpu, math.inf) > _any_usd(offer) * (1 + STALE_MUST_SAVE)
+    )
+
+
+def _any_usd(offer: Offer) -> float:
+    """A GPU-hour on demand, or on what terms it is sold."""
+    return next((usd for terms in Terms if (usd := offer.usd_per_gpu_hour(terms)) is not None), math.inf)
 
 
 def machines_usd_per_hour(offer: Offer, gpus: int, terms: Terms = Terms.on_demand) -> float:
@@ -301,9 +324,9 @@ def load_offers(path: Path | None = None) -> tuple[Offer, ...]:
         ) from None
 
 
-def market_offers() -> tuple[Offer, ...]:
-    """The offers of the user's own market (``[market]`` in the user's catalogue), or else all of the price list."""
-    market = user_market()
+def market_offers(provider: str | None = None) -> tuple[Offer, ...]:
+    """The offers of the user's own market (``[market]`` in the user's catalogue), or of a provider that was named."""
+    market = user_market() | ({"provider": [provider]} if provider else {})
     known = load_offers(Path(market["offers"]).expanduser() if "offers" in market else None)
     filters = {name: market.get(name) for name in ("provider", "region", "sellers")}
     return select_offers(known, terms=None, discounts=parse_discounts(market.get("discount", ())), **filters)

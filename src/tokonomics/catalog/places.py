@@ -29,6 +29,8 @@ class Seller(StrEnum):
 
 _SHOWN = 8
 """Names in an error."""
+_LETTERS = 4
+"""Fewer are a slip rather than the beginning of a name."""
 
 
 def seller_of(provider: str) -> Seller | None:
@@ -53,7 +55,7 @@ def place_filter(names: Iterable[str], known: Iterable[Place]) -> Callable[[Plac
     places = set(known)
     chosen: set[Place] = set()
     for name in names:
-        found = {place for place in places if _is_in(name, place)}
+        found = {place for place in places if _is_in(name, place)} or _beginning(name, places)
         if not found:
             raise _nowhere(name, places)
         chosen |= found
@@ -67,6 +69,14 @@ def _is_in(name: str, place: Place) -> bool:
     if countries is not None and country is not None:
         return country in countries
     return bool(word) and re.match(rf"{re.escape(word)}(?:$|[-, ]|(?<=[a-z])\d)", region.casefold()) is not None
+
+
+def _beginning(name: str, places: set[Place]) -> set[Place]:
+    """Regions whose names begin so in the middle of a word: Azure's ``eastus`` by ``east``."""
+    word = name.strip().casefold()
+    if len(word) < _LETTERS or _spelled(name) in _areas():
+        return set()
+    return {place for place in places if place[0].casefold().startswith(word)}
 
 
 def _nowhere(name: str, places: set[Place]) -> BadInput:

@@ -9,6 +9,7 @@ that of the model of its family that is nearest in size is taken, and named.
 import csv
 import datetime as dt
 import math
+import re
 from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import groupby
@@ -107,9 +108,9 @@ def recovery_of(model: ModelSpec, precision: Precision, part: QuantisedPart = "w
     listed = checkpoint_for(model, precision) if part == "weights" else None
 
     def preference(found: Recovery) -> tuple[bool, bool, bool, float]:
-        """One's own, of the checkpoint that a plan names, of any checkpoint, and then the best."""
+        """One's own, of the checkpoint that a plan names, of any checkpoint, and then the worst: methods differ."""
         of_that = listed is not None and found.checkpoint == listed.repository
-        return found.own, of_that, found.checkpoint is not None, found.recovery
+        return found.own, of_that, found.checkpoint is not None, -found.recovery
 
     return max(of_it, key=preference, default=None)
 
@@ -130,7 +131,7 @@ def allowed_by_recovery(
         elif found is None:
             left_out[precision] = f"no published score for {model.name} or its family"
         else:
-            left_out[precision] = f"recovers {recovery_text(found, model)}"
+            left_out[precision] = f"recovers less than {floor * 100:g} %: {recovery_text(found, model)}"
     return tuple(kept), left_out
 
 
@@ -195,10 +196,18 @@ def _own(entry: tuple[str, dict[str, object]]) -> Recovery:
     return Recovery(**read.model_dump(exclude={"tasks"}), benchmarks=read.tasks, own=True)
 
 
+def _generation(family: str) -> str:
+    """``Llama 3.3`` → ``Llama 3``."""
+    return re.sub(r"\.\d+$", "", family)
+
+
 def _nearest_relatives(model: ModelSpec, known: Sequence[Recovery]) -> list[Recovery]:
-    """The scores of the model of the same family that is nearest in size."""
+    """The scores of the model nearest in size: of the same family, or else of its generation (Llama 3.1 for 3.3)."""
     scored = {found.model for found in known}
     relatives = [relative for relative in models_of_family(model.family) if relative.key in scored]
+    if not relatives:
+        mine = _generation(model.family)
+        relatives = [spec for spec in map(find_model, sorted(scored)) if _generation(spec.family) == mine]
     apart = {relative.key: abs(math.log(relative.parameters / model.parameters)) for relative in relatives}
     nearest = min(apart, key=lambda key: (apart[key], key), default=None)
     return [found for found in known if found.model == nearest]

@@ -21,14 +21,14 @@ from tokonomics.catalog.engines import Engine
 from tokonomics.catalog.gpus import Gpu
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import (
+    MAX_AGE_DAYS,
     Offer,
     Terms,
     cheapest_offer,
-    list_prices,
     market_offers,
-    oldest_days,
     recent,
     recent_unless_far,
+    to_look_up,
 )
 from tokonomics.catalog.precision import Precision
 from tokonomics.clock import today
@@ -177,9 +177,9 @@ def usable(
 ) -> tuple[list[Machine], list[tuple[Offer, Refusal]]]:
     """Offers with a price on these terms, recent and cheap enough; the others with their reason.
 
-    Without a limit of the user's, prices may be a year old; or, if all are older, a year older than the newest.
+    Without a limit of the user's, prices may be a year old.
     """
-    oldest = oldest_days(offers, today) if max_age_days is None else max_age_days
+    oldest = MAX_AGE_DAYS if max_age_days is None else max_age_days
     kept: list[Machine] = []
     refused: list[tuple[Offer, Refusal]] = []
     for offer in offers:
@@ -266,8 +266,8 @@ def cheapest_host(
     known = market_offers() if offers is None else offers
     roomy = list(filter(room_for(deployment), (offer for offer in known if offer.gpu == deployment.gpu.key)))
     sold = [offer for offer in roomy if offer.usd_per_hour is not None and offer.gpus >= deployment.tp]
-    listed = list_prices(sold)
-    machines, _ = usable(listed, (Terms.on_demand,), None, None, today())
+    looked_up = to_look_up(sold, today())
+    machines = [Machine(offer, Terms.on_demand, offer.usd_per_hour) for offer in looked_up if offer.usd_per_hour]
 
     def bill(machine: Machine) -> tuple[float, float, int, str, str, str]:
         offer, number = machine.offer, machines_for(deployment, machine.offer, replicas)
@@ -276,7 +276,7 @@ def cheapest_host(
 
     if not machines:
         cheapest_offer(deployment.gpu.key, offers=roomy, together=deployment.tp)  # Says that nobody sells it.
-    fresh = set(map(id, recent(listed, today())))
+    fresh = set(map(id, recent(looked_up, today())))
     at_recent = min((machine for machine in machines if id(machine.offer) in fresh), key=bill)
     at_any = min(machines, key=bill)
     best = recent_unless_far((bill(at_recent)[0], at_recent), (bill(at_any)[0], at_any))

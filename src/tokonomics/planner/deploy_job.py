@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from pydantic import NonNegativeInt, PositiveInt
 
+from tokonomics.catalog.checkpoints import checkpoint_for
 from tokonomics.catalog.engines import Defaults, MemoryRule
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import Offer, Terms
@@ -21,6 +22,7 @@ from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput, option
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import max_sequences
+from tokonomics.planner.spare import ZONES
 from tokonomics.serving.outcome import Spread
 from tokonomics.types import Noun
 from tokonomics.units import plural
@@ -101,6 +103,8 @@ class DeployJob(Noun):
         lost = self.replicas_per_machine
         on_one = f", {lost} on one at the most" if lost > 1 and self.machines > 1 else ""
         where = f"{plural(self.replicas, 'replica')} on {plural(self.machines, 'machine')}{on_one}"
+        if self.over_zones:
+            return f"{where}: one of {ZONES} zones may fail, and the others still meet every target."
         if self.spare:
             return f"{where}: {plural(self.spare, 'machine')} may fail, and the others still meet every target."
         if self.machines == 1:
@@ -144,9 +148,12 @@ class Weights(NamedTuple):
 
 
 def _weights(job: DeployJob) -> Weights:
-    """The checkpoint to serve: as published, converted on load where the engine can, or one that the user names."""
+    """The checkpoint to serve: as published, one that others made, converted on load, or one that the user names."""
     model, wanted = job.deployment.model, job.deployment.weights
     published = catalogue_repository(model)
+    listed = checkpoint_for(model, wanted) if wanted.is_below(model.served) else None
+    if listed is not None:
+        return Weights(listed.repository, to_fp8=False)
     unquantised = model.served is Precision.bf16
     as_published = wanted is model.served or (unquantised and wanted is Precision.fp32)
     # What is already quantised stays as it is: engines convert 16- and 32-bit checkpoints only, and those to FP8.

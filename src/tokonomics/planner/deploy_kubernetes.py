@@ -15,6 +15,7 @@ from tokonomics.catalog.offers import Terms
 from tokonomics.errors import BadInput, option
 from tokonomics.planner.candidates import host_gib
 from tokonomics.planner.deploy_job import FILL_IN, PORT, DeployJob, EngineCommand, listen
+from tokonomics.planner.spare import ZONES
 from tokonomics.units import GIB
 
 _WEIGHTS_FOLDER = "/models"
@@ -256,7 +257,7 @@ def _spread(job: DeployJob, strict: bool) -> list[dict[str, Any]]:
         constraints.append(machine | hard | fewest)
     # During an update old pods count above; the new ones are spread among themselves, as far as there is room.
     constraints.append(machine | soft | {"matchLabelKeys": ["pod-template-hash"]})
-    constraints.append(zone | (hard if job.over_zones else soft))
+    constraints.append(zone | (hard | {"minDomains": ZONES} if job.over_zones else soft))
     return constraints
 
 

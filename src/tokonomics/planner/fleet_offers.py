@@ -18,7 +18,7 @@ from pydantic import NonNegativeFloat, PositiveFloat
 from tokonomics.catalog.engines import Engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.models import ModelSpec
-from tokonomics.catalog.offers import Offer, Terms, oldest_days
+from tokonomics.catalog.offers import Offer, Terms, within_age
 from tokonomics.catalog.precision import Precision
 from tokonomics.catalog.spot import Interruptions, load_bands, load_zone_prices
 from tokonomics.errors import BadInput, option
@@ -136,9 +136,11 @@ def fleet_machines(
     """Every machine worth considering for this traffic, priced on the terms allowed."""
     terms, today = market.terms, market.today
     priced_offers = [offer for offer in offers if cheapest_price(offer, terms) is not None]
-    # No prices over a year old; or, if all are older, none a year older than the newest.
-    oldest = oldest_days(priced_offers, today)
-    sold = [offer for offer in priced_offers if offer.age_days(today) <= oldest]
+    sold = within_age(priced_offers, today)
+    if priced_offers and not sold:
+        newest = max(offer.date for offer in priced_offers)
+        fix = f"Give prices of your own ({option('offers', 'mine.csv')}), or run `tokonomics prices refresh`."
+        raise BadInput(f"every price is over a year old, the newest of {newest}", fix=fix)
     if not sold:
         wanted = ", ".join(term.replace("_", " ") for term in terms)
         fix = f"Loosen {option('terms')}, {option('gpu')} or {option('region')}."

@@ -6,15 +6,19 @@ candidate; where that would meet it, the best that was simulated.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from tokonomics.catalog.offers import Offer, Terms
+from tokonomics.catalog.offers import MAX_AGE_DAYS, Offer, Terms
+from tokonomics.catalog.places import Seller, place_filter
 from tokonomics.errors import option
 from tokonomics.physics.steptime import step_model
 from tokonomics.planner.candidates import Hosts, Reason, host_gib
-from tokonomics.planner.plan import Plan, Question, Study, plan, prospects
+from tokonomics.planner.parsing import listed, regions_from
+from tokonomics.planner.plan import Catch, Plan, Question, Study, plan, prospects
 from tokonomics.planner.screen import describe, floors
+from tokonomics.planner.spare import ZONED
 from tokonomics.serving.capacity import MOST_REPLICAS
 from tokonomics.traffic.slo import Slo
 from tokonomics.types import Marked, Noun
@@ -58,6 +62,43 @@ def blame(study: Study, narrowed: Mapping[str, str] | None = None, every: Sequen
             nearest=f"elsewhere {elsewhere.gpu} would, by the closed form: {usd(elsewhere.usd_per_month)} a month at "
             f"{elsewhere.provider} {elsewhere.instance}, {elsewhere.region}",
         )
+
+
+def left_out(
+    question: Question, providers: Sequence[str] | None, regions: Sequence[str] | None, every: Sequence[Offer]
+) -> dict[str, str]:
+    """Of the providers and regions that were named, those of which nothing can be bought, and why: age, memory …
+
+    ``every`` are the offers before marketplaces and old prices were set aside.
+    """
+    named: dict[str, Callable[[Offer], bool]] = {
+        name: lambda offer, name=name: offer.provider == name.lower()  # type: ignore[misc]
+        for name in listed(providers, "provider") or ()
+    }
+    for region in regions_from(regions, every) or ():
+        is_there = place_filter([region], {offer.place for offer in every})
+        named[region] = lambda offer, is_there=is_there: is_there(offer.place)  # type: ignore[misc]
+    reasons = {}
+    for name, is_it in named.items():
+        reasons[name] = _why_left_out(question, [offer for offer in every if is_it(offer)])
+    return {name: reason for name, reason in reasons.items() if reason}
+
+
+def _why_left_out(question: Question, offers: Sequence[Offer]) -> str | None:
+    if not offers:
+        return "it sells nothing there"
+    bought = set(question.offers)
+    sold = [offer for offer in offers if offer in bought]
+    if not sold and all(offer.seller is Seller.marketplace for offer in offers):
+        return f"only a marketplace sells there ({option('sellers', 'all')})"
+    if not sold:
+        newest = max(offer.date for offer in offers)
+        return f"the newest price is of {newest} ({option('max_age', (question.today - newest).days)})"
+    hosts, rejected = prospects(replace(question, offers=sold), question.load)
+    if hosts or not rejected:
+        return None
+    reason, _ = Counter(rejection.reason for rejection in rejected).most_common(1)[0]
+    return f"{reason} ({option('why')})"
 
 
 def _too_slow(study: Study, hosts: list[Hosts]) -> Iterator[Blame]:
@@ -131,7 +172,17 @@ def _limits(question: Question) -> Iterator[Blame]:
 def _nothing_to_choose_from(study: Study, kinds: set[Reason]) -> Iterator[Blame]:
     """No candidate stands on any machine: the commonest reason before any speed is known."""
     question, model, mean = study.question, study.question.model, study.question.load.workload
-    if not any(offer.price(term) for offer in question.offers for term in question.terms):
+    if not question.offers and Catch.marketplace in question.catches:
+        yield Blame(
+            constraint=option("sellers"),
+            why="only marketplaces sell that",
+            nearest=f"allow them: {option('sellers', 'all')}",
+        )
+    elif kinds == {Reason.old_price} and question.limits.max_age_days is None:
+        newest = min(offer.age_days(question.today) for offer in question.offers)
+        constraint, nearest = option("max_age", MAX_AGE_DAYS), f"the newest is {newest} days old"
+        yield Blame(constraint=constraint, why="every price is older", nearest=nearest)
+    elif not any(offer.price(term) for offer in question.offers for term in question.terms):
         sold = sorted(term for term in Terms if any(offer.price(term) is not None for offer in question.offers))
         yield Blame(
             constraint=option("terms", ", ".join(question.terms)),
@@ -144,6 +195,13 @@ def _nothing_to_choose_from(study: Study, kinds: set[Reason]) -> Iterator[Blame]
             why=f"requests of {mean.input_tokens + mean.output_tokens:,.0f} tokens exceed {model.name}'s context",
             nearest=f"{model.max_context:,} tokens, prompt and answer together",
         )
+    elif Reason.no_zones in kinds:
+        constraint, nearest = option("spare", "zone"), f"{', '.join(ZONED)} have them"
+        yield Blame(constraint=constraint, why="none of these sellers is known to have zones", nearest=nearest)
+    elif Reason.assumed_speed in kinds:
+        gpu = next(rejection.gpu for rejection in study.plan.rejected if rejection.kind is Reason.assumed_speed)
+        why = "only GPUs whose speed is assumed would do: no kernels were timed on them, nor on a relative"
+        yield Blame(constraint=option("gpu"), why=why, nearest=f"name one ({option('gpu', gpu)}), and measure it")
     elif Reason.host_too_small in kinds:
         yield _host_too_small(question)
     elif Reason.does_not_fit in kinds or Reason.instance_too_small in kinds:

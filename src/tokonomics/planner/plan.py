@@ -278,7 +278,10 @@ def study(question: Question, progress: Say = silent) -> Study:
     hosts, rejected = prospects(question, load)
     trials = Trials(load, question.slos, question.router)
     search = searched(question, trials, hosts, progress=progress)
-    if Catch.old_price in question.catches and _beaten_by_far(question, trials, _cheapest(search.sized), progress):
+    best_usd = min((placed.usd_per_hour for placed in search.sized), default=math.inf)
+    asides = _set_aside(question, trials, best_usd, progress)
+    old = asides.get(Catch.old_price)
+    if old and best_usd > old.usd_per_month / HOURS_PER_MONTH * (1 + STALE_MUST_SAVE):
         return study(question.taking(Catch.old_price), progress)
     rejected += [_reject(deployment, refusal) for deployment, refusal in search.refused]
     rows = [row for sized in search.sized for row in _rows(sized, load, question.limits, question.today)]
@@ -291,7 +294,7 @@ def study(question: Question, progress: Say = silent) -> Study:
         simulations=search.trials.count,
         best=ranked[0].row if ranked else None,
         ranked=tuple(row for row, _, _ in ranked),
-        set_aside=tuple(_set_aside(question, trials, ranked[0].row if ranked else None, progress)),
+        set_aside=tuple(SetAside(catch=catch, candidate=row) for catch, row in asides.items()),
         rejected=tuple(rejected),
         not_tried=dict(question.not_tried),
     )
@@ -307,30 +310,17 @@ def searched(
     return search
 
 
-def _cheapest(found: Iterable[Placed]) -> float:
-    """Dollars an hour; infinite where there is none."""
-    return min((placed.usd_per_hour for placed in found), default=math.inf)
-
-
-def _beaten_by_far(question: Question, trials: Trials, usd_per_hour: float, progress: Say) -> bool:
-    """Old prices have a way that recent ones do not come near to."""
-    older = question.taking(Catch.old_price)
-    hosts, _ = prospects(older, trials.load)
-    return bool(searched(older, trials, hosts, usd_per_hour / (1 + STALE_MUST_SAVE), progress).sized)
-
-
-def _set_aside(question: Question, trials: Trials, best: Candidate | None, progress: Say) -> Iterator[SetAside]:
-    """The cheapest way with each catch, where it is below the pick."""
-    below = best.usd_per_month / HOURS_PER_MONTH if best else math.inf
+def _set_aside(question: Question, trials: Trials, usd_per_hour: float, progress: Say) -> dict[Catch, Candidate]:
+    """The cheapest way with each catch, where it is below the pick's bill."""
+    found: dict[Catch, Candidate] = {}
     for catch in question.catches:
-        if catch is Catch.old_price:
-            continue  # Where it saved much it was taken.
         wider = question.taking(catch)
         hosts, _ = prospects(wider, trials.load)
-        found = searched(wider, trials, hosts, below, progress).sized
-        rows = [row for placed in found for row in _rows(placed, trials.load, wider.limits, wider.today)]
+        sized = searched(wider, trials, hosts, usd_per_hour, progress).sized
+        rows = [row for placed in sized for row in _rows(placed, trials.load, wider.limits, wider.today)]
         if rows:
-            yield SetAside(catch=catch, candidate=min(rows, key=_cheapest_then_most_faithful).row)
+            found[catch] = min(rows, key=_cheapest_then_most_faithful).row
+    return found
 
 
 def prospects(question: Question, load: Load) -> tuple[list[Hosts], list[Rejection]]:

@@ -46,7 +46,7 @@ def can_run(request: CanRunRequest, listener: Listener = SILENT) -> CanRunResult
 def _power(request: CanRunRequest) -> Power | Purchase | None:
     """What the machine costs to keep; None where nobody asked for dollars."""
     bought = {"purchase_usd": dollars(request.purchase_usd, "purchase_usd"), "years": request.years}
-    drawn = {"usd_per_kwh": request.usd_per_kwh, "host_watts": request.host_watts, "pue": request.pue}
+    drawn = {"usd_per_kwh": request.usd_per_kwh, "host_watts": request.host_watts, "pue": request.pue or 1.0}
     given = {name: value for name, value in {**bought, **drawn}.items() if value is not None}
     if not given:
         return None

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 from tokonomics.catalog.engines import all_engines, find_engine
 from tokonomics.catalog.load_models import find_model
-from tokonomics.catalog.offers import Offer, list_prices, recent
-from tokonomics.catalog.user_file import user_market
+from tokonomics.catalog.offers import Offer, list_prices, recent, recent_where_near, within_age
+from tokonomics.catalog.places import Seller
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, UnknownName, option, shorten
 from tokonomics.planner.candidates import weight_choices
@@ -46,7 +46,6 @@ CASES = ("low", "mid", "high")
 _MADE_UP = {"input", "output", "arrivals", "system_prompts", "sessions"}
 _OF_A_LOG = {"columns", "start", "end"}
 Asked = TypeVar("Asked", bound=PlanTraffic)
-Bought = TypeVar("Bought", bound=Market)
 Catches = dict[Catch, dict[str, object]]
 
 
@@ -90,7 +89,7 @@ def question_of(request: PlanInputs, model_name: str, load: Load, offers: tuple[
     """
     model = find_model(model_name)
     allowed = offers if _names_sellers(request) else list_prices(offers)
-    bought = allowed if request.max_age is not None else recent(allowed, today())
+    bought = allowed if request.max_age is not None else recent(within_age(allowed, today()), today()) or allowed
     given = dict.fromkeys(("gpus", "router", "max_utilization", "spare")) | dict(request)
     gpus, most_gpus = gpu_filter(request.gpu, given["gpus"])
     engines = listed(request.engine, "engine") or ["vllm"]
@@ -119,13 +118,14 @@ def question_of(request: PlanInputs, model_name: str, load: Load, offers: tuple[
         ),
         simulate=not quick,
         router=None if given["router"] is None else router_from(given["router"]),
-        assumed_speeds=gpus is not None,
+        assumed_speeds=gpus is not None or request.offers is not None,
     )
     catches: Catches = {}
     if len(bought) < len(allowed):
         catches[Catch.old_price] = {"offers": allowed}
     if isinstance(request, PlanRequest):
-        catches |= _catches(request, question, offers if len(allowed) < len(offers) else None)
+        others = [offer for offer in offers if offer.seller is Seller.marketplace] if len(allowed) < len(offers) else []
+        catches |= _catches(request, question, (*bought, *others) if others else None)
     return replace(question, catches=catches)
 
 
@@ -144,15 +144,8 @@ def _catches(request: PlanRequest, question: Question, offers: tuple[Offer, ...]
     return catches
 
 
-def in_market(request: Bought) -> Bought:
-    """The request with the user's own market (``[market]`` in the catalogue) where it says nothing itself."""
-    asked = {name: value for name, value in user_market().items() if getattr(request, name) is None}
-    return request.model_copy(update=asked) if asked else request
-
-
 def _names_sellers(request: Market) -> bool:
     """It says whom to buy from: by kind, by name, or by a price list of its own."""
-    request = in_market(request)
     return any(value is not None for value in (request.sellers, request.provider, request.offers))
 
 
@@ -163,14 +156,16 @@ def say_not_tried(question: Question, listener: Listener) -> None:
 
 
 def offers_of(request: Market) -> tuple[Offer, ...]:
-    """The offers that may be bought without being asked for by name: no marketplaces, no old prices."""
+    """The offers that may be bought unless others are asked for: no marketplaces, no old price near a recent one."""
     offers = every_offer(request)
-    return offers if _names_sellers(request) else recent(list_prices(offers), today())
+    allowed = offers if _names_sellers(request) else list_prices(offers)
+    if not allowed:
+        raise BadInput("only marketplaces sell that", field="sellers", fix=f"Allow them: {option('sellers', 'all')}.")
+    return recent_where_near(allowed, today())
 
 
 def every_offer(request: Market) -> tuple[Offer, ...]:
     """The offers that its filters leave, at its discounts."""
-    request = in_market(request)
     wanted = request.gpu if isinstance(request, SomeGpus) else None
     names, _ = gpu_filter(wanted, request.gpus if isinstance(request, PlanRequest) else None)
     discounts = discounts_from(request.discount)
@@ -182,8 +177,8 @@ def blamed(request: PlanInputs, study: Study) -> Iterator[Blame]:
     """What stands in the way of a plan that found nothing."""
     filters = {name: getattr(request, name) for name in ("provider", "region", "sellers", "gpu")}
     narrowed = {name: ",".join(value) for name, value in filters.items() if value}
-    everywhere = request.model_copy(update=dict.fromkeys(filters))
-    return blame(study, narrowed, offers_of(everywhere) if narrowed else ())
+    everywhere = every_offer(request.model_copy(update=dict.fromkeys(filters))) if narrowed else ()
+    return blame(study, narrowed, recent(list_prices(everywhere), today()))
 
 
 def targets_of(request: Objectives) -> tuple[Slo, ...]:

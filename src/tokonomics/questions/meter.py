@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.offers import cheapest_offer, load_offers, machines_usd_per_hour, market_offers, select_offers
+from tokonomics.catalog.offers import cheapest_offer, machines_usd_per_hour, market_offers
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.measure.meter.against_plan import read_plan
@@ -97,8 +97,7 @@ def _price(request: MeterWatchRequest) -> tuple[float, str, date | None, int]:
         ways = f"{option('usd_per_hour', 2.49)}, {option('gpu', 'H100')} or {option('offer', 'aws:p5.48xlarge')}"
         raise BadInput("no price is given", field="usd_per_hour", fix=f"Give {ways}.")
     else:
-        provider = request.provider
-        sold = market_offers() if provider is None else select_offers(load_offers(), provider=provider)
+        sold = market_offers(request.provider)
         rented = cheapest_offer(find_gpu(request.gpu).name, gpus, offers=sold)
     return machines_usd_per_hour(rented, gpus), rented.quoted(today()), rented.date, gpus
 

@@ -64,8 +64,10 @@ class Verb:
 
     def answer(self, request: "Request", listener: "Listener") -> "Result":
         """What is found, with the profile that the request names."""
+        from tokonomics.questions.market import in_market
         from tokonomics.questions.profile import with_profile
 
+        request = in_market(request, listener)
         with with_profile(request, listener):
             module = import_module(f"tokonomics.questions.{self.module or self.function_name}")
             return cast("Result", getattr(module, self.function_name)(request, listener))

@@ -15,7 +15,7 @@ from tokonomics.questions.results import BreakevenResult, NothingHosts
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.plan_view import nothing
-from tokonomics.report.wording import OLD_PRICE, and_slos, speed_word
+from tokonomics.report.wording import OLD_PRICE, age_text, and_slos, speed_word
 from tokonomics.units import HOURS_PER_MONTH, count, percent, plural, seconds, usd
 
 _DRAWN = 6
@@ -98,7 +98,9 @@ def _figures(result: BreakEvenReport, meets: BreakEven) -> blocks.Facts:
         rate = f"tokens a month: {stays / result.tokens_per_request / SECONDS_PER_MONTH:.2g} requests/s"
         rows.append(blocks.fact("break-even", count(stays), rate, number=stays))
         hosted = result.hosted.usd(stays)
-        rows.append(blocks.fact("bill there", f"{usd(hosted)}/month", f"{replicas} on {gpus}: {fleet.name}"))
+        ages = {kind.kind.name: kind.pick.price_age_days for kind in result.hardware}
+        aged = f"; price {age_text(ages[fleet.name])} old" if ages.get(fleet.name, 0) > 1 else ""
+        rows.append(blocks.fact("bill there", f"{usd(hosted)}/month", f"{replicas} on {gpus}: {fleet.name}{aged}"))
         if first < stays:
             undone = "tokens a month already, but the next machine to buy undoes it until the break-even"
             rows.append(blocks.fact("first cheaper", count(first), undone))

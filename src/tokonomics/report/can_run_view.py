@@ -142,8 +142,9 @@ def _of_power(result: CanRun) -> Iterable[str]:
         f"Load: the share of the time in which all users are busy. Power: {gpus}, {host}, PUE {power.pue:g}, "
         f"{usd(power.usd_per_kwh)}/kWh. What GPUs draw while idle belongs to {option('host_watts')}."
     )
-    if power.pue == MEAN_PUE:
-        yield f"PUE {MEAN_PUE}: mean of data centres in 2023 (Uptime Institute); {option('pue', 1)} on a desk."
+    if power.pue == 1:
+        mean = f"mean of data centres in 2023, Uptime Institute: {option('pue', MEAN_PUE)}"
+        yield f"PUE 1 is a desk ({mean})."
     if isinstance(power, Purchase):
         bought = f"{usd(power.purchase_usd)} over {power.years:g} years"
         yield f"With the machine, {bought}; capital, hosting and people: `tokonomics own-hardware`."

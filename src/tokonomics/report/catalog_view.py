@@ -6,7 +6,7 @@ from datetime import date
 from tokonomics.catalog.apis import ApiPrice
 from tokonomics.catalog.gpus import Gpu
 from tokonomics.catalog.models import ModelSpec
-from tokonomics.catalog.offers import STALE_AFTER_DAYS, Offer, Terms, oldest_days
+from tokonomics.catalog.offers import MAX_AGE_DAYS, STALE_AFTER_DAYS, Offer, Terms
 from tokonomics.catalog.precision import Precision
 from tokonomics.catalog.refresh import ProviderRefresh, Refresh
 from tokonomics.clock import today
@@ -135,8 +135,7 @@ def _offers(found: Sequence[Offer], terms: Terms, top: int) -> blocks.View:
         for offer in shown
     ]
     yield blocks.table([*columns, "!quoted"], rows)
-    oldest = oldest_days(found, day)
-    too_old = sum(offer.age_days(day) > oldest for offer in shown)
+    too_old = sum(offer.age_days(day) > MAX_AGE_DAYS for offer in shown)
     are = f"{too_old} of those shown {'is' if too_old == 1 else 'are'} over a year old"
     yield blocks.note(
         f"$/GPU-h is {on}; the other prices are dollars an hour for the whole instance.",

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 from tokonomics.catalog.offers import UNSPECIFIED, Terms
+from tokonomics.clock import today
 from tokonomics.errors import option
 from tokonomics.money.fleet import ADVISOR, FleetPurchase
 from tokonomics.money.spot_verdict import SpotVerdict
@@ -15,7 +16,7 @@ from tokonomics.questions.request import Request
 from tokonomics.questions.results import FleetResult
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
-from tokonomics.report.wording import OLD_PRICE, quoted_on, slos_text, speed_word, usd_text
+from tokonomics.report.wording import OLD_PRICE, age_text, quoted_on, slos_text, speed_word, usd_text
 from tokonomics.serving.outcome import SloOutcome
 from tokonomics.units import HOURS_PER_MONTH, count, percent, plural, seconds, usd
 
@@ -79,7 +80,10 @@ def _headline(report: FleetReport) -> Iterable[blocks.Block]:
     bill, bad = plan.usd_per_month, plan.p99_usd_per_month
     bought = (f"{_terms(row)} {report.kind(row.offer).instance}" for row in _in_order(report))
     machines = " + ".join(dict.fromkeys(bought))
-    yield blocks.line("Expected bill: ", blocks.Span(f"{usd(bill)} a month", "best"), f", {machines}", kind="headline")
+    days = max((today() - report.kind(row.offer).price_date).days for row in plan.purchases)
+    aged = f"; prices up to {age_text(days)} old" if days > 1 else ""
+    said = f", {machines}{aged}"
+    yield blocks.line("Expected bill: ", blocks.Span(f"{usd(bill)} a month", "best"), said, kind="headline")
     cheaper = [row for row in plan.comparisons if row.usd_per_month and (row.saved_share or 0) > 0.0005]
     simple = min(cheaper, key=lambda row: row.usd_per_month or math.inf, default=None)
     committed = report.committed_usd

@@ -10,12 +10,13 @@ from tokonomics.catalog.precision import Precision
 from tokonomics.errors import option
 from tokonomics.planner.candidates import FLOOR, Reason
 from tokonomics.planner.flips import Flip, Flips
-from tokonomics.planner.infeasible import Blame
-from tokonomics.planner.parsing import discounts_from, gpu_filter, listed
+from tokonomics.planner.infeasible import Blame, left_out
+from tokonomics.planner.parsing import discounts_from, gpu_filter
 from tokonomics.planner.plan import Candidate, Catch, Plan, Rejection, SetAside, Study
 from tokonomics.planner.regret import Regret
 from tokonomics.planner.search import CLOSED_FORM_UTILIZATION
 from tokonomics.planner.what_if import BillRange, Case, Headroom, Sensitivity
+from tokonomics.questions.load import every_offer
 from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.results import PlanCases, PlanModels, PlanResult, layout_text, split_text
 from tokonomics.report import blocks, charts
@@ -80,7 +81,8 @@ def _one(result: PlanResult, request: PlanRequest) -> blocks.View:
     whole, name = study.plan, study.question.model.name
     if whole.best is None:
         yield from nothing(whole, name, result.blame)
-        yield blocks.section(*_set_aside(whole))
+        if whole.set_aside:
+            yield blocks.section(blocks.line("With a catch there is:"), *_set_aside(whole))
     else:
         yield blocks.line(asked_text(whole, name), kind="asked")
         firm = _firm(result.headroom, result.bill_range) + quality_facts(whole.best, study.question.model)
@@ -126,7 +128,7 @@ def nothing(plan: Plan, model_name: str, blames: Sequence[Blame], see: str = "")
             )
             for blame in blames
         ),
-        blocks.note(f"{kinds.total():,} candidates rejected: {counts}. See {see or option('why')}."),
+        blocks.note(f"{plural(kinds.total(), 'candidate')} rejected: {counts}. See {see or option('why')}."),
         not_tried(plan),
     )
 
@@ -162,11 +164,16 @@ def _set_aside(plan: Plan) -> Iterable[blocks.Line]:
     """Cheaper ways with a catch, one line each, with what to type for them."""
     for aside in plan.set_aside:
         row = aside.candidate
+        catch = "KV cache at fewer bits" if _only_kv(aside) else aside.catch.capitalize()
         yield blocks.line(
-            f"{aside.catch.capitalize()}: from ",
+            f"{catch}: from ",
             blocks.Span(f"{usd(row.usd_per_month)} a month", "strong"),
             f", {layout_text(row)} at {_where(row)}{_aged(row)} ({_asked_for(aside)})",
         )
+
+
+def _only_kv(aside: SetAside) -> bool:
+    return aside.catch is Catch.fewer_bits and not aside.candidate.weights.is_below(FLOOR)
 
 
 def _asked_for(aside: SetAside) -> str:
@@ -175,6 +182,8 @@ def _asked_for(aside: SetAside) -> str:
         return option("sellers", "all")
     if aside.catch is Catch.assumed_speed:
         return option("gpu", row.gpu)
+    if aside.catch is Catch.old_price:
+        return option("max_age", row.price_age_days)
     fewer = [option("min_weights", row.weights)] if row.weights.is_below(FLOOR) else []
     return " ".join([*fewer, *([option("kv", row.kv)] if row.kv.is_below(Precision.bf16) else [])])
 
@@ -322,9 +331,10 @@ def _how_sized(plan: Plan) -> str:
         return f"Replicas are planned to at most {share} of the closed form's capacity; leave out {quick} to simulate."
     spare = f" with {plan.limits.spare} down" if plan.limits.spare else ""
     targets = "meet every SLO" if plan.slos else f"keep up (no SLO is set: {option('slo')})"
+    aside = "apart from what is set aside above, nothing" if plan.set_aside else "nothing else"
     return (
         f"Replicas are the fewest that {targets}{spare}: {plan.simulations:,} simulations; "
-        "nothing else that these limits allow is cheaper than the runner-up; "
+        f"{aside} that these limits allow is cheaper than the runner-up; "
         "the rows after it are examples, not a full ranking."
     )
 
@@ -342,25 +352,9 @@ def _not_sold(study: Study, request: PlanRequest) -> blocks.Line | None:
 
 
 def _dropped(study: Study, request: PlanRequest) -> Iterable[blocks.Line]:
-    """Providers that were asked for and of which nothing is ranked, with the reason: age, memory or engine."""
-    question = study.question
-    older = question.catches.get(Catch.old_price, {}).get("offers", ())
-    ranked = {row.provider for row in study.plan.ranked}
-    reasons = {rejection.gpu: rejection for rejection in study.plan.rejected if rejection.kind in _NOT_FOR_MONEY}
-    for name in [name.lower() for name in listed(request.provider, "provider") or () if name.lower() not in ranked]:
-        sold = [offer for offer in question.offers if offer.provider == name]
-        old = [offer for offer in older if offer.provider == name]
-        if not sold and old:
-            newest = max(offer.date for offer in old)
-            days = (question.today - newest).days
-            yield blocks.hint(f"{name} is left out: its prices are of {newest} ({option('max_age', days)} takes them).")
-        elif not sold:
-            yield blocks.hint(f"{name} is left out: it sells nothing there.")
-        elif all(offer.gpu in reasons for offer in sold):
-            yield blocks.hint(f"{name} is left out: {reasons[sold[0].gpu].reason} ({sold[0].gpu}; {option('why')}).")
-
-
-_NOT_FOR_MONEY = (Reason.does_not_fit, Reason.not_supported, Reason.host_too_small, Reason.old_price, Reason.no_price)
+    """Providers and regions that were asked for and of which nothing can be bought, with the reason."""
+    for name, why in left_out(study.question, request.provider, request.region, every_offer(request)).items():
+        yield blocks.hint(f"{name} is left out: {why}.")
 
 
 def _why(plan: Plan) -> blocks.Table:

@@ -212,6 +212,8 @@ class CanRunRequest(SomeModels, OneGpu, Objectives, OneEngine, OwnedMachine, Pro
 
     FIRST = ("model", "gpu", "gpus", "context", "slo")
 
+    pue: Number | None = declared("Power of the site over that of the machine.", without="1, as on a desk", example=1.3)
+
     context: Tokens = declared("Tokens of one sequence, prompt and answer: 4096, 32k.", 4096, unit="tokens")
 
 
