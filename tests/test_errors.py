@@ -20,6 +20,7 @@ ALLOWED = {
     "planner/deploy_job.py": {"--host", "--port"},  # of an engine
     "measure/probe/timings.py": {"--quick", "--seconds"},  # a program of its own
     "planner/deploy_kubernetes.py": {"--spare"},
+    "measure/importers/lm_eval.py": {"--limit", "--output"},  # of lm-evaluation-harness
     "measure/installation.py": {"--profile", "--ray", "--semantic", "--source"},
 }  # fmt: skip
 """Flags of our own that are left below the doors: in files that are to be read in a shell, and in checks of one."""

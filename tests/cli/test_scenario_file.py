@@ -61,7 +61,7 @@ def test_a_file_says_what_the_flags_say(tmp_path: Path) -> None:
     assert (first.model.key, second.model.key) == ("llama-3.1-8b", "qwen3-8b")
     assert first.terms == (Terms.spot, Terms.on_demand)
     assert first.kv == (Precision.fp8,)
-    assert first.limits.spare == 1
+    assert first.limits.spare.machines == 1
     assert first.limits.max_usd_per_gpu_hour == 3.5
     assert [str(slo) for slo in first.slos] == ["ttft_p99"]
 

@@ -191,7 +191,7 @@ def test_a_switch_that_is_off_replaces_nothing(scenario: Path) -> None:
     assert "slo" not in combined("plan", base, {"offline": "true"})
 
 
-@pytest.mark.parametrize(("key", "text"), [("spare", "many"), ("max_price", "cheap"), ("quick", "perhaps")])
+@pytest.mark.parametrize(("key", "text"), [("max_age", "many"), ("max_price", "cheap"), ("quick", "perhaps")])
 def test_a_word_for_a_number_is_refused_before_any_work(scenario: Path, key: str, text: str) -> None:
     base, _, _ = base_values(scenario, "plan")
     with pytest.raises(BadInput, match="must be"):

@@ -213,4 +213,5 @@ def _table(name: str) -> dict[str, Any]:
 
 def _offers() -> Iterable[dict[str, str]]:
     with (_CATALOG / "offers.csv").open(encoding="utf-8", newline="") as file:
-        yield from csv.DictReader(file)
+        for row in csv.DictReader(file):
+            yield from (row | {"region": region} for region in row["region"].split("|"))

@@ -8,7 +8,6 @@ pairs that no other beats in both.
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import product
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat
@@ -68,12 +67,11 @@ def compare(
     say: Say = silent,
 ) -> Comparison:
     """The cheapest offer of every model on every GPU that its question names offers of."""
-    gpus = list(dict.fromkeys(offer.gpu for question in questions for offer in question.offers))
+    gpus = list(dict.fromkeys(gpu for question in questions for gpu in question.gpus))
     cells = []
     for question, gpu in product(questions, gpus):
         say(f"{question.model.name} on {gpu}")
-        mine = [offer for offer in question.offers if offer.gpu == gpu]
-        found = plan(replace(question, offers=mine))
+        found = plan(question.on(gpu))
         cells.append(_cell(question, gpu, found, (quality or {}).get(question.model.key)))
     used = [gpu for gpu in gpus if any(cell.pick and cell.gpu == gpu for cell in cells)]
     lowest = {gpu: min(cell.usd_per_mtok or math.inf for cell in cells if cell.gpu == gpu) for gpu in used}

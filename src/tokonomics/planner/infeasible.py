@@ -118,7 +118,7 @@ def _too_slow(study: Study, hosts: list[Hosts]) -> Iterator[Blame]:
                 why=f"{target} is below what a lone request takes",
                 nearest=f"the fastest, {fastest}, takes {seconds(fastest_s)}",
             )
-        elif plan(replace(question, slos=others, simulate=False)).best:
+        elif plan(replace(question, slos=others, simulate=False, catches={})).best:
             best_s = _best_simulated(study, slo)
             nearest = "loosen it"
             if best_s is not None:
@@ -144,7 +144,7 @@ def _limits(question: Question) -> Iterator[Blame]:
     limits = question.limits
 
     def without(limit: str) -> Plan:
-        return plan(replace(question, limits=limits.model_copy(update={limit: None}), simulate=False))
+        return plan(replace(question, limits=limits.model_copy(update={limit: None}), simulate=False, catches={}))
 
     if limits.max_age_days is not None and question.offers:
         newest = min(offer.age_days(question.today) for offer in question.offers)

@@ -241,6 +241,24 @@ class Question:
         others = {other: changes for other, changes in self.catches.items() if other != catch}
         return replace(self, **self.catches[catch], catches=others)
 
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """Every GPU on which it may be served, those at old prices last."""
+        old = self.catches.get(Catch.old_price, {}).get("offers", ())
+        return tuple(dict.fromkeys(offer.gpu for offer in (*self.offers, *old)))
+
+    def on(self, gpu: str) -> "Question":
+        """The same question about one GPU."""
+
+        def of_it(offers: Sequence[Offer]) -> tuple[Offer, ...]:
+            return tuple(offer for offer in offers if offer.gpu == gpu)
+
+        catches = {
+            catch: {name: of_it(value) if name == "offers" else value for name, value in changes.items()}
+            for catch, changes in self.catches.items()
+        }
+        return replace(self, offers=of_it(self.offers), catches=catches)
+
 
 class RankedRow(NamedTuple):
     """A row of a plan, with what it was sized as and the machine that it stands on."""

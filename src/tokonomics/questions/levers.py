@@ -103,9 +103,9 @@ def choices_of(changes: Changes) -> Choices:
 
 def _floor(changes: Changes) -> Precision | None:
     """The fewest bits of the weights: as asked for; where scores decide, none; else FP8."""
-    if changes.min_weights:
+    if changes.min_weights is not None:
         return parse_precision(changes.min_weights, WEIGHT_PRECISIONS, "min_weights")
-    return None if changes.min_recovery else FLOOR
+    return None if changes.min_recovery is not None else FLOOR
 
 
 def levers(request: LeversRequest, listener: Listener = SILENT) -> LeversResult:

@@ -94,9 +94,11 @@ def question_of(request: PlanInputs, model_name: str, load: Load, offers: tuple[
     gpus, most_gpus = gpu_filter(request.gpu, given["gpus"])
     engines = listed(request.engine, "engine") or ["vllm"]
     names = [engine.key for engine in all_engines()] if engines == ["all"] else engines
-    chosen = weights_for(model, request.weights, request.min_weights or (request.min_recovery and _LOWEST))
+    by_scores = request.min_recovery is not None
+    floor = _LOWEST if by_scores and request.min_weights is None else request.min_weights
+    chosen = weights_for(model, request.weights, floor)
     weights, left_out = reaching(model, chosen, request.min_recovery)
-    choices = KV_CHOICES if request.min_recovery and not request.kv else kv_for(request.kv)
+    choices = KV_CHOICES if by_scores and request.kv is None else kv_for(request.kv)
     kv, kv_left_out = reaching(model, choices, request.min_recovery, "kv")
     question = Question(
         model=model,
@@ -135,8 +137,9 @@ def _catches(request: PlanRequest, question: Question, offers: tuple[Offer, ...]
     if offers is not None:
         catches[Catch.marketplace] = {"offers": offers}
     if request.min_recovery is None:
-        weights = question.weights if request.weights or request.min_weights else weight_choices(question.model)
-        kv = question.kv if request.kv else KV_CHOICES
+        named = request.weights is not None or request.min_weights is not None
+        weights = question.weights if named else weight_choices(question.model)
+        kv = question.kv if request.kv is not None else KV_CHOICES
         if (weights, kv) != (question.weights, question.kv):
             catches[Catch.fewer_bits] = {"weights": weights, "kv": kv}
     if not question.assumed_speeds:
