@@ -5,7 +5,7 @@ from functools import partial
 
 from tokonomics.errors import option
 from tokonomics.planner.compare import Cell, Comparison
-from tokonomics.planner.plan import Candidate
+from tokonomics.planner.plan import Candidate, headline_of
 from tokonomics.questions.request import Request
 from tokonomics.questions.results import CompareResult, layout_text
 from tokonomics.report import blocks, charts
@@ -14,6 +14,7 @@ from tokonomics.report.plan_view import ranking
 from tokonomics.report.wording import (
     FEWER_BITS,
     SPEEDS,
+    age_text,
     and_slos,
     price_text,
     quoted_text,
@@ -59,9 +60,11 @@ def _sections(result: Comparison) -> blocks.View:
 
 
 def _headline(result: Comparison, picks: list[tuple[Cell, Candidate]]) -> Iterable[blocks.Block]:
-    (cell, best), (other, last) = picks[0], picks[-1]
+    best = headline_of([pick for _, pick in picks]) or picks[0][1]
+    cell, (other, last) = next(cell for cell, pick in picks if pick is best), picks[-1]
     price = best.usd_per_mtok.blended
-    where = f", {cell.model_name} on {layout_text(best)} at {best.provider} {best.instance}"
+    aged = f"; price {age_text(best.price_age_days)} old" if best.price_age_days > 1 else ""
+    where = f", {cell.model_name} on {layout_text(best)} at {best.provider} {best.instance}{aged}"
     yield blocks.line("Cheapest: ", blocks.Span(f"{usd(price)} per Mtok", "best"), where, kind="headline")
     worst = f"{other.model_name} on {last.gpu} costs {last.usd_per_mtok.blended / price:.2g} times as much"
     yield blocks.facts(
