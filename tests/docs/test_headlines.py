@@ -1,6 +1,8 @@
 """The questions of the guide, asked with defaults: no headline names what a buyer cannot act on."""
 
+import re
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -77,9 +79,28 @@ def test_a_price_that_is_looked_up_is_one_to_buy_at(model: str, gpu: str, tp: in
     recent = [
         other
         for other in load_offers()
-        if (other.gpu, other.seller) == (offer.gpu, offer.seller) and other.usd_per_hour and other.gpus >= tp
+        if other.gpu == offer.gpu and other.seller is not Seller.marketplace and other.usd_per_hour and other.gpus >= tp
         and other.age_days(today()) <= STALE_AFTER_DAYS
     ]  # fmt: skip
     assert recent
     cheapest = min(other.usd_per_hour or 0.0 for other in recent)
     assert offer.age_days(today()) <= STALE_AFTER_DAYS or cheapest > usd_per_hour * (1 + STALE_MUST_SAVE)
+
+
+QUESTIONS = sorted((Path(__file__).parents[2] / "docs" / "questions").glob("*.md"))
+SHOWN = re.compile(r"<!-- output: ([^>]*?) -->\n```console\n(.*?)```", re.DOTALL)
+
+
+@pytest.mark.parametrize("page", QUESTIONS, ids=lambda page: page.stem)
+def test_the_pages_of_the_guide_show_such_headlines(page: Path) -> None:
+    """What they show is what the commands print (test_generated)."""
+    shown = SHOWN.findall(page.read_text(encoding="utf-8"))
+    assert shown
+    marketplaces = {offer.provider for offer in load_offers() if offer.seller is Seller.marketplace}
+    for command, output in shown:
+        lines = [line for line in output.splitlines() if not line.startswith("On a marketplace: ")]
+        told = {word for line in lines for word in re.findall(r"[a-z]+", line)}
+        assert not told & marketplaces - set(command.split())
+        assert not any(re.match(r"speed +assumed", line) for line in lines)
+        headlines = [line for line in lines if re.match(r"(Cheapest|Expected bill|with them)", line)]
+        assert "int4" in command or not any("int4" in line for line in headlines)
