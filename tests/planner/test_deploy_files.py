@@ -22,6 +22,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tokonomics.catalog.checkpoints import checkpoint_for
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import all_models, find_model
@@ -137,9 +138,20 @@ def test_every_flag_and_every_listed_value_is_accepted_by_the_engine() -> None:
 def test_a_16_bit_checkpoint_becomes_fp8_on_loading_under_each_engines_own_name() -> None:
     # vLLM's `fp8` is only for checkpoints that are FP8 already; it refuses others (0.32.0, quantization/fp8.py).
     for engine, name in (("vllm", "fp8_per_tensor"), ("sglang", "fp8")):
-        words = engine_command(job(served(engine=engine, tp=2, weights=Precision.fp8))).arguments
+        words = engine_command(job(served("qwen3-32b", engine=engine, tp=2, weights=Precision.fp8))).arguments
         assert ("--quantization", name) in pairwise(words)
-        assert "meta-llama/Llama-3.3-70B-Instruct" in words
+        assert "Qwen/Qwen3-32B" in words
+
+
+def test_a_checkpoint_that_others_made_is_served_as_it_is() -> None:
+    """The one whose score the plan shows."""
+    for engine, weights in product(("vllm", "sglang"), (Precision.fp8, Precision.int4)):
+        command = engine_command(job(served(engine=engine, tp=2, weights=weights)))
+        listed = checkpoint_for(find_model("llama-3.3-70b"), weights)
+        assert listed is not None
+        assert listed.repository in command.arguments
+        assert "--quantization" not in command.arguments
+        assert command.fill_in == ()
 
 
 @pytest.mark.parametrize("model", ["deepseek-v3", "gpt-oss-120b"])
@@ -151,8 +163,8 @@ def test_a_quantised_checkpoint_is_served_as_it_is(model: str) -> None:
 
 def test_weights_that_no_engine_makes_on_loading_have_to_be_named_by_the_user() -> None:
     for target in (Target.vllm, Target.skypilot, Target.kubernetes):
-        file = deploy_file(target, job(served(weights=Precision.int4)))
-        assert "FILL-IN/llama-3-3-70b-int4" in file.text
+        file = deploy_file(target, job(served("qwen3-32b", weights=Precision.int4)))
+        assert "FILL-IN/qwen3-32b-int4" in file.text
         assert "AWQ or GPTQ" in file.fill_in[0]
         assert f"# FILL IN {file.fill_in[0]}\n" in file.text
 

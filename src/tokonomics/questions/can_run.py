@@ -46,7 +46,7 @@ def can_run(request: CanRunRequest, listener: Listener = SILENT) -> CanRunResult
 def _power(request: CanRunRequest) -> Power | Purchase | None:
     """What the machine costs to keep; None where nobody asked for dollars."""
     bought = {"purchase_usd": dollars(request.purchase_usd, "purchase_usd"), "years": request.years}
-    drawn = {"usd_per_kwh": request.usd_per_kwh, "host_watts": request.host_watts, "pue": request.pue or 1.0}
+    drawn = {"usd_per_kwh": request.usd_per_kwh, "host_watts": request.host_watts, "pue": request.pue}
     given = {name: value for name, value in {**bought, **drawn}.items() if value is not None}
     if not given:
         return None
@@ -57,4 +57,4 @@ def _power(request: CanRunRequest) -> Power | Purchase | None:
         fix = f"Such as {' '.join(option(name, such_as[name]) for name in missing)}."
         raise BadInput(f"{'is' if len(missing) == 1 else 'are'} missing", field=", ".join(missing), fix=fix)
     kind = Purchase if "years" in given else Power
-    return kept_machine(kind, {"gpus": request.gpus, "host_watts": 0.0, **given})
+    return kept_machine(kind, {"gpus": request.gpus, "host_watts": 0.0, "pue": 1.0, **given})

@@ -4,9 +4,8 @@
 # 1 replica on 1 machine: no redundancy. Nothing is served while it is down.
 # Weights below the checkpoint's bf16: check quality on your own task.
 # Chat clients need a chat template: name the instruction-tuned checkpoint if this is a base model.
-vllm serve meta-llama/Llama-3.3-70B-Instruct \
+vllm serve RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic \
   --tensor-parallel-size 2 \
-  --quantization fp8_per_tensor \
   --dtype auto \
   --kv-cache-dtype auto \
   --max-num-seqs 1024 \
