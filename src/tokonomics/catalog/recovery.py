@@ -209,5 +209,6 @@ def _nearest_relatives(model: ModelSpec, known: Sequence[Recovery]) -> list[Reco
         mine = _generation(model.family)
         relatives = [spec for spec in map(find_model, sorted(scored)) if _generation(spec.family) == mine]
     apart = {relative.key: abs(math.log(relative.parameters / model.parameters)) for relative in relatives}
-    nearest = min(apart, key=lambda key: (apart[key], key), default=None)
+    # Of two as large, the later: llama-3.1-70b before llama-3-70b.
+    nearest = min(sorted(apart, reverse=True), key=lambda key: round(apart[key], 3), default=None)
     return [found for found in known if found.model == nearest]
