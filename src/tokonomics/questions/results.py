@@ -5,7 +5,7 @@ from typing import Any
 from pydantic import Field
 
 from tokonomics.catalog.precision import Precision
-from tokonomics.errors import by_name
+from tokonomics.errors import by_name, flag, spelled
 from tokonomics.money.cost import Cost, LoadCost, Needed
 from tokonomics.money.served import ServedCost
 from tokonomics.planner.breakeven import BreakEvenReport
@@ -148,7 +148,8 @@ class PlanResult(Result, Plan):
         best = self.best
         if best is None:
             # Inputs by name, also in a result that was read from a document, which has flags.
-            reasons = [by_name(f"{reason.constraint}: {reason.why}") for reason in self.blame]
+            said = [f"{reason.constraint.marked}: {reason.why.marked}" for reason in self.blame]
+            reasons = [by_name(spelled(text, flag)) for text in said]
             return "; ".join([f"{self.model}: no offer meets these constraints", *reasons])
         return (
             f"{self.model}: {usd(best.usd_per_month)} a month, {usd(best.usd_per_mtok.blended)} per Mtok, "
