@@ -453,12 +453,13 @@ def _served(sized: Placed, load: Load) -> dict[str, object]:
     return {"simulated": False, "batch": steady.batch, **only_mean}
 
 
-def _cheapest_then_most_faithful(ranked: RankedRow) -> tuple[float, int, int, float, float, str, str, str]:
-    """At the same bill, to the cent, more bits win; then the fleet with more room, then the quicker one."""
+def _cheapest_then_most_faithful(ranked: RankedRow) -> tuple[float, int, int, bool, float, float, str, str, str]:
+    """At the same bill, to the cent, more bits win; then several machines, the fleet with more room, the quicker one."""
     row = ranked.row
     bits = -row.weights.bits, -row.kv.bits
     place = row.provider, row.instance, row.region
-    return round(row.usd_per_month, 2), *bits, row.usd_per_mtok_usage, row.e2e_s.mean or 0.0, *place
+    served = row.is_alone, row.usd_per_mtok_usage, row.e2e_s.mean or 0.0
+    return round(row.usd_per_month, 2), *bits, *served, *place
 
 
 def layout(deployment: Deployment) -> str:
