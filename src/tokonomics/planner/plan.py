@@ -454,7 +454,7 @@ def _served(sized: Placed, load: Load) -> dict[str, object]:
 
 
 def _cheapest_then_most_faithful(ranked: RankedRow) -> tuple[float, int, int, bool, float, float, str, str, str]:
-    """At the same bill, to the cent, more bits win; then several machines, the fleet with more room, the quicker one."""
+    """At the same bill, to the cent, more bits win; then several machines, more room, the quicker answers."""
     row = ranked.row
     bits = -row.weights.bits, -row.kv.bits
     place = row.provider, row.instance, row.region
