@@ -2,9 +2,9 @@
 
     python docs/document_ledger.py
 
-One server on two H200 is paid for round the clock and used for twelve hours of each working day. In those hours it gets
-the rate that the tutorial plans for, so what it costs more per token than planned is the night. Run it when the ledger's
-tables change.
+Two servers on an H200 each are paid for round the clock and used for twelve hours of each working day. In those hours they
+get the rate that the tutorial plans for, so what they cost more per token than planned is the night. Run it when the
+ledger's tables change.
 """
 
 import math
@@ -21,22 +21,23 @@ LEDGER = Path(__file__).parent / "examples" / "gpt-oss-week.db"
 MONDAY = datetime(2026, 11, 9, tzinfo=UTC).timestamp()
 DAYS, OPENS, CLOSES = 5, 8, 20
 REQUESTS_PER_S, INPUT, OUTPUT, CACHED = 6.0, 1_060, 990, 0.03
-STAY_S = 17.0
+STAY_S = 28.0
 """Of a request, as the plan says: its running requests are rate × stay (Little's law)."""
-USD_PER_HOUR = 4.20
+SERVERS, USD_PER_HOUR = 2, 2.10
 
 
 def hours() -> list[PaidTime]:
-    """Every hour of the week; by day a hump whose mean is the planned rate."""
-    return [_hour(day * 24 + hour, hour) for day in range(DAYS) for hour in range(24)]
+    """Every hour of the week of each server; by day a hump whose mean is the server's part of the planned rate."""
+    servers = range(1, SERVERS + 1)
+    return [_hour(server, day * 24 + hour, hour) for server in servers for day in range(DAYS) for hour in range(24)]
 
 
-def _hour(place: int, hour: int) -> PaidTime:
+def _hour(server: int, place: int, hour: int) -> PaidTime:
     open_now = OPENS <= hour < CLOSES
     shape = 0.75 + math.pi / 8 * math.sin(math.pi * (hour + 0.5 - OPENS) / (CLOSES - OPENS)) if open_now else 0.0
-    requests = round(REQUESTS_PER_S * shape * 3600)
+    requests = round(REQUESTS_PER_S / SERVERS * shape * 3600)
     return PaidTime(
-        target="http://gpu1:8000",
+        target=f"http://gpu{server}:8000",
         model="gpt-oss-120b",
         engine="vllm",
         watched=WatchedSpan.seen,
