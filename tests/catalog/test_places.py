@@ -69,6 +69,7 @@ def test_eu_is_the_union_and_europe_the_continent() -> None:
         ("Germany", ("oci", "eu-frankfurt-1"), ("oci", "eu-milan-1")),
         ("UK", ("nebius", "uk-south1"), ("nebius", "eu-west1")),
         ("us", ("azure", "eastus"), ("aws", "ca-central-1")),
+        ("frankfurt", ("oci", "eu-frankfurt-1"), ("oci", "eu-milan-1")),
         ("southcentral", ("azure", "southcentralus"), ("azure", "centralus")),
         ("Georgia, US, NA", ("vast", "Georgia, US, NA"), ("vast", "Florida, US, NA")),
     ],

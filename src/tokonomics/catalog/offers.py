@@ -147,7 +147,8 @@ def select_offers(
         for offer in known
         if (providers is None or offer.provider in providers) and (kinds is None or offer.seller in kinds)
     ]
-    is_there = None if region is None else place_filter(_names(region), {offer.place for offer in within})
+    places = {offer.place for offer in within}
+    is_there = None if region is None or not within else place_filter(_names(region), places)
     gpus = None if gpu is None else {gpu_key(name) for name in _names(gpu)}
     shares = {_known("provider", name, everyone): share for name, share in (discounts or {}).items()}
     chosen = [

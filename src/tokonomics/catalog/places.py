@@ -27,10 +27,16 @@ class Seller(StrEnum):
     marketplace = "marketplace"
 
 
+LISTED_EVERYWHERE = frozenset({"lambda", "oci", "runpod"})
+"""Sellers whose price list names every machine in every region: no evidence that it can be had there."""
 _SHOWN = 8
 """Names in an error."""
 _LETTERS = 4
 """Fewer are a slip rather than the beginning of a name."""
+
+
+LISTED = (Seller.hyperscaler, Seller.cloud)
+"""Sellers with a price list."""
 
 
 def seller_of(provider: str) -> Seller | None:
@@ -68,7 +74,10 @@ def _is_in(name: str, place: Place) -> bool:
     countries = _areas().get(_spelled(name))
     if countries is not None and country is not None:
         return country in countries
-    return bool(word) and re.match(rf"{re.escape(word)}(?:$|[-, ]|(?<=[a-z])\d)", region.casefold()) is not None
+    # A name of its own in the middle, too: Frankfurt is eu-frankfurt-1.
+    before = "(?:^|[-, ])" if len(word) >= _LETTERS else "^"
+    whole = rf"{before}{re.escape(word)}(?:$|[-, ]|(?<=[a-z])\d)"
+    return bool(word) and re.search(whole, region.casefold()) is not None
 
 
 def _beginning(name: str, places: set[Place]) -> set[Place]:

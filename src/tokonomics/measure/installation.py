@@ -185,10 +185,10 @@ def _api_prices() -> Iterator[Check]:
 def _catalogue() -> Iterator[Check]:
     from tokonomics.catalog.gpus import find_gpus
     from tokonomics.catalog.load_models import find_models
-    from tokonomics.catalog.user_file import SECTIONS, user_path, user_tables
+    from tokonomics.catalog.user_file import SECTIONS, user_market, user_path, user_tables
 
     seen = f"{plural(len(find_models()), 'model')}, {plural(len(find_gpus()), 'GPU')}"
-    own = {section: len(user_tables(section)) for section in SECTIONS}
+    own = {name: len(user_market() if name == "market" else user_tables(name)) for name in SECTIONS}
     if user_path().exists():
         counted = ", ".join(f"{number} {section}" for section, number in own.items() if number)
         seen += f"; of your own in {user_path()}: {counted or 'none'}"

@@ -56,11 +56,11 @@ def blame(study: Study, narrowed: Mapping[str, str] | None = None, every: Sequen
         )
     yield from _limits(question)
     if narrowed and (elsewhere := plan(replace(question, offers=list(every), simulate=False, catches={})).best):
+        machine = f"{elsewhere.provider} {elsewhere.instance}, {elsewhere.region}"
         yield Blame(
             constraint=" ".join(option(name, value) for name, value in narrowed.items()),
             why="no machine that is sold there would do",
-            nearest=f"elsewhere {elsewhere.gpu} would, by the closed form: {usd(elsewhere.usd_per_month)} a month at "
-            f"{elsewhere.provider} {elsewhere.instance}, {elsewhere.region}",
+            nearest=f"elsewhere {elsewhere.gpu} may, such as {machine}",
         )
 
 

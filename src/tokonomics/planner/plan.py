@@ -363,7 +363,9 @@ def prospects(question: Question, load: Load) -> tuple[list[Hosts], list[Rejecti
                 if refusal:
                     rejected.append(_reject(deployment, refusal))
                     continue
-                if not question.assumed_speeds and speed_badge(deployment) is Badge.assumed:
+                # Of fewer bits than the floor every speed is assumed: who asks for them takes that too.
+                is_known = question.assumed_speeds or deployment.weights.is_below(FLOOR)
+                if not is_known and speed_badge(deployment) is Badge.assumed:
                     rejected.append(_reject(deployment, Refusal(Reason.assumed_speed, Reason.assumed_speed.value)))
                     continue
                 hosts, without = hosts_of(deployment, on_this_gpu, limits.max_gpus, limits.spare)

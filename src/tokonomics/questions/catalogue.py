@@ -7,10 +7,12 @@ from tokonomics.catalog.gpus import find_gpus
 from tokonomics.catalog.litellm_file import read_litellm
 from tokonomics.catalog.load_models import find_models
 from tokonomics.catalog.offers import select_offers
+from tokonomics.catalog.places import LISTED
 from tokonomics.clock import today
 from tokonomics.money.cost import require_positive
 from tokonomics.planner.parsing import discounts_from, listed, parse_terms, regions_from, sellers_from
 from tokonomics.questions.listener import SILENT, Listener
+from tokonomics.questions.load import names_sellers
 from tokonomics.questions.requests.known import ApisRequest, GpusRequest, ModelsRequest, OffersRequest
 from tokonomics.questions.result import Listing
 from tokonomics.questions.tables import prices_in
@@ -38,7 +40,7 @@ def offers(request: OffersRequest, listener: Listener = SILENT) -> Listing:
         provider=listed(request.provider, "provider"),
         region=regions_from(request.region, known),
         gpu=listed(request.gpu, "gpu"),
-        sellers=sellers_from(request.sellers),
+        sellers=sellers_from(request.sellers) if names_sellers(request) else LISTED,
         terms=parse_terms(request.terms),
         max_usd_per_gpu_hour=request.max_price,
         discounts=discounts_from(request.discount),

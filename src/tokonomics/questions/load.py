@@ -88,7 +88,7 @@ def question_of(request: PlanInputs, model_name: str, load: Load, offers: tuple[
     ``offers`` are all that its filters leave. What a headline should not name without being asked is set aside.
     """
     model = find_model(model_name)
-    allowed = offers if _names_sellers(request) else list_prices(offers)
+    allowed = offers if names_sellers(request) else list_prices(offers)
     bought = allowed if request.max_age is not None else recent(within_age(allowed, today()), today()) or allowed
     given = dict.fromkeys(("gpus", "router", "max_utilization", "spare")) | dict(request)
     gpus, most_gpus = gpu_filter(request.gpu, given["gpus"])
@@ -147,7 +147,7 @@ def _catches(request: PlanRequest, question: Question, offers: tuple[Offer, ...]
     return catches
 
 
-def _names_sellers(request: Market) -> bool:
+def names_sellers(request: Market) -> bool:
     """It says whom to buy from: by kind, by name, or by a price list of its own."""
     return any(value is not None for value in (request.sellers, request.provider, request.offers))
 
@@ -161,7 +161,7 @@ def say_not_tried(question: Question, listener: Listener) -> None:
 def offers_of(request: Market) -> tuple[Offer, ...]:
     """The offers that may be bought unless others are asked for: no marketplaces, no old price near a recent one."""
     offers = every_offer(request)
-    allowed = offers if _names_sellers(request) else list_prices(offers)
+    allowed = offers if names_sellers(request) else list_prices(offers)
     if not allowed:
         raise BadInput("only marketplaces sell that", field="sellers", fix=f"Allow them: {option('sellers', 'all')}.")
     return recent_where_near(allowed, today())

@@ -112,7 +112,7 @@ def _offers(found: Sequence[Offer], terms: Terms, top: int) -> blocks.View:
     shown, day, on = found[:top], today(), terms.replace("_", " ")
     first = shown[0]
     where = f"{first.gpu} at {first.provider} {first.instance}"
-    more = f"{len(found):,} offers" + (f", {len(shown)} shown ({option('top')})" if len(found) > len(shown) else "")
+    more = plural(len(found), "offer") + (f", {len(shown)} shown ({option('top')})" if len(found) > len(shown) else "")
     price = f"{_money(first.usd_per_gpu_hour(terms))} a GPU-hour"
     yield blocks.headline(price, f" {on} is the cheapest of {more}: {where}")
     columns = ["!GPU", ">GPUs", "provider", "seller", "instance", "region", "country"]

@@ -6,6 +6,7 @@ from typing import Any
 
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.offers import STALE_AFTER_DAYS, UNSPECIFIED, Terms
+from tokonomics.catalog.places import LISTED_EVERYWHERE
 from tokonomics.catalog.precision import Precision
 from tokonomics.errors import option
 from tokonomics.planner.candidates import FLOOR, Reason
@@ -86,11 +87,11 @@ def _one(result: PlanResult, request: PlanRequest) -> blocks.View:
     else:
         yield blocks.line(asked_text(whole, name), kind="asked")
         firm = _firm(result.headroom, result.bill_range) + quality_facts(whole.best, study.question.model)
-        yield blocks.section(*_pick(whole.best, "Cheapest", whole.slos, firm), not_tried(whole))
+        yield blocks.section(*_pick(whole.best, "Cheapest", whole, firm), not_tried(whole))
         faithful = whole.best_at_checkpoint()
         if faithful and faithful != whole.best:
             own = quality_facts(faithful, study.question.model)
-            yield blocks.section(*_pick(faithful, "Cheapest at the checkpoint's own precision", whole.slos, own))
+            yield blocks.section(*_pick(faithful, "Cheapest at the checkpoint's own precision", whole, own))
         if whole.set_aside:
             yield blocks.section(*_set_aside(whole))
         leaders = whole.leaders(len(whole.ranked))
@@ -128,14 +129,17 @@ def nothing(plan: Plan, model_name: str, blames: Sequence[Blame], see: str = "")
             )
             for blame in blames
         ),
-        blocks.note(f"{plural(kinds.total(), 'candidate')} rejected: {counts}. See {see or option('why')}."),
+        blocks.note(f"{plural(kinds.total(), 'candidate')} rejected: {counts}. See {see or option('why')}.")
+        if kinds
+        else None,
         not_tried(plan),
     )
 
 
-def _pick(row: Candidate, label: str, slos: Sequence[Slo], firm: Sequence[blocks.Fact] = ()) -> list[blocks.Block]:
+def _pick(row: Candidate, label: str, plan: Plan, firm: Sequence[blocks.Fact] = ()) -> list[blocks.Block]:
     """What to rent, what it costs, how it serves."""
-    alone = "; one machine: no redundancy" if row.is_alone else ""
+    spare = plan.limits.spare
+    alone = f"; {spare} may fail" if spare else "; one machine: no redundancy" if row.is_alone else ""
     prices = row.usd_per_mtok
     whole_bill = f"whole bill: {usd(prices.input)} input, {usd(prices.output)} output"
     router = f", {row.router} router" if row.simulated and row.replicas > 1 else ""
@@ -150,7 +154,7 @@ def _pick(row: Candidate, label: str, slos: Sequence[Slo], firm: Sequence[blocks
                 f"{whole_bill}; {usd(row.usd_per_mtok_usage)} at full use",
                 prices.blended,
             ),
-            *_latencies(row, slos),
+            *_latencies(row, plan.slos),
             blocks.fact("load", percent(row.utilization), f"of capacity{router}", number=row.utilization, less="worse"),
             *firm,
             ("price", f"{usd(row.instance_usd_per_hour)}/h", _price_note(row)),
@@ -228,7 +232,9 @@ def _price_note(row: Candidate) -> str:
     years = f" for {plural(row.commitment_years, 'year')}, paid upfront" if row.commitment_years else ""
     machines = f" × {plural(row.instances, 'instance')}" if row.instances > 1 else ""
     seller = f" by a {row.seller}" if row.seller else ""
-    return f"{_TERMS[row.terms]}{years}{machines}, quoted{seller} on {row.price_date} ({row.price_source})"
+    source = row.price_source if row.terms is Terms.reserved else row.price_source.split("; ")[0]
+    everywhere = "; it lists all regions: ask if it can be had" if row.provider in LISTED_EVERYWHERE else ""
+    return f"{_TERMS[row.terms]}{years}{machines}, quoted{seller} on {row.price_date} ({source}){everywhere}"
 
 
 def _firm(headroom: Headroom | None, bills: BillRange | None) -> list[blocks.Fact]:
