@@ -363,8 +363,9 @@ def prospects(question: Question, load: Load) -> tuple[list[Hosts], list[Rejecti
                 if refusal:
                     rejected.append(_reject(deployment, refusal))
                     continue
-                # Of fewer bits than the floor every speed is assumed: who asks for them takes that too.
-                is_known = question.assumed_speeds or deployment.weights.is_below(FLOOR)
+                # Of fewer bits than published and FP8 every speed is assumed: who asks for them takes that too.
+                asked_for = deployment.weights.is_below(FLOOR) and deployment.weights.is_below(model.served)
+                is_known = question.assumed_speeds or asked_for
                 if not is_known and speed_badge(deployment) is Badge.assumed:
                     rejected.append(_reject(deployment, Refusal(Reason.assumed_speed, Reason.assumed_speed.value)))
                     continue
