@@ -517,7 +517,7 @@ def test_a_refusal_speaks_of_the_form_and_not_of_inputs(window: Visit) -> None:
     expect(trouble).to_contain_text("At “At most $/GPU-h”", timeout=PATIENCE_MS)
     assert "max_price" not in trouble.inner_text()
     trouble = window.open("?view=traffic&from=made&output=").locator(".trouble")
-    expect(trouble).to_contain_text("Such as “Answer tokens” 256.", timeout=PATIENCE_MS)
+    expect(trouble).to_contain_text("Such as “Answer tokens, mean” 256.", timeout=PATIENCE_MS)
     expect(window.page.locator("input[name=output]")).to_have_attribute("aria-invalid", "true")
 
 
