@@ -5,15 +5,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.offers import STALE_AFTER_DAYS, UNSPECIFIED, Terms
-from tokonomics.catalog.places import LISTED_EVERYWHERE
-from tokonomics.catalog.precision import Precision
+from tokonomics.catalog.offers import STALE_AFTER_DAYS
 from tokonomics.errors import option
-from tokonomics.planner.candidates import FLOOR, Reason
+from tokonomics.planner.candidates import Reason
 from tokonomics.planner.flips import Flip, Flips
 from tokonomics.planner.infeasible import Blame, left_out
 from tokonomics.planner.parsing import discounts_from, gpu_filter
-from tokonomics.planner.plan import Candidate, Catch, Plan, Rejection, SetAside, Study
+from tokonomics.planner.plan import Candidate, Plan, Rejection, Study
 from tokonomics.planner.regret import Regret
 from tokonomics.planner.search import CLOSED_FORM_UTILIZATION
 from tokonomics.planner.what_if import BillRange, Case, Headroom, Sensitivity
@@ -22,22 +20,20 @@ from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.results import PlanCases, PlanModels, PlanResult, layout_text, split_text
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer, Charts
+from tokonomics.report.plan_pick_view import pick_blocks, set_aside_lines
 from tokonomics.report.quality_view import not_tried, quality_facts
 from tokonomics.report.wording import (
     FEWER_BITS,
     OLD_PRICE,
     SPEEDS,
-    age_text,
     and_slos,
     percent_text,
     quoted_on,
-    speed_text,
     time_text,
     usd_text,
     workload_text,
 )  # fmt: skip
-from tokonomics.traffic.slo import Latency, Slo
-from tokonomics.units import count, percent, plural, seconds, usd
+from tokonomics.units import count, percent, plural, usd
 
 
 def plan(result: "PlanResult | PlanModels | PlanCases", request: PlanRequest) -> Answer:
@@ -83,17 +79,17 @@ def _one(result: PlanResult, request: PlanRequest) -> blocks.View:
     if whole.best is None:
         yield from nothing(whole, name, result.blame)
         if whole.set_aside:
-            yield blocks.section(blocks.line("With a catch there is:"), *_set_aside(whole))
+            yield blocks.section(blocks.line("With a catch there is:"), *set_aside_lines(whole))
     else:
         yield blocks.line(asked_text(whole, name), kind="asked")
         firm = _firm(result.headroom, result.bill_range) + quality_facts(whole.best, study.question.model)
-        yield blocks.section(*_pick(whole.best, "Cheapest", whole, firm), not_tried(whole))
+        yield blocks.section(*pick_blocks(whole.best, "Cheapest", whole, firm), not_tried(whole))
         faithful = whole.best_at_checkpoint()
         if faithful and faithful != whole.best:
             own = quality_facts(faithful, study.question.model)
-            yield blocks.section(*_pick(faithful, "Cheapest at the checkpoint's own precision", whole, own))
+            yield blocks.section(*pick_blocks(faithful, "Cheapest at the checkpoint's own precision", whole, own))
         if whole.set_aside:
-            yield blocks.section(*_set_aside(whole))
+            yield blocks.section(*set_aside_lines(whole))
         leaders = whole.leaders(len(whole.ranked))
         shown = leaders[: request.top or 10]
         yield ranking(leaders, len(shown))
@@ -134,107 +130,6 @@ def nothing(plan: Plan, model_name: str, blames: Sequence[Blame], see: str = "")
         else None,
         not_tried(plan),
     )
-
-
-def _pick(row: Candidate, label: str, plan: Plan, firm: Sequence[blocks.Fact] = ()) -> list[blocks.Block]:
-    """What to rent, what it costs, how it serves."""
-    spare = plan.limits.spare
-    alone = f"; {spare} may fail" if spare else "; one machine: no redundancy" if row.is_alone else ""
-    prices = row.usd_per_mtok
-    whole_bill = f"whole bill: {usd(prices.input)} input, {usd(prices.output)} output"
-    router = f", {row.router} router" if row.simulated and row.replicas > 1 else ""
-    idle = row.gpus_paid - row.replicas * row.gpus_per_replica
-    bill = blocks.Span(f"{usd(row.usd_per_month)} a month", "best")
-    return [
-        blocks.line(f"{label}: ", bill, f", {layout_text(row)} at {_where(row)}{_aged(row)}{alone}", kind="headline"),
-        blocks.facts(
-            (
-                "per Mtok",
-                usd(prices.blended),
-                f"{whole_bill}; {usd(row.usd_per_mtok_usage)} at full use",
-                prices.blended,
-            ),
-            *_latencies(row, plan.slos),
-            blocks.fact("load", percent(row.utilization), f"of capacity{router}", number=row.utilization, less="worse"),
-            *firm,
-            ("price", f"{usd(row.instance_usd_per_hour)}/h", _price_note(row)),
-            ("speed", SPEEDS[row.speed], speed_text(row.speed, row.speed_from)),
-            ("unused", plural(idle, "GPU"), f"of the {row.gpus_paid} paid for") if idle else None,
-        ),
-    ]
-
-
-def _set_aside(plan: Plan) -> Iterable[blocks.Line]:
-    """Cheaper ways with a catch, one line each, with what to type for them."""
-    for aside in plan.set_aside:
-        row = aside.candidate
-        catch = "KV cache at fewer bits" if _only_kv(aside) else aside.catch.capitalize()
-        yield blocks.line(
-            f"{catch}: from ",
-            blocks.Span(f"{usd(row.usd_per_month)} a month", "strong"),
-            f", {layout_text(row)} at {_where(row)}{_aged(row)} ({_asked_for(aside)})",
-        )
-
-
-def _only_kv(aside: SetAside) -> bool:
-    return aside.catch is Catch.fewer_bits and not aside.candidate.weights.is_below(FLOOR)
-
-
-def _asked_for(aside: SetAside) -> str:
-    row = aside.candidate
-    if aside.catch is Catch.marketplace:
-        return option("sellers", "all")
-    if aside.catch is Catch.assumed_speed:
-        return option("gpu", row.gpu)
-    if aside.catch is Catch.old_price:
-        return option("max_age", row.price_age_days)
-    fewer = [option("min_weights", row.weights)] if row.weights.is_below(FLOOR) else []
-    return " ".join([*fewer, *([option("kv", row.kv)] if row.kv.is_below(Precision.bf16) else [])])
-
-
-def _where(row: Candidate) -> str:
-    """``aws p5.48xlarge, us-east-1 or 3 other regions``."""
-    more = len(row.regions) - 1
-    others = f" or {plural(more, 'other region')}" if more else ""
-    return f"{row.provider} {row.instance}{'' if row.region == UNSPECIFIED else f', {row.region}{others}'}"
-
-
-def _aged(row: Candidate) -> str:
-    """How old the price is; one of the last days needs no word."""
-    return f"; price {age_text(row.price_age_days)} old" if row.price_age_days > 1 else ""
-
-
-def _latencies(row: Candidate, slos: Sequence[Slo]) -> Iterable[blocks.Fact]:
-    """The tail of each latency, or the statistic that its SLO is about; means where nothing was simulated."""
-    for name, latency, spread in (
-        ("TTFT", Latency.ttft, row.ttft_s), ("TPOT", Latency.tpot, row.tpot_s), ("end to end", Latency.e2e, row.e2e_s),
-    ):  # fmt: skip
-        targets = {slo.statistic: slo.seconds for slo in slos if slo.latency is latency}
-        for statistic in (list(targets) or ["p99"]) if row.simulated else ["mean"]:
-            value, target = getattr(spread, statistic), targets.get(statistic)
-            if value is None:
-                continue
-            met = target is not None and value <= target
-            said = [f"SLO {seconds(target)} {'met' if met else 'missed'}"] if target is not None else []
-            said += [f"p50 {time_text(spread.p50)}"] if row.simulated else ["not simulated"]
-            mood: blocks.Mood = "" if target is None else "good" if met else "bad"
-            yield blocks.fact(f"{name} {statistic}", blocks.Span(seconds(value), mood), "; ".join(said), number=value)
-
-
-_TERMS = {
-    Terms.on_demand: "on demand",
-    Terms.spot: "spot: may be taken back at any time (see `tokonomics fleet`)",
-    Terms.reserved: "reserved",
-}
-
-
-def _price_note(row: Candidate) -> str:
-    years = f" for {plural(row.commitment_years, 'year')}, paid upfront" if row.commitment_years else ""
-    machines = f" × {plural(row.instances, 'instance')}" if row.instances > 1 else ""
-    seller = f" by a {row.seller}" if row.seller else ""
-    source = row.price_source if row.terms is Terms.reserved else row.price_source.split("; ")[0]
-    everywhere = "; it lists all regions: ask if it can be had" if row.provider in LISTED_EVERYWHERE else ""
-    return f"{_TERMS[row.terms]}{years}{machines}, quoted{seller} on {row.price_date} ({source}){everywhere}"
 
 
 def _firm(headroom: Headroom | None, bills: BillRange | None) -> list[blocks.Fact]:

@@ -1,0 +1,121 @@
+"""A plan's pick: what to rent, what it costs, how it serves; and what is cheaper with a catch."""
+
+from collections.abc import Iterable, Sequence
+
+from tokonomics.catalog.offers import UNSPECIFIED, Terms
+from tokonomics.catalog.places import LISTED_EVERYWHERE
+from tokonomics.catalog.precision import Precision
+from tokonomics.errors import option
+from tokonomics.planner.candidates import FLOOR
+from tokonomics.planner.plan import Candidate, Catch, Plan, SetAside
+from tokonomics.questions.results import layout_text
+from tokonomics.report import blocks
+from tokonomics.report.wording import (
+    SPEEDS,
+    age_text,
+    speed_text,
+    time_text,
+)  # fmt: skip
+from tokonomics.traffic.slo import Latency, Slo
+from tokonomics.units import percent, plural, seconds, usd
+
+
+def pick_blocks(row: Candidate, label: str, plan: Plan, firm: Sequence[blocks.Fact] = ()) -> list[blocks.Block]:
+    """What to rent, what it costs, how it serves."""
+    spare = plan.limits.spare
+    alone = f"; {spare} may fail" if spare else "; one machine: no redundancy" if row.is_alone else ""
+    prices = row.usd_per_mtok
+    whole_bill = f"whole bill: {usd(prices.input)} input, {usd(prices.output)} output"
+    router = f", {row.router} router" if row.simulated and row.replicas > 1 else ""
+    idle = row.gpus_paid - row.replicas * row.gpus_per_replica
+    bill = blocks.Span(f"{usd(row.usd_per_month)} a month", "best")
+    return [
+        blocks.line(f"{label}: ", bill, f", {layout_text(row)} at {_where(row)}{_aged(row)}{alone}", kind="headline"),
+        blocks.facts(
+            (
+                "per Mtok",
+                usd(prices.blended),
+                f"{whole_bill}; {usd(row.usd_per_mtok_usage)} at full use",
+                prices.blended,
+            ),
+            *_latencies(row, plan.slos),
+            blocks.fact("load", percent(row.utilization), f"of capacity{router}", number=row.utilization, less="worse"),
+            *firm,
+            ("price", f"{usd(row.instance_usd_per_hour)}/h", _price_note(row)),
+            ("speed", SPEEDS[row.speed], speed_text(row.speed, row.speed_from)),
+            ("unused", plural(idle, "GPU"), f"of the {row.gpus_paid} paid for") if idle else None,
+        ),
+    ]
+
+
+def set_aside_lines(plan: Plan) -> Iterable[blocks.Line]:
+    """Cheaper ways with a catch, one line each, with what to type for them."""
+    for aside in plan.set_aside:
+        row = aside.candidate
+        catch = "KV cache at fewer bits" if _only_kv(aside) else aside.catch.capitalize()
+        yield blocks.line(
+            f"{catch}: from ",
+            blocks.Span(f"{usd(row.usd_per_month)} a month", "strong"),
+            f", {layout_text(row)} at {_where(row)}{_aged(row)} ({_asked_for(aside)})",
+        )
+
+
+def _only_kv(aside: SetAside) -> bool:
+    return aside.catch is Catch.fewer_bits and not aside.candidate.weights.is_below(FLOOR)
+
+
+def _asked_for(aside: SetAside) -> str:
+    row = aside.candidate
+    if aside.catch is Catch.marketplace:
+        return option("sellers", "all")
+    if aside.catch is Catch.assumed_speed:
+        return option("gpu", row.gpu)
+    if aside.catch is Catch.old_price:
+        return option("max_age", row.price_age_days)
+    fewer = [option("min_weights", row.weights)] if row.weights.is_below(FLOOR) else []
+    return " ".join([*fewer, *([option("kv", row.kv)] if row.kv.is_below(Precision.bf16) else [])])
+
+
+def _where(row: Candidate) -> str:
+    """``aws p5.48xlarge, us-east-1 or 3 other regions``."""
+    more = len(row.regions) - 1
+    others = f" or {plural(more, 'other region')}" if more else ""
+    return f"{row.provider} {row.instance}{'' if row.region == UNSPECIFIED else f', {row.region}{others}'}"
+
+
+def _aged(row: Candidate) -> str:
+    """How old the price is; one of the last days needs no word."""
+    return f"; price {age_text(row.price_age_days)} old" if row.price_age_days > 1 else ""
+
+
+def _latencies(row: Candidate, slos: Sequence[Slo]) -> Iterable[blocks.Fact]:
+    """The tail of each latency, or the statistic that its SLO is about; means where nothing was simulated."""
+    for name, latency, spread in (
+        ("TTFT", Latency.ttft, row.ttft_s), ("TPOT", Latency.tpot, row.tpot_s), ("end to end", Latency.e2e, row.e2e_s),
+    ):  # fmt: skip
+        targets = {slo.statistic: slo.seconds for slo in slos if slo.latency is latency}
+        for statistic in (list(targets) or ["p99"]) if row.simulated else ["mean"]:
+            value, target = getattr(spread, statistic), targets.get(statistic)
+            if value is None:
+                continue
+            met = target is not None and value <= target
+            said = [f"SLO {seconds(target)} {'met' if met else 'missed'}"] if target is not None else []
+            said += [f"p50 {time_text(spread.p50)}"] if row.simulated else ["not simulated"]
+            mood: blocks.Mood = "" if target is None else "good" if met else "bad"
+            yield blocks.fact(f"{name} {statistic}", blocks.Span(seconds(value), mood), "; ".join(said), number=value)
+
+
+_TERMS = {
+    Terms.on_demand: "on demand",
+    Terms.spot: "spot: may be taken back at any time (see `tokonomics fleet`)",
+    Terms.reserved: "reserved",
+}
+
+
+def _price_note(row: Candidate) -> str:
+    years = f" for {plural(row.commitment_years, 'year')}, paid upfront" if row.commitment_years else ""
+    machines = f" × {plural(row.instances, 'instance')}" if row.instances > 1 else ""
+    seller = f" by a {row.seller}" if row.seller else ""
+    source = row.price_source if row.terms is Terms.reserved else row.price_source.split("; ")[0]
+    everywhere = "; it lists all regions: ask if it can be had" if row.provider in LISTED_EVERYWHERE else ""
+    return f"{_TERMS[row.terms]}{years}{machines}, quoted{seller} on {row.price_date} ({source}){everywhere}"
