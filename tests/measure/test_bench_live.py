@@ -62,7 +62,7 @@ def test_the_command_measures_saves_and_imports_the_same(
     server: str, tmp_path: Path, tokonomics: Callable[..., CompletedProcess[str]]
 ) -> None:
     saved = tmp_path / "run.json"
-    flags = ("--concurrency=1,4", "--input=const:100", "--output=const:16", "--requests=30", "--usd-per-hour=2")
+    flags = ("--concurrency=1,4", "--input=100", "--output=16", "--requests=30", "--usd-per-hour=2")
     done = tokonomics("bench", server, *flags, "--save", saved, "--chart", tmp_path / "load.svg")
     assert done.returncode == 0, done.stderr
     assert "per million tokens" in done.stdout

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -210,6 +211,26 @@ def test_loads_of_other_lengths_are_not_compared() -> None:
     ]  # fmt: skip
     about = points[0].model_copy(update={"mean_input_tokens": 1090.0})
     assert len(judge([about, *points[1:3]], [None] * 3).groups) == 1  # drawn lengths differ a little
+
+
+def test_varying_lengths_of_one_kind_are_compared_and_those_of_another_are_not() -> None:
+    """Two loads of 30 lengths each, lognormal as chats are: their means are often over a quarter apart."""
+
+    def drawn(middle: float, seed: int) -> LoadPoint:
+        chance = np.random.default_rng(seed)
+        inputs = chance.lognormal(np.log(middle), 1.2, 30).astype(int) + 1
+        records = [RequestRecord(sent_s=0.0, input_tokens=each, output_tokens=16) for each in inputs.tolist()]
+        made = point_from_records(records, 10.0, concurrency=1)
+        assert made is not None
+        return made
+
+    loads = [drawn(100, seed) for seed in range(60)]
+    pairs = [(one, other) for at, one in enumerate(loads) for other in loads[:at]]
+    apart = [max(two) > 1.25 * min(two) for two in ((a.mean_input_tokens, b.mean_input_tokens) for a, b in pairs)]
+    assert sum(apart) > len(pairs) / 4
+    assert sum(len(judge(pair, [None] * 2).groups) > 1 for pair in pairs) < 0.02 * len(pairs)
+    others = [(one, drawn(1000, 100 + seed)) for seed, one in enumerate(loads)]
+    assert sum(len(judge(pair, [None] * 2).groups) > 1 for pair in others) > 0.9 * len(others)
 
 
 @pytest.mark.parametrize(
