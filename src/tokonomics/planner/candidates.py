@@ -141,6 +141,21 @@ def why_not(deployment: Deployment, context: int) -> Refusal | None:
     return None
 
 
+@lru_cache(maxsize=1024)
+def fitting(
+    model: ModelSpec,
+    gpu: Gpu,
+    engine: Engine,
+    weights: tuple[Precision, ...],
+    kv: tuple[Precision, ...],
+    most_gpus: int,
+    context: int,
+) -> tuple[tuple[Deployment, Refusal | None], ...]:
+    """``deployments``, each with why it cannot serve; kept, as one plan asks for it at several prices."""
+    layouts = deployments(model, gpu, engine, weights, kv, most_gpus)
+    return tuple((deployment, why_not(deployment, context)) for deployment in layouts)
+
+
 # --- machines -------------------------------------------------------------------------------------------------------
 
 
@@ -223,10 +238,10 @@ def hosts_of(
     whole = deployment.tp if deployment.pp > 1 and deployment.tp == deployment.gpu.gpus_per_node >= _NETWORKED else None
     kept: list[Machine] = []
     small, thin, unzoned = [], [], []
-    has_room = room_for(deployment)
+    gpus, has_room = deployment.gpus, room_for(deployment)
     for machine in machines:
         offer = machine.offer
-        if deployment.gpus > offer.gpus != whole:
+        if gpus > offer.gpus != whole:
             small.append(offer.gpus)
         elif not has_room(offer):
             thin.append((offer.memory_gb or 0.0, offer.gpus))
@@ -236,11 +251,11 @@ def hosts_of(
             kept.append(machine)
     refused = []
     if small:
-        reason = f"a replica needs {deployment.gpus}, the instance has {max(small)}"
+        reason = f"a replica needs {gpus}, the instance has {max(small)}"
         refused.append((len(small), Refusal(Reason.instance_too_small, reason)))
     if thin:
-        most, gpus = max(thin)
-        needs = host_gib(deployment, gpus)
+        most, of_it = max(thin)
+        needs = host_gib(deployment, of_it)
         reason = f"the host has {most:g} GB, weights and a process for each GPU take {needs:.1f}"
         refused.append((len(thin), Refusal(Reason.host_too_small, reason)))
     if unzoned:

@@ -32,13 +32,12 @@ from tokonomics.planner.candidates import (
     Machine,
     Reason,
     Refusal,
-    deployments,
+    fitting,
     hosts_of,
     is_faithful,
     monthly_bill,
     usable,
     weight_choices,
-    why_not,
 )
 from tokonomics.planner.load import Load
 from tokonomics.planner.search import Kind, Placed, Search
@@ -50,7 +49,7 @@ from tokonomics.serving.outcome import Spread
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.workload import Workload
 from tokonomics.types import Badge, Noun, copied
-from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
+from tokonomics.units import SECONDS_PER_HOUR
 
 KV_CHOICES = (Precision.bf16, Precision.fp8)
 
@@ -293,14 +292,13 @@ def plan(question: Question) -> Plan:
 def study(question: Question, progress: Say = silent) -> Study:
     """Rank every candidate by the monthly bill for this traffic, and keep what that was made from."""
     load = question.load.within(question.model.max_context)
-    hosts, rejected = prospects(question, load)
     trials = Trials(load, question.slos, question.router)
+    if Catch.old_price in question.catches and _old_prices_save(question, trials, progress):
+        question = question.taking(Catch.old_price)
+    hosts, rejected = prospects(question, load)
     search = searched(question, trials, hosts, progress=progress)
     best_usd = min((placed.usd_per_hour for placed in search.sized), default=math.inf)
-    asides = _set_aside(question, trials, best_usd, progress)
-    old = asides.get(Catch.old_price)
-    if old and best_usd > old.usd_per_month / HOURS_PER_MONTH * (1 + STALE_MUST_SAVE):
-        return study(question.taking(Catch.old_price), progress)
+    asides = _set_aside(question, hosts, trials, best_usd, progress)
     rejected += [_reject(deployment, refusal) for deployment, refusal in search.refused]
     rows = [row for sized in search.sized for row in _rows(sized, load, question.limits, question.today)]
     ranked = sorted(rows, key=_cheapest_then_most_faithful)
@@ -328,17 +326,49 @@ def searched(
     return search
 
 
-def _set_aside(question: Question, trials: Trials, usd_per_hour: float, progress: Say) -> dict[Catch, Candidate]:
+def _old_prices_save(question: Question, trials: Trials, progress: Say) -> bool:
+    """Whether a way at an old price is so much cheaper than all at recent ones that it is the pick."""
+    hosts, _ = prospects(question, trials.load)
+    at_recent = _below(question, hosts, trials, math.inf, progress)
+    usd_per_hour = min((placed.usd_per_hour for placed in at_recent), default=math.inf)
+    wider = question.taking(Catch.old_price)
+    more, _ = prospects(wider, trials.load)
+    return bool(_below(wider, _only_new(more, hosts), trials, usd_per_hour / (1 + STALE_MUST_SAVE), progress))
+
+
+def _set_aside(
+    question: Question, hosts: Sequence[Hosts], trials: Trials, usd_per_hour: float, progress: Say
+) -> dict[Catch, Candidate]:
     """The cheapest way with each catch, where it is below the pick's bill."""
     found: dict[Catch, Candidate] = {}
     for catch in question.catches:
         wider = question.taking(catch)
-        hosts, _ = prospects(wider, trials.load)
-        sized = searched(wider, trials, hosts, usd_per_hour, progress).sized
+        more, _ = prospects(wider, trials.load)
+        sized = _below(wider, _only_new(more, hosts), trials, usd_per_hour, progress)
         rows = [row for placed in sized for row in _rows(placed, trials.load, wider.limits, wider.today)]
         if rows:
             found[catch] = min(rows, key=_cheapest_then_most_faithful).row
     return found
+
+
+def _below(
+    question: Question, hosts: Iterable[Hosts], trials: Trials, usd_per_hour: float, progress: Say
+) -> list[Placed]:
+    """The cheapest of these, where it costs less than that."""
+    sized = searched(question, trials, hosts, usd_per_hour, progress).sized
+    return [placed for placed in sized if placed.usd_per_hour < usd_per_hour]
+
+
+def _only_new(hosts: Iterable[Hosts], known: Iterable[Hosts]) -> list[Hosts]:
+    """The same without the machines that are known for each deployment: what they cost was asked before."""
+    before = {each.deployment: {(id(machine.offer), machine.terms) for machine in each.machines} for each in known}
+    new = []
+    for each in hosts:
+        old = before.get(each.deployment, ())
+        machines = tuple(machine for machine in each.machines if (id(machine.offer), machine.terms) not in old)
+        if machines:
+            new.append(replace(each, machines=machines))
+    return new
 
 
 def prospects(question: Question, load: Load) -> tuple[list[Hosts], list[Rejection]]:
@@ -358,8 +388,7 @@ def prospects(question: Question, load: Load) -> tuple[list[Hosts], list[Rejecti
         on_this_gpu, gpu = list(group), find_gpu(gpu_key)
         most_gpus = max(machine.offer.gpus for machine in on_this_gpu)
         for engine in question.engines:
-            for deployment in deployments(model, gpu, engine, choices, question.kv, most_gpus):
-                refusal = why_not(deployment, load.longest)
+            for deployment, refusal in fitting(model, gpu, engine, choices, question.kv, most_gpus, load.longest):
                 if refusal:
                     rejected.append(_reject(deployment, refusal))
                     continue

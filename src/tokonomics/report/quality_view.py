@@ -1,5 +1,7 @@
 """What is left of a model's quality at fewer bits: of a plan's pick, and of one's own results."""
 
+from typing import TYPE_CHECKING
+
 from tokonomics.catalog.checkpoints import checkpoint_for, how_to_make
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.models import ModelSpec
@@ -7,10 +9,12 @@ from tokonomics.catalog.precision import Precision
 from tokonomics.catalog.recovery import QuantisedPart, recovery_of, recovery_text
 from tokonomics.errors import option
 from tokonomics.planner.plan import Candidate, Plan
-from tokonomics.questions.measured_results import RecoveryResult
 from tokonomics.report import blocks
 from tokonomics.report.answer import Answer
 from tokonomics.units import fine_percent, plural
+
+if TYPE_CHECKING:
+    from tokonomics.questions.measured_results import RecoveryResult
 
 
 def quality_facts(row: Candidate, model: ModelSpec) -> list[blocks.Fact]:
@@ -50,13 +54,13 @@ def _checkpoint(row: Candidate, model: ModelSpec) -> blocks.Fact:
     return blocks.fact("checkpoint", "exists", f"{found.repository}, seen{where} on {found.read}")
 
 
-def recovered(result: RecoveryResult) -> Answer:
+def recovered(result: "RecoveryResult") -> Answer:
     """What a quantised model keeps of the published one's scores, task by task."""
     title = f"What {result.model} keeps at {result.precision}"
     return Answer(result, title, lambda: _recovered(result))
 
 
-def _recovered(result: RecoveryResult) -> blocks.View:
+def _recovered(result: "RecoveryResult") -> blocks.View:
     model = find_model(result.model)
     part, published = ("weights", model.served) if result.part == "weights" else ("KV cache", Precision.bf16)
     what = f" of {published.upper()} with {result.precision.upper()} {part}: {model.name}, "

@@ -2,7 +2,7 @@
 
 import io
 from collections.abc import Iterable
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -10,9 +10,11 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from tokonomics.errors import Spell, flag, spelled
-from tokonomics.measure.bench.loads import Progress
 from tokonomics.report.blocks import Bar, Block, Column, Facts, File, Kind, Line, Mood, Section, Span, Table
 from tokonomics.units import percent, seconds, usd
+
+if TYPE_CHECKING:
+    from tokonomics.measure.bench.loads import Progress
 
 COLUMNS = 140
 """Where there is no terminal: tables in files and pipes keep their shape."""
@@ -111,7 +113,7 @@ def _bar(bar: Bar) -> Text:
     return blocks.append_text(legend)
 
 
-def progress_line(progress: Progress) -> Text:
+def progress_line(progress: "Progress") -> Text:
     """One line that is drawn again while a load runs."""
     price = f"  {usd(progress.usd_per_mtok)}/Mtok" if progress.usd_per_mtok is not None else ""
     failed = f"  {progress.failed:,} failed" if progress.failed else ""
