@@ -10,6 +10,8 @@ from tokonomics.catalog.api_hosts import hosts_of, names_of, words_of
 from tokonomics.catalog.apis import list_apis
 from tokonomics.catalog.load_models import all_models, find_model
 
+pytestmark = pytest.mark.usefixtures("a_fixed_day_and_no_user_file")
+
 LLAMA_33 = [
     "aws:meta.llama3-3-70b-instruct-v1:0",
     "cloudflare:@cf/meta/llama-3.3-70b-instruct-fp8-fast",
@@ -33,14 +35,6 @@ LLAMA_33 = [
 ]
 """Read in the list itself: all rows with 3.3 (3-3, 3_3) and 70B, less two that their hosts withdraw and fine-tunes by
 others (Swallow, Euryale)."""
-
-
-@pytest.fixture(autouse=True)
-def _a_fixed_day_and_no_user_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("TOKONOMICS_TODAY", "2026-11-01")
-    monkeypatch.delenv("TOKONOMICS_CATALOG", raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
 
 
 def keys(name: str) -> list[str]:

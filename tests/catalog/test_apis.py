@@ -15,13 +15,7 @@ from tokonomics.catalog.apis import ApiPrice, ApiTier, find_api, list_apis, pric
 from tokonomics.catalog.litellm_file import read_litellm
 from tokonomics.errors import BadInput, TokonomicsError, UnknownName
 
-
-@pytest.fixture(autouse=True)
-def _a_fixed_day_and_no_user_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("TOKONOMICS_TODAY", "2026-11-01")
-    monkeypatch.delenv("TOKONOMICS_CATALOG", raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+pytestmark = pytest.mark.usefixtures("a_fixed_day_and_no_user_file")
 
 
 def user_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str) -> None:

@@ -91,7 +91,7 @@ COMMANDS: dict[str, Command] = {
     "plan-shipped-prices": (*PLAN[:4], "--rate=3", "--quick", "--gpu=L40S", "--provider=aws", "--top=3"),
     "plan-scenario": ("plan", CHAT, "--gpu=H100", "--top=1", "--kv=fp8"),
     "plan-profile": (*SMALL, "--gpu=GH200", "--profile=TMP/gh200.json"),
-    "diff": ("diff", CHAT, "docs/examples/chat-fp8.toml"),
+    "diff": ("diff", "tests/golden/today.toml", "tests/golden/proposed.toml"),
     "fleet": (*SLO_FLEET, "--gpu=A100-80GB"),
     "fleet-availability": (*SLO_FLEET, "--gpu=GH200", "--availability=0.999999", "--no-replay"),
     "fleet-firm": (*SLO_FLEET, "--gpu=GH200,A100-80GB", "--no-spot", "--no-reserved", "--anywhere", "--startup=5m",

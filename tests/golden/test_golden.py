@@ -43,7 +43,6 @@ DEMO = (
     "ttft_p99=0.5,tpot_p99=50ms",
     OFFERS,
 )
-EXAMPLES = HERE.parents[1] / "docs" / "examples"
 LOADED = HERE.parents[1] / "benchmarks" / "data" / "h200_transformers.json"
 STEPS = HERE.parents[1] / "benchmarks" / "data" / "h200_steps.json"
 COST = ("cost", "--usd-per-hour", "2.21", "--gpus", "4", "--tokens-per-second", "2400")
@@ -91,7 +90,7 @@ SCREENS: dict[str, tuple[str, ...]] = {
     "plan-quick": (*DEMO, "--quick"),
     "plan-cases": (*DEMO, "--gpu=A100-80GB,GH200", "--rate=2:5:20"),
     "plan-models": (*DEMO[:2], "gpt-oss-20b", *DEMO[2:]),
-    "diff": ("diff", str(EXAMPLES / "chat.toml"), str(EXAMPLES / "chat-fp8.toml")),
+    "diff": ("diff", "tests/golden/today.toml", "tests/golden/proposed.toml"),
     "fleet": (*FLEET, "--gpu=A100-80GB,L4"),
     "fleet-availability": (*FLEET, "--gpu=GH200", "--availability=0.999999", "--no-replay"),
     "fit": ("fit", "llama-3.1-70b", "--gpu", "H100", "--tp", "4"),

@@ -231,15 +231,22 @@ def test_without_the_extra_ray_says_how_to_install_it(
 
 def test_a_chart_is_drawn_for_one_key_two_and_three(tokonomics: Call, chat: Path, tmp_path: Path) -> None:
     for number, over in enumerate(
-        (["gpu=H100,L4"], ["rate=5,10", "gpu=H100,L4"], ["gpu=H100,L4", "kv=bf16,fp8", "rate=5,9"])
+        (["gpu=H100,L4"], ["batch=5,10", "gpu=H100,L4"], ["gpu=H100,L4", "kv=bf16,fp8", "batch=5,9"])
     ):
         flags = [part for text in over for part in ("--over", text)]
         chart = tmp_path / f"{number}.json"
-        done = tokonomics("sweep", chat, *flags, "--chart", chart, "--jobs", 1)
+        drawn = ("--verb", "predict", "--by", "ttft_s", "--chart", chart)
+        done = tokonomics("sweep", chat, *flags, *drawn, "--jobs", 1, "--fresh")
         assert done.returncode == 0, done.stderr
         spec = plain(chart.read_text())
         (marks,) = spec["datasets"].values()
         assert len(marks) == (2 if number == 0 else 4)
+
+
+def test_a_chart_of_no_figure_is_said_not_to_be_drawn(tokonomics: Call, chat: Path, tmp_path: Path) -> None:
+    done = tokonomics("sweep", chat, "--verb=predict", "--over=gpu=H100", "--chart", tmp_path / "a.svg", "--jobs=1")
+    assert "no chart: the answer has nothing to draw" in done.stderr
+    assert not (tmp_path / "a.svg").exists()
 
 
 def begun(path: Path, *flags: str) -> "subprocess.Popen[str]":

@@ -167,7 +167,7 @@ VALID = (
         {"benchmarks": [{"requests": {"successful": [{"start_time": 1, "prompt_tokens": 1, "output_tokens": 1}]}}]}
     ),
 )
-FUZZ = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @FUZZ

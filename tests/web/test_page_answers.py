@@ -38,10 +38,11 @@ SCENARIOS: list[tuple[str, dict[str, Any]]] = [
     ),
     ("trace", {"arrivals": "gamma:2,cv=3", "requests": 500, "input": "sample:sharegpt", "seed": 7}),
 ]
+FEW = {"without": ["hardware", "speculation", "disaggregation"]}
 LONG: list[tuple[str, dict[str, Any]]] = [
     ("simulate", {**CURVE, "trace": "azure-conv", "requests": 300, "slo": "ttft_p99=0.5", "start": "10"}),
     ("cache", {**CURVE, "trace": "mooncake-conversation", "requests": 200}),
-    ("levers", {**CURVE, "rate": "2", "input": "500", "output": "50", "slo": "ttft_p99=1", "without": ["hardware"]}),
+    ("levers", {**CURVE, "rate": "2", "input": "500", "output": "50", "slo": "ttft_p99=1", **FEW}),
     ("capacity", {**CURVE, "input": "500", "output": "50", "requests": 200, "slo": "ttft_p99=1"}),
 ]
 _CLOCKS = {"wall_s", "simulated_requests_per_s"}

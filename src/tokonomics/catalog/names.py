@@ -5,6 +5,7 @@ Case, spaces, dashes and underscores do not matter; a vendor prefix ("NVIDIA", "
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Protocol, TypeVar
 
 from tokonomics.errors import UnknownName
@@ -24,8 +25,9 @@ Entry = TypeVar("Entry", bound=Named)
 _VENDORS = re.compile("^(nvidia|amd|intel|geforce|tesla|instinct)+(?=.)", re.DOTALL)
 
 
+@lru_cache(maxsize=8192)
 def spelling(name: str) -> str:
-    """The form in which two spellings of one name are equal."""
+    """The form in which two spellings of one name are equal; kept, as every name looked up is held against all."""
     bare = re.sub(r"[\s_\-]+", "", name.casefold().rsplit("/", 1)[-1])
     return _VENDORS.sub("", bare)
 

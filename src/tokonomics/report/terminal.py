@@ -127,6 +127,8 @@ def give(
 
         save_chart(answer.chart(), Path(chart))
         say(f"chart saved to {chart}")
+    elif chart:
+        say(f"no chart: the answer has nothing to draw, and {chart} is not written")
     if html:
         from tokonomics.report.html import save_report
 
