@@ -102,6 +102,12 @@ def test_a_model_without_a_score_borrows_from_the_nearest_of_its_family_and_says
     assert recovery_of(find_model("gemma-3-27b"), Precision.int4) is None
 
 
+@pytest.mark.parametrize("key", ["qwen3-0.6b", "qwen3-coder-480b-a35b", "qwen3.5-397b-a17b"])
+def test_no_score_is_borrowed_from_a_larger_model_or_one_of_other_layers(key: str) -> None:
+    """The Qwen3 that are scored at INT4 are dense models of 8 and 14 billion."""
+    assert recovery_of(find_model(key), Precision.int4) is None
+
+
 def test_the_published_precision_needs_no_score_and_others_reach_the_floor_or_are_named() -> None:
     model = find_model("llama-3.1-8b")
     tried = (Precision.bf16, Precision.fp8, Precision.int4)

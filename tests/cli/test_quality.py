@@ -33,10 +33,32 @@ def test_a_plan_tries_only_precisions_that_keep_enough_quality(tokonomics: Run) 
     found = planned(tokonomics, "--min-recovery", "98%")
     ranked = {row["weights"] for row in found["ranked"]}  # type: ignore[attr-defined]
     assert ranked == {"bf16", "fp8"}
-    assert set(found["not_tried"]) == {"int4", "KV fp8"}  # type: ignore[call-overload]
+    assert set(found["not_tried"]) == {"int4"}  # type: ignore[call-overload]
     assert "97.0 % of BF16" in found["not_tried"]["int4"]  # type: ignore[index]
     below = {row["weights"] for row in planned(tokonomics, "--min-recovery", "97%")["ranked"]}  # type: ignore[attr-defined]
     assert "int4" in below
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "qwen3-coder-480b-a35b"])
+def test_a_wish_for_quality_never_makes_the_bill_smaller(tokonomics: Run, model: str) -> None:
+    asked = ("plan", model, "--rate", "1", "--input", "2000", "--output", "300", "--quick", "--json")
+    wishes = [(), *(("--min-recovery", share) for share in ("50%", "97%", "99.5%"))]
+    bests = [json.loads(tokonomics(*asked, *wish).stdout)["best"] for wish in wishes]
+    bills = [best["usd_per_month"] for best in bests]
+    assert bills == sorted(bills)
+    assert not any(best["weights"] == "int4" or best["speed"] == "assumed" for best in bests)
+
+
+def test_weights_and_cache_keep_the_share_together(tokonomics: Run) -> None:
+    """Of Llama 3.3 70B each keeps more than 97 %, and both 99.7 % × 97.0 % (``recovery.csv``)."""
+    words = ("--kv", "bf16,fp8", "--min-recovery", "97%", "--json")
+    found = json.loads(tokonomics("plan", "llama-3.3-70b", *PLAN[:-2], *words).stdout)
+    assert {(row["weights"], row["kv"]) for row in found["ranked"]} == {
+        ("bf16", "bf16"),
+        ("bf16", "fp8"),
+        ("fp8", "bf16"),
+    }
+    assert "99.7 % and 97.0 %" in found["not_tried"]["fp8 with KV fp8"]
 
 
 def test_the_pick_says_its_recovery_and_names_a_checkpoint(tokonomics: Run) -> None:

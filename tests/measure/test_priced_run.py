@@ -213,24 +213,18 @@ def test_loads_of_other_lengths_are_not_compared() -> None:
     assert len(judge([about, *points[1:3]], [None] * 3).groups) == 1  # drawn lengths differ a little
 
 
-def test_varying_lengths_of_one_kind_are_compared_and_those_of_another_are_not() -> None:
-    """Two loads of 30 lengths each, lognormal as chats are: their means are often over a quarter apart."""
-
-    def drawn(middle: float, seed: int) -> LoadPoint:
-        chance = np.random.default_rng(seed)
-        inputs = chance.lognormal(np.log(middle), 1.2, 30).astype(int) + 1
-        records = [RequestRecord(sent_s=0.0, input_tokens=each, output_tokens=16) for each in inputs.tolist()]
-        made = point_from_records(records, 10.0, concurrency=1)
-        assert made is not None
-        return made
-
-    loads = [drawn(100, seed) for seed in range(60)]
-    pairs = [(one, other) for at, one in enumerate(loads) for other in loads[:at]]
-    apart = [max(two) > 1.25 * min(two) for two in ((a.mean_input_tokens, b.mean_input_tokens) for a, b in pairs)]
-    assert sum(apart) > len(pairs) / 4
-    assert sum(len(judge(pair, [None] * 2).groups) > 1 for pair in pairs) < 0.02 * len(pairs)
-    others = [(one, drawn(1000, 100 + seed)) for seed, one in enumerate(loads)]
-    assert sum(len(judge(pair, [None] * 2).groups) > 1 for pair in others) > 0.9 * len(others)
+def test_varying_lengths_that_were_asked_for_alike_are_compared() -> None:
+    """Thirty lengths, lognormal as chats are, have means that are often over a quarter apart."""
+    chance = np.random.default_rng(1)
+    means = [float(chance.lognormal(7, 1.2, 30).mean()) for _ in range(4)]
+    assert max(means) > 1.25 * min(means)
+    points = [
+        point(2**place, 100 * 2**place).model_copy(update={"mean_input_tokens": mean, "lengths": "1000 / 250"})
+        for place, mean in enumerate(means)
+    ]
+    assert judge(points, [None] * 4).best == 3
+    unknown = [each.model_copy(update={"lengths": None}) for each in points]
+    assert len(judge(unknown, [None] * 4).groups) > 1
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """What a headline may name, and how bills move with the market: over price lists made by hand."""
 
 import math
+import re
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.explore import times
 
+import tokonomics as tk
 from tokonomics.catalog.offers import STALE_MUST_SAVE, Offer, read_offers, write_offers
 from tokonomics.catalog.precision import Precision
 from tokonomics.clock import today
@@ -69,9 +71,8 @@ def test_a_marketplace_is_a_line_below_the_pick(tmp_path: Path, monkeypatch: pyt
     beside_old = planned(tmp_path, others, monkeypatch)
     assert picked(beside_old)[0] == "aws"
     assert (aside(beside_old)[Catch.marketplace][0], aside(beside_old)[Catch.old_price][0]) == ("vast", "azure")
-    only = planned(tmp_path, offers[1:], monkeypatch)
-    assert only.best is None
-    assert "only marketplaces sell that" in only.blame[0].why
+    with pytest.raises(BadInput, match="only marketplaces sell that"):
+        planned(tmp_path, offers[1:], monkeypatch)
     dearer = planned(tmp_path, [offer("aws", "H100", 4.0), offer("vast", "H100", 5.0)], monkeypatch)
     assert Catch.marketplace not in aside(dearer)
 
@@ -165,14 +166,20 @@ CHOICES = st.sampled_from(
 )
 
 
-def bill_of(folder: Path, offers: list[Offer], **asked: object) -> float:
-    """The bill; infinite where there is no plan, or nothing is sold so."""
+def bills_of(folder: Path, offers: list[Offer], **asked: object) -> tuple[float, float]:
+    """The pick's, and the lowest at a price of any age; infinite where there is no plan, or nothing is sold so."""
     with pytest.MonkeyPatch.context() as patch:
         try:
-            best = planned(folder, offers, patch, **asked).best
+            found = planned(folder, offers, patch, **asked)
         except BadInput:
-            return math.inf
-    return best.usd_per_month if best else math.inf
+            return math.inf, math.inf
+    pick = found.best.usd_per_month if found.best else math.inf
+    old = [row.candidate.usd_per_month for row in found.study.plan.set_aside if row.catch is Catch.old_price]
+    return pick, min([pick, *old])
+
+
+def bill_of(folder: Path, offers: list[Offer], **asked: object) -> float:
+    return bills_of(folder, offers, **asked)[0]
 
 
 @settings(max_examples=times(40), deadline=None)
@@ -183,7 +190,8 @@ def test_more_to_choose_from_never_makes_the_bill_larger(
     """Of prices of any age: a recent one is taken before an old one that is up to a quarter lower, and no further."""
     folder = tmp_path_factory.mktemp("market")
     offers = [*offers, *(offer(provider, "H100", 9.9) for provider in PLACES)]  # so that all of them are known
-    few, more = (bill_of(folder, offers, **asked) for asked in choice)
+    (few, few_at_any), (more, more_at_any) = (bills_of(folder, offers, **asked) for asked in choice)
+    assert more_at_any <= few_at_any
     assert more <= few * (1 + STALE_MUST_SAVE) * (1 + 1e-9)
     alike = [row.model_copy(update={"date": today() - FRESH}) for row in offers]
     few, more = (bill_of(folder, alike, **asked) for asked in choice)
@@ -223,11 +231,13 @@ def test_what_was_asked_for_and_left_out_is_named(tmp_path: Path, monkeypatch: p
     ]
     found = planned(tmp_path, offers, monkeypatch, provider="aws,azure,gcp")
     known = read_offers(tmp_path / "offers.csv")
-    out = left_out(found.study.question, ("aws,azure,gcp",), None, known)
-    assert set(out) == {"azure", "gcp"}
+    out = left_out(found.study.question, ("aws,azure,gcp",), None, ("T4", "L4"), known)
+    assert set(out) == {"azure", "gcp", "T4", "L4"}
+    assert "does not fit" in out["T4"]
+    assert "nobody sells it" in out["L4"]
     assert "max_age" in out["azure"] or "--max-age 200" in out["azure"]
     found = planned(tmp_path, offers, monkeypatch, region="DE,BG")
-    out = left_out(found.study.question, None, ("DE,BG",), known)
+    out = left_out(found.study.question, None, ("DE,BG",), None, known)
     assert set(out) == {"BG"}
     assert "marketplace" in out["BG"]
 
@@ -239,7 +249,32 @@ def test_zones_are_asked_of_sellers_that_have_them(tmp_path: Path, monkeypatch: 
 
 
 def test_a_list_with_nothing_newer_than_a_year_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = planned(tmp_path, [offer("aws", "H100", 2.0, age=timedelta(days=500))], monkeypatch)
-    assert found.best is None
-    assert "500 days old" in found.blame[0].nearest
+    spot_only = offer("gcp", "H100", 2.0).model_copy(update={"usd_per_hour": None, "spot_usd_per_hour": 1.0})
+    for others in ([], [spot_only]):
+        found = planned(tmp_path, [offer("aws", "H100", 2.0, age=timedelta(days=500)), *others], monkeypatch)
+        assert found.best is None
+        assert "the newest 500 days" in found.blame[0].why
+        assert "prices refresh" in found.blame[0].nearest
     assert picked(planned(tmp_path, [offer("aws", "H100", 2.0, age=timedelta(days=500))], monkeypatch, max_age=600))
+
+
+def test_without_a_bound_on_the_wait_a_fleet_still_finishes_more_than_arrives() -> None:
+    """A lone request takes 12.1 s on such a replica: twelve of them finish 0.99 a second."""
+    made = tk.plan("llama-3.3-70b", rate=1, input="const:2000", output="const:300", slo="tpot_p99=24.3ms", gpu="L40S")
+    assert made.best is not None
+    assert made.best.utilization < 1
+
+
+def test_an_slo_that_is_met_on_more_gpus_is_not_to_blame() -> None:
+    asked: dict[str, Any] = {"rate": 1, "input": "const:2000", "output": "const:300", "slo": "tpot_p99=25ms"}
+    made = tk.plan("llama-3.3-70b", **asked, gpu="L40S", gpus=16)
+    assert made.best is None
+    (blame,) = made.blame
+    assert blame.constraint == "gpus=16"
+    enough = int(re.match(r"\d+", blame.nearest)[0])  # type: ignore[index]
+    assert tk.plan("llama-3.3-70b", **asked, gpu="L40S", gpus=enough).best is not None
+
+
+def test_a_break_even_is_not_asked_for_a_spare_zone() -> None:
+    with pytest.raises(BadInput, match="not for a zone"):
+        tk.breakeven("llama-3.1-8b", input=1000, output=300, provider="aws", spare="zone", quick=True)

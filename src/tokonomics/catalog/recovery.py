@@ -3,7 +3,8 @@
 Recovery is the score of the quantised model over that of the published one on the same benchmark. A checkpoint that
 was scored on several benchmarks recovers their mean. ``data/recovery.csv`` has one row for each score, with its source
 and date; a user's own stand in the section ``recovery`` of their catalogue and count first. Where a model has none,
-that of the model of its family that is nearest in size is taken, and named.
+that of a model of its family is taken, and named: of the same kind of layers and no larger, as smaller models lose more
+(Kurtic et al., arXiv 2411.02355: 8B against 70B and 405B).
 """
 
 import csv
@@ -12,7 +13,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from functools import cache
-from itertools import groupby
+from itertools import groupby, product
 from pathlib import Path
 from statistics import fmean
 from typing import Literal
@@ -31,6 +32,8 @@ from tokonomics.units import fine_percent
 DATA = Path(__file__).parent / "data"
 SECTION = "recovery"
 
+_AS_LARGE = 1.05
+"""Times the parameters: releases of one size differ by their vocabularies."""
 QuantisedPart = Literal["weights", "kv"]
 """What is held at fewer bits."""
 
@@ -135,6 +138,20 @@ def allowed_by_recovery(
     return tuple(kept), left_out
 
 
+def lossy_pairs(
+    model: ModelSpec, weights: Sequence[Precision], kv: Sequence[Precision], floor: float
+) -> dict[tuple[Precision, Precision], str]:
+    """Weights and KV caches that together lose too much, and why: taken to be the product of what each keeps."""
+    found = {}
+    for pair in product(weights, kv):
+        of_weights = recovery_of(model, pair[0]) if pair[0].is_below(model.served) else None
+        of_kv = recovery_of(model, pair[1], "kv") if pair[1].is_below(Precision.bf16) else None
+        if of_weights and of_kv and round(of_weights.recovery * of_kv.recovery, 4) < floor:
+            both = f"{fine_percent(of_weights.recovery)} and {fine_percent(of_kv.recovery)}"
+            found[pair] = f"together less than {floor * 100:g} %: {both} of the published model"
+    return found
+
+
 def recovery_text(found: Recovery, model: ModelSpec) -> str:
     """``99.9 % of BF16 on OpenLLM v1 (model card of …, 2024-07-23)``; another model of the family is named."""
     published = model.served if found.part == "weights" else Precision.bf16
@@ -201,14 +218,23 @@ def _generation(family: str) -> str:
     return re.sub(r"\.\d+$", "", family)
 
 
+def _layers(model: ModelSpec) -> frozenset[tuple[type, type]]:
+    """The kinds of its layers: dense, of experts, with which attention."""
+    return frozenset((type(group.mixer), type(group.mlp)) for group in model.groups)
+
+
 def _nearest_relatives(model: ModelSpec, known: Sequence[Recovery]) -> list[Recovery]:
-    """The scores of the model nearest in size: of the same family, or else of its generation (Llama 3.1 for 3.3)."""
+    """The scores of the largest model that is no larger: of the same family, or else of its generation (Llama 3.1 for
+    3.3)."""
     scored = {found.model for found in known}
     relatives = [relative for relative in models_of_family(model.family) if relative.key in scored]
     if not relatives:
         mine = _generation(model.family)
         relatives = [spec for spec in map(find_model, sorted(scored)) if _generation(spec.family) == mine]
-    apart = {relative.key: abs(math.log(relative.parameters / model.parameters)) for relative in relatives}
+    alike = [relative for relative in relatives if _layers(relative) == _layers(model)]
+    sizes = {
+        relative.key: relative.parameters for relative in alike if relative.parameters <= _AS_LARGE * model.parameters
+    }
     # Of two as large, the later: llama-3.1-70b before llama-3-70b.
-    nearest = min(sorted(apart, reverse=True), key=lambda key: round(apart[key], 3), default=None)
+    nearest = max(sorted(sizes, reverse=True), key=lambda key: round(math.log(sizes[key]), 2), default=None)
     return [found for found in known if found.model == nearest]

@@ -73,6 +73,7 @@ class LoadPoint(Noun):
     output_tokens_per_s: PerSecond
     mean_input_tokens: MeanTokens
     mean_output_tokens: MeanTokens
+    lengths: str | None = None  # as asked for, such as 1000 / 300; loads of one test are of equal lengths
     length_spread: float | None = Field(default=None, ge=0, lt=1)  # lengths are uniform within mean × (1 ± this)
     duration_s: PositiveFloat | None = None
     completed: NonNegativeInt | None = None

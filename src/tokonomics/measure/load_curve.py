@@ -6,8 +6,6 @@ that meet every SLO with at most 1 % of requests failed. Nothing is interpolated
 equal lengths: other lengths are other work.
 """
 
-import math
-import statistics
 from collections.abc import Sequence
 
 from pydantic import Field
@@ -18,8 +16,7 @@ from tokonomics.types import Noun
 
 KNEE_SHARE = 0.9
 MOST_ERRORS = 0.01
-MOST_APART = 1.25  # between mean lengths of loads that count as equal: tools draw around a mean and keep no records
-BY_CHANCE = 3.0  # standard errors by which means of varying lengths may differ where requests were kept
+MOST_APART = 1.25  # between mean lengths of loads that count as equal, where it is not known what was asked for
 
 
 class MeasuredSlo(Noun):
@@ -96,22 +93,11 @@ def _equal_lengths(points: Sequence[LoadPoint]) -> list[list[int]]:
 
 
 def _have_equal_lengths(one: LoadPoint, other: LoadPoint) -> bool:
-    return all(_are_alike(one, other, tokens) for tokens in ("input_tokens", "output_tokens"))
-
-
-def _are_alike(one: LoadPoint, other: LoadPoint, tokens: str) -> bool:
-    """Whether lengths differ by no more than chance makes of them; by their logarithms, as few are very long."""
-    means: list[float] = [getattr(point, f"mean_{tokens}") for point in (one, other)]
-    if max(means) <= MOST_APART * min(means):
+    """Asked for alike, or about alike in the mean: means of a few varying lengths are far apart by chance."""
+    if one.lengths and one.lengths == other.lengths:
         return True
-    logs = [
-        [math.log1p(getattr(record, tokens)) for record in point.records if record.error is None]
-        for point in (one, other)
-    ]
-    if min(map(len, logs)) < 2:
-        return False
-    error = math.hypot(*(statistics.stdev(each) / math.sqrt(len(each)) for each in logs))
-    return abs(statistics.fmean(logs[0]) - statistics.fmean(logs[1])) <= BY_CHANCE * error
+    pairs = (one.mean_input_tokens, other.mean_input_tokens), (one.mean_output_tokens, other.mean_output_tokens)
+    return all(max(pair) <= MOST_APART * min(pair) for pair in pairs)
 
 
 def load_size(point: LoadPoint) -> float:

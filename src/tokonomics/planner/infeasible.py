@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.offers import MAX_AGE_DAYS, Offer, Terms
 from tokonomics.catalog.places import Seller, place_filter
 from tokonomics.errors import option
@@ -43,10 +44,11 @@ def blame(study: Study, narrowed: Mapping[str, str] | None = None, every: Sequen
     question = study.question
     kinds = {rejection.kind for rejection in study.plan.rejected}
     hosts, _ = prospects(question, question.load)
+    limits = list(_limits(question))
     if not hosts:
         yield from _nothing_to_choose_from(study, kinds)
     elif Reason.too_slow in kinds:
-        yield from _too_slow(study, hosts)
+        yield from _too_slow(study, hosts, bool(limits))
     elif Reason.too_many_gpus in kinds and question.limits.max_gpus is None and study.search.screened:
         most = max(screened.capacity.rate for screened in study.search.screened) * MOST_REPLICAS
         yield Blame(
@@ -54,7 +56,7 @@ def blame(study: Study, narrowed: Mapping[str, str] | None = None, every: Sequen
             why=f"it takes more than {MOST_REPLICAS:,} replicas of every kind",
             nearest=f"plan at most {most:.2g} requests a second at once",
         )
-    yield from _limits(question)
+    yield from limits
     if narrowed and (elsewhere := plan(replace(question, offers=list(every), simulate=False, catches={})).best):
         machine = f"{elsewhere.provider} {elsewhere.instance}, {elsewhere.region}"
         yield Blame(
@@ -65,9 +67,13 @@ def blame(study: Study, narrowed: Mapping[str, str] | None = None, every: Sequen
 
 
 def left_out(
-    question: Question, providers: Sequence[str] | None, regions: Sequence[str] | None, every: Sequence[Offer]
+    question: Question,
+    providers: Sequence[str] | None,
+    regions: Sequence[str] | None,
+    gpus: Sequence[str] | None,
+    every: Sequence[Offer],
 ) -> dict[str, str]:
-    """Of the providers and regions that were named, those of which nothing can be bought, and why: age, memory …
+    """Of the providers, regions and GPUs that were named, those of which nothing can be bought, and why: age, memory …
 
     ``every`` are the offers before marketplaces and old prices were set aside.
     """
@@ -78,21 +84,30 @@ def left_out(
     for region in regions_from(regions, every) or ():
         is_there = place_filter([region], {offer.place for offer in every})
         named[region] = lambda offer, is_there=is_there: is_there(offer.place)  # type: ignore[misc]
+    for gpu in gpus or ():
+        key = find_gpu(gpu).key
+        named[gpu] = lambda offer, key=key: offer.gpu == key  # type: ignore[misc]
     reasons = {}
     for name, is_it in named.items():
-        reasons[name] = _why_left_out(question, [offer for offer in every if is_it(offer)])
+        sold = [offer for offer in every if is_it(offer)]
+        nothing = (
+            f"nobody sells it there ({option('offers', 'my.csv')})"
+            if name in (gpus or ())
+            else "it sells nothing there"
+        )
+        reasons[name] = _why_left_out(question, sold) if sold else nothing
     return {name: reason for name, reason in reasons.items() if reason}
 
 
 def _why_left_out(question: Question, offers: Sequence[Offer]) -> str | None:
-    if not offers:
-        return "it sells nothing there"
     bought = set(question.offers)
     sold = [offer for offer in offers if offer in bought]
+    newest = max(offer.date for offer in offers)
     if not sold and all(offer.seller is Seller.marketplace for offer in offers):
-        return f"only a marketplace sells there ({option('sellers', 'all')})"
+        age = (question.today - newest).days
+        older = f" {option('max_age', age)}" if age > MAX_AGE_DAYS else ""
+        return f"only marketplaces sell it ({option('sellers', 'all')}{older})"
     if not sold:
-        newest = max(offer.date for offer in offers)
         return f"the newest price is of {newest} ({option('max_age', (question.today - newest).days)})"
     hosts, rejected = prospects(replace(question, offers=sold), question.load)
     if hosts or not rejected:
@@ -101,8 +116,8 @@ def _why_left_out(question: Question, offers: Sequence[Offer]) -> str | None:
     return f"{reason} ({option('why')})"
 
 
-def _too_slow(study: Study, hosts: list[Hosts]) -> Iterator[Blame]:
-    """SLOs that a lone request misses, or that are missed on any number of replicas."""
+def _too_slow(study: Study, hosts: list[Hosts], is_limited: bool) -> Iterator[Blame]:
+    """SLOs that a lone request misses, or that are missed on any number of replicas, unless a limit keeps them few."""
     question = study.question
     for slo in question.slos:
         constraint, target = option("slo", f"{slo}={slo.seconds:g}"), f"{describe(slo)} of {seconds(slo.seconds)}"
@@ -118,7 +133,7 @@ def _too_slow(study: Study, hosts: list[Hosts]) -> Iterator[Blame]:
                 why=f"{target} is below what a lone request takes",
                 nearest=f"the fastest, {fastest}, takes {seconds(fastest_s)}",
             )
-        elif plan(replace(question, slos=others, simulate=False, catches={})).best:
+        elif not is_limited and plan(replace(question, slos=others, simulate=False, catches={})).best:
             best_s = _best_simulated(study, slo)
             nearest = "loosen it"
             if best_s is not None:
@@ -143,15 +158,15 @@ def _limits(question: Question) -> Iterator[Blame]:
     """Limits without which there is a plan."""
     limits = question.limits
 
-    def without(limit: str) -> Plan:
-        return plan(replace(question, limits=limits.model_copy(update={limit: None}), simulate=False, catches={}))
+    def without(limit: str, simulate: bool = False) -> Plan:
+        return plan(replace(question, limits=limits.model_copy(update={limit: None}), simulate=simulate, catches={}))
 
     if limits.max_age_days is not None and question.offers:
         newest = min(offer.age_days(question.today) for offer in question.offers)
         if newest > limits.max_age_days:
             constraint, nearest = option("max_age", limits.max_age_days), f"the newest is {newest} days old"
             yield Blame(constraint=constraint, why="every price is older", nearest=nearest)
-    if limits.max_gpus is not None and (ranked := without("max_gpus").ranked):
+    if limits.max_gpus is not None and (ranked := without("max_gpus", question.simulate).ranked):
         row = min(ranked, key=lambda row: (row.gpus_paid, row.usd_per_month))
         number, bill = plural(row.gpus_paid, "GPU"), usd(row.usd_per_month)
         yield Blame(
@@ -172,17 +187,16 @@ def _limits(question: Question) -> Iterator[Blame]:
 def _nothing_to_choose_from(study: Study, kinds: set[Reason]) -> Iterator[Blame]:
     """No candidate stands on any machine: the commonest reason before any speed is known."""
     question, model, mean = study.question, study.question.model, study.question.load.workload
-    if not question.offers and Catch.marketplace in question.catches:
+    every = question.catches.get(Catch.old_price, {}).get("offers", question.offers)
+    priced = [offer for offer in every if any(offer.price(term) for term in question.terms)]
+    newest = min((offer.age_days(question.today) for offer in priced), default=0)
+    if newest > MAX_AGE_DAYS and question.limits.max_age_days is None:
         yield Blame(
-            constraint=option("sellers"),
-            why="only marketplaces sell that",
-            nearest=f"allow them: {option('sellers', 'all')}",
+            constraint=option("max_age", MAX_AGE_DAYS),
+            why=f"every price is older, the newest {newest} days",
+            nearest=f"run `tokonomics prices refresh`, or take old prices with {option('max_age', newest)}",
         )
-    elif kinds == {Reason.old_price} and question.limits.max_age_days is None:
-        newest = min(offer.age_days(question.today) for offer in question.offers)
-        constraint, nearest = option("max_age", MAX_AGE_DAYS), f"the newest is {newest} days old"
-        yield Blame(constraint=constraint, why="every price is older", nearest=nearest)
-    elif not any(offer.price(term) for offer in question.offers for term in question.terms):
+    elif not priced:
         sold = sorted(term for term in Terms if any(offer.price(term) is not None for offer in question.offers))
         yield Blame(
             constraint=option("terms", ", ".join(question.terms)),

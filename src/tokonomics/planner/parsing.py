@@ -171,10 +171,9 @@ def share_of_quality(text: str | None) -> float | None:
 
 
 def reaching(
-    model: ModelSpec, precisions: tuple[Precision, ...], min_recovery: str | None, part: QuantisedPart = "weights"
+    model: ModelSpec, precisions: tuple[Precision, ...], floor: float | None, part: QuantisedPart = "weights"
 ) -> tuple[tuple[Precision, ...], dict[str, str]]:
     """The precisions that keep the share of quality that was asked for, and why others are not tried."""
-    floor = share_of_quality(min_recovery)
     if floor is None:
         return precisions, {}
     kept, left_out = allowed_by_recovery(model, precisions, floor, part)

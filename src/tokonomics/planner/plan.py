@@ -164,7 +164,7 @@ class Limits(Noun):
     max_usd_per_gpu_hour: float | None = Field(default=None, gt=0)
     max_gpus: int | None = Field(default=None, gt=0)
     max_age_days: int | None = Field(default=None, ge=0)
-    """Of a price; None: a year, or a year more than the newest where all are older."""
+    """Of a price; None: a year."""
     spare: Spare = NO_SPARE
     """What may fail without an SLO missed."""
 
@@ -223,6 +223,8 @@ class Question:
     weights: tuple[Precision, ...] | None = None
     """None: as published, and FP8."""
     kv: tuple[Precision, ...] = (Precision.bf16,)
+    lossy: frozenset[tuple[Precision, Precision]] = frozenset()
+    """Weights and KV caches that keep too little quality together."""
     not_tried: Mapping[str, str] = field(default_factory=dict)
     """Precisions that were left out for their quality, and why."""
     terms: tuple[Terms, ...] = (Terms.on_demand,)
@@ -389,6 +391,8 @@ def prospects(question: Question, load: Load) -> tuple[list[Hosts], list[Rejecti
         most_gpus = max(machine.offer.gpus for machine in on_this_gpu)
         for engine in question.engines:
             for deployment, refusal in fitting(model, gpu, engine, choices, question.kv, most_gpus, load.longest):
+                if (deployment.weights, deployment.kv) in question.lossy:
+                    continue
                 if refusal:
                     rejected.append(_reject(deployment, refusal))
                     continue

@@ -40,8 +40,8 @@ beyond a p99 is then known to 2 % of itself."""
 _BELOW = (0.5, 2 / 3, 0.75)
 """Of the fewest replicas found behind a prefix-aware router: smaller fleets that are tried as well."""
 _IN_HAND = 1.03
-"""Where no SLO is set, a plan's replicas must finish so much more than arrives: the simulator takes what is 3 %
-behind for keeping up (``serving.capacity``), and a month of that is a day."""
+"""Where no SLO bounds the wait, a plan's replicas must finish so much more than arrives: the simulator takes what is
+3 % behind for keeping up (``serving.capacity``), and a month of that is a day."""
 _FASTER = f"Loosen {option('slo')}, or name more or faster GPUs ({option('tp')}, {option('gpu')})."
 
 
@@ -356,6 +356,7 @@ class Trials:
         # Served, not bought: offers and the day of their prices do not matter.
         setup = Setup(deployment, load, (), date.min, self.slos, router=router)
         self.count += 1
-        trial = _whole(setup, replicas, max_sequences, faster=1.0 if self.slos else _IN_HAND)
+        waits = any(slo.latency is not Latency.tpot for slo in self.slos)
+        trial = _whole(setup, replicas, max_sequences, faster=1.0 if waits else _IN_HAND)
         # Of hundreds of simulations only what came out is kept.
         return replace(trial, simulation=None)

@@ -55,6 +55,11 @@ def hosting_of(request: BreakevenRequest, offers: tuple[Offer, ...], listener: L
     paceless = request.model_copy(update={"rate": None, "tokens_per_month": None})
     log = load_of(paceless, listener) if request.trace is not None else None
     base = question_of(request, named(request.model), at_rate(TRICKLE), offers, request.quick)
+    if base.limits.spare.zone:
+        fix = f"Such as {option('spare', 1)} for a machine; `tokonomics plan` has zones."
+        raise BadInput(
+            "a bill that grows by volume is known for spare machines, not for a zone", field="spare", fix=fix
+        )
     return Hosting(base, at_rate, log, request.cached_share or 0.0)
 
 

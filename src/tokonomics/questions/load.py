@@ -11,8 +11,10 @@ from typing import Any, TypeVar
 
 from tokonomics.catalog.engines import all_engines, find_engine
 from tokonomics.catalog.load_models import find_model
-from tokonomics.catalog.offers import Offer, list_prices, recent, recent_where_near, within_age
+from tokonomics.catalog.offers import MAX_AGE_DAYS, Offer, list_prices, recent, recent_where_near, within_age
 from tokonomics.catalog.places import Seller
+from tokonomics.catalog.precision import Precision
+from tokonomics.catalog.recovery import QuantisedPart, allowed_by_recovery, lossy_pairs
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, UnknownName, option, shorten
 from tokonomics.planner.candidates import weight_choices
@@ -28,6 +30,7 @@ from tokonomics.planner.parsing import (
     offers_for,
     reaching,
     router_from,
+    share_of_quality,
     spare_from,
     terms_from,
     weights_for,
@@ -40,8 +43,6 @@ from tokonomics.questions.tables import prices_in
 from tokonomics.questions.traffic import number_above_0, prompts_of, rate_of, read_log, read_rate
 from tokonomics.traffic.slo import Slo, parse_slos
 
-_LOWEST = "int4"
-"""The fewest bits that are tried where scores decide."""
 CASES = ("low", "mid", "high")
 _MADE_UP = {"input", "output", "arrivals", "system_prompts", "sessions"}
 _OF_A_LOG = {"columns", "start", "end"}
@@ -88,18 +89,17 @@ def question_of(request: PlanInputs, model_name: str, load: Load, offers: tuple[
     ``offers`` are all that its filters leave. What a headline should not name without being asked is set aside.
     """
     model = find_model(model_name)
-    allowed = offers if names_sellers(request) else list_prices(offers)
+    allowed = _allowed(request, offers)
     bought = allowed if request.max_age is not None else recent(within_age(allowed, today()), today()) or allowed
     given = dict.fromkeys(("gpus", "router", "max_utilization", "spare")) | dict(request)
     gpus, most_gpus = gpu_filter(request.gpu, given["gpus"])
     engines = listed(request.engine, "engine") or ["vllm"]
     names = [engine.key for engine in all_engines()] if engines == ["all"] else engines
-    by_scores = request.min_recovery is not None
-    floor = _LOWEST if by_scores and request.min_weights is None else request.min_weights
-    chosen = weights_for(model, request.weights, floor)
-    weights, left_out = reaching(model, chosen, request.min_recovery)
-    choices = KV_CHOICES if by_scores and request.kv is None else kv_for(request.kv)
-    kv, kv_left_out = reaching(model, choices, request.min_recovery, "kv")
+    floor = share_of_quality(request.min_recovery)
+    weights, left_out = reaching(model, weights_for(model, request.weights, request.min_weights), floor)
+    kv, kv_left_out = reaching(model, kv_for(request.kv), floor, "kv")
+    lossy = lossy_pairs(model, weights, kv, floor or 0.0)
+    pairs_left_out = {f"{pair[0]} with KV {pair[1]}": reason for pair, reason in lossy.items()}
     question = Question(
         model=model,
         load=load,
@@ -109,7 +109,8 @@ def question_of(request: PlanInputs, model_name: str, load: Load, offers: tuple[
         slos=targets_of(request),
         weights=weights,
         kv=kv,
-        not_tried=left_out | kv_left_out,
+        lossy=frozenset(lossy),
+        not_tried=left_out | kv_left_out | pairs_left_out,
         terms=terms_from(request.terms),
         limits=limits_from(
             max_utilization=given["max_utilization"],
@@ -136,12 +137,17 @@ def _catches(request: PlanRequest, question: Question, offers: tuple[Offer, ...]
     catches: Catches = {}
     if offers is not None:
         catches[Catch.marketplace] = {"offers": offers}
-    if request.min_recovery is None:
-        named = request.weights is not None or request.min_weights is not None
-        weights = question.weights if named else weight_choices(question.model)
-        kv = question.kv if request.kv is not None else KV_CHOICES
-        if (weights, kv) != (question.weights, question.kv):
-            catches[Catch.fewer_bits] = {"weights": weights, "kv": kv}
+    model, floor = question.model, share_of_quality(request.min_recovery) or 0.0
+
+    def allowed(precisions: tuple[Precision, ...], part: QuantisedPart = "weights") -> tuple[Precision, ...]:
+        return allowed_by_recovery(model, precisions, floor, part)[0] if floor else precisions
+
+    named = request.weights is not None or request.min_weights is not None
+    weights = question.weights if named else allowed(weight_choices(model))
+    kv = question.kv if request.kv is not None else allowed(KV_CHOICES, "kv")
+    if (weights, kv) != (question.weights, question.kv):
+        lossy = lossy_pairs(model, weights or (), kv, floor)
+        catches[Catch.fewer_bits] = {"weights": weights, "kv": kv, "lossy": frozenset(lossy)}
     if not question.assumed_speeds:
         catches[Catch.assumed_speed] = {"assumed_speeds": True}
     return catches
@@ -160,11 +166,19 @@ def say_not_tried(question: Question, listener: Listener) -> None:
 
 def offers_of(request: Market) -> tuple[Offer, ...]:
     """The offers that may be bought unless others are asked for: no marketplaces, no old price near a recent one."""
-    offers = every_offer(request)
+    return recent_where_near(_allowed(request, every_offer(request)), today())
+
+
+def _allowed(request: Market, offers: tuple[Offer, ...]) -> tuple[Offer, ...]:
+    """The offers without marketplaces, unless it says whom to buy from."""
     allowed = offers if names_sellers(request) else list_prices(offers)
-    if not allowed:
-        raise BadInput("only marketplaces sell that", field="sellers", fix=f"Allow them: {option('sellers', 'all')}.")
-    return recent_where_near(allowed, today())
+    if not allowed and offers:
+        age = min(offer.age_days(today()) for offer in offers)
+        older = f" {option('max_age', age)}" if age > MAX_AGE_DAYS else ""
+        raise BadInput(
+            "only marketplaces sell that", field="sellers", fix=f"Allow them: {option('sellers', 'all')}{older}."
+        )
+    return allowed
 
 
 def every_offer(request: Market) -> tuple[Offer, ...]:

@@ -23,7 +23,7 @@ from tokonomics.units import percent, plural, seconds, usd
 def pick_blocks(row: Candidate, label: str, plan: Plan, firm: Sequence[blocks.Fact] = ()) -> list[blocks.Block]:
     """What to rent, what it costs, how it serves."""
     spare = plan.limits.spare
-    alone = f"; {spare} may fail" if spare else "; one machine: no redundancy" if row.is_alone else ""
+    alone = f"; {spare} may fail" if spare else f"; {_alone(row)}: no redundancy" if row.is_alone else ""
     prices = row.usd_per_mtok
     whole_bill = f"whole bill: {usd(prices.input)} input, {usd(prices.output)} output"
     router = f", {row.router} router" if row.simulated and row.replicas > 1 else ""
@@ -52,19 +52,25 @@ def set_aside_lines(plan: Plan) -> Iterable[blocks.Line]:
     """Cheaper ways with a catch, one line each, with what to type for them."""
     for aside in plan.set_aside:
         row = aside.candidate
-        catch = "KV cache at fewer bits" if _only_kv(aside) else aside.catch.capitalize()
+        only_kv = aside.catch is Catch.fewer_bits and not _has_fewer_bits(row, plan.best)
+        catch = "KV cache at fewer bits" if only_kv else aside.catch.capitalize()
         yield blocks.line(
             f"{catch}: from ",
             blocks.Span(f"{usd(row.usd_per_month)} a month", "strong"),
-            f", {layout_text(row)} at {_where(row)}{_aged(row)} ({_asked_for(aside)})",
+            f", {layout_text(row)} at {_where(row)}{_aged(row)} ({_asked_for(aside, plan.best)})",
         )
 
 
-def _only_kv(aside: SetAside) -> bool:
-    return aside.catch is Catch.fewer_bits and not aside.candidate.weights.is_below(FLOOR)
+def _alone(row: Candidate) -> str:
+    return "one machine" if row.instances == 1 else f"one replica on {plural(row.instances, 'machine')}"
 
 
-def _asked_for(aside: SetAside) -> str:
+def _has_fewer_bits(row: Candidate, best: Candidate | None) -> bool:
+    """Of the weights, and not because the model is published so."""
+    return row.weights.is_below(FLOOR) and (best is None or row.weights.is_below(best.weights))
+
+
+def _asked_for(aside: SetAside, best: Candidate | None) -> str:
     row = aside.candidate
     if aside.catch is Catch.marketplace:
         return option("sellers", "all")
@@ -72,7 +78,7 @@ def _asked_for(aside: SetAside) -> str:
         return option("gpu", row.gpu)
     if aside.catch is Catch.old_price:
         return option("max_age", row.price_age_days)
-    fewer = [option("min_weights", row.weights)] if row.weights.is_below(FLOOR) else []
+    fewer = [option("min_weights", row.weights)] if _has_fewer_bits(row, best) else []
     return " ".join([*fewer, *([option("kv", row.kv)] if row.kv.is_below(Precision.bf16) else [])])
 
 

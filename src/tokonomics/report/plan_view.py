@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.offers import STALE_AFTER_DAYS
 from tokonomics.errors import option
 from tokonomics.planner.candidates import Reason
@@ -93,7 +92,7 @@ def _one(result: PlanResult, request: PlanRequest) -> blocks.View:
         leaders = whole.leaders(len(whole.ranked))
         shown = leaders[: request.top or 10]
         yield ranking(leaders, len(shown))
-        yield blocks.section(_notes(whole, shown, request), _not_sold(study, request), *_dropped(study, request))
+        yield blocks.section(_notes(whole, shown, request), *_dropped(study, request))
         if result.flips:
             yield blocks.section(*_flips(whole, result.flips))
         if result.sensitivity:
@@ -240,21 +239,11 @@ def _how_sized(plan: Plan) -> str:
     )
 
 
-def _not_sold(study: Study, request: PlanRequest) -> blocks.Line | None:
-    """GPUs that were asked for and that nobody sells."""
-    names, _ = gpu_filter(request.gpu, request.gpus)
-    sold = {offer.gpu for offer in study.question.offers}
-    without = [name for name in names or () if find_gpu(name).key not in sold]
-    return (
-        blocks.hint(f"No offer lists {', '.join(without)}: give one with {option('offers', 'my.csv')}.")
-        if without
-        else None
-    )
-
-
 def _dropped(study: Study, request: PlanRequest) -> Iterable[blocks.Line]:
-    """Providers and regions that were asked for and of which nothing can be bought, with the reason."""
-    for name, why in left_out(study.question, request.provider, request.region, every_offer(request)).items():
+    """Providers, regions and GPUs that were asked for and of which nothing can be bought, with the reason."""
+    gpus, _ = gpu_filter(request.gpu, request.gpus)
+    every = every_offer(request)
+    for name, why in left_out(study.question, request.provider, request.region, gpus, every).items():
         yield blocks.hint(f"{name} is left out: {why}.")
 
 

@@ -294,7 +294,9 @@ class _Bench:
             first = next((reply.error for reply in window.replies if reply.error), "nothing was answered in time")
             self.notes.append(f"A load gave no figure: {shorten(first, 160)}")
             return None
-        return point.model_copy(update={"stopped": window.stopped, "precision": stopping.precision})
+        lengths = f"{self.asked.input} / {self.asked.output}" if self.asked.trace is None else None
+        kept = {"stopped": window.stopped, "precision": stopping.precision, "lengths": lengths}
+        return point.model_copy(update=kept)
 
 
 def _allow_many_connections() -> None:
