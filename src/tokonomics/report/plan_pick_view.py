@@ -28,6 +28,8 @@ def pick_blocks(row: Candidate, label: str, plan: Plan, firm: Sequence[blocks.Fa
     whole_bill = f"whole bill: {usd(prices.input)} input, {usd(prices.output)} output"
     router = f", {row.router} router" if row.simulated and row.replicas > 1 else ""
     idle = row.gpus_paid - row.replicas * row.gpus_per_replica
+    spans = row.gpus_per_replica * row.instances > row.gpus_paid
+    network = "between the machines of a replica: a card for each GPU, as HGX machines have; ask the seller"
     bill = blocks.Span(f"{usd(row.usd_per_month)} a month", "best")
     return [
         blocks.line(f"{label}: ", bill, f", {layout_text(row)} at {_where(row)}{_aged(row)}{alone}", kind="headline"),
@@ -43,6 +45,7 @@ def pick_blocks(row: Candidate, label: str, plan: Plan, firm: Sequence[blocks.Fa
             *firm,
             ("price", f"{usd(row.instance_usd_per_hour)}/h", _price_note(row)),
             ("speed", SPEEDS[row.speed], speed_text(row.speed, row.speed_from)),
+            ("network", "assumed", network) if spans else None,
             ("unused", plural(idle, "GPU"), f"of the {row.gpus_paid} paid for") if idle else None,
         ),
     ]
