@@ -16,6 +16,8 @@ loss. Left out of fit and report:
 - experts by FlashInfer's CUTLASS kernel on B200 and GB200, which vLLM falls back to for 1 or 2 of up to 20 shapes: they
   take 1.5 to 2 times what the shipped curves say;
 - MXFP4 experts by Marlin where GPT-OSS has a kernel of its own (one shape; 1.2 to 2 times slower);
+- all-reduces of four and eight L40S, which take 4 and 6 times as long for each byte as those of as many RTX PRO 6000 on
+  as wide a bus, and 2.5 to 6 times as long as TensorRT-LLM's published throughput of L40S allows: one odd machine;
 - experts of Nemotron (not gated; whether timed so is not said), more than 64 expert-parallel or 16 tensor-parallel
   ranks, and expert parallelism on A100, timed by an older collector that loads the busiest rank otherwise.
 
@@ -65,6 +67,7 @@ GPUS = {
     "gb300": "GB300",
     "rtx_pro_6000_server": "RTXPRO6000",
 }
+ODD_LINKS = {("l40s", 4), ("l40s", 8)}
 WARM_CACHE_BYTES = {"L40S": 96e6, "RTXPRO6000": 128e6}
 GEMM_DTYPES = {"bfloat16": Precision.bf16, "fp8": Precision.fp8, "nvfp4": Precision.nvfp4}
 MOE_DTYPES = {
@@ -251,7 +254,7 @@ def fit_links(table: pl.DataFrame) -> dict[str, list[float]]:
     table = table.group_by("gpu", "num_gpus", "message_size").agg(pl.col("latency_ms").min())
     curves = {}
     for gpu, gpus in _groups(table, "gpu", "num_gpus"):
-        if gpu in GPUS:
+        if gpu in GPUS and (gpu, int(gpus)) not in ODD_LINKS:
             rows = table.filter((pl.col("gpu") == gpu) & (pl.col("num_gpus") == gpus)).sort("message_size")
             name = f"{GPUS[gpu]}/{gpus}"
             sample = _link_sample(find_gpu(GPUS[gpu]), int(gpus), rows)

@@ -306,7 +306,8 @@ def _precisions(gpu: Gpu, weights: Precision) -> Iterator[Precision]:
 def _link_curve(gpu: Gpu, gpus: int) -> tuple[Origin, LinkCurve]:
     """The nearest timed group: same kind of link, then same GPU, family, link rate, and number of GPUs.
 
-    Where PCIe joins the GPUs, cards that only have PCIe stand in for each other whatever their architecture.
+    Where PCIe joins the GPUs, cards that only have PCIe stand in for each other whatever their architecture, and their
+    number comes first: the more of them, the less of the bus each has.
     """
     fast = gpus <= gpu.fast_link_gpus
     rate = gpu.link_among(gpus)
@@ -316,6 +317,7 @@ def _link_curve(gpu: Gpu, gpus: int) -> tuple[Origin, LinkCurve]:
     donor, group, name = min(
         alike,
         key=lambda timed: (
+            not fast and abs(math.log(timed[1] / gpus)),
             timed[0].key != gpu.key,
             fast and timed[0].architecture != gpu.architecture,
             abs(math.log(timed[0].link_among(timed[1]) / rate)),
