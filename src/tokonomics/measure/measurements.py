@@ -10,6 +10,7 @@ import gzip
 import io
 import json
 import math
+import re
 import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -148,6 +149,10 @@ def steps_from(rows: Sequence[object], gpu: str, file: Mapping[str, object]) -> 
     return [_step(row, gpu, file, f"row {place}") for place, row in enumerate(rows, 1)]
 
 
+_WEIGHTS = ("weights", "precision", "dtype")
+"""Names under which a step says how its weights are held."""
+
+
 def _step(row: object, gpu: str, file: Mapping[str, object], key: str) -> Measurement | Unread:
     """One bare step: the whole model in a CUDA graph, no engine around it."""
     try:
@@ -159,7 +164,7 @@ def _step(row: object, gpu: str, file: Mapping[str, object], key: str) -> Measur
         return Measurement(
             key=key, model=str(row["model"]), gpu=gpu, gpus=int(row.get("gpus", 1)),
             tp=int(row["tp"] if "tp" in row else row.get("gpus", 1)),
-            weights=str(row.get("weights", row.get("dtype", file.get("dtype", "bf16")))),
+            weights=str(next((row[name] for name in _WEIGHTS if name in row), file.get("dtype", "bf16"))),
             kv=str(row["kv"]) if "kv" in row else None, engine=None, year=2026,
             input_tokens=_count(row["ctx"], "ctx"), output_tokens=1, batch=_count(row["batch"], "batch"),
             mode=Mode.decode_step if kind == "decode" else Mode.prefill_step, metric=Metric.step_s,
@@ -190,7 +195,9 @@ _METRICS = {
     "tpot_ms": (Metric.tpot_s, 1e-3), "tpot_s": (Metric.tpot_s, 1.0),
     "ttft_ms": (Metric.ttft_s, 1e-3), "ttft_s": (Metric.ttft_s, 1.0),
     "output_tok_s": (Metric.output_tok_s, 1.0), "total_tok_s": (Metric.total_tok_s, 1.0),
+    "decode_tok_s_per_user": (Metric.tpot_s, 1.0), "req_s": (Metric.output_tok_s, 1.0),
 }  # fmt: skip
+"""What each is in our terms, and its unit; of the last two, see ``_in_our_terms``."""
 INFERENCEX_LENGTHS = 0.9  # lengths are drawn from 80 to 100 % of the nominal ones: their mean is 90 %
 _INFERENCEX = ("InferenceMAX", "InferenceX")
 """Names of the source whose published recipes run vLLM with --async-scheduling and graphs of up to 2,048 tokens."""
@@ -209,7 +216,8 @@ def _row(cells: Mapping[str, str | None], line: str) -> Measurement | Unread:
             raise ValueError(f"unknown mode '{shorten(row['mode'], 30)}' (known: {', '.join(_SERVED)})")
         metric, unit = _METRICS[name]
         gpus = _whole(row["num_gpus"], "num_gpus")
-        value = _number(row["value"], "value") * unit
+        outputs = max(1, _whole(row["output_len"], "output_len"))  # of a prompt alone, the first token
+        value = _in_our_terms(name, _number(row["value"], "value") * unit, outputs)
         if row.get("per") == "gpu" and metric in (Metric.output_tok_s, Metric.total_tok_s):
             value *= gpus
         batch, rate = _load(row["batch_or_concurrency"])
@@ -221,14 +229,21 @@ def _row(cells: Mapping[str, str | None], line: str) -> Measurement | Unread:
             ep=max(1, _whole(row.get("ep") or "1", "ep")), weights=row.get("precision_weights") or "unstated",
             kv=row.get("precision_kv") or None, engine=row["engine"],
             engine_version=row.get("engine_version") or None, year=_whole(row.get("year") or "2026", "year"),
-            tuned=is_inferencex, input_tokens=_whole(row["input_len"], "input_len"),
-            output_tokens=_whole(row["output_len"], "output_len"), batch=batch, rate=rate, mode=Mode(row["mode"]),
+            tuned=is_inferencex, input_tokens=max(1, _whole(row["input_len"], "input_len")),
+            output_tokens=outputs, batch=batch, rate=rate, mode=Mode(row["mode"]),
             metric=metric, value=value, source=source, split=split,
             length_share=INFERENCEX_LENGTHS if is_inferencex else 1.0, statistic=statistic,
             run=RunFacts(requests=_whole(row["num_requests"], "num_requests") if row.get("num_requests") else None),
         )  # fmt: skip
     except (ValueError, OverflowError) as error:
         return Unread(key=key, reason=_problem(error), split=split)
+
+
+def _in_our_terms(name: str, value: float, outputs: int) -> float:
+    """Tokens a second of one user as seconds a token; requests a second as the tokens of their answers."""
+    if name == "decode_tok_s_per_user":
+        return 1 / value if value > 0 else value
+    return value * outputs if name == "req_s" else value
 
 
 _SERVED = (Mode.max_throughput, Mode.fixed_batch, Mode.fixed_concurrency, Mode.server_slo, Mode.low_latency)
@@ -264,7 +279,8 @@ def _load(text: str) -> tuple[int | None, float | None]:
         return None, None
     if text.startswith("qps="):
         return None, _number(text.removeprefix("qps="), "batch_or_concurrency")
-    return _whole(text.removeprefix("max_num_seqs="), "batch_or_concurrency"), None
+    number = re.sub(r"^(max_num_seqs|max_batch)=|\s*prompts$", "", text)
+    return _whole(number, "batch_or_concurrency"), None
 
 
 def _number(text: str, column: str) -> float:
