@@ -43,21 +43,22 @@ BLOCKED_US = 150_000
 ERAS: dict[str, tuple[tuple[int, str, bool], ...]] = {
     # First year (of rows that state no version; TensorRT-LLM's of 2025 are of its autumn, when 1.0 was out), first
     # version, and whether the host is said to work beside the GPU: then both are tried. vLLM: the V1 engine came with
-    # 0.8, asynchronous scheduling by default with 0.14 (release notes). TensorRT-LLM: the PyTorch
-    # backend and its overlap scheduler with 0.17, the default with 1.0. SGLang: the zero-overhead scheduler with 0.4.
+    # 0.8, asynchronous scheduling by default with 0.14 (release notes). TensorRT-LLM: tables made with the C++ executor
+    # and in-flight batching with 0.11, the PyTorch backend and its overlap scheduler with 0.17, the default with 1.0.
+    # SGLang: the zero-overhead scheduler with 0.4.
     "vllm": ((2023, "0.0", False), (2025, "0.8", False), (2026, "0.14", True)),
-    "tensorrt-llm": ((2023, "0.0", False), (2024, "0.17", True), (2025, "1.0", True)),
+    "tensorrt-llm": ((2023, "0.0", False), (2024, "0.11", False), (2025, "0.17", True), (2025, "1.0", True)),
     "sglang": ((2023, "0.0", True),),
 }
-LOGGED = ("vllm", 2026)
+LOGGED = ("vllm", "0.14")
 """The era of the logs."""
-STAND_INS = {"tgi": ("vllm", 2023), "llama.cpp": ("vllm", 2023)}
-ALIKE: dict[tuple[str, int], tuple[str, ...]] = {
-    ("tensorrt-llm", 2025): ("layer_s",),
-    ("sglang", 2023): ("layer_s", "expert_layer_s", *REQUESTS),
+STAND_INS = {"tgi": ("vllm", "0.0"), "llama.cpp": ("vllm", "0.0")}
+ALIKE: dict[tuple[str, str], tuple[str, ...]] = {
+    ("tensorrt-llm", "1.0"): ("layer_s",),
+    ("sglang", "0.0"): ("layer_s", "expert_layer_s", *REQUESTS),
 }
 """What no row tells: engines that launch PyTorch's kernels layer by layer, and a front end in Python, as vLLM's."""
-FIRST_TOKENS = {("tensorrt-llm", 2023): "reach_s", ("tensorrt-llm", 2025): "expert_layer_s"}
+FIRST_TOKENS = {("tensorrt-llm", "0.11"): "reach_s", ("tensorrt-llm", "1.0"): "expert_layer_s"}
 """What times to the first token tell of an era: a request's way, where rates are low; what launches experts, where
 prompts of any length take as long (Qwen3 235B with a few users)."""
 LOW_RATE = 8
@@ -71,7 +72,7 @@ CLEARLY = 0.005
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--published", type=Path)
+    parser.add_argument("--published", type=Path, nargs="+")
     parser.add_argument("--served", type=Path, default=HERE / "data" / "vllm_h200.json.gz")
     parser.add_argument("--steps", type=Path, default=HERE / "data" / "h200_steps.json")
     parser.add_argument("--out", type=Path, default=HERE.parent / "src/tokonomics/physics/data/overhead.toml")
@@ -79,12 +80,10 @@ def main() -> None:
     layers = fit_layers([row for row in read_measurements(options.steps) if isinstance(row, Measurement)])
     print(f"layers: {layers.layer_s * 1e6:.1f} µs each")
     before = tomllib.loads(options.out.read_text(encoding="utf-8"))["engines"]
-    eras = [(engine, start) for engine, known in ERAS.items() for start, *_ in known]
-    eras += [(engine, start) for engine, (_, start) in STAND_INS.items()]
     fitted = {
-        (engine, start): Overhead.model_validate(before[engine][str(start)])
-        for engine, start in eras
-        if str(start) in before.get(engine, {})
+        (engine, era["since_version"]): Overhead.model_validate(era)
+        for engine, known in before.items()
+        for era in known
     }
     with gzip.open(options.served, "rt") as file:
         sessions = json.load(file)["sessions"]
@@ -93,24 +92,27 @@ def main() -> None:
     if options.published:
         fitted |= fit_published(options.published, layers, fitted[LOGGED])
     text = [_header(), _layers_text(layers)]
-    text += [_engine_text(find_engine(engine).key, start, fitted[engine, start]) for engine, start in eras]
+    eras = [(engine, version) for engine, known in ERAS.items() for _, version, _ in known]
+    eras += [(engine, version) for engine, (_, version) in STAND_INS.items()]
+    text += [_engine_text(find_engine(engine).key, fitted[engine, version]) for engine, version in eras]
     options.out.write_text("\n".join(text), encoding="utf-8")
 
 
-def fit_published(path: Path, layers: Layers, logged: Overhead) -> dict[tuple[str, int], Overhead]:
+def fit_published(paths: Sequence[Path], layers: Layers, logged: Overhead) -> dict[tuple[str, str], Overhead]:
     """The eras that published results speak of, and those that they stand in for."""
-    rows = [row for row in read_measurements(path) if isinstance(row, Measurement)]
-    rows = [row for row in rows if row.split == "calibrate" and deployment_of(row)]
-    fitted: dict[tuple[str, int], Overhead] = {}
+    rows = [row for path in paths for row in read_measurements(path) if isinstance(row, Measurement)]
+    rows = [row for row in rows if row.split == "calibrate" and _is_nvidia(row)]
+    fitted: dict[tuple[str, str], Overhead] = {}
     for engine, eras in ERAS.items():
         of_engine = [row for row in rows if SAME.get(row.engine or "", row.engine) == engine]
-        for start, version, overlapped in eras:
-            if (engine, start) == LOGGED:
+        for start, version, overlapped in sorted(eras, key=lambda era: (engine, era[1]) not in FIRST_TOKENS):
+            if (engine, version) == LOGGED:
                 continue
-            of_era = [row for row in of_engine if _era(row, eras) == start]
-            known = fitted.get((engine, 2023))
+            of_era = [row for row in of_engine if _era(row, eras) == version]
+            known = fitted.get((engine, "0.11"))
             begin = Overhead(
                 since_version=version,
+                since_year=start,
                 step_s=0,
                 sequence_s=0,
                 overlapped=overlapped,
@@ -118,13 +120,13 @@ def fit_published(path: Path, layers: Layers, logged: Overhead) -> dict[tuple[st
                 badge=Badge.measured,
                 source="",
             )
-            said = "; a request's way as in the first era" if known and known.reach_s else ""
-            alike = ALIKE.get((engine, start), ())
+            said = "; a request's way as of 0.11" if known and known.reach_s else ""
+            alike = ALIKE.get((engine, version), ())
             begin = begin.model_copy(update={name: getattr(logged, name) for name in alike})
             if alike:
                 said += f"; {', '.join(alike)} taken as vLLM 0.26's"
-            if (engine, start) in FIRST_TOKENS:
-                begin, rows_said = fit_first_token(of_era, layers, begin, FIRST_TOKENS[engine, start])
+            if (engine, version) in FIRST_TOKENS:
+                begin, rows_said = fit_first_token(of_era, layers, begin, FIRST_TOKENS[engine, version])
                 said += rows_said
             if said:
                 begin = begin.model_copy(update={"badge": Badge.modelled})
@@ -132,12 +134,18 @@ def fit_published(path: Path, layers: Layers, logged: Overhead) -> dict[tuple[st
             if overlapped:
                 in_turn = fit_engine(of_era, layers, begin.model_copy(update={"overlapped": False}), said)
                 found = in_turn[1] if in_turn[0] < error - CLEARLY else found
-            fitted[engine, start] = found
+            fitted[engine, version] = found
     for engine, like in STAND_INS.items():
-        source = f"no published results at hand: taken as {like[0]} of {like[1]}, a request as vLLM 0.26's"
+        source = f"no published results at hand: taken as {like[0]} {like[1]}, a request as vLLM 0.26's"
         requests = {name: getattr(logged, name) for name in REQUESTS}
         fitted[engine, like[1]] = fitted[like].model_copy(update={"badge": Badge.assumed, "source": source, **requests})
     return fitted
+
+
+def _is_nvidia(row: Measurement) -> bool:
+    """Where kernels were timed, or on a relative: what is left is the host's. Elsewhere it may be the kernels'."""
+    deployment = deployment_of(row)
+    return deployment is not None and deployment.gpu.vendor == "nvidia"
 
 
 def fit_expert_launch(sessions: Sequence[dict[str, Any]], layers: Layers) -> float:
@@ -185,6 +193,7 @@ def fit_logs(sessions: Sequence[dict[str, Any]]) -> Overhead:
     steps = sum(len(session["prompt_steps"]) + sum(row[1] for row in session["decode_steps"]) for session in taught)
     return Overhead(
         since_version="0.14",
+        since_year=2026,
         step_s=step_us * 1e-6,
         sequence_s=sequence_us * 1e-6,
         overlapped=True,
@@ -219,12 +228,12 @@ def fit_layers(rows: Sequence[Measurement]) -> Layers:
     return Layers(layer_s=float(best) * 1e-6, source=source)
 
 
-def _era(row: Measurement, eras: Sequence[tuple[int, str, bool]]) -> int:
+def _era(row: Measurement, eras: Sequence[tuple[int, str, bool]]) -> str:
     """The era a row belongs to: by its version, or else by its year."""
     given = version_numbers(row.engine_version)
     if given:
-        return [start for start, version, _ in eras if version_numbers(version) <= given][-1]
-    return [start for start, _, _ in eras if start <= row.year][-1]
+        return [version for _, version, _ in eras if version_numbers(version) <= given][-1]
+    return [version for start, version, _ in eras if start <= row.year][-1]
 
 
 def fit_first_token(rows: Sequence[Measurement], layers: Layers, begin: Overhead, field: str) -> tuple[Overhead, str]:
@@ -307,14 +316,15 @@ def _layers_text(layers: Layers) -> str:
     )
 
 
-def _engine_text(engine: str, start: int, made: Overhead) -> str:
+def _engine_text(engine: str, made: Overhead) -> str:
     more = "".join(f"{name} = {getattr(made, name):.2e}\n" for name in (*LAUNCHES, *REQUESTS) if getattr(made, name))
     if made.graph_tokens:
         more = f"graph_tokens = {made.graph_tokens}\n{more}"
     if made.fused:
         more = f"fused = true\n{more}"
     return (
-        f'[engines."{engine}".{start}]\nsince_version = "{made.since_version}"\nstep_s = {made.step_s:.2e}\n'
+        f'[[engines."{engine}"]]\nsince_version = "{made.since_version}"\nsince_year = {made.since_year}\n'
+        f"step_s = {made.step_s:.2e}\n"
         f"sequence_s = {made.sequence_s:.2e}\n"
         f"overlapped = {str(made.overlapped).lower()}\n{more}"
         f'badge = "{made.badge}"\nsource = "{made.source}"\n'

@@ -1,25 +1,32 @@
 """How far predictions are off, by class: learns physics/data/intervals.toml from rows marked ``calibrate``.
 
-    python benchmarks/fit_intervals.py --published published.csv.gz --steps benchmarks/data/h200_*steps.json
+    cd benchmarks; python fit_intervals.py --published data/published*.csv.gz --steps data/h200_*steps.json
 
 Rows of one combination of source, engine and model are not independent, and a new measurement comes from a new one: a
-combination weighs as the square root of its rows. What a GPU without timings adds is seen in those that have them:
-the error of predicting a timed GPU from another family's curves; for a relative's curves, halfway (in logarithms)
-between that and what giving twins each other's curves changes, as a smaller sibling is more than a twin apart.
+combination weighs as the square root of its rows. A class is wide enough for what it has not seen: its ends are the
+percentiles, the tenth and ninetieth or further out, between which four of five errors lie of a source, a GPU or an era
+of an engine that is left out, in turn, of those that the percentiles are taken of (conformal prediction over groups).
+What a GPU without timings adds, where no rows of such GPUs make a class, is seen in those that have them: the error of
+predicting a timed GPU from another family's curves; for a relative's curves, halfway (in logarithms) between that and
+what giving twins each other's curves changes, as a smaller sibling is more than a twin apart.
 """
 
 import argparse
 import itertools
 import math
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import Gpu, find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.precision import Precision
+from tokonomics.errors import TokonomicsError
 from tokonomics.measure.measurements import Measurement, read_measurements
 from tokonomics.measure.validate import deployment_of, kind_of, steps_of, value_of
 from tokonomics.physics.deployment import Deployment
@@ -32,23 +39,39 @@ TWINS = (("H100-SXM", "H200"), ("B200", "B300"), ("B200", "GB200"))
 """Timed GPUs of one family; near twins, so a smaller sibling is taken to differ halfway to another family."""
 SHORTEST_PREFILL = 512
 """Shorter prompts measure the launching host, not the GPU."""
+LEAST_ROWS = 40
+"""For percentiles that are not of one or two rows."""
+COVERED = 0.8
+LEVELS = (0.1, 0.08, 0.06, 0.05, 0.04, 0.03, 0.02, 0.01)
 TIMED = ("A100-80GB", "H100-SXM", "L40S", "B200", "RTXPRO6000")
-NO_HOST = Overhead(since_version="0.0", step_s=0, sequence_s=0, overlapped=True, badge=Badge.assumed, source="none")
+NO_HOST = Overhead(
+    since_version="0.0", since_year=0, step_s=0, sequence_s=0, overlapped=True, badge=Badge.assumed, source="none"
+)
 LOADS = tuple(itertools.product((1, 8, 64, 256), (512, 4096)))
+
+
+class Seen(NamedTuple):
+    """An error, the combination it comes from, and what may be left out with it: its source, GPU and era."""
+
+    error: float
+    group: tuple[object, ...]
+    left_out: tuple[object, ...]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--published", type=Path, required=True)
+    parser.add_argument("--published", type=Path, nargs="+", required=True)
     parser.add_argument("--steps", type=Path, nargs="+", required=True)
-    parser.add_argument("--out", type=Path, default=Path("src/tokonomics/physics/data/intervals.toml"))
+    parser.add_argument(
+        "--out", type=Path, default=Path(__file__).parent.parent / "src/tokonomics/physics/data/intervals.toml"
+    )
     options = parser.parse_args()
-    rows = [row for row in read_measurements(options.published) if isinstance(row, Measurement)]
-    rows = [row for row in rows if row.split == "calibrate"]
+    read = [row for path in options.published for row in read_measurements(path)]
+    rows = [row for row in read if isinstance(row, Measurement) and row.split == "calibrate"]
     for path in options.steps:
         bare = [row for row in read_measurements(path) if isinstance(row, Measurement)]
         rows += [row for row in bare if row.mode != "prefill_step" or row.input_tokens >= SHORTEST_PREFILL]
-    errors: dict[str, dict[tuple[object, ...], list[float]]] = defaultdict(lambda: defaultdict(list))
+    classes: dict[str, list[Seen]] = defaultdict(list)
     for row in rows:
         deployment = deployment_of(row)
         if deployment is None:
@@ -56,8 +79,13 @@ def main() -> None:
         name = error_class(kind_of(row), deployment)
         # PyTorch's attention curve was fitted on these very steps: judge bare steps by an engine's kernels instead.
         steps = StepModel(deployment, NO_HOST) if row.engine is None else steps_of(row)
-        error = math.log(row.value / value_of(row, steps))
-        errors[name][row.source, row.engine, row.year, row.model].append(error)
+        try:
+            error = math.log(row.value / value_of(row, steps))
+        except TokonomicsError:  # does not fit, by our count
+            continue
+        era = (row.engine, steps.engine.since_version if steps.engine else "")
+        group = (row.source, row.engine, row.year, row.model)
+        classes[name].append(Seen(error, group, (row.source, deployment.gpu.key, era)))
     text = ["# Made by benchmarks/fit_intervals.py; do not edit.", ""]
     sources = sorted({row.source for row in rows})
     twins, strangers = _swapped(TWINS), _other_families()
@@ -67,23 +95,53 @@ def main() -> None:
         f"scaled = {math.sqrt(twins * strangers):.3f}",
         f"assumed = {strangers:.3f}",
     ]
-    for name, groups in sorted(errors.items()):
-        low, high = _percentile(groups, 0.1), _percentile(groups, 0.9)
-        n = sum(len(group) for group in groups.values())
-        text += ["", f'[classes."{name}"]', f"low = {low:.3f}", f"high = {high:.3f}", f"n = {n}"]
+    for name, seen in sorted(classes.items()):
+        if len(seen) < LEAST_ROWS:
+            continue
+        level, inside = _level(seen)
+        low, high = _bounds(seen, level)
+        text += ["", f'[classes."{name}"]', f"low = {low:.3f}", f"high = {high:.3f}", f"n = {len(seen)}"]
+        print(f"{name:28} n {len(seen):5}: {level:.0%} beyond each end; of groups left out {inside:.0%} inside")
     options.out.write_text("\n".join(text) + "\n", encoding="utf-8")
     print("\n".join(text))
 
 
-def _percentile(groups: dict[tuple[object, ...], list[float]], share: float) -> float:
-    """The percentile over all errors, a group weighing as the root of its size."""
-    weighed = sorted((error, len(group) ** -0.5) for group in groups.values() for error in group)
-    reached, target = 0.0, share * sum(len(group) ** 0.5 for group in groups.values())
-    for error, weight in weighed:
-        reached += weight
-        if reached >= target:
-            return error
-    return weighed[-1][0]
+def _level(seen: Sequence[Seen]) -> tuple[float, float]:
+    """The share to leave beyond each end so that four of five errors of what is left out are inside; and how many."""
+    inside = 0.0
+    for level in LEVELS:
+        held, weighed = 0.0, 0.0
+        for kind in range(len(seen[0].left_out)):
+            for part in {each.left_out[kind] for each in seen}:
+                others = [each for each in seen if each.left_out[kind] != part]
+                if len(others) < LEAST_ROWS:
+                    continue
+                low, high = _bounds(others, level)
+                own = [each for each in seen if each.left_out[kind] == part]
+                weights = _weights(own)
+                held += sum(weight for each, weight in zip(own, weights, strict=True) if low <= each.error <= high)
+                weighed += sum(weights)
+        inside = held / weighed if weighed else 0.0
+        if inside >= COVERED:
+            return level, inside
+        if not weighed:  # all of one source, GPU and era
+            return level, inside
+    return LEVELS[-1], inside
+
+
+def _bounds(seen: Sequence[Seen], level: float) -> tuple[float, float]:
+    """The percentiles of the errors that leave so much beyond each end."""
+    order = sorted(zip((each.error for each in seen), _weights(seen), strict=True))
+    reached = np.cumsum([weight for _, weight in order])
+    ends = [int(np.searchsorted(reached, share * reached[-1])) for share in (level, 1 - level)]
+    low, high = (order[min(end, len(order) - 1)][0] for end in ends)
+    return low, high
+
+
+def _weights(seen: Sequence[Seen]) -> list[float]:
+    """A group weighs as the root of its size."""
+    sizes = Counter(each.group for each in seen)
+    return [sizes[each.group] ** -0.5 for each in seen]
 
 
 def _swapped(pairs: Sequence[tuple[str, str]]) -> float:

@@ -148,6 +148,9 @@ ENGINES = {
 }  # fmt: skip
 """Under which of our engines others are predicted, by how their names begin: those batch continuously as vLLM does."""
 
+HOSTLESS = "optimum-habana"
+"""Runs a static batch from a plain loop, whole steps as graphs of the accelerator: no scheduler between them."""
+
 _PRECISIONS = (
     (r"mxfp4", Precision.mxfp4),
     (r"nvfp4|fp4", Precision.nvfp4),
@@ -173,6 +176,8 @@ def _step_model(stated: tuple[Any, ...], era: tuple[int, str | None, bool, bool]
     year, version, tuned, served = era
     own = overhead(deployment.engine, year, version)
     changes: dict[str, object] = {} if served else dict.fromkeys(REQUESTS, 0.0)
+    if HOSTLESS in stated[-1]:
+        changes |= {"step_s": 0.0, "sequence_s": 0.0}
     if tuned:
         changes |= {"overlapped": True, "graph_tokens": TUNED_GRAPH_TOKENS if own.graph_tokens else 0}
     return StepModel(deployment, own.model_copy(update=changes))

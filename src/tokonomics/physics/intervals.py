@@ -1,9 +1,10 @@
 """How far a prediction may be off: an 80 % interval learned from the errors on published measurements.
 
-Errors are grouped by what decides them: what is predicted and, at full load, dense or mixture of experts. One in
-ten measurements lies below the interval and one above. A GPU whose kernels nobody timed adds the error seen when timed
-GPUs are predicted from another family's curves (assumed), or half of that, in logarithms, towards what twins differ by
-(scaled).
+Errors are grouped by what decides them: what is predicted, dense or mixture of experts, and whether the GPU's kernels
+were timed, are a relative's, or another family's. A class is as wide as the errors need of a source, a GPU or an era of
+an engine that was left out of it. Where too few rows make a class, a GPU whose kernels nobody timed adds to that of
+timed ones the error seen when timed GPUs are predicted from another family's curves (assumed), or half of that, in
+logarithms, towards what twins differ by (scaled).
 Learned by ``benchmarks/fit_intervals.py`` on rows marked ``calibrate``. A profile brings its own, from held-out points.
 """
 
@@ -20,10 +21,12 @@ from tokonomics.physics.attention_kernels import curve_origin as attention_origi
 from tokonomics.physics.calibration import BARE, active, using
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.matrix_kernels import curve_origin as matrix_origin
+from tokonomics.physics.overhead import overhead
 from tokonomics.types import Badge, Noun
 
 Kind = Literal["step", "prefill", "tpot", "ttft", "throughput"]
 
+_KNOWN = {Badge.measured: "timed", Badge.modelled: "scaled", Badge.assumed: "assumed"}
 _80_PERCENT = 1.2816  # standard deviations that hold 80 % of a normal distribution to either side of its middle
 
 
@@ -42,11 +45,14 @@ def _learned() -> dict[str, Any]:
     return tomllib.loads(text)
 
 
-def error_class(kind: Kind, deployment: Deployment) -> str:
-    """The group of measurements whose errors tell how far off a prediction of this kind may be."""
-    if kind != "throughput":
+def error_class(kind: Kind, deployment: Deployment, badge: Badge | None = None) -> str:
+    """The group of measurements whose errors tell how far off a prediction of this kind may be.
+
+    ``badge``: as if the speed were known so.
+    """
+    if kind in ("step", "prefill"):
         return kind
-    return "throughput-moe" if deployment.model.is_moe else "throughput-dense"
+    return f"{kind}-{'moe' if deployment.model.is_moe else 'dense'}-{_KNOWN[badge or weakest_badge(deployment)]}"
 
 
 def interval(mid: float, kind: Kind, deployment: Deployment) -> Interval:
@@ -55,9 +61,12 @@ def interval(mid: float, kind: Kind, deployment: Deployment) -> Interval:
     if checked is not None:
         below = above = _80_PERCENT * checked
     else:
-        learned, badge = _learned(), speed_badge(deployment)
-        spread = learned["classes"][error_class(kind, deployment)]
-        more = {Badge.modelled: learned["scaled"], Badge.assumed: learned["assumed"]}.get(badge, 0.0)
+        learned, badge = _learned(), weakest_badge(deployment)
+        own, timed = (error_class(kind, deployment, known) for known in (badge, Badge.measured))
+        spread, more = learned["classes"].get(own), 0.0
+        if spread is None or own == timed:
+            spread = learned["classes"][timed]
+            more = {Badge.modelled: learned["scaled"], Badge.assumed: learned["assumed"]}.get(badge, 0.0)
         below = math.hypot(min(spread["low"], 0.0), _80_PERCENT * more)
         above = math.hypot(max(spread["high"], 0.0), _80_PERCENT * more)
     return Interval(low=mid * math.exp(-below), mid=mid, high=mid * math.exp(above))
@@ -69,6 +78,12 @@ def speed_badge(deployment: Deployment) -> Badge:
     if "assumed" in bases:
         return Badge.assumed
     return Badge.measured if bases == {"measured"} else Badge.modelled
+
+
+def weakest_badge(deployment: Deployment) -> Badge:
+    """How the speed is known, or assumed where the engine's own time is another engine's."""
+    own = overhead(deployment.engine).badge
+    return Badge.assumed if own is Badge.assumed else speed_badge(deployment)
 
 
 def speed_from(deployment: Deployment) -> tuple[str, ...]:

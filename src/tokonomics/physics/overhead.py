@@ -45,6 +45,7 @@ class Overhead(Noun):
     """An engine's own time."""
 
     since_version: str
+    since_year: int  # of rows that state no version
     step_s: NonNegativeFloat  # the host's work on any step; on a decode step, with ``sequence_s``, all of it
     sequence_s: NonNegativeFloat
     overlapped: bool  # the host composes and launches the next step while the GPU computes this one
@@ -79,7 +80,7 @@ class Overhead(Noun):
 
 class _Fitted(Noun):
     layers: Layers
-    engines: dict[str, dict[int, Overhead]]
+    engines: dict[str, tuple[Overhead, ...]]  # of each, its eras in order
 
 
 @cache
@@ -95,13 +96,9 @@ def layers() -> Layers:
 
 def overhead(engine: Engine, year: int = NEWEST, version: str | None = None) -> Overhead:
     """The engine's own time: of the era its version belongs to, or else its year; of the first era if older."""
-    eras = sorted(_fitted().engines[engine.key].items())
-    given = version_numbers(version)
-    if given:
-        begun = [era for _, era in eras if version_numbers(era.since_version) <= given]
-    else:
-        begun = [era for start, era in eras if start <= year]
-    return begun[-1] if begun else eras[0][1]
+    eras, given = _fitted().engines[engine.key], version_numbers(version)
+    begun = [era for era in eras if (version_numbers(era.since_version) <= given if given else era.since_year <= year)]
+    return begun[-1] if begun else eras[0]
 
 
 def version_numbers(version: str | None) -> tuple[int, ...]:
