@@ -17,7 +17,7 @@ from typing import Any
 from tokonomics.clock import today
 from tokonomics.measure.measurements import Measurement, Metric, Mode, Unread, read_measurements
 from tokonomics.measure.validate import ErrorSummary, ScoredPrediction, steps_of, summary, validate
-from tokonomics.physics.intervals import speed_badge
+from tokonomics.physics.intervals import weakest_badge
 from tokonomics.report.validate_view import figures
 from tokonomics.report.wording import SPEEDS
 
@@ -125,11 +125,11 @@ def _by_group(scored: list[ScoredPrediction]) -> dict[str, Any]:
 
 
 def _by_badge(scored: list[ScoredPrediction]) -> dict[str, Any]:
-    """By how the speed of the GPU is known."""
+    """By how the speed is known, of the GPU's kernels and of the engine's own time."""
     groups: dict[str, list[ScoredPrediction]] = {}
     for each in scored:
-        deployment = steps_of(each.measurement).deployment
-        groups.setdefault(SPEEDS[speed_badge(deployment)], []).append(each)
+        steps = steps_of(each.measurement)
+        groups.setdefault(SPEEDS[weakest_badge(steps.deployment, steps.engine)], []).append(each)
     return {name: summary(group).model_dump() for name, group in groups.items()}
 
 

@@ -30,7 +30,7 @@ from tokonomics.errors import TokonomicsError
 from tokonomics.measure.measurements import Measurement, read_measurements
 from tokonomics.measure.validate import deployment_of, kind_of, steps_of, value_of
 from tokonomics.physics.deployment import Deployment
-from tokonomics.physics.intervals import error_class
+from tokonomics.physics.intervals import error_class, weakest_badge
 from tokonomics.physics.overhead import Overhead
 from tokonomics.physics.steptime import StepModel
 from tokonomics.types import Badge
@@ -76,9 +76,9 @@ def main() -> None:
         deployment = deployment_of(row)
         if deployment is None:
             continue
-        name = error_class(kind_of(row), deployment)
         # PyTorch's attention curve was fitted on these very steps: judge bare steps by an engine's kernels instead.
         steps = StepModel(deployment, NO_HOST) if row.engine is None else steps_of(row)
+        name = error_class(kind_of(row), deployment, weakest_badge(deployment, steps.engine))
         try:
             error = math.log(row.value / value_of(row, steps))
         except TokonomicsError:  # does not fit, by our count

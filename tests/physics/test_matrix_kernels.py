@@ -191,7 +191,7 @@ def test_timings_over_nvlink_do_not_speak_for_a_users_card_without_it(
     )
     monkeypatch.setenv("TOKONOMICS_CATALOG", str(mine))
     origin = curve_origin(find_gpu("H200"), "all_reduce", gpus=8)
-    assert (origin.basis, origin.gpu) == ("assumed", "L40S")
+    assert (origin.basis, origin.gpu) == ("assumed", "RTXPRO6000")
     # Seven eighths of the message cross PCIe 4.0 twice.
     assert all_reduce_s(find_gpu("H200"), 8, 1e8) > 2 * 7 / 8 * 1e8 / 32e9
 

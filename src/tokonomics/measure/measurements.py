@@ -216,7 +216,7 @@ def _row(cells: Mapping[str, str | None], line: str) -> Measurement | Unread:
             raise ValueError(f"unknown mode '{shorten(row['mode'], 30)}' (known: {', '.join(_SERVED)})")
         metric, unit = _METRICS[name]
         gpus = _whole(row["num_gpus"], "num_gpus")
-        outputs = max(1, _whole(row["output_len"], "output_len"))  # of a prompt alone, the first token
+        outputs = _length(row, "output_len")
         value = _in_our_terms(name, _number(row["value"], "value") * unit, outputs)
         if row.get("per") == "gpu" and metric in (Metric.output_tok_s, Metric.total_tok_s):
             value *= gpus
@@ -229,7 +229,7 @@ def _row(cells: Mapping[str, str | None], line: str) -> Measurement | Unread:
             ep=max(1, _whole(row.get("ep") or "1", "ep")), weights=row.get("precision_weights") or "unstated",
             kv=row.get("precision_kv") or None, engine=row["engine"],
             engine_version=row.get("engine_version") or None, year=_whole(row.get("year") or "2026", "year"),
-            tuned=is_inferencex, input_tokens=max(1, _whole(row["input_len"], "input_len")),
+            tuned=is_inferencex, input_tokens=_length(row, "input_len"),
             output_tokens=outputs, batch=batch, rate=rate, mode=Mode(row["mode"]),
             metric=metric, value=value, source=source, split=split,
             length_share=INFERENCEX_LENGTHS if is_inferencex else 1.0, statistic=statistic,
@@ -237,6 +237,13 @@ def _row(cells: Mapping[str, str | None], line: str) -> Measurement | Unread:
         )  # fmt: skip
     except (ValueError, OverflowError) as error:
         return Unread(key=key, reason=_problem(error), split=split)
+
+
+def _length(row: Mapping[str, str], column: str) -> int:
+    """Of a prompt or an answer; one token where a test of prompts alone, or of answers alone, has none."""
+    tokens = _whole(row[column], column)
+    others = {"input_len", "output_len"} - {column}
+    return 1 if tokens == 0 and all(_whole(row[other], other) > 0 for other in others) else tokens
 
 
 def _in_our_terms(name: str, value: float, outputs: int) -> float:

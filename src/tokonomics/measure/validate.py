@@ -106,7 +106,7 @@ def predict(row: Measurement) -> ScoredPrediction | str:
         mid = value_of(row, steps)
     except TokonomicsError as error:
         return shorten(error.what, 200)
-    return ScoredPrediction(measurement=row, interval=interval(mid, kind_of(row), steps.deployment))
+    return ScoredPrediction(measurement=row, interval=interval(mid, kind_of(row), steps.deployment, steps.engine))
 
 
 def kind_of(row: Measurement) -> Kind:

@@ -1,10 +1,10 @@
 """How far a prediction may be off: an 80 % interval learned from the errors on published measurements.
 
 Errors are grouped by what decides them: what is predicted, dense or mixture of experts, and whether the GPU's kernels
-were timed, are a relative's, or another family's. A class is as wide as the errors need of a source, a GPU or an era of
-an engine that was left out of it. Where too few rows make a class, a GPU whose kernels nobody timed adds to that of
-timed ones the error seen when timed GPUs are predicted from another family's curves (assumed), or half of that, in
-logarithms, towards what twins differ by (scaled).
+and the engine's own time were timed, are a relative's, or another family's. A class is as wide as the errors need of a
+source, a GPU or an era of an engine that was left out of it. Where too few rows make a class, a GPU whose kernels
+nobody timed adds to that of timed ones the error seen when timed GPUs are predicted from another family's curves
+(assumed), or half of that, in logarithms, towards what twins differ by (scaled).
 Learned by ``benchmarks/fit_intervals.py`` on rows marked ``calibrate``. A profile brings its own, from held-out points.
 """
 
@@ -21,7 +21,7 @@ from tokonomics.physics.attention_kernels import curve_origin as attention_origi
 from tokonomics.physics.calibration import BARE, active, using
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.matrix_kernels import curve_origin as matrix_origin
-from tokonomics.physics.overhead import overhead
+from tokonomics.physics.overhead import Overhead, overhead
 from tokonomics.types import Badge, Noun
 
 Kind = Literal["step", "prefill", "tpot", "ttft", "throughput"]
@@ -45,23 +45,23 @@ def _learned() -> dict[str, Any]:
     return tomllib.loads(text)
 
 
-def error_class(kind: Kind, deployment: Deployment, badge: Badge | None = None) -> str:
-    """The group of measurements whose errors tell how far off a prediction of this kind may be.
-
-    ``badge``: as if the speed were known so.
-    """
+def error_class(kind: Kind, deployment: Deployment, badge: Badge) -> str:
+    """The group of measurements whose errors tell how far off a prediction of this kind may be."""
     if kind in ("step", "prefill"):
         return kind
-    return f"{kind}-{'moe' if deployment.model.is_moe else 'dense'}-{_KNOWN[badge or weakest_badge(deployment)]}"
+    return f"{kind}-{'moe' if deployment.model.is_moe else 'dense'}-{_KNOWN[badge]}"
 
 
-def interval(mid: float, kind: Kind, deployment: Deployment) -> Interval:
-    """The 80 % interval around a prediction; under a profile, that of the points it was checked on."""
+def interval(mid: float, kind: Kind, deployment: Deployment, engine: Overhead | None = None) -> Interval:
+    """The 80 % interval around a prediction; under a profile, that of the points it was checked on.
+
+    ``engine`` is the era of the engine where it is not today's.
+    """
     checked = _deviation(kind, deployment)
     if checked is not None:
         below = above = _80_PERCENT * checked
     else:
-        learned, badge = _learned(), weakest_badge(deployment)
+        learned, badge = _learned(), weakest_badge(deployment, engine)
         own, timed = (error_class(kind, deployment, known) for known in (badge, Badge.measured))
         spread, more = learned["classes"].get(own), 0.0
         if spread is None or own == timed:
@@ -80,10 +80,11 @@ def speed_badge(deployment: Deployment) -> Badge:
     return Badge.measured if bases == {"measured"} else Badge.modelled
 
 
-def weakest_badge(deployment: Deployment) -> Badge:
-    """How the speed is known, or assumed where the engine's own time is another engine's."""
-    own = overhead(deployment.engine).badge
-    return Badge.assumed if own is Badge.assumed else speed_badge(deployment)
+def weakest_badge(deployment: Deployment, engine: Overhead | None = None) -> Badge:
+    """How the speed is known, of the kernels or of the engine's own time, whichever is known less."""
+    own = (engine or overhead(deployment.engine)).badge
+    order = list(_KNOWN)
+    return order[max(order.index(own), order.index(speed_badge(deployment)))]
 
 
 def speed_from(deployment: Deployment) -> tuple[str, ...]:
