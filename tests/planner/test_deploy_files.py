@@ -9,6 +9,7 @@ import copy
 import json
 import math
 import os
+import re
 import subprocess
 from collections.abc import Callable, Iterator
 from datetime import date
@@ -30,8 +31,10 @@ from tokonomics.catalog.offers import Offer, Terms, load_offers
 from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput
 from tokonomics.physics.deployment import Deployment, deploy, why_not_run
+from tokonomics.planner.candidates import room_for
 from tokonomics.planner.deploy_files import CLOUDS, Target, comment, deploy_file, provenance, yaml_text
 from tokonomics.planner.deploy_job import DeployJob, catalogue_repository, engine_command, listen, shell_line
+from tokonomics.planner.deploy_kubernetes import kubernetes_objects
 from tokonomics.planner.load import load_of_shape
 from tokonomics.planner.plan import Question, plan
 from tokonomics.serving.outcome import Spread
@@ -82,6 +85,11 @@ def objects(made: DeployJob) -> dict[str, Any]:
 
 def pod_of(made: DeployJob) -> dict[str, Any]:
     return dict(objects(made)["Deployment"]["spec"]["template"]["spec"])
+
+
+def unwritten(made: DeployJob) -> dict[str, Any]:
+    """The same objects before they are text, for tests that look at hundreds of them."""
+    return {each["kind"]: each for each in kubernetes_objects(made, engine_command(made))}
 
 
 def every_command() -> Iterator[tuple[str, list[str]]]:
@@ -376,7 +384,7 @@ def test_every_gpu_of_the_shipped_offers_is_selected_or_the_file_says_that_it_is
         assert ("affinity" in pod_of(made)) is not ("No label is known" in deploy_file(Target.kubernetes, made).text)
 
 
-def test_requests_are_a_part_of_the_machine_and_hold_the_weights() -> None:
+def test_requests_are_a_part_of_the_machine() -> None:
     # 8 GPUs, 192 vCPUs, 2048 GiB; four replicas of two GPUs; a quarter is left to the system.
     (container,) = pod_of(job(offer=machine()))["containers"]
     assert container["resources"]["requests"] == {
@@ -386,11 +394,60 @@ def test_requests_are_a_part_of_the_machine_and_hold_the_weights() -> None:
         "nvidia.com/gpu": 2,
     }
     assert container["resources"]["limits"] == {"nvidia.com/gpu": 2}
-    # 70.6 B parameters in FP8 are 65.7 GiB, and a process for each GPU takes 3 GiB: more than 3/4 of a thin host.
-    thin = machine(gpus=2).model_copy(update={"memory_gb": 80.0, "vcpus": None})
-    (container,) = pod_of(job(replicas=1, offer=thin))["containers"]
+    # 70.6 B parameters in FP8 are 65.7 GiB, and a process for each GPU takes 3 GiB: what is asked for where neither
+    # CPUs nor memory are told.
+    untold = machine(gpus=2).model_copy(update={"memory_gb": None, "vcpus": None})
+    (container,) = pod_of(job(replicas=1, offer=untold))["containers"]
     assert 65.7 + 6 <= int(container["resources"]["requests"]["memory"].removesuffix("Gi")) <= 80
     assert "cpu" not in container["resources"]["requests"]
+
+
+def test_on_a_thin_machine_less_is_asked_for_than_needed_and_the_file_says_so() -> None:
+    thin, wide = (machine(gpus=2).model_copy(update={"memory_gb": memory_gb}) for memory_gb in (80.0, 160.0))
+    (container,) = pod_of(job(replicas=1, offer=thin))["containers"]
+    assert container["resources"]["requests"]["memory"] == "60Gi"
+    assert re.search(r"may take 7\d\.\d GiB of a machine's 80, ", deploy_file(Target.kubernetes, job(offer=thin)).text)
+    assert "GiB of a machine's" not in deploy_file(Target.kubernetes, job(offer=wide)).text
+
+
+def allocatable_gib(memory_gib: float) -> float:
+    """What GKE leaves to pods: https://cloud.google.com/kubernetes-engine/docs/concepts/plan-node-sizes."""
+    left, kept = memory_gib, 100 / 1024
+    for step, share in ((4, 0.25), (4, 0.2), (8, 0.1), (112, 0.06), (math.inf, 0.02)):
+        kept += share * min(step, left)
+        left -= min(step, left)
+    return memory_gib - kept
+
+
+def test_on_every_shipped_machine_pods_ask_for_no_more_than_the_cluster_can_give() -> None:
+    told = {
+        (offer.gpu, offer.gpus, offer.vcpus, offer.memory_gb): offer
+        for offer in load_offers()
+        if offer.vcpus and offer.memory_gb
+    }
+    count = 0
+    for offer, model, tp in product(told.values(), ("llama-3.1-8b", "gemma-3-12b", "llama-3.3-70b"), (1, 2, 8)):
+        gpu, vllm = find_gpu(offer.gpu), find_engine("vllm")
+        if tp > offer.gpus or why_not_run(vllm, gpu, Precision.bf16, Precision.bf16):
+            continue
+        deployment = Deployment(
+            model=find_model(model), gpu=gpu, engine=vllm, tp=tp, weights=Precision.bf16, kv=Precision.bf16
+        )
+        if not room_for(deployment)(offer):
+            continue
+        made = job(deployment, offer=offer)
+        (container,) = unwritten(made)["Deployment"]["spec"]["template"]["spec"]["containers"]
+        requests, pods = container["resources"]["requests"], offer.gpus // tp
+        assert offer.vcpus is not None
+        assert offer.memory_gb is not None
+        milli = requests["cpu"].endswith("m")
+        cpus = int(requests["cpu"].removesuffix("m")) / (1000 if milli else 1)
+        memory_gib = int(requests["memory"].removesuffix("Gi"))
+        assert memory_gib > 0
+        assert pods * memory_gib <= allocatable_gib(offer.memory_gb)
+        assert pods * cpus <= 0.8 * offer.vcpus
+        count += 1
+    assert count > 500
 
 
 @given(replicas=st.integers(1, 40), gpus=st.sampled_from([2, 4, 8]), extra=st.integers(0, 3))

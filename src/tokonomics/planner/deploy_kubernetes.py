@@ -86,6 +86,12 @@ def kubernetes_notes(job: DeployJob, command: EngineCommand) -> list[str]:
             f"The plan was sized behind a {job.router} router. A Service spreads connections at random, which misses "
             "the SLO more often: put a gateway in front that routes each request, or plan with more --spare."
         )
+    memory, needed = job.offer and job.offer.memory_gb, _host_gib(job)
+    if memory and needed > (1 - _FOR_THE_SYSTEM) * memory:
+        notes.append(
+            f"Weights and processes may take {needed:.1f} GiB of a machine's {memory:g}, more than pods ask for: the "
+            "system needs some too. If memory runs out, plan with a larger machine."
+        )
     if not _selector(job) and not _products(job):
         on = f" {job.offer.provider} {job.offer.instance}, {job.offer.region}" if job.offer else ""
         notes.append(f"No label is known that tells{on or ' these machines'} apart: see that pods run there.")
@@ -265,14 +271,19 @@ def _requests(job: DeployJob) -> dict[str, str | int]:
     """What one replica may count on: its part of the machine, without what is left to the system."""
     offer, places = job.offer, job.places_per_machine
     part = (1 - _FOR_THE_SYSTEM) / places
-    needed = host_gib(job.deployment, job.gpus_per_machine) / places
     asked: dict[str, str | int] = {}
     if offer and offer.vcpus:
         cores = part * offer.vcpus
         asked["cpu"] = str(int(cores)) if cores >= 1 else f"{int(1000 * cores)}m"
-    memory = max(needed, part * offer.memory_gb if offer and offer.memory_gb else 0.0)
-    asked |= {"memory": f"{math.ceil(memory)}Gi", "ephemeral-storage": f"{_SCRATCH_GIB}Gi"}
+    known = offer and offer.memory_gb
+    memory = math.floor(part * known) if known else math.ceil(_host_gib(job) / places)
+    asked |= {"memory": f"{memory}Gi", "ephemeral-storage": f"{_SCRATCH_GIB}Gi"}
     return asked | _gpus(job)
+
+
+def _host_gib(job: DeployJob) -> float:
+    """Memory of one machine that the replicas on it need."""
+    return host_gib(job.deployment, job.gpus_per_machine)
 
 
 def _gpus(job: DeployJob) -> dict[str, str | int]:
