@@ -220,6 +220,8 @@ def _skypilot_notes(job: DeployJob) -> list[str]:
         notes.append("The plan names no offer: SkyPilot takes the cheapest it knows.")
     elif offer.provider not in CLOUDS:
         notes.append(f"SkyPilot does not rent from {offer.provider}: it looks elsewhere, at another price.")
+    if job.over_zones:
+        notes.append("No zone is named here and SkyPilot takes any with room: see that the machines are as said above.")
     if offer and job.terms is Terms.reserved:
         notes.append("The price is a reserved one: a reservation has to be bought from the provider first.")
     return notes

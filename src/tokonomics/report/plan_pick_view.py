@@ -8,6 +8,7 @@ from tokonomics.catalog.precision import Precision
 from tokonomics.errors import option
 from tokonomics.planner.candidates import FLOOR
 from tokonomics.planner.plan import Candidate, Catch, Plan, SetAside
+from tokonomics.planner.spare import ZONES, Spare, sold_in_zones
 from tokonomics.questions.results import layout_text
 from tokonomics.report import blocks
 from tokonomics.report.wording import (
@@ -22,8 +23,6 @@ from tokonomics.units import percent, plural, seconds, usd
 
 def pick_blocks(row: Candidate, label: str, plan: Plan, firm: Sequence[blocks.Fact] = ()) -> list[blocks.Block]:
     """What to rent, what it costs, how it serves."""
-    spare = plan.limits.spare
-    alone = f"; {spare} may fail" if spare else f"; {_alone(row)}: no redundancy" if row.is_alone else ""
     prices = row.usd_per_mtok
     whole_bill = f"whole bill: {usd(prices.input)} input, {usd(prices.output)} output"
     router = f", {row.router} router" if row.simulated and row.replicas > 1 else ""
@@ -31,8 +30,9 @@ def pick_blocks(row: Candidate, label: str, plan: Plan, firm: Sequence[blocks.Fa
     spans = row.gpus_per_replica * row.instances > row.gpus_paid
     network = "between the machines of a replica: a card for each GPU, as HGX machines have; ask the seller"
     bill = blocks.Span(f"{usd(row.usd_per_month)} a month", "best")
+    what = f", {layout_text(row)} at {_where(row)}{_aged(row)}{_may_fail(row, plan.limits.spare)}"
     return [
-        blocks.line(f"{label}: ", bill, f", {layout_text(row)} at {_where(row)}{_aged(row)}{alone}", kind="headline"),
+        blocks.line(f"{label}: ", bill, what, kind="headline"),
         blocks.facts(
             (
                 "per Mtok",
@@ -90,6 +90,15 @@ def _where(row: Candidate) -> str:
     more = len(row.regions) - 1
     others = f" or {plural(more, 'other region')}" if more else ""
     return f"{row.provider} {row.instance}{'' if row.region == UNSPECIFIED else f', {row.region}{others}'}"
+
+
+def _may_fail(row: Candidate, spare: Spare) -> str:
+    """What may fail, and what that rests on; or that nothing may, where all is on one machine."""
+    if not spare:
+        return f"; {_alone(row)}: no redundancy" if row.is_alone else ""
+    zones = min(ZONES, row.instances, row.replicas)
+    assumed = f", {sold_in_zones(row.instance, row.region, zones)}" if spare.zone else ""
+    return f"; {spare} may fail{assumed}"
 
 
 def _aged(row: Candidate) -> str:
