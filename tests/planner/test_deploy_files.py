@@ -29,7 +29,7 @@ from tokonomics.catalog.checkpoints import checkpoint_for
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import all_models, find_model
-from tokonomics.catalog.offers import Offer, Terms, load_offers
+from tokonomics.catalog.offers import UNSPECIFIED, Offer, Terms, load_offers
 from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput
 from tokonomics.physics.deployment import Deployment, deploy, why_not_run
@@ -870,3 +870,10 @@ def script_of(text: str) -> str:
     if "\nrun: |\n" not in text:
         return text
     return "".join(f"{line[2:]}\n" for line in text.split("\nrun: |\n")[1].splitlines())
+
+
+def test_a_machine_of_no_known_region_is_looked_for_in_all() -> None:
+    nowhere = machine().model_copy(update={"region": UNSPECIFIED})
+    known, unknown = (pod_of(job(offer=offer))["nodeSelector"] for offer in (machine(), nowhere))
+    assert known["topology.kubernetes.io/region"] == "us-east-1"
+    assert "topology.kubernetes.io/region" not in unknown
