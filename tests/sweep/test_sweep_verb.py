@@ -21,7 +21,9 @@ from tokonomics.workers import WorkerProcess
 
 Call = Callable[..., "subprocess.CompletedProcess[str]"]
 
+OFFERS = Path(__file__).parents[1] / "golden" / "offers.csv"
 CHAT = 'model = "llama-3.1-8b"\nrate = 5\ninput = 1000\noutput = 300\nslo = "ttft_p99=1,tpot_p99=50ms"\nquick = true\n'
+CHAT += f'offers = "{OFFERS}"\n'
 LONG = 'model = "llama-3.1-8b"\ngpu = "H100"\ninput = 500\noutput = 200\nrequests = 40000\n'
 """Simulated in about a second a point: long enough to be interrupted."""
 
