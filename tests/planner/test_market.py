@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.explore import times
 
 from tokonomics.catalog.offers import STALE_MUST_SAVE, Offer, read_offers, write_offers
 from tokonomics.catalog.precision import Precision
@@ -175,7 +174,7 @@ def bill_of(folder: Path, offers: list[Offer], **asked: object) -> float:
     return best.usd_per_month if best else math.inf
 
 
-@settings(max_examples=times(40), deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(OFFERS, CHOICES)
 def test_more_to_choose_from_never_makes_the_bill_larger(
     tmp_path_factory: pytest.TempPathFactory, offers: list[Offer], choice: tuple[dict[str, str], dict[str, str]]
@@ -190,7 +189,7 @@ def test_more_to_choose_from_never_makes_the_bill_larger(
     assert more <= few
 
 
-@settings(max_examples=times(10), deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(OFFERS, st.floats(0.5, 40.0), st.floats(1.0, 4.0), st.integers(0, 2))
 def test_more_traffic_more_spare_or_a_stricter_slo_is_never_cheaper(
     tmp_path_factory: pytest.TempPathFactory, offers: list[Offer], rate: float, factor: float, spare: int
