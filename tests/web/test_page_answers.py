@@ -56,7 +56,7 @@ SCENARIOS: list[tuple[str, dict[str, Any]]] = [
     ),
     ("trace", {"arrivals": "gamma:2,cv=3", "requests": 500, "input": "sample:sharegpt", "seed": 7}),
 ]
-FEW = {"without": ["hardware", "speculation", "disaggregation"]}
+FEW = {"without": ["hardware", "speculation", "disaggregation", "spot"]}
 LONG: list[tuple[str, dict[str, Any]]] = [
     ("simulate", {**CURVE, "trace": "azure-conv", "requests": 300, "slo": "ttft_p99=0.5", "start": "10"}),
     ("cache", {**CURVE, "trace": "mooncake-conversation", "requests": 200}),
