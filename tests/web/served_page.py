@@ -6,6 +6,8 @@
 import sys
 from pathlib import Path
 
+import typer
+
 from tokonomics.web import serve
 from tokonomics.web.app import make_app
 from tokonomics.web.service import Settings
@@ -15,7 +17,7 @@ if __name__ == "__main__":
     serve._end_tidily()
     app = make_app(Settings(ledger=Path(sys.argv[1]), quick_workers=1, long_workers=1, quick_s=600.0, warm_up=False))
     try:
-        print(f"http://127.0.0.1:{bound.getsockname()[1]}/", flush=True)
+        typer.echo(f"http://127.0.0.1:{bound.getsockname()[1]}/")
         serve._serve(app, bound)
     finally:
         app.service.close()
