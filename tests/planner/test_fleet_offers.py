@@ -50,7 +50,7 @@ def offer(instance: str, gpu: str, gpus: int, usd: float, provider: str = "ours"
 
 
 def curve(demand: str = "12x12,12x3", inputs: str = "const:700", sizes: tuple[int, ...] = ()) -> FleetTraffic:
-    return traffic_from_curve(parse_demand(demand, 24), parse_lengths(inputs), parse_lengths("const:40"), sizes)
+    return traffic_from_curve(parse_demand(demand, 24), parse_lengths(inputs), parse_lengths("const:120"), sizes)
 
 
 def machines(*offers: Offer, traffic: FleetTraffic | None = None, **more: object) -> Machines:
