@@ -68,6 +68,8 @@ class DeployJob(Noun):
     """How the plan spreads requests over replicas."""
     provenance: str
     """Which plan made it, in words; any number of lines."""
+    simulated: bool = True
+    """Whether the plan simulated it, so that percentiles of its latencies are known."""
 
     @property
     def gpus_per_machine(self) -> int:

@@ -41,7 +41,13 @@ def pick_blocks(row: Candidate, label: str, plan: Plan, firm: Sequence[blocks.Fa
                 prices.blended,
             ),
             *_latencies(row, plan.slos),
-            blocks.fact("load", percent(row.utilization), f"of capacity{router}", number=row.utilization, less="worse"),
+            blocks.fact(
+                "load",
+                percent(row.utilization),
+                f"of capacity{router}{', all machines up' if plan.limits.spare else ''}",
+                number=row.utilization,
+                less="worse",
+            ),
             *firm,
             ("price", f"{usd(row.instance_usd_per_hour)}/h", _price_note(row)),
             ("speed", SPEEDS[row.speed], speed_text(row.speed, row.speed_from)),
@@ -89,6 +95,7 @@ def _where(row: Candidate) -> str:
     """``aws p5.48xlarge, us-east-1 or 3 other regions``."""
     more = len(row.regions) - 1
     others = f" or {plural(more, 'other region')}" if more else ""
+    others += " (it lists all regions: ask)" if row.provider in LISTED_EVERYWHERE else ""
     return f"{row.provider} {row.instance}{'' if row.region == UNSPECIFIED else f', {row.region}{others}'}"
 
 
@@ -135,5 +142,4 @@ def _price_note(row: Candidate) -> str:
     machines = f" × {plural(row.instances, 'instance')}" if row.instances > 1 else ""
     seller = f" by a {row.seller}" if row.seller else ""
     source = row.price_source if row.terms is Terms.reserved else row.price_source.split("; ")[0]
-    everywhere = "; it lists all regions: ask if it can be had" if row.provider in LISTED_EVERYWHERE else ""
-    return f"{_TERMS[row.terms]}{years}{machines}, quoted{seller} on {row.price_date} ({source}){everywhere}"
+    return f"{_TERMS[row.terms]}{years}{machines}, quoted{seller} on {row.price_date} ({source})"
