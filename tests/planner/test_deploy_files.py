@@ -877,3 +877,10 @@ def test_a_machine_of_no_known_region_is_looked_for_in_all() -> None:
     known, unknown = (pod_of(job(offer=offer))["nodeSelector"] for offer in (machine(), nowhere))
     assert known["topology.kubernetes.io/region"] == "us-east-1"
     assert "topology.kubernetes.io/region" not in unknown
+
+
+@pytest.mark.parametrize("target", [Target.vllm, Target.skypilot, Target.kubernetes])
+def test_a_file_of_a_plan_that_was_not_simulated_says_so_first(target: Target) -> None:
+    made = job(offer=machine(), simulated=False)
+    assert "NOT SIMULATED" in deploy_file(target, made).text[:600]
+    assert "NOT SIMULATED" not in deploy_file(target, made.model_copy(update={"simulated": True})).text

@@ -278,3 +278,17 @@ def test_an_slo_that_is_met_on_more_gpus_is_not_to_blame() -> None:
 def test_a_break_even_is_not_asked_for_a_spare_zone() -> None:
     with pytest.raises(BadInput, match="not for a zone"):
         tk.breakeven("llama-3.1-8b", input=1000, output=300, provider="aws", spare="zone", quick=True)
+
+
+def test_the_runner_up_is_the_cheapest_other_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though its price is old, and another GPU has a recent one a little higher."""
+    offers = [
+        offer("aws", "L40S", 1.0),
+        offer("gcp", "A100-80GB", 1.1, age=timedelta(days=200)),
+        offer("runpod", "H100", 1.3),
+    ]
+    plan = planned(tmp_path, offers, monkeypatch, max_age=365).study.plan
+    others = [row for row in plan.ranked if plan.best and row.gpu != plan.best.gpu]
+    rival = plan.runner_up()
+    assert rival is not None
+    assert rival.usd_per_month == min(row.usd_per_month for row in others)

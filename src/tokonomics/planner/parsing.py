@@ -98,7 +98,7 @@ def offers_for(
             loosened.append(f"without {option(field)} there {'is 1' if more == 1 else f'are {more:,}'}")
     hint = f"{'; '.join(loosened).capitalize()}. " if loosened else ""
     raise BadInput(
-        f"nobody in this price list sells {shorten(wanted)}",
+        f"no offer is left for {shorten(wanted)}",
         fix=f"{hint}Or give a price list of your own with {option('offers', 'my.csv')}.",
     )
 
