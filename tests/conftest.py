@@ -9,7 +9,9 @@ slow machine fails none of them. ``EXPLORE=20`` tries twenty times as many, new 
 and runs what is marked ``explore``, which is left out otherwise: ``tests/explore.py``.
 """
 
+import gc
 import io
+import itertools
 import os
 import socket
 import subprocess
@@ -17,6 +19,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
+from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -47,6 +50,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             law._hypothesis_internal_use_settings = settings(asked, max_examples=EXPLORE * asked.max_examples)
 
 
+def pytest_collection_finish() -> None:
+    """Thousands of tests and all that they import stay to the end: not to be looked through for garbage again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 20)  # as the command has it
+
+
 def _is_wanted(item: pytest.Item) -> bool:
     is_left_out = item.get_closest_marker("explore") is not None
     if not EXPLORE:
@@ -59,11 +69,22 @@ def _law(item: pytest.Item) -> Any:
     return getattr(function, "__func__", function)
 
 
+@pytest.fixture(scope="session")
+def new_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
+    """A folder that nobody has used; pytest would look through all that there are to find it a number."""
+    base, numbers = tmp_path_factory.mktemp("folders"), itertools.count()
+
+    def made() -> Path:
+        folder = base / str(next(numbers))
+        folder.mkdir()
+        return folder
+
+    return made
+
+
 @pytest.fixture(autouse=True)
-def _a_fixed_day_and_no_files_of_the_user(
-    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    home = tmp_path_factory.mktemp("home")
+def _a_fixed_day_and_no_files_of_the_user(monkeypatch: pytest.MonkeyPatch, new_folder: Callable[[], Path]) -> None:
+    home = new_folder()
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("TOKONOMICS_TODAY", "2026-11-15")
     monkeypatch.setenv("TOKONOMICS_CACHE", str(home / "prices"))
@@ -153,9 +174,10 @@ def tokonomics() -> Callable[..., subprocess.CompletedProcess[str]]:
     from typer import main as typer_main
 
     from tokonomics.__main__ import app
-    from tokonomics.cli.main import run
+    from tokonomics.cli import main as cli
 
     verbs = typer_main.get_command(app)
+    application = cache(cli.application)  # makes the options of a verb, which takes as long as most refusals
 
     def call(
         *args: str | Path, env: dict[str, str] | None = None, encoding: str = "utf-8"
@@ -166,10 +188,11 @@ def tokonomics() -> Callable[..., subprocess.CompletedProcess[str]]:
         err = io.TextIOWrapper(io.BytesIO(), encoding=encoding, newline="", errors="backslashreplace")
         code: object = 0
         built = patch.object(typer_main, "get_command", return_value=verbs)
+        known = patch.object(cli, "application", application)
         around = patch.dict(os.environ, env or {})
-        with built, around, patch.object(sys, "argv", command), redirect_stdout(out), redirect_stderr(err):
+        with built, known, around, patch.object(sys, "argv", command), redirect_stdout(out), redirect_stderr(err):
             try:
-                run()
+                cli.run()
             except SystemExit as stop:
                 code = stop.code or 0
             except Exception:

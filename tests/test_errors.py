@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import typer
+from tests.sources import SOURCE, nodes
 
 from tokonomics.cli.main import application
 from tokonomics.errors import BadInput, TokonomicsError, flag, in_python, option, shorten, spelled
 from tokonomics.types import Marked, Noun
 
-SOURCE = Path(__file__).parents[1] / "src" / "tokonomics"
 BELOW_THE_DOORS = ("catalog", "physics", "traffic", "serving", "money", "planner", "measure")
 MARKS = re.compile("[\u2063\u2064]")
 
@@ -123,16 +123,16 @@ def parameters() -> dict[str, set[str]]:
     return found
 
 
-def _modules(*more: str) -> Iterator[tuple[str, ast.Module]]:
+def _modules(*more: str) -> Iterator[tuple[str, Path]]:
     paths = [path for name in (*BELOW_THE_DOORS, *more) for path in sorted((SOURCE / name).rglob("*.py"))]
     for path in [*paths, *sorted(SOURCE.glob("*.py"))]:
-        yield path.relative_to(SOURCE).as_posix(), ast.parse(path.read_text(encoding="utf-8"))
+        yield path.relative_to(SOURCE).as_posix(), path
 
 
-def _texts(module: ast.Module) -> Iterator[str]:
+def _texts(module: Path) -> Iterator[str]:
     """Every text of a module but its docstrings; of an f-string what is written, with … for what is filled in."""
-    passed = {id(node.value) for node in ast.walk(module) if isinstance(node, ast.Expr)}
-    for node in ast.walk(module):
+    passed = {id(node.value) for node in nodes(module) if isinstance(node, ast.Expr)}
+    for node in nodes(module):
         if isinstance(node, ast.JoinedStr):
             passed |= {id(part) for part in node.values}
             yield "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
@@ -163,7 +163,7 @@ def test_no_view_names_a_flag(parameters: dict[str, set[str]]) -> None:
 
 def test_every_field_that_an_error_names_is_a_parameter(parameters: dict[str, set[str]]) -> None:
     for path, module in _modules("questions"):
-        for call in (node for node in ast.walk(module) if isinstance(node, ast.Call)):
+        for call in (node for node in nodes(module) if isinstance(node, ast.Call)):
             name = getattr(call.func, "id", None)
             named = [keyword.value for keyword in call.keywords if keyword.arg == "field"]
             for given in [*named, *(call.args[:1] if name == "option" else ())]:

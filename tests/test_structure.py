@@ -3,34 +3,37 @@
 import ast
 from collections import defaultdict
 from collections.abc import Iterator
-from pathlib import Path
+from functools import cache
 
-import tokonomics
+from tests.sources import SOURCE, nodes
 
-SOURCE = Path(str(tokonomics.__file__)).parent
 DECLARATIONS = {"sweep", "web"}
 """Commands whose parameters are their options."""
 MOST_LINES, MOST_PARAMETERS = 80, 12
 
 
-def trees() -> Iterator[tuple[Path, ast.Module]]:
-    for path in sorted(SOURCE.rglob("*.py")):
-        yield path.relative_to(SOURCE), ast.parse(path.read_text(encoding="utf-8"))
+@cache
+def defined() -> list[tuple[str, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """Every class and function, with its file."""
+    return [
+        (path.relative_to(SOURCE).as_posix(), node)
+        for path in sorted(SOURCE.rglob("*.py"))
+        for node in nodes(path)
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
 
 
-def functions() -> Iterator[tuple[Path, ast.FunctionDef | ast.AsyncFunctionDef]]:
-    for path, tree in trees():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                yield path, node
+def functions() -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    for path, node in defined():
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield path, node
 
 
 def test_a_class_name_exists_once() -> None:
     homes = defaultdict(list)
-    for path, tree in trees():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef):
-                homes[node.name].append(str(path))
+    for path, node in defined():
+        if isinstance(node, ast.ClassDef):
+            homes[node.name].append(path)
     assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}
 
 

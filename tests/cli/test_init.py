@@ -3,6 +3,7 @@
 import json
 import re
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import jsonschema  # type: ignore[import-untyped]
@@ -27,6 +28,11 @@ from tokonomics.questions.verbs import find_verb, scenario_verbs
 
 DOCS = Path(__file__).parents[2] / "docs"
 COMMENTED = re.compile(r"^#(?=\[?[a-z_-]+(\]$| = ))", re.M)
+
+
+@cache
+def schema() -> jsonschema.Draft4Validator:
+    return jsonschema.Draft4Validator(scenario_schema())
 
 
 def run(*words: str) -> Result:
@@ -74,7 +80,7 @@ def test_what_it_cannot_write_is_said(words: tuple[str, ...], says: str) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "verb",
-    some(["plan", "simulate", "levers", "capacity", "compare", "fit", "curve", "predict", "trace", "stack"], keep=4),
+    some(["plan", "simulate", "levers", "capacity", "compare", "fit", "curve", "predict", "stack", "trace"], keep=4),
 )
 def test_the_file_works_at_once(tmp_path: Path, verb: str) -> None:
     file = tmp_path / "scenario.toml"
@@ -128,7 +134,7 @@ def test_the_file_uncommented_is_read_and_fits_the_schema(tmp_path: Path, verb: 
     keys = {key.key for key in find_verb(verb).keys.values()}
     said_once = {"gpu", "offers"} if verb == "cost" else set()  # its price is given
     assert set(read_scenario_file(file).values_for(verb)) == keys - {"json", verb} - said_once
-    jsonschema.Draft4Validator(scenario_schema()).validate(tomllib.loads(text))
+    schema().validate(tomllib.loads(text))
 
 
 @pytest.mark.parametrize(
@@ -150,7 +156,7 @@ def test_the_file_uncommented_is_read_and_fits_the_schema(tmp_path: Path, verb: 
 )
 def test_the_schema_refuses_what_the_reader_refuses(text: str) -> None:
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.Draft4Validator(scenario_schema()).validate(tomllib.loads(text))
+        schema().validate(tomllib.loads(text))
 
 
 def test_no_number_of_a_scenario_may_be_negative_in_the_schema_nor_to_the_verb() -> None:
@@ -173,7 +179,7 @@ def test_the_published_schema_is_the_one_of_these_flags() -> None:
 
 @pytest.mark.parametrize("file", sorted((DOCS / "examples").glob("*.toml")), ids=lambda path: path.name)
 def test_every_shipped_example_fits_the_schema(file: Path) -> None:
-    jsonschema.Draft4Validator(scenario_schema()).validate(tomllib.loads(file.read_text(encoding="utf-8")))
+    schema().validate(tomllib.loads(file.read_text(encoding="utf-8")))
     assert file.read_text(encoding="utf-8").startswith("#:schema ../scenario.schema.json\n")
     read_scenario_file(file)
 

@@ -74,14 +74,15 @@ QUESTIONS: dict[str, tuple[Callable[[], Result], tuple[str, ...]]] = {
          "100", "--provider", "lambda", "--discount", "lambda=0.2"),
     ),
     "capacity": (
-        lambda: tk.capacity("llama-3.1-8b", gpu="H100", trace="azure-code", slo="ttft_p99=2"),
-        ("capacity", "llama-3.1-8b", "--gpu", "H100", "--trace", "azure-code", "--slo", "ttft_p99=2"),
+        lambda: tk.capacity("llama-3.1-8b", gpu="H100", trace="azure-code", slo="ttft_p99=2", requests=2000),
+        ("capacity", "llama-3.1-8b", "--gpu", "H100", "--trace", "azure-code", "--slo", "ttft_p99=2", "--requests",
+         "2000"),
     ),
     "plan": (
-        lambda: tk.plan("llama-3.1-8b", rate=5, input=1000, output=300, gpu=["L4"], provider=["aws", "gcp"],
+        lambda: tk.plan("llama-3.1-8b", rate=2, input=1000, output=100, gpu=["L4"], provider=["aws", "gcp"],
                         discount={"aws": 0.2}, slo={"ttft_p99": 1}, kv="bf16"),
-        ("plan", "llama-3.1-8b", "--rate", "5", *SHAPE, "--gpu", "L4", "--provider", "aws,gcp", "--discount", "aws=0.2",
-         "--slo", "ttft_p99=1", "--kv", "bf16"),
+        ("plan", "llama-3.1-8b", "--rate", "2", "--input", "1000", "--output", "100", "--gpu", "L4", "--provider",
+         "aws,gcp", "--discount", "aws=0.2", "--slo", "ttft_p99=1", "--kv", "bf16"),
     ),
     "plan of which nothing fits": (
         lambda: tk.plan("llama-3.1-70b", rate=5, input=1000, output=300, gpu="T4", gpus=1, quick=True),
@@ -101,10 +102,12 @@ QUESTIONS: dict[str, tuple[Callable[[], Result], tuple[str, ...]]] = {
          "100", "--slo", "ttft_p99=1", "--without", "hardware,speculation,disaggregation"),
     ),
     "fleet": (
-        lambda: tk.fleet("llama-3.1-8b", demand="12x9,12x2", input=1000, output=300, slo="ttft_p99=1", provider="aws",
-                         gpu="L40S", terms=["on_demand", "spot"], size_classes=[4000], hours=24, no_replay=True),
-        ("fleet", "llama-3.1-8b", "--demand", "12x9,12x2", *SHAPE, "--slo", "ttft_p99=1", "--provider", "aws", "--gpu",
-         "L40S", "--terms", "on_demand,spot", "--size-classes", "4000", "--hours", "24", "--no-replay"),
+        lambda: tk.fleet("llama-3.1-8b", demand="12x3,12x1", input=1000, output=100, slo="ttft_p99=1", provider="aws",
+                         region="us-east-1", gpu="L40S", terms=["on_demand", "spot"], size_classes=[4000], hours=24,
+                         no_replay=True),
+        ("fleet", "llama-3.1-8b", "--demand", "12x3,12x1", "--input", "1000", "--output", "100", "--slo", "ttft_p99=1",
+         "--provider", "aws", "--region", "us-east-1", "--gpu", "L40S", "--terms", "on_demand,spot",
+         "--size-classes", "4000", "--hours", "24", "--no-replay"),
     ),
 }  # fmt: skip
 TIMED = {"wall_s", "simulated_requests_per_s", "solve_s"}

@@ -26,6 +26,8 @@ DATA = Path(__file__).parents[2] / "benchmarks" / "data"
 RUN = DATA / "h200_transformers.json"
 USERS = (1, 2, 4, 8, 16, 32, 64, 128, 192, 256)
 FEW_USERS = (1, 2, 4, 8, 16, 32)
+TEN_LOADS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+"""As many loads as ``USERS``, in a fifth of the time."""
 SERVED = (Metric.tpot_s, Metric.ttft_s, Metric.output_tok_s)
 PROMPTS = (16, 32, 64, 128, 256, 480, 1024, 2048)
 NUMBERS = ("decode", "prefill", "launch", "request", "step_s", "sequence_s")
@@ -89,7 +91,7 @@ def numbers(found: Correction) -> set[str]:
 
 @cache
 def made_of_a_third_slower() -> Calibrated:
-    return made(server(decode=1.3, noise=0.01))
+    return made(server(TEN_LOADS, decode=1.3, noise=0.01))
 
 
 @cache
@@ -125,7 +127,7 @@ def test_slow_prompts_are_found_within_10_percent() -> None:
 
 def test_a_server_as_predicted_is_left_as_predicted() -> None:
     """Nothing is learned, so nothing is saved that would narrow the ranges shown."""
-    result = made(server(noise=0.01))
+    result = made(server(TEN_LOADS, noise=0.01))
     assert result.profile.corrections == ()
     assert "predictions stay as they are" in (result.groups[0].refused or "")
 
@@ -231,7 +233,7 @@ def test_what_makes_held_out_loads_worse_is_left_out_and_said() -> None:
 
 def test_a_profile_keeps_what_it_saw() -> None:
     found = made_of_a_third_slower().profile.corrections[0]
-    assert (found.seen["batch"].low, found.seen["batch"].high) == (1, 256)
+    assert (found.seen["batch"].low, found.seen["batch"].high) == (1, 32)
     assert found.seen["context"].low == 1000
     assert found.seen["context"].high == 1200
 
@@ -246,7 +248,7 @@ def test_a_profile_keeps_an_interval_no_narrower_than_its_data() -> None:
 
 
 def test_a_correction_is_used_where_it_was_learned() -> None:
-    rows = server(decode=1.3, noise=0.01)
+    rows = server(TEN_LOADS, decode=1.3, noise=0.01)
     result = made_of_a_third_slower()
     with using(result.profile):
         slow = float(steps_of(rows[0]).decode(32, 1000))
@@ -291,7 +293,7 @@ def test_bare_steps_are_calibrated_without_a_host() -> None:
 
 
 def test_a_load_that_was_not_warm_is_named() -> None:
-    rows = server(decode=1.3, noise=0.01)
+    rows = server(TEN_LOADS, decode=1.3, noise=0.01)
     cold = [
         each.model_copy(update={"value": each.value * 3}) if each.batch == 4 and each.metric is Metric.tpot_s else each
         for each in rows

@@ -9,11 +9,14 @@ import copy
 import json
 import math
 import os
+import re
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import date
 from itertools import pairwise, product
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]
@@ -26,14 +29,17 @@ from tokonomics.catalog.checkpoints import checkpoint_for
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import all_models, find_model
-from tokonomics.catalog.offers import Offer, Terms, load_offers
+from tokonomics.catalog.offers import UNSPECIFIED, Offer, Terms, load_offers
 from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput
 from tokonomics.physics.deployment import Deployment, deploy, why_not_run
+from tokonomics.planner.candidates import room_for
 from tokonomics.planner.deploy_files import CLOUDS, Target, comment, deploy_file, provenance, yaml_text
 from tokonomics.planner.deploy_job import DeployJob, catalogue_repository, engine_command, listen, shell_line
+from tokonomics.planner.deploy_kubernetes import kubernetes_objects
 from tokonomics.planner.load import load_of_shape
 from tokonomics.planner.plan import Question, plan
+from tokonomics.planner.spare import Spare, machines_for, replicas_on
 from tokonomics.serving.outcome import Spread
 
 HERE = Path(__file__).parent
@@ -82,6 +88,11 @@ def objects(made: DeployJob) -> dict[str, Any]:
 
 def pod_of(made: DeployJob) -> dict[str, Any]:
     return dict(objects(made)["Deployment"]["spec"]["template"]["spec"])
+
+
+def unwritten(made: DeployJob) -> dict[str, Any]:
+    """The same objects before they are text, for tests that look at hundreds of them."""
+    return {each["kind"]: each for each in kubernetes_objects(made, engine_command(made))}
 
 
 def every_command() -> Iterator[tuple[str, list[str]]]:
@@ -292,6 +303,27 @@ def test_every_file_says_what_may_fail(target: Target, replicas: int, machines: 
     assert f"\n# {words}" in deploy_file(target, made).text
 
 
+@pytest.mark.parametrize("target", [Target.vllm, Target.skypilot, Target.kubernetes])
+def test_every_file_says_that_zones_are_assumed(target: Target) -> None:
+    for replicas, machines, words in (
+        (4, 2, "2 machines, 1 + 1 in 2 zones"),
+        (20, 5, "5 machines, 2 + 2 + 1 in 3 zones"),
+    ):
+        made = job(replicas=replicas, machines=machines, spare=machines // 2, over_zones=True, offer=machine())
+        text = deploy_file(target, made).text
+        assert f"\n# {replicas} replicas on {words}: a zone may fail, and the others" in text
+        zones = min(3, machines)
+        assert f", assuming that p5.48xlarge is sold in {zones} zones of us-east-1: check.\n" in text
+        assert ("SkyPilot takes any with room" in text) is (target is Target.skypilot)
+
+
+def test_machines_of_one_replica_are_in_one_zone() -> None:
+    made = job(served("deepseek-v3", tp=8, pp=2), replicas=3, spare=2, over_zones=True, offer=machine())
+    assert (
+        "# 3 replicas on 6 machines, 2 + 2 + 2 in 3 zones: a zone may fail" in deploy_file(Target.skypilot, made).text
+    )
+
+
 def test_a_replica_over_two_machines_joins_them_and_only_the_first_answers() -> None:
     text = deploy_file(Target.skypilot, job(served("deepseek-v3", tp=8, pp=2), replicas=2, offer=machine())).text
     assert "\nnum_nodes: 2\n" in text
@@ -376,7 +408,7 @@ def test_every_gpu_of_the_shipped_offers_is_selected_or_the_file_says_that_it_is
         assert ("affinity" in pod_of(made)) is not ("No label is known" in deploy_file(Target.kubernetes, made).text)
 
 
-def test_requests_are_a_part_of_the_machine_and_hold_the_weights() -> None:
+def test_requests_are_a_part_of_the_machine() -> None:
     # 8 GPUs, 192 vCPUs, 2048 GiB; four replicas of two GPUs; a quarter is left to the system.
     (container,) = pod_of(job(offer=machine()))["containers"]
     assert container["resources"]["requests"] == {
@@ -386,11 +418,60 @@ def test_requests_are_a_part_of_the_machine_and_hold_the_weights() -> None:
         "nvidia.com/gpu": 2,
     }
     assert container["resources"]["limits"] == {"nvidia.com/gpu": 2}
-    # 70.6 B parameters in FP8 are 65.7 GiB, and a process for each GPU takes 3 GiB: more than 3/4 of a thin host.
-    thin = machine(gpus=2).model_copy(update={"memory_gb": 80.0, "vcpus": None})
-    (container,) = pod_of(job(replicas=1, offer=thin))["containers"]
+    # 70.6 B parameters in FP8 are 65.7 GiB, and a process for each GPU takes 3 GiB: what is asked for where neither
+    # CPUs nor memory are told.
+    untold = machine(gpus=2).model_copy(update={"memory_gb": None, "vcpus": None})
+    (container,) = pod_of(job(replicas=1, offer=untold))["containers"]
     assert 65.7 + 6 <= int(container["resources"]["requests"]["memory"].removesuffix("Gi")) <= 80
     assert "cpu" not in container["resources"]["requests"]
+
+
+def test_on_a_thin_machine_less_is_asked_for_than_needed_and_the_file_says_so() -> None:
+    thin, wide = (machine(gpus=2).model_copy(update={"memory_gb": memory_gb}) for memory_gb in (80.0, 160.0))
+    (container,) = pod_of(job(replicas=1, offer=thin))["containers"]
+    assert container["resources"]["requests"]["memory"] == "60Gi"
+    assert re.search(r"may take 7\d\.\d GiB of a machine's 80, ", deploy_file(Target.kubernetes, job(offer=thin)).text)
+    assert "GiB of a machine's" not in deploy_file(Target.kubernetes, job(offer=wide)).text
+
+
+def allocatable_gib(memory_gib: float) -> float:
+    """What GKE leaves to pods: https://cloud.google.com/kubernetes-engine/docs/concepts/plan-node-sizes."""
+    left, kept = memory_gib, 100 / 1024
+    for step, share in ((4, 0.25), (4, 0.2), (8, 0.1), (112, 0.06), (math.inf, 0.02)):
+        kept += share * min(step, left)
+        left -= min(step, left)
+    return memory_gib - kept
+
+
+def test_on_every_shipped_machine_pods_ask_for_no_more_than_the_cluster_can_give() -> None:
+    told = {
+        (offer.gpu, offer.gpus, offer.vcpus, offer.memory_gb): offer
+        for offer in load_offers()
+        if offer.vcpus and offer.memory_gb
+    }
+    count = 0
+    for offer, model, tp in product(told.values(), ("llama-3.1-8b", "gemma-3-12b", "llama-3.3-70b"), (1, 2, 8)):
+        gpu, vllm = find_gpu(offer.gpu), find_engine("vllm")
+        if tp > offer.gpus or why_not_run(vllm, gpu, Precision.bf16, Precision.bf16):
+            continue
+        deployment = Deployment(
+            model=find_model(model), gpu=gpu, engine=vllm, tp=tp, weights=Precision.bf16, kv=Precision.bf16
+        )
+        if not room_for(deployment)(offer):
+            continue
+        made = job(deployment, offer=offer)
+        (container,) = unwritten(made)["Deployment"]["spec"]["template"]["spec"]["containers"]
+        requests, pods = container["resources"]["requests"], offer.gpus // tp
+        assert offer.vcpus is not None
+        assert offer.memory_gb is not None
+        milli = requests["cpu"].endswith("m")
+        cpus = int(requests["cpu"].removesuffix("m")) / (1000 if milli else 1)
+        memory_gib = int(requests["memory"].removesuffix("Gi"))
+        assert memory_gib > 0
+        assert pods * memory_gib <= allocatable_gib(offer.memory_gb)
+        assert pods * cpus <= 0.8 * offer.vcpus
+        count += 1
+    assert count > 500
 
 
 @given(replicas=st.integers(1, 40), gpus=st.sampled_from([2, 4, 8]), extra=st.integers(0, 3))
@@ -407,36 +488,178 @@ def test_pods_of_a_full_machine_never_ask_for_more_than_it_has(replicas: int, gp
     assert places * asked["nvidia.com/gpu"] <= gpus
 
 
-@given(replicas=st.integers(2, 24), gpus=st.sampled_from([2, 4, 8]), extra=st.integers(0, 4))
-def test_losing_a_machine_takes_no_more_replicas_than_the_plan_counts_on(replicas: int, gpus: int, extra: int) -> None:
-    """A scheduler that follows the strict rule alone, and fills the machine it may fill first."""
-    places = gpus // 2
-    machines = min(replicas, math.ceil(replicas / places) + extra)
-    rule = pod_of(job(replicas=replicas, machines=machines, offer=machine(gpus=gpus)))["topologySpreadConstraints"][0]
-    assert rule["topologyKey"] == "kubernetes.io/hostname"
-    assert rule["whenUnsatisfiable"] == "DoNotSchedule"
-    running: list[int] = []
-    for _ in range(replicas):
-        fewest = min(running, default=0) if len(running) >= rule.get("minDomains", 1) else 0
-        allowed = [
-            place for place, count in enumerate(running) if count < places and count + 1 - fewest <= rule["maxSkew"]
-        ]
-        if allowed:
-            running[allowed[0]] += 1
-        else:
-            running.append(1)  # The cluster adds a machine only when a pod finds no place.
-    assert len(running) == machines
-    assert max(running) == math.ceil(replicas / machines)
+class Machine:
+    """A machine of a cluster, in a zone, with pods on it."""
+
+    def __init__(self, zone: str) -> None:
+        self.zone, self.pods = zone, 0
+
+    def domain(self, key: str) -> object:
+        return {"kubernetes.io/hostname": self, "topology.kubernetes.io/zone": self.zone}[key]
+
+
+class Cluster:
+    """A scheduler that follows the strict rules alone, and of the machines that they allow takes any.
+
+    A rule allows a place if its domain, with the pod, has at most ``maxSkew`` pods more than the emptiest domain; that
+    one counts as empty while there are fewer than ``minDomains`` (API reference, TopologySpreadConstraint v1).
+    """
+
+    def __init__(self, made: DeployJob, chance: Random, zones: str = "") -> None:
+        rules = unwritten(made)["Deployment"]["spec"]["template"]["spec"]["topologySpreadConstraints"]
+        self.strict = [rule for rule in rules if rule["whenUnsatisfiable"] == "DoNotSchedule"]
+        self.made, self.chance, self.machines = made, chance, [Machine(zone) for zone in zones]
+
+    @property
+    def running(self) -> int:
+        return sum(machine.pods for machine in self.machines)
+
+    def pods_in_domains(self, key: str) -> Counter[object]:
+        pods: Counter[object] = Counter()
+        for machine in self.machines:
+            pods[machine.domain(key)] += machine.pods
+        return pods
+
+    def places(self) -> list[Machine]:
+        """Machines on which one more pod may run."""
+        free = [machine for machine in self.machines if machine.pods < self.made.places_per_machine]
+        for rule in self.strict:
+            key, pods = rule["topologyKey"], self.pods_in_domains(rule["topologyKey"])
+            fewest = min(pods.values(), default=0) if len(pods) >= rule.get("minDomains", 1) else 0
+            free = [machine for machine in free if pods[machine.domain(key)] + 1 - fewest <= rule["maxSkew"]]
+        return free
+
+    def start(self) -> None:
+        """Start the pods that are missing, until one has to wait."""
+        while self.running < self.made.replicas and (places := self.places()):
+            self.chance.choice(places).pods += 1
+
+    def grow(self, zones: str) -> None:
+        """Start every pod: where one has to wait, a machine is added in some zone in which it may run."""
+        self.start()
+        while self.running < self.made.replicas:
+            for zone in self.chance.sample(zones, len(zones)):
+                self.machines.append(Machine(zone))
+                if self.machines[-1] in self.places():
+                    break
+                self.machines.pop()
+            else:
+                pytest.fail("no machine in any zone would do")
+            self.start()
+
+    def stop(self, pods: int) -> None:
+        """Stop some pods, whichever they are."""
+        on = [machine for machine in self.machines for _ in range(machine.pods)]
+        for machine in self.chance.sample(on, pods):
+            machine.pods -= 1
+
+    def lost_at_worst(self, key: str) -> int:
+        return max(self.pods_in_domains(key).values())
+
+
+@given(
+    replicas=st.integers(2, 24),
+    gpus=st.sampled_from([2, 4, 8]),
+    extra=st.integers(0, 4),
+    chance=st.randoms(use_true_random=False),
+)
+def test_losing_a_machine_takes_no_more_replicas_than_the_plan_counts_on(
+    replicas: int, gpus: int, extra: int, chance: Random
+) -> None:
+    machines = min(replicas, math.ceil(replicas / (gpus // 2)) + extra)
+    cluster = Cluster(job(replicas=replicas, machines=machines, offer=machine(gpus=gpus)), chance)
+    cluster.grow("abc")
+    assert len(cluster.machines) == machines
+    assert cluster.lost_at_worst("kubernetes.io/hostname") == math.ceil(replicas / machines)
+
+
+ZONE = Spare(zone=True)
+ZONE_PLANS = {
+    "needed": st.integers(1, 30),
+    "gpus": st.sampled_from([2, 4, 8, 16]),
+    "chance": st.randoms(use_true_random=False),
+}
+
+
+def zone_job(needed: int, gpus: int) -> DeployJob:
+    """As planned so that so many replicas are left when a zone fails; each takes two of a machine's GPUs."""
+    deployment, offer = served(tp=2, weights=Precision.fp8), machine(gpus=gpus)
+    machines = machines_for(deployment, offer, needed, ZONE)
+    replicas = replicas_on(deployment, offer, needed, ZONE)
+    return job(replicas=replicas, machines=machines, spare=ZONE.lost_of(machines), over_zones=True, offer=offer)
+
+
+def left_without_a_zone(cluster: Cluster) -> int:
+    return cluster.running - cluster.lost_at_worst("topology.kubernetes.io/zone")
+
+
+@given(**ZONE_PLANS)
+def test_every_pod_runs_on_machines_that_are_even_over_zones_and_any_zone_may_fail(
+    needed: int, gpus: int, chance: Random
+) -> None:
+    made = zone_job(needed, gpus)
+    cluster = Cluster(made, chance, ("abc" * made.machines)[: made.machines])
+    cluster.start()
+    assert cluster.running == made.replicas
+    assert left_without_a_zone(cluster) >= needed
+    # And again after an update, which stops as many as the plan can do without, wherever they are.
+    update = unwritten(made)["Deployment"]["spec"]["strategy"]["rollingUpdate"]
+    cluster.stop(update["maxUnavailable"])
+    assert cluster.running >= needed
+    cluster.start()
+    assert cluster.running == made.replicas
+    assert left_without_a_zone(cluster) >= needed
+
+
+@given(**ZONE_PLANS)
+def test_a_cluster_that_grows_for_its_pods_ends_with_the_planned_machines(
+    needed: int, gpus: int, chance: Random
+) -> None:
+    made = zone_job(needed, gpus)
+    cluster = Cluster(made, chance)
+    cluster.grow("abc")
+    assert len(cluster.machines) == made.machines
+    assert left_without_a_zone(cluster) >= needed
+
+
+@given(**ZONE_PLANS, data=st.data())
+def test_wherever_the_planned_machines_are_pods_wait_sooner_than_that_a_zone_has_too_many(
+    needed: int, gpus: int, chance: Random, data: st.DataObject
+) -> None:
+    made = zone_job(needed, gpus)
+    zones = data.draw(st.text("abcd", min_size=made.machines, max_size=made.machines))
+    cluster = Cluster(made, chance, zones)
+    cluster.start()
+    assert cluster.lost_at_worst("topology.kubernetes.io/zone") <= made.replicas - needed
+
+
+@pytest.mark.parametrize(
+    ("replicas", "gpus", "zones", "running"),
+    [
+        (4, 4, "ab", 4),  # two machines of two replicas
+        (4, 4, "aa", 1),
+        (10, 4, "aabbc", 10),  # full machines: 4 + 4 + 2
+        (10, 4, "aaabc", 8),  # 4 + 2 + 2: six of ten would be lost with the first zone
+        (20, 8, "aabbc", 20),  # 8 + 8 + 4
+        (8, 8, "abc", 8),  # 3 + 3 + 2, and room for four more
+        (8, 8, "aab", 2),
+    ],
+)
+def test_pods_run_by_zones(replicas: int, gpus: int, zones: str, running: int) -> None:
+    offer, spare = machine(gpus=gpus), math.ceil(len(zones) / 3)
+    made = job(replicas=replicas, machines=len(zones), spare=spare, over_zones=True, offer=offer)
+    cluster = Cluster(made, Random(1), zones)
+    cluster.start()
+    assert cluster.running == running
 
 
 def test_a_zone_may_fail_only_if_asked() -> None:
-    def rule(**more: Any) -> str:
-        found = pod_of(job(offer=machine(), **more))["topologySpreadConstraints"]
-        (over,) = [each for each in found if each["topologyKey"] == "topology.kubernetes.io/zone"]
-        return str(over["whenUnsatisfiable"])
-
-    assert rule() == "ScheduleAnyway"
-    assert rule(over_zones=True) == "DoNotSchedule"
+    """Machines in one zone serve, unless it is a zone that may fail: then pods wait for a second one."""
+    for over_zones, running in ((False, 3), (True, 1)):
+        made = job(machines=3, spare=1, over_zones=over_zones, offer=machine(gpus=2))
+        cluster = Cluster(made, Random(1), "aaa")
+        cluster.start()
+        assert cluster.running == running
 
 
 def test_a_single_replica_is_spread_over_nothing() -> None:
@@ -540,6 +763,14 @@ EXAMPLES: dict[str, tuple[Target, Callable[[], DeployJob]]] = {
     "skypilot-nodes.yaml": (Target.skypilot, lambda: job(served("deepseek-v3", tp=8, pp=2), offer=machine())),
     "kubernetes.yaml": (Target.kubernetes, lambda: job(offer=machine(), terms=Terms.spot)),
     "kubernetes-spare.yaml": (Target.kubernetes, lambda: job(machines=3, spare=1, offer=machine())),
+    "skypilot-zones.yaml": (
+        Target.skypilot,
+        lambda: job(replicas=20, machines=5, spare=2, over_zones=True, offer=machine()),
+    ),
+    "kubernetes-zones.yaml": (
+        Target.kubernetes,
+        lambda: job(replicas=20, machines=5, spare=2, over_zones=True, offer=machine()),
+    ),
     "kubernetes-sglang.yaml": (Target.kubernetes, lambda: job(served(engine="sglang", tp=4, gpu="MI300X"))),
 }
 
@@ -639,3 +870,17 @@ def script_of(text: str) -> str:
     if "\nrun: |\n" not in text:
         return text
     return "".join(f"{line[2:]}\n" for line in text.split("\nrun: |\n")[1].splitlines())
+
+
+def test_a_machine_of_no_known_region_is_looked_for_in_all() -> None:
+    nowhere = machine().model_copy(update={"region": UNSPECIFIED})
+    known, unknown = (pod_of(job(offer=offer))["nodeSelector"] for offer in (machine(), nowhere))
+    assert known["topology.kubernetes.io/region"] == "us-east-1"
+    assert "topology.kubernetes.io/region" not in unknown
+
+
+@pytest.mark.parametrize("target", [Target.vllm, Target.skypilot, Target.kubernetes])
+def test_a_file_of_a_plan_that_was_not_simulated_says_so_first(target: Target) -> None:
+    made = job(offer=machine(), simulated=False)
+    assert "NOT SIMULATED" in deploy_file(target, made).text[:600]
+    assert "NOT SIMULATED" not in deploy_file(target, made.model_copy(update={"simulated": True})).text

@@ -60,7 +60,16 @@ CHEAP = (
     offer("H100-SXM", 1, 3.0, spot_usd_per_hour=1.0, reserved_3yr_usd_per_hour=1.8),
     OFFERS[4],
 )
-NOW = Setup(A100, load_of_shape(40, "const:1000", "const:300"), CHEAP, TODAY, SLOS)
+REQUESTS = 5_000
+
+
+def short_load(rate: float, inputs: str = "const:1000", outputs: str = "const:300") -> Load:
+    """The first requests of what a rate is made up as: as many as a bill needs to be one."""
+    whole = load_of_shape(rate, inputs, outputs)
+    return load_of_log(whole.trace.take(np.arange(REQUESTS)))
+
+
+NOW = Setup(A100, short_load(40), CHEAP, TODAY, SLOS)
 QUICK = ("weights", "kv", "commit", "spot", "hardware", "speculation")
 
 
@@ -266,7 +275,7 @@ def test_the_baseline_serves_one_request_at_a_time_in_16_bit_on_demand() -> None
 
 def test_one_at_a_time_requests_go_to_whoever_is_free() -> None:
     """With answers of unequal length, taking turns would make the baseline look worse than anyone runs it."""
-    naive = naive_setup(replace(NOW, load=load_of_shape(4, "500", "lognormal:mean=200,p99=900")))
+    naive = naive_setup(replace(NOW, load=short_load(4, "500", "lognormal:mean=200,p99=900")))
     made, turns = Bills().of(naive), Bills().of(replace(naive, router=Router.round_robin))
     assert isinstance(made, SetupBill)
     assert isinstance(turns, SetupBill)
@@ -459,7 +468,7 @@ def drafting_stack(**said: object) -> Stacked:
     alone = frozenset(KNOBS) - {"batch", "speculation"}
     lone = replace(
         NOW,
-        load=load_of_shape(5, "const:1000", "const:300"),
+        load=short_load(5),
         offers=CHEAP[1:2],
         slos=parse_slos("ttft_p99=1,tpot_p99=13ms"),
     )

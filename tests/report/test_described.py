@@ -1,5 +1,7 @@
 """What descriptions say where a figure could mislead."""
 
+from functools import partial
+
 import pytest
 
 import tokonomics
@@ -32,6 +34,21 @@ def test_an_slo_that_slower_machines_miss_is_no_bill_that_stays() -> None:
 def test_an_slo_chooses_the_batch_that_meets_it(slo: str | None, said: str) -> None:
     shown = str(tokonomics.curve("llama-3.1-8b", gpu="H100", slo=slo)).partition(":")[0]
     assert said in shown
+
+
+@pytest.mark.parametrize(
+    ("spare", "said"),
+    [
+        ("zone", "; a zone may fail, assuming that p5.48xlarge is sold in 2 zones of us-east-1: check"),
+        ("1", "; 1 machine may fail"),
+    ],
+)
+def test_a_zone_may_fail_only_where_the_machine_is_sold_in_several(spare: str, said: str) -> None:
+    plan = partial(tokonomics.plan, "llama-3.3-70b", provider="aws", region="us-east-1", gpu="H100", quick=True)
+    shown = str(plan(rate=12, input=1000, output=300, spare=spare))
+    _, headline, *_ = (" ".join(block.split()) for block in shown.split("\n\n"))
+    assert headline.startswith("Cheapest: ")
+    assert f"{said} per Mtok " in headline
 
 
 def test_the_price_of_an_hour_speaks_before_that_of_minutes() -> None:

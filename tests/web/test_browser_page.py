@@ -42,10 +42,10 @@ expect.set_options(timeout=PATIENCE_MS)
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server of our own, as a user starts it."""
+    """A server of our own."""
     home = tmp_path_factory.mktemp("browser-home")
     changed = {"HOME": str(home), "TOKONOMICS_TODAY": "2026-11-15", "TOKONOMICS_CACHE": str(home / "prices")}
-    command = [sys.executable, "-m", "tokonomics", "web", "--port", "0", "--no-open", "--ledger", str(LEDGER)]
+    command = [sys.executable, str(Path(__file__).with_name("served_page.py")), str(LEDGER)]
     with subprocess.Popen(command, env={**os.environ, **changed}, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         said = server.stdout.readline()
@@ -231,9 +231,10 @@ def test_the_break_even_lies_where_the_bills_cross(window: Visit) -> None:
     settled(page)
 
 
+NO_ANSWER = "?view=plan&gpu=L40S&slo=tpot_p99%3D0.001ms"
 SHOWN = {
     "plan": "?view=plan",
-    "plan without an answer": "?view=plan&slo=tpot_p99%3D0.001ms",
+    "plan without an answer": NO_ANSWER,
     "compare": "?view=rightsize&also=qwen3-8b",
     "curve": "?view=batching",
     "trace": "?view=traffic",
@@ -419,7 +420,7 @@ def test_two_scenarios_stand_side_by_side_with_their_difference(window: Visit) -
 
 
 def test_shares_differ_by_points_and_not_by_shares_of_shares(window: Visit) -> None:
-    page = window.open("?view=plan&rate=5&b.rate=7")
+    page = window.open("?view=plan&gpu=L40S&rate=5&b.rate=7")
     expect(page.locator(".column .pane[data-state=shown]")).to_have_count(2)
     cells = page.locator(".compared tbody tr", has_text="load").locator("td").all_inner_texts()
     before, after = (float(cell.removesuffix("%")) for cell in cells[:2])
@@ -522,7 +523,7 @@ def test_a_refusal_speaks_of_the_form_and_not_of_inputs(window: Visit) -> None:
 
 
 def test_what_stands_in_the_way_is_called_as_on_the_form(window: Visit) -> None:
-    page = window.answered("?view=plan&slo=tpot_p99%3D0.001ms")
+    page = window.answered(NO_ANSWER)
     assert headline(page).strip() == "No offer meets these constraints."
     expect(page.locator("section.part").first).to_contain_text("“SLO” tpot_p99=")
     assert "--slo" not in page.locator(".after").inner_text()
@@ -625,7 +626,7 @@ def test_a_long_simulation_says_what_it_does_and_can_be_cancelled(window: Visit)
 
 
 def test_a_simulation_answers_and_its_address_is_a_link_to_the_answer(window: Visit) -> None:
-    page = window.answered("?view=traffic")
+    page = window.answered("?view=traffic&from=made&duration=2m&input=200&output=50")
     entries = page.evaluate("history.length")
     page.get_by_role("button", name="Simulate serving it").click()
     expect(page.locator(".command code")).to_contain_text("tokonomics simulate")
@@ -649,7 +650,7 @@ def test_a_chart_that_left_the_page_is_not_kept(window: Visit) -> None:
 
 
 def test_a_preset_fills_the_form(window: Visit) -> None:
-    page = window.answered("?view=plan")
+    page = window.answered("?view=plan&gpu=L40S")
     page.get_by_role("button", name="Batch work").click()
     expect(page.get_by_label("Batch work: no SLO")).to_be_checked()
     expect(page.locator(".command code")).to_contain_text("--offline")

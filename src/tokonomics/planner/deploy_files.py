@@ -88,6 +88,8 @@ def _what(job: DeployJob) -> list[str]:
     deployment = job.deployment
     engine, model = deployment.engine, deployment.model
     lines = [f"{job.replicas} × ({deployment}), KV {deployment.kv}, {engine.name} {engine.version}.", job.redundancy]
+    if not job.simulated:
+        lines.insert(0, "NOT SIMULATED: whether these replicas meet a target is not checked. Plan without --quick.")
     if deployment.weights.is_below(model.served):
         lines.append(f"Weights below the checkpoint's {model.checkpoint}: check quality on your own task.")
     return [*lines, "Chat clients need a chat template: name the instruction-tuned checkpoint if this is a base model."]
@@ -220,6 +222,8 @@ def _skypilot_notes(job: DeployJob) -> list[str]:
         notes.append("The plan names no offer: SkyPilot takes the cheapest it knows.")
     elif offer.provider not in CLOUDS:
         notes.append(f"SkyPilot does not rent from {offer.provider}: it looks elsewhere, at another price.")
+    if job.over_zones:
+        notes.append("No zone is named here and SkyPilot takes any with room: see that the machines are as said above.")
     if offer and job.terms is Terms.reserved:
         notes.append("The price is a reserved one: a reservation has to be bought from the provider first.")
     return notes

@@ -17,12 +17,12 @@ from pydantic import NonNegativeInt, PositiveInt
 from tokonomics.catalog.checkpoints import checkpoint_for
 from tokonomics.catalog.engines import Defaults, MemoryRule
 from tokonomics.catalog.models import ModelSpec
-from tokonomics.catalog.offers import Offer, Terms
+from tokonomics.catalog.offers import UNSPECIFIED, Offer, Terms
 from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput, option
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import max_sequences
-from tokonomics.planner.spare import ZONES
+from tokonomics.planner.spare import in_zones, sold_in_zones
 from tokonomics.serving.outcome import Spread
 from tokonomics.types import Noun
 from tokonomics.units import plural
@@ -55,7 +55,7 @@ class DeployJob(Noun):
     spare: NonNegativeInt = 0
     """Machines that may fail while the others meet every target."""
     over_zones: bool = False
-    """Whether a whole zone may fail: replicas then spread over zones as strictly as over machines."""
+    """Whether a whole zone may fail: replicas then spread strictly over zones, not over machines."""
     e2e_s: Spread
     """From a request to the end of its answer, as planned."""
     max_context: PositiveInt
@@ -68,6 +68,8 @@ class DeployJob(Noun):
     """How the plan spreads requests over replicas."""
     provenance: str
     """Which plan made it, in words; any number of lines."""
+    simulated: bool = True
+    """Whether the plan simulated it, so that percentiles of its latencies are known."""
 
     @property
     def gpus_per_machine(self) -> int:
@@ -92,6 +94,12 @@ class DeployJob(Noun):
         return max(1, math.ceil(self.replicas / self.machines))
 
     @property
+    def machines_in_zones(self) -> list[int]:
+        """Machines in each zone, as even as can be, the most first; those of one replica are together."""
+        together = self.machines_per_replica
+        return [together * groups for groups in in_zones(self.machines // together)]
+
+    @property
     def answer_s(self) -> int:
         """Whole seconds in which 99 % of requests are answered, at least 1."""
         estimated = None if self.e2e_s.mean is None else _P99_PER_MEAN * self.e2e_s.mean
@@ -100,11 +108,16 @@ class DeployJob(Noun):
     @property
     def redundancy(self) -> str:
         """How many replicas run on how many machines, and what may fail, in words."""
-        lost = self.replicas_per_machine
-        on_one = f", {lost} on one at the most" if lost > 1 and self.machines > 1 else ""
-        where = f"{plural(self.replicas, 'replica')} on {plural(self.machines, 'machine')}{on_one}"
+        where = f"{plural(self.replicas, 'replica')} on {plural(self.machines, 'machine')}"
         if self.over_zones:
-            return f"{where}: one of {ZONES} zones may fail, and the others still meet every target."
+            zones = self.machines_in_zones
+            sold = (self.offer.instance, self.offer.region) if self.offer else ("the machine", UNSPECIFIED)
+            return (
+                f"{where}, {' + '.join(map(str, zones))} in {len(zones)} zones: a zone may fail, and the others still "
+                f"meet every target, {sold_in_zones(*sold, len(zones))}."
+            )
+        lost = self.replicas_per_machine
+        where += f", {lost} on one at the most" if lost > 1 and self.machines > 1 else ""
         if self.spare:
             return f"{where}: {plural(self.spare, 'machine')} may fail, and the others still meet every target."
         if self.machines == 1:

@@ -1,9 +1,9 @@
 """Kubernetes objects that run a plan: a Deployment, its Service, disruption budget, autoscaler and volume for weights.
 
 GPUs are asked for by their device plugin's resource name, and machines by labels that managed clusters or the vendors'
-own labellers set. Replicas spread evenly over the plan's machines, so that losing one machine costs what the plan
-counted on. The autoscaler (``autoscaling/v2``) adds replicas when requests queue: CPU and GPU utilisation say nothing
-about the load of an engine that fills its memory at start.
+own labellers set. Replicas spread evenly over the plan's machines, or over zones, so that losing one costs what the
+plan counted on. The autoscaler (``autoscaling/v2``) adds replicas when requests queue: CPU and GPU utilisation say
+nothing about the load of an engine that fills its memory at start.
 """
 
 import math
@@ -11,11 +11,10 @@ import re
 from typing import Any
 
 from tokonomics.catalog.gpus import Vendor
-from tokonomics.catalog.offers import Terms
+from tokonomics.catalog.offers import UNSPECIFIED, Terms
 from tokonomics.errors import BadInput, option
 from tokonomics.planner.candidates import host_gib
 from tokonomics.planner.deploy_job import FILL_IN, PORT, DeployJob, EngineCommand, listen
-from tokonomics.planner.spare import ZONES
 from tokonomics.units import GIB
 
 _WEIGHTS_FOLDER = "/models"
@@ -86,6 +85,17 @@ def kubernetes_notes(job: DeployJob, command: EngineCommand) -> list[str]:
             f"The plan was sized behind a {job.router} router. A Service spreads connections at random, which misses "
             "the SLO more often: put a gateway in front that routes each request, or plan with more --spare."
         )
+    if job.over_zones:
+        notes.append(
+            "Machines have to be in zones as said above: pods may wait where they are less even, or in more zones. New "
+            "pods wait while a zone is down: lower minDomains if it stays down."
+        )
+    memory, needed = job.offer and job.offer.memory_gb, _host_gib(job)
+    if memory and needed > (1 - _FOR_THE_SYSTEM) * memory:
+        notes.append(
+            f"Weights and processes may take {needed:.1f} GiB of a machine's {memory:g}, more than pods ask for: the "
+            "system needs some too. If memory runs out, plan with a larger machine."
+        )
     if not _selector(job) and not _products(job):
         on = f" {job.offer.provider} {job.offer.instance}, {job.offer.region}" if job.offer else ""
         notes.append(f"No label is known that tells{on or ' these machines'} apart: see that pods run there.")
@@ -104,7 +114,8 @@ def _has_free_places(job: DeployJob) -> bool:
 
 def _rollout(job: DeployJob) -> str:
     """Where the pod of a surge finds GPUs, and what an update does without."""
-    if _has_free_places(job):
+    # A zone's rule may keep a pod from the machines that have room.
+    if _has_free_places(job) and not job.over_zones:
         return "An update starts one pod more: the planned machines have GPUs for it."
     if job.spare:
         return "An update starts one pod more, if a machine is free for it, and else uses the spare machines."
@@ -204,7 +215,7 @@ def _selector(job: DeployJob) -> dict[str, str]:
     if offer is None or offer.provider not in _INSTANCE_LABELLED:
         return {}
     labels = {"node.kubernetes.io/instance-type": offer.instance}
-    if offer.provider in _SPOT_LABELS:
+    if offer.provider in _SPOT_LABELS and offer.region != UNSPECIFIED:
         labels["topology.kubernetes.io/region"] = offer.region
     if offer.provider == "gcp":
         mega, name = _GKE_MEGA
@@ -240,9 +251,11 @@ def _placement(job: DeployJob) -> dict[str, Any]:
 
 
 def _spread(job: DeployJob, strict: bool) -> list[dict[str, Any]]:
-    """Evenly over machines and, where it can be had, over zones.
+    """Strictly over machines, or over zones where one may fail; over the others as far as it can be had.
 
-    Not strictly where no label tells the machines apart: those without a GPU would count as empty ones.
+    Not strictly over machines where no label tells them apart: those without a GPU would count as empty ones. Nor
+    beside zones: what is lost with a machine is lost with its zone too, and two strict rules can each forbid the only
+    places that the other allows.
     """
     evenly = {"maxSkew": 1, "labelSelector": {"matchLabels": _labels(job)}}
     machine = evenly | {"topologyKey": "kubernetes.io/hostname"}
@@ -251,28 +264,42 @@ def _spread(job: DeployJob, strict: bool) -> list[dict[str, Any]]:
     hard = {"whenUnsatisfiable": "DoNotSchedule", "nodeTaintsPolicy": "Honor"}
     soft = {"whenUnsatisfiable": "ScheduleAnyway"}
     constraints = []
-    if strict:
+    if strict and not job.over_zones:
         # Where there are more places than replicas, the first machines would be filled before the last one is there.
         fewest = {"minDomains": job.machines} if _has_free_places(job) else {}
         constraints.append(machine | hard | fewest)
     # During an update old pods count above; the new ones are spread among themselves, as far as there is room.
     constraints.append(machine | soft | {"matchLabelKeys": ["pod-template-hash"]})
-    constraints.append(zone | (hard | {"minDomains": ZONES} if job.over_zones else soft))
+    constraints.append(zone | (hard | _zone_limits(job) if job.over_zones else soft))
     return constraints
+
+
+def _zone_limits(job: DeployJob) -> dict[str, int]:
+    """As even as the machines in the zones allow: a zone then has no more pods than the plan can do without."""
+    zones = job.machines_in_zones
+    larger = sum(machines > zones[-1] for machines in zones)
+    # Once zones with a machine less are full, the larger ones share the other replicas.
+    others = job.replicas - len(zones) * zones[-1] * job.places_per_machine
+    return {"maxSkew": max(1, math.ceil(others / max(1, larger))), "minDomains": len(zones)}
 
 
 def _requests(job: DeployJob) -> dict[str, str | int]:
     """What one replica may count on: its part of the machine, without what is left to the system."""
     offer, places = job.offer, job.places_per_machine
     part = (1 - _FOR_THE_SYSTEM) / places
-    needed = host_gib(job.deployment, job.gpus_per_machine) / places
     asked: dict[str, str | int] = {}
     if offer and offer.vcpus:
         cores = part * offer.vcpus
         asked["cpu"] = str(int(cores)) if cores >= 1 else f"{int(1000 * cores)}m"
-    memory = max(needed, part * offer.memory_gb if offer and offer.memory_gb else 0.0)
-    asked |= {"memory": f"{math.ceil(memory)}Gi", "ephemeral-storage": f"{_SCRATCH_GIB}Gi"}
+    known = offer and offer.memory_gb
+    memory = math.floor(part * known) if known else math.ceil(_host_gib(job) / places)
+    asked |= {"memory": f"{memory}Gi", "ephemeral-storage": f"{_SCRATCH_GIB}Gi"}
     return asked | _gpus(job)
+
+
+def _host_gib(job: DeployJob) -> float:
+    """Memory of one machine that the replicas on it need."""
+    return host_gib(job.deployment, job.gpus_per_machine)
 
 
 def _gpus(job: DeployJob) -> dict[str, str | int]:

@@ -9,7 +9,7 @@ import datetime as dt
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from statistics import median
 from typing import TypeVar
 
@@ -178,6 +178,7 @@ def startup_seconds(deployment: Deployment) -> float:
     return READY_S + deployment.model.weight_bytes(deployment.weights) / LOAD_BYTES_PER_S
 
 
+@cache
 def assumed_interruptions() -> Interruptions:
     """Where no advisor speaks: those of the median band of AWS's GPU machines."""
     return Interruptions(per_hour=median(band.interruptions.per_hour for band in load_bands().values()))

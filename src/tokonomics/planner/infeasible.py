@@ -133,12 +133,22 @@ def _too_slow(study: Study, hosts: list[Hosts], is_limited: bool) -> Iterator[Bl
                 why=f"{target} is below what a lone request takes",
                 nearest=f"the fastest, {fastest}, takes {seconds(fastest_s)}",
             )
-        elif not is_limited and plan(replace(question, slos=others, simulate=False, catches={})).best:
+        elif (
+            _was_missed(study, slo)
+            and not is_limited
+            and plan(replace(question, slos=others, simulate=False, catches={})).best
+        ):
             best_s = _best_simulated(study, slo)
             nearest = "loosen it"
             if best_s is not None:
                 nearest = f"with the others met, the best that was simulated is {seconds(best_s)}"
             yield Blame(constraint=constraint, why=f"{target} is not met on any number of replicas", nearest=nearest)
+
+
+def _was_missed(study: Study, slo: Slo) -> bool:
+    """By some trial; or nothing was simulated."""
+    trials = study.search.trials.made.values()
+    return not trials or any(asked.slo == str(slo) and not asked.met for trial in trials for asked in trial.outcome.slo)
 
 
 def _best_simulated(study: Study, slo: Slo) -> float | None:
@@ -164,8 +174,11 @@ def _limits(question: Question) -> Iterator[Blame]:
     if limits.max_age_days is not None and question.offers:
         newest = min(offer.age_days(question.today) for offer in question.offers)
         if newest > limits.max_age_days:
-            constraint, nearest = option("max_age", limits.max_age_days), f"the newest is {newest} days old"
-            yield Blame(constraint=constraint, why="every price is older", nearest=nearest)
+            yield Blame(
+                constraint=option("max_age", limits.max_age_days),
+                why=f"every price is older, the newest {newest} days",
+                nearest=f"run `tokonomics prices refresh`, or give {option('max_age', newest)}",
+            )
     if limits.max_gpus is not None and (ranked := without("max_gpus", question.simulate).ranked):
         row = min(ranked, key=lambda row: (row.gpus_paid, row.usd_per_month))
         number, bill = plural(row.gpus_paid, "GPU"), usd(row.usd_per_month)
@@ -192,7 +205,7 @@ def _nothing_to_choose_from(study: Study, kinds: set[Reason]) -> Iterator[Blame]
     newest = min((offer.age_days(question.today) for offer in priced), default=0)
     if newest > MAX_AGE_DAYS and question.limits.max_age_days is None:
         yield Blame(
-            constraint=option("max_age", MAX_AGE_DAYS),
+            constraint="prices up to a year old",
             why=f"every price is older, the newest {newest} days",
             nearest=f"run `tokonomics prices refresh`, or take old prices with {option('max_age', newest)}",
         )

@@ -180,7 +180,8 @@ def reaching(
     reasons = {f"{'KV ' if part == 'kv' else ''}{precision}": reason for precision, reason in left_out.items()}
     if not kept:
         said = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
-        fix = f"{model.name} is published in {model.served}; or measure it: `tokonomics import --help`."
+        more = option("kv", "bf16,fp8") if part == "kv" else option("min_weights", model.served)
+        fix = f"Ask for less, or allow more bits: {more}; or measure it: `tokonomics import --help`."
         raise BadInput(f"leaves nothing to try: {said}", field="min_recovery", fix=fix)
     return kept, reasons
 

@@ -198,8 +198,9 @@ class Plan(Noun):
         return headline_of([row for row in self.ranked if not row.below_checkpoint])
 
     def runner_up(self) -> Candidate | None:
-        """The cheapest on another kind of GPU."""
-        return headline_of([row for row in self.ranked if self.best and row.gpu != self.best.gpu])
+        """The cheapest on another kind of GPU; at a recent price, where that GPU has one near it."""
+        others = [row for row in self.ranked if self.best and row.gpu != self.best.gpu]
+        return headline_of([row for row in others if row.gpu == others[0].gpu])
 
 
 def headline_of(rows: Sequence[Candidate]) -> Candidate | None:
@@ -400,7 +401,8 @@ def prospects(question: Question, load: Load) -> tuple[list[Hosts], list[Rejecti
                 asked_for = deployment.weights.is_below(FLOOR) and deployment.weights.is_below(model.served)
                 is_known = question.assumed_speeds or asked_for
                 if not is_known and speed_badge(deployment) is Badge.assumed:
-                    rejected.append(_reject(deployment, Refusal(Reason.assumed_speed, Reason.assumed_speed.value)))
+                    why = f"speed assumed: no kernels of {deployment.weights} timed on such a GPU"
+                    rejected.append(_reject(deployment, Refusal(Reason.assumed_speed, why)))
                     continue
                 hosts, without = hosts_of(deployment, on_this_gpu, limits.max_gpus, limits.spare)
                 rejected += [_reject(deployment, refusal, count) for count, refusal in without]

@@ -9,7 +9,7 @@ import math
 
 from pydantic import Field
 
-from tokonomics.catalog.offers import Offer
+from tokonomics.catalog.offers import UNSPECIFIED, Offer
 from tokonomics.physics.deployment import Deployment
 from tokonomics.types import Noun
 from tokonomics.units import plural
@@ -18,7 +18,7 @@ ZONES = 3
 ZONED = ("aws", "azure", "gcp")
 """Providers whose regions have three zones at least: AWS ("each Region has a minimum of three Availability Zones"),
 Azure ("a minimum of three" where a region has them), Google Cloud ("most regions have three zones"). That a GPU is
-sold in all of them is assumed."""
+sold in all of them is assumed (``sold_in_zones``)."""
 
 
 class Spare(Noun):
@@ -44,6 +44,19 @@ class Spare(Noun):
 
 
 NO_SPARE = Spare()
+
+
+def in_zones(machines: int) -> list[int]:
+    """Machines in each zone, or groups of them, as even as can be: 5 are 2, 2 and 1."""
+    zones = min(ZONES, machines)
+    each, larger = divmod(machines, zones)
+    return [each + 1] * larger + [each] * (zones - larger)
+
+
+def sold_in_zones(instance: str, region: str, zones: int) -> str:
+    """What is assumed where a zone may fail, in words."""
+    where = "its region" if region == UNSPECIFIED else region
+    return f"assuming that {instance} is sold in {zones} zones of {where}: check"
 
 
 def machines_for(deployment: Deployment, offer: Offer, replicas: int, spare: Spare = NO_SPARE) -> int:

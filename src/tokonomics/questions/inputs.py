@@ -325,7 +325,7 @@ class PriceLimits(Request, about=About.PRICES):
     max_age: Whole | None = declared(
         "Take prices up to this many days old.",
         low=0,
-        without="90; 365 where that saves over 25 %",
+        without="90; 365 where newer ones cost over 25 % more",
         example=365,
         unit="days",
     )

@@ -156,6 +156,7 @@ def deploy_files_of(study: Study, targets: Sequence[Target], command: str) -> li
         terms=best.terms,
         router=best.router.value,
         provenance=provenance(command, today(), offer),
+        simulated=best.simulated,
     )
     return [deploy_file(target, job) for target in targets]
 

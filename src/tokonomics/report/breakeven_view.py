@@ -227,6 +227,7 @@ def _notes(result: BreakEvenReport, every_host: bool) -> blocks.Line:
     other = f"Whether {result.model} is as good as the models it is compared with is for you to judge."
     return blocks.note(
         same if every_host else other,
+        "Of the APIs neither where they run nor how fast they answer is checked.",
         _ages(result),
         f"Machines are bought whole and run all {HOURS_PER_MONTH} hours; $/Mtok counts all tokens, in and out.",
         *_of_hardware(result),

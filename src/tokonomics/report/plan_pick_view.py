@@ -8,6 +8,7 @@ from tokonomics.catalog.precision import Precision
 from tokonomics.errors import option
 from tokonomics.planner.candidates import FLOOR
 from tokonomics.planner.plan import Candidate, Catch, Plan, SetAside
+from tokonomics.planner.spare import ZONES, Spare, sold_in_zones
 from tokonomics.questions.results import layout_text
 from tokonomics.report import blocks
 from tokonomics.report.wording import (
@@ -22,8 +23,6 @@ from tokonomics.units import percent, plural, seconds, usd
 
 def pick_blocks(row: Candidate, label: str, plan: Plan, firm: Sequence[blocks.Fact] = ()) -> list[blocks.Block]:
     """What to rent, what it costs, how it serves."""
-    spare = plan.limits.spare
-    alone = f"; {spare} may fail" if spare else f"; {_alone(row)}: no redundancy" if row.is_alone else ""
     prices = row.usd_per_mtok
     whole_bill = f"whole bill: {usd(prices.input)} input, {usd(prices.output)} output"
     router = f", {row.router} router" if row.simulated and row.replicas > 1 else ""
@@ -31,8 +30,9 @@ def pick_blocks(row: Candidate, label: str, plan: Plan, firm: Sequence[blocks.Fa
     spans = row.gpus_per_replica * row.instances > row.gpus_paid
     network = "between the machines of a replica: a card for each GPU, as HGX machines have; ask the seller"
     bill = blocks.Span(f"{usd(row.usd_per_month)} a month", "best")
+    what = f", {layout_text(row)} at {_where(row)}{_aged(row)}{_may_fail(row, plan.limits.spare)}"
     return [
-        blocks.line(f"{label}: ", bill, f", {layout_text(row)} at {_where(row)}{_aged(row)}{alone}", kind="headline"),
+        blocks.line(f"{label}: ", bill, what, kind="headline"),
         blocks.facts(
             (
                 "per Mtok",
@@ -41,7 +41,13 @@ def pick_blocks(row: Candidate, label: str, plan: Plan, firm: Sequence[blocks.Fa
                 prices.blended,
             ),
             *_latencies(row, plan.slos),
-            blocks.fact("load", percent(row.utilization), f"of capacity{router}", number=row.utilization, less="worse"),
+            blocks.fact(
+                "load",
+                percent(row.utilization),
+                f"of capacity{router}{', all machines up' if plan.limits.spare else ''}",
+                number=row.utilization,
+                less="worse",
+            ),
             *firm,
             ("price", f"{usd(row.instance_usd_per_hour)}/h", _price_note(row)),
             ("speed", SPEEDS[row.speed], speed_text(row.speed, row.speed_from)),
@@ -89,7 +95,17 @@ def _where(row: Candidate) -> str:
     """``aws p5.48xlarge, us-east-1 or 3 other regions``."""
     more = len(row.regions) - 1
     others = f" or {plural(more, 'other region')}" if more else ""
+    others += " (it lists all regions: ask)" if row.provider in LISTED_EVERYWHERE else ""
     return f"{row.provider} {row.instance}{'' if row.region == UNSPECIFIED else f', {row.region}{others}'}"
+
+
+def _may_fail(row: Candidate, spare: Spare) -> str:
+    """What may fail, and what that rests on; or that nothing may, where all is on one machine."""
+    if not spare:
+        return f"; {_alone(row)}: no redundancy" if row.is_alone else ""
+    zones = min(ZONES, row.instances, row.replicas)
+    assumed = f", {sold_in_zones(row.instance, row.region, zones)}" if spare.zone else ""
+    return f"; {spare} may fail{assumed}"
 
 
 def _aged(row: Candidate) -> str:
@@ -126,5 +142,4 @@ def _price_note(row: Candidate) -> str:
     machines = f" × {plural(row.instances, 'instance')}" if row.instances > 1 else ""
     seller = f" by a {row.seller}" if row.seller else ""
     source = row.price_source if row.terms is Terms.reserved else row.price_source.split("; ")[0]
-    everywhere = "; it lists all regions: ask if it can be had" if row.provider in LISTED_EVERYWHERE else ""
-    return f"{_TERMS[row.terms]}{years}{machines}, quoted{seller} on {row.price_date} ({source}){everywhere}"
+    return f"{_TERMS[row.terms]}{years}{machines}, quoted{seller} on {row.price_date} ({source})"

@@ -82,7 +82,8 @@ def _one(result: PlanResult, request: PlanRequest) -> blocks.View:
     else:
         yield blocks.line(asked_text(whole, name), kind="asked")
         firm = _firm(result.headroom, result.bill_range) + quality_facts(whole.best, study.question.model)
-        yield blocks.section(*pick_blocks(whole.best, "Cheapest", whole, firm), not_tried(whole))
+        label = "Cheapest, percentiles not checked" if whole.slos and not whole.best.simulated else "Cheapest"
+        yield blocks.section(*pick_blocks(whole.best, label, whole, firm), not_tried(whole))
         faithful = whole.best_at_checkpoint()
         if faithful and faithful != whole.best:
             own = quality_facts(faithful, study.question.model)
@@ -219,7 +220,7 @@ def _notes(plan: Plan, shown: Sequence[Candidate], request: PlanRequest) -> bloc
 
 def _old(plan: Plan, shown: Sequence[Candidate]) -> str:
     """What is said of old prices, once."""
-    if plan.ranked and all(row.price_stale for row in plan.ranked):
+    if shown and all(row.price_stale for row in shown):
         return f"Every price here is older than {STALE_AFTER_DAYS} days: run `tokonomics prices refresh`."
     return OLD_PRICE if any(row.price_stale for row in shown) else ""
 
