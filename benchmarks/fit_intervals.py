@@ -6,6 +6,7 @@ Rows of one combination of source, engine and model are not independent, and a n
 combination weighs as the square root of its rows. A class is wide enough for what it has not seen: its ends are the
 percentiles, the tenth and ninetieth or further out, between which four of five errors lie of a source, a GPU or an era
 of an engine that is left out, in turn, of those that the percentiles are taken of (conformal prediction over groups).
+A class of which too few are inside is left to the one of timed and scaled speeds together.
 What a GPU without timings adds, where no rows of such GPUs make a class, is seen in those that have them: the error of
 predicting a timed GPU from another family's curves; for a relative's curves, halfway (in logarithms) between that and
 what giving twins each other's curves changes, as a smaller sibling is more than a twin apart.
@@ -86,6 +87,8 @@ def main() -> None:
         era = (row.engine, steps.engine.since_version if steps.engine else "")
         group = (row.source, row.engine, row.year, row.model)
         classes[name].append(Seen(error, group, (row.source, deployment.gpu.key, era)))
+        if (together := name.rpartition("-")[0]) and not name.endswith("assumed"):
+            classes[together].append(classes[name][-1])
     text = ["# Made by benchmarks/fit_intervals.py; do not edit.", ""]
     sources = sorted({row.source for row in rows})
     twins, strangers = _swapped(TWINS), _other_families()
@@ -99,6 +102,11 @@ def main() -> None:
         if len(seen) < LEAST_ROWS:
             continue
         level, inside = _level(seen)
+        if inside < COVERED and name.endswith(("timed", "scaled")):
+            print(
+                f"{name:28} n {len(seen):5}: {inside:.0%} inside of groups left out, too few: those of both are taken"
+            )
+            continue
         low, high = _bounds(seen, level)
         text += ["", f'[classes."{name}"]', f"low = {low:.3f}", f"high = {high:.3f}", f"n = {len(seen)}"]
         print(f"{name:28} n {len(seen):5}: {level:.0%} beyond each end; of groups left out {inside:.0%} inside")

@@ -3,8 +3,8 @@
 Errors are grouped by what decides them: what is predicted, dense or mixture of experts, and whether the GPU's kernels
 and the engine's own time were timed, are a relative's, or another family's. A class is as wide as the errors need of a
 source, a GPU or an era of an engine that was left out of it. Where too few rows make a class, a GPU whose kernels
-nobody timed adds to that of timed ones the error seen when timed GPUs are predicted from another family's curves
-(assumed), or half of that, in logarithms, towards what twins differ by (scaled).
+nobody timed adds to that of timed and scaled ones the error seen when timed GPUs are predicted from another family's
+curves (assumed), or half of that, in logarithms, towards what twins differ by (scaled).
 Learned by ``benchmarks/fit_intervals.py`` on rows marked ``calibrate``. A profile brings its own, from held-out points.
 """
 
@@ -62,10 +62,10 @@ def interval(mid: float, kind: Kind, deployment: Deployment, engine: Overhead | 
         below = above = _80_PERCENT * checked
     else:
         learned, badge = _learned(), weakest_badge(deployment, engine)
-        own, timed = (error_class(kind, deployment, known) for known in (badge, Badge.measured))
+        own = error_class(kind, deployment, badge)
         spread, more = learned["classes"].get(own), 0.0
-        if spread is None or own == timed:
-            spread = learned["classes"][timed]
+        if spread is None or own == kind:
+            spread = learned["classes"][own if own == kind else own.rpartition("-")[0]]
             more = {Badge.modelled: learned["scaled"], Badge.assumed: learned["assumed"]}.get(badge, 0.0)
         below = math.hypot(min(spread["low"], 0.0), _80_PERCENT * more)
         above = math.hypot(max(spread["high"], 0.0), _80_PERCENT * more)
