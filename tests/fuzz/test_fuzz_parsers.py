@@ -23,7 +23,7 @@ from tests.fuzz.mutations import spoilt
 from tests.fuzz.parsers import PARSERS, Parser
 
 CORPUS = Path(__file__).parent / "corpus"
-CASES = int(os.environ.get("FUZZ_CASES", times(25)))
+CASES = int(os.environ.get("FUZZ_CASES", times(15)))
 IS_LONG = "FUZZ_CASES" in os.environ
 
 Judge = Callable[[Parser, bytes], str]

@@ -146,8 +146,8 @@ SCREENS: dict[str, tuple[str, ...]] = {
     ),
     "own-hardware": (*OWN, "--cost-of-capital=0.08", "--residual=0.1", OFFERS),
     "compare": (*COMPARE, "--quality=llama-3.1-8b=0.66,qwen2.5-32b=0.8", OFFERS),
-    "levers": ("levers", "llama-3.1-8b", *LEVERS, "--utilization"),
-    "stack": ("stack", "llama-3.1-8b", *LEVERS),
+    "levers": ("levers", "llama-3.1-8b", *LEVERS, "--utilization", "--without=speculation,hardware"),
+    "stack": ("stack", "llama-3.1-8b", *LEVERS, "--without=speculation,hardware"),
     "trace-messy": ("trace", "tests/golden/messy.csv", "--columns", "arrival=when,input=asked,output=said,tenant=who"),
 }
 

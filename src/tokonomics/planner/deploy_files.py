@@ -89,7 +89,7 @@ def _what(job: DeployJob) -> list[str]:
     engine, model = deployment.engine, deployment.model
     lines = [f"{job.replicas} × ({deployment}), KV {deployment.kv}, {engine.name} {engine.version}.", job.redundancy]
     if not job.simulated:
-        lines.insert(0, "NOT SIMULATED: whether these replicas meet a target is not checked. Plan without --quick.")
+        lines.insert(0, "NOT SIMULATED: whether these replicas meet a target is not checked. Simulate the plan first.")
     if deployment.weights.is_below(model.served):
         lines.append(f"Weights below the checkpoint's {model.checkpoint}: check quality on your own task.")
     return [*lines, "Chat clients need a chat template: name the instruction-tuned checkpoint if this is a base model."]
