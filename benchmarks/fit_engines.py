@@ -154,7 +154,7 @@ def fit_expert_launch(sessions: Sequence[dict[str, Any]], layers: Layers) -> flo
     for session in sessions:
         if session["name"] not in TEACHES or not find_model(session["model"]).is_moe:
             continue
-        deployment = stated_deployment(session["model"], "H200", 1, 1, 1, session["quant"] or "bf16", None, "vllm")
+        deployment = stated_deployment(session["model"], "H200", 1, 1, 1, 1, session["quant"] or "bf16", None, "vllm")
         for batch, _, _, step_us, context in session["decode_steps"]:
             if batch == 1:
                 shares = np.linspace(0, 1, 101)

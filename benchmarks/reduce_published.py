@@ -21,6 +21,16 @@ KEPT = (
     "source_ref", "year", "split",
 )  # fmt: skip
 GROUP = ("source_name", "model", "gpu", "engine")
+APART = re.compile(r"decode (\d+)x\(tp(\d+),dp(\d+),ep(\d+)\)")
+"""Of disaggregated serving: how many replicas decode, and the ranks of each; the row becomes theirs."""
+MEANS = re.compile(r"mean ISL~(\d+) OSL~(\d+)")
+"""Lengths of requests that follow a dataset, where the source's own throughputs tell them."""
+DATASETS = {
+    "long-context QA mix": "9400",
+    "CNN-DailyMail, OSL<=128": "778",
+}
+"""Mean prompt of MLPerf's datasets, in tokens, as MLCommons states it where it introduces them (Llama 3.1 405B:
+mlcommons.org/2025/04/llm-inference-v5; Llama 3.1 8B: mlcommons.org/2025/09/small-llm-inference-5-1)."""
 REQUESTS = re.compile(r"\b(\d+) (?:ShareGPT )?(?:prompts|requests)\b")
 """How many were sent, where the notes say so."""
 
@@ -32,6 +42,7 @@ def main(source: Path, reduced: Path) -> None:
         row["split"] = split(row)
         found = REQUESTS.search(row["notes"])
         row["num_requests"] = found[1] if found else ""
+        row.update(lengths(row), **decoding(row))
     with (
         gzip.GzipFile(reduced, "wb", mtime=0) as packed,
         io.TextIOWrapper(packed, encoding="utf-8", newline="") as text,
@@ -44,6 +55,23 @@ def main(source: Path, reduced: Path) -> None:
     print(
         f"{len(rows):,} rows, of which {judging:,} only judge: {list(groups.values()).count('judge')} of {len(groups)}"
     )
+
+
+def lengths(row: dict[str, str]) -> dict[str, str]:
+    """Of a dataset's requests, where the row states none but the notes do."""
+    if row["input_len"]:
+        return {}
+    if told := MEANS.search(row["notes"]):
+        return {"input_len": told[1], "output_len": row["output_len"] or told[2]}
+    return {"input_len": next((mean for name, mean in DATASETS.items() if name in row["notes"]), "")}
+
+
+def decoding(row: dict[str, str]) -> dict[str, str]:
+    """The GPUs that decode, of a row whose prompts others prefill; ``ep`` above ``tp`` says that ``dp`` share."""
+    if not (told := APART.search(row["notes"])):
+        return {}
+    workers, tp, dp, ep = map(int, told.groups())
+    return {"num_gpus": str(workers * tp * dp), "tp": str(tp), "ep": str(max(ep, tp * dp) if dp > 1 else ep)}
 
 
 def split(row: dict[str, str]) -> str:

@@ -27,7 +27,7 @@ CONTEXT = 1000
 
 def server(**numbers: float) -> StepModel:
     """An 8B on an H200 that differs from our predictions by known numbers."""
-    deployment = stated_deployment("llama-3.1-8b", "H200", 1, 1, 1, "bf16", None, "vllm")
+    deployment = stated_deployment("llama-3.1-8b", "H200", 1, 1, 1, 1, "bf16", None, "vllm")
     plain = StepModel(deployment, overhead(deployment.engine))
     told = {"gpu": "H200", "engine": "vllm", "model": "llama-3.1-8b", "weights": None, "tp": None}
     return plain.corrected(Correction(**told, learned_at="", loads=1, rows=1, **numbers)) if numbers else plain

@@ -104,7 +104,7 @@ class Measurement(Noun):
     rate: PositiveFloat | None = Field(default=None, le=1e9)
     mode: Mode
     metric: Metric
-    value: float = Field(ge=1e-9, le=1e12)  # for all GPUs together, or for one user
+    value: float = Field(ge=1e-9, le=1e12)  # of one replica, like its load; or of one user
     source: str
     split: str = ""
     length_share: float = Field(default=1.0, gt=0, le=1)  # mean ÷ nominal length, where lengths vary
@@ -218,22 +218,27 @@ def _row(cells: Mapping[str, str | None], line: str) -> Measurement | Unread:
         gpus = _whole(row["num_gpus"], "num_gpus")
         outputs = _length(row, "output_len")
         value = _in_our_terms(name, _number(row["value"], "value") * unit, outputs)
-        if row.get("per") == "gpu" and metric in (Metric.output_tok_s, Metric.total_tok_s):
-            value *= gpus
+        tp, pp, mode = _whole(row["tp"] or row["num_gpus"], "tp"), _whole(row.get("pp") or "1", "pp"), Mode(row["mode"])
+        replicas = max(1, gpus // max(1, tp * pp))  # of the attention, where replicas of it share their experts
+        if metric in (Metric.output_tok_s, Metric.total_tok_s):
+            value *= (gpus if row.get("per") == "gpu" else 1) / replicas
         batch, rate = _load(row["batch_or_concurrency"])
+        if batch and mode is not Mode.fixed_batch:  # a static batch is one replica's
+            batch = max(1, round(batch / replicas))
+        requests = _whole(row["num_requests"], "num_requests") if row.get("num_requests") else None
         source = row.get("source_name") or "unnamed"
         is_inferencex = any(name in source for name in _INFERENCEX)
         return Measurement(
             key=key, model=row["model"] or row.get("hf_id_guess") or "unnamed", gpu=row["gpu"], gpus=gpus,
-            tp=_whole(row["tp"] or row["num_gpus"], "tp"), pp=_whole(row.get("pp") or "1", "pp"),
+            tp=tp, pp=pp,
             ep=max(1, _whole(row.get("ep") or "1", "ep")), weights=row.get("precision_weights") or "unstated",
             kv=row.get("precision_kv") or None, engine=row["engine"],
             engine_version=row.get("engine_version") or None, year=_whole(row.get("year") or "2026", "year"),
             tuned=is_inferencex, input_tokens=_length(row, "input_len"),
-            output_tokens=outputs, batch=batch, rate=rate, mode=Mode(row["mode"]),
+            output_tokens=outputs, batch=batch, rate=rate / replicas if rate else None, mode=mode,
             metric=metric, value=value, source=source, split=split,
             length_share=INFERENCEX_LENGTHS if is_inferencex else 1.0, statistic=statistic,
-            run=RunFacts(requests=_whole(row["num_requests"], "num_requests") if row.get("num_requests") else None),
+            run=RunFacts(requests=max(1, round(requests / replicas)) if requests else None),
         )  # fmt: skip
     except (ValueError, OverflowError) as error:
         return Unread(key=key, reason=_problem(error), split=split)

@@ -145,7 +145,7 @@ def rental_of(machine: MeasuredMachine, model: str | None, offers: Iterable[Offe
     deployment = None
     with suppress(TokonomicsError):
         if model is not None:
-            split = (machine.tp, machine.pp, machine.ep)
+            split = (machine.tp, machine.pp, machine.ep, 1)
             served = (machine.weights, machine.kv, machine.engine)
             deployment = validate.stated_deployment(model, machine.gpu, *split, *served)
     try:

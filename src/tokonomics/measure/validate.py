@@ -117,7 +117,10 @@ def kind_of(row: Measurement) -> Kind:
 def steps_of(row: Measurement) -> StepModel:
     # An engine's own program times rows of low latency: there is no front end.
     era = (row.year, row.engine_version, row.tuned, row.mode is not Mode.low_latency)
-    served = (row.model, row.gpu, row.tp, row.pp, row.ep, row.weights, row.kv, row.engine)
+    # Experts over more ranks than the attention's: replicas of it share them. Some sources print a wider group than ran.
+    wide = max(row.tp, min(row.ep, row.gpus // row.pp))
+    split = (row.tp, row.pp, min(row.ep, wide), wide // row.tp)
+    served = (row.model, row.gpu, *split, row.weights, row.kv, row.engine)
     return _step_model(served, era, profile_key())
 
 
@@ -184,13 +187,11 @@ def _step_model(stated: tuple[Any, ...], era: tuple[int, str | None, bool, bool]
 
 
 def stated_deployment(
-    model: str, gpu: str, tp: int, pp: int, ep: int, weights: str, kv: str | None, engine: str | None
+    model: str, gpu: str, tp: int, pp: int, ep: int, dp: int, weights: str, kv: str | None, engine: str | None
 ) -> Deployment:
     """What a source says that it ran, in our terms; an error says why it cannot be."""
-    if engine is not None and "disagg" in engine:
-        raise TokonomicsError("disaggregated serving: not scored")
-    if tp % ep:
-        raise TokonomicsError("experts shared among replicas of the attention (data parallel): not modelled")
+    if tp * dp % ep:
+        raise TokonomicsError(f"experts over {ep} GPUs, attention over {tp}: neither divides the other")
     spec = _model(model)
     if tp not in valid_tp(spec):
         raise TokonomicsError(f"{spec.name} cannot be split {tp} ways")
@@ -200,7 +201,7 @@ def stated_deployment(
     # GPT-OSS is MXFP4 whatever a source states; unstated, the checkpoint's own precision holds.
     precision = spec.served if spec.checkpoint is Precision.mxfp4 else stated_weights(weights, model) or spec.served
     # What a source says ran is predicted, whether or not the engine's current release still runs it.
-    split = {"tp": tp, "pp": pp, "ep": ep}
+    split = {"tp": tp, "pp": pp, "ep": ep, "dp": dp}
     return Deployment(model=spec, gpu=find_gpu(gpu), engine=found, **split, weights=precision, kv=_kv(kv))
 
 
@@ -256,6 +257,8 @@ def value_of(row: Measurement, steps: StepModel) -> float:
     output_tokens = max(1, round(row.output_tokens * row.length_share))
     if row.mode in (Mode.decode_step, Mode.prefill_step) and row.metric is not Metric.step_s:
         raise TokonomicsError(f"a step is measured in seconds, not by {row.metric}")
+    if row.engine and "disagg" in row.engine:
+        return _apart(row, steps, input_tokens, output_tokens)
     if is_simulated(row):
         return _simulated(row, steps, input_tokens, output_tokens)
     if row.statistic is Statistic.p99:
@@ -269,6 +272,13 @@ def value_of(row: Measurement, steps: StepModel) -> float:
     steady = steady_of(row, replica_curve(steps, input_tokens, output_tokens, most_sequences(row)))
     rates = {Metric.output_tok_s: steady.output_tokens_per_s, Metric.total_tok_s: steady.total_tokens_per_s}
     return {Metric.tpot_s: steady.tpot_s, Metric.ttft_s: steady.ttft_s, **rates}[row.metric]
+
+
+def _apart(row: Measurement, steps: StepModel, input_tokens: int, output_tokens: int) -> float:
+    """Of replicas that only decode, what others have prefilled: their steps, half of the answers being there."""
+    if row.metric is not Metric.tpot_s or row.batch is None:
+        raise TokonomicsError("disaggregated serving: only the time per token at a concurrency is predicted")
+    return float(steps.decode(row.batch, input_tokens + output_tokens / 2))
 
 
 def is_simulated(row: Measurement) -> bool:

@@ -14,7 +14,11 @@ _LARGEST_RANK = 512  # vLLM's --max-lora-rank accepts up to 512
 
 
 class Deployment(Noun):
-    """One replica: a model at a precision, split over ``tp × pp`` GPUs, run by an engine with its limits."""
+    """One replica: a model at a precision, split over ``tp × pp`` GPUs, run by an engine with its limits.
+
+    With ``dp`` above 1 it is one of so many replicas of the attention that share one set of experts (data-parallel
+    attention): its batch, its KV and its GPUs are its own, and each step of the experts has the tokens of all.
+    """
 
     model: ModelSpec
     gpu: Gpu
@@ -24,6 +28,7 @@ class Deployment(Noun):
     tp: PositiveInt = 1
     pp: PositiveInt = 1
     ep: PositiveInt = 1  # groups of GPUs among which the experts are shared out whole; within a group each is split
+    dp: PositiveInt = 1  # replicas of the attention over whose GPUs, together, the experts are split
     lora_rank: NonNegativeInt = 0
     lora_adapters: NonNegativeInt = 0  # loaded beside the base model: two thin matrices at each dense product
     speculation: Speculation | None = None
@@ -47,7 +52,7 @@ class Deployment(Noun):
         return self.engine.defaults_on(self.gpu)
 
     def __str__(self) -> str:
-        splits = (("TP", self.tp), ("PP", self.pp), ("EP", self.ep))
+        splits = (("TP", self.tp), ("PP", self.pp), ("EP", self.ep), ("DP", self.dp))
         split = "".join(f" {name}={ranks}" for name, ranks in splits if ranks > 1)
         return f"{self.model.name} {self.weights} on {self.gpus}×{self.gpu.key}{split}"
 

@@ -76,13 +76,13 @@ class RankKernels:
             experts = experts_s(
                 deployment.gpu,
                 deployment.weights,
-                tokens,
+                tokens * deployment.dp,
                 hidden=mlp.latent or deployment.model.hidden,
                 intermediate=mlp.intermediate,
                 active=mlp.active_experts,
                 experts=mlp.experts,
                 gated=mlp.gated,
-                tp=deployment.tp // deployment.ep,
+                tp=deployment.tp * deployment.dp // deployment.ep,
                 ep=deployment.ep,
                 backend=self.products,
                 # Bare steps have their experts' curve from whole steps, as a graph runs them.
@@ -124,16 +124,22 @@ class RankKernels:
         return group.count * (layer_share(group) * self.between.layer_s + moved / self.stream_bytes_per_s)
 
     def communication_s(self, tokens: Array) -> Array:
-        """Two all-reduces a layer, after attention and after the feed-forward; and the hops between stages."""
+        """Two all-reduces a layer, after attention and after the feed-forward; and the hops between stages.
+
+        Experts shared by replicas of the attention get every replica's tokens and give back their sums: an all-gather
+        and a reduce-scatter, which are the two halves of an all-reduce over all their GPUs.
+        """
         deployment = self.deployment
-        gpu, tp, pp = deployment.gpu, deployment.tp, deployment.pp
-        total = np.zeros_like(tokens)
+        groups, tp, dp, pp = deployment.model.groups, deployment.tp, deployment.dp, deployment.pp
         message = tokens * deployment.model.hidden * Precision.bf16.bytes_per_weight
-        if tp > 1:
-            sums = sum(group.count * 2 * layer_share(group) for group in deployment.model.groups)
-            own = self.own.link_curve(gpu, tp) if self.own else None
-            total = total + sums * all_reduce_s(gpu, tp, message, own)
-        return total + (pp - 1) * message / gpu.pcie_bytes_per_s if pp > 1 else total
+        wide = sum(group.count for group in groups if isinstance(group.mlp, MoeMlp)) if dp > 1 else 0
+        sums = sum(group.count * 2 * layer_share(group) for group in groups) - wide
+        total = sums * self._all_reduce_s(tp, message) + wide * self._all_reduce_s(tp * dp, message * dp)
+        return total + (pp - 1) * message / deployment.gpu.pcie_bytes_per_s if pp > 1 else total
+
+    def _all_reduce_s(self, gpus: int, message: Array) -> Array:
+        gpu = self.deployment.gpu
+        return all_reduce_s(gpu, gpus, message, self.own.link_curve(gpu, gpus) if self.own and gpus > 1 else None)
 
     def decode_mixer_s(self, mixer: Mixer, batch: Numbers, context: Numbers) -> Array:
         """Attention of one layer, or its recurrent state, for one new token of each sequence."""

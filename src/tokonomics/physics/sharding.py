@@ -37,7 +37,7 @@ def kv_elements_per_token(mixer: Mixer, tp: int) -> float:
 def expert_bytes(deployment: Deployment, mlp: MoeMlp) -> float:
     """One expert of one layer on one rank."""
     weights = deployment.weights
-    matrices = mlp.expert_parameters(deployment.model.hidden) / deployment.tp
+    matrices = mlp.expert_parameters(deployment.model.hidden) / (deployment.tp * deployment.dp)
     return matrices * weights.bytes_per_weight + mlp.expert_bias_elements * weights.bytes_per_unquantised
 
 
@@ -74,7 +74,8 @@ def step_weight_bytes(deployment: Deployment, tokens: float) -> float:
     total = held.blocks * deployment.pp + held.head
     for group in deployment.model.groups:
         if isinstance(group.mlp, MoeMlp):
-            visited = float(distinct_experts(group.mlp.experts, group.mlp.active_experts, tokens))
+            arrived = tokens * deployment.dp
+            visited = float(distinct_experts(group.mlp.experts, group.mlp.active_experts, arrived))
             total += group.count * visited * expert_bytes(deployment, group.mlp)
     return total
 
