@@ -42,7 +42,7 @@ PUBLISHED = {
         "FLOPs, part 2",
     ),
 }
-ASSUMED = {"cdna2": "cdna3", "cdna4": "cdna3", "gaudi2": "ampere", "gaudi3": "ampere"}
+ASSUMED = {"cdna2": "cdna3", "cdna4": "cdna3", "rdna3": "cdna3", "gaudi2": "ampere", "gaudi3": "ampere"}
 
 
 def main() -> None:

@@ -317,6 +317,22 @@ def test_mamba2_hybrids(config: dict[str, Any]) -> None:
     assert model.parts.dense_mlps == L * GATED
 
 
+ERNIE = BASE | {
+    "model_type": "ernie4_5_moe", "moe_num_experts": 8, "moe_k": 2, "moe_intermediate_size": 32,
+    "moe_num_shared_experts": 2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fields", "sparse"),
+    [({}, L - 1), ({"moe_layer_start_index": 0}, L), ({"moe_layer_end_index": 1}, 1), ({"moe_layer_interval": L}, 1)],
+)
+def test_ernie_has_experts_between_a_first_and_a_last_layer(fields: dict[str, int], sparse: int) -> None:
+    groups = read(ERNIE | fields).groups
+    assert sum(group.count for group in groups if isinstance(group.mlp, MoeMlp)) == sparse
+    assert {group.mlp.shared_intermediate for group in groups if isinstance(group.mlp, MoeMlp)} == {2 * 32}
+
+
 # --- towers -----------------------------------------------------------------------------------------------------------
 
 SIGLIP = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "image_size": 56, "patch_size": 14}

@@ -39,6 +39,7 @@ NAMES = {
     "RTX3090": "RTX3090",
     "RTX4090": "RTX4090",
     "RTX5090": "RTX5090",
+    "RTX4000-Ada": "RTX4000-Ada",
     "RTX6000-Ada": "RTX6000-Ada",
     "RTXPRO6000": "RTXPRO6000",
     "T4": "T4",
@@ -77,6 +78,12 @@ NAMES = {
     "NVIDIA RTX 6000 Ada Generation": "RTX6000-Ada",
     "NVIDIA RTX PRO 6000 Blackwell Server Edition": "RTXPRO6000",
     "AMD Instinct MI300X": "MI300X",
+    "NVIDIA RTX 5000 Ada Generation": "RTX5000-Ada",
+    "NVIDIA GeForce RTX 3080": "RTX3080",
+    "NVIDIA GeForce RTX 3080 Ti": "RTX3080Ti",
+    "NVIDIA GeForce RTX 3090 Ti": "RTX3090Ti",
+    "AMD Instinct MI250": "MI250",
+    "AMD Radeon RX 7900 XTX": "RX7900XTX",
     # What people type.
     "h100": "H100-SXM",
     "a100": "A100-80GB",
@@ -155,7 +162,7 @@ def test_rates_are_dense_not_sparse(gpu: Gpu) -> None:
     if "bf16" in gpu.flops and "fp16" in gpu.flops:
         assert gpu.flops["bf16"] == gpu.flops["fp16"]
     assert gpu.flops.get("fp8", 0) <= 2.03 * wide
-    geforce = gpu.key in {"RTX3090", "RTX4090", "RTX5090"}  # Halved for FP32 sums; integer sums and FP4 are not.
+    geforce = "GeForce" in gpu.name  # Halved for FP32 sums; integer sums and FP4 are not.
     assert gpu.flops.get("int8", 0) <= (4 if geforce else 2) * 1.015 * wide
     assert gpu.flops.get("fp4", 0) <= (8 if geforce else 6) * 1.01 * wide
 

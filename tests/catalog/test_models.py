@@ -102,6 +102,13 @@ def test_no_two_models_share_a_spelling() -> None:
         ("google/gemma-3-27b-it", "gemma-3-27b"),
         ("microsoft/phi-4", "phi-4"),
         ("moonshotai/Kimi-K2-Instruct", "kimi-k2"),
+        ("moonshotai/Kimi-K2.6", "kimi-k2.5"),
+        ("Qwen/QwQ-32B-Preview", "qwen2.5-32b"),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", "qwen2.5-7b"),
+        ("nvidia/Llama-3.1-Nemotron-70B-Instruct-HF", "llama-3.1-70b"),
+        ("codellama/CodeLlama-34b-Instruct-hf", "codellama-34b"),
+        ("tiiuae/falcon-180B-chat", "falcon-180b"),
+        ("baidu/ERNIE-4.5-21B-A3B-PT", "ernie-4.5-21b-a3b"),
     ],
 )
 def test_common_spellings_find_the_model(name: str, key: str) -> None:
@@ -119,6 +126,8 @@ def test_common_spellings_find_the_model(name: str, key: str) -> None:
         ("llama-3.1-405b", 2 * 126 * 8 * 128 * 2),
         ("falcon-7b", 2 * 32 * 1 * 64 * 2),
         ("falcon-40b", 2 * 60 * 8 * 64 * 2),
+        ("falcon-180b", 2 * 80 * 8 * 64 * 2),
+        ("ernie-4.5-21b-a3b", 2 * 28 * 4 * 128 * 2),
         ("gpt-j-6b", 2 * 28 * 16 * 256 * 2),
         ("gpt-oss-120b", 2 * 36 * 8 * 64 * 2),
         ("gemma-3-27b", 2 * 62 * 16 * 128 * 2),
@@ -232,7 +241,13 @@ def test_a_state_kept_in_32_bits_takes_twice_the_bytes() -> None:
 
 
 def test_checkpoints_come_in_the_precision_they_are_published_in() -> None:
-    published = {"gpt-oss-120b": "mxfp4", "deepseek-v3": "fp8", "kimi-k2": "fp8", "llama-3.1-8b": "bf16"}
+    published = {
+        "gpt-oss-120b": "mxfp4",
+        "deepseek-v3": "fp8",
+        "kimi-k2": "fp8",
+        "kimi-k2.5": "int4",
+        "llama-3.1-8b": "bf16",
+    }
     assert {key: find_model(key).checkpoint.value for key in published} == published
 
 

@@ -514,8 +514,12 @@ def test_the_cache_is_as_stated_or_bf16(stated: str | None, kept: Precision) -> 
 
 
 @pytest.mark.parametrize(
-    ("name", "engine"), [("tensorrt-llm+triton", "tensorrt-llm"), ("deepspeed-mii", "vllm"), ("sglang", "sglang")]
-)
+    ("name", "engine"),
+    [
+        ("tensorrt-llm+triton", "tensorrt-llm"), ("deepspeed-mii", "vllm"), ("sglang", "sglang"),
+        ("exllama v2", "llama.cpp"), ("autoawq gemm", "llama.cpp"),
+    ],
+)  # fmt: skip
 def test_engines_under_other_names(name: str, engine: str) -> None:
     assert steps_of(measurement(engine=name)).deployment.engine.key == engine
 

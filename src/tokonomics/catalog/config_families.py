@@ -27,6 +27,7 @@ from tokonomics.catalog.config_layers import (
     shared_count,
     shared_width,
     sparse_after_first,
+    sparse_between,
     sparse_interleaved,
     sparse_period,
     sparse_step,
@@ -269,6 +270,21 @@ FAMILIES: dict[str, Family] = {
     "kimi_k2": DEEPSEEK_V3,
     "glm4_moe": Family(
         attention(qkv_bias=BIAS, qk_norm="head", qk_norm_when=("use_qk_norm", False)), DEEPSEEK_MOE, harmless=MTP
+    ),
+    "ernie4_5_moe": Family(
+        attention(kv_heads=4),
+        experts(
+            experts=("moe_num_experts",),
+            active=("moe_k",),
+            sparse=sparse_between,
+            shared=shared_count,
+            router_bias=True,
+        ),
+        tied=True,
+        vocab=103424,
+        context=131072,
+        expect={"use_bias": (False,)},
+        harmless=MTP | names("moe_norm_min"),
     ),
     "minimax_m2": Family(
         attention(head_dim=128, kv_heads=8, qk_norm="width", qk_norm_when=("use_qk_norm", True)),

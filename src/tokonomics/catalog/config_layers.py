@@ -272,6 +272,15 @@ def sparse_period(fields: Fields, frame: Frame) -> list[bool]:
     return [i % period == offset for i in range(frame.layers)]
 
 
+def sparse_between(fields: Fields, frame: Frame) -> list[bool]:
+    """ERNIE: the last of every ``moe_layer_interval`` layers from a first to a last one; -1 is the model's last."""
+    first = fields.size("moe_layer_start_index", default=1, least=0, most=MOST_LAYERS)
+    end = fields.size("moe_layer_end_index", default=-1, least=-1, most=MOST_LAYERS)
+    every = fields.size("moe_layer_interval", default=1, most=MOST_LAYERS)
+    last = frame.layers - 1 if end == -1 else end
+    return [first <= i <= last and (i + 1) % every == 0 for i in range(frame.layers)]
+
+
 @dataclass(frozen=True)
 class ExpertStyle:
     """Under which names a family gives its experts, and what goes with them."""
@@ -290,8 +299,9 @@ class ExpertStyle:
 
 
 def shared_count(fields: Fields) -> int:
-    """DeepSeek: so many shared experts of the routed experts' width."""
-    return fields.size("n_shared_experts", default=0, least=0) * fields.size("moe_intermediate_size")
+    """DeepSeek and ERNIE: so many shared experts of the routed experts' width."""
+    shared = fields.size("n_shared_experts", "moe_num_shared_experts", default=0, least=0)
+    return shared * fields.size("moe_intermediate_size")
 
 
 def shared_width(name: str) -> Callable[[Fields], int]:

@@ -25,7 +25,7 @@ Dtype = Literal["bf16", "fp16", "fp8", "int8", "fp4"]
 Vendor = Literal["nvidia", "amd", "intel"]
 Architecture = Literal[
     "volta", "turing", "ampere", "ada", "hopper", "blackwell", "blackwell-rtx",
-    "cdna2", "cdna3", "cdna4", "gaudi2", "gaudi3",
+    "cdna2", "cdna3", "cdna4", "rdna3", "gaudi2", "gaudi3",
 ]  # fmt: skip
 
 DRIVER_RESERVE_BYTES = int(0.7 * GIB)
@@ -103,7 +103,7 @@ class Gpu(Noun):
 
     @property
     def vendor(self) -> Vendor:
-        if self.architecture.startswith("cdna"):
+        if self.architecture.startswith(("cdna", "rdna")):
             return "amd"
         return "intel" if self.architecture.startswith("gaudi") else "nvidia"
 

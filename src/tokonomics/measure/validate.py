@@ -146,10 +146,14 @@ _ONE_TOKEN = "an answer of one token has no time per token after the first"
 TUNED_GRAPH_TOKENS = 2048
 """``max-cudagraph-capture-size`` of InferenceMAX's recipes for vLLM (as of vLLM's own for GPT-OSS on Hopper)."""
 ENGINES = {
-    "deepspeed": "vllm", "lmdeploy": "vllm", "mlc": "vllm", "ollama": "llama.cpp", "text-generation-inference": "tgi",
-    "triton": "tensorrt-llm", "trt": "tensorrt-llm",
+    "autoawq": "llama.cpp", "deepspeed": "vllm", "exllama": "llama.cpp", "lmdeploy": "vllm", "mlc": "vllm",
+    "ollama": "llama.cpp", "text-generation-inference": "tgi", "triton": "tensorrt-llm", "trt": "tensorrt-llm",
 }  # fmt: skip
-"""Under which of our engines others are predicted, by how their names begin: those batch continuously as vLLM does."""
+"""Under which of our engines others are predicted, by how their names begin.
+
+Those under vLLM batch continuously as it does. AutoAWQ and ExLlama are loops over one batch as llama.cpp is, with
+weights of four bits and several GPUs split by layers.
+"""
 
 HOSTLESS = "optimum-habana"
 """Runs a static batch from a plain loop, whole steps as graphs of the accelerator: no scheduler between them."""
