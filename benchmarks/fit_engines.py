@@ -34,7 +34,7 @@ from tokonomics.physics.steptime import StepModel
 from tokonomics.types import Badge
 
 HERE = Path(__file__).parent
-TEACHES = ("dense", "fp8", "moe")
+TEACHES = ("dense", "fp8", "moe", "moe-fp8")
 """Sessions that teach; the others (another model, other step budgets, the first runs) judge."""
 GRAPH_TOKENS = 512
 """vLLM's largest captured step: ``max_cudagraph_capture_size`` of its log (and of vllm/config, 0.26)."""
@@ -55,10 +55,12 @@ LOGGED = ("vllm", "0.14")
 STAND_INS = {"tgi": ("vllm", "0.0"), "llama.cpp": ("vllm", "0.0")}
 ALIKE: dict[tuple[str, str], tuple[str, ...]] = {
     ("tensorrt-llm", "1.0"): ("layer_s",),
-    ("sglang", "0.0"): ("layer_s", "expert_layer_s", *REQUESTS),
+    ("sglang", "0.0"): ("layer_s", *REQUESTS),
 }
 """What no row tells: engines that launch PyTorch's kernels layer by layer, and a front end in Python, as vLLM's."""
-FIRST_TOKENS = {("tensorrt-llm", "0.11"): "reach_s", ("tensorrt-llm", "1.0"): "expert_layer_s"}
+FIRST_TOKENS = {
+    ("tensorrt-llm", "0.11"): "reach_s", ("tensorrt-llm", "1.0"): "expert_layer_s", ("sglang", "0.0"): "expert_layer_s",
+}  # fmt: skip
 """What times to the first token tell of an era: a request's way, where rates are low; what launches experts, where
 prompts of any length take as long (Qwen3 235B with a few users)."""
 LOW_RATE = 8
@@ -152,7 +154,7 @@ def fit_expert_launch(sessions: Sequence[dict[str, Any]], layers: Layers) -> flo
     """The share of the launches of experts' kernels, timed one by one, that is left inside a graph: at batch 1."""
     found = []
     for session in sessions:
-        if session["name"] not in TEACHES or not find_model(session["model"]).is_moe:
+        if session["name"] != "moe":
             continue
         deployment = stated_deployment(session["model"], "H200", 1, 1, 1, 1, session["quant"] or "bf16", None, "vllm")
         for batch, _, _, step_us, context in session["decode_steps"]:
@@ -171,14 +173,15 @@ def fit_logs(sessions: Sequence[dict[str, Any]]) -> Overhead:
     taught = [session for session in sessions if session["name"] in TEACHES]
     decode = np.array([row for session in taught for row in session["decode_steps"] if row[1] >= 10], np.float64)
     sequence_us, step_us = np.polyfit(decode[:, 0], decode[:, 2], 1, w=np.sqrt(decode[:, 1]))
-    per_layer: dict[str, list[float]] = {"piece": [], "layer": [], "expert_layer": []}
+    per_layer: dict[str, list[float]] = {"piece": [], "layer": [], "expert_layer": [], "quantised_layer": []}
     for session in taught:
         model = find_model(session["model"])
         for decodes, prompts, tokens, host_us in session["prompt_steps"]:
             if host_us < BLOCKED_US:
-                kind = "expert_layer" if model.is_moe else "layer"
+                kind = ("quantised_layer" if session["quant"] else "expert_layer") if model.is_moe else "layer"
                 kind = "piece" if decodes + tokens <= GRAPH_TOKENS else kind
-                per_layer[kind].append((host_us - step_us - sequence_us * (decodes + prompts)) / model.layers)
+                each_us = (host_us - step_us - sequence_us * (decodes + prompts)) / model.layers
+                per_layer[kind].append(each_us)
     for kind, found in per_layer.items():
         low, middle, high = np.percentile(found, [10, 50, 90])
         print(f"vllm, log: {kind} {np.mean(found):.0f} µs in the mean, {middle:.0f} in the median "
@@ -207,7 +210,8 @@ def fit_logs(sessions: Sequence[dict[str, Any]]) -> Overhead:
         answer_s=out_us * 1e-6,
         badge=Badge.measured,
         source=f"{steps:,} steps and {len(lone)} lone requests of vLLM 0.26.0 on one H200 machine of 16 cores (Llama "
-        "3.1 8B in bf16 and FP8, Qwen3 30B-A3B), 2026-11-15; another host's processor may be slower or faster",
+        "3.1 8B and Qwen3 30B-A3B, both in bf16 and FP8), 2026-11-15 and 16; another host's processor may be slower or "
+        "faster",
     )
 
 
@@ -297,7 +301,7 @@ _PARTS: dict[tuple[object, ...], StepModel] = {}
 
 def _model(row: Measurement, made: Overhead, layers: Layers) -> StepModel:
     """The row's step model with an engine's figures; the kernels' part is computed once."""
-    key = (row.model, row.gpu, row.tp, row.pp, row.ep, row.weights, row.kv, row.engine, row.tuned)
+    key = (row.model, row.gpu, row.gpus, row.tp, row.pp, row.ep, row.weights, row.kv, row.engine, made.head_reads)
     if key not in _PARTS:
         deployment = deployment_of(row)
         assert deployment is not None

@@ -54,12 +54,6 @@ CONFIGS = {
                               "mlp_only_layers": [], "num_hidden_layers": 48, "num_attention_heads": 32,
                               "num_key_value_heads": 4},
 }  # fmt: skip
-WIDE = CONFIGS["qwen3-30b-a3b"] | {"hidden_size": 4096, "intermediate_size": 12288}
-CONFIGS["qwen3-235b-12-layers"] = WIDE | {"moe_intermediate_size": 1536, "num_hidden_layers": 12,
-                                          "num_attention_heads": 64, "num_key_value_heads": 4}  # fmt: skip
-"""Qwen3 235B-A22B, as many of its layers as fit; and what one of four GPUs that share each layer has of it."""
-CONFIGS["qwen3-235b-quarter"] = WIDE | {"moe_intermediate_size": 384, "num_hidden_layers": 36,
-                                        "num_attention_heads": 16, "num_key_value_heads": 1}  # fmt: skip
 LONE = [{"inp": n, "out": 16, "n": 4, "users": 1} for n in (16, 64, 128, 256, 480, 544, 768, 1024, 2048, 4096, 8000)]
 CLOSED = [{"inp": 1024, "out": 128, "n": n, "users": users} for users, n in ((1, 4), (16, 48), (64, 160))]
 SHORT = [{"inp": 128, "out": 256, "n": 256, "users": 128}]
@@ -80,9 +74,7 @@ SESSIONS = {
     "small-steps": ("llama-3.1-8b", None, ["--max-num-batched-tokens", "2048", "--enable-prefix-caching"],
                     [*LONE[5:], *CLOSED[1:], *poisson(18.0, 26.0), *poisson(24.0, inp=512, prefix=1024)]),
     "qwen3-32b": ("qwen3-32b", None, [], [*LONE[2:10:2], *CLOSED, *SHORT, *poisson(3.0, 6.0)]),
-    "moe-fp8": ("qwen3-235b-12-layers", "fp8 blocks", [], [*LONE, *CLOSED, *SHORT, *LONG]),
-    "moe-fp8-quarter": ("qwen3-235b-quarter", "fp8 blocks", [], [*LONE, *CLOSED, *SHORT, *LONG]),
-    "moe-quarter": ("qwen3-235b-quarter", None, [], [*LONE[::2], *CLOSED, *LONG]),
+    "moe-fp8": ("qwen3-30b-a3b", "fp8 blocks", [], [*LONE, *CLOSED, *LONG]),
     "qwen3-4b": ("qwen3-4b", None, [], [*CLOSED, *SHORT, *poisson(20.0, 40.0), *LONE[2:10:2]]),
 }  # fmt: skip
 

@@ -181,7 +181,7 @@ def _step_model(stated: tuple[Any, ...], era: tuple[int, str | None, bool, bool]
     if stated[-1] is None:  # no engine: bare steps
         return StepModel(deployment, None)
     year, version, tuned, served = era
-    own = overhead(deployment.engine, year, version)
+    own = overhead(deployment.engine, year, version, deployment.gpu.architecture)
     changes: dict[str, object] = {} if served else dict.fromkeys(REQUESTS, 0.0)
     if HOSTLESS in stated[-1]:
         changes |= {"step_s": 0.0, "sequence_s": 0.0}

@@ -53,6 +53,7 @@ class RankKernels:
     products: str  # whose matrix kernels
     between: Layers
     own: Kernels | None  # curves timed on the user's GPU
+    head_reads: float = 0.0  # of an engine's era (``Overhead``)
 
     def gemm_s(self, weights: Precision, rows: Array | float, n: float, k: float) -> Array:
         """A dense product of ``rows`` tokens with a k × n matrix."""
@@ -146,6 +147,10 @@ class RankKernels:
         gpu, kv, tp = self.deployment.gpu, self.deployment.kv, self.deployment.tp
         if isinstance(mixer, GroupedAttention):
             heads = self._heads(mixer)
+            if self.head_reads:
+                seen = np.minimum(context, mixer.window) if mixer.window else context
+                read = heads["heads"] * 2 * mixer.head_dim * kv_bytes_per_element(kv)
+                return np.asarray(batch * seen * read / (gpu.bandwidth_bytes_per_s * self.head_reads))
             # The probe times PyTorch's kernels: a bare step's, and no engine's.
             curve = self.own.decode_curve(**heads) if self.own and self.backend == BARE_KERNELS else None
             return decode_attention_s(gpu, kv, batch, context, backend=self.backend, own=curve, **heads)

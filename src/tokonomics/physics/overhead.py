@@ -2,8 +2,8 @@
 
 **A step.** The host schedules it, launches its kernels and looks at its results. A decode step is one CUDA graph: a
 fixed time and one for each sequence. A step with prompts is launched layer by layer: in captured pieces up to
-``graph_tokens`` tokens, kernel by kernel above, and a layer of experts has more kernels than a dense one. Older engines
-do all that between two steps; newer ones (``overlapped``) compose and launch the next step while the GPU computes this
+``graph_tokens`` tokens, kernel by kernel above, and a layer of experts has more kernels than a dense one, the more so
+where activations are quantised before each product. Older engines do all that between two steps; newer ones (``overlapped``) compose and launch the next step while the GPU computes this
 one. Then the host shows only where it is the slower of the two, a request that arrives waits for one step more, and the
 results of a step are looked at only when the next has been launched.
 
@@ -28,7 +28,7 @@ from tokonomics.catalog.engines import Engine
 from tokonomics.types import Badge, Noun
 
 NEWEST = 2026
-LAUNCHES = ("piece_s", "layer_s", "expert_layer_s")
+LAUNCHES = ("piece_s", "layer_s", "expert_layer_s", "quantised_layer_s")
 REQUESTS = ("request_s", "token_s", "reach_s", "answer_s")
 """Fields of ``Overhead`` that a slower or faster host scales together: of launches, and of requests."""
 
@@ -46,6 +46,8 @@ class Overhead(Noun):
 
     since_version: str
     since_year: int  # of rows that state no version
+    until_version: str = ""  # of an era of some ``architectures`` alone, while others' software was ahead
+    architectures: tuple[str, ...] = ()  # none: of all
     step_s: NonNegativeFloat  # the host's work on any step; on a decode step, with ``sequence_s``, all of it
     sequence_s: NonNegativeFloat
     overlapped: bool  # the host composes and launches the next step while the GPU computes this one
@@ -54,6 +56,10 @@ class Overhead(Noun):
     piece_s: NonNegativeFloat = 0.0  # launching the captured pieces of one layer, and the attention between them
     layer_s: NonNegativeFloat = 0.0  # launching a layer kernel by kernel
     expert_layer_s: NonNegativeFloat = 0.0  # the same of a layer with experts
+    quantised_layer_s: NonNegativeFloat = 0.0  # and where their activations are quantised; 0: not told apart
+    head_reads: float = Field(default=0.0, ge=0, le=1)
+    """Of decode attention that reads keys and values once for each query head: the share of the bandwidth at which it
+    does. 0: kernels as they were timed, which read them once for all heads that share them."""
     request_s: NonNegativeFloat = 0.0
     token_s: NonNegativeFloat = 0.0
     reach_s: NonNegativeFloat = 0.0
@@ -65,10 +71,13 @@ class Overhead(Noun):
         """The host's work on a decode step."""
         return self.step_s + self.sequence_s * np.asarray(batch, np.float64)
 
-    def launch_s(self, tokens: ArrayLike, layers: float, expert_layers: float) -> NDArray[np.float64]:
+    def launch_s(
+        self, tokens: ArrayLike, layers: float, expert_layers: float, quantised: bool = False
+    ) -> NDArray[np.float64]:
         """The host's work on a step that is not one graph: with prompts, or of more sequences than are captured."""
         pieces = (layers + expert_layers) * self.piece_s
-        one_by_one = layers * self.layer_s + expert_layers * self.expert_layer_s
+        expert_s = (quantised and self.quantised_layer_s) or self.expert_layer_s
+        one_by_one = layers * self.layer_s + expert_layers * expert_s
         captured = np.asarray(tokens, np.float64) <= self.graph_tokens
         base = self.step_s if self.overlapped else 0.0  # else it follows the step, whatever it held
         return np.asarray(base + np.where(captured, min(pieces, one_by_one), one_by_one))
@@ -94,9 +103,16 @@ def layers() -> Layers:
     return _fitted().layers
 
 
-def overhead(engine: Engine, year: int = NEWEST, version: str | None = None) -> Overhead:
+def overhead(
+    engine: Engine, year: int = NEWEST, version: str | None = None, architecture: str | None = None
+) -> Overhead:
     """The engine's own time: of the era its version belongs to, or else its year; of the first era if older."""
-    eras, given = _fitted().engines[engine.key], version_numbers(version)
+    given = version_numbers(version)
+    eras = [
+        era
+        for era in _fitted().engines[engine.key]
+        if not era.architectures or (architecture in era.architectures and given < version_numbers(era.until_version))
+    ]
     begun = [era for era in eras if (version_numbers(era.since_version) <= given if given else era.since_year <= year)]
     return begun[-1] if begun else eras[0]
 

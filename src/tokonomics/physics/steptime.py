@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from tokonomics.catalog.models import MoeMlp
+from tokonomics.catalog.precision import Precision
 from tokonomics.physics.calibration import Correction, Kernels, active, engine_of, profile_key
 from tokonomics.physics.curves import Array
 from tokonomics.physics.deployment import Deployment
@@ -42,6 +43,8 @@ _TOKENS = np.unique(
 )
 """Where the token-wise part of a step is tabulated, up to the longest prompt of any model; between two points it is
 close to straight, and the more so the more tokens."""
+QUANTISES = (Precision.fp8, Precision.int8, Precision.nvfp4)
+"""Weights whose products take quantised activations; 4-bit integers and MXFP4 run with 16-bit ones."""
 _HUGE = 65_536.0  # rows and columns of a matrix larger than any cache
 
 
@@ -67,7 +70,8 @@ class StepModel:
         own = profile.kernels_of(deployment.gpu) if profile else None
         backend = deployment.engine.key if engine else BARE_KERNELS
         products = FUSED if engine and engine.fused else backend
-        self.kernels = kernels = RankKernels(deployment, backend, products, between or _between(own), own)
+        reads = engine.head_reads if engine else 0.0
+        self.kernels = kernels = RankKernels(deployment, backend, products, between or _between(own), own, reads)
         groups, nothing = deployment.model.groups, np.zeros_like(_TOKENS)
         self.mixers = tuple((group.count, group.mixer) for group in groups if group.mixer is not None)
         self._matrices = sum((kernels.matrices_s(group, _TOKENS) for group in groups), nothing)
@@ -103,7 +107,7 @@ class StepModel:
             self.engine = correction.of_engine(self.engine)
 
     def with_engine(self, engine: Overhead | None) -> "StepModel":
-        """The same kernels under another engine's overhead."""
+        """The same kernels under another engine's overhead, of an era that runs the same ones."""
         other = copy(self)
         other.engine = engine
         other.draft = self.draft and self.draft.with_engine(engine)
@@ -247,7 +251,7 @@ class StepModel:
         expert = sum(group.count * layer_share(group) for group in groups if isinstance(group.mlp, MoeMlp))
         other = sum(group.count * layer_share(group) for group in groups if not isinstance(group.mlp, MoeMlp))
         pp = self.deployment.pp
-        return self.engine.launch_s(tokens, other / pp, expert / pp)
+        return self.engine.launch_s(tokens, other / pp, expert / pp, self.deployment.weights in QUANTISES)
 
     def launched(self, gpu_s: Array, tokens: Array, batch: Array, prompts: Array) -> Array:
         """A step with prompts that is composed when the last one is done: launches and kernels run side by side."""
