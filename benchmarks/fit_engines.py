@@ -50,6 +50,9 @@ ERAS: dict[str, tuple[tuple[int, str, bool], ...]] = {
     "tensorrt-llm": ((2023, "0.0", False), (2024, "0.11", False), (2025, "0.17", True), (2025, "1.0", True)),
     "sglang": ((2023, "0.0", True),),
 }
+ROCM = ("vllm", "0.0 on ROCm")
+"""vLLM on AMD's GPUs before 0.6, whose attention read keys and values once for each query head (its release notes: the
+paged attention written for ROCm, which does so once for all that share them, came with 0.6)."""
 LOGGED = ("vllm", "0.14")
 """The era of the logs."""
 STAND_INS = {"tgi": ("vllm", "0.0"), "llama.cpp": ("vllm", "0.0")}
@@ -68,6 +71,7 @@ LOW_RATE = 8
 SAME = {"tensorrt-llm+triton": "tensorrt-llm"}
 FITTED_METRICS = (Metric.tpot_s, Metric.output_tok_s, Metric.total_tok_s)
 MOST_ROWS = 260
+NOTHING_US = 0.01  # what the search leaves of a figure at its bound
 CLEARLY = 0.005
 """Of the median error, by which what an engine is said to do must be off to be left."""
 
@@ -83,7 +87,7 @@ def main() -> None:
     print(f"layers: {layers.layer_s * 1e6:.1f} µs each")
     before = tomllib.loads(options.out.read_text(encoding="utf-8"))["engines"]
     fitted = {
-        (engine, era["since_version"]): Overhead.model_validate(era)
+        (engine, f"{era['since_version']} on ROCm" if "architectures" in era else era["since_version"]): Overhead.model_validate(era)
         for engine, known in before.items()
         for era in known
     }
@@ -94,7 +98,7 @@ def main() -> None:
     if options.published:
         fitted |= fit_published(options.published, layers, fitted[LOGGED])
     text = [_header(), _layers_text(layers)]
-    eras = [(engine, version) for engine, known in ERAS.items() for _, version, _ in known]
+    eras = [ROCM, *((engine, version) for engine, known in ERAS.items() for _, version, _ in known)]
     eras += [(engine, version) for engine, (_, version) in STAND_INS.items()]
     text += [_engine_text(find_engine(engine).key, fitted[engine, version]) for engine, version in eras]
     options.out.write_text("\n".join(text), encoding="utf-8")
@@ -103,8 +107,9 @@ def main() -> None:
 def fit_published(paths: Sequence[Path], layers: Layers, logged: Overhead) -> dict[tuple[str, str], Overhead]:
     """The eras that published results speak of, and those that they stand in for."""
     rows = [row for path in paths for row in read_measurements(path) if isinstance(row, Measurement)]
-    rows = [row for row in rows if row.split == "calibrate" and _is_nvidia(row)]
-    fitted: dict[tuple[str, str], Overhead] = {}
+    rows = [row for row in rows if row.split == "calibrate" and deployment_of(row)]
+    fitted = {ROCM: fit_rocm([row for row in rows if not _is_nvidia(row) and row.engine == "vllm"], layers)}
+    rows = [row for row in rows if _is_nvidia(row)]
     for engine, eras in ERAS.items():
         of_engine = [row for row in rows if SAME.get(row.engine or "", row.engine) == engine]
         for start, version, overlapped in sorted(eras, key=lambda era: (engine, era[1]) not in FIRST_TOKENS):
@@ -142,6 +147,19 @@ def fit_published(paths: Sequence[Path], layers: Layers, logged: Overhead) -> di
         requests = {name: getattr(logged, name) for name in REQUESTS}
         fitted[engine, like[1]] = fitted[like].model_copy(update={"badge": Badge.assumed, "source": source, **requests})
     return fitted
+
+
+def fit_rocm(rows: Sequence[Measurement], layers: Layers) -> Overhead:
+    """The host's two figures, and how fast the old attention read: the share of the bandwidth that fits best."""
+    rows = [row for row in rows if (0, 0) < version_numbers(row.engine_version) < (0, 6)]
+    begin = Overhead(
+        since_version="0.0", since_year=2023, until_version="0.6", architectures=("cdna2", "cdna3"), step_s=0,
+        sequence_s=0, overlapped=False, badge=Badge.modelled, source="",
+    )  # fmt: skip
+    shares = (0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
+    said = "; on AMD's GPUs alone"
+    return min((fit_engine(rows, layers, begin.model_copy(update={"head_reads": share}), said) for share in shares),
+               key=lambda fitted: fitted[0])[1]  # fmt: skip
 
 
 def _is_nvidia(row: Measurement) -> bool:
@@ -267,7 +285,7 @@ def fit_engine(rows: Sequence[Measurement], layers: Layers, begin: Overhead, sai
     fast = fast[:: max(1, len(fast) // MOST_ROWS)]
 
     def overhead(figures: Sequence[float]) -> Overhead:
-        step_us, sequence_us = figures
+        step_us, sequence_us = (figure if figure > NOTHING_US else 0.0 for figure in figures)
         return begin.model_copy(update={"step_s": step_us * 1e-6, "sequence_s": sequence_us * 1e-6})
 
     def residuals(figures: Sequence[float]) -> list[float]:
@@ -322,6 +340,9 @@ def _layers_text(layers: Layers) -> str:
 
 def _engine_text(engine: str, made: Overhead) -> str:
     more = "".join(f"{name} = {getattr(made, name):.2e}\n" for name in (*LAUNCHES, *REQUESTS) if getattr(made, name))
+    if made.architectures:
+        listed = ", ".join(f'"{name}"' for name in made.architectures)
+        more = f'until_version = "{made.until_version}"\narchitectures = [{listed}]\nhead_reads = {made.head_reads}\n{more}'
     if made.graph_tokens:
         more = f"graph_tokens = {made.graph_tokens}\n{more}"
     if made.fused:
