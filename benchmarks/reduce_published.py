@@ -13,6 +13,7 @@ import hashlib
 import io
 import re
 import sys
+from collections import Counter
 from pathlib import Path
 
 KEPT = (
@@ -52,9 +53,10 @@ def main(source: Path, reduced: Path) -> None:
         table.writerows(rows)
     judging = sum(row["split"] == "judge" for row in rows)
     groups = {tuple(row[name] for name in GROUP): row["split"] for row in rows}
-    print(
-        f"{len(rows):,} rows, of which {judging:,} only judge: {list(groups.values()).count('judge')} of {len(groups)}"
-    )
+    only = f"{list(groups.values()).count('judge')} of {len(groups)} groups"
+    print(f"{len(rows):,} rows; {judging:,} of them, {only}, only judge")
+    for source, count in Counter(row["source_name"] for row in rows).most_common():
+        print(f"{count:6,} {source}")
 
 
 def lengths(row: dict[str, str]) -> dict[str, str]:

@@ -161,6 +161,16 @@ def test_a_figure_per_gpu_is_scaled_to_all_of_them(tmp_path: Path) -> None:
     assert read_one(tmp_path, **changes).value == 1000
 
 
+def test_a_row_of_several_replicas_is_one_of_them(tmp_path: Path) -> None:
+    split = {"num_gpus": "8", "tp": "2", "batch_or_concurrency": "64", "num_requests": "400"}
+    rate = read_one(tmp_path, **split, metric="output_tok_s", value="1000")
+    assert (rate.value, rate.batch, rate.run.requests) == (250, 16, 100)
+    assert read_one(tmp_path, **split, metric="output_tok_s", value="1000", per="gpu").value == 2000
+    assert read_one(tmp_path, **split, metric="tpot_ms", value="20").value == pytest.approx(0.02)
+    assert read_one(tmp_path, **split, mode="fixed_batch").batch == 64
+    assert read_one(tmp_path, **split | {"batch_or_concurrency": "qps=8"}).rate == 2
+
+
 def test_without_a_degree_all_gpus_share_each_layer(tmp_path: Path) -> None:
     assert read_one(tmp_path, num_gpus="4", tp="").tp == 4
 

@@ -544,7 +544,7 @@ def test_models_under_other_names(name: str, key: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"engine": "dynamo-trtllm-disagg"}, "disaggregated serving"),
+        ({"engine": "sglang (disagg)", "metric": Metric.ttft_s}, "disaggregated serving"),
         ({"engine": "vlm"}, "unknown engine 'vlm'"),
         ({"model": "nobody-1b"}, "unknown model 'nobody-1b'"),
         ({"gpu": "Z80"}, "unknown GPU 'Z80'"),
@@ -553,7 +553,7 @@ def test_models_under_other_names(name: str, key: str) -> None:
         ({"kv": "int4"}, "KV cache in int4"),
         ({"tp": 3, "gpus": 3}, "Llama 3.1 8B cannot be split 3 ways"),
         ({"pp": 33, "gpus": 33}, "32"),
-        ({"ep": 2}, "data parallel"),
+        ({"ep": 3, "tp": 2, "gpus": 3}, "neither divides the other"),
         ({"model": "llama-3.1-70b"}, "does not fit"),
         ({"input_tokens": 10**7}, ""),
     ],
@@ -602,3 +602,27 @@ def test_any_load_has_a_score_or_a_reason(
     else:
         assert math.isfinite(outcome.error)
         assert outcome.interval.low <= outcome.interval.mid <= outcome.interval.high
+
+
+# --- layouts of published rows --------------------------------------------------------------------------------------
+
+
+def test_experts_over_more_gpus_than_the_attention_are_shared_by_replicas_of_it() -> None:
+    row = measurement(model="deepseek-r1", gpu="B200", gpus=8, tp=1, ep=8)
+    assert (steps_of(row).deployment.dp, steps_of(row).deployment.ep) == (8, 8)
+    wider = row.model_copy(update={"ep": 64})  # some sources print the product of two degrees
+    assert steps_of(wider).deployment == steps_of(row).deployment
+    plain = row.model_copy(update={"tp": 8})
+    assert (steps_of(plain).deployment.dp, steps_of(plain).deployment.ep) == (1, 8)
+
+
+def test_replicas_that_only_decode_take_their_steps_at_half_of_the_answer() -> None:
+    row = measurement(model="deepseek-v3", gpu="B200", gpus=8, tp=8, engine="sglang (disagg)", batch=12)
+    assert value(row) == pytest.approx(float(steps_of(row).decode(12, 1150)))
+    assert "disaggregated" in str(predict(row.model_copy(update={"metric": Metric.ttft_s})))
+
+
+def test_what_ran_fits_with_all_of_the_memory() -> None:
+    row = measurement(model="deepseek-r1", gpu="B200", gpus=4, tp=4, weights="fp8", engine="sglang", batch=4)
+    assert predicted(row).interval.mid > 0
+    assert "does not fit" in str(predict(row.model_copy(update={"tp": 2, "gpus": 2})))

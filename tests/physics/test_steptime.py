@@ -20,7 +20,7 @@ from tokonomics.measure.validate import ScoredPrediction as Scored
 from tokonomics.measure.validate import predict, summary
 from tokonomics.physics.curves import efficiency
 from tokonomics.physics.deployment import Deployment, deploy, valid_tp
-from tokonomics.physics.matrix_kernels import distinct_experts
+from tokonomics.physics.matrix_kernels import all_reduce_s, distinct_experts
 from tokonomics.physics.overhead import overhead
 from tokonomics.physics.sharding import shard
 from tokonomics.physics.speculation import Speculation
@@ -303,6 +303,46 @@ def test_an_engine_has_the_overhead_of_its_era() -> None:
     assert overhead(vllm, version="0.18.0").overlapped
     assert overhead(vllm, year=2024) == overhead(vllm, version="0.5.1")
     assert overhead(vllm) == overhead(vllm, version="0.32.0")
+
+
+def test_old_attention_on_amd_reads_the_cache_once_for_each_query_head() -> None:
+    vllm = find_engine("vllm")
+    old = overhead(vllm, version="0.5.4", architecture="cdna3")
+    assert 0 < old.head_reads < 1
+    others = [{"version": "0.6.4", "architecture": "cdna3"}, {"version": "0.5.4", "architecture": "hopper"}, {}]
+    assert all(overhead(vllm, **other).head_reads == 0 for other in others)  # type: ignore[arg-type]
+    deployment = on("llama-3.1-70b", "MI300X", tp=4)
+    steps, gpu = StepModel(deployment, old), deployment.gpu
+    # 80 layers, 64 query heads over 4 ranks of 128 elements, keys and values of 2 bytes.
+    read = 32 * 4000 * 80 * 64 / 4 * 128 * 2 * 2
+    expected = read / (gpu.bandwidth_bytes_per_s * old.head_reads)
+    assert float(steps.decode_attention_s(np.float64(32), np.float64(4000))) == pytest.approx(expected)
+
+
+def test_experts_whose_activations_are_quantised_take_longer_to_launch() -> None:
+    own = overhead(find_engine("vllm"))
+    assert own.quantised_layer_s > own.expert_layer_s > own.layer_s
+    wide, narrow = on("qwen3-30b-a3b", "H200"), on("qwen3-30b-a3b", "H200", weights=Precision.fp8)
+    more_s = float(step_model(narrow).launch_s(2000) - step_model(wide).launch_s(2000))
+    assert more_s == pytest.approx(48 * (own.quantised_layer_s - own.expert_layer_s))
+    mxfp4 = on("gpt-oss-120b", "H200", weights=Precision.mxfp4)
+    assert float(step_model(mxfp4).launch_s(2000)) == pytest.approx(own.step_s + 36 * own.expert_layer_s)
+
+
+def test_replicas_of_the_attention_that_share_experts() -> None:
+    alone = on("deepseek-r1", "B200", weights=Precision.fp8)
+    shared = alone.model_copy(update={"dp": 8, "ep": 8})
+    # Of 671 billion parameters 654 are in routed experts: an eighth of them, and everything else.
+    assert shard(shared).experts_held == pytest.approx(shard(alone).experts_held / 8)
+    assert shard(shared).blocks == shard(alone).blocks
+    steps, tokens = StepModel(shared, None), np.array([64.0])
+    message = 64 * 8 * 7168 * 2.0
+    wide = all_reduce_s(shared.gpu, 8, np.array([message]))
+    assert steps.kernels.communication_s(tokens) == pytest.approx(58 * wide)  # no sums inside a rank of one GPU
+    # As many GPUs that split each layer copy the latent cache to every rank; these read their own sequences' alone.
+    split = alone.model_copy(update={"tp": 8, "ep": 8})
+    one_of_eight = float(StepModel(split, None).decode_attention_s(np.float64(512), np.float64(8000)))
+    assert float(steps.decode_attention_s(np.float64(64), np.float64(8000))) < 0.5 * one_of_eight
 
 
 def test_every_family_of_the_catalogue_has_an_efficiency_with_a_source() -> None:

@@ -223,9 +223,10 @@ def _row(cells: Mapping[str, str | None], line: str) -> Measurement | Unread:
         if metric in (Metric.output_tok_s, Metric.total_tok_s):
             value *= (gpus if row.get("per") == "gpu" else 1) / replicas
         batch, rate = _load(row["batch_or_concurrency"])
-        if batch and mode is not Mode.fixed_batch:  # a static batch is one replica's
-            batch = max(1, round(batch / replicas))
         requests = _whole(row["num_requests"], "num_requests") if row.get("num_requests") else None
+        if replicas > 1:
+            batch = max(1, round(batch / replicas)) if batch and mode is not Mode.fixed_batch else batch
+            requests = max(1, round(requests / replicas)) if requests else requests
         source = row.get("source_name") or "unnamed"
         is_inferencex = any(name in source for name in _INFERENCEX)
         return Measurement(
@@ -235,10 +236,10 @@ def _row(cells: Mapping[str, str | None], line: str) -> Measurement | Unread:
             kv=row.get("precision_kv") or None, engine=row["engine"],
             engine_version=row.get("engine_version") or None, year=_whole(row.get("year") or "2026", "year"),
             tuned=is_inferencex, input_tokens=_length(row, "input_len"),
-            output_tokens=outputs, batch=batch, rate=rate / replicas if rate else None, mode=mode,
+            output_tokens=outputs, batch=batch, rate=None if rate is None else rate / replicas, mode=mode,
             metric=metric, value=value, source=source, split=split,
             length_share=INFERENCEX_LENGTHS if is_inferencex else 1.0, statistic=statistic,
-            run=RunFacts(requests=max(1, round(requests / replicas)) if requests else None),
+            run=RunFacts(requests=requests),
         )  # fmt: skip
     except (ValueError, OverflowError) as error:
         return Unread(key=key, reason=_problem(error), split=split)

@@ -26,6 +26,7 @@ from tokonomics.measure.simulated_run import LEAST_SEQUENCES, RunLoad, simulated
 from tokonomics.physics.calibration import profile_key
 from tokonomics.physics.deployment import Deployment, valid_tp
 from tokonomics.physics.intervals import Interval, Kind, interval
+from tokonomics.physics.memory import max_sequences
 from tokonomics.physics.overhead import REQUESTS, overhead
 from tokonomics.physics.steptime import StepModel
 from tokonomics.serving.steady import ReplicaCurve, Steady, static_batch_s
@@ -206,7 +207,13 @@ def stated_deployment(
     precision = spec.served if spec.checkpoint is Precision.mxfp4 else stated_weights(weights, model) or spec.served
     # What a source says ran is predicted, whether or not the engine's current release still runs it.
     split = {"tp": tp, "pp": pp, "ep": ep, "dp": dp}
-    return Deployment(model=spec, gpu=find_gpu(gpu), engine=found, **split, weights=precision, kv=_kv(kv))
+    made = Deployment(model=spec, gpu=find_gpu(gpu), engine=found, **split, weights=precision, kv=_kv(kv))
+    if max_sequences(made, 1):
+        return made
+    # It ran: with more of the memory than the engine takes by itself.
+    all_of_it = made.limits.model_copy(update={"at_least_gib": 0, "except_gpus": (), "memory_fraction": 1.0})
+    limits = all_of_it.model_copy(update={"reserve_bytes": 0})
+    return made.model_copy(update={"engine": found.model_copy(update={"defaults": (limits,)})})
 
 
 def _model(name: str) -> ModelSpec:
