@@ -3,10 +3,10 @@
     cd benchmarks; python fit_intervals.py --published data/published*.csv.gz --steps data/h200_*steps.json
 
 Rows of one combination of source, engine and model are not independent, and a new measurement comes from a new one: a
-combination weighs as the square root of its rows. A class is wide enough for what it has not seen: its ends are the
-percentiles, the tenth and ninetieth or further out, between which four of five errors lie of a source, a GPU or an era
-of an engine that is left out, in turn, of those that the percentiles are taken of (conformal prediction over groups).
-A class of which too few are inside is left to the one of timed and scaled speeds together.
+combination weighs as the square root of its rows. A class is as wide as what it has not seen needs: its ends are the
+percentiles between which four of five errors lie of a source, a GPU or an era of an engine that is left out, in turn,
+of those that the percentiles are taken of (conformal prediction over groups). A class of fewer than ``LEAST_SOURCES``,
+or of which too few are inside, is left to the one of timed and scaled speeds together.
 What a GPU without timings adds, where no rows of such GPUs make a class, is seen in those that have them: the error of
 predicting a timed GPU from another family's curves; for a relative's curves, halfway (in logarithms) between that and
 what giving twins each other's curves changes, as a smaller sibling is more than a twin apart.
@@ -42,8 +42,10 @@ SHORTEST_PREFILL = 512
 """Shorter prompts measure the launching host, not the GPU."""
 LEAST_ROWS = 40
 """For percentiles that are not of one or two rows."""
+LEAST_SOURCES = 4
+"""For an error of one more source to be like theirs."""
 COVERED = 0.8
-LEVELS = (0.1, 0.08, 0.06, 0.05, 0.04, 0.03, 0.02, 0.01)
+LEVELS = (0.2, 0.17, 0.15, 0.13, 0.12, 0.11, 0.1, 0.09, 0.08, 0.07, 0.06, 0.05, 0.04, 0.03, 0.02, 0.01)
 TIMED = ("A100-80GB", "H100-SXM", "L40S", "B200", "RTXPRO6000")
 NO_HOST = Overhead(
     since_version="0.0", since_year=0, step_s=0, sequence_s=0, overlapped=True, badge=Badge.assumed, source="none"
@@ -102,6 +104,8 @@ def main() -> None:
         if len(seen) < LEAST_ROWS:
             continue
         level, inside = _level(seen)
+        if name.endswith(("timed", "scaled")) and len({each.left_out[0] for each in seen}) < LEAST_SOURCES:
+            inside = 0.0
         if inside < COVERED and name.endswith(("timed", "scaled")):
             print(
                 f"{name:28} n {len(seen):5}: {inside:.0%} inside of groups left out, too few: those of both are taken"

@@ -139,16 +139,15 @@ def worked_example() -> str:
     return "\n".join(lines)
 
 
-def engines() -> dict[str, dict[str, dict[str, Any]]]:
-    found: dict[str, dict[str, dict[str, Any]]] = tomllib.loads(
-        (_DATA / "physics/data/overhead.toml").read_text(encoding="utf-8")
-    )["engines"]
+def engines() -> dict[str, list[dict[str, Any]]]:
+    text = (_DATA / "physics/data/overhead.toml").read_text(encoding="utf-8")
+    found: dict[str, list[dict[str, Any]]] = tomllib.loads(text)["engines"]
     return found
 
 
 def host_s(batch: int) -> float:
     """The host's work on a decode step of today's vLLM."""
-    era = engines()["vllm"]["2026"]
+    era = engines()["vllm"][-1]
     return float(era["step_s"] + era["sequence_s"] * batch)
 
 
@@ -157,7 +156,7 @@ PROMPT = 1024
 
 def prompt_by_hand() -> str:
     """Markdown: from a lone prompt's arrival to its first token at the client."""
-    era = engines()["vllm"]["2026"]
+    era = engines()["vllm"][-1]
     deployment = deploy(find_model("llama-3.1-8b"), find_gpu("H200"), find_engine("vllm"))
     kernels_s = float(StepModel(deployment, overhead(deployment.engine)).with_engine(None).prefill(PROMPT))
     launch_s = era["step_s"] + LAYERS * era["layer_s"] + era["sequence_s"]
@@ -184,13 +183,12 @@ def prompt_by_hand() -> str:
 
 def engines_table() -> str:
     """What each engine's host adds, by era."""
-    head = "| engine | since | step | each sequence | ahead | captured piece, layer, layer of experts | request: own, a token, in, out | from |"
+    launched = ("piece_s", "layer_s", "expert_layer_s", "quantised_layer_s")
+    head = "| engine | since | step | each sequence | ahead | captured piece, layer, of experts, quantised | request: own, a token, in, out | from |"
     lines = [head, "|---|---|--:|--:|---|---|---|---|"]
     for name, eras in engines().items():
-        for era in eras.values():
-            launches = " / ".join(
-                f"{era[field] * 1e3:.2f}" if field in era else "–" for field in ("piece_s", "layer_s", "expert_layer_s")
-            )
+        for era in eras:
+            launches = " / ".join(f"{era[field] * 1e3:.2f}" if field in era else "–" for field in launched)
             way = " / ".join(f"{era.get(field, 0) * 1e3:.2f}" for field in ("request_s", "reach_s", "answer_s"))
             own, into, out = way.split(" / ")
             request = (
@@ -198,7 +196,8 @@ def engines_table() -> str:
             )
             cells = (
                 name,
-                "the first" if era["since_version"] == "0.0" else era["since_version"],
+                ("the first" if era["since_version"] == "0.0" else era["since_version"])
+                + (f", until {era['until_version']} on {', '.join(era['architectures'])}" if "architectures" in era else ""),
                 f"{era['step_s'] * 1e3:.2f} ms",
                 f"{era['sequence_s'] * 1e6:.0f} µs",
                 "yes" if era["overlapped"] else "no",
@@ -211,9 +210,9 @@ def engines_table() -> str:
 
 
 def intervals_table() -> str:
-    """Percentiles of log(measured ÷ predicted) by class, and what a GPU without timings adds."""
+    """The ends of log(measured ÷ predicted) by class, and what a GPU without timings adds."""
     learned = tomllib.loads((_DATA / "physics/data/intervals.toml").read_text(encoding="utf-8"))
-    lines = ["| class | measurements | tenth percentile | ninetieth |", "|---|--:|--:|--:|"]
+    lines = ["| class | measurements | low | high |", "|---|--:|--:|--:|"]
     for name, spread in learned["classes"].items():
         lines.append(f"| {name} | {spread['n']:,} | {spread['low']:+.3f} | {spread['high']:+.3f} |")
     extra = f"extra: {learned['scaled']:g} where curves are scaled, {learned['assumed']:g} where they are assumed."
