@@ -69,8 +69,8 @@ prompts of any length take as long (Qwen3 235B with a few users)."""
 LOW_RATE = 8
 """Requests a second at the most of the rows that tell it; with users, those with the fewest."""
 DRAFTS = ("DeepSeek-R1", "1.2.0rc6.post3")
-"""A model and a build of TensorRT-LLM that drafted, it seems, without a word of it: 1.7 times as fast as the build before
-it at the same settings (``bench_odd_rows.py``). It is scored like any other, and teaches nothing."""
+"""A model and a build of TensorRT-LLM that drafted, it seems, without a word of it: 1.7 times as fast as the build
+before it at the same settings (``bench_odd_rows.py``). It is scored like any other, and teaches nothing."""
 SAME = {"tensorrt-llm+triton": "tensorrt-llm"}
 FITTED_METRICS = (Metric.tpot_s, Metric.output_tok_s, Metric.total_tok_s)
 MOST_ROWS = 260
@@ -90,7 +90,7 @@ def main() -> None:
     print(f"layers: {layers.layer_s * 1e6:.1f} µs each")
     before = tomllib.loads(options.out.read_text(encoding="utf-8"))["engines"]
     fitted = {
-        (engine, f"{era['since_version']} on ROCm" if "architectures" in era else era["since_version"]): Overhead.model_validate(era)
+        (engine, era["since_version"] + (" on ROCm" if "architectures" in era else "")): Overhead.model_validate(era)
         for engine, known in before.items()
         for era in known
     }
@@ -346,7 +346,8 @@ def _engine_text(engine: str, made: Overhead) -> str:
     more = "".join(f"{name} = {getattr(made, name):.2e}\n" for name in (*LAUNCHES, *REQUESTS) if getattr(made, name))
     if made.architectures:
         listed = ", ".join(f'"{name}"' for name in made.architectures)
-        more = f'until_version = "{made.until_version}"\narchitectures = [{listed}]\nhead_reads = {made.head_reads}\n{more}'
+        more = f"architectures = [{listed}]\nhead_reads = {made.head_reads}\n{more}"
+        more = f'until_version = "{made.until_version}"\n{more}'
     if made.graph_tokens:
         more = f"graph_tokens = {made.graph_tokens}\n{more}"
     if made.fused:

@@ -55,8 +55,8 @@ def main(source: Path, reduced: Path) -> None:
     groups = {tuple(row[name] for name in GROUP): row["split"] for row in rows}
     only = f"{list(groups.values()).count('judge')} of {len(groups)} groups"
     print(f"{len(rows):,} rows; {judging:,} of them, {only}, only judge")
-    for source, count in Counter(row["source_name"] for row in rows).most_common():
-        print(f"{count:6,} {source}")
+    for name, count in Counter(row["source_name"] for row in rows).most_common():
+        print(f"{count:6,} {name}")
 
 
 def lengths(row: dict[str, str]) -> dict[str, str]:

@@ -33,7 +33,9 @@ def main() -> None:
     given = parser.parse_args()
     sessions = [_session(_read(path), path.name.split(".")[0]) for path in sorted(given.raw.glob("*.json.gz"))]
     sessions += [_session(_read(path), f"{path.name.split('.json')[0]} (first runs)") for path in given.runs]
-    text = json.dumps({"engine": "vllm 0.26.0", "gpu": "H200", "measured": "2026-11-15 and 2026-11-16", "sessions": sessions})
+    text = json.dumps(
+        {"engine": "vllm 0.26.0", "gpu": "H200", "measured": "2026-11-15 and 2026-11-16", "sessions": sessions}
+    )
     with gzip.GzipFile(given.out, "wb", mtime=0) as file:
         file.write(text.encode())
     for made in sessions:

@@ -197,7 +197,11 @@ def engines_table() -> str:
             cells = (
                 name,
                 ("the first" if era["since_version"] == "0.0" else era["since_version"])
-                + (f", until {era['until_version']} on {', '.join(era['architectures'])}" if "architectures" in era else ""),
+                + (
+                    f", until {era['until_version']} on {', '.join(era['architectures'])}"
+                    if "architectures" in era
+                    else ""
+                ),
                 f"{era['step_s'] * 1e3:.2f} ms",
                 f"{era['sequence_s'] * 1e6:.0f} µs",
                 "yes" if era["overlapped"] else "no",

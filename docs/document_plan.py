@@ -8,7 +8,8 @@ from tokonomics.catalog.offers import Offer, read_offers
 from tokonomics.catalog.precision import Precision
 from tokonomics.clock import today
 from tokonomics.planner.load import load_of_shape
-from tokonomics.planner.plan import Candidate, Question, study
+from tokonomics.planner.plan import Question, study
+from tokonomics.planner.plan_answer import Candidate
 from tokonomics.traffic.slo import Slo, parse_slos
 from tokonomics.units import seconds, usd
 

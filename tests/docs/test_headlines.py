@@ -18,7 +18,7 @@ from tokonomics.catalog.precision import Precision
 from tokonomics.clock import today
 from tokonomics.physics.deployment import deploy
 from tokonomics.planner.candidates import cheapest_host
-from tokonomics.planner.plan import Candidate
+from tokonomics.planner.plan_answer import Candidate
 from tokonomics.types import Badge
 
 SHAPE: dict[str, Any] = {"input": 2000, "output": 500, "rate": 2, "slo": "ttft_p99=1,tpot_p99=50ms"}

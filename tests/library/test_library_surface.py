@@ -82,7 +82,7 @@ def test_a_users_code_is_checked_against_the_types(tmp_path: Path) -> None:
     found_in = {**os.environ, "MYPYPATH": str(Path(str(tk.__file__)).parents[1])}
     said = subprocess.run(check, capture_output=True, text=True, check=False, cwd=tmp_path, env=found_in).stdout
     lines = said.splitlines()
-    assert 'Revealed type is "tokonomics.planner.plan.Candidate | None"' in lines[0]
+    assert 'Revealed type is "tokonomics.planner.plan_answer.Candidate | None"' in lines[0]
     assert 'Revealed type is "float | None"' in lines[1]
     assert 'Revealed type is "float"' in lines[2]
     assert 'Argument "tp" to "fit" has incompatible type "str"' in lines[3]

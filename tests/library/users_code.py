@@ -7,7 +7,7 @@ error. ``make explore`` reads such a file from outside of the project as well (t
 from typing import assert_type
 
 import tokonomics as tk
-from tokonomics.planner.plan import Candidate
+from tokonomics.planner.plan_answer import Candidate
 
 
 def notebook() -> None:

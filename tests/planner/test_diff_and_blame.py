@@ -11,7 +11,8 @@ from tokonomics.errors import BadInput, in_python
 from tokonomics.planner.compare import Diff, changes, diff
 from tokonomics.planner.infeasible import Blame, blame
 from tokonomics.planner.load import load_of_shape
-from tokonomics.planner.plan import Limits, plan, study
+from tokonomics.planner.plan import plan, study
+from tokonomics.planner.plan_answer import Limits
 from tokonomics.questions.plan import _words
 from tokonomics.questions.requests.buy import DiffRequest, PlanRequest
 from tokonomics.questions.results import OneNoun

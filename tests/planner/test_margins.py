@@ -11,7 +11,8 @@ from tests.planner.small_catalogue import CHAT, SLOS, asked
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.intervals import interval
 from tokonomics.planner.load import Load, load_of_log, load_of_shape
-from tokonomics.planner.plan import Limits, Study, study
+from tokonomics.planner.plan import Study, study
+from tokonomics.planner.plan_answer import Limits
 from tokonomics.planner.spare import Spare
 from tokonomics.planner.what_if import at_speed, bill_range, headroom, slower, stretched
 from tokonomics.serving import simulator

@@ -16,7 +16,7 @@ from tokonomics.catalog.precision import Precision
 from tokonomics.clock import today
 from tokonomics.errors import BadInput
 from tokonomics.planner.infeasible import left_out
-from tokonomics.planner.plan import Catch
+from tokonomics.planner.plan_answer import Catch
 from tokonomics.questions.listener import SILENT
 from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.results import PlanResult

@@ -20,7 +20,8 @@ from tokonomics.physics.deployment import Deployment, deploy, valid_tp
 from tokonomics.physics.memory import max_sequences
 from tokonomics.physics.steptime import step_model
 from tokonomics.planner.load import Load, load_of_log, load_of_shape
-from tokonomics.planner.plan import Limits, study
+from tokonomics.planner.plan import study
+from tokonomics.planner.plan_answer import Limits
 from tokonomics.planner.screen import curve_for, floors
 from tokonomics.planner.spare import Spare
 from tokonomics.serving.capacity import what_breaks

@@ -3,9 +3,10 @@
 **A step.** The host schedules it, launches its kernels and looks at its results. A decode step is one CUDA graph: a
 fixed time and one for each sequence. A step with prompts is launched layer by layer: in captured pieces up to
 ``graph_tokens`` tokens, kernel by kernel above, and a layer of experts has more kernels than a dense one, the more so
-where activations are quantised before each product. Older engines do all that between two steps; newer ones (``overlapped``) compose and launch the next step while the GPU computes this
-one. Then the host shows only where it is the slower of the two, a request that arrives waits for one step more, and the
-results of a step are looked at only when the next has been launched.
+where activations are quantised before each product. Older engines do all that between two steps; newer ones
+(``overlapped``) compose and launch the next step while the GPU computes this one. Then the host shows only where it is
+the slower of the two, a request that arrives waits for one step more, and the results of a step are looked at only when
+the next has been launched.
 
 **A request.** Before its first step it is received and checked (``request_s``, one process's own work, for which
 requests that come together queue) and tokenised (``token_s``); ``reach_s`` is the rest of the way in, and ``answer_s``

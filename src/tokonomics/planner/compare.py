@@ -14,7 +14,8 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from tokonomics.errors import BadInput, did_you_mean, shorten
 from tokonomics.money.cost import saving
-from tokonomics.planner.plan import Candidate, Plan, Question, plan
+from tokonomics.planner.plan import Question, plan
+from tokonomics.planner.plan_answer import Candidate, Plan
 from tokonomics.planner.setup import Say, silent
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.workload import Workload

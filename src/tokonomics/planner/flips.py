@@ -17,7 +17,8 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.candidates import Hosts, Refusal, why_not
 from tokonomics.planner.load import Load
-from tokonomics.planner.plan import Candidate, Study, layout, prospects
+from tokonomics.planner.plan import Study, layout, prospects
+from tokonomics.planner.plan_answer import Candidate
 from tokonomics.planner.screen import Screened, fewest_by_arithmetic, screen
 from tokonomics.planner.search import CLOSED_FORM_UTILIZATION, Kind, Placed, kind_of
 from tokonomics.planner.setup import Say, silent

@@ -17,7 +17,8 @@ from tokonomics.errors import option
 from tokonomics.physics.steptime import step_model
 from tokonomics.planner.candidates import Hosts, Reason, host_gib
 from tokonomics.planner.parsing import listed, regions_from
-from tokonomics.planner.plan import Catch, Plan, Question, Study, plan, prospects
+from tokonomics.planner.plan import Question, Study, plan, prospects
+from tokonomics.planner.plan_answer import Catch, Plan
 from tokonomics.planner.screen import describe, floors
 from tokonomics.planner.spare import ZONED
 from tokonomics.serving.capacity import MOST_REPLICAS

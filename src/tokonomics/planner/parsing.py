@@ -13,7 +13,7 @@ from tokonomics.catalog.precision import KV_PRECISIONS, WEIGHT_PRECISIONS, Preci
 from tokonomics.catalog.recovery import QuantisedPart, allowed_by_recovery
 from tokonomics.errors import BadInput, did_you_mean, option, shorten
 from tokonomics.planner.candidates import FLOOR, weight_choices
-from tokonomics.planner.plan import Limits
+from tokonomics.planner.plan_answer import Limits
 from tokonomics.planner.spare import NO_SPARE, Spare
 from tokonomics.serving.fleet import Router
 from tokonomics.units import scaled

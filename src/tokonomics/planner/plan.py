@@ -10,20 +10,16 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
-from enum import StrEnum
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
-
-from pydantic import Field
 
 from tokonomics.catalog.engines import Engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import STALE_MUST_SAVE, Offer, Terms
-from tokonomics.catalog.places import Seller
 from tokonomics.catalog.precision import Precision
-from tokonomics.money.cost import CostTree, TokenPrices, split_by_gpu_time
+from tokonomics.money.cost import split_by_gpu_time
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.intervals import speed_badge, speed_from
 from tokonomics.planner.candidates import (
@@ -40,175 +36,16 @@ from tokonomics.planner.candidates import (
     weight_choices,
 )
 from tokonomics.planner.load import Load
-from tokonomics.planner.search import Kind, Placed, Search
+from tokonomics.planner.plan_answer import Candidate, Catch, Limits, Plan, Rejection, SetAside
+from tokonomics.planner.search import Placed, Search
 from tokonomics.planner.setup import Say, silent
-from tokonomics.planner.spare import NO_SPARE, Spare, machines_for, replicas_on
+from tokonomics.planner.spare import machines_for, replicas_on
 from tokonomics.planner.trials import Trials, prefill_share
 from tokonomics.serving.fleet import Router
 from tokonomics.serving.outcome import Spread
 from tokonomics.traffic.slo import Slo
-from tokonomics.traffic.workload import Workload
-from tokonomics.types import Badge, Noun, copied
+from tokonomics.types import Badge, copied
 from tokonomics.units import SECONDS_PER_HOUR
-
-KV_CHOICES = (Precision.bf16, Precision.fp8)
-
-
-class Catch(StrEnum):
-    """Why a cheaper way is set aside: it is shown below the pick, and taken only where it is asked for."""
-
-    marketplace = "on a marketplace"
-    fewer_bits = "at fewer bits"
-    assumed_speed = "at an assumed speed"
-    old_price = "at an old price"
-
-
-class Candidate(Noun):
-    """One way to serve the traffic, with what it costs."""
-
-    model: str
-    gpu: str
-    gpus_per_replica: int
-    tp: int
-    pp: int
-    ep: int
-    weights: Precision
-    kv: Precision
-    engine: str
-    max_sequences: int
-    """At a time on a replica: the engine's own limit, or a lower one that meets the SLO on time per token."""
-    router: Router
-    """How requests find their replica."""
-    provider: str
-    region: str
-    instance: str
-    terms: Terms
-    commitment_years: int | None
-    """Of reserved machines: the longest that is quoted."""
-    instance_usd_per_hour: float
-    regions: tuple[str, ...]
-    """All of this provider's at this price, the first of them ``region``."""
-    seller: Seller | None
-    """None where that is not known, as in a price list of one's own."""
-    price_date: date
-    price_age_days: int
-    price_stale: bool
-    price_source: str
-    replicas: int
-    """Spare ones included."""
-    instances: int
-    gpus_paid: int
-    batch: float
-    """Sequences running on a replica, in the mean."""
-    simulated: bool
-    ttft_s: Spread
-    """Of simulated requests; only the mean where it is the closed form's."""
-    tpot_s: Spread
-    e2e_s: Spread
-    utilization: float
-    """Of what the replicas hold, for requests of mean length, under the SLO on time per token."""
-    speed: Badge
-    """Whether the kernels behind the speed were measured on this GPU, or are another's scaled by the datasheet."""
-    speed_from: tuple[str, ...]
-    """Those other GPUs."""
-    capacity_requests_per_s: float
-    """Of one replica, closed form."""
-    limited_by: str
-    usd_per_month: float
-    usd_per_mtok: TokenPrices
-    """Reservation basis: the whole bill."""
-    usd_per_mtok_usage: float
-    """Blended, usage basis: only the share of the paid capacity that the traffic takes."""
-    below_checkpoint: bool
-    """Weights or KV cache are held at fewer bits than was published: check quality."""
-    bill: CostTree
-
-    @property
-    def kind(self) -> Kind:
-        """What a table shows one row of."""
-        return self.gpu, self.gpus_per_replica, self.weights
-
-    @property
-    def is_alone(self) -> bool:
-        """One machine, or one replica over several, and nothing beside it."""
-        return self.replicas == 1 or self.instances == 1
-
-
-class SetAside(Noun):
-    """A cheaper way with a catch."""
-
-    catch: Catch
-    candidate: Candidate
-
-
-class Rejection(Noun):
-    """A candidate that was not ranked, and why."""
-
-    gpu: str
-    layout: str | None = None
-    """Such as ``TP=2 fp8``."""
-    offers: int = 1
-    """How many of the GPU's offers it stands for, where offers are to blame."""
-    provider: str | None = None
-    region: str | None = None
-    instance: str | None = None
-    kind: Reason
-    reason: str
-
-
-class Limits(Noun):
-    """What the user will not go beyond."""
-
-    max_utilization: float | None = Field(default=None, ge=0.01, le=1)
-    """Of the closed form's capacity; None: what the SLOs allow, or 70 % without simulation."""
-    max_usd_per_gpu_hour: float | None = Field(default=None, gt=0)
-    max_gpus: int | None = Field(default=None, gt=0)
-    max_age_days: int | None = Field(default=None, ge=0)
-    """Of a price; None: a year."""
-    spare: Spare = NO_SPARE
-    """What may fail without an SLO missed."""
-
-
-class Plan(Noun):
-    """Every candidate that could be the pick, cheapest first, and every refusal."""
-
-    model: str
-    workload: Workload
-    slos: tuple[Slo, ...] = Field(alias="promises")
-    limits: Limits
-    simulations: int
-    """How many decided it; 0: the closed form alone."""
-    best: Candidate | None
-    ranked: tuple[Candidate, ...]
-    set_aside: tuple[SetAside, ...] = ()
-    """Cheaper than the pick, each with a catch."""
-    rejected: tuple[Rejection, ...]
-    not_tried: dict[str, str] = Field(default_factory=dict)
-    """Precisions whose quality is too low or unknown (``min_recovery``), and why."""
-
-    def leaders(self, count: int) -> list[Candidate]:
-        """The cheapest of each GPU, number of GPUs and precision, so that ten rows show ten choices."""
-        seen: dict[Kind, Candidate] = {}
-        for row in self.ranked:
-            seen.setdefault(row.kind, row)
-        return list(seen.values())[:count]
-
-    def best_at_checkpoint(self) -> Candidate | None:
-        """The cheapest that serves the model as it was published."""
-        return headline_of([row for row in self.ranked if not row.below_checkpoint])
-
-    def runner_up(self) -> Candidate | None:
-        """The cheapest on another kind of GPU; at a recent price, where that GPU has one near it."""
-        others = [row for row in self.ranked if self.best and row.gpu != self.best.gpu]
-        return headline_of([row for row in others if row.gpu == others[0].gpu])
-
-
-def headline_of(rows: Sequence[Candidate]) -> Candidate | None:
-    """The first, the cheapest; or the first at a recent price, where the first is at an old one and saves little."""
-    if not rows:
-        return None
-    most = rows[0].usd_per_month * (1 + STALE_MUST_SAVE) if rows[0].price_stale else 0.0
-    return next((row for row in rows if not row.price_stale and row.usd_per_month <= most), rows[0])
 
 
 @dataclass(frozen=True)

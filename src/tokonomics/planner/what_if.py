@@ -20,7 +20,8 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from tokonomics.physics.intervals import interval
 from tokonomics.planner.candidates import Hosts, Refusal, why_not
 from tokonomics.planner.load import Load
-from tokonomics.planner.plan import Candidate, Question, Study, searched
+from tokonomics.planner.plan import Question, Study, searched
+from tokonomics.planner.plan_answer import Candidate
 from tokonomics.planner.screen import LEEWAY, Screened
 from tokonomics.planner.search import Placed, late_in_the_mean
 from tokonomics.planner.spare import replicas_on

@@ -35,7 +35,8 @@ from tokonomics.planner.parsing import (
     terms_from,
     weights_for,
 )
-from tokonomics.planner.plan import KV_CHOICES, Catch, Question, Study
+from tokonomics.planner.plan import Question, Study
+from tokonomics.planner.plan_answer import KV_CHOICES, Catch
 from tokonomics.questions.inputs import Conversations, Market, Objectives, PlanInputs, PlanTraffic, SomeGpus
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.requests.buy import CompareRequest, PlanRequest

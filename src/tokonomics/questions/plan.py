@@ -18,7 +18,8 @@ from tokonomics.planner.deploy_files import DeployFile, Target, deploy_file, pro
 from tokonomics.planner.deploy_job import DeployJob, longest_context
 from tokonomics.planner.flips import flips
 from tokonomics.planner.parsing import listed
-from tokonomics.planner.plan import Candidate, Question, Study, study
+from tokonomics.planner.plan import Question, Study, study
+from tokonomics.planner.plan_answer import Candidate
 from tokonomics.planner.regret import least_regret
 from tokonomics.planner.what_if import bill_range, headroom, sensitivity
 from tokonomics.questions.command import command_of

@@ -25,7 +25,7 @@ from tokonomics.planner.levers.semantic_cache import SemanticHits, SemanticLever
 from tokonomics.planner.levers.stack import Waterfall
 from tokonomics.planner.levers.templates import TemplateLever, TextTemplate
 from tokonomics.planner.levers.tenancy import Pooling
-from tokonomics.planner.plan import Candidate, Plan
+from tokonomics.planner.plan_answer import Candidate, Plan
 from tokonomics.planner.predict import BatchCurve, Prediction
 from tokonomics.planner.regret import Regret
 from tokonomics.planner.what_if import BillRange, Headroom, Sensitivity

@@ -5,7 +5,7 @@ from functools import partial
 
 from tokonomics.errors import option
 from tokonomics.planner.compare import Cell, Comparison
-from tokonomics.planner.plan import Candidate, headline_of
+from tokonomics.planner.plan_answer import Candidate, headline_of
 from tokonomics.questions.request import Request
 from tokonomics.questions.results import CompareResult, layout_text
 from tokonomics.report import blocks, charts

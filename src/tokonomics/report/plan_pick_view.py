@@ -7,7 +7,7 @@ from tokonomics.catalog.places import LISTED_EVERYWHERE
 from tokonomics.catalog.precision import Precision
 from tokonomics.errors import option
 from tokonomics.planner.candidates import FLOOR
-from tokonomics.planner.plan import Candidate, Catch, Plan, SetAside
+from tokonomics.planner.plan_answer import Candidate, Catch, Plan, SetAside
 from tokonomics.planner.spare import ZONES, Spare, sold_in_zones
 from tokonomics.questions.results import layout_text
 from tokonomics.report import blocks

@@ -10,7 +10,8 @@ from tokonomics.planner.candidates import Reason
 from tokonomics.planner.flips import Flip, Flips
 from tokonomics.planner.infeasible import Blame, left_out
 from tokonomics.planner.parsing import discounts_from, gpu_filter
-from tokonomics.planner.plan import Candidate, Plan, Rejection, Study
+from tokonomics.planner.plan import Study
+from tokonomics.planner.plan_answer import Candidate, Plan, Rejection
 from tokonomics.planner.regret import Regret
 from tokonomics.planner.search import CLOSED_FORM_UTILIZATION
 from tokonomics.planner.what_if import BillRange, Case, Headroom, Sensitivity

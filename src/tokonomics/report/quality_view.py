@@ -8,7 +8,7 @@ from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.precision import Precision
 from tokonomics.catalog.recovery import QuantisedPart, recovery_of, recovery_text
 from tokonomics.errors import option
-from tokonomics.planner.plan import Candidate, Plan
+from tokonomics.planner.plan_answer import Candidate, Plan
 from tokonomics.report import blocks
 from tokonomics.report.answer import Answer
 from tokonomics.units import fine_percent, plural

@@ -16,7 +16,8 @@ from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.intervals import speed_badge
 from tokonomics.planner.bills import CENT, Bills, SetupBill
 from tokonomics.planner.candidates import Hosts, Refusal
-from tokonomics.planner.plan import Limits, Question, Study, prospects, study
+from tokonomics.planner.plan import Question, Study, prospects, study
+from tokonomics.planner.plan_answer import Limits
 from tokonomics.planner.screen import Screened, fewest_by_arithmetic, screen
 from tokonomics.planner.search import best_first
 from tokonomics.planner.setup import NotServed, Setup

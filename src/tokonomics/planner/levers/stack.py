@@ -19,7 +19,7 @@ from tokonomics.planner.bills import CENT, Bills, SetupBill
 from tokonomics.planner.candidates import weight_choices
 from tokonomics.planner.levers.lever_list import NOTHING_SHARED, Choices, all_levers, billed, differs, memories, moved
 from tokonomics.planner.levers.right_size import right_size
-from tokonomics.planner.plan import KV_CHOICES
+from tokonomics.planner.plan_answer import KV_CHOICES
 from tokonomics.planner.setup import NotServed, Setup
 from tokonomics.types import Marked, Noun, copied
 

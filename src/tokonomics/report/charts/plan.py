@@ -7,7 +7,7 @@ import altair as alt
 
 from tokonomics.planner.candidates import UNUSED
 from tokonomics.planner.frontier import Frontier, FrontierPoint
-from tokonomics.planner.plan import Candidate, Plan
+from tokonomics.planner.plan_answer import Candidate, Plan
 from tokonomics.planner.regret import Regret
 from tokonomics.planner.what_if import BillSwing, Case, Sensitivity
 from tokonomics.report.charts import style
