@@ -101,7 +101,8 @@ def main() -> None:
     if options.published:
         fitted |= fit_published(options.published, layers, fitted[LOGGED])
     text = [_header(), _layers_text(layers)]
-    eras = [ROCM, *((engine, version) for engine, known in ERAS.items() for _, version, _ in known)]
+    eras = [(engine, version) for engine, known in ERAS.items() for _, version, _ in known]
+    eras.insert(1, ROCM)  # after the first of all GPUs: where it holds, it comes before that
     eras += [(engine, version) for engine, (_, version) in STAND_INS.items()]
     text += [_engine_text(find_engine(engine).key, fitted[engine, version]) for engine, version in eras]
     options.out.write_text("\n".join(text), encoding="utf-8")

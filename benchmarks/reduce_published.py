@@ -18,7 +18,7 @@ from pathlib import Path
 
 KEPT = (
     "id", "model", "gpu", "num_gpus", "tp", "pp", "ep", "precision_weights", "precision_kv", "engine", "engine_version",
-    "input_len", "output_len", "batch_or_concurrency", "num_requests", "mode", "metric", "value", "per", "source_name",
+    "input_len", "output_len", "length_spread", "batch_or_concurrency", "num_requests", "mode", "metric", "value", "per", "source_name",
     "source_ref", "year", "split",
 )  # fmt: skip
 GROUP = ("source_name", "model", "gpu", "engine")
@@ -32,6 +32,9 @@ DATASETS = {
 }
 """Mean prompt of MLPerf's datasets, in tokens, as MLCommons states it where it introduces them (Llama 3.1 405B:
 mlcommons.org/2025/04/llm-inference-v5; Llama 3.1 8B: mlcommons.org/2025/09/small-llm-inference-5-1)."""
+VARIED = re.compile(r"means of actual totals|ShareGPT|mean lengths from dataset|lengths \(not fixed\)")
+"""Where lengths are the means of requests of every length: drawn evenly from none to what was asked for, or a dataset's,
+which spread as widely."""
 REQUESTS = re.compile(r"\b(\d+) (?:ShareGPT )?(?:prompts|requests)\b")
 """How many were sent, where the notes say so."""
 
@@ -43,6 +46,7 @@ def main(source: Path, reduced: Path) -> None:
         row["split"] = split(row)
         found = REQUESTS.search(row["notes"])
         row["num_requests"] = found[1] if found else ""
+        row["length_spread"] = "0.99" if VARIED.search(row["notes"]) else ""
         row.update(lengths(row), **decoding(row))
     with (
         gzip.GzipFile(reduced, "wb", mtime=0) as packed,

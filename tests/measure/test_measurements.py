@@ -129,6 +129,12 @@ def test_a_statistic_is_in_its_column_or_before_the_metric(
     assert row.value == pytest.approx(0.080)
 
 
+def test_a_run_may_say_how_far_its_lengths_spread(tmp_path: Path) -> None:
+    assert read_one(tmp_path, length_spread="0.5").run.spread == 0.5
+    assert read_one(tmp_path, length_spread="").run.spread is None
+    assert "spread" in reason_of(tmp_path, length_spread="1.5")
+
+
 def test_a_run_may_say_how_many_requests_it_had(tmp_path: Path) -> None:
     assert read_one(tmp_path, num_requests="320").run == RunFacts(requests=320)
     assert read_one(tmp_path, num_requests="").run == read_one(tmp_path).run == RunFacts()

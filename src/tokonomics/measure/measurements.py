@@ -1,8 +1,8 @@
 """Measured results in one shape, read from files: what ran, under which load, and what came out.
 
-Two kinds of file: a table (csv, csv.gz) with the columns of ``COLUMNS`` (and ``num_requests``, ``statistic``, where a
-source states them), and a JSON of bare step times (``{"gpu": …, "rows": [{"kind": "decode", "model": …, "batch": …,
-"ctx": …, "ms": …}]}``). A row that cannot be read is kept with its reason.
+Two kinds of file: a table (csv, csv.gz) with the columns of ``COLUMNS`` (and ``num_requests``, ``length_spread``,
+``statistic``, where a source states them), and a JSON of bare step times (``{"gpu": …, "rows": [{"kind": "decode",
+"model": …, "batch": …, "ctx": …, "ms": …}]}``). A row that cannot be read is kept with its reason.
 """
 
 import csv
@@ -224,6 +224,7 @@ def _row(cells: Mapping[str, str | None], line: str) -> Measurement | Unread:
             value *= (gpus if row.get("per") == "gpu" else 1) / replicas
         batch, rate = _load(row["batch_or_concurrency"])
         requests = _whole(row["num_requests"], "num_requests") if row.get("num_requests") else None
+        spread = _number(row["length_spread"], "length_spread") if row.get("length_spread") else None
         if replicas > 1:
             batch = max(1, round(batch / replicas)) if batch and mode is not Mode.fixed_batch else batch
             requests = max(1, round(requests / replicas)) if requests else requests
@@ -239,7 +240,7 @@ def _row(cells: Mapping[str, str | None], line: str) -> Measurement | Unread:
             output_tokens=outputs, batch=batch, rate=None if rate is None else rate / replicas, mode=mode,
             metric=metric, value=value, source=source, split=split,
             length_share=INFERENCEX_LENGTHS if is_inferencex else 1.0, statistic=statistic,
-            run=RunFacts(requests=requests),
+            run=RunFacts(requests=requests, spread=spread),
         )  # fmt: skip
     except (ValueError, OverflowError) as error:
         return Unread(key=key, reason=_problem(error), split=split)
