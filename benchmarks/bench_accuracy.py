@@ -95,7 +95,8 @@ def main() -> None:
             "rows": judgement.rows,
             "predicted": judgement.predicted,
             "not_predicted": judgement.not_predicted,
-            "by": _by_group(_rates(judged)) | {"speed": _by_badge(_rates(judged))},
+            "by": _by_group(_rates(judged)) | _by_known(_rates(judged)),
+            "first_tokens": _by_known(_first_tokens(judged)),
         },
     }
     print(f"{'':52} {'n':>5} {'median':>7} {'p90':>7} {'bias':>7} {'inside':>7}  target")
@@ -124,13 +125,23 @@ def _by_group(scored: list[ScoredPrediction]) -> dict[str, Any]:
     return {kind: {name: made.model_dump() for name, made in each.items()} for kind, each in found.items()}
 
 
-def _by_badge(scored: list[ScoredPrediction]) -> dict[str, Any]:
-    """By how the speed is known, of the GPU's kernels and of the engine's own time."""
-    groups: dict[str, list[ScoredPrediction]] = {}
+def _by_known(scored: list[ScoredPrediction]) -> dict[str, Any]:
+    """By how the speed is known, of the GPU's kernels and of the engine's own time; and by the engine's era."""
+    groups: dict[str, dict[str, list[ScoredPrediction]]] = {"speed": {}, "era": {}}
     for each in scored:
         steps = steps_of(each.measurement)
-        groups.setdefault(SPEEDS[weakest_badge(steps.deployment, steps.engine)], []).append(each)
-    return {name: summary(group).model_dump() for name, group in groups.items()}
+        engine, own = steps.deployment.engine.key, steps.engine
+        era = "no engine"
+        if own:
+            where = f" on {', '.join(own.architectures)}" if own.architectures else ""
+            since = f" since {own.since_version}" if own.since_version != "0.0" else ", the first era"
+            era = f"{engine}{since}{where}"
+        groups["speed"].setdefault(SPEEDS[weakest_badge(steps.deployment, own)], []).append(each)
+        groups["era"].setdefault(era, []).append(each)
+    return {
+        kind: {name: summary(group).model_dump() for name, group in sorted(members.items())}
+        for kind, members in groups.items()
+    }
 
 
 def _decode(scored: list[ScoredPrediction]) -> list[ScoredPrediction]:

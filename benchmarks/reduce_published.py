@@ -33,8 +33,8 @@ DATASETS = {
 """Mean prompt of MLPerf's datasets, in tokens, as MLCommons states it where it introduces them (Llama 3.1 405B:
 mlcommons.org/2025/04/llm-inference-v5; Llama 3.1 8B: mlcommons.org/2025/09/small-llm-inference-5-1)."""
 VARIED = re.compile(r"means of actual totals|ShareGPT|mean lengths from dataset|lengths \(not fixed\)")
-"""Where lengths are the means of requests of every length: drawn evenly from none to what was asked for, or a dataset's,
-which spread as widely."""
+"""Where lengths are the means of requests of every length: drawn evenly from none to what was asked for, or a
+dataset's, which spread as widely."""
 REQUESTS = re.compile(r"\b(\d+) (?:ShareGPT )?(?:prompts|requests)\b")
 """How many were sent, where the notes say so."""
 

@@ -1,6 +1,7 @@
 """The accuracy page and its tables, wholly from the last ``make bench`` (benchmarks/results/accuracy.json)."""
 
 import json
+import math
 import statistics
 from collections import Counter
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 from tokonomics.measure.validate import ErrorSummary
 from tokonomics.report.validate_view import figures
 
-RESULT = Path(__file__).parent.parent / "benchmarks" / "results" / "accuracy.json"
+RESULTS = Path(__file__).parent.parent / "benchmarks" / "results"
 ACCURACY_HEAD = """# How sure is this?
 
 Errors are factors: a median error of 10 % means that half of the predictions are within a factor of 1.1, up or down.
@@ -38,7 +39,17 @@ LEFT_OUT = """## Groups left out of everything
 
 `published_more.csv.gz` has results of other GPUs and engines. A third of its groups of source, model, GPU and engine, chosen
 by a hash of their names (`benchmarks/reduce_published.py`), taught nothing and decided no choice; the others taught the
-engines' eras. Of the third, {predicted:,} of {rows:,} rows are predicted ({share}). Throughput and TPOT:
+engines' eras and the intervals. Of the third, {predicted:,} of {rows:,} rows are predicted ({share}). Throughput and TPOT, by
+how the speed is known (of the GPU's kernels and of the engine's era, whichever is known less), by era, GPU and source:
+"""
+FIRST_TOKENS = "Time to the first token of the same groups:"
+ODD = """## Rows that look mislabelled
+
+They are kept in every figure above. Rows off by more than 60 % as they are labelled, and within 10 % with another number of
+GPUs to a layer:
+"""
+BUILDS = """Rows of one source that differ in nothing but the engine's build, and by more than 40 %: what else ran is not said.
+DeepSeek R1 on TensorRT-LLM drafts in some recipes of InferenceMAX, and the rows do not say which; that build taught nothing.
 """
 ACCURACY_TAIL = """## What to know
 
@@ -114,7 +125,7 @@ REAL = {
 def short_accuracy_table() -> str:
     """A real engine and three rows of the accuracy table, nothing of them fitted on."""
     result = _accuracy()
-    sessions = json.loads((RESULT.parent / "vllm.json").read_text(encoding="utf-8"))["loads"]
+    sessions = _result("vllm")["loads"]
     lines = [
         "| predicted against measured | n | median error | bias | inside the 80 % interval |",
         "|---|--:|--:|--:|--:|",
@@ -141,7 +152,7 @@ def _is_lone(load: dict[str, Any]) -> bool:
 
 def real_engine_table() -> str:
     """A real vLLM on an H200, group by group: the median load, and the worst."""
-    result = json.loads((RESULT.parent / "vllm.json").read_text(encoding="utf-8"))
+    result = _result("vllm")
     figures = ["throughput", "TPOT p50", "TTFT p50", "TPOT p99", "TTFT p99"]
     lines = [f"| median error (worst load) | loads | {' | '.join(figures)} |", f"|---|--:|{'--:|' * len(figures)}"]
     for label, found in result["groups"].items():
@@ -166,8 +177,8 @@ def real_engine_table() -> str:
 
 def loop_table() -> str:
     """Plan, serve, measure: our own load test and meter on that server."""
-    result = json.loads((RESULT.parent / "vllm.json").read_text(encoding="utf-8"))
-    data = json.loads((RESULT.parent.parent / "data" / "vllm_h200_loop.json").read_text(encoding="utf-8"))
+    result = _result("vllm")
+    data = json.loads((RESULTS.parent / "data" / "vllm_h200_loop.json").read_text(encoding="utf-8"))
     lines = [
         "| `tokonomics bench`, 1,000 in / 200 out | TTFT p50, measured / predicted | TTFT p99 | TPOT p50 | TPOT p99 |",
         "|---|--:|--:|--:|--:|",
@@ -204,22 +215,102 @@ def accuracy_page() -> str:
     parts += ["## Published results", "", accuracy_table(), "", "![Predicted over measured](img/accuracy.png)", ""]
     parts += ["## By group", "", "Throughput and TPOT of the published rows that nothing was fitted on.", ""]
     for kind, groups in result["by"].items():
-        parts += [f"| {kind} | n | median error | p90 | bias | inside |", "|---|--:|--:|--:|--:|--:|"]
-        parts += [f"| {name} | {_figures(group)} |" for name, group in groups.items()] + [""]
+        parts += _table(kind, groups)
     left_out = result["left_out"]
     share = f"{left_out['predicted'] / left_out['rows']:.0%}"
     parts += [LEFT_OUT.format(predicted=left_out["predicted"], rows=left_out["rows"], share=share)]
-    for kind in ("speed", "gpu", "engine", "source"):
-        parts += [f"| {kind} | n | median error | p90 | bias | inside |", "|---|--:|--:|--:|--:|--:|"]
-        parts += [f"| {name} | {_figures(group)} |" for name, group in left_out["by"][kind].items()] + [""]
+    parts += [line for kind in ("speed", "era", "gpu", "source") for line in _table(kind, left_out["by"][kind])]
+    parts += [FIRST_TOKENS, ""]
+    parts += [line for kind in ("speed", "era") for line in _table(kind, left_out["first_tokens"][kind])]
+    parts += [_beside_aiconfigurator(), "", _regret(), "", _odd_rows(), ""]
     parts += ["## Not predicted", "", "| rows | reason |", "|--:|---|"]
     reasons = Counter(result["not_predicted"]) + Counter(left_out["not_predicted"])
     parts += [f"| {number} | {reason} |" for reason, number in reasons.most_common()]
     return "\n".join([*parts, "", ACCURACY_TAIL])
 
 
+def _table(kind: str, groups: dict[str, Any]) -> list[str]:
+    head = [f"| {kind} | n | median error | p90 | bias | inside |", "|---|--:|--:|--:|--:|--:|"]
+    return [*head, *(f"| {name} | {_figures(group)} |" for name, group in groups.items()), ""]
+
+
+def _beside_aiconfigurator() -> str:
+    """Cells won and lost of TPOT, and both errors."""
+    result = _result("aiconfigurator")
+    lines = [
+        "## Beside aiconfigurator",
+        "",
+        f"TPOT of the same InferenceMAX rows by NVIDIA's aiconfigurator {result['versions']['aiconfigurator']}, in an environment "
+        "of its own (`benchmarks/bench_aiconfigurator.py`). A cell is an engine, GPU, model, precision and pair of lengths; the "
+        "smaller median error has it. Its makers ship these rows, and so have seen all of them.",
+        "",
+        "| rows | n | our median (p90) | aiconfigurator's | cells | lost by us |",
+        "|---|--:|--:|--:|--:|--:|",
+    ]
+    for name, score in result["scores"].items():
+        ours, theirs = (
+            f"{_percent(score[who]['median_abs_log_error'])} ({_percent(score[who]['p90_abs_log_error'])})"
+            for who in ("ours", "aiconfigurator")
+        )
+        lines.append(f"| {name} | {score['rows']} | {ours} | {theirs} | {score['cells']} | {score['cells_lost']} |")
+    return "\n".join([*lines, "", _made(result)])
+
+
+def _regret() -> str:
+    """What the GPU that we would pick costs beyond the best one."""
+    result = _result("regret")
+    lines = [
+        "## The GPU picked",
+        "",
+        "Under a target for TPOT (20 to 100 ms): the measured cost on the GPU that predictions pick, over that on the best GPU "
+        "(`benchmarks/bench_regret.py`).",
+        "",
+        "| prices | rows | cases | right GPU | median regret | p90 |",
+        "|---|---|--:|--:|--:|--:|",
+    ]
+    for prices in ("at list prices", "every GPU-hour alike"):
+        for name, found in result[prices]["summary"].items():
+            figures = f"{_whole(found['median'])} | {_whole(found['p90'])}"
+            lines.append(f"| {prices} | {name} | {found['cases']} | {found['right']} | {figures} |")
+    return "\n".join([*lines, "", _made(result)])
+
+
+def _odd_rows() -> str:
+    result = _result("odd_rows")
+    lines = [ODD, "| source | model | GPU | engine | rows | stated | fits |", "|---|---|---|---|--:|--:|--:|"]
+    for row in result["other_degree"]:
+        what = f"{row['source']} | {row['model']} | {row['gpu']} | {row['engine']} {row['version'] or ''}"
+        lines.append(f"| {what} | {row['rows']} | TP={row['stated']} | TP={row['fits']} |")
+    lines += [
+        "",
+        BUILDS,
+        "| source | model | GPU | engine | rows | higher, lower | ratio |",
+        "|---|---|---|---|--:|---|--:|",
+    ]
+    for row in result["other_build"]:
+        what = f"{row['source']} | {row['model']} | {row['gpu']} | {row['engine']}"
+        lines.append(f"| {what} | {row['rows']} | {row['high']}, {row['low']} | {row['ratio']} |")
+    return "\n".join([*lines, "", _made(result)])
+
+
+def _percent(log_error: float) -> str:
+    return _whole(math.expm1(log_error))
+
+
+def _whole(share: float) -> str:
+    return f"{share * 100:.0f} %"
+
+
+def _made(result: dict[str, Any]) -> str:
+    return f"Made by `{result['command']}` on {result['date']}, {result['machine']}."
+
+
 def _accuracy() -> dict[str, Any]:
-    result: dict[str, Any] = json.loads(RESULT.read_text(encoding="utf-8"))
+    return _result("accuracy")
+
+
+def _result(name: str) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
     return result
 
 
