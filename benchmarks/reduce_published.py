@@ -18,8 +18,8 @@ from pathlib import Path
 
 KEPT = (
     "id", "model", "gpu", "num_gpus", "tp", "pp", "ep", "precision_weights", "precision_kv", "engine", "engine_version",
-    "input_len", "output_len", "length_spread", "batch_or_concurrency", "num_requests", "mode", "metric", "value", "per", "source_name",
-    "source_ref", "year", "split",
+    "input_len", "output_len", "length_spread", "batch_or_concurrency", "num_requests", "mode", "metric", "value",
+    "per", "source_name", "source_ref", "year", "split",
 )  # fmt: skip
 GROUP = ("source_name", "model", "gpu", "engine")
 APART = re.compile(r"decode (\d+)x\(tp(\d+),dp(\d+),ep(\d+)\)")

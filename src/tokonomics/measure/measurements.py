@@ -298,6 +298,8 @@ def _load(text: str) -> tuple[int | None, float | None]:
 
 
 def _number(text: str, column: str) -> float:
+    if not text.strip():
+        raise ValueError(f"{column} is not stated")
     try:
         number = float(text)
     except ValueError:
