@@ -67,7 +67,8 @@ FIRST_TOKENS = {
 """What times to the first token tell of an era: a request's way, where rates are low; what launches experts, where
 prompts of any length take as long (Qwen3 235B with a few users)."""
 LOW_RATE = 8
-"""Requests a second at the most of the rows that tell it; with users, those with the fewest."""
+FEW_USERS = 8
+"""Requests a second, or users, at the most of the rows that tell it."""
 DRAFTS = ("DeepSeek-R1", "1.2.0rc6.post3")
 """A model and a build of TensorRT-LLM that drafted, it seems, without a word of it: 1.7 times as fast as the build
 before it at the same settings (``bench_odd_rows.py``). It is scored like any other, and teaches nothing."""
@@ -82,6 +83,7 @@ CLEARLY = 0.005
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--published", type=Path, nargs="+")
+    parser.add_argument("--only", nargs="+", default=[], help="eras to fit on them, such as 'sglang 0.0'; else all")
     parser.add_argument("--served", type=Path, default=HERE / "data" / "vllm_h200.json.gz")
     parser.add_argument("--steps", type=Path, default=HERE / "data" / "h200_steps.json")
     parser.add_argument("--out", type=Path, default=HERE.parent / "src/tokonomics/physics/data/overhead.toml")
@@ -99,7 +101,7 @@ def main() -> None:
     fitted[LOGGED] = fit_logs(sessions)
     layers = layers.model_copy(update={"expert_launch": fit_expert_launch(sessions, layers)})
     if options.published:
-        fitted |= fit_published(options.published, layers, fitted[LOGGED])
+        fitted |= fit_published(options.published, layers, fitted, options.only)
     text = [_header(), _layers_text(layers)]
     eras = [(engine, version) for engine, known in ERAS.items() for _, version, _ in known]
     eras.insert(1, ROCM)  # after the first of all GPUs: where it holds, it comes before that
@@ -108,20 +110,24 @@ def main() -> None:
     options.out.write_text("\n".join(text), encoding="utf-8")
 
 
-def fit_published(paths: Sequence[Path], layers: Layers, logged: Overhead) -> dict[tuple[str, str], Overhead]:
+def fit_published(
+    paths: Sequence[Path], layers: Layers, before: dict[tuple[str, str], Overhead], only: Sequence[str]
+) -> dict[tuple[str, str], Overhead]:
     """The eras that published results speak of, and those that they stand in for."""
+    fitted, logged = dict(before), before[LOGGED]
     rows = [row for path in paths for row in read_measurements(path) if isinstance(row, Measurement)]
     rows = [row for row in rows if row.split == "calibrate" and deployment_of(row)]
     rows = [row for row in rows if (row.model, row.engine_version) != DRAFTS]
-    fitted = {ROCM: fit_rocm([row for row in rows if not _is_nvidia(row) and row.engine == "vllm"], layers)}
+    if not only or " ".join(ROCM) in only:
+        fitted[ROCM] = fit_rocm([row for row in rows if not _is_nvidia(row) and row.engine == "vllm"], layers)
     rows = [row for row in rows if _is_nvidia(row)]
     for engine, eras in ERAS.items():
         of_engine = [row for row in rows if SAME.get(row.engine or "", row.engine) == engine]
         for start, version, overlapped in sorted(eras, key=lambda era: (engine, era[1]) not in FIRST_TOKENS):
-            if (engine, version) == LOGGED:
+            if (engine, version) == LOGGED or (only and f"{engine} {version}" not in only):
                 continue
             of_era = [row for row in of_engine if _era(row, eras) == version]
-            known = fitted.get((engine, "0.11"))
+            known = fitted.get((engine, "0.11")) if version != "0.11" else None
             begin = Overhead(
                 since_version=version,
                 since_year=start,
@@ -268,8 +274,7 @@ def fit_first_token(rows: Sequence[Measurement], layers: Layers, begin: Overhead
     experts = field == "expert_layer_s"
     served = [row for row in rows if row.metric is Metric.ttft_s and row.mode is not Mode.low_latency]
     served = [row for row in served if (row.batch or row.rate) and find_model(row.model).is_moe == experts]
-    fewest = min((row.batch for row in served if row.batch), default=None)
-    served = [row for row in served if (row.rate <= LOW_RATE if row.rate else row.batch == fewest)]
+    served = [row for row in served if (row.rate <= LOW_RATE if row.rate else (row.batch or 0) <= FEW_USERS)]
 
     def residuals(figures: Sequence[float]) -> list[float]:
         made = begin.model_copy(update={field: figures[0] * 1e-3})
