@@ -136,8 +136,8 @@ def _level(seen: Sequence[Seen]) -> tuple[float, float]:
         inside = held / weighed if weighed else 0.0
         if inside >= COVERED:
             return level, inside
-        if not weighed:  # all of one source, GPU and era
-            return level, inside
+        if not weighed:  # all of one source, GPU and era: its own four of five
+            return (1 - COVERED) / 2, inside
     return LEVELS[-1], inside
 
 
