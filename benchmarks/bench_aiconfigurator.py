@@ -132,7 +132,7 @@ def ways(row: Measurement) -> list[dict[str, Any]]:
         "backend_name": backend,
         "isl": round(row.input_tokens * row.length_share),
         "osl": round(row.output_tokens * row.length_share),
-        "batch_size": max(1, (row.batch or 1) // replicas),
+        "batch_size": row.batch or 1,  # of one replica of the attention
         "tp_size": row.tp,
         "attention_dp_size": replicas,
     }

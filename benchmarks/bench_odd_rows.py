@@ -1,4 +1,4 @@
-"""Published rows that look mislabelled: listed on the accuracy page, and kept in every figure.
+"""Published rows that look mislabelled: listed on the accuracy page, and kept in every figure; none that only judge.
 
     python benchmarks/bench_odd_rows.py
 
@@ -29,7 +29,7 @@ DEGREES = (1, 2, 4, 8)
 def main() -> None:
     tables = [HERE / "data" / name for name in ("published.csv.gz", "published_more.csv.gz")]
     read = [row for table in tables for row in read_measurements(table) if isinstance(row, Measurement)]
-    rows = [row for row in read if row.metric is not Metric.ttft_s]
+    rows = [row for row in read if row.metric is not Metric.ttft_s and row.split != "judge"]
     result: dict[str, Any] = {
         "date": today().isoformat(),
         "machine": f"{platform.system()} {platform.machine()}",
@@ -48,7 +48,7 @@ def main() -> None:
 def _other_degree(rows: list[Measurement]) -> list[dict[str, object]]:
     found: dict[tuple[object, ...], int] = defaultdict(int)
     for row in rows:
-        if row.engine is None or abs(_off(row)) < OFF:
+        if row.engine is None or row.gpus != row.tp or abs(_off(row)) < OFF:
             continue
         others = {tp: _off(row.model_copy(update={"tp": tp, "gpus": tp, "ep": 1})) for tp in DEGREES if tp != row.tp}
         best = min(others, key=lambda tp: abs(others[tp]))
@@ -68,13 +68,14 @@ def _off(row: Measurement) -> float:
 def _other_build(rows: list[Measurement]) -> list[dict[str, object]]:
     alike: dict[tuple[object, ...], dict[str, float]] = defaultdict(dict)
     for row in rows:
-        setting = (row.tp, row.ep, row.weights, row.input_tokens, row.output_tokens, row.batch, row.metric)
+        layout = (row.gpus, row.tp, row.pp, row.ep, row.weights, row.kv, row.mode, row.figure)
+        setting = (*layout, row.input_tokens, row.output_tokens, row.batch, row.rate)
         alike[row.source, row.model, row.gpu, row.engine, *setting][row.engine_version or "unstated"] = row.value
     ratios: dict[tuple[object, ...], list[float]] = defaultdict(list)
     for group, builds in alike.items():
-        slow, fast = max(builds, key=builds.__getitem__), min(builds, key=builds.__getitem__)
-        if builds[slow] > APART * builds[fast]:
-            ratios[*group[:4], slow, fast].append(builds[slow] / builds[fast])
+        most, least = max(builds, key=builds.__getitem__), min(builds, key=builds.__getitem__)
+        if builds[most] > APART * builds[least]:
+            ratios[*group[:4], most, least].append(builds[most] / builds[least])
     names = ("source", "model", "gpu", "engine", "high", "low")
     listed = [
         dict(zip(names, group, strict=True)) | {"rows": len(found), "ratio": round(statistics.median(found), 2)}

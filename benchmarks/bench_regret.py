@@ -18,8 +18,8 @@ A run without a TTFT is taken at users ÷ TPOT. Prices: of each GPU the cheapest
 snapshot by the package's own rule (``cheapest_offer``); and without prices: every GPU-hour costs the same. Lambda's
 bursts are left out: they hold no number of users.
 
-A case is ``judge`` (left out of every fit) where the rows of one of its GPUs are, else ``dev`` where one's are, else
-``calibrate``. The worst cases are listed for ``calibrate`` only: who reads those of ``judge`` begins to fit them.
+A case is ``calibrate`` where one of its rows may have been fitted on, else ``dev`` where one was looked at, else
+``judge``: left out of everything. The worst cases are listed for ``calibrate`` only: who reads those of ``judge`` begins to fit them.
 """
 
 import argparse
@@ -117,7 +117,8 @@ def runs(rows: Iterable[Measurement]) -> Iterator[tuple[ScoredPrediction, Scored
     """TPOT and TTFT of each run at a fixed number of users; runs alike are paired in the table's order."""
     alike: dict[tuple[object, ...], dict[Metric, list[ScoredPrediction]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
-        if row.batch is None or row.mode is not Mode.fixed_concurrency or row.source.startswith(BURST):
+        apart = "disagg" in (row.engine or "")  # the GPUs that prefill are not among the row's
+        if row.batch is None or row.mode is not Mode.fixed_concurrency or row.source.startswith(BURST) or apart:
             continue
         if row.metric in (Metric.tpot_s, Metric.ttft_s) and isinstance(scored := predict(row), ScoredPrediction):
             run = row.model_dump(exclude={"key", "metric", "value"}, mode="json")
@@ -131,7 +132,8 @@ def setting(tpot: ScoredPrediction, ttft: ScoredPrediction | None) -> Setting:
     row = tpot.measurement
     measured = speed(row, row.value, ttft.measurement.value if ttft else None)
     predicted = speed(row, tpot.interval.mid, ttft.interval.mid if ttft else None)
-    return Setting(find_gpu(row.gpu).key, row.gpus, measured, predicted, row.split)
+    # Users, and so tokens, are those of one replica.
+    return Setting(find_gpu(row.gpu).key, row.tp * row.pp, measured, predicted, row.split)
 
 
 def speed(row: Measurement, tpot_s: float, ttft_s: float | None) -> Speed:
@@ -168,7 +170,7 @@ def case(name: str, group: Sequence[Setting], target_s: float, price: Price) -> 
     picked = min(predicted, key=predicted.__getitem__) if predicted else fastest
     best = min(measured, key=measured.__getitem__)
     regret = measured.get(picked, math.inf) / measured[best] - 1
-    split = next(split for split in SPLITS if any(setting.split == split for setting in group))
+    split = next(split for split in reversed(SPLITS) if any(setting.split == split for setting in group))
     return Case(name, target_s, split, picked, best, regret)
 
 

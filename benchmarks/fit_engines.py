@@ -51,11 +51,15 @@ ERAS: dict[str, tuple[tuple[int, str, bool], ...]] = {
     "sglang": ((2023, "0.0", True),),
 }
 ROCM = ("vllm", "0.0 on ROCm")
-"""vLLM on AMD's GPUs before 0.6, whose attention read keys and values once for each query head (its release notes: the
-paged attention written for ROCm, which does so once for all that share them, came with 0.6)."""
+"""vLLM on AMD's GPUs before 0.6, whose attention read keys and values once for each query head: the paged attention
+written for ROCm, which reads them once for all that share them, came in September 2024 (vLLM PR 8310)."""
 LOGGED = ("vllm", "0.14")
 """The era of the logs."""
 STAND_INS = {"tgi": ("vllm", "0.0"), "llama.cpp": ("vllm", "0.0")}
+WHY = {
+    "tgi": "published results at hand are of one endpoint, its gateway included",
+    "llama.cpp": "published results at hand are of single streams",
+}
 ALIKE: dict[tuple[str, str], tuple[str, ...]] = {
     ("tensorrt-llm", "1.0"): ("layer_s",),
     ("sglang", "0.0"): ("layer_s", *REQUESTS),
@@ -154,7 +158,7 @@ def fit_published(
                 found = in_turn[1] if in_turn[0] < error - CLEARLY else found
             fitted[engine, version] = found
     for engine, like in STAND_INS.items():
-        source = f"no published results at hand: taken as {like[0]} {like[1]}, a request as vLLM 0.26's"
+        source = f"taken as {like[0]} {like[1]}, a request as vLLM 0.26's: {WHY[engine]}"
         requests = {name: getattr(logged, name) for name in REQUESTS}
         fitted[engine, like[1]] = fitted[like].model_copy(update={"badge": Badge.assumed, "source": source, **requests})
     return fitted

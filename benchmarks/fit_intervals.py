@@ -70,17 +70,18 @@ def main() -> None:
     )
     options = parser.parse_args()
     read = [row for path in options.published for row in read_measurements(path)]
-    rows = [row for row in read if isinstance(row, Measurement) and row.split == "calibrate"]
+    rows = [(row, False) for row in read if isinstance(row, Measurement) and row.split == "calibrate"]
     for path in options.steps:
         bare = [row for row in read_measurements(path) if isinstance(row, Measurement)]
-        rows += [row for row in bare if row.mode != "prefill_step" or row.input_tokens >= SHORTEST_PREFILL]
+        long = [row for row in bare if row.mode != "prefill_step" or row.input_tokens >= SHORTEST_PREFILL]
+        rows += [(row, path == options.steps[0]) for row in long]
     classes: dict[str, list[Seen]] = defaultdict(list)
-    for row in rows:
+    for row, taught in rows:
         deployment = deployment_of(row)
         if deployment is None:
             continue
-        # PyTorch's attention curve was fitted on these very steps: judge bare steps by an engine's kernels instead.
-        steps = StepModel(deployment, NO_HOST) if row.engine is None else steps_of(row)
+        # PyTorch's attention curve was fitted on the first file's steps: an engine's kernels judge them instead.
+        steps = StepModel(deployment, NO_HOST) if taught else steps_of(row)
         name = error_class(kind_of(row), deployment, weakest_badge(deployment, steps.engine))
         try:
             error = math.log(row.value / value_of(row, steps))
@@ -92,7 +93,7 @@ def main() -> None:
         if (together := name.rpartition("-")[0]) and not name.endswith("assumed"):
             classes[together].append(classes[name][-1])
     text = ["# Made by benchmarks/fit_intervals.py; do not edit.", ""]
-    sources = sorted({row.source for row in rows})
+    sources = sorted({row.source for row, _ in rows})
     twins, strangers = _swapped(TWINS), _other_families()
     print(f"twins {twins:.3f}, families {strangers:.3f}")
     text += [

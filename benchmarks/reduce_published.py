@@ -4,7 +4,8 @@
 
 A third of the groups of source, model, GPU and engine only judge (``split`` is ``judge``): nothing is fitted on them,
 and no form of the model is chosen by them. Which group does is the rest of a hash of its names divided by three, so
-that nobody chose. The others (``calibrate``) may be fitted on and looked at.
+that nobody chose. The others (``calibrate``) may be fitted on and looked at. A group that judges by its hash but has
+rows to fit on under another spelling, or in the first table, is only looked at (``dev``).
 """
 
 import csv
@@ -14,7 +15,14 @@ import io
 import re
 import sys
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
+
+from tokonomics.catalog.gpus import find_gpu
+from tokonomics.errors import TokonomicsError
+from tokonomics.measure.validate import engine_named, model_named
+
+FIRST = Path(__file__).parent / "data" / "published.csv.gz"
 
 KEPT = (
     "id", "model", "gpu", "num_gpus", "tp", "pp", "ep", "precision_weights", "precision_kv", "engine", "engine_version",
@@ -32,6 +40,8 @@ DATASETS = {
 }
 """Mean prompt of MLPerf's datasets, in tokens, as MLCommons states it where it introduces them (Llama 3.1 405B:
 mlcommons.org/2025/04/llm-inference-v5; Llama 3.1 8B: mlcommons.org/2025/09/small-llm-inference-5-1)."""
+REPLICAS = re.compile(r"(\d+) replicas of TP")
+"""Of a static batch that the source states for each of them."""
 VARIED = re.compile(r"means of actual totals|ShareGPT|mean lengths from dataset|lengths \(not fixed\)")
 """Where lengths are the means of requests of every length: drawn evenly from none to what was asked for, or a
 dataset's, which spread as widely."""
@@ -42,12 +52,17 @@ REQUESTS = re.compile(r"\b(\d+) (?:ShareGPT )?(?:prompts|requests)\b")
 def main(source: Path, reduced: Path) -> None:
     with gzip.open(source, "rt", encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
+    with gzip.open(FIRST, "rt", encoding="utf-8", newline="") as file:
+        before = {same(row) for row in csv.DictReader(file) if row["split"] == "calibrate"}
+    before |= {same(row) for row in rows if split(row) == "calibrate"}
     for row in rows:
-        row["split"] = split(row)
+        row["split"] = "dev" if split(row) == "judge" and same(row) in before else split(row)
         found = REQUESTS.search(row["notes"])
         row["num_requests"] = found[1] if found else ""
         row["length_spread"] = "0.99" if VARIED.search(row["notes"]) else ""
         row.update(lengths(row), **decoding(row))
+        if (of := REPLICAS.search(row["notes"])) and row["mode"] == "fixed_batch":
+            row["batch_or_concurrency"] = str(int(of[1]) * int(row["batch_or_concurrency"]))
     with (
         gzip.GzipFile(reduced, "wb", mtime=0) as packed,
         io.TextIOWrapper(packed, encoding="utf-8", newline="") as text,
@@ -78,6 +93,18 @@ def decoding(row: dict[str, str]) -> dict[str, str]:
         return {}
     workers, tp, dp, ep = map(int, told.groups())
     return {"num_gpus": str(workers * tp * dp), "tp": str(tp), "ep": str(max(ep, tp * dp) if dp > 1 else ep)}
+
+
+def same(row: dict[str, str]) -> tuple[str, ...]:
+    """A group by our names for its model, GPU and engine, where we know them."""
+    model, gpu, engine = row["model"], row["gpu"], row["engine"]
+    with suppress(TokonomicsError):
+        model = model_named(model).key
+    with suppress(TokonomicsError):
+        gpu = find_gpu(gpu).key
+    with suppress(TokonomicsError):
+        engine = engine_named(engine).key
+    return row["source_name"], model, gpu, engine
 
 
 def split(row: dict[str, str]) -> str:

@@ -219,14 +219,17 @@ def _row(cells: Mapping[str, str | None], line: str) -> Measurement | Unread:
         outputs = _length(row, "output_len")
         value = _in_our_terms(name, _number(row["value"], "value") * unit, outputs)
         tp, pp, mode = _whole(row["tp"] or row["num_gpus"], "tp"), _whole(row.get("pp") or "1", "pp"), Mode(row["mode"])
-        replicas = max(1, gpus // max(1, tp * pp))  # of the attention, where replicas of it share their experts
+        if tp < 1 or pp < 1 or gpus % (tp * pp):
+            raise ValueError(f"{gpus} GPUs cannot hold whole replicas of {tp * pp}")
+        replicas = gpus // (tp * pp)  # of the attention, where replicas of it share their experts
         if metric in (Metric.output_tok_s, Metric.total_tok_s):
             value *= (gpus if row.get("per") == "gpu" else 1) / replicas
         batch, rate = _load(row["batch_or_concurrency"])
         requests = _whole(row["num_requests"], "num_requests") if row.get("num_requests") else None
         spread = _number(row["length_spread"], "length_spread") if row.get("length_spread") else None
         if replicas > 1:
-            batch = max(1, round(batch / replicas)) if batch and mode is not Mode.fixed_batch else batch
+            if batch and not row["batch_or_concurrency"].startswith("max_"):  # a limit is that of each
+                batch = max(1, round(batch / replicas))
             requests = max(1, round(requests / replicas)) if requests else requests
         source = row.get("source_name") or "unnamed"
         is_inferencex = any(name in source for name in _INFERENCEX)

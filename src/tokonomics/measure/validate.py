@@ -17,7 +17,7 @@ from typing import Any
 from tokonomics.catalog.engines import Engine, find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
-from tokonomics.catalog.models import ModelSpec
+from tokonomics.catalog.models import ModelSpec, MoeMlp
 from tokonomics.catalog.precision import KV_PRECISIONS, Precision
 from tokonomics.catalog.user_file import user_tables
 from tokonomics.errors import TokonomicsError, UnknownName, shorten
@@ -26,7 +26,7 @@ from tokonomics.measure.simulated_run import LEAST_SEQUENCES, RunLoad, simulated
 from tokonomics.physics.calibration import profile_key
 from tokonomics.physics.deployment import Deployment, valid_tp
 from tokonomics.physics.intervals import Interval, Kind, interval
-from tokonomics.physics.memory import max_sequences
+from tokonomics.physics.memory import max_sequences, require_fit
 from tokonomics.physics.overhead import REQUESTS, overhead
 from tokonomics.physics.steptime import StepModel
 from tokonomics.serving.steady import ReplicaCurve, Steady, static_batch_s
@@ -147,7 +147,7 @@ _ONE_TOKEN = "an answer of one token has no time per token after the first"
 TUNED_GRAPH_TOKENS = 2048
 """``max-cudagraph-capture-size`` of InferenceMAX's recipes for vLLM (as of vLLM's own for GPT-OSS on Hopper)."""
 ENGINES = {
-    "autoawq": "llama.cpp", "deepspeed": "vllm", "exllama": "llama.cpp", "lmdeploy": "vllm", "mlc": "vllm",
+    "autoawq": "llama.cpp", "deepspeed": "vllm", "optimum-habana": "vllm", "exllama": "llama.cpp", "lmdeploy": "vllm", "mlc": "vllm",
     "ollama": "llama.cpp", "text-generation-inference": "tgi", "triton": "tensorrt-llm", "trt": "tensorrt-llm",
 }  # fmt: skip
 """Under which of our engines others are predicted, by how their names begin.
@@ -184,7 +184,7 @@ def _step_model(stated: tuple[Any, ...], era: tuple[int, str | None, bool, bool]
     year, version, tuned, served = era
     own = overhead(deployment.engine, year, version, deployment.gpu.architecture)
     changes: dict[str, object] = {} if served else dict.fromkeys(REQUESTS, 0.0)
-    if HOSTLESS in stated[-1]:
+    if HOSTLESS in stated[-1].lower():
         changes |= {"step_s": 0.0, "sequence_s": 0.0}
     if tuned:
         changes |= {"overlapped": True, "graph_tokens": TUNED_GRAPH_TOKENS if own.graph_tokens else 0}
@@ -197,7 +197,9 @@ def stated_deployment(
     """What a source says that it ran, in our terms; an error says why it cannot be."""
     if tp * dp % ep:
         raise TokonomicsError(f"experts over {ep} GPUs, attention over {tp}: neither divides the other")
-    spec = _model(model)
+    spec = model_named(model)
+    if ep > min((group.mlp.experts for group in spec.groups if isinstance(group.mlp, MoeMlp)), default=ep):
+        raise TokonomicsError(f"{spec.name} has fewer experts than {ep}")
     if tp not in valid_tp(spec):
         raise TokonomicsError(f"{spec.name} cannot be split {tp} ways")
     if pp > spec.layers:
@@ -211,12 +213,12 @@ def stated_deployment(
     if max_sequences(made, 1):
         return made
     # It ran: with more of the memory than the engine takes by itself.
-    all_of_it = made.limits.model_copy(update={"at_least_gib": 0, "except_gpus": (), "memory_fraction": 1.0})
-    limits = all_of_it.model_copy(update={"reserve_bytes": 0})
+    everything = {"at_least_gib": 0, "except_gpus": (), "memory_fraction": 1.0, "reserve_bytes": 0}
+    limits = made.limits.model_copy(update=everything)
     return made.model_copy(update={"engine": found.model_copy(update={"defaults": (limits,)})})
 
 
-def _model(name: str) -> ModelSpec:
+def model_named(name: str) -> ModelSpec:
     """The model of that name, less what sources append to it."""
     try:
         return find_model(name)
@@ -224,7 +226,7 @@ def _model(name: str) -> ModelSpec:
         shorter = _SUFFIX.sub("", name.lower())
         if shorter == name.lower():
             raise
-        return _model(shorter)
+        return model_named(shorter)
 
 
 def engine_named(name: str) -> Engine:
@@ -235,7 +237,7 @@ def engine_named(name: str) -> Engine:
 
 def assumed_weights(text: str, name: str) -> Precision | None:
     """The checkpoint's own precision, where neither the source nor the model's name states one."""
-    model = _model(name)
+    model = model_named(name)
     return None if model.checkpoint is Precision.mxfp4 or stated_weights(text, name) else model.served
 
 
@@ -268,8 +270,8 @@ def value_of(row: Measurement, steps: StepModel) -> float:
     output_tokens = max(1, round(row.output_tokens * row.length_share))
     if row.mode in (Mode.decode_step, Mode.prefill_step) and row.metric is not Metric.step_s:
         raise TokonomicsError(f"a step is measured in seconds, not by {row.metric}")
-    if row.engine and "disagg" in row.engine:
-        return _apart(row, steps, input_tokens, output_tokens)
+    if row.engine and "disagg" in row.engine.lower():
+        return _decoding(row, steps, input_tokens, output_tokens)
     if is_simulated(row):
         return _simulated(row, steps, input_tokens, output_tokens)
     if row.statistic is Statistic.p99:
@@ -285,10 +287,11 @@ def value_of(row: Measurement, steps: StepModel) -> float:
     return {Metric.tpot_s: steady.tpot_s, Metric.ttft_s: steady.ttft_s, **rates}[row.metric]
 
 
-def _apart(row: Measurement, steps: StepModel, input_tokens: int, output_tokens: int) -> float:
+def _decoding(row: Measurement, steps: StepModel, input_tokens: int, output_tokens: int) -> float:
     """Of replicas that only decode, what others have prefilled: their steps, half of the answers being there."""
     if row.metric is not Metric.tpot_s or row.batch is None:
         raise TokonomicsError("disaggregated serving: only the time per token at a concurrency is predicted")
+    require_fit(steps.deployment, input_tokens + output_tokens, row.batch)
     return float(steps.decode(row.batch, input_tokens + output_tokens / 2))
 
 
@@ -351,7 +354,7 @@ _GROUPS: dict[str, Callable[[Measurement], str]] = {
     "metric": lambda row: row.figure if row.engine else f"{row.mode}",
     "gpu": lambda row: find_gpu(row.gpu).key,
     "engine": lambda row: f"{row.engine or 'bare'} {row.year}",
-    "model": lambda row: "MoE" if _model(row.model).is_moe else "dense",
+    "model": lambda row: "MoE" if model_named(row.model).is_moe else "dense",
     "source": lambda row: row.source,
 }
 
@@ -373,7 +376,7 @@ def _ranking(predictions: Iterable[ScoredPrediction]) -> RankingScore:
             alike[*what, row.input_tokens, row.output_tokens, row.batch, row.rate].append(prediction)
     correlations, members = [], 0
     for group in alike.values():
-        kinds = {(find_gpu(scored.measurement.gpu).key, scored.measurement.gpus) for scored in group}
+        kinds = {(find_gpu(scored.measurement.gpu).key, scored.measurement.tp) for scored in group}
         measured, predicted = [scored.measurement.value for scored in group], [scored.interval.mid for scored in group]
         if len(kinds) >= 3 and len(set(measured)) > 1 and len(set(predicted)) > 1:
             members += len(group)

@@ -152,12 +152,13 @@ def workspace_bytes(deployment: Deployment) -> int:
         if isinstance(group.mlp, DenseMlp):
             widest = max(widest, 3 * group.mlp.intermediate / tp)
         elif isinstance(group.mlp, MoeMlp):
-            routed = group.mlp.active_experts * (3 * group.mlp.intermediate / tp + (group.mlp.latent or model.hidden))
+            width = 3 * group.mlp.intermediate / tp + deployment.dp * (group.mlp.latent or model.hidden)
+            routed = group.mlp.active_experts * width
             widest = max(widest, routed + 3 * group.mlp.shared_intermediate / tp)
     chunk = limits.max_batched_tokens * (2 * model.hidden + widest) * Precision.bf16.bytes_per_weight
     sampler = SAMPLER_BYTES_PER_LOGIT * model.vocab * min(limits.max_sequences, SAMPLED_SEQUENCES)
     adapters = math.ceil(adapter_bytes(deployment))
-    return round(max(chunk, sampler)) + adapters + RUNTIME_BYTES + (NCCL_BYTES if tp > 1 else 0)
+    return round(max(chunk, sampler)) + adapters + RUNTIME_BYTES + (NCCL_BYTES if tp * deployment.dp > 1 else 0)
 
 
 def check_context(model: ModelSpec, context: int) -> None:

@@ -120,5 +120,5 @@ def overhead(
 
 def version_numbers(version: str | None) -> tuple[int, ...]:
     """``0.12.0`` → (0, 12); empty where there is no such number."""
-    found = re.match(r"(\d+)\.(\d+)", version or "")
+    found = re.search(r"(\d+)\.(\d+)", version or "")
     return (int(found[1]), int(found[2])) if found else ()
