@@ -19,7 +19,8 @@ snapshot by the package's own rule (``cheapest_offer``); and without prices: eve
 bursts are left out: they hold no number of users.
 
 A case is ``calibrate`` where one of its rows may have been fitted on, else ``dev`` where one was looked at, else
-``judge``: left out of everything. The worst cases are listed for ``calibrate`` only: who reads those of ``judge`` begins to fit them.
+``judge``: left out of everything. The worst cases are listed for ``calibrate`` only: who reads those of ``judge``
+begins to fit them.
 """
 
 import argparse

@@ -1,5 +1,7 @@
 """Scores of tables whose answers are known: because they are small, or because we wrote our own predictions in."""
 
+import csv
+import gzip
 import itertools
 import math
 import statistics
@@ -626,3 +628,23 @@ def test_what_ran_fits_with_all_of_the_memory() -> None:
     row = measurement(model="deepseek-r1", gpu="B200", gpus=4, tp=4, weights="fp8", engine="sglang", batch=4)
     assert predicted(row).interval.mid > 0
     assert "does not fit" in str(predict(row.model_copy(update={"tp": 2, "gpus": 2})))
+
+
+def test_rows_that_only_judge_share_no_group_with_rows_that_teach() -> None:
+    splits: dict[tuple[str, ...], set[str]] = {}
+    for table in ("published.csv.gz", "published_more.csv.gz"):
+        with gzip.open(STEPS.parent / table, "rt", newline="") as file:
+            for row in csv.DictReader(file):
+                group = (row["source_name"], row["model"].lower(), row["gpu"], row["engine"].lower())
+                splits.setdefault(group, set()).add(row["split"])
+    assert sum("judge" in found for found in splits.values()) >= 40
+    assert not [group for group, found in splits.items() if {"judge", "calibrate"} <= found]
+
+
+def test_recipes_that_look_for_requests_every_few_steps_delay_first_tokens() -> None:
+    row = measurement(model="qwen3-30b-a3b", gpu="H200", engine="sglang", metric=Metric.ttft_s, batch=8)
+    plain, step_s = value(row), value(row.model_copy(update={"metric": Metric.tpot_s}))
+    assert value(row.model_copy(update={"tuned": True})) == pytest.approx(plain + 5 * step_s)
+    crowd = row.model_copy(update={"batch": 32})
+    step_s = value(crowd.model_copy(update={"metric": Metric.tpot_s}))
+    assert value(crowd.model_copy(update={"tuned": True})) == pytest.approx(value(crowd) + 15 * step_s)

@@ -146,9 +146,13 @@ _RATES = (Metric.output_tok_s, Metric.total_tok_s)
 _ONE_TOKEN = "an answer of one token has no time per token after the first"
 TUNED_GRAPH_TOKENS = 2048
 """``max-cudagraph-capture-size`` of InferenceMAX's recipes for vLLM (as of vLLM's own for GPT-OSS on Hopper)."""
+RECIPE_POLLS, RECIPE_USERS = (10, 30), 16
+"""Steps after which SGLang looks for new requests in InferenceMAX's recipes (their ``SCHEDULER_RECV_INTERVAL``), with
+fewer users than that and with as many: in the mean half of them pass before a request is seen."""
 ENGINES = {
-    "autoawq": "llama.cpp", "deepspeed": "vllm", "optimum-habana": "vllm", "exllama": "llama.cpp", "lmdeploy": "vllm", "mlc": "vllm",
-    "ollama": "llama.cpp", "text-generation-inference": "tgi", "triton": "tensorrt-llm", "trt": "tensorrt-llm",
+    "autoawq": "llama.cpp", "deepspeed": "vllm", "exllama": "llama.cpp", "lmdeploy": "vllm", "mlc": "vllm",
+    "ollama": "llama.cpp", "optimum-habana": "vllm", "text-generation-inference": "tgi", "triton": "tensorrt-llm",
+    "trt": "tensorrt-llm",
 }  # fmt: skip
 """Under which of our engines others are predicted, by how their names begin.
 
@@ -312,9 +316,13 @@ def _simulated(row: Measurement, steps: StepModel, input_tokens: int, output_tok
         spread=row.run.spread if row.run.spread is not None else min(0.99, 1 / row.length_share - 1),
         facts=row.run,
     )
-    figure = simulated(steps, load).get((row.metric, Statistic.mean if row.metric in _RATES else row.statistic))
+    figures = simulated(steps, load)
+    figure = figures.get((row.metric, Statistic.mean if row.metric in _RATES else row.statistic))
     if figure is None:
         raise TokonomicsError(_ONE_TOKEN)
+    if row.tuned and row.metric is Metric.ttft_s and steps.deployment.engine.key == "sglang":
+        every = RECIPE_POLLS[1] if (row.batch or 1) >= RECIPE_USERS else RECIPE_POLLS[0]
+        figure += every / 2 * figures.get((Metric.tpot_s, Statistic.mean), 0.0)
     return figure
 
 

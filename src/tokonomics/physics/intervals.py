@@ -2,9 +2,9 @@
 
 Errors are grouped by what decides them: what is predicted, dense or mixture of experts, and whether the GPU's kernels
 and the engine's own time were timed, are a relative's, or another family's. A class is as wide as the errors need of a
-source, a GPU or an era of an engine that was left out of it. Where too few rows make a class, a GPU whose kernels
-nobody timed adds to that of timed and scaled ones the error seen when timed GPUs are predicted from another family's
-curves (assumed), or half of that, in logarithms, towards what twins differ by (scaled).
+source, a GPU or an era of an engine that was left out of it, and none is narrower than one that is known better. To
+bare steps, which are all of one timed GPU, one whose kernels nobody timed adds the error seen when timed GPUs are
+predicted from another family's curves (assumed), or half of that, in logarithms, towards what twins differ by (scaled).
 Learned by ``benchmarks/fit_intervals.py`` on rows marked ``calibrate``. A profile brings its own, from held-out points.
 """
 
@@ -26,8 +26,8 @@ from tokonomics.types import Badge, Noun
 
 Kind = Literal["step", "prefill", "tpot", "ttft", "throughput"]
 
-_KNOWN = {Badge.measured: "timed", Badge.modelled: "scaled", Badge.assumed: "assumed"}
-_80_PERCENT = 1.2816  # standard deviations that hold 80 % of a normal distribution to either side of its middle
+KNOWN = {Badge.measured: "timed", Badge.modelled: "scaled", Badge.assumed: "assumed"}
+EIGHTY_PERCENT = 1.2816  # standard deviations that hold 80 % of a normal distribution to either side of its middle
 
 
 class Interval(Noun):
@@ -40,7 +40,7 @@ class Interval(Noun):
 
 @cache
 def _learned() -> dict[str, Any]:
-    """By class, the tenth and ninetieth percentile of log(measured ÷ predicted); what another GPU's curves add."""
+    """By class, the ends of log(measured ÷ predicted); what another GPU's curves add to bare steps."""
     text = files("tokonomics.physics").joinpath("data/intervals.toml").read_text(encoding="utf-8")
     return tomllib.loads(text)
 
@@ -49,7 +49,7 @@ def error_class(kind: Kind, deployment: Deployment, badge: Badge) -> str:
     """The group of measurements whose errors tell how far off a prediction of this kind may be."""
     if kind in ("step", "prefill"):
         return kind
-    return f"{kind}-{'moe' if deployment.model.is_moe else 'dense'}-{_KNOWN[badge]}"
+    return f"{kind}-{'moe' if deployment.model.is_moe else 'dense'}-{KNOWN[badge]}"
 
 
 def interval(mid: float, kind: Kind, deployment: Deployment, engine: Overhead | None = None) -> Interval:
@@ -59,16 +59,15 @@ def interval(mid: float, kind: Kind, deployment: Deployment, engine: Overhead | 
     """
     checked = _deviation(kind, deployment)
     if checked is not None:
-        below = above = _80_PERCENT * checked
+        below = above = EIGHTY_PERCENT * checked
     else:
         learned, badge = _learned(), weakest_badge(deployment, engine)
         own = error_class(kind, deployment, badge)
-        spread, more = learned["classes"].get(own), 0.0
-        if spread is None or own == kind:
-            spread = learned["classes"][own if own == kind else own.rpartition("-")[0]]
+        spread, more = learned["classes"][own], 0.0
+        if own == kind:  # bare steps, all of one timed GPU
             more = {Badge.modelled: learned["scaled"], Badge.assumed: learned["assumed"]}.get(badge, 0.0)
-        below = math.hypot(min(spread["low"], 0.0), _80_PERCENT * more)
-        above = math.hypot(max(spread["high"], 0.0), _80_PERCENT * more)
+        below = math.hypot(min(spread["low"], 0.0), EIGHTY_PERCENT * more)
+        above = math.hypot(max(spread["high"], 0.0), EIGHTY_PERCENT * more)
     return Interval(low=mid * math.exp(-below), mid=mid, high=mid * math.exp(above))
 
 
@@ -83,7 +82,7 @@ def speed_badge(deployment: Deployment) -> Badge:
 def weakest_badge(deployment: Deployment, engine: Overhead | None = None) -> Badge:
     """How the speed is known, of the kernels or of the engine's own time, whichever is known less."""
     own = (engine or overhead(deployment.engine)).badge
-    order = list(_KNOWN)
+    order = list(KNOWN)
     return order[max(order.index(own), order.index(speed_badge(deployment)))]
 
 
@@ -128,4 +127,4 @@ def prior_deviation(kind: Kind, deployment: Deployment) -> float:
     """The standard deviation that the interval without a profile stands for."""
     with using(None):
         around = interval(1.0, kind, deployment)
-    return math.log(around.high / around.low) / (2 * _80_PERCENT)
+    return math.log(around.high / around.low) / (2 * EIGHTY_PERCENT)
