@@ -102,8 +102,9 @@ def accuracy_table() -> str:
 
 SHORT = {
     "H200 steps of six other models, decode": "decode step of a bare model on an H200, six models not fitted on",
-    "InferenceMAX and TensorRT-LLM, throughput and TPOT": "published serving results, throughput and time per token",
-    "InferenceMAX and TensorRT-LLM, TTFT": "the same, time to the first token (queueing: the weak spot)",
+    "groups left out of everything, throughput and TPOT": "published results of other GPUs and engines, throughput and "
+    "time per token",
+    "groups left out of everything, TTFT": "the same, time to the first token (queueing: the weak spot)",
 }
 """The rows that a reader of the first screen needs, in plain words."""
 

@@ -173,8 +173,10 @@ def test_a_row_of_several_replicas_is_one_of_them(tmp_path: Path) -> None:
     assert (rate.value, rate.batch, rate.run.requests) == (250, 16, 100)
     assert read_one(tmp_path, **split, metric="output_tok_s", value="1000", per="gpu").value == 2000
     assert read_one(tmp_path, **split, metric="tpot_ms", value="20").value == pytest.approx(0.02)
-    assert read_one(tmp_path, **split, mode="fixed_batch").batch == 64
+    assert read_one(tmp_path, **split | {"batch_or_concurrency": "max_batch=64"}).batch == 64
     assert read_one(tmp_path, **split | {"batch_or_concurrency": "qps=8"}).rate == 2
+    assert "whole replicas" in reason_of(tmp_path, num_gpus="4", tp="8")
+    assert "whole replicas" in reason_of(tmp_path, num_gpus="7", tp="2")
 
 
 def test_without_a_degree_all_gpus_share_each_layer(tmp_path: Path) -> None:

@@ -220,7 +220,7 @@ def _row(cells: Mapping[str, str | None], line: str) -> Measurement | Unread:
         value = _in_our_terms(name, _number(row["value"], "value") * unit, outputs)
         tp, pp, mode = _whole(row["tp"] or row["num_gpus"], "tp"), _whole(row.get("pp") or "1", "pp"), Mode(row["mode"])
         if tp < 1 or pp < 1 or gpus % (tp * pp):
-            raise ValueError(f"{gpus} GPUs cannot hold whole replicas of {tp * pp}")
+            raise ValueError(f"num_gpus {gpus} cannot hold whole replicas of tp {tp} × pp {pp}")
         replicas = gpus // (tp * pp)  # of the attention, where replicas of it share their experts
         if metric in (Metric.output_tok_s, Metric.total_tok_s):
             value *= (gpus if row.get("per") == "gpu" else 1) / replicas
