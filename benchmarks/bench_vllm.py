@@ -38,6 +38,7 @@ GROUPS = {
     "another model, Qwen3 4B": ("qwen3-4b",),
     "Llama 3.1 8B in FP8 (its log taught the host)": ("fp8",),
     "Qwen3 30B-A3B again (its log taught the host)": ("moe",),
+    "Qwen3 30B-A3B in FP8 blocks (its log taught the host)": ("moe-fp8",),
     "Llama 3.1 8B, prompts alone (its log taught the host)": ("dense",),
     "the same with steps of 2,048 tokens, prompts alone": ("small-steps",),
 }

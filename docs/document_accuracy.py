@@ -20,7 +20,7 @@ scored here were only looked at. [Where the rows come from](../benchmarks/data/R
 """
 REAL_ENGINE = """vLLM 0.26.0 on one H200, dummy weights, its own load generator, closed loops and Poisson arrivals
 (`benchmarks/measure_vllm.py`). Each load is simulated as it was run. The host's times were fitted on the log of steps
-and on lone requests of three sessions, which are labelled, and on the rate at which one-token requests pass; no other
+and on lone requests of four sessions, which are labelled, and on the rate at which one-token requests pass; no other
 serving result was fitted. The first runs were looked at while the model was made, and Qwen3 32B's after its form stood;
 Qwen3 4B was measured last, and only one choice (means of launches instead of medians) followed. All are of one machine:
 launches and request times are those of its processor, and another host may be slower or faster.
