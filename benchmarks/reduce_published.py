@@ -40,6 +40,8 @@ DATASETS = {
 }
 """Mean prompt of MLPerf's datasets, in tokens, as MLCommons states it where it introduces them (Llama 3.1 405B:
 mlcommons.org/2025/04/llm-inference-v5; Llama 3.1 8B: mlcommons.org/2025/09/small-llm-inference-5-1)."""
+WHOLE = "request-latency/token"
+"""Where a time per token is that of the whole request, with its prompt and the gateway before the server."""
 REPLICAS = re.compile(r"(\d+) replicas of TP")
 """Of a static batch that the source states for each of them."""
 VARIED = re.compile(r"means of actual totals|ShareGPT|mean lengths from dataset|lengths \(not fixed\)")
@@ -61,6 +63,8 @@ def main(source: Path, reduced: Path) -> None:
         row["num_requests"] = found[1] if found else ""
         row["length_spread"] = "0.99" if VARIED.search(row["notes"]) else ""
         row.update(lengths(row), **decoding(row))
+        if WHOLE in row["notes"]:
+            row["metric"] = "latency_per_token_ms"  # not the time between tokens: no row of it is predicted
         if (of := REPLICAS.search(row["notes"])) and row["mode"] == "fixed_batch":
             row["batch_or_concurrency"] = str(int(of[1]) * int(row["batch_or_concurrency"]))
     with (
