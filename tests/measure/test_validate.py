@@ -641,10 +641,11 @@ def test_rows_that_only_judge_share_no_group_with_rows_that_teach() -> None:
     assert not [group for group, found in splits.items() if {"judge", "calibrate"} <= found]
 
 
-def test_recipes_that_look_for_requests_every_few_steps_delay_first_tokens() -> None:
-    row = measurement(model="qwen3-30b-a3b", gpu="H200", engine="sglang", metric=Metric.ttft_s, batch=8)
-    plain, step_s = value(row), value(row.model_copy(update={"metric": Metric.tpot_s}))
-    assert value(row.model_copy(update={"tuned": True})) == pytest.approx(plain + 5 * step_s)
-    crowd = row.model_copy(update={"batch": 32})
-    step_s = value(crowd.model_copy(update={"metric": Metric.tpot_s}))
-    assert value(crowd.model_copy(update={"tuned": True})) == pytest.approx(value(crowd) + 15 * step_s)
+def test_recipes_that_look_for_requests_every_few_steps_delay_first_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = measurement(model="qwen3-30b-a3b", gpu="H200", engine="sglang", metric=Metric.ttft_s, tuned=True)
+    for users, steps in ((8, 5), (32, 15)):
+        first = row.model_copy(update={"batch": users})
+        step_s, polled_s = value(first.model_copy(update={"metric": Metric.tpot_s})), value(first)
+        with monkeypatch.context() as never:
+            never.setattr("tokonomics.measure.validate.RECIPE_POLLS", (0, 0))
+            assert polled_s == pytest.approx(value(first) + steps * step_s)

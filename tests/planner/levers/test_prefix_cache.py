@@ -332,9 +332,8 @@ def test_a_row_shows_the_latency_of_the_fleet_it_bills_and_a_later_answer_is_no_
     assert cheapest.bill
     ttft, tpot, e2e = (getattr(cheapest, name).p99 / getattr(plain, name).p99 for name in ("ttft_s", "tpot_s", "e2e_s"))
     assert cheapest.needs < plain.needs
-    # Its prompts are shorter and come sooner, but its replicas are fuller: their tokens, and the last of them, later.
-    assert e2e > 1
-    assert tpot > 1
+    # Its prompts are shorter and come sooner, but its replicas are fuller: their tokens come later.
+    assert ttft < 1 < tpot
     assert made.bill.after.usd > cheapest.bill.usd
     assert made.slower
     found = made.slower
