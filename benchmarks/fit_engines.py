@@ -139,7 +139,7 @@ def fit_published(
                 sequence_s=0,
                 overlapped=overlapped,
                 reach_s=known.reach_s if known else 0,
-                badge=Badge.measured,
+                badge=Badge.modelled,  # others' hosts, seen through their results
                 source="",
             )
             said = "; a request's way as of 0.11" if known and known.reach_s else ""
@@ -150,8 +150,6 @@ def fit_published(
             if (engine, version) in FIRST_TOKENS:
                 begin, rows_said = fit_first_token(of_era, layers, begin, FIRST_TOKENS[engine, version])
                 said += rows_said
-            if said:
-                begin = begin.model_copy(update={"badge": Badge.modelled})
             error, found = fit_engine(of_era, layers, begin, said)
             if overlapped:
                 in_turn = fit_engine(of_era, layers, begin.model_copy(update={"overlapped": False}), said)

@@ -19,7 +19,7 @@ from tokonomics.types import Badge
 CLASSES = tomllib.loads(files("tokonomics.physics").joinpath("data/intervals.toml").read_text())["classes"]
 
 
-@pytest.mark.parametrize(("kind", "model"), product(get_args(Kind), ("llama-3.1-8b", "qwen3-30b-a3b")))
+@pytest.mark.parametrize(("kind", "model"), list(product(get_args(Kind), ("llama-3.1-8b", "qwen3-30b-a3b"))))
 def test_every_situation_has_an_interval_and_the_less_is_known_the_wider_it_is(kind: Kind, model: str) -> None:
     deployment = deploy(find_model(model), find_gpu("H100"), find_engine("vllm"))
     names = [error_class(kind, deployment, badge) for badge in KNOWN]
