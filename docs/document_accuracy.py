@@ -33,7 +33,7 @@ the cache.
 What stands out: 256 users of the 8B model, who come back later than simulated, so that they wait for each other's prompts
 more and are interrupted less; the first loads of the mixture of experts, which compiled kernels for seconds; and small
 models (FP8 and 4B) at a rate near their limit, where the host bounds them: its launches vary from step to step, and waits
-grow with that. **There a plan SLOs too much**: the last row has the size and the sign.
+grow with that. **There a plan is too hopeful**: the last row has the size and the sign.
 """
 LEFT_OUT = """## Groups left out of everything
 
@@ -219,7 +219,7 @@ def accuracy_page() -> str:
     for kind, groups in result["by"].items():
         parts += _table(kind, groups)
     left_out = result["left_out"]
-    share = f"{left_out['predicted'] / left_out['rows']:.0%}"
+    share = _whole(left_out["predicted"] / left_out["rows"])
     parts += [LEFT_OUT.format(predicted=left_out["predicted"], rows=left_out["rows"], share=share)]
     parts += [line for kind in ("speed", "era", "gpu", "source") for line in _table(kind, left_out["by"][kind])]
     parts += [FIRST_TOKENS, ""]
