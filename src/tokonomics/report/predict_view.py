@@ -18,7 +18,7 @@ from tokonomics.units import gigabytes, percent, plural, seconds, usd
 
 _ORIGINS = {
     Badge.measured: "kernels timed on this GPU in this precision",
-    Badge.modelled: "kernel timings of a related GPU, scaled by the datasheets: wider interval",
+    Badge.modelled: "kernel timings of a related GPU, scaled by the datasheets",
     Badge.assumed: "this GPU family or this precision was not timed: an extrapolation by the datasheet, wider interval",
 }
 _STEP_COLOURS: dict[str, blocks.Colour] = {
