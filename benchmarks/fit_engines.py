@@ -53,6 +53,9 @@ ERAS: dict[str, tuple[tuple[int, str, bool], ...]] = {
 ROCM = ("vllm", "0.0 on ROCm")
 """vLLM on AMD's GPUs before 0.6, whose attention read keys and values once for each query head: the paged attention
 written for ROCm, which reads them once for all that share them, came in September 2024 (vLLM PR 8310)."""
+UNPACKING = ("llama.cpp", "0.0 of 2024")
+"""llama.cpp before its products of packed weights ran on tensor cores (PR 8062, June 2024) and its attention kept
+scores on the chip without being asked (``--flash-attn auto``, PR 15434, August 2025)."""
 LOGGED = ("vllm", "0.14")
 """The era of the logs."""
 STAND_INS = {"tgi": ("vllm", "0.0"), "llama.cpp": ("vllm", "0.0")}
@@ -96,7 +99,7 @@ def main() -> None:
     print(f"layers: {layers.layer_s * 1e6:.1f} µs each")
     before = tomllib.loads(options.out.read_text(encoding="utf-8"))["engines"]
     fitted = {
-        (engine, era["since_version"] + (" on ROCm" if "architectures" in era else "")): Overhead.model_validate(era)
+        (engine, era["since_version"] + _kind_of_era(era)): Overhead.model_validate(era)
         for engine, known in before.items()
         for era in known
     }
@@ -110,8 +113,14 @@ def main() -> None:
     eras = [(engine, version) for engine, known in ERAS.items() for _, version, _ in known]
     eras.insert(1, ROCM)  # after the first of all GPUs: where it holds, it comes before that
     eras += [(engine, version) for engine, (_, version) in STAND_INS.items()]
+    eras.insert(-1, UNPACKING)
     text += [_engine_text(find_engine(engine).key, fitted[engine, version]) for engine, version in eras]
     options.out.write_text("\n".join(text), encoding="utf-8")
+
+
+def _kind_of_era(era: dict[str, Any]) -> str:
+    """What tells an era from another of the same first version."""
+    return " on ROCm" if "architectures" in era else " of 2024" if "unpacks" in era else ""
 
 
 def fit_published(
@@ -159,7 +168,36 @@ def fit_published(
         source = f"taken as {like[0]} {like[1]}, a request as vLLM 0.26's: {WHY[engine]}"
         requests = {name: getattr(logged, name) for name in REQUESTS}
         fitted[engine, like[1]] = fitted[like].model_copy(update={"badge": Badge.assumed, "source": source, **requests})
+    if not only or " ".join(UNPACKING) in only:
+        fitted[UNPACKING] = fit_unpacking([row for row in rows if row.engine == "llama.cpp"], layers, fitted)
+    fitted["llama.cpp", "0.0"] = fitted["llama.cpp", "0.0"].model_copy(update={"since_year": 2025})
     return fitted
+
+
+def fit_unpacking(
+    rows: Sequence[Measurement], layers: Layers, fitted: dict[tuple[str, str], Overhead]
+) -> Overhead:
+    """How often scores crossed the memory: by how much slower prompts of 8,192 tokens were on one GPU than of 512.
+
+    The host's figures are those it stands on.
+    """
+    prompts = [row for row in rows if row.year <= 2024 and row.output_tokens <= 1 and row.gpus == 1]
+    begin = fitted["llama.cpp", "0.0"].model_copy(update={"since_year": 2023, "unpacks": True})
+
+    shortest = {(row.gpu, row.weights): row for row in sorted(prompts, key=lambda row: -row.input_tokens)}
+
+    def error(passes: float, relative: bool = True) -> float:
+        made = begin.model_copy(update={"score_passes": passes})
+        logs = {row.key: math.log(value_of(row, _model(row, made, layers)) / row.value) for row in prompts}
+        first = {row.key: logs[shortest[row.gpu, row.weights].key] if relative else 0.0 for row in prompts}
+        longer = {row.key for row in prompts if row is not shortest[row.gpu, row.weights]}
+        return statistics.median(abs(logs[key] - first[key]) for key in (longer if relative else logs))
+
+    best = min(np.arange(0.0, 13.0, 0.5), key=error)
+    print(f"llama.cpp of 2024: scores cross the memory {best} times, n {len(prompts)}, median error "
+          f"{error(best, relative=False):.1%} (with none {error(0.0, relative=False):.1%})")  # fmt: skip
+    said = f"{begin.source}; score_passes on {len(prompts)} prompts alone of {prompts[0].source}"
+    return begin.model_copy(update={"score_passes": float(best), "source": said})
 
 
 def fit_rocm(rows: Sequence[Measurement], layers: Layers) -> Overhead:
@@ -332,6 +370,7 @@ _PARTS: dict[tuple[object, ...], StepModel] = {}
 def _model(row: Measurement, made: Overhead, layers: Layers) -> StepModel:
     """The row's step model with an engine's figures; the kernels' part is computed once."""
     key = (row.model, row.gpu, row.gpus, row.tp, row.pp, row.ep, row.weights, row.kv, row.engine, made.head_reads)
+    key = (*key, made.unpacks, made.score_passes)
     if key not in _PARTS:
         deployment = deployment_of(row)
         assert deployment is not None
@@ -356,6 +395,8 @@ def _engine_text(engine: str, made: Overhead) -> str:
         listed = ", ".join(f'"{name}"' for name in made.architectures)
         more = f"architectures = [{listed}]\nhead_reads = {made.head_reads}\n{more}"
         more = f'until_version = "{made.until_version}"\n{more}'
+    if made.unpacks:
+        more = f"unpacks = true\nscore_passes = {made.score_passes}\n{more}"
     if made.graph_tokens:
         more = f"graph_tokens = {made.graph_tokens}\n{more}"
     if made.fused:

@@ -14,6 +14,8 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from tokonomics.catalog.engines import Engine, find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
@@ -29,7 +31,7 @@ from tokonomics.physics.intervals import Interval, Kind, interval
 from tokonomics.physics.memory import max_sequences, require_fit
 from tokonomics.physics.overhead import REQUESTS, overhead
 from tokonomics.physics.steptime import StepModel
-from tokonomics.serving.steady import ReplicaCurve, Steady, static_batch_s
+from tokonomics.serving.steady import ReplicaCurve, Steady, prompt_chunks, static_batch_s
 from tokonomics.types import Noun
 
 TAUGHT = "calibrate"  # split of the published rows on which engines' overheads and the intervals were fitted
@@ -160,6 +162,10 @@ Those under vLLM batch continuously as it does. AutoAWQ and ExLlama are loops ov
 weights of four bits and several GPUs split by layers.
 """
 
+IN_FLIGHT = {"llama.cpp": 4}
+"""Chunks of one prompt that follow each other through the stages at once (``GGML_SCHED_MAX_COPIES``): what its own
+benchmark times."""
+
 HOSTLESS = "optimum-habana"
 """Runs a static batch from a plain loop, whole steps as graphs of the accelerator: no scheduler between them."""
 
@@ -276,6 +282,10 @@ def value_of(row: Measurement, steps: StepModel) -> float:
         raise TokonomicsError(f"a step is measured in seconds, not by {row.metric}")
     if row.engine and "disagg" in row.engine.lower():
         return _decoding(row, steps, input_tokens, output_tokens)
+    chunked = IN_FLIGHT.get(steps.deployment.engine.key)
+    if chunked and row.output_tokens <= 1 and row.mode is Mode.low_latency and row.metric is not Metric.tpot_s:
+        alone_s = chunked_prompt_s(steps, input_tokens, chunked)
+        return alone_s if row.metric is Metric.ttft_s else (input_tokens + 1) / alone_s
     if is_simulated(row):
         return _simulated(row, steps, input_tokens, output_tokens)
     if row.statistic is Statistic.p99:
@@ -289,6 +299,15 @@ def value_of(row: Measurement, steps: StepModel) -> float:
     steady = steady_of(row, replica_curve(steps, input_tokens, output_tokens, most_sequences(row)))
     rates = {Metric.output_tok_s: steady.output_tokens_per_s, Metric.total_tok_s: steady.total_tokens_per_s}
     return {Metric.tpot_s: steady.tpot_s, Metric.ttft_s: steady.ttft_s, **rates}[row.metric]
+
+
+def chunked_prompt_s(steps: StepModel, tokens: int, in_flight: int) -> float:
+    """A prompt alone: its first chunk passes through all stages, and each of the others leaves them a share later."""
+    chunks = prompt_chunks(steps.deployment, tokens)
+    pasts = np.cumsum(chunks) - chunks
+    taken = np.array([float(steps.prefill(chunk, past)) for chunk, past in zip(chunks, pasts, strict=True)])
+    first = np.arange(len(taken)) % in_flight == 0
+    return float(taken[first].sum() + taken[~first].sum() / min(steps.deployment.pp, in_flight))
 
 
 def _decoding(row: Measurement, steps: StepModel, input_tokens: int, output_tokens: int) -> float:

@@ -29,6 +29,7 @@ from tokonomics.physics.curves import Array, Basis, basis, carried_over, donors,
 
 Op = Literal["gemm", "experts", "all_reduce"]
 
+PACKED_ROWS = 8  # up to which llama.cpp multiplies with packed weights (MMVQ_MAX_BATCH_SIZE of its CUDA backend)
 ACTIVATION_BYTES = 2.0  # activations enter and leave a layer in 16 bits whatever its weights are in
 
 BACKENDS = ("vllm", "sglang")
@@ -106,6 +107,24 @@ def gemm_s(
         for curve in ([own] if own else [curve for _, curve in _gemm_curves(gpu, weights, backend)])
     ]
     return np.asarray(np.minimum.reduce(times))
+
+
+def unpacked_gemm_s(gpu: Gpu, weights: Precision, m: ArrayLike, n: float, k: float, backend: str) -> Array:
+    """The same where weights are unpacked to FP16 in memory before many rows are multiplied with them.
+
+    Sums are kept in FP16, too: tensor cores then run at half of their INT8 rate, on gaming cards twice what they do
+    with sums in FP32 (NVIDIA's GA102 and Ada whitepapers, tables of peak rates). What goes in and comes out is converted
+    from and to 32 bits, by kernels of their own.
+    """
+    rows, bandwidth = np.asarray(m, np.float64), gpu.bandwidth_bytes_per_s
+    peak = max(gpu.peak_flops(Precision.bf16), gpu.flops.get("int8", 0.0) / 2)
+    wide = Precision.bf16.bytes_per_weight
+    converted = rows * (n + k) * (wide + Precision.fp32.bytes_per_weight)
+    unpacked = n * k * (weights.bytes_per_weight + wide) if weights.is_below(Precision.bf16) else 0.0
+    before_s = (unpacked + converted) / bandwidth
+    curves = _gemm_curves(gpu, Precision.bf16, backend)
+    times = [gemm_seconds(curve, rows, n, k, peak, bandwidth, wide) for _, curve in curves]
+    return np.where(rows > PACKED_ROWS, before_s + np.minimum.reduce(times), gemm_s(gpu, weights, m, n, k, backend))
 
 
 def experts_s(

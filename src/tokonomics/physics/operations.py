@@ -30,12 +30,13 @@ from tokonomics.physics.attention_kernels import (
 from tokonomics.physics.calibration import Kernels
 from tokonomics.physics.curves import Array, efficiency
 from tokonomics.physics.deployment import Deployment
-from tokonomics.physics.matrix_kernels import all_reduce_s, experts_s, gemm_s
-from tokonomics.physics.overhead import Layers
+from tokonomics.physics.matrix_kernels import all_reduce_s, experts_s, gemm_s, unpacked_gemm_s
+from tokonomics.physics.overhead import Layers, Overhead
 from tokonomics.physics.sharding import adapter_bytes, dense_products, kv_elements_per_token, step_weight_bytes
 from tokonomics.types import copied
 
 Numbers = Array | np.float64
+_SCORE_BYTES = 4.0  # of one query head and one key, in 32 bits
 BARE_KERNELS = "pytorch"  # whose kernels a bare step runs: no engine around it, plain PyTorch
 
 
@@ -53,11 +54,13 @@ class RankKernels:
     products: str  # whose matrix kernels
     between: Layers
     own: Kernels | None  # curves timed on the user's GPU
-    head_reads: float = 0.0  # of an engine's era (``Overhead``)
+    era: Overhead | None  # of the engine, some of whose kernels were others
 
     def gemm_s(self, weights: Precision, rows: Array | float, n: float, k: float) -> Array:
         """A dense product of ``rows`` tokens with a k × n matrix."""
         own = self.own.gemm_curve(weights) if self.own else None
+        if self.era and self.era.unpacks and not own:
+            return unpacked_gemm_s(self.deployment.gpu, weights, rows, n, k, self.products)
         return gemm_s(self.deployment.gpu, weights, rows, n, k, self.products, own)
 
     @property
@@ -147,10 +150,10 @@ class RankKernels:
         gpu, kv, tp = self.deployment.gpu, self.deployment.kv, self.deployment.tp
         if isinstance(mixer, GroupedAttention):
             heads = self._heads(mixer)
-            if self.head_reads:
+            if self.era and self.era.head_reads:
                 seen = np.minimum(context, mixer.window) if mixer.window else context
                 read = heads["heads"] * 2 * mixer.head_dim * kv_bytes_per_element(kv)
-                return np.asarray(batch * seen * read / (gpu.bandwidth_bytes_per_s * self.head_reads))
+                return np.asarray(batch * seen * read / (gpu.bandwidth_bytes_per_s * self.era.head_reads))
             # The probe times PyTorch's kernels: a bare step's, and no engine's.
             curve = self.own.decode_curve(**heads) if self.own and self.backend == BARE_KERNELS else None
             return decode_attention_s(gpu, kv, batch, context, backend=self.backend, own=curve, **heads)
@@ -167,7 +170,12 @@ class RankKernels:
         if isinstance(mixer, GroupedAttention):
             bare = self.own if self.backend == BARE_KERNELS else None
             curve = bare.prefill_curve(mixer.head_dim, mixer.window) if bare else None
-            return prefill_attention_s(gpu, kv, prompt, past, own=curve, **self._heads(mixer), **chunks)
+            taken = prefill_attention_s(gpu, kv, prompt, past, own=curve, **self._heads(mixer), **chunks)
+            if self.era and self.era.score_passes:
+                seen = prompt * np.minimum(past + prompt, mixer.window or np.inf)
+                moved = prompts * self._heads(mixer)["heads"] * seen * _SCORE_BYTES * self.era.score_passes
+                taken = taken + moved / gpu.bandwidth_bytes_per_s
+            return taken
         if isinstance(mixer, LatentAttention):
             widths = copied(mixer, "kv_rank", "rope_dim", "nope_dim", "value_dim")
             heads = mixer.heads / self.deployment.tp

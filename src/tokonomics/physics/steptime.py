@@ -70,8 +70,7 @@ class StepModel:
         own = profile.kernels_of(deployment.gpu) if profile else None
         backend = deployment.engine.key if engine else BARE_KERNELS
         products = FUSED if engine and engine.fused else backend
-        reads = engine.head_reads if engine else 0.0
-        self.kernels = kernels = RankKernels(deployment, backend, products, between or _between(own), own, reads)
+        self.kernels = kernels = RankKernels(deployment, backend, products, between or _between(own), own, engine)
         groups, nothing = deployment.model.groups, np.zeros_like(_TOKENS)
         self.mixers = tuple((group.count, group.mixer) for group in groups if group.mixer is not None)
         self._matrices = sum((kernels.matrices_s(group, _TOKENS) for group in groups), nothing)
