@@ -68,11 +68,17 @@ ALIKE: dict[tuple[str, str], tuple[str, ...]] = {
     ("sglang", "0.0"): ("layer_s", *REQUESTS),
 }
 """What no row tells: engines that launch PyTorch's kernels layer by layer, and a front end in Python, as vLLM's."""
-FIRST_TOKENS = {
-    ("tensorrt-llm", "0.11"): "reach_s", ("tensorrt-llm", "1.0"): "expert_layer_s", ("sglang", "0.0"): "expert_layer_s",
-}  # fmt: skip
+FIRST_TOKENS: dict[tuple[str, str], tuple[str, ...]] = {
+    ("tensorrt-llm", "0.11"): ("reach_s",),
+    ("tensorrt-llm", "1.0"): ("expert_layer_s",),
+    ("sglang", "0.0"): ("expert_layer_s", "quantised_layer_s"),
+}
 """What times to the first token tell of an era: a request's way, where rates are low; what launches experts, where
-prompts of any length take as long (Qwen3 235B with a few users)."""
+prompts of any length take as long (Qwen3 235B with a few users), with and without quantised activations if there are
+rows of both."""
+COMPILED = ("DeepSeek-V3", "B200", "sglang")
+"""Rows whose first tokens come after 2 to 9 s, later with 8 users than with 64: kernels were compiled during the run. They
+are scored like any other, and teach nothing of first tokens."""
 LOW_RATE = 8
 FEW_USERS = 8
 """Requests a second, or users, at the most of the rows that tell it."""
@@ -156,8 +162,8 @@ def fit_published(
             begin = begin.model_copy(update={name: getattr(logged, name) for name in alike})
             if alike:
                 said += f"; {', '.join(alike)} taken as vLLM 0.26's"
-            if (engine, version) in FIRST_TOKENS:
-                begin, rows_said = fit_first_token(of_era, layers, begin, FIRST_TOKENS[engine, version])
+            for field in FIRST_TOKENS.get((engine, version), ()):
+                begin, rows_said = fit_first_token(of_era, layers, begin, field)
                 said += rows_said
             error, found = fit_engine(of_era, layers, begin, said)
             if overlapped:
@@ -311,9 +317,13 @@ def _era(row: Measurement, eras: Sequence[tuple[int, str, bool]]) -> str:
 
 def fit_first_token(rows: Sequence[Measurement], layers: Layers, begin: Overhead, field: str) -> tuple[Overhead, str]:
     """The figure that brings predicted times to the first token closest to those measured under little load."""
-    experts = field == "expert_layer_s"
+    experts = field.endswith("layer_s")
     served = [row for row in rows if row.metric is Metric.ttft_s and row.mode is not Mode.low_latency]
     served = [row for row in served if (row.batch or row.rate) and find_model(row.model).is_moe == experts]
+    served = [row for row in served if (row.model, row.gpu, row.engine) != COMPILED]
+    if "quantised_layer_s" in FIRST_TOKENS[rows[0].engine or "", begin.since_version]:
+        quantised = field == "quantised_layer_s"
+        served = [row for row in served if _model(row, begin, layers).quantises == quantised]
     served = [row for row in served if (row.rate <= LOW_RATE if row.rate else (row.batch or 0) <= FEW_USERS)]
 
     def residuals(figures: Sequence[float]) -> list[float]:

@@ -26,8 +26,8 @@ FIRST = Path(__file__).parent / "data" / "published.csv.gz"
 
 KEPT = (
     "id", "model", "gpu", "num_gpus", "tp", "pp", "ep", "precision_weights", "precision_kv", "engine", "engine_version",
-    "input_len", "output_len", "length_spread", "batch_or_concurrency", "num_requests", "mode", "metric", "value",
-    "per", "source_name", "source_ref", "year", "split",
+    "input_len", "output_len", "length_spread", "batch_or_concurrency", "num_requests", "mode", "metric",
+    "statistic", "value", "per", "source_name", "source_ref", "year", "split",
 )  # fmt: skip
 GROUP = ("source_name", "model", "gpu", "engine")
 APART = re.compile(r"decode (\d+)x\(tp(\d+),dp(\d+),ep(\d+)\)")
@@ -47,6 +47,8 @@ REPLICAS = re.compile(r"(\d+) replicas of TP")
 VARIED = re.compile(r"means of actual totals|ShareGPT|mean lengths from dataset|lengths \(not fixed\)")
 """Where lengths are the means of requests of every length: drawn evenly from none to what was asked for, or a
 dataset's, which spread as widely."""
+MEDIAN = re.compile(r"; median$|\bmedian_t(?:tft|pot)_ms\b")
+"""Where a time is the median of the requests', and not their mean; sources that say neither are taken to mean the mean."""
 REQUESTS = re.compile(r"\b(\d+) (?:ShareGPT )?(?:prompts|requests)\b")
 """How many were sent, where the notes say so."""
 
@@ -62,6 +64,7 @@ def main(source: Path, reduced: Path) -> None:
         found = REQUESTS.search(row["notes"])
         row["num_requests"] = found[1] if found else ""
         row["length_spread"] = "0.99" if VARIED.search(row["notes"]) else ""
+        row["statistic"] = "median" if MEDIAN.search(row["notes"]) else ""
         row.update(lengths(row), **decoding(row))
         if WHOLE in row["notes"]:
             row["metric"] = "latency_per_token_ms"  # not the time between tokens: no row of it is predicted

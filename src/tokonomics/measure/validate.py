@@ -123,8 +123,19 @@ def steps_of(row: Measurement) -> StepModel:
     # Experts over more ranks than the attention's: replicas of it share them. Some sources print more than there were.
     wide = max(row.tp, min(row.ep, row.gpus // row.pp))
     split = (row.tp, row.pp, min(row.ep, wide), wide // row.tp)
-    served = (row.model, row.gpu, *split, row.weights, row.kv, row.engine)
+    served = (row.model, row.gpu, *split, row.weights, row.kv or _recipe_kv(row), row.engine)
     return _step_model(served, era, profile_key())
+
+
+def _recipe_kv(row: Measurement) -> str | None:
+    """The precision of the KV cache, where a row's recipe tells it."""
+    key = engine_named(row.engine).key if row.tuned and row.engine else None
+    on = key in RECIPE_FP8_KV and (key != "sglang" or _is_blackwell(row.gpu))
+    return Precision.fp8 if on else None
+
+
+def _is_blackwell(gpu: str) -> bool:
+    return find_gpu(gpu).architecture == "blackwell"
 
 
 def summary(predictions: Sequence[ScoredPrediction]) -> ErrorSummary:
@@ -149,8 +160,13 @@ _ONE_TOKEN = "an answer of one token has no time per token after the first"
 TUNED_GRAPH_TOKENS = 2048
 """``max-cudagraph-capture-size`` of InferenceMAX's recipes for vLLM (as of vLLM's own for GPT-OSS on Hopper)."""
 RECIPE_POLLS, RECIPE_USERS = (10, 30), 16
-"""Steps after which SGLang looks for new requests in InferenceMAX's recipes (their ``SCHEDULER_RECV_INTERVAL``), with
-fewer users than that and with as many: in the mean half of them pass before a request is seen."""
+"""Steps after which SGLang looks for new requests in InferenceMAX's recipes for Blackwell (``SCHEDULER_RECV_INTERVAL``
+of ``benchmarks/*_b200.sh`` and ``*_b300.sh``; none on Hopper), with fewer users than that and with as many: in the mean
+half of them pass before a request is seen."""
+RECIPE_CHUNK, RECIPE_FP4_CHUNK = 32_768, 16_384
+"""Tokens of a step with prompts in its recipes for SGLang (``--chunked-prefill-size``)."""
+RECIPE_FP8_KV = ("sglang", "tensorrt-llm")
+"""Engines whose KV cache its recipes keep in FP8: TensorRT-LLM's on every GPU, SGLang's on Blackwell."""
 ENGINES = {
     "autoawq": "llama.cpp", "deepspeed": "vllm", "exllama": "llama.cpp", "lmdeploy": "vllm", "mlc": "vllm",
     "ollama": "llama.cpp", "optimum-habana": "vllm", "text-generation-inference": "tgi", "triton": "tensorrt-llm",
@@ -327,19 +343,24 @@ def is_simulated(row: Measurement) -> bool:
 
 
 def _simulated(row: Measurement, steps: StepModel, input_tokens: int, output_tokens: int) -> float:
+    recipe = row.tuned and steps.deployment.engine.key == "sglang"
+    facts = row.run
+    if recipe and facts.max_batched_tokens is None:
+        chunk = RECIPE_FP4_CHUNK if steps.deployment.weights is Precision.nvfp4 else RECIPE_CHUNK
+        facts = facts.model_copy(update={"max_batched_tokens": chunk})
     load = RunLoad(
         users=row.batch if row.rate is None else None,
         rate=row.rate,
         input_tokens=input_tokens,
         output_tokens=output_tokens,
         spread=row.run.spread if row.run.spread is not None else min(0.99, 1 / row.length_share - 1),
-        facts=row.run,
+        facts=facts,
     )
     figures = simulated(steps, load)
     figure = figures.get((row.metric, Statistic.mean if row.metric in _RATES else row.statistic))
     if figure is None:
         raise TokonomicsError(_ONE_TOKEN)
-    if row.tuned and row.metric is Metric.ttft_s and steps.deployment.engine.key == "sglang":
+    if recipe and row.metric is Metric.ttft_s and _is_blackwell(row.gpu):
         every = RECIPE_POLLS[1] if (row.batch or 1) >= RECIPE_USERS else RECIPE_POLLS[0]
         figure += every / 2 * figures.get((Metric.tpot_s, Statistic.mean), 0.0)
     return figure

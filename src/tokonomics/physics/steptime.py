@@ -250,10 +250,13 @@ class StepModel:
         expert = sum(group.count * layer_share(group) for group in groups if isinstance(group.mlp, MoeMlp))
         other = sum(group.count * layer_share(group) for group in groups if not isinstance(group.mlp, MoeMlp))
         pp = self.deployment.pp
+        return self.engine.launch_s(tokens, other / pp, expert / pp, self.quantises)
+
+    @property
+    def quantises(self) -> bool:
+        """Whether products take quantised activations: without the math for it, weights are unpacked to 16 bits."""
         weights, gpu = self.deployment.weights, self.deployment.gpu
-        # Without the math for it weights are unpacked, and activations stay in 16 bits.
-        quantises = weights in QUANTISES and gpu.peak_flops(weights) > gpu.peak_flops(Precision.bf16)
-        return self.engine.launch_s(tokens, other / pp, expert / pp, quantises)
+        return weights in QUANTISES and gpu.peak_flops(weights) > gpu.peak_flops(Precision.bf16)
 
     def launched(self, gpu_s: Array, tokens: Array, batch: Array, prompts: Array) -> Array:
         """A step with prompts that is composed when the last one is done: launches and kernels run side by side."""
