@@ -2,7 +2,7 @@
 
     python benchmarks/reduce_published.py published_more.csv.gz benchmarks/data/published_more.csv.gz
 
-A third of the groups of source, model, GPU and engine only judge (``split`` is ``judge``): nothing is fitted on them,
+Rows of a table that has a column ``split`` keep theirs. Of others, a third of the groups of source, model, GPU and engine only judge (``split`` is ``judge``): nothing is fitted on them,
 and no form of the model is chosen by them. Which group does is the rest of a hash of its names divided by three, so
 that nobody chose. The others (``calibrate``) may be fitted on and looked at. A group that judges by its hash but has
 rows to fit on under another spelling, or in the first table, is only looked at (``dev``).
@@ -49,6 +49,17 @@ VARIED = re.compile(r"means of actual totals|ShareGPT|mean lengths from dataset|
 dataset's, which spread as widely."""
 MEDIAN = re.compile(r"; median$|\bmedian_t(?:tft|pot)_ms\b")
 """Where a time is the median of the requests', and not their mean; sources that say neither are taken to mean the mean."""
+QUEUED = {
+    ("128", "128"): "30000", ("128", "2048"): "3000", ("128", "4096"): "1500", ("500", "2000"): "3000",
+    ("1000", "1000"): "3000", ("1000", "2000"): "1500", ("2048", "128"): "3000", ("2048", "2048"): "1500",
+    ("5000", "500"): "1500", ("20000", "2000"): "1000", ("1024", "1024"): "3000", ("8192", "1024"): "1500",
+    ("1024", "8192"): "1500", ("32768", "1024"): "1000", ("1024", "32768"): "1000",
+}  # fmt: skip
+"""How many requests of each pair of lengths TensorRT-LLM's tables of the highest throughput queued at once (its
+``perf-overview.md``, "Preparing a Dataset")."""
+SHARED = "attention DP but not the value"
+"""Of TensorRT-LLM 1.0's tables of mixtures of experts: their options file turns data-parallel attention on, and what is
+printed as TP is the number of GPUs that share the experts (the tables of 1.2 print the same as DEP)."""
 REQUESTS = re.compile(r"\b(\d+) (?:ShareGPT )?(?:prompts|requests)\b")
 """How many were sent, where the notes say so."""
 
@@ -62,10 +73,12 @@ def main(source: Path, reduced: Path) -> None:
     for row in rows:
         row["split"] = "dev" if split(row) == "judge" and same(row) in before else split(row)
         found = REQUESTS.search(row["notes"])
-        row["num_requests"] = found[1] if found else ""
+        row["num_requests"] = found[1] if found else queued(row)
         row["length_spread"] = "0.99" if VARIED.search(row["notes"]) else ""
         row["statistic"] = "median" if MEDIAN.search(row["notes"]) else ""
         row.update(lengths(row), **decoding(row))
+        if SHARED in row["notes"]:
+            row.update(tp="1", ep=row["tp"])
         if WHOLE in row["notes"]:
             row["metric"] = "latency_per_token_ms"  # not the time between tokens: no row of it is predicted
         if (of := REPLICAS.search(row["notes"])) and row["mode"] == "fixed_batch":
@@ -94,6 +107,13 @@ def lengths(row: dict[str, str]) -> dict[str, str]:
     return {"input_len": next((mean for name, mean in DATASETS.items() if name in row["notes"]), "")}
 
 
+def queued(row: dict[str, str]) -> str:
+    """How many requests waited when a run of the highest throughput began, where the source says so."""
+    if row["mode"] != "max_throughput" or "TensorRT-LLM perf-overview" not in row["source_name"]:
+        return ""
+    return QUEUED.get((row["input_len"].removesuffix(".0"), row["output_len"].removesuffix(".0")), "")
+
+
 def decoding(row: dict[str, str]) -> dict[str, str]:
     """The GPUs that decode, of a row whose prompts others prefill; ``ep`` above ``tp`` says that ``dp`` share."""
     if not (told := APART.search(row["notes"])):
@@ -115,7 +135,9 @@ def same(row: dict[str, str]) -> tuple[str, ...]:
 
 
 def split(row: dict[str, str]) -> str:
-    """``judge`` for a third of the groups, ``calibrate`` for the others."""
+    """``judge`` for a third of the groups, ``calibrate`` for the others; as the table has it, where it does."""
+    if row.get("split"):
+        return row["split"]
     name = "|".join(row[part] for part in GROUP)
     return "calibrate" if int(hashlib.sha256(name.encode()).hexdigest(), 16) % 3 else "judge"
 

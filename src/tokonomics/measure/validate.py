@@ -338,8 +338,9 @@ def is_simulated(row: Measurement) -> bool:
     """Runs of an engine whose users, rate or arrivals are known; others are a queue that never empties."""
     if row.engine is None or row.mode in (Mode.decode_step, Mode.prefill_step, Mode.fixed_batch):
         return False
-    closed = row.batch is not None and row.mode is not Mode.max_throughput
-    return closed or row.rate is not None or bool(row.run.arrival_s)
+    if row.mode is Mode.max_throughput:
+        return row.run.requests is not None and row.rate is None
+    return row.batch is not None or row.rate is not None or bool(row.run.arrival_s)
 
 
 def _simulated(row: Measurement, steps: StepModel, input_tokens: int, output_tokens: int) -> float:
@@ -348,8 +349,12 @@ def _simulated(row: Measurement, steps: StepModel, input_tokens: int, output_tok
     if recipe and facts.max_batched_tokens is None:
         chunk = RECIPE_FP4_CHUNK if steps.deployment.weights is Precision.nvfp4 else RECIPE_CHUNK
         facts = facts.model_copy(update={"max_batched_tokens": chunk})
+    queue = row.mode is Mode.max_throughput  # all of its requests at once
+    if queue:
+        most = row.batch or steps.deployment.limits.max_sequences
+        facts = facts.model_copy(update={"max_sequences": facts.max_sequences or most})
     load = RunLoad(
-        users=row.batch if row.rate is None else None,
+        users=row.run.requests if queue else row.batch if row.rate is None else None,
         rate=row.rate,
         input_tokens=input_tokens,
         output_tokens=output_tokens,
