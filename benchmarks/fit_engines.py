@@ -77,8 +77,8 @@ FIRST_TOKENS: dict[tuple[str, str], tuple[str, ...]] = {
 prompts of any length take as long (Qwen3 235B with a few users), with and without quantised activations if there are
 rows of both."""
 COMPILED = ("DeepSeek-V3", "B200", "sglang")
-"""Rows whose first tokens come after 2 to 9 s, later with 8 users than with 64: kernels were compiled during the run. They
-are scored like any other, and teach nothing of first tokens."""
+"""Rows whose first tokens come after 2 to 9 s, later with 8 users than with 64: kernels were compiled during the run.
+They are scored like any other, and teach nothing of first tokens."""
 LOW_RATE = 8
 FEW_USERS = 8
 """Requests a second, or users, at the most of the rows that tell it."""
@@ -162,8 +162,9 @@ def fit_published(
             begin = begin.model_copy(update={name: getattr(logged, name) for name in alike})
             if alike:
                 said += f"; {', '.join(alike)} taken as vLLM 0.26's"
-            for field in FIRST_TOKENS.get((engine, version), ()):
-                begin, rows_said = fit_first_token(of_era, layers, begin, field)
+            told = FIRST_TOKENS.get((engine, version), ())
+            for field in told:
+                begin, rows_said = fit_first_token(of_era, layers, begin, field, told)
                 said += rows_said
             error, found = fit_engine(of_era, layers, begin, said)
             if overlapped:
@@ -180,9 +181,7 @@ def fit_published(
     return fitted
 
 
-def fit_unpacking(
-    rows: Sequence[Measurement], layers: Layers, fitted: dict[tuple[str, str], Overhead]
-) -> Overhead:
+def fit_unpacking(rows: Sequence[Measurement], layers: Layers, fitted: dict[tuple[str, str], Overhead]) -> Overhead:
     """How often scores crossed the memory: by how much slower prompts of 8,192 tokens were on one GPU than of 512.
 
     The host's figures are those it stands on.
@@ -315,13 +314,15 @@ def _era(row: Measurement, eras: Sequence[tuple[int, str, bool]]) -> str:
     return [version for start, version, _ in eras if start <= row.year][-1]
 
 
-def fit_first_token(rows: Sequence[Measurement], layers: Layers, begin: Overhead, field: str) -> tuple[Overhead, str]:
+def fit_first_token(
+    rows: Sequence[Measurement], layers: Layers, begin: Overhead, field: str, both: tuple[str, ...]
+) -> tuple[Overhead, str]:
     """The figure that brings predicted times to the first token closest to those measured under little load."""
     experts = field.endswith("layer_s")
     served = [row for row in rows if row.metric is Metric.ttft_s and row.mode is not Mode.low_latency]
     served = [row for row in served if (row.batch or row.rate) and find_model(row.model).is_moe == experts]
     served = [row for row in served if (row.model, row.gpu, row.engine) != COMPILED]
-    if "quantised_layer_s" in FIRST_TOKENS[rows[0].engine or "", begin.since_version]:
+    if "quantised_layer_s" in both:
         quantised = field == "quantised_layer_s"
         served = [row for row in served if _model(row, begin, layers).quantises == quantised]
     served = [row for row in served if (row.rate <= LOW_RATE if row.rate else (row.batch or 0) <= FEW_USERS)]
@@ -379,8 +380,8 @@ _PARTS: dict[tuple[object, ...], StepModel] = {}
 
 def _model(row: Measurement, made: Overhead, layers: Layers) -> StepModel:
     """The row's step model with an engine's figures; the kernels' part is computed once."""
-    key = (row.model, row.gpu, row.gpus, row.tp, row.pp, row.ep, row.weights, row.kv, row.engine, made.head_reads)
-    key = (*key, made.unpacks, made.score_passes)
+    kernels = (made.head_reads, made.unpacks, made.score_passes)
+    key = (row.model, row.gpu, row.gpus, row.tp, row.pp, row.ep, row.weights, row.kv, row.engine, kernels)
     if key not in _PARTS:
         deployment = deployment_of(row)
         assert deployment is not None

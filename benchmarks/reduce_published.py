@@ -2,10 +2,11 @@
 
     python benchmarks/reduce_published.py published_more.csv.gz benchmarks/data/published_more.csv.gz
 
-Rows of a table that has a column ``split`` keep theirs. Of others, a third of the groups of source, model, GPU and engine only judge (``split`` is ``judge``): nothing is fitted on them,
-and no form of the model is chosen by them. Which group does is the rest of a hash of its names divided by three, so
-that nobody chose. The others (``calibrate``) may be fitted on and looked at. A group that judges by its hash but has
-rows to fit on under another spelling, or in the first table, is only looked at (``dev``).
+Rows of a table that has a column ``split`` keep theirs. Of others, a third of the groups of source, model, GPU and
+engine only judge (``split`` is ``judge``): nothing is fitted on them, and no form of the model is chosen by them. Which
+group does is the rest of a hash of its names divided by three, so that nobody chose. The others (``calibrate``) may be
+fitted on and looked at. A group that judges by its hash but has rows to fit on under another spelling, or in the first
+table, is only looked at (``dev``).
 """
 
 import csv
@@ -48,7 +49,7 @@ VARIED = re.compile(r"means of actual totals|ShareGPT|mean lengths from dataset|
 """Where lengths are the means of requests of every length: drawn evenly from none to what was asked for, or a
 dataset's, which spread as widely."""
 MEDIAN = re.compile(r"; median$|\bmedian_t(?:tft|pot)_ms\b")
-"""Where a time is the median of the requests', and not their mean; sources that say neither are taken to mean the mean."""
+"""Where a time is the median of the requests'; sources that do not say are taken to mean the mean."""
 QUEUED = {
     ("128", "128"): "30000", ("128", "2048"): "3000", ("128", "4096"): "1500", ("500", "2000"): "3000",
     ("1000", "1000"): "3000", ("1000", "2000"): "1500", ("2048", "128"): "3000", ("2048", "2048"): "1500",

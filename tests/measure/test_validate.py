@@ -642,10 +642,59 @@ def test_rows_that_only_judge_share_no_group_with_rows_that_teach() -> None:
 
 
 def test_recipes_that_look_for_requests_every_few_steps_delay_first_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = measurement(model="qwen3-30b-a3b", gpu="H200", engine="sglang", metric=Metric.ttft_s, tuned=True)
+    row = measurement(model="qwen3-30b-a3b", gpu="B200", engine="sglang", metric=Metric.ttft_s, tuned=True)
     for users, steps in ((8, 5), (32, 15)):
         first = row.model_copy(update={"batch": users})
         step_s, polled_s = value(first.model_copy(update={"metric": Metric.tpot_s})), value(first)
         with monkeypatch.context() as never:
             never.setattr("tokonomics.measure.validate.RECIPE_POLLS", (0, 0))
             assert polled_s == pytest.approx(value(first) + steps * step_s)
+    hopper = row.model_copy(update={"gpu": "H200", "batch": 8})  # whose recipes do not
+    told = value(hopper)
+    monkeypatch.setattr("tokonomics.measure.validate.RECIPE_POLLS", (0, 0))
+    assert value(hopper) == told
+
+
+@pytest.mark.parametrize(
+    ("engine", "gpu", "kv"), [("tensorrt-llm", "H200", "fp8"), ("sglang", "B200", "fp8"), ("sglang", "H200", "bf16")]
+)
+def test_recipes_tell_the_precision_of_the_cache_where_a_row_does_not(engine: str, gpu: str, kv: str) -> None:
+    row = measurement(engine=engine, gpu=gpu, tuned=True)
+    assert steps_of(row).deployment.kv == kv
+    assert steps_of(row.model_copy(update={"kv": "bf16"})).deployment.kv == "bf16"
+    assert steps_of(row.model_copy(update={"tuned": False})).deployment.kv == "bf16"
+
+
+def test_a_prompt_alone_goes_through_the_stages_chunk_by_chunk() -> None:
+    row = measurement(
+        engine="llama.cpp", gpu="L40S", gpus=4, tp=1, pp=4, year=2024, mode=Mode.low_latency, metric=Metric.total_tok_s,
+        batch=1, input_tokens=4096, output_tokens=1,
+    )  # fmt: skip
+    steps = steps_of(row)
+    # Eight chunks of 512, four in flight: when four have left the last stage, the next four enter the first.
+    stage_s = [float(steps.prefill(512, past)) / 4 for past in range(0, 4096, 512)]
+    clock_s = 0.0
+    for first in (0, 4):
+        free_s = [clock_s] * 4
+        for chunk in range(first, first + 4):
+            at_s = clock_s
+            for stage in range(4):
+                at_s = free_s[stage] = max(at_s, free_s[stage]) + stage_s[chunk]
+        clock_s = at_s
+    assert value(row) == pytest.approx(4097 / clock_s)
+    alone = row.model_copy(update={"gpus": 1, "pp": 1})
+    seconds = sum(float(steps_of(alone).prefill(512, past)) for past in range(0, 4096, 512))
+    assert value(alone) == pytest.approx(4097 / seconds)
+
+
+def test_a_queue_of_so_many_requests_is_drained() -> None:
+    row = measurement(
+        engine="tensorrt-llm", engine_version="1.0", mode=Mode.max_throughput, metric=Metric.output_tok_s, batch=None,
+        input_tokens=100, output_tokens=200, run=RunFacts(requests=40),
+    )  # fmt: skip
+    endless = row.model_copy(update={"run": RunFacts()})
+    assert value(row) < value(endless)
+    # All fit at once: a batch of 40, whose prompts are computed in one step.
+    steps = steps_of(row)
+    decoded_s = sum(float(steps.decode(40, 100 + token)) for token in range(1, 200))
+    assert value(row) == pytest.approx(40 * 200 / (float(steps.prefill(4000, prompts=40)) + decoded_s), rel=0.03)

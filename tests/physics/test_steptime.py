@@ -319,6 +319,24 @@ def test_old_attention_on_amd_reads_the_cache_once_for_each_query_head() -> None
     assert float(steps.decode_attention_s(np.float64(32), np.float64(4000))) == pytest.approx(expected)
 
 
+def test_llama_cpp_of_2024_unpacks_weights_and_keeps_scores_in_memory() -> None:
+    engine = find_engine("llama.cpp")
+    old, now = overhead(engine, 2024), overhead(engine)
+    assert old.unpacks
+    assert old.score_passes > 0
+    assert not now.unpacks
+    assert now.score_passes == 0
+    deployment = deploy(find_model("llama-3.1-8b"), find_gpu("A40"), engine, weights=Precision.int4)
+    before, after = StepModel(deployment, old), StepModel(deployment, now)
+    chunk = (np.array(512.0), np.array(1536.0), np.array(1.0))
+    more_s = before.prompt_attention_s(*chunk) - after.prompt_attention_s(*chunk)
+    # 32 layers of 32 query heads; 512 rows of 2,048 keys each, the ones that a mask hides too, in 4 bytes.
+    scores = 32 * 32 * 512 * 2048 * 4
+    assert float(more_s) == pytest.approx(scores * old.score_passes / deployment.gpu.bandwidth_bytes_per_s)
+    assert float(before.decode(1, 512)) == pytest.approx(float(after.decode(1, 512)))
+    assert float(before.prefill(512)) > float(after.prefill(512))
+
+
 def test_experts_whose_activations_are_quantised_take_longer_to_launch() -> None:
     own = overhead(find_engine("vllm"))
     assert own.quantised_layer_s > own.expert_layer_s > own.layer_s

@@ -318,12 +318,16 @@ def value_of(row: Measurement, steps: StepModel) -> float:
 
 
 def chunked_prompt_s(steps: StepModel, tokens: int, in_flight: int) -> float:
-    """A prompt alone: its first chunk passes through all stages, and each of the others leaves them a share later."""
+    """A prompt alone: so many chunks follow each other through the stages, then as many again.
+
+    The last of them, which attends to most, passes through all stages; each before it holds it up by one stage's time.
+    """
     chunks = prompt_chunks(steps.deployment, tokens)
     pasts = np.cumsum(chunks) - chunks
     taken = np.array([float(steps.prefill(chunk, past)) for chunk, past in zip(chunks, pasts, strict=True)])
-    first = np.arange(len(taken)) % in_flight == 0
-    return float(taken[first].sum() + taken[~first].sum() / min(steps.deployment.pp, in_flight))
+    last = (np.arange(len(taken)) + 1) % in_flight == 0
+    last[-1] = True
+    return float(taken[last].sum() + taken[~last].sum() / min(steps.deployment.pp, in_flight))
 
 
 def _decoding(row: Measurement, steps: StepModel, input_tokens: int, output_tokens: int) -> float:

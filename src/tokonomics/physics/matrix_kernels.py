@@ -113,8 +113,8 @@ def unpacked_gemm_s(gpu: Gpu, weights: Precision, m: ArrayLike, n: float, k: flo
     """The same where weights are unpacked to FP16 in memory before many rows are multiplied with them.
 
     Sums are kept in FP16, too: tensor cores then run at half of their INT8 rate, on gaming cards twice what they do
-    with sums in FP32 (NVIDIA's GA102 and Ada whitepapers, tables of peak rates). What goes in and comes out is converted
-    from and to 32 bits, by kernels of their own.
+    with sums in FP32 (NVIDIA's GA102 and Ada whitepapers, tables of peak rates). What goes in and comes out is
+    converted from and to 32 bits, by kernels of their own.
     """
     rows, bandwidth = np.asarray(m, np.float64), gpu.bandwidth_bytes_per_s
     peak = max(gpu.peak_flops(Precision.bf16), gpu.flops.get("int8", 0.0) / 2)

@@ -60,8 +60,8 @@ class Overhead(Noun):
     quantised_layer_s: NonNegativeFloat = 0.0  # and where their activations are quantised; 0: not told apart
     unpacks: bool = False  # prompts are multiplied with weights that were unpacked to FP16 in memory, and sums are FP16
     score_passes: NonNegativeFloat = 0.0
-    """Of prompt attention that keeps the scores of all pairs in memory, in 32 bits: times that they cross it. 0: kernels
-    that keep them on the chip."""
+    """Of prompt attention that keeps the scores of all pairs in memory, in 32 bits: times that they cross it.
+    0: kernels that keep them on the chip."""
     head_reads: float = Field(default=0.0, ge=0, le=1)
     """Of decode attention that reads keys and values once for each query head: the share of the bandwidth at which it
     does. 0: kernels as they were timed, which read them once for all heads that share them."""
