@@ -54,8 +54,9 @@ ROCM = ("vllm", "0.0 on ROCm")
 """vLLM on AMD's GPUs before 0.6, whose attention read keys and values once for each query head: the paged attention
 written for ROCm, which reads them once for all that share them, came in September 2024 (vLLM PR 8310)."""
 UNPACKING = ("llama.cpp", "0.0 of 2024")
-"""llama.cpp before its products of packed weights ran on tensor cores (PR 8062, June 2024) and its attention kept
-scores on the chip without being asked (``--flash-attn auto``, PR 15434, August 2025)."""
+"""llama.cpp before it multiplied prompts with packed weights (its PR 8075, June 2024) and its attention kept scores on
+the chip without being asked (``--flash-attn auto``, PR 15434, August 2025). Rows state a year: the era is taken to end
+with 2024, which is late for the one and early for the other."""
 LOGGED = ("vllm", "0.14")
 """The era of the logs."""
 STAND_INS = {"tgi": ("vllm", "0.0"), "llama.cpp": ("vllm", "0.0")}
@@ -119,7 +120,7 @@ def main() -> None:
     eras = [(engine, version) for engine, known in ERAS.items() for _, version, _ in known]
     eras.insert(1, ROCM)  # after the first of all GPUs: where it holds, it comes before that
     eras += [(engine, version) for engine, (_, version) in STAND_INS.items()]
-    eras.insert(-1, UNPACKING)
+    eras.insert(eras.index(("llama.cpp", "0.0")), UNPACKING)
     text += [_engine_text(find_engine(engine).key, fitted[engine, version]) for engine, version in eras]
     options.out.write_text("\n".join(text), encoding="utf-8")
 
@@ -164,7 +165,7 @@ def fit_published(
                 said += f"; {', '.join(alike)} taken as vLLM 0.26's"
             told = FIRST_TOKENS.get((engine, version), ())
             for field in told:
-                begin, rows_said = fit_first_token(of_era, layers, begin, field, told)
+                begin, rows_said = fit_first_token(of_era, layers, begin, field, "quantised_layer_s" in told)
                 said += rows_said
             error, found = fit_engine(of_era, layers, begin, said)
             if overlapped:
@@ -182,27 +183,33 @@ def fit_published(
 
 
 def fit_unpacking(rows: Sequence[Measurement], layers: Layers, fitted: dict[tuple[str, str], Overhead]) -> Overhead:
-    """How often scores crossed the memory: by how much slower prompts of 8,192 tokens were on one GPU than of 512.
+    """How often scores crossed the memory: by how much slower longer prompts were on one GPU than the shortest.
 
     The host's figures are those it stands on.
     """
     prompts = [row for row in rows if row.year <= 2024 and row.output_tokens <= 1 and row.gpus == 1]
     begin = fitted["llama.cpp", "0.0"].model_copy(update={"since_year": 2023, "unpacks": True})
 
-    shortest = {(row.gpu, row.weights): row for row in sorted(prompts, key=lambda row: -row.input_tokens)}
+    shortest: dict[tuple[str, ...], Measurement] = {}
+    for row in sorted(prompts, key=lambda row: row.input_tokens):
+        shortest.setdefault((row.gpu, row.model, row.weights), row)
+    pairs = [(row, shortest[row.gpu, row.model, row.weights]) for row in prompts]
+    longer = [(row, first) for row, first in pairs if row is not first]
 
-    def error(passes: float, relative: bool = True) -> float:
+    def off(row: Measurement, passes: float) -> float:
         made = begin.model_copy(update={"score_passes": passes})
-        logs = {row.key: math.log(value_of(row, _model(row, made, layers)) / row.value) for row in prompts}
-        first = {row.key: logs[shortest[row.gpu, row.weights].key] if relative else 0.0 for row in prompts}
-        longer = {row.key for row in prompts if row is not shortest[row.gpu, row.weights]}
-        return statistics.median(abs(logs[key] - first[key]) for key in (longer if relative else logs))
+        return math.log(value_of(row, _model(row, made, layers)) / row.value)
 
-    best = min(np.arange(0.0, 13.0, 0.5), key=error)
-    print(f"llama.cpp of 2024: scores cross the memory {best} times, n {len(prompts)}, median error "
-          f"{error(best, relative=False):.1%} (with none {error(0.0, relative=False):.1%})")  # fmt: skip
-    said = f"{begin.source}; score_passes on {len(prompts)} prompts alone of {prompts[0].source}"
-    return begin.model_copy(update={"score_passes": float(best), "source": said})
+    def slower(passes: float) -> float:
+        return statistics.median(abs(off(row, passes) - off(first, passes)) for row, first in longer)
+
+    best = float(min(np.arange(0.0, 13.0, 0.5), key=slower))
+    errors = [statistics.median(abs(off(row, passes)) for row in prompts) for passes in (best, 0.0)]
+    print(f"llama.cpp of 2024: scores cross the memory {best} times, n {len(longer)}, median error {errors[0]:.1%} "
+          f"(with none {errors[1]:.1%}); of how much slower longer prompts are {slower(best):.1%} "
+          f"(two times fewer {slower(best - 2):.1%}, two more {slower(best + 2):.1%})")  # fmt: skip
+    said = f"{begin.source}; score_passes on {len(longer)} longer prompts alone of {prompts[0].source}"
+    return begin.model_copy(update={"score_passes": best, "source": said})
 
 
 def fit_rocm(rows: Sequence[Measurement], layers: Layers) -> Overhead:
@@ -315,14 +322,14 @@ def _era(row: Measurement, eras: Sequence[tuple[int, str, bool]]) -> str:
 
 
 def fit_first_token(
-    rows: Sequence[Measurement], layers: Layers, begin: Overhead, field: str, both: tuple[str, ...]
+    rows: Sequence[Measurement], layers: Layers, begin: Overhead, field: str, apart: bool
 ) -> tuple[Overhead, str]:
     """The figure that brings predicted times to the first token closest to those measured under little load."""
-    experts = field.endswith("layer_s")
+    experts = field in ("expert_layer_s", "quantised_layer_s")
     served = [row for row in rows if row.metric is Metric.ttft_s and row.mode is not Mode.low_latency]
     served = [row for row in served if (row.batch or row.rate) and find_model(row.model).is_moe == experts]
     served = [row for row in served if (row.model, row.gpu, row.engine) != COMPILED]
-    if "quantised_layer_s" in both:
+    if apart:
         quantised = field == "quantised_layer_s"
         served = [row for row in served if _model(row, begin, layers).quantises == quantised]
     served = [row for row in served if (row.rate <= LOW_RATE if row.rate else (row.batch or 0) <= FEW_USERS)]
@@ -380,11 +387,10 @@ _PARTS: dict[tuple[object, ...], StepModel] = {}
 
 def _model(row: Measurement, made: Overhead, layers: Layers) -> StepModel:
     """The row's step model with an engine's figures; the kernels' part is computed once."""
-    kernels = (made.head_reads, made.unpacks, made.score_passes)
-    key = (row.model, row.gpu, row.gpus, row.tp, row.pp, row.ep, row.weights, row.kv, row.engine, kernels)
+    deployment = deployment_of(row)
+    assert deployment is not None
+    key = (deployment, made.head_reads, made.unpacks, made.score_passes)
     if key not in _PARTS:
-        deployment = deployment_of(row)
-        assert deployment is not None
         _PARTS[key] = StepModel(deployment, made, layers)
     return _PARTS[key].with_engine(made)
 

@@ -97,7 +97,7 @@ def main() -> None:
             error = math.log(row.value / value_of(row, steps))
         except TokonomicsError:  # does not fit, by our count
             continue
-        era = (row.engine, steps.engine.since_version if steps.engine else "")
+        era = (row.engine, (steps.engine.since_version, steps.engine.since_year) if steps.engine else ())
         group = (row.source, row.engine, row.year, row.model)
         classes[name].append(Seen(error, group, (row.source, deployment.gpu.key, era)))
         if (together := name.rpartition("-")[0]) and not name.endswith("assumed"):

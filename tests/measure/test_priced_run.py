@@ -114,7 +114,9 @@ def test_medians_and_tails_are_scored_where_they_are_known() -> None:
     assert figures[:3] == [("tpot_s", 0.01), ("tpot_s p50", 0.009), ("tpot_s p99", 0.02)]
     assert figures[3:] == [("ttft_s", 0.1), ("ttft_s p99", 0.2), ("output_tok_s", 1500)]
     at_once = known.model_copy(update={"concurrency": None})
-    assert [row.figure for row in measurements_of(run(at_once), H100)] == ["tpot_s", "ttft_s", "output_tok_s"]
+    assert [(row.figure, row.value) for row in measurements_of(run(at_once), H100)] == figures  # so many in a queue
+    endless = at_once.model_copy(update={"completed": 0})
+    assert [row.figure for row in measurements_of(run(endless), H100)] == ["tpot_s", "ttft_s", "output_tok_s"]
     # Of mean and median, the median alone is shown.
     assert list(price_run(run(known), H100, None).median_abs_error) == [figure for figure, _ in figures[1:]]
 

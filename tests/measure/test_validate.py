@@ -665,26 +665,56 @@ def test_recipes_tell_the_precision_of_the_cache_where_a_row_does_not(engine: st
     assert steps_of(row.model_copy(update={"tuned": False})).deployment.kv == "bf16"
 
 
-def test_a_prompt_alone_goes_through_the_stages_chunk_by_chunk() -> None:
+@pytest.mark.parametrize(("stages", "tokens"), [(1, 4096), (2, 513), (4, 8192), (8, 8192)])
+def test_a_prompt_alone_goes_through_the_stages_chunk_by_chunk(stages: int, tokens: int) -> None:
     row = measurement(
-        engine="llama.cpp", gpu="L40S", gpus=4, tp=1, pp=4, year=2024, mode=Mode.low_latency, metric=Metric.total_tok_s,
-        batch=1, input_tokens=4096, output_tokens=1,
+        engine="llama.cpp", gpu="L40S", gpus=stages, tp=1, pp=stages, year=2024, mode=Mode.low_latency, batch=1,
+        metric=Metric.total_tok_s, input_tokens=tokens, output_tokens=1,
     )  # fmt: skip
     steps = steps_of(row)
-    # Eight chunks of 512, four in flight: when four have left the last stage, the next four enter the first.
-    stage_s = [float(steps.prefill(512, past)) / 4 for past in range(0, 4096, 512)]
-    clock_s = 0.0
-    for first in (0, 4):
-        free_s = [clock_s] * 4
-        for chunk in range(first, first + 4):
-            at_s = clock_s
-            for stage in range(4):
-                at_s = free_s[stage] = max(at_s, free_s[stage]) + stage_s[chunk]
-        clock_s = at_s
-    assert value(row) == pytest.approx(4097 / clock_s)
-    alone = row.model_copy(update={"gpus": 1, "pp": 1})
-    seconds = sum(float(steps_of(alone).prefill(512, past)) for past in range(0, 4096, 512))
-    assert value(alone) == pytest.approx(4097 / seconds)
+    chunks = [min(512, tokens - past) for past in range(0, tokens, 512)]
+    each_s = [float(steps.prefill(chunk, 512 * place)) / stages for place, chunk in enumerate(chunks)]
+    # When chunk c leaves stage s: after that stage had its predecessor, and once the fourth before it was out of all.
+    left_s: dict[tuple[int, int], float] = {}
+    for chunk, stage in itertools.product(range(len(chunks)), range(stages)):
+        before = (left_s.get((chunk, stage - 1), 0.0), left_s.get((chunk - 1, stage), 0.0))
+        left_s[chunk, stage] = max(*before, left_s.get((chunk - 4, stages - 1), 0.0)) + each_s[chunk]
+    assert value(row) == pytest.approx((tokens + 1) / left_s[len(chunks) - 1, stages - 1])
+
+
+def test_what_llama_cpp_stands_for_runs_other_kernels() -> None:
+    row = measurement(engine="llama.cpp", gpu="RTX4090", weights="int4", year=2024, mode=Mode.low_latency, batch=1)
+    for engine, unpacks in (("llama.cpp", True), ("ollama 0.1.30", True), ("autoawq", False), ("exllama v2", False)):
+        own = steps_of(row.model_copy(update={"engine": engine})).engine
+        assert own
+        assert (own.unpacks, own.score_passes > 0) == (unpacks, unpacks)
+
+
+def test_recipes_compute_long_prompts_in_large_steps() -> None:
+    row = measurement(model="deepseek-v3", gpu="B200", gpus=8, tp=8, engine="sglang", metric=Metric.ttft_s, batch=1)
+    prompt = row.model_copy(update={"input_tokens": 30_000, "output_tokens": 2, "weights": "fp8"})
+    plain, tuned = value(prompt), value(prompt.model_copy(update={"tuned": True, "kv": "bf16"}))
+    polled_s = 5 * value(prompt.model_copy(update={"tuned": True, "kv": "bf16", "metric": Metric.tpot_s}))
+    assert tuned - polled_s < plain  # one step of 32,768 tokens instead of two of 16,384
+
+
+def test_recorded_arrivals_come_before_a_queue() -> None:
+    """Of a file that says neither users nor a rate, but when each request was sent."""
+    lengths = {"input_tokens": (1000,) * 20, "output_tokens": (300,) * 20}
+    apart = RunFacts(requests=20, arrival_s=tuple(float(second) for second in range(20)), **lengths)
+    row = measurement(mode=Mode.max_throughput, metric=Metric.ttft_s, batch=None, run=apart)
+    together = row.model_copy(update={"run": RunFacts(requests=20)})
+    assert value(row) < value(together) / 2
+    rated = together.model_copy(update={"rate": 1.0, "metric": Metric.output_tok_s})
+    assert value(rated) == pytest.approx(value(rated.model_copy(update={"mode": Mode.server_slo})))
+
+
+def test_a_queue_keeps_to_the_engines_limit() -> None:
+    row = measurement(mode=Mode.max_throughput, metric=Metric.output_tok_s, batch=8, run=RunFacts(requests=64))
+    free = row.model_copy(update={"batch": None})
+    users = row.model_copy(update={"mode": Mode.fixed_concurrency})
+    assert value(row) == pytest.approx(value(users), rel=0.05)  # eight at a time, sixty-four in all
+    assert value(row) < value(free) / 2
 
 
 def test_a_queue_of_so_many_requests_is_drained() -> None:

@@ -233,15 +233,15 @@ def _rows(run: BenchmarkRun, point: LoadPoint, machine: MeasuredMachine) -> list
     if run.model is None:
         return []
     replicas = machine.replicas
-    # Of a load that is all there at once, only means are predicted.
-    known = bool(point.concurrency or point.rate or point.records)
+    users = max(1, round(point.concurrency / replicas)) if point.concurrency else None
+    facts = _facts(point, replicas, users)
+    # Of a queue that never empties, only means are predicted.
+    known = bool(users or point.rate or point.records or facts.requests)
     figures = [
         *_figures(Metric.tpot_s, point.tpot_s, known),
         *_figures(Metric.ttft_s, point.ttft_s, known),
         (Metric.output_tok_s, Statistic.mean, point.output_tokens_per_s / replicas),
     ]
-    users = max(1, round(point.concurrency / replicas)) if point.concurrency else None
-    facts = _facts(point, replicas, users)
     return [
         Measurement(
             key=f"{point.load}, {figure_name(metric, statistic)}",

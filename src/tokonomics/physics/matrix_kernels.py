@@ -29,7 +29,7 @@ from tokonomics.physics.curves import Array, Basis, basis, carried_over, donors,
 
 Op = Literal["gemm", "experts", "all_reduce"]
 
-PACKED_ROWS = 8  # up to which llama.cpp multiplies with packed weights (MMVQ_MAX_BATCH_SIZE of its CUDA backend)
+PACKED_ROWS = 32  # up to which llama.cpp of 2024 multiplied with packed weights (MMQ_MAX_BATCH_SIZE, its ggml-cuda.cu)
 ACTIVATION_BYTES = 2.0  # activations enter and leave a layer in 16 bits whatever its weights are in
 
 BACKENDS = ("vllm", "sglang")

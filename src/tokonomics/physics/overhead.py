@@ -111,7 +111,10 @@ def layers() -> Layers:
 def overhead(
     engine: Engine, year: int = NEWEST, version: str | None = None, architecture: str | None = None
 ) -> Overhead:
-    """The engine's own time: of the era its version belongs to, or else its year; of the first era if older."""
+    """The engine's own time: of the era its version belongs to, or else its year; of the first era if older.
+
+    Of eras that begin with the same version the year decides.
+    """
     given = version_numbers(version)
     eras = [
         era
@@ -119,7 +122,10 @@ def overhead(
         if not era.architectures or (architecture in era.architectures and given < version_numbers(era.until_version))
     ]
     begun = [era for era in eras if (version_numbers(era.since_version) <= given if given else era.since_year <= year)]
-    return begun[-1] if begun else eras[0]
+    if not begun:
+        return eras[0]
+    alike = [era for era in begun if era.since_version == begun[-1].since_version]
+    return next((era for era in reversed(alike) if era.since_year <= year), alike[0])
 
 
 def version_numbers(version: str | None) -> tuple[int, ...]:
