@@ -177,6 +177,12 @@ def test_a_row_of_several_replicas_is_one_of_them(tmp_path: Path) -> None:
     assert read_one(tmp_path, **split | {"batch_or_concurrency": "qps=8"}).rate == 2
     assert "whole replicas" in reason_of(tmp_path, num_gpus="4", tp="8")
     assert "whole replicas" in reason_of(tmp_path, num_gpus="7", tp="2")
+    assert "num_gpus '1.5' is not a whole number" in reason_of(tmp_path, num_gpus="1.5")
+
+
+def test_a_rate_is_of_all_gpus_of_one_or_of_a_user(tmp_path: Path) -> None:
+    assert "unknown per 'node' (known: system, gpu, user)" in reason_of(tmp_path, per="node")
+    assert read_one(tmp_path, per="").value == read_one(tmp_path, per="system").value
 
 
 def test_without_a_degree_all_gpus_share_each_layer(tmp_path: Path) -> None:

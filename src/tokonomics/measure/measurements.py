@@ -198,6 +198,7 @@ _METRICS = {
     "decode_tok_s_per_user": (Metric.tpot_s, 1.0), "req_s": (Metric.output_tok_s, 1.0),
 }  # fmt: skip
 """What each is in our terms, and its unit; of the last two, see ``_in_our_terms``."""
+_PER = ("system", "gpu", "user")  # of what a rate is: all GPUs, one of them, one user
 INFERENCEX_LENGTHS = 0.9  # lengths are drawn from 80 to 100 % of the nominal ones: their mean is 90 %
 _INFERENCEX = ("InferenceMAX", "InferenceX")
 """Names of the source whose published recipes run vLLM with --async-scheduling and graphs of up to 2,048 tokens."""
@@ -215,17 +216,19 @@ def _row(cells: Mapping[str, str | None], line: str) -> Measurement | Unread:
         if row["mode"] not in _SERVED:
             raise ValueError(f"unknown mode '{shorten(row['mode'], 30)}' (known: {', '.join(_SERVED)})")
         metric, unit = _METRICS[name]
-        gpus = _whole(row["num_gpus"], "num_gpus")
+        gpus = _exact(row["num_gpus"], "num_gpus")
         outputs = _length(row, "output_len")
         value = _in_our_terms(name, _number(row["value"], "value") * unit, outputs)
-        tp, pp, mode = _whole(row["tp"] or row["num_gpus"], "tp"), _whole(row.get("pp") or "1", "pp"), Mode(row["mode"])
+        tp, pp, mode = _exact(row["tp"] or row["num_gpus"], "tp"), _exact(row.get("pp") or "1", "pp"), Mode(row["mode"])
+        if (per := row.get("per") or "system") not in _PER:
+            raise ValueError(f"unknown per '{shorten(per, 30)}' (known: {', '.join(_PER)})")
         if tp < 1 or pp < 1 or gpus % (tp * pp):
             raise ValueError(f"num_gpus {gpus} cannot hold whole replicas of tp {tp} × pp {pp}")
         replicas = gpus // (tp * pp)  # of the attention, where replicas of it share their experts
         if metric in (Metric.output_tok_s, Metric.total_tok_s):
-            value *= (gpus if row.get("per") == "gpu" else 1) / replicas
+            value *= (gpus if per == "gpu" else 1) / replicas
         batch, rate = _load(row["batch_or_concurrency"])
-        requests = _whole(row["num_requests"], "num_requests") if row.get("num_requests") else None
+        requests = _exact(row["num_requests"], "num_requests") if row.get("num_requests") else None
         spread = _number(row["length_spread"], "length_spread") if row.get("length_spread") else None
         if replicas > 1:
             if batch and not row["batch_or_concurrency"].startswith("max_"):  # a limit is that of each
@@ -236,9 +239,9 @@ def _row(cells: Mapping[str, str | None], line: str) -> Measurement | Unread:
         return Measurement(
             key=key, model=row["model"] or row.get("hf_id_guess") or "unnamed", gpu=row["gpu"], gpus=gpus,
             tp=tp, pp=pp,
-            ep=max(1, _whole(row.get("ep") or "1", "ep")), weights=row.get("precision_weights") or "unstated",
+            ep=max(1, _exact(row.get("ep") or "1", "ep")), weights=row.get("precision_weights") or "unstated",
             kv=row.get("precision_kv") or None, engine=row["engine"],
-            engine_version=row.get("engine_version") or None, year=_whole(row.get("year") or "2026", "year"),
+            engine_version=row.get("engine_version") or None, year=_exact(row.get("year") or "2026", "year"),
             tuned=is_inferencex, input_tokens=_length(row, "input_len"),
             output_tokens=outputs, batch=batch, rate=None if rate is None else rate / replicas, mode=mode,
             metric=metric, value=value, source=source, split=split,
@@ -312,7 +315,16 @@ def _number(text: str, column: str) -> float:
     return number
 
 
+def _exact(text: str, column: str) -> int:
+    """Of something that is counted: ``8`` and ``8.0``, and not 1.5."""
+    number = _number(text, column)
+    if number != int(number):
+        raise ValueError(f"{column} '{shorten(text)}' is not a whole number")
+    return int(number)
+
+
 def _whole(text: str, column: str) -> int:
+    """Of a mean, to the nearest."""
     return round(_number(text, column))
 
 
