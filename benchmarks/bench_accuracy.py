@@ -136,7 +136,8 @@ def _by_known(scored: list[ScoredPrediction]) -> dict[str, Any]:
             where = f" on {', '.join(own.architectures)}" if own.architectures else ""
             since = f" since {own.since_version}" if own.since_version != "0.0" else ", the first era"
             until = " until 2024" if own.unpacks else ""
-            era = f"{engine}{since}{where}{until}"
+            others = "" if engine in (each.measurement.engine or "").lower() else ", standing in for other engines"
+            era = f"{engine}{since}{where}{until}{others}"
         groups["speed"].setdefault(SPEEDS[weakest_badge(steps.deployment, own)], []).append(each)
         groups["era"].setdefault(era, []).append(each)
     return {

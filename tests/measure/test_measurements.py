@@ -180,9 +180,19 @@ def test_a_row_of_several_replicas_is_one_of_them(tmp_path: Path) -> None:
     assert "num_gpus '1.5' is not a whole number" in reason_of(tmp_path, num_gpus="1.5")
 
 
-def test_a_rate_is_of_all_gpus_of_one_or_of_a_user(tmp_path: Path) -> None:
-    assert "unknown per 'node' (known: system, gpu, user)" in reason_of(tmp_path, per="node")
-    assert read_one(tmp_path, per="").value == read_one(tmp_path, per="system").value
+def test_a_rate_is_of_all_gpus_or_of_one(tmp_path: Path) -> None:
+    rate = {"metric": "output_tok_s", "value": "1000"}
+    assert "unknown per 'node' (known: system, gpu, user)" in reason_of(tmp_path, per="node", **rate)
+    assert "decode_tok_s_per_user" in reason_of(tmp_path, per="user", **rate)
+    assert read_one(tmp_path, per="", **rate).value == read_one(tmp_path, per="system", **rate).value == 1000
+
+
+def test_replicas_without_a_user_idle(tmp_path: Path) -> None:
+    """Four replicas: of one user's tokens a second all are one replica's; of six users', a third are those of two."""
+    four = {"num_gpus": "4", "tp": "1", "metric": "output_tok_s", "value": "600"}
+    one, six = (read_one(tmp_path, batch_or_concurrency=users, **four) for users in ("1", "6"))
+    assert (one.batch, one.value) == (1, 600)
+    assert (six.batch, six.value) == (2, 200)
 
 
 def test_without_a_degree_all_gpus_share_each_layer(tmp_path: Path) -> None:

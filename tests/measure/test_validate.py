@@ -682,6 +682,14 @@ def test_a_prompt_alone_goes_through_the_stages_chunk_by_chunk(stages: int, toke
     assert value(row) == pytest.approx((tokens + 1) / left_s[len(chunks) - 1, stages - 1])
 
 
+def test_a_prompt_alone_must_fit() -> None:
+    row = measurement(
+        model="llama-3-70b", engine="llama.cpp", gpu="RTX4090", year=2024, mode=Mode.low_latency, batch=1,
+        metric=Metric.total_tok_s, input_tokens=4096, output_tokens=1, weights="bf16",
+    )  # fmt: skip
+    assert "does not fit" in str(predict(row))
+
+
 def test_what_llama_cpp_stands_for_runs_other_kernels() -> None:
     row = measurement(engine="llama.cpp", gpu="RTX4090", weights="int4", year=2024, mode=Mode.low_latency, batch=1)
     for engine, unpacks in (("llama.cpp", True), ("ollama 0.1.30", True), ("autoawq", False), ("exllama v2", False)):

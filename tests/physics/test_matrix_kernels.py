@@ -274,4 +274,14 @@ def test_weights_that_are_unpacked_first_cost_their_bytes_in_sixteen_bits() -> N
     unpacked_s = float(unpacked_gemm_s(gpu, Precision.int4, many, n, k, "llama.cpp")) - wide_s
     assert unpacked_s == pytest.approx(n * k * (Precision.int4.bytes_per_weight + 2) / gpu.bandwidth_bytes_per_s)
     # Sums in FP16: 330 TFLOP/s on this card and not the 165 of sums in FP32 (NVIDIA's Ada whitepaper, table 2).
-    assert 2 * many * n * k / 330.3e12 < wide_s < float(gemm_s(gpu, Precision.bf16, many, n, k, "llama.cpp"))
+    large_s = float(unpacked_gemm_s(gpu, Precision.bf16, 8192.0, n, k, "llama.cpp"))
+    assert 1 / 330.3e12 < large_s / (2 * 8192.0 * n * k) < 1 / 165.2e12
+
+
+def test_a_gaming_cards_halved_rate_bounds_its_products_once() -> None:
+    card, twin = find_gpu("RTX4090"), find_gpu("RTX6000-Ada")  # one chip, whose 16-bit rate is halved on the first
+    m, n, k = 4096.0, 14336.0, 4096.0
+    card_s, twin_s = (float(gemm_s(gpu, Precision.bf16, m, n, k)) for gpu in (card, twin))
+    assert card_s == pytest.approx(2 * m * n * k / card.peak_flops(Precision.bf16))  # the datasheet's rate, all of it
+    assert twin_s > 2 * m * n * k / twin.peak_flops(Precision.bf16)  # held up by power, as its curve has it
+    assert card_s > twin_s

@@ -222,18 +222,20 @@ def _row(cells: Mapping[str, str | None], line: str) -> Measurement | Unread:
         tp, pp, mode = _exact(row["tp"] or row["num_gpus"], "tp"), _exact(row.get("pp") or "1", "pp"), Mode(row["mode"])
         if (per := row.get("per") or "system") not in _PER:
             raise ValueError(f"unknown per '{shorten(per, 30)}' (known: {', '.join(_PER)})")
-        if tp < 1 or pp < 1 or gpus % (tp * pp):
+        if min(gpus, tp, pp) < 1 or gpus % (tp * pp):
             raise ValueError(f"num_gpus {gpus} cannot hold whole replicas of tp {tp} × pp {pp}")
         replicas = gpus // (tp * pp)  # of the attention, where replicas of it share their experts
-        if metric in (Metric.output_tok_s, Metric.total_tok_s):
-            value *= (gpus if per == "gpu" else 1) / replicas
         batch, rate = _load(row["batch_or_concurrency"])
+        users = None if row["batch_or_concurrency"].startswith("max_") else batch  # a limit is that of each replica
+        alone = _each(users, replicas) or batch
+        if metric in (Metric.output_tok_s, Metric.total_tok_s):
+            if per == "user":
+                raise ValueError("a rate is of the system or of a gpu; of a user there is decode_tok_s_per_user")
+            # Of as many users as one replica is given; with fewer than replicas some of them idle.
+            value *= (gpus if per == "gpu" else 1) * (alone / users if users and alone else 1 / replicas)
         requests = _exact(row["num_requests"], "num_requests") if row.get("num_requests") else None
         spread = _number(row["length_spread"], "length_spread") if row.get("length_spread") else None
-        if replicas > 1:
-            if batch and not row["batch_or_concurrency"].startswith("max_"):  # a limit is that of each
-                batch = max(1, round(batch / replicas))
-            requests = max(1, round(requests / replicas)) if requests else requests
+        requests = _each(requests, replicas)
         source = row.get("source_name") or "unnamed"
         is_inferencex = any(name in source for name in _INFERENCEX)
         return Measurement(
@@ -243,13 +245,18 @@ def _row(cells: Mapping[str, str | None], line: str) -> Measurement | Unread:
             kv=row.get("precision_kv") or None, engine=row["engine"],
             engine_version=row.get("engine_version") or None, year=_exact(row.get("year") or "2026", "year"),
             tuned=is_inferencex, input_tokens=_length(row, "input_len"),
-            output_tokens=outputs, batch=batch, rate=None if rate is None else rate / replicas, mode=mode,
+            output_tokens=outputs, batch=alone, rate=None if rate is None else rate / replicas, mode=mode,
             metric=metric, value=value, source=source, split=split,
             length_share=INFERENCEX_LENGTHS if is_inferencex else 1.0, statistic=statistic,
             run=RunFacts(requests=requests, spread=spread),
         )  # fmt: skip
     except (ValueError, OverflowError) as error:
         return Unread(key=key, reason=_problem(error), split=split)
+
+
+def _each(count: int | None, replicas: int) -> int | None:
+    """What one of the replicas gets: at least one, where there are any."""
+    return max(1, round(count / replicas)) if count and count > 0 else count
 
 
 def _length(row: Mapping[str, str], column: str) -> int:

@@ -307,6 +307,7 @@ def value_of(row: Measurement, steps: StepModel) -> float:
         return _decoding(row, steps, input_tokens, output_tokens)
     chunked = row.engine is not None and _plain(row.engine) in LLAMA_CPP
     if chunked and row.output_tokens <= 1 and row.mode is Mode.low_latency and row.metric is not Metric.tpot_s:
+        require_fit(steps.deployment, input_tokens)
         alone_s = chunked_prompt_s(steps, input_tokens)
         return alone_s if row.metric is Metric.ttft_s else (input_tokens + 1) / alone_s
     if is_simulated(row):

@@ -99,25 +99,38 @@ class Origin(NamedTuple):
 def gemm_s(
     gpu: Gpu, weights: Precision, m: ArrayLike, n: float, k: float, backend: str = "vllm", own: GemmCurve | None = None
 ) -> Array:
-    """Seconds to multiply m rows with a k × n matrix of weights at that precision; by one's ``own`` curve, if given."""
-    rows = np.asarray(m, np.float64)
+    """Seconds to multiply m rows with a k × n matrix of weights at that precision; by one's ``own`` curve, if given.
+
+    Gaming cards run 16-bit products with sums in FP32 at half of what their chip could: what keeps a professional card
+    from its peak keeps them from theirs only where it is the longer of the two.
+    """
+    rows, width = np.asarray(m, np.float64), weights.bytes_per_weight
     peak, bandwidth = gpu.peak_flops(weights), gpu.bandwidth_bytes_per_s
-    times = [
-        gemm_seconds(curve, rows, n, k, peak, bandwidth, weights.bytes_per_weight)
-        for curve in ([own] if own else [curve for _, curve in _gemm_curves(gpu, weights, backend)])
-    ]
-    return np.asarray(np.minimum.reduce(times))
+    if own:
+        return gemm_seconds(own, rows, n, k, peak, bandwidth, width)
+    could = fp16_sums_flops(gpu) if peak == gpu.peak_flops(Precision.bf16) else peak
+    curves = _gemm_curves(gpu, weights, backend)
+    times = [gemm_seconds(curve, rows, n, k, could, bandwidth, width) for _, curve in curves]
+    return np.asarray(np.maximum(np.minimum.reduce(times), 2 * rows * n * k / peak))
+
+
+def fp16_sums_flops(gpu: Gpu) -> float:
+    """FLOP/s of FP16 products with sums in FP16: half of the INT8 rate of tensor cores, since Turing.
+
+    On gaming cards that is twice what they do with sums in FP32 (NVIDIA's GA102 and Ada whitepapers, tables of peak
+    rates); elsewhere the two are one, but for the datasheets' rounding.
+    """
+    wide, narrow = gpu.peak_flops(Precision.bf16), gpu.flops.get("int8", 0.0) / 2
+    return narrow if narrow > 1.5 * wide else wide
 
 
 def unpacked_gemm_s(gpu: Gpu, weights: Precision, m: ArrayLike, n: float, k: float, backend: str) -> Array:
     """The same where weights are unpacked to FP16 in memory before many rows are multiplied with them.
 
-    Sums are kept in FP16, too: tensor cores then run at half of their INT8 rate, on gaming cards twice what they do
-    with sums in FP32 (NVIDIA's GA102 and Ada whitepapers, tables of peak rates). What goes in and comes out is
-    converted from and to 32 bits, by kernels of their own.
+    Sums are kept in FP16, too. What goes in and comes out is converted from and to 32 bits, by kernels of their own.
     """
     rows, bandwidth = np.asarray(m, np.float64), gpu.bandwidth_bytes_per_s
-    peak = max(gpu.peak_flops(Precision.bf16), gpu.flops.get("int8", 0.0) / 2)
+    peak = fp16_sums_flops(gpu)
     wide = Precision.bf16.bytes_per_weight
     converted = rows * (n + k) * (wide + Precision.fp32.bytes_per_weight)
     unpacked = n * k * (weights.bytes_per_weight + wide) if weights.is_below(Precision.bf16) else 0.0
