@@ -25,6 +25,7 @@ from tokonomics.measure.measurements import (
     Unread,
     read_measurements,
 )
+from tokonomics.measure.recipes import recipe
 from tokonomics.measure.simulated_run import simulated
 from tokonomics.measure.validate import ScoredPrediction, predict, spearman, steps_of, summary, validate, value_of
 from tokonomics.physics.intervals import Interval
@@ -642,25 +643,36 @@ def test_rows_that_only_judge_share_no_group_with_rows_that_teach() -> None:
 
 
 def test_recipes_that_look_for_requests_every_few_steps_delay_first_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = measurement(model="qwen3-30b-a3b", gpu="B200", engine="sglang", metric=Metric.ttft_s, tuned=True)
+    served = {"model": "deepseek-v3", "gpu": "B200", "gpus": 8, "tp": 8, "weights": "fp8", "engine": "sglang"}
+    row = measurement(**served, metric=Metric.ttft_s, tuned=True)
     for users, steps in ((8, 5), (32, 15)):
         first = row.model_copy(update={"batch": users})
         step_s, polled_s = value(first.model_copy(update={"metric": Metric.tpot_s})), value(first)
         with monkeypatch.context() as never:
-            never.setattr("tokonomics.measure.validate.RECIPE_POLLS", (0, 0))
+            never.setattr("tokonomics.measure.recipes.Recipe.wait_steps", lambda *_: 0.0)
             assert polled_s == pytest.approx(value(first) + steps * step_s)
-    hopper = row.model_copy(update={"gpu": "H200", "batch": 8})  # whose recipes do not
-    told = value(hopper)
-    monkeypatch.setattr("tokonomics.measure.validate.RECIPE_POLLS", (0, 0))
-    assert value(hopper) == told
 
 
 @pytest.mark.parametrize(
-    ("engine", "gpu", "kv"), [("tensorrt-llm", "H200", "fp8"), ("sglang", "B200", "fp8"), ("sglang", "H200", "bf16")]
+    ("served", "told"),
+    [
+        # As the scripts named in the module say; of the last two models there is none.
+        (("sglang", "deepseek-r1", "blackwell", "nvfp4", 8), ("fp8", 16_384, (10, 30))),
+        (("sglang", "deepseek-r1", "blackwell", "fp8", 4), ("fp8", 8_192, (10, 10))),
+        (("sglang", "deepseek-r1", "blackwell", "fp8", 8), ("fp8", 32_768, (10, 30))),
+        (("sglang", "deepseek-r1", "hopper", "fp8", 8), (None, 32_768, (0, 0))),
+        (("sglang", "qwen3.5-397b-a17b", "hopper", "fp8", 8), ("fp8", 16_384, (0, 0))),
+        (("tensorrt-llm", "gpt-oss-120b", "hopper", "mxfp4", 1), (None, None, (0, 0))),
+        (("sglang", "llama-3.1-8b", "blackwell", "fp8", 1), (None, None, (0, 0))),
+    ],
 )
-def test_recipes_tell_the_precision_of_the_cache_where_a_row_does_not(engine: str, gpu: str, kv: str) -> None:
-    row = measurement(engine=engine, gpu=gpu, tuned=True)
-    assert steps_of(row).deployment.kv == kv
+def test_recipes_are_those_of_the_scripts(served: tuple[Any, ...], told: tuple[Any, ...]) -> None:
+    assert recipe(*served) == told
+
+
+def test_recipes_tell_the_precision_of_the_cache_where_a_row_does_not() -> None:
+    row = measurement(model="deepseek-r1", gpu="H200", gpus=8, tp=8, weights="fp8", engine="tensorrt-llm", tuned=True)
+    assert steps_of(row).deployment.kv == "fp8"
     assert steps_of(row.model_copy(update={"kv": "bf16"})).deployment.kv == "bf16"
     assert steps_of(row.model_copy(update={"tuned": False})).deployment.kv == "bf16"
 

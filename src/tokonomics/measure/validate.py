@@ -22,6 +22,7 @@ from tokonomics.catalog.precision import KV_PRECISIONS, Precision
 from tokonomics.catalog.user_file import user_tables
 from tokonomics.errors import TokonomicsError, UnknownName, shorten
 from tokonomics.measure.measurements import Measurement, Metric, Mode, Statistic, Unread
+from tokonomics.measure.recipes import Recipe, recipe
 from tokonomics.measure.simulated_run import LEAST_SEQUENCES, RunLoad, simulated
 from tokonomics.physics.calibration import profile_key
 from tokonomics.physics.deployment import Deployment, valid_tp
@@ -121,19 +122,8 @@ def steps_of(row: Measurement) -> StepModel:
     # Experts over more ranks than the attention's: replicas of it share them. Some sources print more than there were.
     wide = max(row.tp, min(row.ep, row.gpus // row.pp))
     split = (row.tp, row.pp, min(row.ep, wide), wide // row.tp)
-    served = (row.model, row.gpu, *split, row.weights, row.kv or _recipe_kv(row), row.engine)
+    served = (row.model, row.gpu, *split, row.weights, row.kv, row.engine)
     return _step_model(served, era, profile_key())
-
-
-def _recipe_kv(row: Measurement) -> str | None:
-    """The precision of the KV cache, where a row's recipe tells it."""
-    key = engine_named(row.engine).key if row.tuned and row.engine else None
-    on = key in RECIPE_FP8_KV and (key != "sglang" or _is_blackwell(row.gpu))
-    return Precision.fp8 if on else None
-
-
-def _is_blackwell(gpu: str) -> bool:
-    return find_gpu(gpu).architecture == "blackwell"
 
 
 def summary(predictions: Sequence[ScoredPrediction]) -> ErrorSummary:
@@ -157,16 +147,6 @@ _RATES = (Metric.output_tok_s, Metric.total_tok_s)
 _ONE_TOKEN = "an answer of one token has no time per token after the first"
 TUNED_GRAPH_TOKENS = 2048
 """``max-cudagraph-capture-size`` of InferenceMAX's recipes for vLLM (as of vLLM's own for GPT-OSS on Hopper)."""
-RECIPE_POLLS, RECIPE_USERS = (10, 30), 16
-"""Steps after which SGLang looks for new requests in InferenceMAX's recipes for Blackwell (``SCHEDULER_RECV_INTERVAL``
-of ``benchmarks/*_b200.sh`` and ``*_b300.sh``; none on Hopper), with fewer users than that and with as many: in the mean
-half of them pass before a request is seen."""
-RECIPE_CHUNK, RECIPE_FP4_CHUNK = 32_768, 16_384
-"""Tokens of a step with prompts in its recipes for SGLang (``--chunked-prefill-size``)."""
-RECIPE_FP8_KV = ("sglang", "tensorrt-llm")
-"""Engines whose KV cache its recipes keep in FP8: TensorRT-LLM's, and SGLang's on Blackwell. Recipes of DeepSeek-R1 are
-meant; those of other models differ here and there (GPT-OSS on an H200, Qwen3.5 in 16 bits), which moves no figure by
-more than 1 %."""
 ENGINES = {
     "autoawq": "llama.cpp", "deepspeed": "vllm", "exllama": "llama.cpp", "lmdeploy": "vllm", "mlc": "vllm",
     "ollama": "llama.cpp", "optimum-habana": "vllm", "text-generation-inference": "tgi", "triton": "tensorrt-llm",
@@ -206,6 +186,9 @@ _SUFFIX = re.compile(
 @lru_cache(maxsize=4096)
 def _step_model(stated: tuple[Any, ...], era: tuple[int, str | None, bool, bool], profile: str | None) -> StepModel:
     deployment = stated_deployment(*stated)
+    if era[2] and stated[-2] is None and (kv := _recipe(deployment).kv):
+        stated = (*stated[:-2], kv, stated[-1])
+        deployment = stated_deployment(*stated)
     if stated[-1] is None:  # no engine: bare steps
         return StepModel(deployment, None)
     year, version, tuned, served = era
@@ -218,6 +201,12 @@ def _step_model(stated: tuple[Any, ...], era: tuple[int, str | None, bool, bool]
     if tuned:
         changes |= {"overlapped": True, "graph_tokens": TUNED_GRAPH_TOKENS if own.graph_tokens else 0}
     return StepModel(deployment, own.model_copy(update=changes))
+
+
+def _recipe(deployment: Deployment) -> Recipe:
+    """Of a row of InferenceMAX."""
+    served = (deployment.engine.key, deployment.model.key, deployment.gpu.architecture)
+    return recipe(*served, deployment.weights, deployment.tp)
 
 
 def stated_deployment(
@@ -361,11 +350,10 @@ def _is_queue(row: Measurement) -> bool:
 
 
 def _simulated(row: Measurement, steps: StepModel, input_tokens: int, output_tokens: int) -> float:
-    recipe = row.tuned and steps.deployment.engine.key == "sglang"
     facts, users = row.run, row.batch if row.rate is None else None
-    if recipe and facts.max_batched_tokens is None:
-        chunk = RECIPE_FP4_CHUNK if steps.deployment.weights is Precision.nvfp4 else RECIPE_CHUNK
-        facts = facts.model_copy(update={"max_batched_tokens": chunk})
+    told = _recipe(steps.deployment) if row.tuned else Recipe()
+    if facts.max_batched_tokens is None:
+        facts = facts.model_copy(update={"max_batched_tokens": told.chunk})
     if _is_queue(row):
         most = row.batch or steps.deployment.limits.max_sequences
         facts, users = facts.model_copy(update={"max_sequences": facts.max_sequences or most}), row.run.requests
@@ -381,9 +369,8 @@ def _simulated(row: Measurement, steps: StepModel, input_tokens: int, output_tok
     figure = figures.get((row.metric, Statistic.mean if row.metric in _RATES else row.statistic))
     if figure is None:
         raise TokonomicsError(_ONE_TOKEN)
-    if recipe and row.metric is Metric.ttft_s and _is_blackwell(row.gpu):
-        every = RECIPE_POLLS[1] if (row.batch or 1) >= RECIPE_USERS else RECIPE_POLLS[0]
-        figure += every / 2 * figures.get((Metric.tpot_s, Statistic.mean), 0.0)
+    if row.metric is Metric.ttft_s:
+        figure += told.wait_steps(row.batch or 1) * figures.get((Metric.tpot_s, Statistic.mean), 0.0)
     return figure
 
 
