@@ -270,6 +270,7 @@ try:
     for turn in range(1, 40):
         tick(Path(sys.argv[1]), turn)
     print("wrote")
+    sys.stdin.read()  # holds the ledger until the other has been refused, however slowly that one starts
 except BadInput as refusal:
     assert "another meter is writing to this ledger" in str(refusal)
     print("refused")
@@ -289,10 +290,11 @@ def test_of_two_meters_on_one_ledger_one_writes_and_the_other_is_refused(tmp_pat
         env = {**os.environ, "PYTHONPATH": path}
         late = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert late.stdout == "refused\n", late.stderr
-    both = [subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    said = sorted(each.communicate()[0] for each in both)
-    assert "wrote\n" in said
-    assert set(said) <= {"wrote\n", "refused\n"}
+    pipe = subprocess.PIPE
+    both = [subprocess.Popen(command, env=env, stdin=pipe, stdout=pipe, text=True) for _ in range(2)]
+    while all(each.poll() is None for each in both):
+        time.sleep(0.05)
+    assert sorted(each.communicate()[0] for each in both) == ["refused\n", "wrote\n"]
     assert booked(tmp_path) == 39
     assert (tmp_path / "meter.db.lock").read_text() == "somebody's own notes"
 
