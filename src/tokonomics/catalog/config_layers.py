@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from tokonomics.catalog.config_fields import Fields
-from tokonomics.catalog.models import DenseMlp, GroupedAttention, LatentAttention, MoeMlp, RecurrentMixer
+from tokonomics.catalog.models import (
+    CompressedAttention,
+    DenseMlp,
+    GroupedAttention,
+    LatentAttention,
+    MoeMlp,
+    RecurrentMixer,
+)
 
 
 @dataclass(frozen=True)
@@ -26,7 +33,7 @@ class Frame:
 Windows = Callable[[Fields, Frame], list[int | None]]
 Switch = bool | tuple[str, bool]  # always, never, or the field that says so with its default
 
-MixerLayer = GroupedAttention | LatentAttention | RecurrentMixer | None
+MixerLayer = GroupedAttention | LatentAttention | CompressedAttention | RecurrentMixer | None
 MlpLayer = DenseMlp | MoeMlp | None
 Layer = TypeVar("Layer")
 

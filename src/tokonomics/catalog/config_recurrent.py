@@ -24,6 +24,9 @@ from tokonomics.catalog.config_layers import (
 )
 from tokonomics.catalog.models import DenseMlp, RecurrentMixer
 
+DELTA_CHUNK = 64  # tokens to a chunk of the scan (flash-linear-attention, as vLLM and SGLang run it)
+MAMBA2_CHUNK = 256  # the released models' own ``chunk_size``
+
 
 def gated_delta_net(fields: Fields, frame: Frame) -> RecurrentMixer:
     """Qwen3-Next: a matrix state per value head, updated by the delta rule."""
@@ -44,7 +47,15 @@ def gated_delta_net(fields: Fields, frame: Frame) -> RecurrentMixer:
         small_parameters=mixed * kernel + 2 * value_heads + value_dim,
         state_elements=state + mixed * (kernel - 1),
         fp32_state_elements=state * wide,
+        scan_flops=delta_scan_flops(value_heads, key_dim, value_dim),
     )
+
+
+def delta_scan_flops(heads: int, key_dim: int, value_dim: int) -> float:
+    """Of a token, in chunks: keys with keys, queries with keys, and the triangle times keys, its values, and scores
+    times values inside the chunk (arXiv:2412.06464, section 3.3); three products with the state across chunks."""
+    inside = 2.0 * DELTA_CHUNK * (3 * key_dim + 2 * value_dim)
+    return heads * (inside + 6.0 * key_dim * value_dim)
 
 
 @dataclass(frozen=True)
@@ -90,6 +101,8 @@ def mamba2(fields: Fields, frame: Frame, names: Mamba2Names) -> RecurrentMixer:
         + (widened + frame.hidden) * any(biases),
         state_elements=state + mixed * (kernel - 1),
         fp32_state_elements=state * wide,
+        # Scores and their product with the inputs inside a chunk; the state read and written across chunks.
+        scan_flops=heads * (2.0 * MAMBA2_CHUNK * (state_size + head_dim) + 4.0 * state_size * head_dim),
     )
 
 
@@ -111,6 +124,7 @@ def mamba1(fields: Fields, frame: Frame) -> RecurrentMixer:
         + (rank + 2 * state)
         + (2 * inner + frame.hidden) * biased,
         state_elements=inner * state + inner * (kernel - 1),
+        scan_flops=6.0 * inner * state,
     )
 
 

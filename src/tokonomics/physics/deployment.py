@@ -4,7 +4,7 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from tokonomics.catalog.engines import Defaults, Engine, all_engines
 from tokonomics.catalog.gpus import Gpu
-from tokonomics.catalog.models import DenseMlp, GroupedAttention, LatentAttention, ModelSpec, MoeMlp
+from tokonomics.catalog.models import CompressedAttention, DenseMlp, GroupedAttention, ModelSpec, MoeMlp, RecurrentMixer
 from tokonomics.catalog.precision import KV_PRECISIONS, Precision
 from tokonomics.errors import BadInput, option
 from tokonomics.physics.speculation import Speculation
@@ -121,10 +121,12 @@ def valid_tp(model: ModelSpec, most: int = 128) -> tuple[int, ...]:
 def _what_does_not_divide(model: ModelSpec, tp: int) -> str | None:
     for group in model.groups:
         mixer, mlp = group.mixer, group.mlp
-        if isinstance(mixer, GroupedAttention | LatentAttention) and mixer.heads % tp:
+        if mixer is not None and not isinstance(mixer, RecurrentMixer) and mixer.heads % tp:
             return f"it has {mixer.heads} attention heads"
         if isinstance(mixer, GroupedAttention) and mixer.kv_heads % tp and tp % mixer.kv_heads:
             return f"it has {mixer.kv_heads} KV heads"
+        if isinstance(mixer, CompressedAttention) and mixer.output_groups % tp:
+            return f"it has {mixer.output_groups} groups of output heads"
         if isinstance(mlp, DenseMlp) and mlp.intermediate % tp:
             return f"its feed-forward width is {mlp.intermediate}"
         if isinstance(mlp, MoeMlp) and mlp.intermediate % tp:

@@ -13,10 +13,10 @@ from bisect import bisect_left
 from pydantic import NonNegativeInt, PositiveInt
 
 from tokonomics.catalog.models import DenseMlp, ModelSpec, MoeMlp
-from tokonomics.catalog.precision import Precision, kv_bytes_per_element
+from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput, DoesNotFit
 from tokonomics.physics.deployment import Deployment, valid_tp
-from tokonomics.physics.sharding import adapter_bytes, kv_elements_per_token, shard
+from tokonomics.physics.sharding import adapter_bytes, shard
 from tokonomics.types import Noun
 from tokonomics.units import GIB, gigabytes
 
@@ -130,11 +130,11 @@ def sequence_bytes(deployment: Deployment, context: int) -> int:
     for group in deployment.model.groups:
         if group.mixer is None:
             continue
-        seen = context if group.mixer.window is None else min(context, group.mixer.window)
-        tokens = math.ceil(seen / block) * block
-        elements = tokens * kv_elements_per_token(group.mixer, deployment.tp)
-        state = group.mixer.state_bytes / deployment.tp
-        total += group.count * (elements * kv_bytes_per_element(deployment.kv) + state)
+        total += group.count * group.mixer.state_bytes / deployment.tp
+        for cache in group.mixer.caches:
+            seen = context if cache.window is None else min(context, cache.window)
+            tokens = math.ceil(seen / block) * block
+            total += group.count * tokens / cache.every * cache.row_bytes(deployment.kv, deployment.tp)
     stage = math.ceil(deployment.model.layers / deployment.pp) / deployment.model.layers
     drafted = sequence_bytes(deployment.draft, context) if deployment.draft else 0
     return math.ceil(total * stage) + drafted

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tokonomics.catalog.models import (
+    CompressedAttention,
     DenseMlp,
     GroupedAttention,
     LatentAttention,
@@ -21,21 +22,27 @@ from tokonomics.catalog.models import (
 )
 from tokonomics.catalog.precision import Precision, kv_bytes_per_element
 from tokonomics.physics.attention_kernels import (
+    absorbed_prompt_s,
     decode_attention_s,
+    index_s,
     mla_decode_s,
     mla_prefill_s,
     prefill_attention_s,
     seen_pairs,
+    sparse_decode_s,
 )
 from tokonomics.physics.calibration import Kernels
 from tokonomics.physics.curves import Array, efficiency
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.matrix_kernels import all_reduce_s, experts_s, gemm_s, unpacked_gemm_s
 from tokonomics.physics.overhead import Layers, Overhead
-from tokonomics.physics.sharding import adapter_bytes, dense_products, kv_elements_per_token, step_weight_bytes
+from tokonomics.physics.sharding import adapter_bytes, dense_products, step_weight_bytes
 from tokonomics.types import copied
 
 Numbers = Array | np.float64
+Attention = GroupedAttention | LatentAttention | CompressedAttention
+SCAN_SHARE = 0.1
+"""Of peak FLOP/s: the chunked scan of a recurrent layer. Assumed until timed."""
 _SCORE_BYTES = 4.0  # of one query head and one key, in 32 bits
 BARE_KERNELS = "pytorch"  # whose kernels a bare step runs: no engine around it, plain PyTorch
 
@@ -121,7 +128,7 @@ class RankKernels:
         tp = self.deployment.tp
         touched = 8.0 * self.deployment.model.hidden
         if isinstance(group.mixer, GroupedAttention):
-            touched += 2 * (group.mixer.heads + 2 * group.mixer.kv_heads) * group.mixer.head_dim / tp
+            touched += 2 * (group.mixer.heads * group.mixer.head_dim + group.mixer.kv_heads * group.mixer.kv_width) / tp
         if isinstance(group.mlp, DenseMlp):
             touched += 3 * group.mlp.intermediate / tp
         moved = tokens * touched * Precision.bf16.bytes_per_weight
@@ -148,39 +155,73 @@ class RankKernels:
     def decode_mixer_s(self, mixer: Mixer, batch: Numbers, context: Numbers) -> Array:
         """Attention of one layer, or its recurrent state, for one new token of each sequence."""
         gpu, kv, tp = self.deployment.gpu, self.deployment.kv, self.deployment.tp
-        if isinstance(mixer, GroupedAttention):
-            heads = self._heads(mixer)
-            if self.era and self.era.head_reads:
-                seen = np.minimum(context, mixer.window) if mixer.window else context
-                read = heads["heads"] * 2 * mixer.head_dim * kv_bytes_per_element(kv)
-                return np.asarray(batch * seen * read / (gpu.bandwidth_bytes_per_s * self.era.head_reads))
-            # The probe times PyTorch's kernels: a bare step's, and no engine's.
-            curve = self.own.decode_curve(**heads) if self.own and self.backend == BARE_KERNELS else None
-            return decode_attention_s(gpu, kv, batch, context, backend=self.backend, own=curve, **heads)
+        if isinstance(mixer, RecurrentMixer):
+            # A recurrent state is read and written back once a step, whatever the context.
+            return np.asarray(2.0 * mixer.state_bytes / tp * np.asarray(batch) / self.stream_bytes_per_s)
+        scored_s = self._index_s(mixer, batch * context, batch * context)
+        seen = np.minimum(context, mixer.topk) if mixer.topk else context
+        if isinstance(mixer, CompressedAttention):
+            rows = np.minimum(context, mixer.last)
+            if mixer.every:
+                rows = rows + np.minimum(context / mixer.every, mixer.topk or np.inf)
+            shape: dict[str, Any] = {"heads": mixer.heads / tp, "kv_rank": mixer.head_dim, "rope_dim": 0}
+            attend = sparse_decode_s if mixer.topk else mla_decode_s
+            return scored_s + attend(gpu, kv, batch, rows, backend=self.backend, **shape)
         if isinstance(mixer, LatentAttention):
-            ranks = copied(mixer, "kv_rank", "rope_dim")
-            return mla_decode_s(gpu, kv, batch, context, heads=mixer.heads / tp, backend=self.backend, **ranks)
-        # A recurrent state is read and written back once a step, whatever the context.
-        return np.asarray(2.0 * mixer.state_bytes / tp * np.asarray(batch) / self.stream_bytes_per_s)
+            shape = {"heads": mixer.heads / tp, **copied(mixer, "kv_rank", "rope_dim")}
+            attend = sparse_decode_s if mixer.topk else mla_decode_s
+            return scored_s + attend(gpu, kv, batch, seen, backend=self.backend, **shape)
+        heads = self._heads(mixer)
+        if self.era and self.era.head_reads:
+            seen = np.minimum(seen, mixer.window) if mixer.window else seen
+            read = heads["heads"] * mixer.kv_width * kv_bytes_per_element(kv)
+            return np.asarray(batch * seen * read / (gpu.bandwidth_bytes_per_s * self.era.head_reads))
+        # The probe times PyTorch's kernels: a bare step's, and no engine's.
+        curve = self.own.decode_curve(**heads) if self.own and self.backend == BARE_KERNELS else None
+        return scored_s + decode_attention_s(gpu, kv, batch, seen, backend=self.backend, own=curve, **heads)
 
     def prompt_mixer_s(self, mixer: Mixer, prompt: Array, past: Array, prompts: Array) -> Array:
-        """Attention of one layer inside ``prompts`` chunks of ``prompt`` tokens each."""
-        gpu, kv = self.deployment.gpu, self.deployment.kv
+        """Attention of one layer, or its recurrent scan, inside ``prompts`` chunks of ``prompt`` tokens each."""
+        gpu, kv, tp = self.deployment.gpu, self.deployment.kv, self.deployment.tp
+        if isinstance(mixer, RecurrentMixer):
+            scanned = prompts * prompt * mixer.scan_flops / tp
+            return np.asarray(scanned / (gpu.peak_flops(Precision.bf16) * SCAN_SHARE))
+        pairs, keys = prompts * seen_pairs(prompt, past, None), prompts * (past + prompt)
+        scored_s = self._index_s(mixer, pairs, keys)
         chunks: dict[str, Any] = {"sequences": prompts, "backend": self.backend}
-        if isinstance(mixer, GroupedAttention):
-            bare = self.own if self.backend == BARE_KERNELS else None
-            curve = bare.prefill_curve(mixer.head_dim, mixer.window) if bare else None
-            taken = prefill_attention_s(gpu, kv, prompt, past, own=curve, **self._heads(mixer), **chunks)
-            if self.era and self.era.score_passes:
-                seen = prompt * np.minimum(past + prompt, mixer.window or np.inf)
-                moved = prompts * self._heads(mixer)["heads"] * seen * _SCORE_BYTES * self.era.score_passes
-                taken = taken + moved / gpu.bandwidth_bytes_per_s
-            return taken
+        if isinstance(mixer, CompressedAttention):
+            seen = prompts * attended_pairs(mixer, prompt, past)
+            return scored_s + absorbed_prompt_s(gpu, seen, heads=mixer.heads / tp, kv_rank=mixer.head_dim, rope_dim=0)
         if isinstance(mixer, LatentAttention):
             widths = copied(mixer, "kv_rank", "rope_dim", "nope_dim", "value_dim")
-            heads = mixer.heads / self.deployment.tp
-            return mla_prefill_s(gpu, kv, prompt, past, heads=heads, **widths, **chunks)
-        return np.zeros(np.shape(prompt))
+            heads = mixer.heads / tp
+            taken = mla_prefill_s(gpu, kv, prompt, past, heads=heads, **widths, **chunks)
+            if mixer.topk is None:
+                return taken
+            # Up to so many tokens all are chosen, and attended to unpacked; beyond, each token has rows of its own.
+            seen = prompts * attended_pairs(mixer, prompt, past)
+            apart = absorbed_prompt_s(gpu, seen, heads=heads, **copied(mixer, "kv_rank", "rope_dim"))
+            return np.where(past + prompt > mixer.topk, scored_s + apart, taken)
+        bare = self.own if self.backend == BARE_KERNELS else None
+        curve = bare.prefill_curve(mixer.head_dim, mixer.window) if bare else None
+        heads_of = self._heads(mixer)
+        heads_of["window"] = mixer.window or mixer.topk
+        taken = scored_s + prefill_attention_s(gpu, kv, prompt, past, own=curve, **heads_of, **chunks)
+        if self.era and self.era.score_passes:
+            seen = prompt * np.minimum(past + prompt, mixer.window or np.inf)
+            moved = prompts * heads_of["heads"] * seen * _SCORE_BYTES * self.era.score_passes
+            taken = taken + moved / gpu.bandwidth_bytes_per_s
+        return taken
+
+    def _index_s(self, mixer: Attention, pairs: Numbers, tokens: Numbers) -> Array:
+        """Choosing what to attend to, of ``tokens`` cached ones; every rank chooses for itself."""
+        indexer = mixer.indexer
+        if indexer is None:
+            return np.zeros(np.shape(pairs))
+        key_bytes = indexer.cache.row_bytes(self.deployment.kv)
+        share = 1 / indexer.every
+        work = {"pair_flops": indexer.pair_flops, "key_bytes": key_bytes}
+        return index_s(self.deployment.gpu, pairs * share, tokens * share, **work)
 
     def _heads(self, mixer: GroupedAttention) -> dict[str, Any]:
         """One rank's share of grouped attention."""
@@ -202,18 +243,31 @@ def least_tokens_s(deployment: Deployment, tokens: Array) -> Array:
     return np.maximum(read, tokens * token_s)
 
 
+def attended_pairs(mixer: Attention, prompt: Array, past: Array) -> Array:
+    """Pairs of a prompt's token and a cached row that it attends to."""
+    if isinstance(mixer, CompressedAttention):
+        pairs = seen_pairs(prompt, past, mixer.last)
+        if mixer.every:
+            pairs = pairs + seen_pairs(prompt, past, mixer.topk and mixer.topk * mixer.every) / mixer.every
+        return pairs
+    return seen_pairs(prompt, past, mixer.window or mixer.topk)
+
+
 def least_decode_attention_s(mixer: Mixer, deployment: Deployment, batch: Numbers, context: Numbers) -> Array:
-    """The cached keys and values of one layer, read once at full bandwidth."""
-    seen = np.minimum(context, mixer.window) if mixer.window else context
-    width = kv_elements_per_token(mixer, deployment.tp) * kv_bytes_per_element(deployment.kv)
-    return np.asarray(batch * seen * width / deployment.gpu.bandwidth_bytes_per_s)
+    """The cached rows that one layer reads, once at full bandwidth."""
+    read = np.zeros(np.shape(context))
+    for cache in mixer.caches:
+        tokens = np.minimum(context, cache.window) if cache.window else context
+        rows = np.minimum(tokens / cache.every, cache.read or np.inf)
+        read = read + rows * cache.row_bytes(deployment.kv, deployment.tp)
+    return np.asarray(batch * read / deployment.gpu.bandwidth_bytes_per_s)
 
 
 def least_prompt_attention_s(
     mixer: Mixer, deployment: Deployment, prompt: Array, past: Array, prompts: Array
 ) -> Array | float:
-    """The pairs of a prompt's token and one that it sees, multiplied at peak FLOP/s."""
+    """The pairs of a prompt's token and one that it attends to, multiplied at peak FLOP/s."""
     if isinstance(mixer, RecurrentMixer):
         return 0.0
-    flops = prompts * seen_pairs(prompt, past, mixer.window) * mixer.pair_flops / deployment.tp
+    flops = prompts * attended_pairs(mixer, prompt, past) * mixer.pair_flops / deployment.tp
     return np.asarray(flops / deployment.gpu.peak_flops(deployment.kv))

@@ -7,7 +7,7 @@ always is.
 
 import math
 
-from tokonomics.catalog.models import DenseMlp, GroupedAttention, LayerGroup, Mixer, MoeMlp
+from tokonomics.catalog.models import DenseMlp, LayerGroup, Mixer, MoeMlp
 from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.matrix_kernels import distinct_experts
@@ -27,11 +27,9 @@ class Shard(Noun):
         return self.blocks + self.head + self.idle + self.experts_held
 
 
-def kv_elements_per_token(mixer: Mixer, tp: int) -> float:
-    """Cached elements of one layer for one token on one rank."""
-    if isinstance(mixer, GroupedAttention):
-        return mixer.kv_elements_per_token / min(tp, mixer.kv_heads)
-    return mixer.kv_elements_per_token
+def layer_kv_bytes(mixer: Mixer, deployment: Deployment) -> float:
+    """Cached bytes of one layer for one token more on one rank, inside every window."""
+    return sum(cache.row_bytes(deployment.kv, deployment.tp) / cache.every for cache in mixer.caches)
 
 
 def expert_bytes(deployment: Deployment, mlp: MoeMlp) -> float:

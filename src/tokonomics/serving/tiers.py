@@ -18,11 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import NonNegativeFloat, PositiveFloat
 
-from tokonomics.catalog.precision import kv_bytes_per_element
 from tokonomics.errors import BadInput
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import kv_budget_bytes
-from tokonomics.physics.sharding import kv_elements_per_token
+from tokonomics.physics.sharding import layer_kv_bytes
 from tokonomics.physics.steptime import step_model
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.state import Fetches
@@ -68,10 +67,10 @@ def kv_bytes_per_token_and_gpu(deployment: Deployment) -> float:
     More ranks than KV heads hold copies, and every rank holds MLA's latent vector whole: there it is not a part of
     the replica's bytes by the number of GPUs.
     """
-    groups, tp = deployment.model.groups, deployment.tp
-    elements = sum(group.count * kv_elements_per_token(group.mixer, tp) for group in groups if group.mixer)
+    groups = deployment.model.groups
+    token = sum(group.count * layer_kv_bytes(group.mixer, deployment) for group in groups if group.mixer)
     stage = math.ceil(deployment.model.layers / deployment.pp) / deployment.model.layers
-    return elements * kv_bytes_per_element(deployment.kv) * stage
+    return token * stage
 
 
 def gpu_cache_bytes(deployment: Deployment) -> int:
