@@ -33,6 +33,9 @@ DRIVER_RESERVE_BYTES = int(0.7 * GIB)
 
 PCIE_GEN4_BYTES_PER_S = 32e9  # sixteen lanes in one direction: assumed for a GPU of unknown host link
 
+NETWORK_BYTES_PER_S = 50e9
+"""One 400 Gbit/s card for each GPU (NVIDIA ConnectX-7, as in the HGX H100 and B200 reference designs)."""
+
 ADD_A_GPU = """To add one, put five lines of its datasheet (dense rates) into {path}:
   [gpus.MY-GPU]
   architecture = "hopper"
@@ -66,6 +69,7 @@ class Gpu(Noun):
     fast_link_is_mesh: bool = False  # a link to each other GPU, no switch: a smaller group has only its share
     pcie_bytes_per_s: LinkSpeed = PCIE_GEN4_BYTES_PER_S
     gpus_per_node: PositiveInt = 8
+    network_bytes_per_s: LinkSpeed = NETWORK_BYTES_PER_S  # of one GPU to other machines, where they have a network
     watts: Watts | None = None
     year: Year | None = None
     aliases: tuple[str, ...] = ()

@@ -20,6 +20,7 @@ from typing import Annotated, TypeVar
 
 from pydantic import Field
 
+from tokonomics.catalog.networks import stated_gbit
 from tokonomics.catalog.places import Place, Seller, country_of, place_filter, seller_of
 from tokonomics.catalog.user_file import user_market, user_tables
 from tokonomics.clock import today
@@ -64,6 +65,7 @@ class Offer(Noun):
     gpus: int = Field(ge=1, le=MAX_GPUS)
     vcpus: float | None = Field(default=None, gt=0)
     memory_gb: float | None = Field(default=None, gt=0)
+    network_gbit: float | None = Field(default=None, gt=0, le=1e6)  # to other machines; None: as its seller states it
     usd_per_hour: Usd | None = None
     spot_usd_per_hour: Usd | None = None
     reserved_1yr_usd_per_hour: Usd | None = None
@@ -85,6 +87,12 @@ class Offer(Noun):
     def place(self) -> Place:
         """Its region and country."""
         return self.region, self.country
+
+    @property
+    def network_bytes_per_s(self) -> float | None:
+        """Of one of its GPUs to other machines; None where no such network is known."""
+        gbit = self.network_gbit or stated_gbit(self.provider, self.instance)
+        return None if gbit is None else gbit / 8 * 1e9 / self.gpus
 
     def price(self, terms: Terms = Terms.on_demand) -> float | None:
         """USD per hour of the whole instance; reserved is the longest commitment quoted."""

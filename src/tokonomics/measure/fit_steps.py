@@ -139,12 +139,13 @@ def fitted_table(fit: StepFit, log: EngineLog, most_context: int) -> StepTable:
     pairs = prompts[:, None, None] * chunks[:, None] * (past + 0.5 * (chunks[:, None] + 1))
     return StepTable(
         tokens_s=fit.pass_s + fit.token_s * np.arange(log.max_batched_tokens + log.max_sequences + 2, dtype=np.float64),
+        shared_s=np.zeros(log.max_batched_tokens + log.max_sequences + 2),
         head_s=np.zeros(2 * log.max_sequences + 2), decode_s=np.where(batches[:, None] > 0, decode_s, 0.0),
         attention_s=fit.attention_s(np.broadcast_to(batches[:, None], kv_tokens.shape).astype(np.float64), kv_tokens),
         prompt_log_s=np.log(np.maximum(fit.pair_s * pairs, _NO_PAIRS_S)),
         launch_s=np.full(log.max_batched_tokens + log.max_sequences + 2, fit.host_step_s),
         launch_prompt_s=fit.host_prompt_s, host_step_s=0.0, host_sequence_s=0.0, ahead=False, request_s=0.0,
-        token_s=0.0, reach_s=0.0, answer_s=0.0, stages=1,
+        token_s=0.0, reach_s=0.0, answer_s=0.0, stages=1, groups=1,
     )  # fmt: skip
 
 

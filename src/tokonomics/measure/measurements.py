@@ -92,6 +92,7 @@ class Measurement(Noun):
     tp: MostGpus
     pp: MostStages = 1
     ep: MostGpus = 1
+    dp: MostGpus = 1  # groups of the attention that share their experts
     weights: str  # as the source states it; may be a guess for it to make
     kv: str | None
     engine: str | None  # None: bare kernels, no engine around them
@@ -224,7 +225,10 @@ def _row(cells: Mapping[str, str | None], line: str) -> Measurement | Unread:
             raise ValueError(f"unknown per '{shorten(per, 30)}' (known: {', '.join(_PER)})")
         if min(gpus, tp, pp) < 1 or gpus % (tp * pp):
             raise ValueError(f"num_gpus {gpus} cannot hold whole replicas of tp {tp} × pp {pp}")
-        replicas = gpus // (tp * pp)  # of the attention, where replicas of it share their experts
+        ep = max(1, _exact(row.get("ep") or "1", "ep"))
+        # Experts over more ranks than the attention's: groups of it share them. Some sources print more than there are.
+        dp = max(tp, min(ep, gpus // pp)) // tp
+        replicas = max(1, gpus // (tp * pp * dp))
         batch, rate = _load(row["batch_or_concurrency"])
         users = None if row["batch_or_concurrency"].startswith("max_") else batch  # a limit is that of each replica
         alone = _each(users, replicas) or batch
@@ -240,8 +244,7 @@ def _row(cells: Mapping[str, str | None], line: str) -> Measurement | Unread:
         is_inferencex = any(name in source for name in _INFERENCEX)
         return Measurement(
             key=key, model=row["model"] or row.get("hf_id_guess") or "unnamed", gpu=row["gpu"], gpus=gpus,
-            tp=tp, pp=pp,
-            ep=max(1, _exact(row.get("ep") or "1", "ep")), weights=row.get("precision_weights") or "unstated",
+            tp=tp, pp=pp, ep=min(ep, tp * dp), dp=dp, weights=row.get("precision_weights") or "unstated",
             kv=row.get("precision_kv") or None, engine=row["engine"],
             engine_version=row.get("engine_version") or None, year=_exact(row.get("year") or "2026", "year"),
             tuned=is_inferencex, input_tokens=_length(row, "input_len"),

@@ -119,10 +119,7 @@ def kind_of(row: Measurement) -> Kind:
 def steps_of(row: Measurement) -> StepModel:
     # An engine's own program times rows of low latency: there is no front end.
     era = (row.year, row.engine_version, row.tuned, row.mode is not Mode.low_latency)
-    # Experts over more ranks than the attention's: replicas of it share them. Some sources print more than there were.
-    wide = max(row.tp, min(row.ep, row.gpus // row.pp))
-    split = (row.tp, row.pp, min(row.ep, wide), wide // row.tp)
-    served = (row.model, row.gpu, *split, row.weights, row.kv, row.engine)
+    served = (row.model, row.gpu, row.tp, row.pp, row.ep, row.dp, row.weights, row.kv, row.engine)
     return _step_model(served, era, profile_key())
 
 

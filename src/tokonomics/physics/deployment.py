@@ -14,10 +14,11 @@ _LARGEST_RANK = 512  # vLLM's --max-lora-rank accepts up to 512
 
 
 class Deployment(Noun):
-    """One replica: a model at a precision, split over ``tp × pp`` GPUs, run by an engine with its limits.
+    """One replica: a model at a precision, split over ``tp × pp × dp`` GPUs, run by an engine with its limits.
 
-    With ``dp`` above 1 it is one of so many replicas of the attention that share one set of experts (data-parallel
-    attention): its batch, its KV and its GPUs are its own, and each step of the experts has the tokens of all.
+    With ``dp`` above 1 (data-parallel attention) so many groups of GPUs each hold the attention whole and have
+    sequences of their own; the experts are one set over the GPUs of all groups, and each of their steps has the tokens
+    of all. Groups step together, so they are one replica; requests are shared out evenly among them.
     """
 
     model: ModelSpec
@@ -28,7 +29,7 @@ class Deployment(Noun):
     tp: PositiveInt = 1
     pp: PositiveInt = 1
     ep: PositiveInt = 1  # groups of GPUs among which the experts are shared out whole; within a group each is split
-    dp: PositiveInt = 1  # replicas of the attention over whose GPUs, together, the experts are split
+    dp: PositiveInt = 1  # groups of the attention over whose GPUs, together, the experts are split
     lora_rank: NonNegativeInt = 0
     lora_adapters: NonNegativeInt = 0  # loaded beside the base model: two thin matrices at each dense product
     speculation: Speculation | None = None
@@ -40,21 +41,37 @@ class Deployment(Noun):
             return None
         model = self.speculation.draft
         tp = self.tp if _what_does_not_divide(model, self.tp) is None else 1
-        return Deployment(model=model, gpu=self.gpu, engine=self.engine, weights=model.served, kv=self.kv, tp=tp)
+        return Deployment(
+            model=model, gpu=self.gpu, engine=self.engine, weights=model.served, kv=self.kv, tp=tp, dp=self.dp
+        )
 
     @property
     def gpus(self) -> int:
-        return self.tp * self.pp
+        return self.tp * self.pp * self.dp
 
     @property
     def limits(self) -> Defaults:
-        """Batch and memory limits the engine sets itself on this GPU."""
-        return self.engine.defaults_on(self.gpu)
+        """Batch and memory limits the engine sets itself on this GPU: those of every group together."""
+        one = self.engine.defaults_on(self.gpu)
+        if self.dp == 1:
+            return one
+        many = {name: getattr(one, name) * self.dp for name in ("max_sequences", "max_batched_tokens")}
+        return one.model_copy(update=many)
+
+    @property
+    def spans_machines(self) -> bool:
+        """Whether its experts are shared over the network between machines."""
+        return self.dp > 1 and self.expert_gpus > self.gpu.gpus_per_node
+
+    @property
+    def expert_gpus(self) -> int:
+        """Of one stage: those among which its experts are split or dealt out."""
+        return self.tp * self.dp
 
     def __str__(self) -> str:
         splits = (("TP", self.tp), ("PP", self.pp), ("EP", self.ep), ("DP", self.dp))
         split = "".join(f" {name}={ranks}" for name, ranks in splits if ranks > 1)
-        return f"{self.model.name} {self.weights} on {self.gpus * self.dp}×{self.gpu.key}{split}"
+        return f"{self.model.name} {self.weights} on {self.gpus}×{self.gpu.key}{split}"
 
 
 def deploy(
@@ -65,6 +82,7 @@ def deploy(
     tp: int = 1,
     pp: int = 1,
     ep: int = 1,
+    dp: int = 1,
     weights: Precision | None = None,
     kv: Precision = Precision.bf16,
     lora_rank: int = 0,
@@ -83,10 +101,17 @@ def deploy(
         raise BadInput(what, field="tp", fix=fix)
     if not 1 <= pp <= model.layers:
         raise BadInput(f"pipeline parallelism of {pp} needs 1 to {model.layers} stages (layers)", field="pp")
-    if ep < 1 or tp % ep:
-        raise BadInput(f"expert parallelism of {ep} must divide the {tp} tensor ranks", field="ep")
-    if ep > 1 and not model.is_moe:
-        raise BadInput(f"{model.name} has no experts to share out", field="ep", fix=f"Leave {option('ep')} out.")
+    if dp < 1:
+        raise BadInput(f"must be at least 1, got {dp}", field="dp")
+    if ep < 1 or tp * dp % ep:
+        raise BadInput(f"expert parallelism of {ep} must divide the {tp * dp} GPUs of a stage", field="ep")
+    for field, degree in (("ep", ep), ("dp", dp)):
+        if degree > 1 and not model.is_moe:
+            fix = f"Leave {option(field)} out; for more of it, run more replicas."
+            raise BadInput(f"{model.name} has no experts to share out", field=field, fix=fix)
+    fewest = min((group.mlp.experts for group in model.groups if isinstance(group.mlp, MoeMlp)), default=ep)
+    if ep > fewest:
+        raise BadInput(f"{model.name} has {fewest} experts, fewer than {ep}", field="ep")
     if (lora_rank > 0) != (lora_adapters > 0) or not 0 <= lora_rank <= _LARGEST_RANK or not 0 <= lora_adapters <= 10**6:
         what = f"needs both a rank (1 to {_LARGEST_RANK}) and a number of adapters, got {lora_rank} and {lora_adapters}"
         raise BadInput(what, field="lora_rank, lora_adapters")
@@ -97,7 +122,7 @@ def deploy(
     if reason:
         others = [other.key for other in all_engines() if why_not_run(other, gpu, weights, kv) is None]
         raise BadInput(reason, fix=f"These engines do: {', '.join(others)}." if others else None)
-    plain = Deployment(model=model, gpu=gpu, engine=engine, tp=tp, pp=pp, ep=ep, weights=weights, kv=kv)
+    plain = Deployment(model=model, gpu=gpu, engine=engine, tp=tp, pp=pp, ep=ep, dp=dp, weights=weights, kv=kv)
     return plain.model_copy(update={"lora_rank": lora_rank, "lora_adapters": lora_adapters})
 
 

@@ -40,6 +40,15 @@ it does by default since 2026 (its guide, "Fusion torch.compile passes")."""
 FUSED_ON = "hopper"
 """The architecture on which a log of steps shows it (an H200); elsewhere layers take what they took alone."""
 
+EXCHANGE_LATENCY_S, EXCHANGE_LINK, EXCHANGE_NETWORK = 24e-6, 0.66, 0.886
+"""Of sending tokens to their experts: the time of few, and shares of the datasheet's rates. By the table of low-latency
+kernels in DeepEP's README (2025-03: H800, 400 Gbit/s a GPU; 128 tokens of 7,168, 8 experts): 155 µs there and 273 back
+over 32 GPUs, 173 and 314 over 64, 77 and 114 over the 8 of one machine; of the 12 times these three numbers tell 10
+within 9 %, the other two (EP256) within 14 %."""
+DIRECT_TOKENS = 256
+"""Of a GPU, up to which they are sent straight to the experts' GPUs; more go once to each machine and on from there
+(DeepEP's normal kernels; vLLM cuts a decode batch into parts of so many, ``VLLM_MOE_DP_CHUNK_SIZE``)."""
+
 _STAND_INS: dict[Precision, tuple[Precision, ...]] = {
     Precision.int8: (Precision.fp8,),
     Precision.mxfp4: (Precision.nvfp4,),
@@ -154,11 +163,13 @@ def experts_s(
     ep: int = 1,
     backend: str = "vllm",
     launch: float = 1.0,
+    sent: bool = False,
 ) -> Array:
     """Seconds of one layer's routed experts on the busiest GPU; ``tokens`` are those of all its ``ep`` ranks.
 
     Tensor parallelism slices the intermediate width; expert parallelism deals out whole experts, and the rank that
-    got the popular ones is waited for. ``launch`` is the share of the kernels' launches that shows.
+    got the popular ones is waited for. ``launch`` is the share of the kernels' launches that shows. Where tokens are
+    ``sent`` to their experts' GPUs, each passes over the activations of its own alone, else over those of all.
     """
     arrived = np.asarray(tokens, np.float64)
     origin, curve = _expert_curve(gpu, weights, backend)
@@ -168,7 +179,7 @@ def experts_s(
         curve,
         visited=visited_on_busiest(distinct_experts(experts, active, arrived), experts, ep, busiest),
         routed=arrived * active * busiest / ep,
-        pairs=arrived * active,
+        pairs=arrived * active * (busiest / ep if sent else 1.0),
         hidden=hidden,
         intermediate=intermediate / tp,
         matrices=3 if gated else 2,
@@ -184,6 +195,26 @@ def all_reduce_s(gpu: Gpu, gpus: int, message_bytes: ArrayLike, own: LinkCurve |
     if gpus == 1:
         return np.zeros_like(message)
     return all_reduce_seconds(own or _link_curve(gpu, gpus)[1], gpus, message, gpu.link_among(gpus))
+
+
+def all_to_all_s(gpu: Gpu, gpus: int, tokens: ArrayLike, token_bytes: float, experts: int) -> Array:
+    """Seconds until each GPU's ``tokens`` have reached the GPUs of their ``experts``; the way back is as long.
+
+    A token is sent once to each GPU that has an expert of its, and over the network once to each machine beyond its
+    own where there are many tokens; experts are taken to be spread evenly.
+    """
+    own = np.asarray(tokens, np.float64)
+    domain = min(gpus, gpu.fast_link_gpus if gpu.fast_link_bytes_per_s else gpu.gpus_per_node)
+    machines = math.ceil(gpus / domain)
+    visited = gpus * (1 - (1 - 1 / gpus) ** experts)
+    near = own * token_bytes * visited * (domain - 1) / gpus / (gpu.link_among(domain) * EXCHANGE_LINK)
+    if machines == 1:
+        return np.asarray(EXCHANGE_LATENCY_S + near)
+    direct = visited * (gpus - domain) / gpus
+    once = machines * (1 - (1 - 1 / machines) ** experts) * (machines - 1) / machines
+    copies = np.where(own > DIRECT_TOKENS, np.maximum(once, direct * DIRECT_TOKENS / np.maximum(own, 1.0)), direct)
+    far = own * token_bytes * copies / (gpu.network_bytes_per_s * EXCHANGE_NETWORK)
+    return np.asarray(EXCHANGE_LATENCY_S + np.maximum(near, far))
 
 
 def curve_origin(gpu: Gpu, op: Op, weights: Precision = Precision.bf16, backend: str = "vllm", gpus: int = 2) -> Origin:

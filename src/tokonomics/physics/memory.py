@@ -30,6 +30,9 @@ RUNTIME_BYTES = round(0.16 * GIB + 0.5 * GIB)
 graphs: 0.13 to 0.9 GiB in the logs of dense models, 0.5 taken (vLLM issue 52872)."""
 NCCL_BYTES = round(0.37 * GIB)
 """Communication buffers of tensor parallelism: 342 to 392 MiB (aiconfigurator-core 0.12.0)."""
+EXPERT_CHUNK = 32_768
+"""Tokens that experts compute at a time, however many groups of the attention send theirs (vLLM's
+``VLLM_FUSED_MOE_CHUNK_SIZE``)."""
 
 _LARGEST_CONTEXT = 10**8
 
@@ -85,7 +88,7 @@ def fit(deployment: Deployment, context: int) -> Fit:
 
 def max_sequences(deployment: Deployment, context: int) -> int:
     """How many sequences of ``context`` tokens the memory holds; the engine's own limit is not applied."""
-    return max(0, kv_budget_bytes(deployment)) // max(1, sequence_bytes(deployment, context))
+    return deployment.dp * (max(0, kv_budget_bytes(deployment)) // max(1, sequence_bytes(deployment, context)))
 
 
 def require_fit(deployment: Deployment, context: int, batch: int = 1) -> None:
@@ -104,6 +107,7 @@ def require_fit(deployment: Deployment, context: int, batch: int = 1) -> None:
 def min_gpus(deployment: Deployment, context: int) -> int | None:
     """The fewest such GPUs that hold one sequence, over every split into tensor ranks of a node and pipeline stages."""
     model, numbers = deployment.model, []
+    deployment = deployment.model_copy(update={"dp": 1, "ep": 1})
     for tp in valid_tp(model, deployment.gpu.gpus_per_node):
 
         def fits(pp: int, tp: int = tp) -> bool:
@@ -146,19 +150,20 @@ def workspace_bytes(deployment: Deployment) -> int:
     The fullest moment of a layer holds, for every token of the chunk, the residual stream and the feed-forward's
     input, both projections and their product; experts do so once per visited expert.
     """
-    model, limits, tp = deployment.model, deployment.limits, deployment.tp
+    model, limits, tp = deployment.model, deployment.engine.defaults_on(deployment.gpu), deployment.tp
     widest = 0.0
     for group in model.groups:
         if isinstance(group.mlp, DenseMlp):
             widest = max(widest, 3 * group.mlp.intermediate / tp)
         elif isinstance(group.mlp, MoeMlp):
-            width = 3 * group.mlp.intermediate / tp + deployment.dp * (group.mlp.latent or model.hidden)
+            arrived = min(deployment.dp, max(1.0, EXPERT_CHUNK / limits.max_batched_tokens))
+            width = 3 * group.mlp.intermediate / tp + arrived * (group.mlp.latent or model.hidden)
             routed = group.mlp.active_experts * width
             widest = max(widest, routed + 3 * group.mlp.shared_intermediate / tp)
     chunk = limits.max_batched_tokens * (2 * model.hidden + widest) * Precision.bf16.bytes_per_weight
     sampler = SAMPLER_BYTES_PER_LOGIT * model.vocab * min(limits.max_sequences, SAMPLED_SEQUENCES)
     adapters = math.ceil(adapter_bytes(deployment))
-    return round(max(chunk, sampler)) + adapters + RUNTIME_BYTES + (NCCL_BYTES if tp * deployment.dp > 1 else 0)
+    return round(max(chunk, sampler)) + adapters + RUNTIME_BYTES + (NCCL_BYTES if deployment.expert_gpus > 1 else 0)
 
 
 def check_context(model: ModelSpec, context: int) -> None:

@@ -34,7 +34,7 @@ from tokonomics.physics.attention_kernels import (
 from tokonomics.physics.calibration import Kernels
 from tokonomics.physics.curves import Array, efficiency
 from tokonomics.physics.deployment import Deployment
-from tokonomics.physics.matrix_kernels import all_reduce_s, experts_s, gemm_s, unpacked_gemm_s
+from tokonomics.physics.matrix_kernels import all_reduce_s, all_to_all_s, experts_s, gemm_s, unpacked_gemm_s
 from tokonomics.physics.overhead import Layers, Overhead
 from tokonomics.physics.sharding import adapter_bytes, dense_products, step_weight_bytes
 from tokonomics.types import copied
@@ -43,6 +43,8 @@ Numbers = Array | np.float64
 Attention = GroupedAttention | LatentAttention | CompressedAttention
 SCAN_SHARE = 0.1
 """Of peak FLOP/s: the chunked scan of a recurrent layer. Assumed until timed."""
+QUANTISES = (Precision.fp8, Precision.int8, Precision.nvfp4)
+"""Weights whose products take quantised activations; 4-bit integers and MXFP4 run with 16-bit ones."""
 _SCORE_BYTES = 4.0  # of one query head and one key, in 32 bits
 BARE_KERNELS = "pytorch"  # whose kernels a bare step runs: no engine around it, plain PyTorch
 
@@ -77,30 +79,69 @@ class RankKernels:
         return gpu.bandwidth_bytes_per_s * (self.own.memory if self.own else efficiency(gpu).memory)
 
     def matrices_s(self, group: LayerGroup, tokens: Array) -> Array:
-        """Matrix products of a group of layers: projections, feed-forward, router, experts."""
+        """Matrix products of a group of layers on the tokens of one rank: projections, feed-forward, router."""
         deployment, mlp = self.deployment, group.mlp
         total = np.zeros_like(tokens)
         for n, k, weights in dense_products(group, deployment):
             total = total + self.gemm_s(weights, tokens, n, k) + self._lora_s(tokens, n, k)
         if isinstance(mlp, MoeMlp):
-            router = self.gemm_s(Precision.bf16, tokens, mlp.experts, deployment.model.hidden)
-            experts = experts_s(
+            total = total + self.gemm_s(Precision.bf16, tokens, mlp.experts, deployment.model.hidden)
+        return group.count * total
+
+    def shared_s(self, tokens: Array) -> tuple[Array, Array]:
+        """The routed experts of all layers, and the way to them, on the tokens of all groups of the attention.
+
+        Either every GPU gets all tokens and gives back its sums, an all-gather and a reduce-scatter, which are the two
+        halves of an all-reduce; or each token is sent to the GPUs of its own experts alone. Over several machines it
+        is the latter; within one engines can do both, and the quicker counts.
+        """
+        deployment = self.deployment
+        gathered = self._experts_s(tokens, sent=False)
+        if not self._shared_layers:
+            return gathered, np.zeros_like(tokens)
+        sent, there_and_back = self._experts_s(tokens, sent=True), self._sent_s(tokens)
+        if deployment.spans_machines:
+            return sent, there_and_back
+        message = tokens * deployment.model.hidden * Precision.bf16.bytes_per_weight
+        summed = self._shared_layers * self._all_reduce_s(deployment.expert_gpus, message)
+        gathers = gathered + summed <= sent + there_and_back
+        return np.where(gathers, gathered, sent), np.where(gathers, summed, there_and_back)
+
+    def _experts_s(self, tokens: Array, sent: bool) -> Array:
+        deployment = self.deployment
+        total = np.zeros_like(tokens)
+        for group in deployment.model.groups:
+            mlp = group.mlp
+            if not isinstance(mlp, MoeMlp):
+                continue
+            total = total + group.count * experts_s(
                 deployment.gpu,
                 deployment.weights,
-                tokens * deployment.dp,
+                tokens,
                 hidden=mlp.latent or deployment.model.hidden,
                 intermediate=mlp.intermediate,
                 active=mlp.active_experts,
                 experts=mlp.experts,
                 gated=mlp.gated,
-                tp=deployment.tp * deployment.dp // deployment.ep,
+                tp=deployment.expert_gpus // deployment.ep,
                 ep=deployment.ep,
                 backend=self.products,
                 # Bare steps have their experts' curve from whole steps, as a graph runs them.
                 launch=1.0 if self.products == BARE_KERNELS else self.between.expert_launch,
+                sent=sent,
             )
-            total = total + router + experts
-        return group.count * total
+        return total
+
+    def _sent_s(self, tokens: Array) -> Array:
+        """Each token to the GPUs of its experts, quantised where they take it so, and their sums back in 16 bits."""
+        deployment, gpu, weights = self.deployment, self.deployment.gpu, self.deployment.weights
+        model, gpus = deployment.model, deployment.expert_gpus
+        experts = max(group.mlp.active_experts for group in model.groups if isinstance(group.mlp, MoeMlp))
+        quantised = weights in QUANTISES and gpu.peak_flops(weights) > gpu.peak_flops(Precision.bf16)
+        back = Precision.bf16.bytes_per_weight
+        there = Precision.fp8.bytes_per_weight if quantised else back
+        ways = [all_to_all_s(gpu, gpus, tokens / gpus, model.hidden * width, experts) for width in (there, back)]
+        return self._shared_layers * (ways[0] + ways[1])
 
     def _lora_s(self, tokens: Array, n: float, k: float) -> Array | float:
         """LoRA beside one dense product, with one adapter for all tokens: down to the rank and up again."""
@@ -135,18 +176,19 @@ class RankKernels:
         return group.count * (layer_share(group) * self.between.layer_s + moved / self.stream_bytes_per_s)
 
     def communication_s(self, tokens: Array) -> Array:
-        """Two all-reduces a layer, after attention and after the feed-forward; and the hops between stages.
-
-        Experts shared by replicas of the attention get every replica's tokens and give back their sums: an all-gather
-        and a reduce-scatter, which are the two halves of an all-reduce over all their GPUs.
-        """
+        """Two all-reduces a layer, after attention and after the feed-forward; and the hops between stages."""
         deployment = self.deployment
-        groups, tp, dp, pp = deployment.model.groups, deployment.tp, deployment.dp, deployment.pp
+        groups, tp, pp = deployment.model.groups, deployment.tp, deployment.pp
         message = tokens * deployment.model.hidden * Precision.bf16.bytes_per_weight
-        wide = sum(group.count for group in groups if isinstance(group.mlp, MoeMlp)) if dp > 1 else 0
-        sums = sum(group.count * 2 * layer_share(group) for group in groups) - wide
-        total = sums * self._all_reduce_s(tp, message) + wide * self._all_reduce_s(tp * dp, message * dp)
+        sums = sum(group.count * 2 * layer_share(group) for group in groups) - self._shared_layers
+        total = sums * self._all_reduce_s(tp, message)
         return total + (pp - 1) * message / deployment.gpu.pcie_bytes_per_s if pp > 1 else total
+
+    @property
+    def _shared_layers(self) -> int:
+        """Layers whose experts several groups of the attention share."""
+        groups = self.deployment.model.groups if self.deployment.dp > 1 else ()
+        return sum(group.count for group in groups if isinstance(group.mlp, MoeMlp))
 
     def _all_reduce_s(self, gpus: int, message: Array) -> Array:
         gpu = self.deployment.gpu
@@ -238,7 +280,7 @@ def least_tokens_s(deployment: Deployment, tokens: Array) -> Array:
         for n, k, weights in dense_products(group, deployment):
             token_s += group.count * 2.0 * n * k / gpu.peak_flops(weights)
         if isinstance(group.mlp, MoeMlp):
-            routed = group.mlp.active_experts * group.mlp.expert_parameters(model.hidden) / deployment.tp
+            routed = group.mlp.active_experts * group.mlp.expert_parameters(model.hidden) / deployment.tp  # of a group
             token_s += group.count * 2.0 * routed / gpu.peak_flops(deployment.weights)
     return np.maximum(read, tokens * token_s)
 

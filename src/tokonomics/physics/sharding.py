@@ -35,7 +35,7 @@ def layer_kv_bytes(mixer: Mixer, deployment: Deployment) -> float:
 def expert_bytes(deployment: Deployment, mlp: MoeMlp) -> float:
     """One expert of one layer on one rank."""
     weights = deployment.weights
-    matrices = mlp.expert_parameters(deployment.model.hidden) / (deployment.tp * deployment.dp)
+    matrices = mlp.expert_parameters(deployment.model.hidden) / deployment.expert_gpus
     return matrices * weights.bytes_per_weight + mlp.expert_bias_elements * weights.bytes_per_unquantised
 
 

@@ -5,8 +5,8 @@ the number of tokens: the matrix products of each layer, the experts those token
 activations. That part is tabulated once for a deployment (``StepModel``); attention is a formula in batch and context.
 A step is then two look-ups and one formula, whatever the model:
 
-    step = layers(tokens) + head(sequences) + adapters(sequences) + attention(batch, context) + attention(prompt chunk)
-           + overhead
+    step = layers(tokens) + experts(tokens) + head(sequences) + adapters(sequences)
+           + attention(batch, context) + attention(prompt chunk) + overhead
 
 and the host that launches it (``overhead``): beside the GPU or after it. What each operation takes is in
 ``operations``. Arguments may be numpy arrays that broadcast. With pipeline stages, a step is one pass of a share of the
@@ -27,6 +27,7 @@ from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.matrix_kernels import FUSED
 from tokonomics.physics.operations import (
     BARE_KERNELS,
+    QUANTISES,
     Numbers,
     RankKernels,
     layer_share,
@@ -43,8 +44,6 @@ _TOKENS = np.unique(
 )
 """Where the token-wise part of a step is tabulated, up to the longest prompt of any model; between two points it is
 close to straight, and the more so the more tokens."""
-QUANTISES = (Precision.fp8, Precision.int8, Precision.nvfp4)
-"""Weights whose products take quantised activations; 4-bit integers and MXFP4 run with 16-bit ones."""
 _HUGE = 65_536.0  # rows and columns of a matrix larger than any cache
 
 
@@ -76,13 +75,29 @@ class StepModel:
         self._matrices = sum((kernels.matrices_s(group, _TOKENS) for group in groups), nothing)
         self._small = sum((kernels.small_ops_s(group, _TOKENS) for group in groups), nothing)
         self._communication = kernels.communication_s(_TOKENS)
+        self._experts, self._exchange = kernels.shared_s(_TOKENS)
+        if deployment.spans_machines:
+            self._exchange = self._overlapped(self._exchange)
         self._head = kernels.head_s(_TOKENS)
-        self._per_token = self._matrices + self._small + self._communication
         self._adapter_s = kernels.adapter_read_s()
         self.draft = StepModel(deployment.draft, engine, between) if deployment.draft else None
         found = profile.correction_of(deployment, engine_of(deployment, bool(engine))) if profile else None
         if found:
             self._correct(found)
+
+    def _overlapped(self, exchange: Array) -> Array:
+        """What shows of the way to the experts where one half of a batch is sent while the other is computed.
+
+        Two-batch overlap (SGLang ``--enable-two-batch-overlap``, vLLM ``--enable-dbo``): two halves take longer to
+        compute than the whole, so it is done only where it is quicker. Attention, which could hide more of it, is left out.
+        """
+        own = self._matrices + self._small + self._communication
+
+        def computed(tokens: Array) -> Array:
+            return np.interp(tokens / self.deployment.dp, _TOKENS, own) + np.interp(tokens, _TOKENS, self._experts)
+
+        halves = np.maximum(2 * computed(_TOKENS / 2), 2 * np.interp(_TOKENS / 2, _TOKENS, exchange))
+        return np.minimum(exchange, halves - computed(_TOKENS))
 
     def corrected(self, correction: Correction) -> "StepModel":
         """The same kernels, as a server's results correct them; of a model that is not corrected yet."""
@@ -98,10 +113,10 @@ class StepModel:
         self.correction = correction
         factor = correction.factor(_TOKENS)
         self._head = self._head * correction.decode
-        for name in ("_matrices", "_small", "_communication"):
+        for name in ("_matrices", "_small", "_communication", "_experts", "_exchange"):
             setattr(self, name, np.maximum.accumulate(getattr(self, name) * factor))
-        self._matrices = np.maximum(self._matrices, _least_s(self.deployment) - self._head[0])
-        self._per_token = self._matrices + self._small + self._communication
+        experts = np.interp(_TOKENS * self.deployment.dp, _TOKENS, self._experts)
+        self._matrices = np.maximum(self._matrices, _least_s(self.deployment) - self._head[0] - experts)
         if self.engine:
             self.engine = correction.of_engine(self.engine)
 
@@ -127,9 +142,11 @@ class StepModel:
 
     def _check(self, batch: ArrayLike, context: ArrayLike, tokens: int) -> Array:
         """A step on several tokens of each sequence: their KV is read once for all of them."""
+        everything = np.maximum(self.together(batch) * tokens, 1.0)
         batch, context = np.broadcast_arrays(self.passing(batch), np.asarray(context, np.float64))
         rows = np.maximum(batch * tokens, 1.0)
-        kernels = self.tokens_s(rows) + self.head_s(rows) + self.adapters_s(batch)
+        kernels = self.tokens_s(rows) + self.shared_s(everything) + self.head_s(rows)
+        kernels = kernels + self.adapters_s(batch)
         return self.with_host(kernels + self.decode_attention_s(batch, context), batch)
 
     def prefill(self, tokens: ArrayLike, past: ArrayLike = 0, prompts: ArrayLike = 1) -> Array:
@@ -143,24 +160,31 @@ class StepModel:
         self, prompt_tokens: ArrayLike, past: ArrayLike, batch: ArrayLike, context: ArrayLike, prompts: ArrayLike = 1
     ) -> Array:
         """Seconds of a step that holds prompt chunks and a decode batch; either may be empty."""
-        prompt, past, batch, context, prompts = np.broadcast_arrays(
-            *(np.asarray(sizes, np.float64) for sizes in (prompt_tokens, past, self.passing(batch), context, prompts))
-        )
-        sequences = np.maximum(batch + np.where(prompt > 0, prompts, 0.0), 1.0)
+        sizes = (prompt_tokens, past, batch, context, prompts)
+        prompt, past, running, context, many = np.broadcast_arrays(*(np.asarray(size, np.float64) for size in sizes))
+        everything, share = prompt + self.together(running), self.passing(running)
+        # A prompt is one group's: with fewer prompts than groups, some have none.
+        fullest = np.clip(many, 1.0, self.deployment.dp)
+        prompt, own = prompt / fullest, many / fullest
+        sequences = np.maximum(share + np.where(prompt > 0, own, 0.0), 1.0)
         kernels = self.head_s(sequences) + self.adapters_s(sequences)
-        for place, (share, model) in enumerate(self.beside_prompts()):
+        for place, (times, model) in enumerate(self.beside_prompts()):
             computed = (
-                model.tokens_s(np.maximum(prompt + batch, 1.0))
-                + model.decode_attention_s(batch, context)
-                + model.prompt_attention_s(prompt / prompts, past, prompts)
+                model.tokens_s(np.maximum(prompt + share, 1.0))
+                + model.shared_s(np.maximum(everything, 1.0))
+                + model.decode_attention_s(share, context)
+                + model.prompt_attention_s(prompt / own, past, own)
             )
-            kernels = kernels + np.where((prompt > 0) | (place == 0), share * computed, 0.0)
-        return np.where(
-            prompt > 0, self.launched(kernels, prompt + batch, batch, prompts), self.with_host(kernels, batch)
-        )
+            kernels = kernels + np.where((prompt > 0) | (place == 0), times * computed, 0.0)
+        return np.where(prompt > 0, self.launched(kernels, prompt + share, share, own), self.with_host(kernels, share))
 
     def passing(self, batch: ArrayLike) -> Array:
-        """Sequences of a batch in one pass: the stages' share of them, and a whole one where there are fewer."""
+        """Sequences of a batch in one pass of one group of the attention, and a whole one where there are fewer."""
+        batch = np.asarray(batch, np.float64)
+        return np.asarray(np.maximum(batch / (self.deployment.pp * self.deployment.dp), np.minimum(batch, 1.0)))
+
+    def together(self, batch: ArrayLike) -> Array:
+        """Sequences of a batch in one pass of all groups of the attention."""
         batch = np.asarray(batch, np.float64)
         return np.asarray(np.maximum(batch / self.deployment.pp, np.minimum(batch, 1.0)))
 
@@ -172,8 +196,12 @@ class StepModel:
         return [(1.0, self), (1.0, self.draft) if self.draft else (speculation.draft_share or 0.0, self)]
 
     def tokens_s(self, tokens: Array) -> Array:
-        """Everything but attention and the head, on the GPU: it depends on the number of tokens alone."""
-        return np.interp(tokens, _TOKENS, self._per_token)
+        """Everything but attention, experts and the head, on one rank: it depends on its number of tokens alone."""
+        return np.interp(tokens, _TOKENS, self._matrices + self._small + self._communication)
+
+    def shared_s(self, tokens: Array) -> Array:
+        """The experts, and the way to them, for the tokens of all groups of the attention."""
+        return np.interp(tokens, _TOKENS, self._experts + self._exchange)
 
     def head_s(self, sequences: Array) -> Array:
         """The vocabulary's product, for the last token of each sequence."""
@@ -186,13 +214,15 @@ class StepModel:
 
     def parts(self, batch: float, context: float) -> StepParts:
         """One decode step of the model itself, taken apart: a draft adds its own."""
-        share = np.float64(self.passing(max(batch, 1.0)))
+        share, together = np.float64(self.passing(max(batch, 1.0))), np.float64(self.together(max(batch, 1.0)))
         matrices = float(np.interp(share, _TOKENS, self._matrices) + np.interp(share, _TOKENS, self._head))
         matrices += float(self.adapters_s(np.asarray(share)))
+        matrices += float(np.interp(together, _TOKENS, self._experts))
         weights_s = min(matrices, step_weight_bytes(self.deployment, share) / self._stream_bytes_per_s())
         step_s = float(self.step(0, 0, batch, context))
         kv_s = float(self.decode_attention_s(share, np.float64(context)))
         communication_s = float(np.interp(share, _TOKENS, self._communication))
+        communication_s += float(np.interp(together, _TOKENS, self._exchange))
         return StepParts(
             weights_s=weights_s,
             kv_s=kv_s,

@@ -181,7 +181,7 @@ def _usd_per_request(row: Candidate) -> float:
 
 
 def _key(row: Candidate) -> tuple[object, ...]:
-    layout = row.gpu, row.tp, row.pp, row.ep, row.weights, row.kv, row.engine
+    layout = row.gpu, row.tp, row.pp, row.ep, row.dp, row.weights, row.kv, row.engine
     return *layout, row.provider, row.region, row.instance, row.terms
 
 

@@ -71,6 +71,7 @@ class RunnableModel(Noun):
     tp: int
     pp: int
     ep: int
+    dp: int
     replicas: PositiveInt
     weight_bytes: PositiveInt
     """The whole model, once."""
@@ -220,7 +221,7 @@ def _at_best(layouts: Sequence[Deployment], machine: OwnMachine, context: int, s
         model=model.key,
         name=model.name,
         **copied(model, "parameters", "active_parameters"),
-        **copied(layout, "weights", "kv", "tp", "pp", "ep"),
+        **copied(layout, "weights", "kv", "tp", "pp", "ep", "dp"),
         below_checkpoint=not is_faithful(layout),
         replicas=replicas,
         weight_bytes=model.weight_bytes(layout.weights),

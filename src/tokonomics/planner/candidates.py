@@ -1,9 +1,10 @@
 """What could serve a model: every way to lay it on a GPU type and every machine to put that on, or why it cannot.
 
-A layer is split over the GPUs of one machine (TP), experts are split likewise or shared out whole (EP). Stages (PP) are
-tried where GPUs have no fast link between them, so that splitting every layer is slow, and over several machines where
-the model is too large for one. Machines are bought whole: a replica takes some GPUs of one, or, where it has stages,
-several machines of which it uses every GPU.
+A layer is split over the GPUs of one machine (TP), experts are split likewise or shared out whole (EP). Where ranks
+would hold copies of the KV cache, groups of them attend to sequences of their own and share their experts (DP), in one
+machine or over several with a fast network. Stages (PP) are tried where GPUs have no fast link between them, so that
+splitting every layer is slow, and over several machines where the model is too large for one. Machines are bought
+whole: a replica takes some GPUs of one, or several machines of which it uses every GPU.
 """
 
 import math
@@ -19,7 +20,7 @@ from typing import NamedTuple
 
 from tokonomics.catalog.engines import Engine
 from tokonomics.catalog.gpus import Gpu
-from tokonomics.catalog.models import ModelSpec
+from tokonomics.catalog.models import ModelSpec, MoeMlp
 from tokonomics.catalog.offers import (
     MAX_AGE_DAYS,
     Offer,
@@ -45,6 +46,10 @@ FLOOR = Precision.fp8
 """The fewest bits of weights that are not asked for: published scores of FP8 stay near those of 16 bits, INT4 needs a
 checkpoint of its own and a look at its quality."""
 _STAGES = (2, 4, 8)
+_MACHINES = (2, 4, 8)
+_WIDEST = 72
+"""GPUs among which experts are shared: DeepSeek's own decoding used 144, published results of others up to 72."""
+_NEAR = 0.9  # of the network that speeds were worked out for
 _NETWORKED = 8
 """Machines of eight GPUs are sold with a network card for each (NVIDIA HGX, OCP OAM); smaller ones rarely are, so a
 replica is not spread over several of those."""
@@ -71,6 +76,7 @@ class Reason(StrEnum):
     instance_too_small = "needs more GPUs than the instance has"
     host_too_small = "host memory below the weights and a process for each GPU"
     no_zones = "sold without zones"
+    no_network = "no fast network between machines is known"
     assumed_speed = "speed assumed: no kernels timed on such a GPU"
     too_many_gpus = "takes more GPUs than allowed"
     more_expensive = "more expensive than the pick"
@@ -95,23 +101,42 @@ def deployments(
     """Every layout and precision on GPUs of a kind, of which the largest machine has ``most_gpus``."""
     for weight, cached in product(weights, kv):
         single = Deployment(model=model, gpu=gpu, engine=engine, weights=weight, kv=cached)
-        for tp, pp, ep in _layouts(single, most_gpus):
-            yield single.model_copy(update={"tp": tp, "pp": pp, "ep": ep})
+        for layout in _layouts(single, most_gpus):
+            yield single.model_copy(update=layout)
 
 
-def _layouts(single: Deployment, most_gpus: int) -> Iterator[tuple[int, int, int]]:
-    """Degrees of TP, PP and EP."""
+def _layouts(single: Deployment, most_gpus: int) -> Iterator[dict[str, int]]:
+    """Degrees of TP, PP, EP and DP."""
     model, gpu = single.model, single.gpu
     degrees = valid_tp(model, most_gpus)
     for tp in degrees:
-        yield tp, 1, 1
+        yield {"tp": tp}
         if model.is_moe and tp > 1:
-            yield tp, 1, tp
+            yield {"tp": tp, "ep": tp}
         if gpu.fast_link_bytes_per_s is None:
-            yield from ((tp, pp, 1) for pp in _STAGES if tp * pp <= most_gpus and pp <= model.layers)
+            yield from ({"tp": tp, "pp": pp} for pp in _STAGES if tp * pp <= most_gpus and pp <= model.layers)
     whole = gpu.gpus_per_node
     if whole >= _NETWORKED and whole in degrees and not max_sequences(single.model_copy(update={"tp": whole}), 1):
-        yield from ((whole, pp, 1) for pp in _STAGES if pp <= model.layers)
+        yield from ({"tp": whole, "pp": pp} for pp in _STAGES if pp <= model.layers)
+    if gpu.fast_link_bytes_per_s is not None:
+        yield from _shared_experts(model, degrees, most_gpus, whole)
+
+
+def _shared_experts(model: ModelSpec, degrees: Sequence[int], most_gpus: int, node: int) -> Iterator[dict[str, int]]:
+    """Groups of the attention over one set of experts, dealt out whole: in a machine, and over several.
+
+    Only where splitting the attention further would copy its KV cache.
+    """
+    mixtures = [group.mlp.experts for group in model.groups if isinstance(group.mlp, MoeMlp)]
+    heads = [cache.heads for group in model.groups if group.mixer for cache in group.mixer.caches]
+    if not mixtures or not heads:
+        return
+    sizes = [gpus for gpus in degrees if gpus > 1]
+    if most_gpus >= node >= _NETWORKED:
+        sizes += [node * machines for machines in _MACHINES if node * machines <= _WIDEST]
+    for gpus, tp in product(sizes, degrees):
+        if tp < gpus and gpus % tp == 0 and gpus > min(heads) and not min(mixtures) % gpus:
+            yield {"tp": tp, "dp": gpus // tp, "ep": gpus}
 
 
 def is_faithful(deployment: Deployment) -> bool:
@@ -134,7 +159,7 @@ def why_not(deployment: Deployment, context: int) -> Refusal | None:
         node = deployment.gpu.gpus_per_node
         return Refusal(Reason.instance_too_small, f"needs {deployment.tp} GPUs in one node; a node has {node}")
     if not max_sequences(deployment, context):
-        needed = _gpus_needed(deployment.model_copy(update={"tp": 1, "pp": 1, "ep": 1}), context)
+        needed = _gpus_needed(deployment.model_copy(update={"tp": 1, "pp": 1, "ep": 1, "dp": 1}), context)
         weights = gigabytes(deployment.model.weight_bytes(deployment.weights))
         need = f"needs {needed} GPUs" if needed else "no number of these GPUs is enough"
         return Refusal(Reason.does_not_fit, f"does not fit: {weights} of weights, {need}")
@@ -234,15 +259,15 @@ def hosts_of(
     deployment: Deployment, machines: Sequence[Machine], max_gpus: int | None = None, spare: Spare = NO_SPARE
 ) -> tuple["Hosts", list[tuple[int, Refusal]]]:
     """The machines that a deployment can stand on; for the others how many of them there are, and why not."""
-    # Stages on machines of their own: only where each is a whole networked node.
-    whole = deployment.tp if deployment.pp > 1 and deployment.tp == deployment.gpu.gpus_per_node >= _NETWORKED else None
     kept: list[Machine] = []
-    small, thin, unzoned = [], [], []
+    small, slow, thin, unzoned = [], [], [], []
     gpus, has_room = deployment.gpus, room_for(deployment)
     for machine in machines:
         offer = machine.offer
-        if gpus > offer.gpus != whole:
+        if gpus > offer.gpus and not _can_be_one_of_several(deployment, offer):
             small.append(offer.gpus)
+        elif gpus > offer.gpus and deployment.dp > 1 and not _is_networked(deployment.gpu, offer):
+            slow.append(offer.instance)
         elif not has_room(offer):
             thin.append((offer.memory_gb or 0.0, offer.gpus))
         elif spare.zone and offer.provider not in ZONED:
@@ -253,6 +278,10 @@ def hosts_of(
     if small:
         reason = f"a replica needs {gpus}, the instance has {max(small)}"
         refused.append((len(small), Refusal(Reason.instance_too_small, reason)))
+    if slow:
+        needed = deployment.gpu.network_bytes_per_s * 8 / 1e9
+        reason = f"a replica spans machines: no network of {needed:g} Gbit/s a GPU is known of {min(slow)}"
+        refused.append((len(slow), Refusal(Reason.no_network, reason)))
     if thin:
         most, of_it = max(thin)
         needs = host_gib(deployment, of_it)
@@ -262,6 +291,18 @@ def hosts_of(
         reason = f"{min(unzoned)} is not known to have zones that fail apart"
         refused.append((len(unzoned), Refusal(Reason.no_zones, reason)))
     return Hosts(deployment, tuple(kept), max_gpus, spare), refused
+
+
+def _can_be_one_of_several(deployment: Deployment, offer: Offer) -> bool:
+    """Whether a machine can be one of those that a replica spans: whole stages, or whole groups of the attention."""
+    node = deployment.gpu.gpus_per_node
+    whole = deployment.tp == node if deployment.dp == 1 else deployment.gpus % offer.gpus == 0
+    return offer.gpus == node >= _NETWORKED and whole and deployment.pp * deployment.dp > 1
+
+
+def _is_networked(gpu: Gpu, offer: Offer) -> bool:
+    """Whether a machine has the network that its GPUs are taken to have."""
+    return (offer.network_bytes_per_s or 0.0) >= _NEAR * gpu.network_bytes_per_s
 
 
 def room_for(deployment: Deployment) -> Callable[[Offer], bool]:

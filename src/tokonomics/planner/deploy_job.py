@@ -274,24 +274,30 @@ def _flags(values: Mapping[str, object]) -> tuple[str, ...]:
 
 def _vllm(job: DeployJob, weights: Weights) -> EngineCommand:
     deployment, limits, version = job.deployment, job.limits, job.deployment.engine.version
-    if deployment.ep > 1 and deployment.ep != deployment.tp:
+    shared = deployment.expert_gpus
+    if deployment.ep > 1 and deployment.ep != shared:
         raise BadInput(
-            f"vLLM shares experts over all {deployment.tp} tensor ranks, not over {deployment.ep} groups",
+            f"vLLM shares experts over all {shared} GPUs of a stage, not over {deployment.ep} groups",
             field="ep",
-            fix=f"Use {option('ep', 1)} or {option('ep', deployment.tp)}, or {option('engine', 'sglang')}.",
+            fix=f"Use {option('ep', 1)} or {option('ep', shared)}, or {option('engine', 'sglang')}.",
         )
     adapters = deployment.lora_adapters
     flags = {
         "tensor-parallel-size": deployment.tp,
         "pipeline-parallel-size": deployment.pp if deployment.pp > 1 else None,
+        "data-parallel-size": deployment.dp if deployment.dp > 1 else None,
         "enable-expert-parallel": deployment.ep > 1,
+        # Over machines tokens are sent to their experts, one half of a batch while the other is computed.
+        "all2all-backend": "deepep_low_latency" if deployment.spans_machines else None,
+        "enable-dbo": deployment.spans_machines,
         # `--quantization fp8` is for checkpoints that are FP8 already; 16-bit ones are converted under another name
         # (vllm 0.32.0, layers/quantization/fp8.py).
         "quantization": "fp8_per_tensor" if weights.to_fp8 else None,
         "dtype": _dtype(job),
         "kv-cache-dtype": _kv(job, fp8="fp8"),
-        "max-num-seqs": limits.max_sequences,
-        "max-num-batched-tokens": limits.max_batched_tokens,
+        # Limits are those of each group of the attention (vllm 0.32.0, "Data Parallel Deployment").
+        "max-num-seqs": -(-limits.max_sequences // deployment.dp),
+        "max-num-batched-tokens": limits.max_batched_tokens // deployment.dp,
         "max-model-len": job.max_context,
         "gpu-memory-utilization": f"{limits.memory_fraction:g}",
         "enable-prefix-caching": True,
@@ -317,7 +323,12 @@ def _sglang(job: DeployJob, weights: Weights) -> EngineCommand:
     adapters = deployment.lora_adapters
     flags = {
         "model-path": weights.repository,
-        "tp-size": deployment.tp,
+        # Of SGLang's tensor ranks, groups attend to sequences of their own.
+        "tp-size": deployment.expert_gpus,
+        "dp-size": deployment.dp if deployment.dp > 1 else None,
+        "enable-dp-attention": deployment.dp > 1,
+        "moe-a2a-backend": "deepep" if deployment.spans_machines else None,
+        "enable-two-batch-overlap": deployment.spans_machines,
         "pp-size": deployment.pp if deployment.pp > 1 else None,
         "ep-size": deployment.ep if deployment.ep > 1 else None,
         "quantization": "fp8" if weights.to_fp8 else None,

@@ -305,7 +305,10 @@ class _Walk:
             screened = screen(deployment, hosts, load, question.slos)
             if isinstance(screened, Refusal) or replicas < screened.fewest:
                 continue
-            key, room = (kind_of(deployment), deployment.tp, deployment.ep), replicas * screened.capacity.rate
+            key, room = (
+                (kind_of(deployment), deployment.tp, deployment.ep * deployment.dp),
+                replicas * screened.capacity.rate,
+            )
             if key not in hopeful or room > hopeful[key][0]:
                 hopeful[key] = room, replicas, screened
         in_order = sorted(hopeful.values(), key=lambda entry: -entry[0])

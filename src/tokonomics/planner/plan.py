@@ -259,7 +259,7 @@ def _rows(sized: Placed, load: Load, limits: Limits, today: date) -> Iterator[Ra
         "model": deployment.model.key,
         "gpu": deployment.gpu.key,
         "gpus_per_replica": deployment.gpus,
-        **copied(deployment, "tp", "pp", "ep", "weights", "kv"),
+        **copied(deployment, "tp", "pp", "ep", "dp", "weights", "kv"),
         "engine": deployment.engine.key,
         "max_sequences": (sized.trial and sized.trial.max_sequences) or deployment.limits.max_sequences,
         "router": sized.trial.router if sized.trial else Router.round_robin,
@@ -339,7 +339,7 @@ def _cheapest_then_most_faithful(ranked: RankedRow) -> tuple[float, int, int, bo
 
 def layout(deployment: Deployment) -> str:
     """Such as ``TP=2 fp8, KV fp8``."""
-    degrees = {"TP": deployment.tp, "PP": deployment.pp, "EP": deployment.ep}
+    degrees = {"TP": deployment.tp, "PP": deployment.pp, "EP": deployment.ep, "DP": deployment.dp}
     split = " ".join(f"{name}={degree}" for name, degree in degrees.items() if degree > 1 or name == "TP")
     kv = f", KV {deployment.kv}" if deployment.kv.is_below(Precision.bf16) else ""
     return f"{split} {deployment.weights}{kv}"

@@ -40,6 +40,7 @@ class Candidate(Noun):
     tp: int
     pp: int
     ep: int
+    dp: int
     weights: Precision
     kv: Precision
     engine: str

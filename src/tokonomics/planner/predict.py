@@ -23,6 +23,7 @@ class Prediction(Noun):
     tp: int
     pp: int
     ep: int
+    dp: int
     weights: str
     kv: str
     engine: str
@@ -81,7 +82,7 @@ def predict(deployment: Deployment, batch: int, context: int) -> Prediction:
         deployment=str(deployment),
         gpu=deployment.gpu.key,
         engine=deployment.engine.key,
-        **copied(deployment, "gpus", "tp", "pp", "ep"),
+        **copied(deployment, "gpus", "tp", "pp", "ep", "dp"),
         weights=deployment.weights.value,
         kv=deployment.kv.value,
         batch=batch,

@@ -60,9 +60,9 @@ def sold_in_zones(instance: str, region: str, zones: int) -> str:
 
 
 def machines_for(deployment: Deployment, offer: Offer, replicas: int, spare: Spare = NO_SPARE) -> int:
-    """Whole machines that so many replicas take: each has its own GPUs in one, or whole stages on several."""
+    """Whole machines that so many replicas take: each has its own GPUs in one, or whole layers on several."""
     if deployment.gpus > offer.gpus:
-        return spare.beside(replicas) * math.ceil(deployment.pp / (offer.gpus // deployment.tp))
+        return spare.beside(replicas) * math.ceil(deployment.pp * deployment.dp / (offer.gpus // deployment.tp))
     return spare.beside(math.ceil(replicas / (offer.gpus // deployment.gpus)))
 
 

@@ -91,6 +91,7 @@ class Parallel(Request, about=About.HARDWARE):
     tp: Whole = declared("Tensor parallelism: GPUs that share each layer.", 1)
     pp: Whole = declared("Pipeline stages: groups of GPUs that share the layers.", 1)
     ep: Whole = declared("Expert parallelism: groups of GPUs that share the experts.", 1)
+    dp: Whole = declared("Data-parallel attention: groups of tp GPUs, each with its own sequences.", 1)
 
 
 class Precisions(Request, about=About.MODEL):

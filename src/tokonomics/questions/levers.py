@@ -30,7 +30,10 @@ _TAKES_A_WHILE = 200_000
 def setup_of(request: LeversRequest | StackRequest, listener: Listener) -> Setup:
     """What runs today."""
     if isinstance(request, StackRequest):  # it begins with the precision of the checkpoint and the engine's own limits
-        layout, limits = Layout(tp=request.tp, pp=request.pp, ep=request.ep, engine=request.engine), BatchLimits()
+        layout, limits = (
+            Layout(tp=request.tp, pp=request.pp, ep=request.ep, dp=request.dp, engine=request.engine),
+            BatchLimits(),
+        )
     else:
         layout, limits = request, request
     deployment = deployment_of(layout, request.model, request.gpu)

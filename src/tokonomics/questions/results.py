@@ -100,7 +100,7 @@ class PredictResult(Result, Prediction):
 
 def split_text(row: Candidate) -> str:
     """``TP=4``, ``TP=8 EP=8``; ``–`` on one GPU."""
-    degrees = (("TP", row.tp), ("PP", row.pp), ("EP", row.ep))
+    degrees = (("TP", row.tp), ("PP", row.pp), ("EP", row.ep), ("DP", row.dp))
     return " ".join(f"{name}={degree}" for name, degree in degrees if degree > 1) or "–"
 
 

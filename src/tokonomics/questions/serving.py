@@ -48,6 +48,7 @@ def deployment_of(
         tp=layout.tp,
         pp=layout.pp,
         ep=layout.ep,
+        dp=layout.dp,
         weights=parse_precision(weights, WEIGHT_PRECISIONS, "weights") if weights is not None else None,
         kv=parse_precision(layout.kv, KV_PRECISIONS, "kv"),
         lora_rank=lora_rank,

@@ -87,7 +87,7 @@ def _dollars(result: CanRun) -> blocks.Table | None:
 
 def _layout(row: RunnableModel) -> str:
     """``2 × TP=2``: replicas of so many GPUs."""
-    degrees = (("TP", row.tp), ("PP", row.pp), ("EP", row.ep))
+    degrees = (("TP", row.tp), ("PP", row.pp), ("EP", row.ep), ("DP", row.dp))
     split = " ".join(f"{name}={degree}" for name, degree in degrees if degree > 1) or "1 GPU"
     return f"{row.replicas} × {split}" if row.replicas > 1 else split
 

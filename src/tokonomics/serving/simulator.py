@@ -210,7 +210,7 @@ def rules_for(
     windows = [group.mixer.window or 0 for group in deployment.model.groups if group.mixer]
     beyond = math.ceil(max([longest, *windows]) / block) * block
     block_bytes = sequence_bytes(deployment, beyond + block) - sequence_bytes(deployment, beyond)
-    budget = max(0, kv_budget_bytes(deployment))
+    budget = max(0, kv_budget_bytes(deployment)) * deployment.dp
     fixed_blocks = 0
     if block_bytes <= 0:
         # Nothing grows with the context: a sequence is one block, of whatever length.

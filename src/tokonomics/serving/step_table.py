@@ -31,7 +31,8 @@ _NOTHING_S = 1e-15  # a time that has a logarithm and rounds away beside any oth
 class StepTable(NamedTuple):
     """The step time of one deployment; all that a step depends on is read from it."""
 
-    tokens_s: Array  # by tokens of a pass
+    tokens_s: Array  # by tokens of a pass on one rank
+    shared_s: Array  # by tokens of a pass on all ranks: the experts, and the way to them
     head_s: Array  # by sequences of a pass: the vocabulary's product, and the LoRA adapters that they use
     decode_s: Array  # [batch, context]: a step without prompts, the host included
     attention_s: Array  # [batch, context]: what the running sequences add to a step with prompts
@@ -48,6 +49,7 @@ class StepTable(NamedTuple):
     reach_s: float
     answer_s: float  # a token on its way out
     stages: int  # pipeline stages: each pass carries its share of the batch, and prompts where there are several
+    groups: int  # of the attention: each has its share of a pass, and prompts where there are several
 
 
 @lru_cache(maxsize=64)
@@ -59,7 +61,8 @@ def compile_steps(steps: StepModel, most_sequences: int, most_tokens: int, most_
     on_gpu = np.where(batches > 0, steps.decode_attention_s(passing, contexts), 0.0)
     sequences = np.arange(2 * most_sequences + 2, dtype=np.float64)
     tokens = np.arange(most_tokens + most_sequences + 2, dtype=np.float64)
-    gpu_s = steps.tokens_s(passing) + steps.head_s(passing) + steps.adapters_s(passing) + on_gpu
+    gpu_s = steps.tokens_s(passing) + steps.shared_s(steps.together(np.maximum(batches, 1))) + on_gpu
+    gpu_s = gpu_s + steps.head_s(passing) + steps.adapters_s(passing)
     prompts, chunks, past = prompt_axes(most_sequences, most_tokens, most_context)
     axes = np.broadcast_arrays(chunks[:, None], past, prompts[:, None, None])
     host = steps.engine
@@ -73,6 +76,7 @@ def compile_steps(steps: StepModel, most_sequences: int, most_tokens: int, most_
     running = sum((share * model.decode_attention_s(passing, contexts) for share, model in both), np.zeros(1))
     return StepTable(
         tokens_s=sum((share * model.tokens_s(np.maximum(tokens, 1.0)) for share, model in both), np.zeros(1)),
+        shared_s=sum((share * model.shared_s(np.maximum(tokens, 1.0)) for share, model in both), np.zeros(1)),
         head_s=steps.head_s(np.maximum(sequences, 1.0)) + steps.adapters_s(sequences),
         decode_s=np.where(batches > 0, decode_s, 0.0),
         attention_s=np.where(batches > 0, running, 0.0),
@@ -88,6 +92,7 @@ def compile_steps(steps: StepModel, most_sequences: int, most_tokens: int, most_
         reach_s=host.reach_s if host else 0.0,
         answer_s=host.answer_s if host else 0.0,
         stages=steps.deployment.pp,
+        groups=steps.deployment.dp,
     )
 
 
@@ -120,13 +125,14 @@ def step_s(table: StepTable, decodes: int, kv_tokens: float, prompt_tokens: int,
 @entry
 def launching_s(table: StepTable, decodes: int, prompt_tokens: int, prompts: int) -> float:
     """Seconds that the host needs from composing a step until it is launched."""
-    batch = max(decodes / table.stages, min(decodes, 1.0))  # as StepModel.passing
-    on_sequences = table.host_sequence_s * (batch + prompts) if table.ahead else 0.0
+    batch = _passing(table, decodes)
+    own = prompts / min(max(prompts, 1), table.groups)
+    on_sequences = table.host_sequence_s * (batch + own) if table.ahead else 0.0
     if prompt_tokens == 0:
         return table.host_step_s + on_sequences if table.ahead else 0.0
-    passes = min(prompts, table.stages)
+    passes = min(prompts, table.stages * table.groups)
     launch_s = _between(table.launch_s, prompt_tokens / passes + batch)
-    return launch_s + on_sequences + table.launch_prompt_s * prompts
+    return launch_s + on_sequences + table.launch_prompt_s * own
 
 
 @entry
@@ -134,7 +140,7 @@ def after_s(table: StepTable, decodes: int, prompt_tokens: int) -> float:
     """Seconds of the host's work after a step with prompts, where it is not done beside the next."""
     if prompt_tokens == 0 or table.ahead:
         return 0.0
-    return table.host_step_s + table.host_sequence_s * max(decodes / table.stages, min(decodes, 1.0))
+    return table.host_step_s + table.host_sequence_s * _passing(table, decodes)
 
 
 @entry
@@ -146,14 +152,22 @@ def gpu_s(table: StepTable, decodes: int, kv_tokens: float, prompt_tokens: int, 
     """
     if prompt_tokens == 0:
         return _at_context(table.decode_s[decodes], kv_tokens / decodes)
-    passes = min(prompts, table.stages)
-    batch = max(decodes / table.stages, min(decodes, 1.0))  # as StepModel.passing
+    passes = min(prompts, table.stages * table.groups)
+    batch = _passing(table, decodes)
     total = _between(table.tokens_s, prompt_tokens / passes + batch) + _between(table.head_s, prompts / passes + batch)
+    everything = prompt_tokens / min(prompts, table.stages) + max(decodes / table.stages, min(decodes, 1.0))
+    total += _between(table.shared_s, everything)
     chunk = prompt_tokens / prompts
     total += _prompt_s(table.prompt_log_s, prompts / passes, chunk, max(0.0, pairs / prompt_tokens - 0.5 * (chunk + 1)))
     if decodes > 0:
         total += _at_context(table.attention_s[decodes], kv_tokens / decodes)
     return total
+
+
+@compiled
+def _passing(table: StepTable, decodes: int) -> float:
+    """As ``StepModel.passing``."""
+    return max(decodes / (table.stages * table.groups), min(decodes, 1.0))
 
 
 @entry

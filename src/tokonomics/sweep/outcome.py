@@ -57,7 +57,7 @@ _LATENCIES = {
 _CANDIDATE = {
     "usd_per_month": "usd_per_month", "usd_per_mtok": "usd_per_mtok.blended",
     "usd_per_mtok_output": "usd_per_mtok.output", "replicas": "replicas", "gpu": "gpu",
-    "gpus_per_replica": "gpus_per_replica", "gpus_paid": "gpus_paid", "tp": "tp", "pp": "pp", "ep": "ep",
+    "gpus_per_replica": "gpus_per_replica", "gpus_paid": "gpus_paid", "tp": "tp", "pp": "pp", "ep": "ep", "dp": "dp",
     "weights": "weights", "kv": "kv", "engine": "engine", "provider": "provider", "region": "region",
     "instance": "instance", "terms": "terms", "utilization": "utilization", **_LATENCIES,
     "capacity_requests_per_s": "capacity_requests_per_s",

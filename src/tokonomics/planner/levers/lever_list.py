@@ -143,7 +143,7 @@ KNOBS = {
     "spot": ("spot",),
     "weights": ("weights",),
     "kv": ("kv",),
-    "hardware": ("gpu", "tp", "pp", "ep"),
+    "hardware": ("gpu", "tp", "pp", "ep", "dp"),
     "speculation": ("speculation",),
 }
 """What each sets, of the setup or of its deployment."""

@@ -28,7 +28,7 @@ from tokonomics.units import HOURS_PER_MONTH, plural
 
 PLANNED_WHOLE = ENOUGH_REQUESTS
 """Requests up to which the planner ranks every GPU; of more, only what may be cheaper than today is simulated."""
-_CHANGES = ("gpu", "tp", "pp", "ep", "weights", "kv")
+_CHANGES = ("gpu", "tp", "pp", "ep", "dp", "weights", "kv")
 _CHECKED = 3
 _NEAR = 1.25
 """Of the planner's leaders on demand, how many are simulated with all that the setup has besides, and up to how much
