@@ -73,9 +73,13 @@ def test_no_step_beats_the_physical_floor(deployment: Deployment, batch: int, co
 
 def _kv_elements(deployment: Deployment, context: int) -> float:
     return sum(
-        group.count * group.mixer.kv_elements_per_token * min(context, group.mixer.window or context)
+        group.count
+        * cache.elements
+        / cache.every
+        * min(context, cache.window or context, (cache.read or context) * cache.every)
         for group in deployment.model.groups
         if group.mixer
+        for cache in group.mixer.caches
     )
 
 
@@ -353,10 +357,15 @@ def test_replicas_of_the_attention_that_share_experts() -> None:
     # Of 671 billion parameters 654 are in routed experts: an eighth of them, and everything else.
     assert shard(shared).experts_held == pytest.approx(shard(alone).experts_held / 8)
     assert shard(shared).blocks == shard(alone).blocks
-    steps, tokens = StepModel(shared, None), np.array([64.0])
+    steps = StepModel(shared, None)
+    assert steps.kernels.communication_s(np.array([64.0])) == pytest.approx(0.0)  # no sums inside a rank of one GPU
+    # All tokens to every GPU and their sums back: the halves of an all-reduce over the eight, in each of 58 layers.
     message = 64 * 8 * 7168 * 2.0
-    wide = all_reduce_s(shared.gpu, 8, np.array([message]))
-    assert steps.kernels.communication_s(tokens) == pytest.approx(58 * wide)  # no sums inside a rank of one GPU
+    gathered = 58 * all_reduce_s(shared.gpu, 8, np.array([message])) + steps.kernels._experts_s(
+        np.array([512.0]), False
+    )
+    experts, way = steps.kernels.shared_s(np.array([512.0]))
+    assert experts + way <= gathered * (1 + 1e-9)
     # As many GPUs that split each layer copy the latent cache to every rank; these read their own sequences' alone.
     split = alone.model_copy(update={"tp": 8, "ep": 8})
     one_of_eight = float(StepModel(split, None).decode_attention_s(np.float64(512), np.float64(8000)))

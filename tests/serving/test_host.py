@@ -77,6 +77,7 @@ def table(*, ahead: bool = True, request_s: float = 0.0, token_s: float = 0.0, r
     prompts, chunks, past = prompt_axes(8, 64, 200)
     return StepTable(
         tokens_s=np.full(len(tokens), 10.0),
+        shared_s=np.zeros(len(tokens)),
         head_s=np.zeros(20),
         decode_s=np.full((9, len(contexts)), 8.0),
         attention_s=np.zeros((9, len(contexts))),
@@ -91,6 +92,7 @@ def table(*, ahead: bool = True, request_s: float = 0.0, token_s: float = 0.0, r
         reach_s=reach_s,
         answer_s=0.0,
         stages=1,
+        groups=1,
     )
 
 

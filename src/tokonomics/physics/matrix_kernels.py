@@ -43,8 +43,7 @@ FUSED_ON = "hopper"
 EXCHANGE_LATENCY_S, EXCHANGE_LINK, EXCHANGE_NETWORK = 24e-6, 0.66, 0.886
 """Of sending tokens to their experts: the time of few, and shares of the datasheet's rates. By the table of low-latency
 kernels in DeepEP's README (2025-03: H800, 400 Gbit/s a GPU; 128 tokens of 7,168, 8 experts): 155 µs there and 273 back
-over 32 GPUs, 173 and 314 over 64, 77 and 114 over the 8 of one machine; of the 12 times these three numbers tell 10
-within 9 %, the other two (EP256) within 14 %."""
+over 32 GPUs, 173 and 314 over 64, 77 and 114 over the 8 of one machine; its 12 times are told within 9 %."""
 DIRECT_TOKENS = 256
 """Of a GPU, up to which they are sent straight to the experts' GPUs; more go once to each machine and on from there
 (DeepEP's normal kernels; vLLM cuts a decode batch into parts of so many, ``VLLM_MOE_DP_CHUNK_SIZE``)."""
@@ -200,20 +199,20 @@ def all_reduce_s(gpu: Gpu, gpus: int, message_bytes: ArrayLike, own: LinkCurve |
 def all_to_all_s(gpu: Gpu, gpus: int, tokens: ArrayLike, token_bytes: float, experts: int) -> Array:
     """Seconds until each GPU's ``tokens`` have reached the GPUs of their ``experts``; the way back is as long.
 
-    A token is sent once to each GPU that has an expert of its, and over the network once to each machine beyond its
-    own where there are many tokens; experts are taken to be spread evenly.
+    Of few tokens a copy goes to each expert; of many, one to each GPU that has any of theirs, and over the network one
+    to each machine. Experts are taken to be spread evenly.
     """
     own = np.asarray(tokens, np.float64)
     domain = min(gpus, gpu.fast_link_gpus if gpu.fast_link_bytes_per_s else gpu.gpus_per_node)
-    machines = math.ceil(gpus / domain)
-    visited = gpus * (1 - (1 - 1 / gpus) ** experts)
-    near = own * token_bytes * visited * (domain - 1) / gpus / (gpu.link_among(domain) * EXCHANGE_LINK)
-    if machines == 1:
-        return np.asarray(EXCHANGE_LATENCY_S + near)
-    direct = visited * (gpus - domain) / gpus
-    once = machines * (1 - (1 - 1 / machines) ** experts) * (machines - 1) / machines
-    copies = np.where(own > DIRECT_TOKENS, np.maximum(once, direct * DIRECT_TOKENS / np.maximum(own, 1.0)), direct)
-    far = own * token_bytes * copies / (gpu.network_bytes_per_s * EXCHANGE_NETWORK)
+
+    def copied_bytes(places: float, beyond: float) -> Array:
+        """Sent to ``beyond`` of so many places, none of them less than the most that go one by one."""
+        few = np.minimum(own, DIRECT_TOKENS) * experts
+        return token_bytes * beyond / places * np.maximum(few, own * places * (1 - (1 - 1 / places) ** experts))
+
+    machines = gpus / domain
+    near = copied_bytes(gpus, domain - 1) / (gpu.link_among(domain) * EXCHANGE_LINK)
+    far = copied_bytes(machines, machines - 1) / (gpu.network_bytes_per_s * EXCHANGE_NETWORK)
     return np.asarray(EXCHANGE_LATENCY_S + np.maximum(near, far))
 
 

@@ -89,7 +89,7 @@ class StepModel:
         """What shows of the way to the experts where one half of a batch is sent while the other is computed.
 
         Two-batch overlap (SGLang ``--enable-two-batch-overlap``, vLLM ``--enable-dbo``): two halves take longer to
-        compute than the whole, so it is done only where it is quicker. Attention, which could hide more of it, is left out.
+        compute than the whole, so it is done only where it is quicker. Attention could hide more: it is left out.
         """
         own = self._matrices + self._small + self._communication
 

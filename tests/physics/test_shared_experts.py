@@ -1,0 +1,109 @@
+"""Data-parallel attention: groups of GPUs with sequences of their own over one set of experts."""
+
+import numpy as np
+import pytest
+
+from tokonomics.catalog.engines import find_engine
+from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.load_models import find_model
+from tokonomics.catalog.precision import Precision
+from tokonomics.errors import BadInput
+from tokonomics.physics.deployment import Deployment, deploy
+from tokonomics.physics.matrix_kernels import all_to_all_s
+from tokonomics.physics.memory import fit, max_sequences
+from tokonomics.physics.steptime import StepModel, step_model
+from tokonomics.serving.simulator import simulate
+from tokonomics.traffic.trace import make_trace
+
+
+def r1(gpu: str = "GB200", engine: str = "sglang", **split: int) -> Deployment:
+    return deploy(find_model("deepseek-r1"), find_gpu(gpu), find_engine(engine), weights=Precision.fp8, **split)
+
+
+# Microseconds that DeepEP's README states for its low-latency kernels: H800 machines of 8 with 400 Gbit/s a GPU, 128
+# tokens of 7,168 elements, 8 experts each; there in FP8 (7,168 bytes and 56 scales of 4), back in BF16.
+DEEPEP_US = {8: (77, 114), 16: (118, 195), 32: (155, 273), 64: (173, 314), 128: (192, 369), 256: (194, 360)}
+
+
+@pytest.mark.parametrize("gpus", DEEPEP_US)
+def test_the_way_to_experts_and_back_is_as_deepep_publishes_it(gpus: int) -> None:
+    h800 = find_gpu("H100").model_copy(update={"fast_link_bytes_per_s": 200e9})
+    there_us, back_us = DEEPEP_US[gpus]
+    there = float(all_to_all_s(h800, gpus, 128, 7168 + 56 * 4, 8)) * 1e6
+    back = float(all_to_all_s(h800, gpus, 128, 7168 * 2, 8)) * 1e6
+    assert there == pytest.approx(there_us, rel=0.1)
+    assert back == pytest.approx(back_us, rel=0.1)
+
+
+def test_reading_kv_takes_as_long_however_many_gpus_have_as_many_sequences_each() -> None:
+    split = [step_model(r1(tp=gpus, ep=gpus)).parts(16 * gpus, 4096).kv_s for gpus in (8, 16, 32)]
+    apart = [step_model(r1(dp=gpus, ep=gpus)).parts(16 * gpus, 4096).kv_s for gpus in (8, 16, 32)]
+    assert apart == pytest.approx([apart[0]] * 3)
+    assert split[2] > 1.8 * split[1] > 3 * split[0]  # every rank reads the latent of all sequences
+
+
+def test_each_group_attends_as_a_replica_alone_would() -> None:
+    alone, shared = StepModel(r1(), None), StepModel(r1(dp=8, ep=8), None)
+    for batch in (1.0, 16.0, 200.0):
+        own = np.float64(alone.passing(batch))
+        assert float(shared.passing(8 * batch)) == own
+        assert float(shared.decode_attention_s(own, np.float64(3000))) == pytest.approx(
+            float(alone.decode_attention_s(own, np.float64(3000)))
+        )
+    # Eight prompts are one for each group; a lone one is one group's, and the experts have its tokens alone.
+    eight, one = float(shared.prefill(8 * 2000, 0, 8)), float(shared.prefill(2000))
+    assert one < eight < 8 * one
+
+
+def test_one_group_is_tensor_parallelism_alone() -> None:
+    plain, named = r1(tp=8, ep=8), r1(tp=8, ep=8, dp=1)
+    assert plain == named
+    assert plain.gpus == 8
+    assert float(step_model(named).decode(64, 2000)) == float(step_model(plain).decode(64, 2000))
+
+
+def test_groups_hold_their_own_sequences_and_a_part_of_the_experts() -> None:
+    narrow, wide = r1(tp=8, ep=8), r1(dp=8, ep=8)
+    assert wide.gpus == narrow.gpus == 8
+    assert fit(wide, 8000).weight_bytes_per_gpu > fit(narrow, 8000).weight_bytes_per_gpu
+    # The latent cache of a token is on one GPU instead of all eight.
+    assert max_sequences(wide, 8000) > 4 * max_sequences(narrow, 8000)
+    assert max_sequences(wide, 8000) % 8 == 0
+    assert wide.limits.max_sequences == 8 * narrow.limits.max_sequences
+
+
+def test_sending_over_the_network_is_hidden_behind_the_other_half_where_that_pays() -> None:
+    wide = r1("H100", dp=32, ep=32)
+    steps = StepModel(wide, None)
+    _, exchange = steps.kernels.shared_s(np.array([32.0, 32.0 * 256]))
+    shown = [float(steps.shared_s(np.array([32.0 * n]))[0]) for n in (1, 256)]
+    experts, _ = steps.kernels.shared_s(np.array([32.0, 32.0 * 256]))
+    few, many = (shown[i] - float(experts[i]) for i in (0, 1))
+    assert few == pytest.approx(float(exchange[0]), rel=0.05)  # half of almost nothing takes as long to compute
+    assert 0 <= many < 0.6 * float(exchange[1])
+
+
+def test_a_batch_in_the_simulator_steps_as_the_step_model_says() -> None:
+    deployment = r1("H200", dp=8, ep=8)
+    requests, outputs = 64, 200
+    trace = make_trace(np.zeros(requests), np.full(requests, 100), np.full(requests, outputs))
+    served = simulate(deployment, trace).served
+    steps = step_model(deployment)
+    written_s = sum(float(steps.decode(requests, 100 + token)) for token in range(1, outputs))
+    taken_s = float(served.finish_s.max()) - float(served.first_token_s.max())
+    assert taken_s == pytest.approx(written_s, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("split", "field"),
+    [({"dp": 0}, "dp"), ({"tp": 4, "dp": 2, "ep": 3}, "ep"), ({"dp": 512, "ep": 512}, "ep")],
+)
+def test_splits_that_cannot_be(split: dict[str, int], field: str) -> None:
+    with pytest.raises(BadInput) as error:
+        r1(**split)
+    assert error.value.field == field
+
+
+def test_a_model_without_experts_has_nothing_to_share() -> None:
+    with pytest.raises(BadInput, match="no experts"):
+        deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"), dp=2)
