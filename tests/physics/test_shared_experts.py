@@ -13,6 +13,7 @@ from tokonomics.physics.matrix_kernels import all_to_all_s
 from tokonomics.physics.memory import fit, max_sequences
 from tokonomics.physics.steptime import StepModel, step_model
 from tokonomics.serving.simulator import simulate
+from tokonomics.serving.step_table import compile_steps, gpu_s
 from tokonomics.traffic.trace import make_trace
 
 
@@ -92,6 +93,28 @@ def test_a_batch_in_the_simulator_steps_as_the_step_model_says() -> None:
     written_s = sum(float(steps.decode(requests, 100 + token)) for token in range(1, outputs))
     taken_s = float(served.finish_s.max()) - float(served.first_token_s.max())
     assert taken_s == pytest.approx(written_s, rel=0.05)
+
+
+@pytest.mark.parametrize("aligned", [False, True])
+@pytest.mark.parametrize("prompts", [1, 3, 8, 24])
+@pytest.mark.parametrize("decodes", [0, 5, 300])
+def test_the_simulator_s_table_says_what_the_step_model_says(prompts: int, decodes: int, aligned: bool) -> None:
+    steps = StepModel(r1("H200", dp=8, ep=8), None, aligned=aligned)
+    table = compile_steps(steps, 512, 65_536, 8192)
+    tokens, context = prompts * 700, 2000
+    expected = float(steps.step(tokens, 0, decodes, context, prompts))
+    pairs = prompts * 700 * 701 / 2
+    assert gpu_s(table, decodes, float(decodes * context), tokens, prompts, pairs) == pytest.approx(expected, rel=0.02)
+
+
+def test_prompts_that_wait_for_each_other_are_computed_in_one_step_of_all_groups() -> None:
+    apart, together = (StepModel(r1("H200", dp=8, ep=8), None, aligned=aligned) for aligned in (False, True))
+    eight = float(apart.step(8 * 1000, 0, 64, 2000, 8))
+    alone = float(apart.step(0, 0, 64, 2000))
+    assert float(together.step(8 * 1000, 0, 64, 2000, 8)) == eight
+    # One of the eight takes an eighth of what they add.
+    assert float(together.step(1000, 0, 64, 2000, 1)) == pytest.approx(alone + (eight - alone) / 8)
+    assert float(apart.step(1000, 0, 64, 2000, 1)) > alone + (eight - alone) / 4
 
 
 @pytest.mark.parametrize(

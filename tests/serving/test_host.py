@@ -93,6 +93,7 @@ def table(*, ahead: bool = True, request_s: float = 0.0, token_s: float = 0.0, r
         answer_s=0.0,
         stages=1,
         groups=1,
+        aligned=False,
     )
 
 

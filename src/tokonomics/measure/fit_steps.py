@@ -145,7 +145,7 @@ def fitted_table(fit: StepFit, log: EngineLog, most_context: int) -> StepTable:
         prompt_log_s=np.log(np.maximum(fit.pair_s * pairs, _NO_PAIRS_S)),
         launch_s=np.full(log.max_batched_tokens + log.max_sequences + 2, fit.host_step_s),
         launch_prompt_s=fit.host_prompt_s, host_step_s=0.0, host_sequence_s=0.0, ahead=False, request_s=0.0,
-        token_s=0.0, reach_s=0.0, answer_s=0.0, stages=1, groups=1,
+        token_s=0.0, reach_s=0.0, answer_s=0.0, stages=1, groups=1, aligned=False,
     )  # fmt: skip
 
 

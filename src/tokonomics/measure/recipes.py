@@ -17,10 +17,18 @@ class Recipe(NamedTuple):
     polls: tuple[int, int] = (0, 0)
     """Steps after which new requests are looked for (``SCHEDULER_RECV_INTERVAL``), with few users and with many: in the
     mean half of them pass before a request is seen."""
+    aligns: int = 0
+    """Steps that a prompt waits at the most until every group of the attention has one, so that they are computed
+    together (TensorRT-LLM's ``attention_dp_config``: ``enable_balance``, ``timeout_iters``); 0: none waits."""
 
-    def wait_steps(self, users: int) -> float:
-        """Steps that pass before a request is seen, in the mean."""
-        return self.polls[users >= MANY_USERS] / 2
+    def wait_steps(self, users: int, output_tokens: int, groups: int) -> float:
+        """Steps that pass before a request is looked at, in the mean."""
+        polled = self.polls[users >= MANY_USERS] / 2
+        if not self.aligns or groups == 1:
+            return polled
+        # The first waits the longest; who comes while it does waits half of that. One comes each time an answer ends.
+        others = self.aligns * users / output_tokens
+        return polled + self.aligns * (1 + others / 2) / (1 + others)
 
 
 class _Script(NamedTuple):
@@ -44,9 +52,9 @@ _SCRIPTS = (
     _Script("sglang", "qwen3.5", "blackwell", _BF16, None, Recipe(None, 32_768, (10, 30))),
     _Script("sglang", "qwen3.5", "hopper", _FP8, None, Recipe(_FP8, 16_384)),
     # dsr1_fp8_b200_trt.sh, dsr1_fp8_h200_trt.sh, 70b_fp8_*_trt.sh, gptoss_fp4_b200_trt.sh (on an H200 the engine's own)
-    _Script("tensorrt-llm", "deepseek", "blackwell", _FP8, None, Recipe(_FP8)),
-    _Script("tensorrt-llm", "deepseek", "blackwell", _FP4, None, Recipe(_FP8)),
-    _Script("tensorrt-llm", "deepseek", "hopper", _FP8, None, Recipe(_FP8)),
+    _Script("tensorrt-llm", "deepseek", "blackwell", _FP8, None, Recipe(_FP8, aligns=60)),
+    _Script("tensorrt-llm", "deepseek", "blackwell", _FP4, None, Recipe(_FP8, aligns=60)),
+    _Script("tensorrt-llm", "deepseek", "hopper", _FP8, None, Recipe(_FP8, aligns=60)),
     _Script("tensorrt-llm", "llama", "blackwell", _FP8, None, Recipe(_FP8)),
     _Script("tensorrt-llm", "llama", "blackwell", _FP4, None, Recipe(_FP8)),
     _Script("tensorrt-llm", "llama", "hopper", _FP8, None, Recipe(_FP8)),

@@ -197,7 +197,7 @@ def _step_model(stated: tuple[Any, ...], era: tuple[int, str | None, bool, bool]
         changes |= {"step_s": 0.0, "sequence_s": 0.0}
     if tuned:
         changes |= {"overlapped": True, "graph_tokens": TUNED_GRAPH_TOKENS if own.graph_tokens else 0}
-    return StepModel(deployment, own.model_copy(update=changes))
+    return StepModel(deployment, own.model_copy(update=changes), aligned=tuned and _recipe(deployment).aligns > 0)
 
 
 def _recipe(deployment: Deployment) -> Recipe:
@@ -367,7 +367,8 @@ def _simulated(row: Measurement, steps: StepModel, input_tokens: int, output_tok
     if figure is None:
         raise TokonomicsError(_ONE_TOKEN)
     if row.metric is Metric.ttft_s:
-        figure += told.wait_steps(row.batch or 1) * figures.get((Metric.tpot_s, Statistic.mean), 0.0)
+        waits = told.wait_steps(row.batch or 1, output_tokens, steps.deployment.dp)
+        figure += waits * figures.get((Metric.tpot_s, Statistic.mean), 0.0)
     return figure
 
 

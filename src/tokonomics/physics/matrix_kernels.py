@@ -208,7 +208,8 @@ def all_to_all_s(gpu: Gpu, gpus: int, tokens: ArrayLike, token_bytes: float, exp
     def copied_bytes(places: float, beyond: float) -> Array:
         """Sent to ``beyond`` of so many places, none of them less than the most that go one by one."""
         few = np.minimum(own, DIRECT_TOKENS) * experts
-        return token_bytes * beyond / places * np.maximum(few, own * places * (1 - (1 - 1 / places) ** experts))
+        once = own * places * (1 - (1 - 1 / places) ** experts)
+        return np.asarray(token_bytes * beyond / places * np.maximum(few, once))
 
     machines = gpus / domain
     near = copied_bytes(gpus, domain - 1) / (gpu.link_among(domain) * EXCHANGE_LINK)

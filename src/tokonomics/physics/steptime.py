@@ -61,8 +61,17 @@ class StepParts(Noun):
 class StepModel:
     """The step time of one deployment, compiled: made once, asked millions of times."""
 
-    def __init__(self, deployment: Deployment, engine: Overhead | None, between: Layers | None = None) -> None:
+    def __init__(
+        self,
+        deployment: Deployment,
+        engine: Overhead | None,
+        between: Layers | None = None,
+        *,
+        aligned: bool = False,
+    ) -> None:
+        """``aligned``: prompts wait until every group of the attention has one, so that all compute at once."""
         self.deployment = deployment
+        self.aligned = aligned
         self.engine = engine
         self.correction: Correction | None = None
         profile = active()
@@ -160,6 +169,8 @@ class StepModel:
         self, prompt_tokens: ArrayLike, past: ArrayLike, batch: ArrayLike, context: ArrayLike, prompts: ArrayLike = 1
     ) -> Array:
         """Seconds of a step that holds prompt chunks and a decode batch; either may be empty."""
+        if self.aligned and np.any(np.asarray(prompts) < self.deployment.dp):
+            return self._share_of_aligned(prompt_tokens, past, batch, context, prompts)
         sizes = (prompt_tokens, past, batch, context, prompts)
         prompt, past, running, context, many = np.broadcast_arrays(*(np.asarray(size, np.float64) for size in sizes))
         everything, share = prompt + self.together(running), self.passing(running)
@@ -177,6 +188,17 @@ class StepModel:
             )
             kernels = kernels + np.where((prompt > 0) | (place == 0), times * computed, 0.0)
         return np.where(prompt > 0, self.launched(kernels, prompt + share, share, own), self.with_host(kernels, share))
+
+    def _share_of_aligned(
+        self, prompt_tokens: ArrayLike, past: ArrayLike, batch: ArrayLike, context: ArrayLike, prompts: ArrayLike
+    ) -> Array:
+        """A step with fewer prompts than groups stands for its share of one in which every group has one."""
+        share = np.minimum(1.0, np.asarray(prompts, np.float64) / self.deployment.dp)
+        full = self.step(np.asarray(prompt_tokens) / share, past, batch, context, np.asarray(prompts) / share)
+        without = np.where(
+            np.asarray(batch) > 0, self.step(0, 0, np.maximum(batch, 1), context, self.deployment.dp), 0.0
+        )
+        return np.where(np.asarray(prompt_tokens) > 0, share * full + (1 - share) * without, full)
 
     def passing(self, batch: ArrayLike) -> Array:
         """Sequences of a batch in one pass of one group of the attention, and a whole one where there are fewer."""

@@ -260,8 +260,10 @@ def table_for(steps: StepModel, trace: Trace, rules: Rules) -> StepTable:
     """Step times for every step these requests can make."""
     longest = int(min(int(trace.input_tokens.max()) + int(trace.output_tokens.max()), rules.max_context))
     tokens = rules.max_batched_tokens if rules.chunks else max(rules.max_batched_tokens, longest)
-    # Powers of two, so that traces of similar lengths and limits share a table.
-    sequences, context = (1 << math.ceil(math.log2(max(most, 2))) for most in (rules.max_sequences, longest))
+    # A sequence has a block of its own at least. Powers of two, so that traces of similar lengths and limits share a
+    # table.
+    at_once = min(rules.max_sequences, len(trace), rules.kv_blocks // (rules.fixed_blocks + 1))
+    sequences, context = (1 << math.ceil(math.log2(max(most, 2))) for most in (at_once, longest))
     return compile_steps(steps, sequences, tokens, context)
 
 

@@ -50,6 +50,7 @@ class StepTable(NamedTuple):
     answer_s: float  # a token on its way out
     stages: int  # pipeline stages: each pass carries its share of the batch, and prompts where there are several
     groups: int  # of the attention: each has its share of a pass, and prompts where there are several
+    aligned: bool  # prompts wait for each other: all groups have their share of them
 
 
 @lru_cache(maxsize=64)
@@ -93,6 +94,7 @@ def compile_steps(steps: StepModel, most_sequences: int, most_tokens: int, most_
         answer_s=host.answer_s if host else 0.0,
         stages=steps.deployment.pp,
         groups=steps.deployment.dp,
+        aligned=steps.aligned,
     )
 
 
@@ -126,13 +128,15 @@ def step_s(table: StepTable, decodes: int, kv_tokens: float, prompt_tokens: int,
 def launching_s(table: StepTable, decodes: int, prompt_tokens: int, prompts: int) -> float:
     """Seconds that the host needs from composing a step until it is launched."""
     batch = _passing(table, decodes)
-    own = prompts / min(max(prompts, 1), table.groups)
-    on_sequences = table.host_sequence_s * (batch + own) if table.ahead else 0.0
+    without = table.host_step_s + table.host_sequence_s * batch if table.ahead else 0.0
     if prompt_tokens == 0:
-        return table.host_step_s + on_sequences if table.ahead else 0.0
-    passes = min(prompts, table.stages * table.groups)
-    launch_s = _between(table.launch_s, prompt_tokens / passes + batch)
-    return launch_s + on_sequences + table.launch_prompt_s * own
+        return without
+    share = _share_of_aligned(table, prompts)
+    own = prompts / share / min(prompts / share, table.groups)
+    on_sequences = table.host_sequence_s * (batch + own) if table.ahead else 0.0
+    passes = min(prompts / share, table.stages * table.groups)
+    launch_s = _between(table.launch_s, prompt_tokens / share / passes + batch)
+    return share * (launch_s + on_sequences + table.launch_prompt_s * own) + (1 - share) * without
 
 
 @entry
@@ -152,16 +156,26 @@ def gpu_s(table: StepTable, decodes: int, kv_tokens: float, prompt_tokens: int, 
     """
     if prompt_tokens == 0:
         return _at_context(table.decode_s[decodes], kv_tokens / decodes)
-    passes = min(prompts, table.stages * table.groups)
+    share = _share_of_aligned(table, prompts)
+    some, tokens = prompts / share, prompt_tokens / share
+    passes = min(some, table.stages * table.groups)
     batch = _passing(table, decodes)
-    total = _between(table.tokens_s, prompt_tokens / passes + batch) + _between(table.head_s, prompts / passes + batch)
-    everything = prompt_tokens / min(prompts, table.stages) + max(decodes / table.stages, min(decodes, 1.0))
-    total += _between(table.shared_s, everything)
-    chunk = prompt_tokens / prompts
-    total += _prompt_s(table.prompt_log_s, prompts / passes, chunk, max(0.0, pairs / prompt_tokens - 0.5 * (chunk + 1)))
+    total = _between(table.tokens_s, tokens / passes + batch) + _between(table.head_s, some / passes + batch)
+    total += _between(table.shared_s, tokens / min(some, table.stages) + max(decodes / table.stages, min(decodes, 1.0)))
+    chunk = tokens / some
+    past = max(0.0, pairs / prompt_tokens - 0.5 * (chunk + 1))
+    total += _prompt_s(table.prompt_log_s, some / passes, chunk, past)
     if decodes > 0:
         total += _at_context(table.attention_s[decodes], kv_tokens / decodes)
-    return total
+        if share < 1.0:
+            return share * total + (1 - share) * _at_context(table.decode_s[decodes], kv_tokens / decodes)
+    return share * total
+
+
+@compiled
+def _share_of_aligned(table: StepTable, prompts: int) -> float:
+    """A step with fewer prompts than groups, where they wait for each other: its share of one in which all have one."""
+    return min(1.0, prompts / table.groups) if table.aligned else 1.0
 
 
 @compiled
