@@ -140,6 +140,7 @@ KINDS: dict[Metric, Kind] = {
     Metric.step_s: "step",
 }  # fmt: skip
 
+_ROUNDS = 30  # until the rate at which users ask and the time that they wait agree
 _RATES = (Metric.output_tok_s, Metric.total_tok_s)
 _ONE_TOKEN = "an answer of one token has no time per token after the first"
 TUNED_GRAPH_TOKENS = 2048
@@ -326,10 +327,29 @@ def chunked_prompt_s(steps: StepModel, tokens: int) -> float:
 
 def _decoding(row: Measurement, steps: StepModel, input_tokens: int, output_tokens: int) -> float:
     """Of replicas that only decode, what others have prefilled: their steps, half of the answers being there."""
-    if row.metric is not Metric.tpot_s or row.batch is None:
-        raise TokonomicsError("disaggregated serving: only the time per token at a concurrency is predicted")
+    if row.batch is None or row.metric not in (Metric.tpot_s, Metric.ttft_s):
+        raise TokonomicsError("disaggregated serving: only times at a concurrency are predicted")
     require_fit(steps.deployment, input_tokens + output_tokens, row.batch)
-    return float(steps.decode(row.batch, input_tokens + output_tokens / 2))
+    tpot_s = float(steps.decode(row.batch, input_tokens + output_tokens / 2))
+    return tpot_s if row.metric is Metric.tpot_s else _prefilling(row, input_tokens, (output_tokens - 1) * tpot_s)
+
+
+def _prefilling(row: Measurement, input_tokens: int, answer_s: float) -> float:
+    """The first token from replicas that only prefill, for users who ask again once such an answer is there."""
+    if row.prefill is None:
+        raise TokonomicsError("disaggregated serving: what computes the prompts is not stated")
+    replicas, tp, dp, ep = row.prefill
+    side = row.model_copy(update={"tp": tp, "dp": dp, "ep": min(ep, tp * dp), "pp": 1})
+    curve = replica_curve(steps_of(side), input_tokens, 1, None)
+    capacity = curve.capacity()
+    users = (row.batch or 1) * row.gpus // (row.tp * row.pp * row.dp) / replicas
+    # With more users than it keeps up with, the others wait for their turn.
+    behind_s = users / capacity.rate - answer_s
+    ttft_s = curve.at_rate(min(users / answer_s, 0.5 * capacity.rate), capacity).ttft_s
+    for _ in range(_ROUNDS):
+        rate = min(users / (ttft_s + answer_s), capacity.rate * 0.999)
+        ttft_s = (ttft_s + curve.at_rate(rate, capacity).ttft_s) / 2
+    return float(max(ttft_s, behind_s))
 
 
 def is_simulated(row: Measurement) -> bool:
