@@ -153,9 +153,13 @@ def index_pick_time(curve: IndexCurve, gpu: Gpu, queries: Array, pairs: Array) -
     return np.asarray(curve.pick_s * np.log2(1.0 + keys / PICKED) + queries * curve.row_s + read_s)
 
 
-def state_s(gpu: Gpu, batch: ArrayLike, *, state_bytes: float) -> Array:
-    """Seconds in which one recurrent layer reads and writes the states of ``batch`` sequences."""
-    return state_time(_on(gpu, STATE), gpu, _array(batch) * state_bytes)
+def state_s(gpu: Gpu, batch: ArrayLike, *, state_bytes: float, memory: float | None = None) -> Array:
+    """Seconds in which one recurrent layer reads and writes the states of ``batch`` sequences.
+
+    ``memory`` is the share of the bandwidth that one's own GPU reaches, if that was timed.
+    """
+    curve = STATE._replace(memory=memory) if memory else _on(gpu, STATE)
+    return state_time(curve, gpu, _array(batch) * state_bytes)
 
 
 def state_time(curve: StateCurve, gpu: Gpu, states: Array) -> Array:

@@ -152,7 +152,8 @@ class RankKernels:
         """Attention of one layer, or its recurrent state, for one new token of each sequence."""
         gpu, kv, tp = self.deployment.gpu, self.deployment.kv, self.deployment.tp
         if isinstance(mixer, RecurrentMixer):
-            return state_s(gpu, batch, state_bytes=mixer.state_bytes / tp)
+            memory = self.own.memory if self.own else None
+            return state_s(gpu, batch, state_bytes=mixer.state_bytes / tp, memory=memory)
         scored_s = self._index_s(mixer, batch, batch * context, batch * context)
         seen = np.minimum(context, mixer.topk) if mixer.topk else context
         if isinstance(mixer, CompressedAttention):
