@@ -103,6 +103,7 @@ def mamba2(fields: Fields, frame: Frame, names: Mamba2Names) -> RecurrentMixer:
         fp32_state_elements=state * wide,
         # Scores and their product with the inputs inside a chunk; the state read and written across chunks.
         scan_flops=heads * (2.0 * MAMBA2_CHUNK * (state_size + head_dim) + 4.0 * state_size * head_dim),
+        recurrence="mamba2",
     )
 
 
@@ -125,6 +126,7 @@ def mamba1(fields: Fields, frame: Frame) -> RecurrentMixer:
         + (2 * inner + frame.hidden) * biased,
         state_elements=inner * state + inner * (kernel - 1),
         scan_flops=6.0 * inner * state,
+        recurrence="mamba",
     )
 
 

@@ -205,6 +205,11 @@ class CompressedAttention(Noun):
         return 4.0 * self.heads * self.head_dim
 
 
+Recurrence = Literal["delta", "kda", "mamba2", "mamba"]
+"""Whose kernels a recurrent layer runs: of Gated DeltaNet, Kimi Delta Attention (a decay for every channel), Mamba-2 or
+Mamba."""
+
+
 class RecurrentMixer(Noun):
     """Linear attention or state-space layer (Gated DeltaNet, Mamba): a state of fixed size instead of a KV cache."""
 
@@ -214,6 +219,7 @@ class RecurrentMixer(Noun):
     state_elements: PositiveInt  # recurrent and convolution state of one sequence
     fp32_state_elements: NonNegativeInt = 0  # how many of them the config asks to keep in 32 bits; the rest is in 16
     scan_flops: float = 0.0  # of a prompt's token in the chunked scan, over all heads
+    recurrence: Recurrence = "delta"
     window: None = None
     caches: ClassVar[tuple[Cache, ...]] = ()
 

@@ -43,13 +43,6 @@ GEMM_SHARE = 0.7
 """Of peak FLOP/s: the large matrix product that unpacks cached latents for a prefill. The middle of what families reach
 (0.54 to 0.83, data/efficiency.toml)."""
 
-SPARSE_PROMPT_SHARE, SPARSE_DECODE_SHARE = 0.64, 0.415
-"""Of peak FLOP/s in 16 bits: latent attention to chosen rows. FlashMLA's README (2025-09-29): 640 TFLOP/s in a prompt
-and 410 in decoding on an H800 (989 of peak), 1,450 in a prompt on a B200 (2,250)."""
-INDEX_SHARE = 0.5
-"""Of peak FLOP/s in 8 bits, scores of an indexer: assumed, below a large product's (``GEMM_SHARE``), as every score
-passes a ReLU and a sum over heads before it is written."""
-
 
 class DecodeCurve(NamedTuple):
     """A kernel that attends with one new token per sequence."""
@@ -177,29 +170,6 @@ def mla_prefill_s(
     curves = _curves(gpu, "mla_prefill", kv, backend, kv_rank, "grouped")
     core = _fastest_prefill(gpu, curves, tokens, past, Work(heads, 1.0, width, width), None, sequences)
     return core + _array(sequences) * unpack * _array(past)
-
-
-def sparse_decode_s(gpu: Gpu, kv: Precision, batch: ArrayLike, rows: ArrayLike, **latent: Any) -> Array:
-    """``mla_decode_s`` over chosen ``rows`` of each sequence: gathered one by one, they are multiplied less quickly."""
-    flops = 2.0 * (2 * latent["kv_rank"] + latent["rope_dim"]) * latent["heads"] * _array(batch) * _array(rows)
-    floor_s = flops / (gpu.peak_flops(Precision.bf16) * SPARSE_DECODE_SHARE)
-    return np.asarray(np.maximum(mla_decode_s(gpu, kv, batch, rows, **latent), floor_s))
-
-
-def absorbed_prompt_s(gpu: Gpu, pairs: ArrayLike, *, heads: float, kv_rank: int, rope_dim: int) -> Array:
-    """Latent attention of a prompt's tokens to the rows that were chosen for each, in pairs of a token and a row."""
-    flops = 2.0 * (2 * kv_rank + rope_dim) * heads * _array(pairs)
-    return np.asarray(flops / (gpu.peak_flops(Precision.bf16) * SPARSE_PROMPT_SHARE))
-
-
-def index_s(gpu: Gpu, pairs: ArrayLike, keys: ArrayLike, *, pair_flops: float, key_bytes: float) -> Array:
-    """Scores of ``pairs`` of a token and a key, ``keys`` of which are read; then the best are picked from the scores.
-
-    Scores are written and read again, in 32 bits.
-    """
-    pairs = _array(pairs)
-    flops_s = pairs * pair_flops / (gpu.peak_flops(Precision.fp8) * INDEX_SHARE)
-    return np.asarray(np.maximum(flops_s, (_array(keys) * key_bytes + 8.0 * pairs) / gpu.bandwidth_bytes_per_s))
 
 
 def curve_origin(gpu: Gpu, op: Op, backend: str = "vllm") -> tuple[Basis, str]:

@@ -105,5 +105,5 @@ def carried_over(curve: Curve, donor: str, gpu: Gpu) -> Curve:
     """The donor's curve on a GPU; published figures are of the best case and bound it."""
     if basis(gpu, donor) != "assumed":
         return curve
-    shares = ("memory", "compute")
+    shares = [share for share in ("memory", "compute") if share in curve._fields]
     return curve._replace(**{share: min(getattr(curve, share), getattr(efficiency(gpu), share)) for share in shares})

@@ -16,10 +16,12 @@ from typing import Any, Literal
 
 from pydantic import PositiveFloat
 
-from tokonomics.catalog.models import LatentAttention
+from tokonomics.catalog.gpus import Gpu
+from tokonomics.catalog.models import CompressedAttention, GroupedAttention, Mixer, RecurrentMixer
 from tokonomics.physics.attention_kernels import curve_origin as attention_origin
 from tokonomics.physics.calibration import BARE, active, using
 from tokonomics.physics.deployment import Deployment
+from tokonomics.physics.layer_kernels import layer_origin
 from tokonomics.physics.matrix_kernels import curve_origin as matrix_origin
 from tokonomics.physics.overhead import Overhead, overhead
 from tokonomics.types import Badge, Noun
@@ -106,9 +108,27 @@ def _origins(deployment: Deployment) -> set[tuple[str, str]]:
     }
     if model.is_moe:
         found.add(matrix_origin(gpu, "experts", deployment.weights, backend)[:2])
-    latent = any(isinstance(group.mixer, LatentAttention) for group in model.groups)
-    found.add(attention_origin(gpu, "mla_decode" if latent else "decode", backend)[:2])
+    for group in model.groups:
+        if group.mixer:
+            found |= _mixer_origins(group.mixer, gpu, backend)
     return found
+
+
+def _mixer_origins(mixer: Mixer, gpu: Gpu, backend: str) -> set[tuple[str, str]]:
+    """The same of one layer's attention with its indexer, or of its recurrence.
+
+    Not timed anywhere: Mamba's scan, grouped heads on chosen rows; compressed rows, but for latents of another width.
+    """
+    basis, timed = layer_origin(gpu)
+    if isinstance(mixer, RecurrentMixer):
+        return {("assumed" if mixer.recurrence == "mamba" else basis, timed)}
+    if isinstance(mixer, GroupedAttention):
+        found: set[tuple[str, str]] = {attention_origin(gpu, "decode", backend)}
+        return found | {("assumed", timed)} if mixer.topk else found
+    found = {attention_origin(gpu, "mla_decode", backend)}
+    if isinstance(mixer, CompressedAttention):
+        return found | {("scaled" if basis == "measured" else basis, timed)}
+    return found | {(basis, timed)} if mixer.topk else found
 
 
 def _deviation(kind: Kind, deployment: Deployment) -> float | None:

@@ -22,18 +22,16 @@ from tokonomics.catalog.models import (
 )
 from tokonomics.catalog.precision import Precision, kv_bytes_per_element
 from tokonomics.physics.attention_kernels import (
-    absorbed_prompt_s,
     decode_attention_s,
-    index_s,
     mla_decode_s,
     mla_prefill_s,
     prefill_attention_s,
     seen_pairs,
-    sparse_decode_s,
 )
 from tokonomics.physics.calibration import Kernels
 from tokonomics.physics.curves import Array, efficiency
 from tokonomics.physics.deployment import Deployment
+from tokonomics.physics.layer_kernels import absorbed_prompt_s, index_s, scan_s, sparse_decode_s, state_s
 from tokonomics.physics.matrix_kernels import all_reduce_s, all_to_all_s, experts_s, gemm_s, unpacked_gemm_s
 from tokonomics.physics.overhead import Layers, Overhead
 from tokonomics.physics.sharding import adapter_bytes, dense_products, step_weight_bytes
@@ -41,8 +39,6 @@ from tokonomics.types import copied
 
 Numbers = Array | np.float64
 Attention = GroupedAttention | LatentAttention | CompressedAttention
-SCAN_SHARE = 0.1
-"""Of peak FLOP/s: the chunked scan of a recurrent layer. Assumed until timed."""
 QUANTISES = (Precision.fp8, Precision.int8, Precision.nvfp4)
 """Weights whose products take quantised activations; 4-bit integers and MXFP4 run with 16-bit ones."""
 _SCORE_BYTES = 4.0  # of one query head and one key, in 32 bits
@@ -198,21 +194,19 @@ class RankKernels:
         """Attention of one layer, or its recurrent state, for one new token of each sequence."""
         gpu, kv, tp = self.deployment.gpu, self.deployment.kv, self.deployment.tp
         if isinstance(mixer, RecurrentMixer):
-            # A recurrent state is read and written back once a step, whatever the context.
-            return np.asarray(2.0 * mixer.state_bytes / tp * np.asarray(batch) / self.stream_bytes_per_s)
-        scored_s = self._index_s(mixer, batch * context, batch * context)
+            memory = self.own.memory if self.own else None
+            return state_s(gpu, batch, state_bytes=mixer.state_bytes / tp, memory=memory)
+        scored_s = self._index_s(mixer, batch, batch * context, batch * context)
         seen = np.minimum(context, mixer.topk) if mixer.topk else context
         if isinstance(mixer, CompressedAttention):
             rows = np.minimum(context, mixer.last)
             if mixer.every:
                 rows = rows + np.minimum(context / mixer.every, mixer.topk or np.inf)
             shape: dict[str, Any] = {"heads": mixer.heads / tp, "kv_rank": mixer.head_dim, "rope_dim": 0}
-            attend = sparse_decode_s if mixer.topk else mla_decode_s
-            return scored_s + attend(gpu, kv, batch, rows, backend=self.backend, **shape)
+            return scored_s + self._latent_s(mixer, batch, rows, shape)
         if isinstance(mixer, LatentAttention):
             shape = {"heads": mixer.heads / tp, **copied(mixer, "kv_rank", "rope_dim")}
-            attend = sparse_decode_s if mixer.topk else mla_decode_s
-            return scored_s + attend(gpu, kv, batch, seen, backend=self.backend, **shape)
+            return scored_s + self._latent_s(mixer, batch, seen, shape)
         heads = self._heads(mixer)
         if self.era and self.era.head_reads:
             seen = np.minimum(seen, mixer.window) if mixer.window else seen
@@ -222,18 +216,27 @@ class RankKernels:
         curve = self.own.decode_curve(**heads) if self.own and self.backend == BARE_KERNELS else None
         return scored_s + decode_attention_s(gpu, kv, batch, seen, backend=self.backend, own=curve, **heads)
 
+    def _latent_s(
+        self, mixer: LatentAttention | CompressedAttention, batch: Numbers, rows: Numbers, shape: Any
+    ) -> Array:
+        """Latent attention of a decode step: to all cached rows, or to those that were chosen."""
+        gpu, kv = self.deployment.gpu, self.deployment.kv
+        if mixer.topk:
+            return sparse_decode_s(gpu, kv, batch, rows, **shape)
+        return mla_decode_s(gpu, kv, batch, rows, backend=self.backend, **shape)
+
     def prompt_mixer_s(self, mixer: Mixer, prompt: Array, past: Array, prompts: Array) -> Array:
         """Attention of one layer, or its recurrent scan, inside ``prompts`` chunks of ``prompt`` tokens each."""
         gpu, kv, tp = self.deployment.gpu, self.deployment.kv, self.deployment.tp
         if isinstance(mixer, RecurrentMixer):
-            scanned = prompts * prompt * mixer.scan_flops / tp
-            return np.asarray(scanned / (gpu.peak_flops(Precision.bf16) * SCAN_SHARE))
+            return scan_s(gpu, mixer.recurrence, prompts, prompt, token_flops=mixer.scan_flops / tp)
         pairs, keys = prompts * seen_pairs(prompt, past, None), prompts * (past + prompt)
-        scored_s = self._index_s(mixer, pairs, keys)
+        scored_s = self._index_s(mixer, prompts * prompt, pairs, keys)
         chunks: dict[str, Any] = {"sequences": prompts, "backend": self.backend}
         if isinstance(mixer, CompressedAttention):
             seen = prompts * attended_pairs(mixer, prompt, past)
-            return scored_s + absorbed_prompt_s(gpu, seen, heads=mixer.heads / tp, kv_rank=mixer.head_dim, rope_dim=0)
+            shape: dict[str, Any] = {"heads": mixer.heads / tp, "kv_rank": mixer.head_dim, "rope_dim": 0}
+            return scored_s + absorbed_prompt_s(gpu, kv, seen, keys, **shape)
         if isinstance(mixer, LatentAttention):
             widths = copied(mixer, "kv_rank", "rope_dim", "nope_dim", "value_dim")
             heads = mixer.heads / tp
@@ -242,7 +245,7 @@ class RankKernels:
                 return taken
             # Up to so many tokens all are chosen, and attended to unpacked; beyond, each token has rows of its own.
             seen = prompts * attended_pairs(mixer, prompt, past)
-            apart = absorbed_prompt_s(gpu, seen, heads=heads, **copied(mixer, "kv_rank", "rope_dim"))
+            apart = absorbed_prompt_s(gpu, kv, seen, keys, heads=heads, **copied(mixer, "kv_rank", "rope_dim"))
             return np.where(past + prompt > mixer.topk, scored_s + apart, taken)
         bare = self.own if self.backend == BARE_KERNELS else None
         curve = bare.prefill_curve(mixer.head_dim, mixer.window) if bare else None
@@ -255,15 +258,15 @@ class RankKernels:
             taken = taken + moved / gpu.bandwidth_bytes_per_s
         return taken
 
-    def _index_s(self, mixer: Attention, pairs: Numbers, tokens: Numbers) -> Array:
-        """Choosing what to attend to, of ``tokens`` cached ones; every rank chooses for itself."""
+    def _index_s(self, mixer: Attention, queries: Numbers, pairs: Numbers, tokens: Numbers) -> Array:
+        """Choosing what ``queries`` attend to, of ``tokens`` cached ones; every rank chooses for itself."""
         indexer = mixer.indexer
         if indexer is None:
             return np.zeros(np.shape(pairs))
         key_bytes = indexer.cache.row_bytes(self.deployment.kv)
         share = 1 / indexer.every
         work = {"pair_flops": indexer.pair_flops, "key_bytes": key_bytes}
-        return index_s(self.deployment.gpu, pairs * share, tokens * share, **work)
+        return index_s(self.deployment.gpu, queries, pairs * share, tokens * share, **work)
 
     def _heads(self, mixer: GroupedAttention) -> dict[str, Any]:
         """One rank's share of grouped attention."""
