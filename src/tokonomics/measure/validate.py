@@ -5,6 +5,7 @@ summed up by the median and the 90th percentile of its size, its median sign (bi
 measured value lies inside the predicted interval.
 """
 
+import heapq
 import math
 import re
 import statistics
@@ -140,7 +141,7 @@ KINDS: dict[Metric, Kind] = {
     Metric.step_s: "step",
 }  # fmt: skip
 
-_ROUNDS = 30  # until the rate at which users ask and the time that they wait agree
+_ROUNDS = 10  # requests of each user, where a source does not say how many (InferenceMAX: ``num-prompts``)
 _RATES = (Metric.output_tok_s, Metric.total_tok_s)
 _ONE_TOKEN = "an answer of one token has no time per token after the first"
 TUNED_GRAPH_TOKENS = 2048
@@ -335,21 +336,26 @@ def _decoding(row: Measurement, steps: StepModel, input_tokens: int, output_toke
 
 
 def _prefilling(row: Measurement, input_tokens: int, answer_s: float) -> float:
-    """The first token from replicas that only prefill, for users who ask again once such an answer is there."""
+    """The mean first token from replicas that only prefill, for users who ask again once such an answer is there.
+
+    All begin at once. A replica computes prompts one after the other, as quickly as its steps hold them together.
+    """
     if row.prefill is None:
         raise TokonomicsError("disaggregated serving: what computes the prompts is not stated")
     replicas, tp, dp, ep = row.prefill
     side = row.model_copy(update={"tp": tp, "dp": dp, "ep": min(ep, tp * dp), "pp": 1})
     curve = replica_curve(steps_of(side), input_tokens, 1, None)
-    capacity = curve.capacity()
-    users = (row.batch or 1) * row.gpus // (row.tp * row.pp * row.dp) / replicas
-    # With more users than it keeps up with, the others wait for their turn.
-    behind_s = users / capacity.rate - answer_s
-    ttft_s = curve.at_rate(min(users / answer_s, 0.5 * capacity.rate), capacity).ttft_s
-    for _ in range(_ROUNDS):
-        rate = min(users / (ttft_s + answer_s), capacity.rate * 0.999)
-        ttft_s = (ttft_s + curve.at_rate(rate, capacity).ttft_s) / 2
-    return float(max(ttft_s, behind_s))
+    alone_s, each_s = curve.at_concurrency(1).ttft_s, 1 / curve.capacity().rate
+    users = (row.batch or 1) * row.gpus // (row.tp * row.pp * row.dp)
+    asks_s, free_s = [0.0] * users, [0.0] * replicas
+    total_s, requests = 0.0, row.run.requests or users * _ROUNDS
+    for _ in range(requests):
+        asked_s, first_s = heapq.heappop(asks_s), heapq.heappop(free_s)
+        begun_s = max(asked_s, first_s)
+        heapq.heappush(free_s, begun_s + each_s)
+        heapq.heappush(asks_s, begun_s + alone_s + answer_s)
+        total_s += begun_s + alone_s - asked_s
+    return total_s / requests
 
 
 def is_simulated(row: Measurement) -> bool:
