@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from tokonomics.catalog.config_encoders import embedding_extras
 from tokonomics.catalog.config_families import FAMILIES, WRAPPERS, Family
 from tokonomics.catalog.config_fields import Fields
 from tokonomics.catalog.config_harmless import HARMLESS, WRAPPER_HARMLESS
@@ -88,6 +89,11 @@ def from_config(
     positions = frame.context + row.learned_positions if row.learned_positions is not None else 0
     head_bias = frame.vocab * is_on(text, row.head_bias)
     final_norm = frame.hidden * (2 if row.norm_bias else 1) * is_on(text, row.final_norm)
+    beside, context = positions * frame.hidden, frame.context
+    if row.encoder:
+        beside += embedding_extras(text, frame, row.encoder)
+        head_bias = row.encoder.head(text, frame)
+        context -= row.encoder.unused_positions
     for field, accepted in (DECODER_ONLY | dict(row.expect)).items():
         text.expect(field, accepted)
     text.refuse_unread(HARMLESS | row.harmless)
@@ -105,11 +111,11 @@ def from_config(
             groups=groups,
             tied_embeddings=tied,
             final_norm_elements=final_norm,
-            position_parameters=positions * frame.hidden,
+            position_parameters=beside,
             head_bias_elements=head_bias,
             embedding_parameters=frame.vocab * frame.hidden,
             extra_parameters=extra_parameters,
-            max_context=frame.context,
+            max_context=context,
             checkpoint=precision,
             published=published,
             aliases=aliases,

@@ -51,6 +51,16 @@ class Deployment(Noun):
         """Batch and memory limits the engine sets itself on this GPU."""
         return self.engine.defaults_on(self.gpu)
 
+    @property
+    def chunks_prompts(self) -> bool:
+        """Whether a prompt may be computed in parts: an encoder's tokens see those after them too."""
+        return self.engine.chunks_prefill and not self.model.is_encoder
+
+    @property
+    def reuses_prefixes(self) -> bool:
+        """Whether what prompts begin with is computed once: what an encoder's first tokens see differs."""
+        return self.engine.reuses_prefixes and not self.model.is_encoder
+
     def __str__(self) -> str:
         splits = (("TP", self.tp), ("PP", self.pp), ("EP", self.ep), ("DP", self.dp))
         split = "".join(f" {name}={ranks}" for name, ranks in splits if ranks > 1)

@@ -110,8 +110,10 @@ class RankKernels:
         return self.gemm_s(Precision.bf16, tokens, rank, k) + self.gemm_s(Precision.bf16, tokens, n, rank)
 
     def head_s(self, sequences: Array) -> Array:
-        """The vocabulary's product, for the last token of each sequence."""
+        """The vocabulary's product, for the last token of each sequence; an encoder has none."""
         model = self.deployment.model
+        if model.is_encoder:
+            return np.zeros_like(sequences)
         return self.gemm_s(Precision.bf16, sequences, model.vocab / self.deployment.tp, model.hidden)
 
     def adapter_read_s(self) -> float:
@@ -206,6 +208,7 @@ class RankKernels:
         curve = bare.prefill_curve(mixer.head_dim, mixer.window) if bare else None
         heads_of = self._heads(mixer)
         heads_of["window"] = mixer.window or mixer.topk
+        heads_of["causal"] = not mixer.bidirectional
         taken = scored_s + prefill_attention_s(gpu, kv, prompt, past, own=curve, **heads_of, **chunks)
         if self.era and self.era.score_passes:
             seen = prompt * np.minimum(past + prompt, mixer.window or np.inf)
@@ -250,7 +253,8 @@ def attended_pairs(mixer: Attention, prompt: Array, past: Array) -> Array:
         if mixer.every:
             pairs = pairs + seen_pairs(prompt, past, mixer.topk and mixer.topk * mixer.every) / mixer.every
         return pairs
-    return seen_pairs(prompt, past, mixer.window or mixer.topk)
+    causal = not (isinstance(mixer, GroupedAttention) and mixer.bidirectional)
+    return seen_pairs(prompt, past, mixer.window or mixer.topk, causal)
 
 
 def least_decode_attention_s(mixer: Mixer, deployment: Deployment, batch: Numbers, context: Numbers) -> Array:
