@@ -65,7 +65,7 @@ BERT_HARMLESS = names(
 MODERN_HARMLESS = names(
     """classifier_activation classifier_bias classifier_dropout classifier_pooling cls_token_id decoder_bias
     deterministic_flash_attn global_rope_theta local_rope_theta initializer_cutoff_factor mlp_dropout
-    position_embedding_type repad_logits_with_grad sparse_pred_ignore_index sparse_prediction embedding_dropout reference_compile sep_token_id"""
+    position_embedding_type repad_logits_with_grad sparse_pred_ignore_index sparse_prediction reference_compile"""
 )
 NOMIC_HARMLESS = names(
     """dense_seq_output fused_bias_fc fused_dropout_add_ln max_trained_positions mlp_fc2_bias pad_vocab_size_multiple

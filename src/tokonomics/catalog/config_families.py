@@ -396,7 +396,9 @@ FAMILIES: dict[str, Family] = {
         encoder=Encoder(norm_elements=0, types=0, head=no_head),
     ),
     "nomic_bert": Family(
-        attention(grouped=False, qkv_bias=("qkv_proj_bias", True), out_bias=("qkv_proj_bias", True), bidirectional=True),
+        attention(
+            grouped=False, qkv_bias=("qkv_proj_bias", True), out_bias=("qkv_proj_bias", True), bidirectional=True
+        ),
         mlp(bias=("mlp_fc1_bias", True), widths=("n_inner",), default_ratio=4),
         norm_bias=True,
         tied=True,

@@ -18,6 +18,7 @@ from tokonomics.catalog.config_encoders import embedding_extras
 from tokonomics.catalog.config_families import FAMILIES, WRAPPERS, Family
 from tokonomics.catalog.config_fields import Fields
 from tokonomics.catalog.config_harmless import HARMLESS, WRAPPER_HARMLESS
+from tokonomics.catalog.config_images import read_tower
 from tokonomics.catalog.config_layers import MOST_LAYERS, Frame, is_on
 from tokonomics.catalog.config_quantization import checkpoint_precision
 from tokonomics.catalog.config_towers import count_tower
@@ -59,6 +60,7 @@ def from_config(
     aliases: tuple[str, ...] = (),
     published: Published | None = None,
     extra_parameters: int | None = None,
+    reasons: bool = False,
 ) -> ModelSpec:
     """The model that a parsed config describes; ``extra_parameters`` replaces the count of a vision tower."""
     if not all(isinstance(field, str) for field in config):
@@ -85,6 +87,7 @@ def from_config(
         if audio is not None:
             raise whole.wrong("audio_config", "describes an audio tower, which cannot be counted")
         extra_parameters = count_tower(whole, model_type, frame.hidden) if vision is not None else 0
+    tower = read_tower(whole, model_type, frame.hidden) if vision is not None else None
     groups = _groups(text, row, frame)
     positions = frame.context + row.learned_positions if row.learned_positions is not None else 0
     head_bias = frame.vocab * is_on(text, row.head_bias)
@@ -115,6 +118,8 @@ def from_config(
             head_bias_elements=head_bias,
             embedding_parameters=frame.vocab * frame.hidden,
             extra_parameters=extra_parameters,
+            vision=tower,
+            reasons=reasons,
             max_context=context,
             checkpoint=precision,
             published=published,

@@ -60,7 +60,7 @@ class ByEdge(Noun):
 
 
 class ByTiles(Noun):
-    """Square tiles that hold the image with the least rescaling, a token after each, and the whole as one tile more."""
+    """Square tiles that hold the image, a token after each, and the whole image as one tile more (Llama 4)."""
 
     kind: Literal["tiles"] = "tiles"
     side: PositiveInt
@@ -72,7 +72,7 @@ class ByTiles(Noun):
         return Cut(tiles + 1, cells, tiles * (cells + 1) + cells) if tiles > 1 else Cut(1, cells, cells)
 
     def _tiles(self, width: int, height: int) -> int:
-        """Of the canvas that enlarges least, else shrinks least; of several the smallest (Llama 4: ``get_best_fit``)."""
+        """Of the canvas that enlarges least, else shrinks least; of several the smallest (``get_best_fit``)."""
         canvases = [(rows, number // rows) for number in range(1, self.most + 1) for rows in _divisors(number)]
         scales = {
             (rows, columns): min(self.side * columns / width, self.side * rows / height) for rows, columns in canvases
@@ -172,7 +172,7 @@ def prompt_images(text: str, tower: VisionTower) -> PromptImages:
         if not found:
             raise BadInput(f"'{shorten(part.strip())}' is no size of images", field="images", fix=_WORDS)
         count, width, height = int(found[1] or 1), int(found[2]), int(found[3])
-        if not (1 <= count <= _MOST_IMAGES and 1 <= min(width, height) and max(width, height) <= _LONGEST_SIDE):
+        if not (1 <= count <= _MOST_IMAGES and min(width, height) >= 1 and max(width, height) <= _LONGEST_SIDE):
             what = f"'{shorten(part.strip())}': 1 to {_MOST_IMAGES:,} images of at most {_LONGEST_SIDE:,} pixels a side"
             raise BadInput(what, field="images", fix=_WORDS)
         cut = tower.cut(width, height)

@@ -10,7 +10,9 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
+from tokonomics.catalog.images import PromptImages, VisionTower, prompt_images
 from tokonomics.catalog.precision import KV_PRECISIONS, Precision, kv_bytes_per_element
+from tokonomics.errors import BadInput, option
 from tokonomics.types import Noun
 
 Products = list[tuple[float, float]]
@@ -330,10 +332,20 @@ class ModelSpec(Noun):
     checkpoint: Precision  # the precision the weights are published in; of a mixture, its experts'
     mixer_checkpoint: Precision | None = None  # of attention's matrices, where the checkpoint keeps them in another
     dense_checkpoint: Precision | None = None  # of dense and shared feed-forward matrices, likewise
+    vision: VisionTower | None = None  # None: it takes no images, or by no rule that is known
+    images: PromptImages | None = None  # that come with every prompt, where some do
+    reasons: bool = False  # its model card says that it thinks before it answers, unless told not to
     published: Published | None = None
     aliases: tuple[str, ...] = ()
     source: str
     date: date
+
+    def reading(self, images: str) -> "ModelSpec":
+        """The model when such images come with every prompt."""
+        if self.vision is None:
+            what = f"{self.name} has no vision tower whose tokens are counted here; nor are those of audio towers"
+            raise BadInput(what, field="images", fix=f"Leave out {option('images')}.")
+        return self.model_copy(update={"images": prompt_images(images, self.vision)})
 
     @property
     def served(self) -> Precision:

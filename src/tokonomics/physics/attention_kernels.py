@@ -40,8 +40,8 @@ Mode = Literal["grouped", "plain", "window"]
 """Engines run other kernels for grouped heads (queries packed, KV split), one query head per KV head, and windows."""
 
 GEMM_SHARE = 0.7
-"""Of peak FLOP/s: the large matrix product that unpacks cached latents for a prefill. The middle of what families reach
-(0.54 to 0.83, data/efficiency.toml)."""
+"""Of peak FLOP/s: the large matrix product that unpacks cached latents for a prefill, and a vision tower's. The middle
+of what families reach (0.54 to 0.83, data/efficiency.toml)."""
 
 SPARSE_PROMPT_SHARE, SPARSE_DECODE_SHARE = 0.64, 0.415
 """Of peak FLOP/s in 16 bits: latent attention to chosen rows. FlashMLA's README (2025-09-29): 640 TFLOP/s in a prompt

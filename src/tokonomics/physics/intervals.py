@@ -17,6 +17,7 @@ from typing import Any, Literal
 from pydantic import PositiveFloat
 
 from tokonomics.catalog.models import LatentAttention
+from tokonomics.physics.attention_kernels import Op
 from tokonomics.physics.attention_kernels import curve_origin as attention_origin
 from tokonomics.physics.calibration import BARE, active, using
 from tokonomics.physics.deployment import Deployment
@@ -107,7 +108,11 @@ def _origins(deployment: Deployment) -> set[tuple[str, str]]:
     if model.is_moe:
         found.add(matrix_origin(gpu, "experts", deployment.weights, backend)[:2])
     latent = any(isinstance(group.mixer, LatentAttention) for group in model.groups)
-    found.add(attention_origin(gpu, "mla_decode" if latent else "decode", backend)[:2])
+    kernel: Op = "prefill" if model.is_encoder else "mla_decode" if latent else "decode"
+    found.add(attention_origin(gpu, kernel, backend)[:2])
+    if model.is_encoder or model.images:
+        # Attention was timed where tokens see those before them only, and no vision tower was: both are scaled.
+        found.add(("scaled", gpu.key))
     return found
 
 

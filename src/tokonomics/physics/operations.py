@@ -22,6 +22,7 @@ from tokonomics.catalog.models import (
 )
 from tokonomics.catalog.precision import Precision, kv_bytes_per_element
 from tokonomics.physics.attention_kernels import (
+    GEMM_SHARE,
     absorbed_prompt_s,
     decode_attention_s,
     index_s,
@@ -120,6 +121,11 @@ class RankKernels:
         """Streaming the weights of one adapter more, over all layers."""
         one = self.deployment.model_copy(update={"lora_adapters": 1})
         return adapter_bytes(one) * self.deployment.pp / self.stream_bytes_per_s
+
+    def tower_s(self) -> float:
+        """The vision tower on the images of one prompt, split over the ranks as engines do unless told otherwise."""
+        images, peak = self.deployment.model.images, self.deployment.gpu.peak_flops(Precision.bf16)
+        return images.flops / (peak * GEMM_SHARE * self.deployment.tp) if images else 0.0
 
     def small_ops_s(self, group: LayerGroup, tokens: Array) -> Array:
         """Norms, rotary embedding, activation and residual of a group: bytes through memory, and launches.

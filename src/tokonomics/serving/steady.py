@@ -127,12 +127,13 @@ class ReplicaCurve:
             self.step_s = np.full_like(self.batches, _NO_STEP_S)
             together_s = self.steps.prefill(self.batches * input_tokens, 0, self.batches)
             self.stall_s = together_s / self.batches / deployment.pp
+            self.tpot_s, self.rates = self.step_s, 1 / self.stall_s
         else:
             self.batches = _batches(min(in_memory, allowed))
             self.step_s = self.steps.decode(self.batches, context)
             self.stall_s = prompt_stall_s(self.steps, self.batches, input_tokens, output_tokens, context)
-        self.tpot_s = self.step_s + (self.batches - 1) * self.stall_s / output_tokens
-        self.rates = self.batches / (self.stall_s + output_tokens * self.tpot_s)
+            self.tpot_s = self.step_s + (self.batches - 1) * self.stall_s / output_tokens
+            self.rates = self.batches / (self.stall_s + output_tokens * self.tpot_s)
 
     def capacity(self, tpot_s: float | None = None) -> Capacity:
         """The highest rate whose TPOT meets the SLO."""
@@ -238,7 +239,8 @@ class ReplicaCurve:
 
     def _at(self, batch: float, rate: float, full_rate: float) -> Steady:
         stall_s, tpot_s = self._read(batch, self.stall_s, self.tpot_s)
-        busy = min(rate * stall_s, _FULLEST)
+        # Prompts of an encoder that come while others are computed wait for one step, whose batch they share.
+        busy = 0.0 if self.steps.deployment.model.is_encoder else min(rate * stall_s, _FULLEST)
         waiting = busy * stall_s / (2 * (1 - busy))
         return self._steady(batch, rate, full_rate, tpot_s, waiting + self._beside_others_s(batch))
 
