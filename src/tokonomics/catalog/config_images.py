@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from tokonomics.catalog.config_fields import Fields
 from tokonomics.catalog.images import ByEdge, ByPatches, ByPixels, BySquare, ByTiles, ByTokens, VisionTower
+from tokonomics.errors import BadInput
 
 Reader = Callable[[Fields, Fields, int], VisionTower]
 """(vision_config, the whole config, hidden size of the text model) → tower."""
@@ -27,7 +28,10 @@ KIMI_PATCHES, KIMI_SIDE = 16_384, 512
 def read_tower(whole: Fields, model_type: str, hidden: int) -> VisionTower | None:
     """The tower in ``vision_config``; None where there is none, or none whose rule is known."""
     vision, reader = whole.child("vision_config"), TOWER_READERS.get(model_type)
-    return reader(vision, whole, hidden) if vision and reader else None
+    try:
+        return reader(vision, whole, hidden) if vision and reader else None
+    except BadInput:  # a shape of its own, whose parameters were given
+        return None
 
 
 def qwen2_5_tower(vision: Fields, whole: Fields, hidden: int) -> VisionTower:

@@ -10,6 +10,9 @@ from tokonomics.errors import BadInput, option
 from tokonomics.physics.speculation import Speculation
 from tokonomics.types import Noun
 
+_POOLED_TOKENS = 32_768
+"""Tokens of a step of an encoder: vLLM's own for it (``POOLING_MODEL_MAX_NUM_BATCHED_TOKENS``); other engines are taken
+to do the same."""
 _LARGEST_RANK = 512  # vLLM's --max-lora-rank accepts up to 512
 
 
@@ -48,8 +51,12 @@ class Deployment(Noun):
 
     @property
     def limits(self) -> Defaults:
-        """Batch and memory limits the engine sets itself on this GPU."""
-        return self.engine.defaults_on(self.gpu)
+        """Batch and memory limits the engine sets itself on this GPU; an encoder's prompts are not chunked."""
+        own = self.engine.defaults_on(self.gpu)
+        if not self.model.is_encoder:
+            return own
+        tokens = max(own.max_batched_tokens, _POOLED_TOKENS, self.model.max_context)
+        return own.model_copy(update={"max_batched_tokens": tokens})
 
     @property
     def chunks_prompts(self) -> bool:

@@ -66,7 +66,9 @@ def thinking_facts(found: FirstAnswer | None) -> list[blocks.Fact]:
     price = found.usd_per_mtok_answer
     if price is not None:
         facts.append(
-            blocks.fact("per Mtok answer", usd(price), "the output's cost over what is no thinking", number=price)
+            blocks.fact(
+                "per Mtok answer", usd(price), "the output's cost, charged to answer tokens alone", number=price
+            )
         )
     return facts
 
