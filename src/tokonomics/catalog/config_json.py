@@ -183,7 +183,7 @@ def _text_part(whole: Fields, model_type: str) -> tuple[Fields, str]:
     if text is None:
         raise whole.wrong("text_config", "is missing", fix=f"A config of type {model_type} keeps its text model there.")
     text_type = text.word("model_type") or WRAPPERS[model_type]
-    if text_type not in FAMILIES:
+    if text_type not in FAMILIES or FAMILIES[text_type].encoder:
         raise text.wrong("model_type", f"names the unknown architecture '{shorten(text_type)}'", fix=_supported())
     return text, text_type
 
