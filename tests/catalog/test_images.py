@@ -64,7 +64,9 @@ def test_tiles_are_the_smallest_canvas_that_needs_no_shrinking() -> None:
         tiles = (rule.cut(width, height, 28).tokens - 144) // 145 or 1
         if across * down <= 16:
             assert tiles <= 16
-            held = [(rows, number // rows) for number in (tiles,) for rows in range(1, number + 1) if number % rows == 0]
+            held = [
+                (rows, number // rows) for number in (tiles,) for rows in range(1, number + 1) if number % rows == 0
+            ]
             assert any(rows >= down and columns >= across for rows, columns in held)
 
 
@@ -94,7 +96,9 @@ def test_images_of_several_sizes_add_up() -> None:
     assert both.flops == pytest.approx(2 * one.flops + other.flops)
 
 
-@pytest.mark.parametrize("text", ["", "x", "1x2", "0x64x64", "1x0x64", "1x64x30000", "1x64x64x64", "-1x64x64", "1x6.4x64"])
+@pytest.mark.parametrize(
+    "text", ["", "x", "1x2", "0x64x64", "1x0x64", "1x64x30000", "1x64x64x64", "-1x64x64", "1x6.4x64"]
+)
 def test_what_is_no_size_is_said(text: str) -> None:
     if text == "1x2":  # one image of a pixel by two
         assert prompt_images(text, tower("qwen3-vl-8b")).images == 1

@@ -89,14 +89,8 @@ def from_config(
         extra_parameters = count_tower(whole, model_type, frame.hidden) if vision is not None else 0
     tower = read_tower(whole, model_type, frame.hidden) if vision is not None else None
     groups = _groups(text, row, frame)
-    positions = frame.context + row.learned_positions if row.learned_positions is not None else 0
-    head_bias = frame.vocab * is_on(text, row.head_bias)
+    beside, head_bias, context = _around(text, row, frame)
     final_norm = frame.hidden * (2 if row.norm_bias else 1) * is_on(text, row.final_norm)
-    beside, context = positions * frame.hidden, frame.context
-    if row.encoder:
-        beside += embedding_extras(text, frame, row.encoder)
-        head_bias = row.encoder.head(text, frame)
-        context -= row.encoder.unused_positions
     for field, accepted in (DECODER_ONLY | dict(row.expect)).items():
         text.expect(field, accepted)
     text.refuse_unread(HARMLESS | row.harmless)
@@ -199,6 +193,16 @@ def _frame(text: Fields, row: Family) -> Frame:
     if text.optional_size("word_embed_proj_dim") not in (None, frame.hidden):
         raise text.wrong("word_embed_proj_dim", "differs from hidden_size: projected embeddings are not supported")
     return frame
+
+
+def _around(text: Fields, row: Family, frame: Frame) -> tuple[int, int, int]:
+    """Parameters beside the embedding and in the head, apart from its matrix; and the tokens that a prompt may have."""
+    positions = frame.context + row.learned_positions if row.learned_positions is not None else 0
+    beside = positions * frame.hidden
+    if row.encoder is None:
+        return beside, frame.vocab * is_on(text, row.head_bias), frame.context
+    beside += embedding_extras(text, frame, row.encoder)
+    return beside, row.encoder.head(text, frame), frame.context - row.encoder.unused_positions
 
 
 def _groups(text: Fields, row: Family, frame: Frame) -> tuple[LayerGroup, ...]:

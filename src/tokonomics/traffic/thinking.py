@@ -48,6 +48,6 @@ def parse_thinking(text: str | None, reasons: bool) -> Thinking | None:
         number = float(tokens) if (tokens := whole_number(written)) is not None else float("nan")
     if 0 <= number <= 1:
         return Thinking(share=number) if number else None
-    if percent or not (number.is_integer() and number <= MOST_TOKENS):
+    if percent or not (1 < number <= MOST_TOKENS and number.is_integer()):
         raise BadInput(f"'{shorten(written)}' is neither a share nor a number of tokens", field="thinking", fix=_FIX)
     return Thinking(tokens=int(number))
