@@ -10,6 +10,7 @@ counts by the tokens it gets: requests × mean output. ``traffic/thinking.py`` c
 import sys
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 
 MODEL, WINDOW_S = "deepseek-r1", 21_600
@@ -35,10 +36,10 @@ def clients(arrivals: Path, lengths: Path) -> pl.DataFrame:
 
 def shares(found: pl.DataFrame) -> dict[str, float]:
     """Of all output tokens, and of a request in the mean."""
-    rate, tokens, ratio = found["rate"], found["rate"] * found["output_tokens"], found["reason_ratio"]
+    rate, output, ratio = (found[name].to_numpy() for name in ("rate", "output_tokens", "reason_ratio"))
     return {
-        "of tokens": float((tokens * ratio).sum() / tokens.sum()),
-        "of a request": float((rate * ratio).sum() / rate.sum()),
+        "of tokens": float(np.average(ratio, weights=rate * output)),
+        "of a request": float(np.average(ratio, weights=rate)),
     }
 
 

@@ -18,7 +18,6 @@ from tokonomics.report.wording import (
     time_text,
 )  # fmt: skip
 from tokonomics.traffic.slo import Latency, Slo
-from tokonomics.traffic.workload import NO_ANSWER
 from tokonomics.units import percent, plural, seconds, usd
 
 
@@ -26,7 +25,7 @@ def pick_blocks(row: Candidate, label: str, plan: Plan, firm: Sequence[blocks.Fa
     """What to rent, what it costs, how it serves."""
     prices = row.usd_per_mtok
     whole_bill = f"whole bill: {usd(prices.input)} input, {usd(prices.output)} output"
-    if plan.workload.output_tokens <= NO_ANSWER:
+    if not plan.workload.writes:
         whole_bill = "whole bill over the tokens read"
     router = f", {row.router} router" if row.simulated and row.replicas > 1 else ""
     idle = row.gpus_paid - row.replicas * row.gpus_per_replica
