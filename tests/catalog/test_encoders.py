@@ -104,7 +104,7 @@ MODERN_FILE = """{"architectures": ["ModernBertForMaskedLM"], "attention_bias": 
     "local_rope_theta": 10000.0, "max_position_embeddings": 8192, "mlp_bias": false, "mlp_dropout": 0.0,
     "model_type": "modernbert", "norm_bias": false, "norm_eps": 1e-05, "num_attention_heads": 16,
     "num_hidden_layers": 28, "pad_token_id": 50283, "position_embedding_type": "absolute", "sep_token_id": 50282,
-    "tie_word_embeddings": true, "torch_dtype": "float32", "transformers_version": "4.47.0.dev0", "vocab_size": 50368}"""
+    "tie_word_embeddings": true, "torch_dtype": "float32", "transformers_version": "4.47.0", "vocab_size": 50368}"""
 NOMIC_FILE = """{"activation_function": "swiglu", "architectures": ["NomicBertModel"], "attn_pdrop": 0.0,
     "bos_token_id": null, "causal": false, "dense_seq_output": true, "embd_pdrop": 0.0, "eos_token_id": null,
     "fused_bias_fc": true, "fused_dropout_add_ln": true, "initializer_range": 0.02, "layer_norm_epsilon": 1e-12,
