@@ -6,7 +6,7 @@ import pytest
 
 from tokonomics.errors import BadInput
 from tokonomics.questions.listener import SILENT
-from tokonomics.questions.requests.buy import CurveRequest, PlanRequest, PredictRequest
+from tokonomics.questions.requests.buy import CurveRequest, FitRequest, PlanRequest, PredictRequest
 from tokonomics.questions.requests.traffic import CapacityRequest, SimulateRequest
 from tokonomics.questions.verbs import find_verb
 
@@ -76,6 +76,12 @@ def test_a_prediction_of_an_encoder_has_no_step_of_decoding() -> None:
     assert found.tokens_per_s.mid == pytest.approx(512 * found.requests_per_s.mid)
 
 
+def test_a_length_that_nobody_gave_is_within_the_context() -> None:
+    assert ask("fit", FitRequest.of({"model": "bge-large-en-v1.5", "gpu": "L4"})).context == 512
+    with pytest.raises(BadInput):
+        ask("fit", FitRequest.of({"model": "bge-large-en-v1.5", "gpu": "L4", "context": 513}))
+
+
 @pytest.mark.parametrize(
     ("verb", "request_", "field"),
     [
@@ -86,6 +92,7 @@ def test_a_prediction_of_an_encoder_has_no_step_of_decoding() -> None:
         ("plan", PlanRequest.of({"model": ["llama-3.1-8b"], "output": "9", "images": "1x64x64", **PLAN}), "images"),
         ("simulate", SimulateRequest.of(VISION | {"images": "1x64x64", "system_prompts": "2,tokens=100"}), "images"),
         ("predict", PredictRequest.of({"model": "qwen3-8b", "gpu": "H100", "thinking": "0.5"}), "thinking"),
+        ("predict", PredictRequest.of({"model": "bge-m3", "gpu": "L4", "thinking": "50"}), "model"),
         ("curve", CurveRequest.of({"model": "bge-m3", "gpu": "L4"}), "model"),
     ],
 )

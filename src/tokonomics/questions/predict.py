@@ -1,5 +1,6 @@
 """How fast a deployment is, and what fits: ``fit``, ``predict`` and ``curve``."""
 
+from tokonomics.catalog.models import ModelSpec
 from tokonomics.errors import BadInput, option
 from tokonomics.physics.memory import fit as fit_memory
 from tokonomics.planner.predict import batch_curve
@@ -17,7 +18,7 @@ from tokonomics.traffic.thinking import parse_thinking
 def fit(request: FitRequest, listener: Listener = SILENT) -> FitResult:
     """Where the memory goes, and the largest batch."""
     deployment = deployment_of(request, request.model, request.gpu, request.lora_rank, request.lora_adapters)
-    found = fit_memory(deployment, request.context)
+    found = fit_memory(deployment, _context(request, deployment.model))
     return FitResult(**found.summary(), memory=found)
 
 
@@ -26,11 +27,20 @@ def predict(request: PredictRequest, listener: Listener = SILENT) -> PredictResu
     loras = request.lora_rank, request.lora_adapters
     deployment = deployment_of(request, request.model, request.gpu, *loras, images=request.images)
     thinking = parse_thinking(request.thinking, reasons=False)
-    if thinking is not None and (deployment.model.is_encoder or thinking.tokens is None):
+    if thinking is not None:
+        require_writer(deployment.model)
+    if thinking is not None and thinking.tokens is None:
         what = "needs a number of tokens: no output is said here to take a share of"
         raise BadInput(what, field="thinking", fix=f"Such as {option('thinking', 2000)}.")
     before = thinking.tokens if thinking else None
-    return PredictResult(**dict(predicted(deployment, request.batch, request.context, before)))
+    context = _context(request, deployment.model)
+    return PredictResult(**dict(predicted(deployment, request.batch, context, before)))
+
+
+def _context(request: FitRequest | PredictRequest, model: ModelSpec) -> int:
+    """As given; where it is not, no more than the model takes: many encoders have 512 tokens."""
+    room = model.max_context - (model.images.tokens if model.images else 0)
+    return request.context if "context" in request.given() else max(1, min(request.context, room))
 
 
 def curve(request: CurveRequest, listener: Listener = SILENT) -> CurveResult:
