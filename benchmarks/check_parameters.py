@@ -12,6 +12,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from tokonomics.catalog.config_families import FAMILIES
 from tokonomics.catalog.load_models import all_models, find_model
 from tokonomics.catalog.models import ModelSpec
 
@@ -23,12 +24,21 @@ SAME_CLASS = {"kimi_k2": "deepseek_v3"}
 def reference_count(config: dict[str, Any]) -> int:
     """Parameters of the model that transformers builds from a config."""
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+    from transformers import (
+        AutoConfig,
+        AutoModel,
+        AutoModelForCausalLM,
+        AutoModelForImageTextToText,
+        AutoModelForSequenceClassification,
+    )
 
     values = {name: value for name, value in with_nulls(config).items() if name != "quantization_config"}
     model_type = values.pop("model_type")
     settings = AutoConfig.for_model(SAME_CLASS.get(model_type, model_type), **values)
     build = AutoModelForImageTextToText if "text_config" in values else AutoModelForCausalLM
+    if model_type in FAMILIES and FAMILIES[model_type].encoder:
+        ranks = any(name.endswith("ForSequenceClassification") for name in values.get("architectures", ()))
+        build = AutoModelForSequenceClassification if ranks else AutoModel
     with torch.device("meta"):
         model = build.from_config(settings)
     model.tie_weights()

@@ -8,6 +8,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from tokonomics.catalog.config_encoders import (
+    BERT_HARMLESS,
+    MODERN_HARMLESS,
+    NOMIC_HARMLESS,
+    Encoder,
+    no_head,
+    pooled_head,
+    windows_between,
+)
 from tokonomics.catalog.config_fields import Fields
 from tokonomics.catalog.config_harmless import GRANITE_SCALES, MAMBA_HARMLESS, MTP, names
 from tokonomics.catalog.config_layers import (
@@ -73,6 +82,7 @@ class Family:
     depth: Callable[[Fields], int | None] = lambda fields: None  # where ``num_hidden_layers`` may be left out
     expect: Mapping[str, tuple[object, ...]] = field(default_factory=dict)  # fields understood at these values only
     harmless: frozenset[str] = frozenset()
+    encoder: Encoder | None = None
 
 
 NOT_BIDIRECTIONAL: Mapping[str, tuple[object, ...]] = {"use_bidirectional_attention": (False,)}
@@ -124,6 +134,20 @@ GEMMA2 = Family(
     expect=NOT_BIDIRECTIONAL,
     harmless=names("query_pre_attn_scalar final_logit_softcapping attn_logit_softcapping cache_implementation"),
 )
+
+BERT = Family(
+    attention(grouped=False, qkv_bias=True, out_bias=True, bidirectional=True),
+    mlp(gated=False, bias=True),
+    norm_bias=True,
+    tied=True,
+    final_norm=False,
+    learned_positions=0,
+    expect={"position_embedding_type": ("absolute",), "is_decoder": (False,)},
+    harmless=BERT_HARMLESS,
+    encoder=Encoder(norm_elements=2, types=2, head=pooled_head),
+)
+# Positions of RoBERTa are counted from behind the padding's: two of its table are never used.
+ROBERTA = replace(BERT, encoder=Encoder(norm_elements=2, types=1, head=pooled_head, unused_positions=2))
 
 FAMILIES: dict[str, Family] = {
     # dense
@@ -357,6 +381,31 @@ FAMILIES: dict[str, Family] = {
         experts(experts=("num_experts",), width="intermediate_size", sparse=sparse_period, single_is_dense=True),
         expect={"mamba_inner_layernorms": (True,)},
         harmless=MAMBA_HARMLESS,
+    ),
+    # encoders
+    "bert": BERT,
+    "roberta": ROBERTA,
+    "xlm-roberta": ROBERTA,
+    "modernbert": Family(
+        attention(grouped=False, qkv_bias=BIAS, out_bias=BIAS, bidirectional=True, windows=windows_between),
+        mlp(bias=("mlp_bias", False)),
+        tied=True,
+        expect={"norm_bias": (False,)},
+        harmless=MODERN_HARMLESS,
+        # The embedding has a norm, and the first layer none before its attention.
+        encoder=Encoder(norm_elements=0, types=0, head=no_head),
+    ),
+    "nomic_bert": Family(
+        attention(
+            grouped=False, qkv_bias=("qkv_proj_bias", True), out_bias=("qkv_proj_bias", True), bidirectional=True
+        ),
+        mlp(bias=("mlp_fc1_bias", True), widths=("n_inner",), default_ratio=4),
+        norm_bias=True,
+        tied=True,
+        final_norm=False,
+        expect={"activation_function": ("swiglu",), "causal": (False,), "use_rms_norm": (False,)},
+        harmless=NOMIC_HARMLESS,
+        encoder=Encoder(norm_elements=2, types=0, head=no_head),
     ),
     # text parts of multimodal models
     "qwen3_vl_text": Family(QWEN3_ATTENTION),

@@ -14,9 +14,11 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from tokonomics.catalog.config_encoders import embedding_extras
 from tokonomics.catalog.config_families import FAMILIES, WRAPPERS, Family
 from tokonomics.catalog.config_fields import Fields
 from tokonomics.catalog.config_harmless import HARMLESS, WRAPPER_HARMLESS
+from tokonomics.catalog.config_images import read_tower
 from tokonomics.catalog.config_layers import MOST_LAYERS, Frame, is_on
 from tokonomics.catalog.config_quantization import checkpoint_precision
 from tokonomics.catalog.config_towers import count_tower
@@ -58,6 +60,7 @@ def from_config(
     aliases: tuple[str, ...] = (),
     published: Published | None = None,
     extra_parameters: int | None = None,
+    reasons: bool = False,
 ) -> ModelSpec:
     """The model that a parsed config describes; ``extra_parameters`` replaces the count of a vision tower."""
     if not all(isinstance(field, str) for field in config):
@@ -84,9 +87,9 @@ def from_config(
         if audio is not None:
             raise whole.wrong("audio_config", "describes an audio tower, which cannot be counted")
         extra_parameters = count_tower(whole, model_type, frame.hidden) if vision is not None else 0
+    tower = read_tower(whole, model_type, frame.hidden) if vision is not None else None
     groups = _groups(text, row, frame)
-    positions = frame.context + row.learned_positions if row.learned_positions is not None else 0
-    head_bias = frame.vocab * is_on(text, row.head_bias)
+    beside, head_bias, context = _around(text, row, frame)
     final_norm = frame.hidden * (2 if row.norm_bias else 1) * is_on(text, row.final_norm)
     for field, accepted in (DECODER_ONLY | dict(row.expect)).items():
         text.expect(field, accepted)
@@ -105,11 +108,13 @@ def from_config(
             groups=groups,
             tied_embeddings=tied,
             final_norm_elements=final_norm,
-            position_parameters=positions * frame.hidden,
+            position_parameters=beside,
             head_bias_elements=head_bias,
             embedding_parameters=frame.vocab * frame.hidden,
             extra_parameters=extra_parameters,
-            max_context=frame.context,
+            vision=tower,
+            reasons=reasons,
+            max_context=context,
             checkpoint=precision,
             published=published,
             aliases=aliases,
@@ -172,7 +177,7 @@ def _text_part(whole: Fields, model_type: str) -> tuple[Fields, str]:
     if text is None:
         raise whole.wrong("text_config", "is missing", fix=f"A config of type {model_type} keeps its text model there.")
     text_type = text.word("model_type") or WRAPPERS[model_type]
-    if text_type not in FAMILIES:
+    if text_type not in FAMILIES or FAMILIES[text_type].encoder:
         raise text.wrong("model_type", f"names the unknown architecture '{shorten(text_type)}'", fix=_supported())
     return text, text_type
 
@@ -188,6 +193,16 @@ def _frame(text: Fields, row: Family) -> Frame:
     if text.optional_size("word_embed_proj_dim") not in (None, frame.hidden):
         raise text.wrong("word_embed_proj_dim", "differs from hidden_size: projected embeddings are not supported")
     return frame
+
+
+def _around(text: Fields, row: Family, frame: Frame) -> tuple[int, int, int]:
+    """Parameters beside the embedding and in the head, apart from its matrix; and the tokens that a prompt may have."""
+    positions = frame.context + row.learned_positions if row.learned_positions is not None else 0
+    beside = positions * frame.hidden
+    if row.encoder is None:
+        return beside, frame.vocab * is_on(text, row.head_bias), frame.context
+    beside += embedding_extras(text, frame, row.encoder)
+    return beside, row.encoder.head(text, frame), frame.context - row.encoder.unused_positions
 
 
 def _groups(text: Fields, row: Family, frame: Frame) -> tuple[LayerGroup, ...]:

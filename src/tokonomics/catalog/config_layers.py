@@ -144,6 +144,7 @@ class AttentionStyle:
     qk_norm_when: Switch = True
     sinks: bool = False  # one learned attention sink per head (GPT-OSS)
     gate: bool = False
+    bidirectional: bool = False
     windows: Windows = everywhere
 
 
@@ -162,6 +163,7 @@ def grouped_attention(fields: Fields, frame: Frame, style: AttentionStyle) -> li
         bias_elements=bias,
         norm_elements=norm + heads * style.sinks,
         output_gate=style.gate,
+        bidirectional=style.bidirectional,
     )
     layers = {window: full.model_copy(update={"window": window}) for window in set(windows)}
     return [layers[window] for window in windows]

@@ -10,7 +10,9 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
+from tokonomics.catalog.images import PromptImages, VisionTower, prompt_images
 from tokonomics.catalog.precision import KV_PRECISIONS, Precision, kv_bytes_per_element
+from tokonomics.errors import BadInput, option
 from tokonomics.types import Noun
 
 Products = list[tuple[float, float]]
@@ -87,6 +89,7 @@ class GroupedAttention(Noun):
     output_gate: bool = False  # the query projection also makes a gate of the same width (Qwen3-Next)
     keys_are_values: bool = False  # one projection makes both (Gemma 4); each is cached
     reads_other: bool = False  # keys and values are another layer's (Gemma 4): neither projected nor cached
+    bidirectional: bool = False  # of an encoder: every token sees those after it too, and nothing is kept
     state_bytes: ClassVar[int] = 0
 
     def products(self, hidden: int, tp: int = 1) -> Products:
@@ -110,7 +113,7 @@ class GroupedAttention(Noun):
     @property
     def caches(self) -> tuple[Cache, ...]:
         one = Cache(self.kv_heads * self.kv_width, self.kv_heads, window=self.window, read=self.topk)
-        own = () if self.reads_other else (one,)
+        own = () if self.reads_other or self.bidirectional else (one,)
         return (*own, self.indexer.cache) if self.indexer else own
 
     @property
@@ -328,17 +331,27 @@ class ModelSpec(Noun):
     tied_embeddings: bool
     final_norm_elements: NonNegativeInt
     position_parameters: NonNegativeInt = 0
-    head_bias_elements: NonNegativeInt = 0
+    head_bias_elements: NonNegativeInt = 0  # of an encoder: its pooler or classifier
     embedding_parameters: PositiveInt
     extra_parameters: NonNegativeInt = 0
     max_context: PositiveInt
     checkpoint: Precision  # the precision the weights are published in; of a mixture, its experts'
     mixer_checkpoint: Precision | None = None  # of attention's matrices, where the checkpoint keeps them in another
     dense_checkpoint: Precision | None = None  # of dense and shared feed-forward matrices, likewise
+    vision: VisionTower | None = None  # None: it takes no images, or by no rule that is known
+    images: PromptImages | None = None  # that come with every prompt, where some do
+    reasons: bool = False  # its model card says that it thinks before it answers, unless told not to
     published: Published | None = None
     aliases: tuple[str, ...] = ()
     source: str
     date: date
+
+    def reading(self, images: str) -> "ModelSpec":
+        """The model when such images come with every prompt."""
+        if self.vision is None:
+            what = f"{self.name} has no vision tower whose tokens are counted here; nor are those of audio towers"
+            raise BadInput(what, field="images", fix=f"Leave out {option('images')}.")
+        return self.model_copy(update={"images": prompt_images(images, self.vision)})
 
     @property
     def served(self) -> Precision:
@@ -352,6 +365,12 @@ class ModelSpec(Noun):
     @property
     def is_moe(self) -> bool:
         return any(isinstance(group.mlp, MoeMlp) for group in self.groups)
+
+    @property
+    def is_encoder(self) -> bool:
+        """Embeddings and rerankers: a prompt is read once, in both directions; nothing is written or kept."""
+        mixers = [group.mixer for group in self.groups]
+        return all(isinstance(mixer, GroupedAttention) and mixer.bidirectional for mixer in mixers)
 
     @property
     def parts(self) -> Parts:
@@ -373,7 +392,7 @@ class ModelSpec(Noun):
                 small += group.count * mlp.experts * mlp.expert_bias_elements
         return Parts(
             embedding=self.embedding_parameters + self.position_parameters,
-            head=0 if self.tied_embeddings else self.vocab * self.hidden,
+            head=0 if self.tied_embeddings or self.is_encoder else self.vocab * self.hidden,
             mixers=mixers,
             dense_mlps=dense,
             experts=experts,
@@ -428,7 +447,7 @@ class ModelSpec(Noun):
     def flops_per_token(self) -> float:
         """Two per active matrix weight, and those of recurrent states; attention to the context not counted."""
         parts = self.parts
-        head = parts.head or self.vocab * self.hidden
+        head = 0 if self.is_encoder else parts.head or self.vocab * self.hidden
         matrices = parts.mixers + parts.dense_mlps + parts.active_experts + parts.routers + head
         recurrent = [(group.count, group.mixer) for group in self.groups if isinstance(group.mixer, RecurrentMixer)]
         return 2.0 * matrices + sum(count * mixer.state_flops for count, mixer in recurrent)
@@ -446,6 +465,7 @@ class ModelSpec(Noun):
             "vocab": self.vocab,
             "max_context": self.max_context,
             "moe": self.is_moe,
+            "encoder": self.is_encoder,
             "checkpoint": self.checkpoint.value,
             "weight_bytes": {precision.value: self.weight_bytes(precision) for precision in Precision},
             "kv_bytes_per_token": {precision.value: self.kv_bytes_per_token(precision) for precision in KV_PRECISIONS},

@@ -40,8 +40,8 @@ Mode = Literal["grouped", "plain", "window"]
 """Engines run other kernels for grouped heads (queries packed, KV split), one query head per KV head, and windows."""
 
 GEMM_SHARE = 0.7
-"""Of peak FLOP/s: the large matrix product that unpacks cached latents for a prefill. The middle of what families reach
-(0.54 to 0.83, data/efficiency.toml)."""
+"""Of peak FLOP/s: the large matrix product that unpacks cached latents for a prefill, and a vision tower's. The middle
+of what families reach (0.54 to 0.83, data/efficiency.toml)."""
 
 
 class DecodeCurve(NamedTuple):
@@ -117,17 +117,19 @@ def prefill_attention_s(
     kv_heads: float,
     head_dim: int,
     window: int | None = None,
+    causal: bool = True,
     sequences: ArrayLike = 1.0,
     backend: str = "vllm",
     own: PrefillCurve | None = None,
 ) -> Array:
-    """Seconds of one layer's causal attention for ``tokens`` new tokens of a sequence that has ``past`` cached ones.
+    """Seconds of one layer's attention for ``tokens`` new tokens of a sequence that has ``past`` cached ones.
 
     Several ``sequences`` of the same lengths run in one kernel, as engines pack them. By one's ``own`` curve, if given.
+    Where it is not ``causal`` the same kernels multiply more pairs, at the share of peak they were timed at.
     """
     work = Work(kv_heads, heads / kv_heads, 2.0 * head_dim * kv_bytes_per_element(kv), 4.0 * head_dim)
     curves = _curves(gpu, "prefill", kv, backend, head_dim, "window" if window else "grouped", own)
-    return _fastest_prefill(gpu, curves, tokens, past, work, window, sequences)
+    return _fastest_prefill(gpu, curves, tokens, past, work, window, sequences, causal)
 
 
 def mla_decode_s(
@@ -200,11 +202,12 @@ def prefill_time(
     work: Work,
     window: float | Array | None = None,
     sequences: float | Array = 1.0,
+    causal: bool = True,
 ) -> Array:
     """The prefill form of this module, for ``sequences`` equal chunks at once."""
     p = curve.sharpness
     longest = past + tokens if window is None else np.minimum(past + tokens, window)
-    pairs = seen_pairs(tokens, past, window)
+    pairs = seen_pairs(tokens, past, window, causal)
     # A chunk shorter than a block takes as long as one that fills it.
     short = curve.rows * np.power(work.group, -curve.packing) / np.maximum(tokens, 1.0)
     row = sequences * work.kv_heads * work.group * work.row_flops
@@ -216,8 +219,13 @@ def prefill_time(
     return np.asarray(curve.launch_s + root(raised(computed, p) + raised(moved, p) + raised(chain, p), p))
 
 
-def seen_pairs(tokens: Array, past: Array, window: float | Array | None) -> Array:
-    """Pairs of a new token and one that it sees: all before it and itself, or the last ``window`` of them."""
+def seen_pairs(tokens: Array, past: Array, window: float | Array | None, causal: bool = True) -> Array:
+    """Pairs of a new token and one that it sees: all before it and itself, or the last ``window`` of them.
+
+    Where it is not ``causal``: all of them, or the ``window`` around it.
+    """
+    if not causal:
+        return tokens * (past + tokens if window is None else np.minimum(past + tokens, window))
     if window is None:
         return tokens * (past + 0.5 * (tokens + 1.0))
     inside = np.clip(window - past, 0.0, tokens)
@@ -234,12 +242,18 @@ def _fastest_decode(gpu: Gpu, curves: Curves, batch: ArrayLike, seen: ArrayLike,
 
 
 def _fastest_prefill(
-    gpu: Gpu, curves: Curves, tokens: ArrayLike, past: ArrayLike, work: Work, window: int | None, sequences: ArrayLike
+    gpu: Gpu,
+    curves: Curves,
+    tokens: ArrayLike,
+    past: ArrayLike,
+    work: Work,
+    window: int | None,
+    sequences: ArrayLike,
+    causal: bool = True,
 ) -> Array:
     new, before, many = _array(tokens), _array(past), _array(sequences)
-    times = (
-        prefill_time(curve, gpu.bandwidth_bytes_per_s, peak, new, before, work, window, many) for curve, peak in curves
-    )
+    bandwidth = gpu.bandwidth_bytes_per_s
+    times = (prefill_time(curve, bandwidth, peak, new, before, work, window, many, causal) for curve, peak in curves)
     return np.asarray(reduce(np.minimum, times))
 
 

@@ -10,6 +10,9 @@ from tokonomics.errors import BadInput, option
 from tokonomics.physics.speculation import Speculation
 from tokonomics.types import Noun
 
+_POOLED_TOKENS = 32_768
+"""Tokens of a step of an encoder: vLLM's own for it (``POOLING_MODEL_MAX_NUM_BATCHED_TOKENS``); other engines are taken
+to do the same."""
 _LARGEST_RANK = 512  # vLLM's --max-lora-rank accepts up to 512
 
 
@@ -51,12 +54,21 @@ class Deployment(Noun):
 
     @property
     def limits(self) -> Defaults:
-        """Batch and memory limits the engine sets itself on this GPU: those of every group together."""
-        one = self.engine.defaults_on(self.gpu)
+        """Batch and memory limits the engine sets itself on this GPU: those of all groups of the attention."""
+        one = self.group_limits
         if self.dp == 1:
             return one
         many = {name: getattr(one, name) * self.dp for name in ("max_sequences", "max_batched_tokens")}
         return one.model_copy(update=many)
+
+    @property
+    def group_limits(self) -> Defaults:
+        """Those of one group; an encoder's prompts are not chunked."""
+        own = self.engine.defaults_on(self.gpu)
+        if not self.model.is_encoder:
+            return own
+        tokens = max(own.max_batched_tokens, _POOLED_TOKENS, self.model.max_context)
+        return own.model_copy(update={"max_batched_tokens": tokens})
 
     @property
     def spans_machines(self) -> bool:
@@ -67,6 +79,16 @@ class Deployment(Noun):
     def expert_gpus(self) -> int:
         """Of one stage: those among which its experts are split or dealt out."""
         return self.tp * self.dp
+
+    @property
+    def chunks_prompts(self) -> bool:
+        """Whether a prompt may be computed in parts: an encoder's tokens see those after them too."""
+        return self.engine.chunks_prefill and not self.model.is_encoder
+
+    @property
+    def reuses_prefixes(self) -> bool:
+        """Whether what prompts begin with is computed once: what an encoder's first tokens see differs."""
+        return self.engine.reuses_prefixes and not self.model.is_encoder
 
     def __str__(self) -> str:
         splits = (("TP", self.tp), ("PP", self.pp), ("EP", self.ep), ("DP", self.dp))

@@ -18,6 +18,7 @@ from pydantic import PositiveFloat
 
 from tokonomics.catalog.gpus import Gpu
 from tokonomics.catalog.models import CompressedAttention, GroupedAttention, Mixer, RecurrentMixer
+from tokonomics.physics.attention_kernels import Op
 from tokonomics.physics.attention_kernels import curve_origin as attention_origin
 from tokonomics.physics.calibration import BARE, active, using
 from tokonomics.physics.deployment import Deployment
@@ -111,6 +112,9 @@ def _origins(deployment: Deployment) -> set[tuple[str, str]]:
     for group in model.groups:
         if group.mixer:
             found |= _mixer_origins(group.mixer, gpu, backend)
+    if model.is_encoder or model.images:
+        # Attention was timed where tokens see those before them only, and no vision tower was: both are scaled.
+        found.add(("scaled", gpu.key))
     return found
 
 
@@ -123,7 +127,8 @@ def _mixer_origins(mixer: Mixer, gpu: Gpu, backend: str) -> set[tuple[str, str]]
     if isinstance(mixer, RecurrentMixer):
         return {("assumed" if mixer.recurrence == "mamba" else basis, timed)}
     if isinstance(mixer, GroupedAttention):
-        found: set[tuple[str, str]] = {attention_origin(gpu, "decode", backend)}
+        kernel: Op = "prefill" if mixer.bidirectional else "decode"
+        found: set[tuple[str, str]] = {attention_origin(gpu, kernel, backend)}
         return found | {("assumed", timed)} if mixer.topk else found
     found = {attention_origin(gpu, "mla_decode", backend)}
     if isinstance(mixer, CompressedAttention):

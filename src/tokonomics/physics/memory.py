@@ -4,7 +4,8 @@
     sequences = whole KV blocks in the budget ÷ whole blocks of one sequence
 
 KV comes in blocks of a fixed number of tokens, so a sequence of 17 tokens takes two blocks of 16. A sliding-window
-layer keeps only its window, MLA one compressed vector per token, a recurrent layer a state of fixed size.
+layer keeps only its window, MLA one compressed vector per token, a recurrent layer a state of fixed size. An encoder
+keeps nothing: a sequence takes its activations while it is computed.
 """
 
 import math
@@ -128,7 +129,9 @@ def kv_budget_bytes(deployment: Deployment) -> int:
 
 
 def sequence_bytes(deployment: Deployment, context: int) -> int:
-    """KV and state of one sequence on one GPU, in whole blocks."""
+    """KV and state of one sequence on one GPU, in whole blocks; of an encoder its activations."""
+    if deployment.model.is_encoder:
+        return math.ceil(context * activation_bytes(deployment))
     block = deployment.engine.kv_block_tokens
     total = 0.0
     for group in deployment.model.groups:
@@ -145,12 +148,23 @@ def sequence_bytes(deployment: Deployment, context: int) -> int:
 
 
 def workspace_bytes(deployment: Deployment) -> int:
-    """The larger of a full chunk's activations and the sampler's logits, plus LoRA adapters and the runtime.
+    """The larger of a full chunk's activations and the sampler's logits, plus LoRA adapters and the runtime."""
+    model, limits = deployment.model, deployment.group_limits
+    chunk = limits.max_batched_tokens * activation_bytes(deployment)
+    logits = 0 if model.is_encoder else model.vocab
+    sampler = SAMPLER_BYTES_PER_LOGIT * logits * min(limits.max_sequences, SAMPLED_SEQUENCES)
+    adapters = math.ceil(adapter_bytes(deployment))
+    links = NCCL_BYTES if deployment.expert_gpus > 1 else 0
+    return round(max(chunk, sampler)) + adapters + RUNTIME_BYTES + links
 
-    The fullest moment of a layer holds, for every token of the chunk, the residual stream and the feed-forward's
-    input, both projections and their product; experts do so once per visited expert.
+
+def activation_bytes(deployment: Deployment) -> float:
+    """What a token takes on one GPU while it is computed.
+
+    The fullest moment of a layer holds, for every token of a step, the residual stream and the feed-forward's input,
+    both projections and their product; experts do so once per visited expert.
     """
-    model, limits, tp = deployment.model, deployment.engine.defaults_on(deployment.gpu), deployment.tp
+    model, limits, tp = deployment.model, deployment.group_limits, deployment.tp
     widest = 0.0
     for group in model.groups:
         if isinstance(group.mlp, DenseMlp):
@@ -160,10 +174,7 @@ def workspace_bytes(deployment: Deployment) -> int:
             width = 3 * group.mlp.intermediate / tp + arrived * (group.mlp.latent or model.hidden)
             routed = group.mlp.active_experts * width
             widest = max(widest, routed + 3 * group.mlp.shared_intermediate / tp)
-    chunk = limits.max_batched_tokens * (2 * model.hidden + widest) * Precision.bf16.bytes_per_weight
-    sampler = SAMPLER_BYTES_PER_LOGIT * model.vocab * min(limits.max_sequences, SAMPLED_SEQUENCES)
-    adapters = math.ceil(adapter_bytes(deployment))
-    return round(max(chunk, sampler)) + adapters + RUNTIME_BYTES + (NCCL_BYTES if deployment.expert_gpus > 1 else 0)
+    return (2 * model.hidden + widest) * Precision.bf16.bytes_per_weight
 
 
 def check_context(model: ModelSpec, context: int) -> None:

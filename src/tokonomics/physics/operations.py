@@ -22,6 +22,7 @@ from tokonomics.catalog.models import (
 )
 from tokonomics.catalog.precision import Precision, kv_bytes_per_element
 from tokonomics.physics.attention_kernels import (
+    GEMM_SHARE,
     decode_attention_s,
     mla_decode_s,
     mla_prefill_s,
@@ -147,14 +148,21 @@ class RankKernels:
         return self.gemm_s(Precision.bf16, tokens, rank, k) + self.gemm_s(Precision.bf16, tokens, n, rank)
 
     def head_s(self, sequences: Array) -> Array:
-        """The vocabulary's product, for the last token of each sequence."""
+        """The vocabulary's product, for the last token of each sequence; an encoder has none."""
         model = self.deployment.model
+        if model.is_encoder:
+            return np.zeros_like(sequences)
         return self.gemm_s(Precision.bf16, sequences, model.vocab / self.deployment.tp, model.hidden)
 
     def adapter_read_s(self) -> float:
         """Streaming the weights of one adapter more, over all layers."""
         one = self.deployment.model_copy(update={"lora_adapters": 1})
         return adapter_bytes(one) * self.deployment.pp / self.stream_bytes_per_s
+
+    def tower_s(self) -> float:
+        """The vision tower on the images of one prompt, split over the ranks as engines do unless told otherwise."""
+        images, peak = self.deployment.model.images, self.deployment.gpu.peak_flops(Precision.bf16)
+        return images.flops / (peak * GEMM_SHARE * self.deployment.tp) if images else 0.0
 
     def small_ops_s(self, group: LayerGroup, tokens: Array) -> Array:
         """Norms, rotary embedding, activation and residual of a group: bytes through memory, and launches.
@@ -251,6 +259,7 @@ class RankKernels:
         curve = bare.prefill_curve(mixer.head_dim, mixer.window) if bare else None
         heads_of = self._heads(mixer)
         heads_of["window"] = mixer.window or mixer.topk
+        heads_of["causal"] = not mixer.bidirectional
         taken = scored_s + prefill_attention_s(gpu, kv, prompt, past, own=curve, **heads_of, **chunks)
         if self.era and self.era.score_passes:
             seen = prompt * np.minimum(past + prompt, mixer.window or np.inf)
@@ -295,7 +304,8 @@ def attended_pairs(mixer: Attention, prompt: Array, past: Array) -> Array:
         if mixer.every:
             pairs = pairs + seen_pairs(prompt, past, mixer.topk and mixer.topk * mixer.every) / mixer.every
         return pairs
-    return seen_pairs(prompt, past, mixer.window or mixer.topk)
+    causal = not (isinstance(mixer, GroupedAttention) and mixer.bidirectional)
+    return seen_pairs(prompt, past, mixer.window or mixer.topk, causal)
 
 
 def least_decode_attention_s(mixer: Mixer, deployment: Deployment, batch: Numbers, context: Numbers) -> Array:

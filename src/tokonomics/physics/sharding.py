@@ -55,7 +55,7 @@ def shard(deployment: Deployment) -> Shard:
         blocks += group.count * (matrices + small * rest_bytes)
     stage = math.ceil(model.layers / deployment.pp) / model.layers
     parts = model.parts
-    table = model.vocab * model.hidden
+    table = 0 if model.is_encoder else model.vocab * model.hidden  # an encoder has no head to read it again
     # Tied, the embedding is the head; in stages, the first holds the one and the last the other.
     embedding = parts.embedding - (table if deployment.pp > 1 or not parts.head else 0)
     return Shard(

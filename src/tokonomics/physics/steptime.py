@@ -89,6 +89,7 @@ class StepModel:
             self._exchange = self._overlapped(self._exchange)
         self._head = kernels.head_s(_TOKENS)
         self._adapter_s = kernels.adapter_read_s()
+        self._tower_s = kernels.tower_s()
         self.draft = StepModel(deployment.draft, engine, between) if deployment.draft else None
         found = profile.correction_of(deployment, engine_of(deployment, bool(engine))) if profile else None
         if found:
@@ -273,7 +274,7 @@ class StepModel:
         return np.where(np.asarray(batch) > 0, total, 0.0)
 
     def prompt_attention_s(self, prompt: Array, past: Array, prompts: Array) -> Array:
-        """Attention inside ``prompts`` chunks of ``prompt`` tokens each, on the GPU."""
+        """Attention inside ``prompts`` chunks of ``prompt`` tokens each, on the GPU; and their images' tower."""
         total = np.zeros(np.shape(prompt))
         for count, mixer in self.mixers if np.any(prompt > 0) else ():
             taken = self.kernels.prompt_mixer_s(mixer, prompt, past, prompts)
@@ -281,7 +282,15 @@ class StepModel:
                 least = least_prompt_attention_s(mixer, self.deployment, prompt, past, prompts)
                 taken = np.maximum(taken * self.correction.prefill, least)
             total = total + count * taken
-        return np.where(prompt > 0, total, 0.0)
+        return np.where(prompt > 0, total + self._images_s(prompt, past, prompts), 0.0)
+
+    def _images_s(self, prompt: Array, past: Array, prompts: Array) -> Array | float:
+        """The vision tower's work on the images at the head of each prompt: on the part of them in these chunks."""
+        images = self.deployment.model.images
+        if images is None:
+            return 0.0
+        inside = np.clip(np.minimum(past + prompt, images.tokens) - past, 0.0, None)
+        return prompts * inside / images.tokens * self._tower_s
 
     def with_host(self, gpu_s: Array, batch: Array) -> Array:
         """A decode step as the engine runs it: the host's work beside the GPU's, or after it."""

@@ -231,7 +231,7 @@ def _at_best(layouts: Sequence[Deployment], machine: OwnMachine, context: int, s
         ttft_s=alone.ttft_s,
         users=replicas * best.batch,
         limited_by=best.limited_by,
-        tpot_s=full.decode_step_s.mid if full else None,
+        tpot_s=full.decode_step_s.mid if full and full.decode_step_s else None,
         tokens_per_s=tokens_per_s,
         speed=speed_badge(layout),
         usd_per_mtok=_prices(machine, layout.gpus * replicas, tokens_per_s.mid) if tokens_per_s else None,

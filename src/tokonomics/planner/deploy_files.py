@@ -92,6 +92,8 @@ def _what(job: DeployJob) -> list[str]:
         lines.insert(0, "NOT SIMULATED: whether these replicas meet a target is not checked. Simulate the plan first.")
     if deployment.weights.is_below(model.served):
         lines.append(f"Weights below the checkpoint's {model.checkpoint}: check quality on your own task.")
+    if model.is_encoder:
+        return lines
     return [*lines, "Chat clients need a chat template: name the instruction-tuned checkpoint if this is a base model."]
 
 

@@ -108,11 +108,12 @@ def flips(study: Study, only: Collection[str] | None = None, progress: Say = sil
         return None
     load, context = study.question.load, study.question.model.max_context
     mean = load.workload
-    axes = (
+    axes = [
         Axis(RATE, mean.rate, lambda by: load.at(mean.rate * by), _RATE_STEPS),
         Axis(PROMPTS, mean.input_tokens, lambda by: stretched(load, inputs=by, context=context)),
-        Axis(ANSWERS, mean.output_tokens, lambda by: stretched(load, outputs=by, context=context)),
-    )
+    ]
+    if mean.writes:
+        axes.append(Axis(ANSWERS, mean.output_tokens, lambda by: stretched(load, outputs=by, context=context)))
     # What does not fit now may fit shorter requests.
     candidates, _ = prospects(study.question, stretched(load, 1 / FURTHEST, 1 / FURTHEST))
     own = [candidate for candidate in candidates if candidate.deployment.gpu.key == pick.gpu]

@@ -255,6 +255,7 @@ def _rows(sized: Placed, load: Load, limits: Limits, today: date) -> Iterator[Ra
     """The candidate on each of the machines it can stand on, within the GPUs allowed."""
     deployment, workload, capacity = sized.deployment, load.workload, sized.screened.capacity
     prompts = prefill_share(sized.trial.outcome) if sized.trial else capacity.prefill_share
+    prompts = 1.0 if deployment.model.is_encoder else prompts
     same: dict[str, Any] = _served(sized, load) | {
         "model": deployment.model.key,
         "gpu": deployment.gpu.key,
@@ -323,7 +324,8 @@ def _served(sized: Placed, load: Load) -> dict[str, object]:
         return {"simulated": True, **copied(served, "batch", "ttft_s", "tpot_s", "e2e_s")}
     steady = sized.screened.steady(load.workload.rate / sized.replicas)
     e2e_s = steady.ttft_s + load.workload.output_tokens * steady.tpot_s
-    means = {"ttft_s": steady.ttft_s, "tpot_s": steady.tpot_s, "e2e_s": e2e_s}
+    tpot_s = None if sized.deployment.model.is_encoder else steady.tpot_s
+    means = {"ttft_s": steady.ttft_s, "tpot_s": tpot_s, "e2e_s": e2e_s}
     only_mean = {name: Spread(p50=None, p90=None, p95=None, p99=None, mean=mean) for name, mean in means.items()}
     return {"simulated": False, "batch": steady.batch, **only_mean}
 

@@ -3,6 +3,7 @@
 import numpy as np
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
+from tokonomics.catalog.images import PromptImages
 from tokonomics.money.cost import cost
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.intervals import Interval, interval, speed_badge
@@ -29,14 +30,22 @@ class Prediction(Noun):
     engine: str
     batch: PositiveInt
     context: PositiveInt
-    decode_step_s: Interval
+    images: PromptImages | None = None
+    """In every prompt, their tokens beside those of ``context``."""
+    decode_step_s: Interval | None
+    """None of an encoder, which writes nothing."""
     prefill_s: Interval
     """One prompt of ``context`` tokens: its step in the engine, not yet what a client waits."""
     ttft_s: Interval
     """A request of ``context`` tokens on an idle server, from arrival to its first token at the client."""
+    first_answer_s: Interval | None = None
+    """The first token behind the thinking, where some was asked for: at the pace of this batch."""
     tokens_per_s: Interval
-    """Output tokens of the whole batch."""
-    parts: StepParts
+    """Output tokens of the whole batch; of an encoder prompt tokens."""
+    parts: StepParts | None
+    """Of a decode step."""
+    requests_per_s: Interval | None = None
+    """Of an encoder, by steps of ``batch`` prompts, or of as many as its engine takes at once."""
     speed: Badge
     max_sequences: PositiveInt
 
@@ -68,15 +77,37 @@ class BatchCurve(Noun):
     points: tuple[CurvePoint, ...]
 
 
-def predict(deployment: Deployment, batch: int, context: int) -> Prediction:
-    """A decode step of a batch, and a prompt as long as its context."""
-    check_context(deployment.model, context)
+def predict(deployment: Deployment, batch: int, context: int, thinking: int | None = None) -> Prediction:
+    """A decode step of a batch, and a prompt as long as its context; of an encoder, a step of so many prompts."""
+    model = deployment.model
+    images, text = model.images, context
+    context += images.tokens if images else 0
+    check_context(model, context)
     require_fit(deployment, context, batch)
     steps = step_model(deployment)
-    parts = steps.parts(batch, context)
-    step = interval(parts.step_s, "tpot", deployment)
     prompt = interval(float(steps.prefill(context)), "prefill", deployment)
-    alone = interval(alone_s(steps, context, output_tokens=2), "ttft", deployment)
+    alone = interval(alone_s(steps, context, output_tokens=1 if model.is_encoder else 2), "ttft", deployment)
+    alone = alone.model_copy(update={"low": max(alone.low, prompt.low)})  # its class is that of loaded servers
+    if model.is_encoder:
+        # A step holds whole prompts within its token budget: the others of a larger batch are in the next.
+        at_once = max(1, min(batch, deployment.limits.max_batched_tokens // context))
+        together = interval(float(steps.prefill(at_once * context, 0, at_once)), "prefill", deployment)
+        speeds: dict[str, object] = {
+            "decode_step_s": None,
+            "parts": None,
+            "tokens_per_s": _per_second(at_once * context, together),
+            "requests_per_s": _per_second(at_once, together),
+        }
+    else:
+        parts = steps.parts(batch, context)
+        step = interval(parts.step_s, "tpot", deployment)
+        ends = {end: getattr(alone, end) + (thinking or 0) * getattr(step, end) for end in ("low", "mid", "high")}
+        speeds = {
+            "decode_step_s": step,
+            "parts": parts,
+            "tokens_per_s": _per_second(batch, step),
+            "first_answer_s": Interval(**ends) if thinking else None,
+        }
     return Prediction(
         model=deployment.model.key,
         deployment=str(deployment),
@@ -86,15 +117,18 @@ def predict(deployment: Deployment, batch: int, context: int) -> Prediction:
         weights=deployment.weights.value,
         kv=deployment.kv.value,
         batch=batch,
-        context=context,
-        decode_step_s=step,
+        context=text,
+        images=images,
         prefill_s=prompt,
-        ttft_s=alone.model_copy(update={"low": max(alone.low, prompt.low)}),  # its class is that of loaded servers
-        tokens_per_s=Interval(low=batch / step.high, mid=batch / step.mid, high=batch / step.low),
-        parts=parts,
+        ttft_s=alone,
+        **speeds,
         speed=speed_badge(deployment),
         max_sequences=max_sequences(deployment, context),
     )
+
+
+def _per_second(number: float, step: Interval) -> Interval:
+    return Interval(low=number / step.high, mid=number / step.mid, high=number / step.low)
 
 
 def batch_curve(

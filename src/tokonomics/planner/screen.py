@@ -86,7 +86,7 @@ def fewest_by_arithmetic(deployment: Deployment, load: Load) -> int:
 def curve_for(deployment: Deployment, load: Load) -> ReplicaCurve:
     """The closed form for the mean request; of a prompt, only what an endless cache would not hold."""
     computed, held = load.workload.input_tokens, load.context_mean
-    if load.trace.prefix is not None and deployment.engine.reuses_prefixes:
+    if load.trace.prefix is not None and deployment.reuses_prefixes:
         computed, held = load.computed_mean, load.held_mean
     output_tokens = max(1, round(load.workload.output_tokens))
     lengths = (max(1, round(computed)), output_tokens, round(load.context_mean, 1), round(held, 1))
@@ -116,7 +116,7 @@ def floors(steps: StepModel, load: Load, slos: Sequence[Slo]) -> dict[Slo, float
     if not slos:
         return {}
     computed, inputs, outputs = load.sorted_lengths
-    if not steps.deployment.engine.reuses_prefixes:
+    if not steps.deployment.reuses_prefixes:
         computed = inputs
 
     outside_s = steps.engine.request_seconds(float(computed[0])) if steps.engine else 0.0

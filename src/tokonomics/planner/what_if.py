@@ -293,13 +293,15 @@ def sensitivity(study: Study) -> Sensitivity | None:
     swings = [
         swing("requests a second", lambda by: (load.at(rate * by), slos), few, many),
         swing("prompt tokens", lambda by: (stretched(load, inputs=by, context=context), slos), few, many),
-        swing("answer tokens", lambda by: (stretched(load, outputs=by, context=context), slos), few, many),
         swing("speed of the replicas", lambda by: slower(load, slos, 1 / by), speed.low, speed.high),
         *(
             swing(f"SLO {slo}", lambda by, only=slo: (load, loosened(slos, by, only)), few, many)  # type: ignore[misc]
             for slo in slos
         ),
     ]
+    if load.workload.writes:
+        change = lambda by: (stretched(load, outputs=by, context=context), slos)  # noqa: E731
+        swings.insert(2, swing("answer tokens", change, few, many))
     low, high = (
         Case(factor=by, usd_per_month=row.usd_per_month * by, replicas=row.replicas, used=mid_used)
         for by in (few, many)

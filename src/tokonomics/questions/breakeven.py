@@ -22,6 +22,7 @@ from tokonomics.planner.load import Load
 from tokonomics.planner.parsing import amount, dollars, listed
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import blamed, every_offer, load_of, question_of, say_not_tried, targets_of
+from tokonomics.questions.reading import require_writer
 from tokonomics.questions.requests.buy import BreakevenRequest
 from tokonomics.questions.results import BreakevenResult, NothingHosts
 from tokonomics.questions.serving import named, say_if_compiling
@@ -66,6 +67,7 @@ def hosting_of(request: BreakevenRequest, offers: tuple[Offer, ...], listener: L
 def _planned(request: BreakevenRequest, extras: tuple[Extra, ...], listener: Listener) -> BreakEvenReport:
     """The self-hosted side as the planner would buy it."""
     model = find_model(named(request.model))
+    require_writer(model)
     hosting = hosting_of(request, every_offer(request), listener)
     say_not_tried(hosting.base, listener)
     load = hosting.load(TRICKLE)

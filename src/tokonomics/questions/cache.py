@@ -17,6 +17,7 @@ from tokonomics.planner.levers.semantic_cache import (
 from tokonomics.planner.levers.templates import template_lever, text_templates
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import targets_of
+from tokonomics.questions.reading import require_writer
 from tokonomics.questions.requests.traffic import CacheRequest
 from tokonomics.questions.results import CacheResult
 from tokonomics.questions.serving import deployment_of, prices_of, say_if_compiling
@@ -61,6 +62,7 @@ def _served(
         raise BadInput("is missing: which GPU serves it?", field="gpu")
     targets = targets_of(request)
     deployment = deployment_of(request, request.model, request.gpu)
+    require_writer(deployment.model)
     priced = prices_of(deployment, request)
     price: Callable[[int], float] = lambda count: priced(count)[0]  # noqa: E731
     memories = parse_tiers(request.tiers, deployment, ttl_s) if request.tiers is not None else ()

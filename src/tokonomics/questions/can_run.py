@@ -12,6 +12,7 @@ from tokonomics.planner.parsing import dollars, listed
 from tokonomics.questions.cost import kept_machine
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import targets_of
+from tokonomics.questions.reading import require_writer
 from tokonomics.questions.requests.buy import CanRunRequest
 from tokonomics.questions.results import CanRunResult
 from tokonomics.traffic.slo import Latency, Slo
@@ -33,7 +34,11 @@ def can_run(request: CanRunRequest, listener: Listener = SILENT) -> CanRunResult
     if request.gpus > MAX_GPUS:
         raise BadInput(f"must be at most {MAX_GPUS:,}, got {request.gpus:,}", field="gpus")
     names = listed(request.model, "model")
-    models = all_models() if names is None else [find_model(name) for name in dict.fromkeys(names)]
+    models = [model for model in all_models() if not model.is_encoder]
+    if names is not None:
+        models = [find_model(name) for name in dict.fromkeys(names)]
+        for model in models:
+            require_writer(model)
     slos = targets_of(request)
     if any(slo.latency is Latency.e2e for slo in slos):
         listener.note("only SLOs on TTFT and on the time per token count here: an answer has no length of its own")

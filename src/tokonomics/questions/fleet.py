@@ -20,6 +20,7 @@ from tokonomics.planner.parsing import terms_from
 from tokonomics.questions.inputs import Traffic
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import offers_of, targets_of
+from tokonomics.questions.reading import require_writer
 from tokonomics.questions.requests.buy import FleetRequest
 from tokonomics.questions.results import FleetResult
 from tokonomics.questions.serving import named, say_if_compiling
@@ -32,6 +33,7 @@ def fleet(request: FleetRequest, listener: Listener = SILENT) -> FleetResult:
     """The cheapest fleet over time, what it is compared with, and how it fares in the simulator."""
     targets = targets_of(request)
     model = find_model(named(request.model))
+    require_writer(model)
     weights = (
         parse_precision(request.weights, WEIGHT_PRECISIONS, "weights") if request.weights is not None else model.served
     )

@@ -167,6 +167,20 @@ class LengthInputs(Request, about=About.TRAFFIC):
     )
 
 
+class ImageInputs(Request, about=About.TRAFFIC):
+    images: Text | None = declared(
+        "Images in every prompt, number x width x height; tokens by the model's own rule.", example="1x1024x1024"
+    )
+
+
+class ThinkingInput(Request, about=About.TRAFFIC):
+    thinking: Text | None = declared(
+        "What of the output is thinking: a share (0.7) or tokens (2000).",
+        without="0.74 of a reasoning model's, else none",
+        example="0.7",
+    )
+
+
 class LogInputs(Request, about=About.TRAFFIC):
     trace: Table | None = declared(
         "Your request log, or a sample such as azure-conv (docs/traffic.md).", kind=Kind.TRACE, example="azure-conv"

@@ -19,6 +19,7 @@ from tokonomics.planner.setup import NotServed, Setup
 from tokonomics.questions.inputs import BatchLimits, Layout
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import load_of, offers_of, targets_of
+from tokonomics.questions.reading import require_writer
 from tokonomics.questions.requests.traffic import Changes, LeversRequest, StackRequest
 from tokonomics.questions.results import LeversResult, StackResult
 from tokonomics.questions.serving import deployment_of, say_if_compiling, say_left_out
@@ -37,6 +38,7 @@ def setup_of(request: LeversRequest | StackRequest, listener: Listener) -> Setup
     else:
         layout, limits = request, request
     deployment = deployment_of(layout, request.model, request.gpu)
+    require_writer(deployment.model)
     targets, offers, load = targets_of(request), offers_of(request), load_of(request, listener)
     context = deployment.model.max_context
     load = load.within(context)

@@ -37,8 +37,17 @@ from tokonomics.planner.parsing import (
 )
 from tokonomics.planner.plan import Question, Study
 from tokonomics.planner.plan_answer import KV_CHOICES, Catch
-from tokonomics.questions.inputs import Conversations, Market, Objectives, PlanInputs, PlanTraffic, SomeGpus
+from tokonomics.questions.inputs import (
+    Conversations,
+    ImageInputs,
+    Market,
+    Objectives,
+    PlanInputs,
+    PlanTraffic,
+    SomeGpus,
+)
 from tokonomics.questions.listener import SILENT, Listener
+from tokonomics.questions.reading import NO_ANSWERS, encodes, load_for, reading
 from tokonomics.questions.requests.buy import CompareRequest, PlanRequest
 from tokonomics.questions.tables import prices_in
 from tokonomics.questions.traffic import number_above_0, prompts_of, rate_of, read_log, read_rate
@@ -70,7 +79,8 @@ def questions_of(request: PlanRequest | CompareRequest, quick: bool, listener: L
         raise BadInput("no model is named", fix="Such as: tokonomics plan llama-3.1-8b --rate 5 --input 1000 …")
     for name in names:
         _check_model(name)
-    load, offers = load_of(request, listener), every_offer(request)
+    writes_nothing = encodes([find_model(name) for name in names], request.output, targets_of(request))
+    load, offers = load_of(request, listener, writes_nothing), every_offer(request)
     return [question_of(request, name, load, offers, quick) for name in names]
 
 
@@ -89,7 +99,8 @@ def question_of(request: PlanInputs, model_name: str, load: Load, offers: tuple[
 
     ``offers`` are all that its filters leave. What a headline should not name without being asked is set aside.
     """
-    model = find_model(model_name)
+    images = request.images if isinstance(request, ImageInputs) else None
+    model = reading(find_model(model_name), images)
     allowed = _allowed(request, offers)
     bought = allowed if request.max_age is not None else recent(within_age(allowed, today()), today()) or allowed
     given = dict.fromkeys(("gpus", "router", "max_utilization", "spare")) | dict(request)
@@ -103,7 +114,7 @@ def question_of(request: PlanInputs, model_name: str, load: Load, offers: tuple[
     pairs_left_out = {f"{pair[0]} with KV {pair[1]}": reason for pair, reason in lossy.items()}
     question = Question(
         model=model,
-        load=load,
+        load=load_for(model, load),
         offers=bought,
         engines=tuple(find_engine(name) for name in names),
         today=today(),
@@ -207,8 +218,9 @@ def targets_of(request: Objectives) -> tuple[Slo, ...]:
     return parse_slos(request.slo) if request.slo is not None else ()
 
 
-def load_of(request: PlanTraffic, listener: Listener = SILENT) -> Load:
-    """The requests that are planned for: those of a log, or made-up ones."""
+def load_of(request: PlanTraffic, listener: Listener = SILENT, writes_nothing: bool = False) -> Load:
+    """The requests that are planned for: those of a log, or made-up ones; without answers where nothing is written."""
+    outputs = NO_ANSWERS if writes_nothing else request.output
     rate = read_rate(request.rate) if request.rate is not None else None
     if rate is not None and request.tokens_per_month is not None:
         raise BadInput(f"says the same as {option('rate')}", field="tokens_per_month", fix="Give one of the two.")
@@ -229,7 +241,7 @@ def load_of(request: PlanTraffic, listener: Listener = SILENT) -> Load:
             raise BadInput("is for a log, not for made-up requests", field=name)
     asked = (rate, request.tokens_per_month, request.arrivals, request.output)
     if request.input is None and any(value is not None for value in asked):
-        answers = "" if request.output is not None else f" {option('output', 300)}"
+        answers = "" if outputs is not None else f" {option('output', 300)}"
         fix = f"Such as {option('input', 1000)}{answers}."
         raise BadInput("is missing: how long are the prompts?", field="input", fix=fix)
     if request.input is None:
@@ -241,7 +253,7 @@ def load_of(request: PlanTraffic, listener: Listener = SILENT) -> Load:
         )
     prompts: dict[str, Any] = prompts_of(request) if isinstance(request, Conversations) else {}
     if request.tokens_per_month is not None:
-        mean = load_of_shape(1.0, request.input, request.output, seed=request.seed, **prompts).workload
+        mean = load_of_shape(1.0, request.input, outputs, seed=request.seed, **prompts).workload
         rate = rate_of(request.tokens_per_month, mean.input_tokens + mean.output_tokens)
     if rate is None and request.arrivals is None:
         raise BadInput(
@@ -251,7 +263,7 @@ def load_of(request: PlanTraffic, listener: Listener = SILENT) -> Load:
         )
     # A batch can be fed evenly.
     arrivals = "constant:1" if request.offline and request.arrivals is None else request.arrivals
-    return load_of_shape(rate, request.input, request.output, arrivals=arrivals, seed=request.seed, **prompts)
+    return load_of_shape(rate, request.input, outputs, arrivals=arrivals, seed=request.seed, **prompts)
 
 
 def _range(text: str, field: str) -> list[str]:

@@ -31,6 +31,8 @@ from tokonomics.questions.results import CompareResult, OneNoun, PlanCases, Plan
 from tokonomics.questions.scenario import read_request
 from tokonomics.questions.serving import say_if_compiling, say_left_out
 from tokonomics.questions.verbs import find_verb
+from tokonomics.serving.first_answer import FirstAnswer, in_the_mean
+from tokonomics.traffic.thinking import parse_thinking
 
 
 def plan(request: PlanRequest, listener: Listener = SILENT) -> PlanResult | PlanModels | PlanCases:
@@ -96,7 +98,18 @@ def _one(request: PlanRequest, study: Study, files: Sequence[DeployFile], listen
         flips=flipped,
         sensitivity=moved,
         **_quality(study.question.model, best),
+        thinking=_thinking(request, study, best),
     )
+
+
+def _thinking(request: PlanRequest, study: Study, best: Candidate) -> FirstAnswer | None:
+    """When the pick's answers begin, and what their tokens cost, where the model thinks before them."""
+    question = study.question
+    thinking = parse_thinking(request.thinking, question.model.reasons)
+    if thinking is None:
+        return None
+    trace = question.load.trace
+    return in_the_mean(trace, thinking, best.ttft_s.mean, best.tpot_s.mean, best.usd_per_mtok.output)
 
 
 def _quality(model: ModelSpec, best: Candidate) -> dict[str, Any]:

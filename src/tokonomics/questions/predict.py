@@ -1,32 +1,52 @@
 """How fast a deployment is, and what fits: ``fit``, ``predict`` and ``curve``."""
 
+from tokonomics.catalog.models import ModelSpec
+from tokonomics.errors import BadInput, option
 from tokonomics.physics.memory import fit as fit_memory
 from tokonomics.planner.predict import batch_curve
 from tokonomics.planner.predict import predict as predicted
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import targets_of
+from tokonomics.questions.reading import require_writer
 from tokonomics.questions.requests.buy import CurveRequest, FitRequest, PredictRequest
 from tokonomics.questions.results import CurveResult, FitResult, PredictResult
 from tokonomics.questions.serving import deployment_of, fleet_of, price_of
 from tokonomics.traffic.slo import Latency
+from tokonomics.traffic.thinking import parse_thinking
 
 
 def fit(request: FitRequest, listener: Listener = SILENT) -> FitResult:
     """Where the memory goes, and the largest batch."""
     deployment = deployment_of(request, request.model, request.gpu, request.lora_rank, request.lora_adapters)
-    found = fit_memory(deployment, request.context)
+    found = fit_memory(deployment, _context(request, deployment.model))
     return FitResult(**found.summary(), memory=found)
 
 
 def predict(request: PredictRequest, listener: Listener = SILENT) -> PredictResult:
     """The time of a step and of a prompt, with intervals, and where it goes."""
-    deployment = deployment_of(request, request.model, request.gpu, request.lora_rank, request.lora_adapters)
-    return PredictResult(**dict(predicted(deployment, request.batch, request.context)))
+    loras = request.lora_rank, request.lora_adapters
+    deployment = deployment_of(request, request.model, request.gpu, *loras, images=request.images)
+    thinking = parse_thinking(request.thinking, reasons=False)
+    if thinking is not None:
+        require_writer(deployment.model)
+    if thinking is not None and thinking.tokens is None:
+        what = "needs a number of tokens: no output is said here to take a share of"
+        raise BadInput(what, field="thinking", fix=f"Such as {option('thinking', 2000)}.")
+    before = thinking.tokens if thinking else None
+    context = _context(request, deployment.model)
+    return PredictResult(**dict(predicted(deployment, request.batch, context, before)))
+
+
+def _context(request: FitRequest | PredictRequest, model: ModelSpec) -> int:
+    """As given; where it is not, no more than the model takes: many encoders have 512 tokens."""
+    room = model.max_context - (model.images.tokens if model.images else 0)
+    return request.context if "context" in request.given() else max(1, min(request.context, room))
 
 
 def curve(request: CurveRequest, listener: Listener = SILENT) -> CurveResult:
     """Throughput, time per token and price against the batch."""
     deployment = deployment_of(request, request.model, request.gpu, request.lora_rank, request.lora_adapters)
+    require_writer(deployment.model)
     # Without an offer the curve is shown without prices.
     price, price_from = price_of(deployment, fleet_of(), request) or (None, None)
     made = batch_curve(deployment, request.context, price / deployment.gpus if price else None, price_from)

@@ -31,6 +31,7 @@ from tokonomics.planner.regret import Regret
 from tokonomics.planner.what_if import BillRange, Headroom, Sensitivity
 from tokonomics.questions.result import Result, beside
 from tokonomics.serving.capacity import HighestRate, ReplicasNeeded
+from tokonomics.serving.first_answer import FirstAnswer
 from tokonomics.serving.outcome import Moment, Outcome
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.summary import TraceSummary
@@ -92,6 +93,9 @@ class PredictResult(Result, Prediction):
 
     def headline(self) -> str:
         step = self.decode_step_s
+        if step is None:
+            speed = f"{count(self.tokens_per_s.mid)} tokens/s"
+            return f"{self.deployment}, {self.batch:,} prompts of {self.context:,} tokens a step: {speed}"
         return (
             f"{self.deployment}, batch {self.batch:,} at {self.context:,} tokens: a step takes {seconds(step.mid)} "
             f"({seconds(step.low)} to {seconds(step.high)}), {count(self.tokens_per_s.mid)} tokens/s"
@@ -151,6 +155,8 @@ class PlanResult(Result, Plan):
     """The same of its KV cache."""
     checkpoint: Checkpoint | None = None
     """One that holds the pick's weights; None: none is known."""
+    thinking: FirstAnswer | None = None
+    """Of a reasoning model: when the pick's answers begin, and what their tokens cost."""
     study: Any = beside()
 
     @property
@@ -247,6 +253,8 @@ class SimulateResult(Result, Outcome):
     usd_per_mtok: float | None
     """The whole bill over all tokens; None where no price is known."""
     cost: ServedCost | None
+    thinking: FirstAnswer | None = None
+    """Of a reasoning model: when the answer begins, and what its tokens cost."""
     timeline: tuple[Moment, ...]
     wall_s: float
     simulated_requests_per_s: float

@@ -21,6 +21,7 @@ from tokonomics.planner.parsing import router_from
 from tokonomics.questions.inputs import Layout, Priced
 from tokonomics.questions.listener import Listener
 from tokonomics.questions.load import offers_of
+from tokonomics.questions.reading import reading
 from tokonomics.questions.traffic import read_time
 from tokonomics.serving.compiled import must_compile
 from tokonomics.serving.fleet import LINK_BYTES_PER_S, Autoscale, FleetSettings, Outage
@@ -34,7 +35,12 @@ def named(model: str | None) -> str:
 
 
 def deployment_of(
-    layout: Layout, model: str | None, gpu: str, lora_rank: int = 0, lora_adapters: int = 0
+    layout: Layout,
+    model: str | None,
+    gpu: str,
+    lora_rank: int = 0,
+    lora_adapters: int = 0,
+    images: str | None = None,
 ) -> Deployment:
     several = [name for name in gpu.split(",") if name.strip()]
     if len(several) > 1:
@@ -42,7 +48,7 @@ def deployment_of(
         raise BadInput(f"one GPU at a time, got {len(several)}: {shorten(gpu)}", field="gpu", fix=fix)
     weights = layout.weights
     return deploy(
-        find_model(named(model)),
+        reading(find_model(named(model)), images),
         find_gpu(gpu),
         find_engine(layout.engine),
         tp=layout.tp,

@@ -1,24 +1,31 @@
 """What does a deployment do with traffic, and how much does it hold? ``simulate`` and ``capacity``."""
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tokonomics.catalog.models import ModelSpec
 from tokonomics.errors import BadInput
 from tokonomics.files import check_path
 from tokonomics.money.served import served_cost
 from tokonomics.physics.deployment import Deployment
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import targets_of
+from tokonomics.questions.reading import NO_ANSWERS, encodes, trace_for
 from tokonomics.questions.requests.traffic import CapacityRequest, SimulateRequest
 from tokonomics.questions.results import CapacityResult, SimulateResult
 from tokonomics.questions.serving import deployment_of, fleet_of, price_of, say_if_compiling, timeout_of
 from tokonomics.questions.traffic import traffic_of, trial_of
 from tokonomics.serving.capacity import highest_rate, replicas_needed
+from tokonomics.serving.first_answer import simulated
 from tokonomics.serving.outcome import moments, outcome, save_records
 from tokonomics.serving.simulator import Simulation, requests_for, rules_for
 from tokonomics.serving.simulator import simulate as run
 from tokonomics.serving.state import too_long
 from tokonomics.serving.steady import ReplicaCurve
+from tokonomics.traffic.slo import Slo
+from tokonomics.traffic.thinking import parse_thinking
 from tokonomics.traffic.trace import Trace
 
 _WORTH_COUNTING = 200_000
@@ -31,12 +38,13 @@ def simulate(request: SimulateRequest, listener: Listener = SILENT) -> SimulateR
     if save:
         check_path(save, "save", (".parquet",))
     targets = targets_of(request)
-    deployment = deployment_of(request, request.model, request.gpu)
+    deployment = deployment_of(request, request.model, request.gpu, images=request.images)
+    thinking = parse_thinking(request.thinking, deployment.model.reasons)
     fleet = fleet_of(
         request.replicas, request.router, request.autoscale, request.outage, request.prefill_replicas, request.link
     )
     price = price_of(deployment, fleet, request)
-    requests = traffic_of(request, listener, deployment.model.max_context)
+    requests = _requests(request, deployment.model, targets, partial(traffic_of, listener=listener))
     say_if_compiling(listener)
     count = len(requests)
     simulation = run(
@@ -56,12 +64,25 @@ def simulate(request: SimulateRequest, listener: Listener = SILENT) -> SimulateR
         **dict(found),
         usd_per_mtok=cost.usd_per_mtok if cost else None,
         cost=cost,
+        thinking=simulated(simulation, thinking, cost.usd_per_mtok_output if cost else None) if thinking else None,
         timeline=tuple(moments(simulation)),
         wall_s=simulation.wall_s,
         simulated_requests_per_s=found.requests / simulation.wall_s,
         simulation=simulation,
         log=requests,
     )
+
+
+def _requests(
+    request: SimulateRequest | CapacityRequest, model: ModelSpec, targets: Sequence[Slo], make: Callable[..., Trace]
+) -> Trace:
+    """The traffic as the model reads it: made-up requests leave room for their images within its context."""
+    if encodes([model], request.output, targets) and request.trace is None:
+        request = request.model_copy(update={"output": NO_ANSWERS.text})
+    room = model.max_context - (model.images.tokens if model.images else 0)
+    if room < 1:
+        raise BadInput(f"take more than the {model.max_context:,} tokens of context of {model.name}", field="images")
+    return trace_for(model, make(request, context=room))
 
 
 def _rules(request: SimulateRequest | CapacityRequest) -> dict[str, Any]:
@@ -76,11 +97,11 @@ def _rules(request: SimulateRequest | CapacityRequest) -> dict[str, Any]:
 def capacity(request: CapacityRequest, listener: Listener = SILENT) -> CapacityResult:
     """The highest rate of one replica under the latency targets, and the replicas a log needs."""
     targets = targets_of(request)
-    deployment = deployment_of(request, request.model, request.gpu)
+    deployment = deployment_of(request, request.model, request.gpu, images=request.images)
     price_of(deployment, fleet_of(1, request.router), request)  # mistakes before the search
     made_up = request.trace is None
-    context = deployment.model.max_context
-    log = trial_of(request, listener, context) if made_up else traffic_of(request, listener)
+    make = trial_of if made_up else traffic_of
+    log = _requests(request, deployment.model, targets, partial(make, listener=listener))
     rules = _rules(request)
 
     def serve(requests: Trace, count: int = 1) -> Simulation:

@@ -9,6 +9,7 @@ from tokonomics.planner.levers.noisy_neighbour import noisy_neighbour
 from tokonomics.planner.levers.tenancy import Sharing, pool
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import targets_of
+from tokonomics.questions.reading import require_writer
 from tokonomics.questions.requests.traffic import TenantsRequest
 from tokonomics.questions.results import TenantsResult
 from tokonomics.questions.serving import deployment_of, fleet_of, prices_of, say_if_compiling
@@ -29,6 +30,7 @@ def tenants(request: TenantsRequest, listener: Listener = SILENT) -> TenantsResu
         raise BadInput("needs a rank as well", field="lora_adapters", fix=fix)
     targets = targets_of(request)
     own = shared = deployment_of(request, request.model, request.gpu)
+    require_writer(own.model)
     requests = _requests(request, own.model.max_context, listener)
     if rank:
         senders = len(present(requests))

@@ -25,6 +25,8 @@ def pick_blocks(row: Candidate, label: str, plan: Plan, firm: Sequence[blocks.Fa
     """What to rent, what it costs, how it serves."""
     prices = row.usd_per_mtok
     whole_bill = f"whole bill: {usd(prices.input)} input, {usd(prices.output)} output"
+    if not plan.workload.writes:
+        whole_bill = "whole bill over the tokens read"
     router = f", {row.router} router" if row.simulated and row.replicas > 1 else ""
     idle = row.gpus_paid - row.replicas * row.gpus_per_replica
     spans = row.gpus_per_replica * row.instances > row.gpus_paid

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import STALE_AFTER_DAYS
 from tokonomics.errors import option
 from tokonomics.planner.candidates import Reason
@@ -23,12 +24,15 @@ from tokonomics.report.answer import Answer, Charts
 from tokonomics.report.plan_pick_view import pick_blocks, set_aside_lines
 from tokonomics.report.quality_view import not_tried, quality_facts
 from tokonomics.report.wording import (
+    ENCODER_SPEED,
     FEWER_BITS,
     OLD_PRICE,
     SPEEDS,
+    TOWER_SPEED,
     and_slos,
     percent_text,
     quoted_on,
+    thinking_facts,
     time_text,
     usd_text,
     workload_text,
@@ -83,6 +87,7 @@ def _one(result: PlanResult, request: PlanRequest) -> blocks.View:
     else:
         yield blocks.line(asked_text(whole, name), kind="asked")
         firm = _firm(result.headroom, result.bill_range) + quality_facts(whole.best, study.question.model)
+        firm += [*thinking_facts(result.thinking), *_reads(study.question.model)]
         label = "Cheapest, percentiles not checked" if whole.slos and not whole.best.simulated else "Cheapest"
         yield blocks.section(*pick_blocks(whole.best, label, whole, firm), not_tried(whole))
         faithful = whole.best_at_checkpoint()
@@ -133,6 +138,15 @@ def nothing(plan: Plan, model_name: str, blames: Sequence[Blame], see: str = "")
     )
 
 
+def _reads(model: ModelSpec) -> Iterable[blocks.Fact]:
+    """What of the prompts and of the speed follows from the kind of model."""
+    if model.images:
+        said = f"in every prompt, counted above ({model.images.text}); the vision tower {TOWER_SPEED}"
+        yield blocks.fact("images", f"{model.images.tokens:,} tokens", said)
+    if model.is_encoder:
+        yield blocks.fact("encoder", "no output", f"TTFT is the whole wait; {ENCODER_SPEED}")
+
+
 def _firm(headroom: Headroom | None, bills: BillRange | None) -> list[blocks.Fact]:
     """The room to grow, and the interval of the bill."""
     if not headroom or not bills:
@@ -177,8 +191,9 @@ def ranking(rows: Sequence[Candidate], shown: int | None, models: Sequence[str] 
     named: list[tuple[str, ...]] = [(name,) for name in models] or [()] * len(rows)
     columns = ["", *(["!model"] if models else []), "!replicas × GPUs", "split", "weights", "KV", "offer"]
     columns += [">$/month", ">$/Mtok", ">load"]
+    writes = any(row.tpot_s.mean is not None for row in rows)  # an encoder does not
     return blocks.table(
-        [*columns, f">TTFT {late}", f">TPOT {late}", "speed"],
+        [*columns, f">TTFT {late}", *([f">TPOT {late}"] if writes else []), "speed"],
         [
             (
                 str(place),
@@ -192,7 +207,7 @@ def ranking(rows: Sequence[Candidate], shown: int | None, models: Sequence[str] 
                 usd(row.usd_per_mtok.blended),
                 percent(row.utilization),
                 time_text(getattr(row.ttft_s, late)),
-                time_text(getattr(row.tpot_s, late)),
+                *([time_text(getattr(row.tpot_s, late))] if writes else []),
                 SPEEDS[row.speed],
             )
             for place, (name, row) in enumerate(zip(named, rows, strict=True), 1)

@@ -12,7 +12,7 @@ from tokonomics.questions.requests.buy import CurveRequest
 from tokonomics.questions.results import CurveResult, FitResult, PredictResult
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
-from tokonomics.report.wording import SPEEDS
+from tokonomics.report.wording import ENCODER_SPEED, SPEEDS, TOWER_SPEED
 from tokonomics.types import Badge
 from tokonomics.units import gigabytes, percent, plural, seconds, usd
 
@@ -21,6 +21,7 @@ _ORIGINS = {
     Badge.modelled: "kernel timings of a related GPU, scaled by the datasheets",
     Badge.assumed: "this GPU family or this precision was not timed: an extrapolation by the datasheet, wider interval",
 }
+_IMAGES_TOO = f"kernel timings by the datasheets; a vision tower {TOWER_SPEED}"
 _STEP_COLOURS: dict[str, blocks.Colour] = {
     "weights": "blue", "KV": "green", "compute": "magenta", "communication": "yellow", "overhead": "grey",
 }  # fmt: skip
@@ -44,7 +45,7 @@ def curve(result: CurveResult, request: CurveRequest) -> Answer:
 
 def _fit(fit: Fit) -> blocks.View:
     deployment = fit.deployment
-    engine, limits = deployment.engine, deployment.limits
+    engine, limits, encoder = deployment.engine, deployment.limits, deployment.model.is_encoder
     held = fit.weight_bytes_per_gpu + fit.workspace_bytes + fit.kv_budget_bytes
     smallest = plural(fit.min_gpus, "GPU") if fit.min_gpus else "none"
     if fit.fits:
@@ -59,7 +60,7 @@ def _fit(fit: Fit) -> blocks.View:
             [
                 ("weights", fit.weight_bytes_per_gpu, "blue"),
                 ("workspace", fit.workspace_bytes, "magenta"),
-                ("KV cache", fit.kv_budget_bytes, "green"),
+                ("activations" if encoder else "KV cache", fit.kv_budget_bytes, "green"),
                 ("not used", fit.memory_bytes - held, "grey"),
             ],
             gigabytes,
@@ -68,22 +69,30 @@ def _fit(fit: Fit) -> blocks.View:
     )
     weights = f"{deployment.weights}; {gigabytes(fit.weight_bytes_per_gpu)} on each GPU"
     loras = f"{plural(deployment.lora_adapters, 'adapter')}, " if deployment.lora_adapters else ""
-    workspace = f"each GPU: {loras}activations of {limits.max_batched_tokens:,} tokens or logits, runtime"
+    logits = "" if encoder else " or logits"
+    workspace = f"each GPU: {loras}activations of {limits.max_batched_tokens:,} tokens{logits}, runtime"
     budget = f"each GPU: {gigabytes(fit.usable_bytes)} to share out; {engine.memory_text(deployment.gpu)}"
     sequence = f"each GPU: {fit.context:,} tokens in blocks of {engine.kv_block_tokens}"
     batch = f"in memory; {engine.key} runs {limits.max_sequences:,} at once unless told otherwise"
     yield blocks.facts(
         ("weights", gigabytes(fit.weight_bytes), weights),
         ("workspace", gigabytes(fit.workspace_bytes), workspace),
-        ("KV budget", gigabytes(fit.kv_budget_bytes), budget),
-        ("KV per token", f"{fit.kv_bytes_per_token:,} B", f"the whole model in {deployment.kv}"),
-        ("KV per sequence", gigabytes(fit.kv_bytes_per_sequence), sequence),
+        ("left" if encoder else "KV budget", gigabytes(fit.kv_budget_bytes), budget),
+        ("KV per token", f"{fit.kv_bytes_per_token:,} B", f"the whole model in {deployment.kv}")
+        if not encoder
+        else ("KV cache", "none", "an encoder reads a prompt once and keeps nothing"),
+        ("KV per sequence", gigabytes(fit.kv_bytes_per_sequence), sequence)
+        if not encoder
+        else ("a sequence", gigabytes(fit.kv_bytes_per_sequence), f"each GPU: activations of {fit.context:,} tokens"),
         blocks.fact("largest batch", f"{fit.max_sequences:,}", batch, number=fit.max_sequences, less="worse"),
         ("smallest that fits", smallest, deployment.gpu.name),
     )
 
 
 def _prediction(made: Prediction) -> blocks.View:
+    if made.decode_step_s is None or made.parts is None:
+        yield from _encoded(made)
+        return
     step = seconds(made.decode_step_s.mid)
     what = f"{made.batch:,} × {made.context:,} tokens: {made.deployment}, {made.engine}"
     yield blocks.headline(step, f" per decode step of {what}")
@@ -91,7 +100,8 @@ def _prediction(made: Prediction) -> blocks.View:
     parts = zip(_STEP_COLOURS, (*sizes, made.parts.overhead_s), _STEP_COLOURS.values(), strict=True)
     yield blocks.bar(parts, seconds)
     tokens = _range(made.tokens_per_s, lambda rate: f"{rate:,.0f}/s")
-    prompt = f"{_range(made.prefill_s, seconds)}; {made.context:,} tokens, alone"
+    read = made.context + (made.images.tokens if made.images else 0)
+    prompt = f"{_range(made.prefill_s, seconds)}; {read:,} tokens, alone"
     first = f"{_range(made.ttft_s, seconds)}; TTFT of that prompt, server idle"
     ttft, rate = made.ttft_s.mid, made.tokens_per_s.mid
     yield blocks.facts(
@@ -99,10 +109,59 @@ def _prediction(made: Prediction) -> blocks.View:
         blocks.fact("output tokens", f"{rate:,.0f}/s", tokens, number=rate, less="worse"),
         ("prompt step", seconds(made.prefill_s.mid), prompt, made.prefill_s.mid),
         ("first token", seconds(ttft), first, ttft),
+        _first_answer(made),
+        _images(made),
         ("KV limit", f"{made.max_sequences:,}", "sequences of this context in memory"),
-        ("speed from", SPEEDS[made.speed], _ORIGINS[made.speed]),
+        ("speed from", SPEEDS[made.speed], _IMAGES_TOO if made.images else _ORIGINS[made.speed]),
     )
     yield blocks.note("Ranges hold four of five measurements of this kind (`tokonomics validate`).")
+
+
+def _encoded(made: Prediction) -> blocks.View:
+    """An encoder: a step of prompts, and nothing after it."""
+    rates, tokens = made.requests_per_s, made.tokens_per_s
+    what = f"{made.batch:,} × {made.context:,} tokens at once: {made.deployment}, {made.engine}"
+    yield blocks.headline(f"{tokens.mid:,.0f} tokens/s", f" with {what}")
+    rate = (
+        blocks.fact("requests", f"{rates.mid:,.1f}/s", _range(rates, _rate), number=rates.mid, less="worse")
+        if rates
+        else None
+    )
+    speed = blocks.fact("tokens", f"{tokens.mid:,.0f}/s", _range(tokens, _rate), number=tokens.mid, less="worse")
+    alone = f"{_range(made.prefill_s, seconds)}; {made.context:,} tokens"
+    answer = f"{_range(made.ttft_s, seconds)}; of that prompt, server idle"
+    yield blocks.facts(
+        rate,
+        speed,
+        ("prompt alone", seconds(made.prefill_s.mid), alone, made.prefill_s.mid),
+        ("client waits", seconds(made.ttft_s.mid), answer, made.ttft_s.mid),
+        ("memory limit", f"{made.max_sequences:,}", "sequences of this length computed at once; no KV cache is kept"),
+        ("speed from", SPEEDS[made.speed], ENCODER_SPEED),
+    )
+    yield blocks.note(
+        "An encoder writes no tokens: there is no time per token. Ranges are those of prompts of models that write; no",
+        "encoder was measured.",
+    )
+
+
+def _rate(rate: float) -> str:
+    return f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s"
+
+
+def _first_answer(made: Prediction) -> blocks.Fact | None:
+    found = made.first_answer_s
+    if found is None:
+        return None
+    return blocks.fact(
+        "first answer token", seconds(found.mid), f"{_range(found, seconds)}; behind the thinking", number=found.mid
+    )
+
+
+def _images(made: Prediction) -> blocks.Fact | None:
+    if made.images is None:
+        return None
+    work = f"in every prompt ({made.images.text}), {made.images.flops / 1e12:,.3g} TFLOP of the vision tower"
+    return blocks.fact("images", f"{made.images.tokens:,} tokens", work)
 
 
 def _range(interval: Interval, text: Callable[[float], str]) -> str:

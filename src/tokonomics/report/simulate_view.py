@@ -11,7 +11,15 @@ from tokonomics.questions.request import Request
 from tokonomics.questions.results import CapacityResult, SimulateResult
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
-from tokonomics.report.wording import duration_text, percent_text, time_text
+from tokonomics.report.wording import (
+    ENCODER_SPEED,
+    TOWER_SPEED,
+    duration_text,
+    percent_text,
+    thinking_facts,
+    time_text,
+)
+from tokonomics.serving.first_answer import FirstAnswer
 from tokonomics.serving.outcome import Outcome, SloOutcome, Spread
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.state import REFUSED
@@ -31,7 +39,7 @@ def simulate(result: SimulateResult, request: Request) -> Answer:
     drawn = {
         "What happens over time": lambda: charts.simulate.simulate_chart(result, result.timeline, served, subtitle)
     }
-    view = partial(_simulation, simulation, result, result.cost)
+    view = partial(_simulation, simulation, result, result.cost, result.thinking)
     return Answer(result, f"{served} under {log.source}", view, drawn)
 
 
@@ -44,22 +52,31 @@ def capacity(result: CapacityResult, request: Request) -> Answer:
     return Answer(result, title, partial(_capacity, result), {"Latency as the rate grows": chart})
 
 
-def _simulation(simulation: Simulation, made: Outcome, cost: ServedCost | None) -> blocks.View:
+def _simulation(
+    simulation: Simulation, made: Outcome, cost: ServedCost | None, thinking: FirstAnswer | None
+) -> blocks.View:
     what = what_serves(simulation)
+    model = simulation.deployment.model
     value = f"{made.output_tokens_per_s:,.0f} output tokens/s"
+    if model.is_encoder:
+        value = f"{made.total_tokens_per_s:,.0f} tokens/s"
     if cost and cost.usd_per_mtok is not None:
         value = f"{usd(cost.usd_per_mtok)} per million tokens"
     yield blocks.headline(value, f": {what}")
-    yield _latencies(made)
+    yield _latencies(made, model.is_encoder)
     yield blocks.section(*_slos(made))
     yield blocks.section(*_shares(made, cost))
-    yield _figures(simulation, made, cost)
+    yield _figures(simulation, made, cost, thinking)
     yield _hint(simulation, made)
     trace = simulation.trace
     yield blocks.note(
         f"Traffic: {trace.source}, {made.requests:,} requests over {duration_text(trace.duration_s)}: "
         f"{lengths_text(trace)}.",
         f"Price: {usd(cost.usd_per_replica_hour)} an hour for a replica ({cost.price_from})." if cost else "",
+        f"Every prompt has {model.images.tokens:,} tokens of images, of a vision tower {TOWER_SPEED}."
+        if model.images
+        else "",
+        f"An encoder's speed: {ENCODER_SPEED}." if model.is_encoder else "",
         "Latencies are of answered requests; step times are modelled: tokonomics predict shows how sure they are.",
     )
 
@@ -75,14 +92,13 @@ def what_serves(simulation: Simulation) -> str:
     return f"{simulation.deployment}, {simulation.deployment.engine.key}, {replicas}"
 
 
-def _latencies(made: Outcome) -> blocks.Table:
+def _latencies(made: Outcome, encoder: bool) -> blocks.Table:
     def row(name: str, values: Spread) -> list[str]:
         return [name, *map(time_text, (values.p50, values.p90, values.p95, values.p99, values.mean))]
 
     rows = [
-        row("first token (TTFT)", made.ttft_s),
-        row("per token after (TPOT)", made.tpot_s),
-        row("whole answer (e2e)", made.e2e_s),
+        *([] if encoder else [row("first token (TTFT)", made.ttft_s), row("per token after (TPOT)", made.tpot_s)]),
+        row("whole request (e2e)" if encoder else "whole answer (e2e)", made.e2e_s),
         row("of that, waiting", made.queue_s),
     ]
     return blocks.table(["latency", ">p50", ">p90", ">p95", ">p99", ">mean"], rows)
@@ -105,8 +121,10 @@ def _shares(made: Outcome, cost: ServedCost | None) -> Iterable[blocks.Block]:
     yield blocks.bar(named, lambda size: percent(size) + (f" {usd(size * bill)}" if bill else ""), least=0.0005)
 
 
-def _figures(simulation: Simulation, made: Outcome, cost: ServedCost | None) -> blocks.Facts:
-    rules = simulation.rules
+def _figures(
+    simulation: Simulation, made: Outcome, cost: ServedCost | None, thinking: FirstAnswer | None
+) -> blocks.Facts:
+    rules, encoder = simulation.rules, simulation.deployment.model.is_encoder
     # Windows and recurrent states take blocks whatever the tokens: then a number of tokens would mislead.
     room = "" if rules.fixed_blocks else f", of {count(rules.kv_blocks * rules.block_tokens)} tokens"
     lost = (
@@ -119,18 +137,12 @@ def _figures(simulation: Simulation, made: Outcome, cost: ServedCost | None) -> 
     autoscaled = simulation.fleet.autoscale
     replicas = f"paid for in the mean, {made.peak_replicas} at the most"
     return blocks.facts(
-        blocks.fact(
-            "output",
-            f"{made.output_tokens_per_s:,.0f} tok/s",
-            f"{made.total_tokens_per_s:,.0f} with prompts",
-            number=made.output_tokens_per_s,
-            less="worse",
-        ),
+        _throughput(made, encoder),
         ("requests", f"{made.requests_per_s:,.3g}/s", f"{made.completed:,} of {made.requests:,} answered"),
         ("busy", percent(made.utilization), f"of the paid time; {percent(made.useful_share)} computing what was used"),
         ("load", percent_text(made.load_share), "of the requests that full batches would finish"),
         ("batch", f"{made.batch:,.1f}", f"sequences in a step, in the mean; at most {rules.max_sequences:,}"),
-        ("KV cache", percent(made.kv_peak_share), f"full at the most{room}"),
+        None if encoder else ("KV cache", percent(made.kv_peak_share), f"full at the most{room}"),
         ("replicas", f"{made.mean_replicas:.3g}", replicas) if autoscaled else None,
         *_pools(simulation),
         ("cached", percent(made.cached_tokens / made.input_tokens), "of prompt tokens came from the cache")
@@ -140,7 +152,15 @@ def _figures(simulation: Simulation, made: Outcome, cost: ServedCost | None) -> 
         ("output alone", usd(cost.usd_per_mtok_output), "the whole bill per million output tokens")
         if cost and cost.usd_per_mtok_output is not None
         else None,
+        *thinking_facts(thinking),
     )
+
+
+def _throughput(made: Outcome, encoder: bool) -> blocks.Fact:
+    """Tokens a second: those written, or those read where none are."""
+    name, rate = ("read", made.total_tokens_per_s) if encoder else ("output", made.output_tokens_per_s)
+    said = "no tokens are written" if encoder else f"{made.total_tokens_per_s:,.0f} with prompts"
+    return blocks.fact(name, f"{rate:,.0f} tok/s", said, number=rate, less="worse")
 
 
 def _pools(simulation: Simulation) -> list[blocks.Fact]:
@@ -200,7 +220,10 @@ def _capacity(result: CapacityResult) -> blocks.View:
     best, log, needed, cost = result.highest_rate, result.log, result.replicas_needed, result.cost
     made = best.outcome
     yield blocks.headline(f"{best.rate:,.3g} requests/s", f" on one replica: {result.placed}")
+    encoder = result.placed.model.is_encoder
     output = f"{made.output_tokens_per_s:,.0f} output tokens a second"
+    if encoder:
+        output = f"{made.total_tokens_per_s:,.0f} tokens a second"
     paid = f"per million tokens {'of this log' if needed else 'at that rate'}, prompts included"
     price, traffic = cost.usd_per_mtok if cost else None, f"{log.source}, {log.rate:.3g} requests/s"
     yield blocks.facts(
@@ -211,7 +234,12 @@ def _capacity(result: CapacityResult) -> blocks.View:
         ("costs", usd(price), paid, price) if price is not None else None,
     )
     yield blocks.table(
-        [">requests/s", *(f">{slo.slo}" for slo in made.slo or _tails(made)), ">tok/s out", ""],
+        [
+            ">requests/s",
+            *(f">{slo.slo}" for slo in made.slo or _tails(made)),
+            ">tok/s" if encoder else ">tok/s out",
+            "",
+        ],
         [
             [
                 f"{trial.rate:,.3g}",
@@ -219,7 +247,7 @@ def _capacity(result: CapacityResult) -> blocks.View:
                     blocks.Span(time_text(slo.delivered_s), "" if slo.met else "bad")
                     for slo in trial.outcome.slo or _tails(trial.outcome)
                 ),
-                f"{trial.outcome.output_tokens_per_s:,.0f}",
+                f"{trial.outcome.total_tokens_per_s if encoder else trial.outcome.output_tokens_per_s:,.0f}",
                 blocks.Span("holds", "good") if trial.holds else blocks.Span("does not", "bad"),
             ]
             for trial in best.trials
@@ -235,4 +263,5 @@ def _capacity(result: CapacityResult) -> blocks.View:
 def _tails(made: Outcome) -> tuple[SloOutcome, ...]:
     """What to show where no SLO is set."""
     tails = (("ttft_p99", made.ttft_s.p99), ("tpot_p99", made.tpot_s.p99))
-    return tuple(SloOutcome(slo=name, objective_s=0.0, delivered_s=value, met=True) for name, value in tails)
+    shown = [(name, value) for name, value in tails if name != "tpot_p99" or made.output_tokens]
+    return tuple(SloOutcome(slo=name, objective_s=0.0, delivered_s=value, met=True) for name, value in shown)

@@ -9,6 +9,8 @@ from tokonomics.money.cost import LeverBill
 from tokonomics.planner.compare import Cell, Comparison
 from tokonomics.planner.screen import describe
 from tokonomics.planner.setup import Setup
+from tokonomics.report import blocks
+from tokonomics.serving.first_answer import FirstAnswer
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.summary import TraceSummary
 from tokonomics.traffic.workload import Workload
@@ -17,6 +19,10 @@ from tokonomics.units import HOURS_PER_MONTH, count, percent, plural, seconds, u
 
 SPEEDS = {Badge.measured: "timed", Badge.modelled: "scaled", Badge.assumed: "assumed"}
 """Where a speed comes from, in a word."""
+ENCODER_SPEED = "attention scaled from kernels timed with causal masks"
+"""How the speed of an encoder is known."""
+TOWER_SPEED = "assumed at 70 % of peak FLOP/s"
+"""How that of a vision tower is (``physics.attention_kernels.GEMM_SHARE``)."""
 OLD_PRICE = f"† price older than {STALE_AFTER_DAYS} days: run `tokonomics prices refresh`."
 """What the mark on old prices means."""
 FEWER_BITS = (
@@ -43,6 +49,28 @@ def speed_word(speed: Badge, speed_from: Sequence[str]) -> str:
     """``timed``, ``scaled from H100-SXM``, ``assumed``."""
     others = f" from {' and '.join(speed_from)}" if speed is Badge.modelled and speed_from else ""
     return f"{SPEEDS[speed]}{others}"
+
+
+def thinking_facts(found: FirstAnswer | None) -> list[blocks.Fact]:
+    """When the answer of a reasoning model begins, and what its tokens cost."""
+    if found is None:
+        return []
+    times, origin = found.first_answer_s, "assumed, as in published traces" if found.assumed else "as given"
+    tail = f"; p99 {seconds(times.p99)}" if times.p99 is not None else ""
+    thinks = f"mean: {count(round(found.thinking_tokens))} tokens of thinking, {percent(found.share)} of the output"
+    facts = []
+    if times.mean is not None:
+        facts.append(
+            blocks.fact("first answer token", seconds(times.mean), f"{thinks}, {origin}{tail}", number=times.mean)
+        )
+    price = found.usd_per_mtok_answer
+    if price is not None:
+        facts.append(
+            blocks.fact(
+                "per Mtok answer", usd(price), "the output's cost, charged to answer tokens alone", number=price
+            )
+        )
+    return facts
 
 
 def age_text(days: int) -> str:

@@ -222,12 +222,12 @@ def rules_for(
         max_sequences=max_sequences or limits.max_sequences,
         max_batched_tokens=max_batched_tokens or limits.max_batched_tokens,
         mixes=engine.mixes_prefill_with_decode,
-        chunks=engine.chunks_prefill,
+        chunks=deployment.chunks_prompts,
         reserves=engine.reserves_answers,
         block_tokens=block,
         kv_blocks=budget // max(1, block_bytes),
         fixed_blocks=fixed_blocks,
-        caches=prefix_cache and engine.reuses_prefixes and trace.prefix is not None,
+        caches=prefix_cache and deployment.reuses_prefixes and trace.prefix is not None,
         max_context=deployment.model.max_context,
     )
 

@@ -11,7 +11,8 @@ where they take longer), or a step of their own in engines that do not mix the t
 Both rise with the batch. Under a constant rate of random arrivals the batch is where rate(batch) meets it; with a
 fixed number of users it is that number; when the queue never empties it is what memory and the engine's limits allow.
 Waiting for the first token is that for the prompts before one's own (M/D/1, Pollaczek-Khinchine) and for one of the
-batch's places (Sakasegawa). The simulator replaces both where bursts matter.
+batch's places (Sakasegawa). The simulator replaces both where bursts matter. An encoder has no answers: its batch are
+the prompts of a step, as many whole ones as its token budget holds, and ``stall`` is each one's part of that step.
 """
 
 import math
@@ -31,6 +32,7 @@ _FIRST_ROUND = 0.3
 """Share of a closed-loop benchmark's prompts that queue behind each other because all its users start at once: median
 over published results of engines that mix prompts with answers (0.2 to 0.45 from 16 users on; split calibrate)."""
 _FULLEST = 0.999  # a queue at full load never empties: waiting is computed up to this share
+_NO_STEP_S = 1e-12  # a decode step of a model that has none: rounds away beside any other time
 
 
 class Steady(Noun):
@@ -118,11 +120,20 @@ class ReplicaCurve:
         self.steps = steps or step_model(deployment)
         self.input_tokens, self.output_tokens = input_tokens, output_tokens
         self.chunks = prompt_chunks(deployment, input_tokens)
-        self.batches = _batches(min(in_memory, allowed))
-        self.step_s = self.steps.decode(self.batches, context)
-        self.stall_s = prompt_stall_s(self.steps, self.batches, input_tokens, output_tokens, context)
-        self.tpot_s = self.step_s + (self.batches - 1) * self.stall_s / output_tokens
-        self.rates = self.batches / (self.stall_s + output_tokens * self.tpot_s)
+        if deployment.model.is_encoder:
+            in_budget = max(1, deployment.limits.max_batched_tokens // input_tokens)
+            self.limited_by = "engine's tokens of a step" if in_budget < min(in_memory, allowed) else self.limited_by
+            self.batches = _batches(min(in_memory, allowed, in_budget))
+            self.step_s = np.full_like(self.batches, _NO_STEP_S)
+            together_s = self.steps.prefill(self.batches * input_tokens, 0, self.batches)
+            self.stall_s = together_s / self.batches / deployment.pp
+            self.tpot_s, self.rates = self.step_s, 1 / self.stall_s
+        else:
+            self.batches = _batches(min(in_memory, allowed))
+            self.step_s = self.steps.decode(self.batches, context)
+            self.stall_s = prompt_stall_s(self.steps, self.batches, input_tokens, output_tokens, context)
+            self.tpot_s = self.step_s + (self.batches - 1) * self.stall_s / output_tokens
+            self.rates = self.batches / (self.stall_s + output_tokens * self.tpot_s)
 
     def capacity(self, tpot_s: float | None = None) -> Capacity:
         """The highest rate whose TPOT meets the SLO."""
@@ -181,6 +192,9 @@ class ReplicaCurve:
         """
         step_s, stall_s = self._read(max(batch, 2.0), self.step_s, self.stall_s)
         through_s = stall_s * self.steps.deployment.pp
+        if self.steps.deployment.model.is_encoder:
+            # The step of its own batch, after the rest of the one that is under way.
+            return 1.5 * max(batch, 1.0) * through_s + self.outside_s
         if self.steps.deployment.engine.mixes_prefill_with_decode:
             # Ahead of time, one step more has been composed when it comes, half-way through another.
             ahead_s = 1.5 * step_s if self.steps.engine and self.steps.engine.overlapped else 0.0
@@ -225,7 +239,8 @@ class ReplicaCurve:
 
     def _at(self, batch: float, rate: float, full_rate: float) -> Steady:
         stall_s, tpot_s = self._read(batch, self.stall_s, self.tpot_s)
-        busy = min(rate * stall_s, _FULLEST)
+        # Prompts of an encoder that come while others are computed wait for one step, whose batch they share.
+        busy = 0.0 if self.steps.deployment.model.is_encoder else min(rate * stall_s, _FULLEST)
         waiting = busy * stall_s / (2 * (1 - busy))
         return self._steady(batch, rate, full_rate, tpot_s, waiting + self._beside_others_s(batch))
 
@@ -253,7 +268,7 @@ def _batches(largest: int) -> Array:
 
 def prompt_chunks(deployment: Deployment, input_tokens: int) -> list[int]:
     """The tokens of a prompt that each step computes."""
-    budget = deployment.limits.max_batched_tokens if deployment.engine.chunks_prefill else input_tokens
+    budget = deployment.limits.max_batched_tokens if deployment.chunks_prompts else input_tokens
     return [min(budget, input_tokens - done) for done in range(0, input_tokens, max(budget, 1))]
 
 

@@ -7,6 +7,8 @@ from tokonomics.traffic.trace import Trace
 from tokonomics.types import Noun
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, percent
 
+_NO_ANSWER = 1e-6  # tokens that stand for none: a price per token of output is asked of every workload
+
 
 class Workload(Noun):
     """Requests in the mean, at a constant mean rate."""
@@ -25,12 +27,18 @@ class Workload(Noun):
     """Of the requests: made-up ones that were shortened to the model's context."""
 
     @property
+    def writes(self) -> bool:
+        """Whether there are answers at all: an encoder gives none."""
+        return self.output_tokens > _NO_ANSWER
+
+    @property
     def lengths_text(self) -> str:
         """``1,000 in (p50 722, p99 4,720) / 300 out (constant)``."""
         inputs = _spread_text(self.input_tokens, self.input_p50, self.input_p99)
         outputs = _spread_text(self.output_tokens, self.output_p50, self.output_p99)
         cut = f", {percent(self.cut_share)} of them cut to the model's context" if self.cut_share else ""
-        return f"{inputs[0]} in{inputs[1]} / {outputs[0]} out{outputs[1]}{cut}"
+        written = f" / {outputs[0]} out{outputs[1]}" if self.writes else ""
+        return f"{inputs[0]} in{inputs[1]}{written}{cut}"
 
     @property
     def tokens_per_second(self) -> float:
@@ -50,7 +58,7 @@ def workload_of(trace: Trace, rate: float, cut: int = 0) -> Workload:
     return Workload(
         rate=rate,
         input_tokens=inputs[0],
-        output_tokens=max(outputs[0], 1e-6),
+        output_tokens=max(outputs[0], _NO_ANSWER),
         input_p50=inputs[1],
         input_p99=inputs[2],
         output_p50=outputs[1],

@@ -6,6 +6,7 @@ from tokonomics.questions.inputs import (
     ContextInput,
     Conversations,
     GpuPrice,
+    ImageInputs,
     Layout,
     LengthInputs,
     LogInputs,
@@ -28,6 +29,7 @@ from tokonomics.questions.inputs import (
     SomeGpus,
     SomeModel,
     SomeModels,
+    ThinkingInput,
 )
 from tokonomics.questions.request import (
     Kind,
@@ -45,7 +47,7 @@ from tokonomics.questions.request import (
 )
 
 
-class PlanRequest(SeveralModels, PlanInputs, Conversations, Reserve, Quick, Profiled):
+class PlanRequest(SeveralModels, PlanInputs, Conversations, ImageInputs, ThinkingInput, Reserve, Quick, Profiled):
     """
     Examples:
       tokonomics plan llama-3.1-8b --rate 5 --input 1000 --output 300 --slo ttft_p99=0.5,tpot_p99=50ms
@@ -53,6 +55,8 @@ class PlanRequest(SeveralModels, PlanInputs, Conversations, Reserve, Quick, Prof
       tokonomics plan llama-3.1-8b qwen3-8b gemma-2-9b --tokens-per-month 2B --input 500 --output 200
       tokonomics plan llama-3.1-8b --rate 5 --input 1000 --output 300 --provider aws,gcp --why --explain
       tokonomics plan qwen3-30b-a3b --rate 10:20:40 --input 500 --output 200 --provider aws --discount aws=0.2
+      tokonomics plan qwen3-vl-8b --rate 5 --images 1x1024x1024 --input 200 --output 300 --slo ttft_p99=1
+      tokonomics plan bge-m3 --rate 200 --input 400 --slo ttft_p99=0.2
       tokonomics plan chat.toml --rate 10 --deploy vllm,kubernetes --deploy-to out
     """
 
@@ -246,12 +250,14 @@ class FitRequest(OneModel, OneGpu, Layout, Adapters, Profiled):
     context: Tokens = declared("Tokens of one sequence, prompt and answer: 4096, 32k.", 4096, unit="tokens")
 
 
-class PredictRequest(OneModel, OneGpu, Layout, Adapters, ContextInput, Profiled):
+class PredictRequest(OneModel, OneGpu, Layout, Adapters, ContextInput, ImageInputs, ThinkingInput, Profiled):
     """
     Examples:
       tokonomics predict llama-3.1-8b --gpu H200 --batch 64 --context 1024
       tokonomics predict deepseek-v3 --gpu H200 --tp 8 --batch 128 --context 4096
       tokonomics predict gpt-oss-120b --gpu H100 --engine sglang --batch 32 --json
+      tokonomics predict bge-m3 --gpu L4 --batch 16 --context 512
+      tokonomics predict qwen3-vl-8b --gpu H100 --images 2x896x896 --context 300 --thinking 500
       tokonomics predict chat.toml --batch 16
     """
 

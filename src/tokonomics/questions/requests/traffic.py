@@ -4,6 +4,7 @@ from tokonomics.questions.inputs import (
     About,
     BatchLimits,
     Conversations,
+    ImageInputs,
     Layout,
     LowestWeights,
     Objectives,
@@ -19,6 +20,7 @@ from tokonomics.questions.inputs import (
     SomeGpu,
     SomeModel,
     Spared,
+    ThinkingInput,
     TierInputs,
     Traffic,
 )
@@ -68,7 +70,10 @@ class ReplicaInputs(Request, about=About.HARDWARE):
     replicas: Whole = declared("Replicas behind the router.", 1, low=1, high=10_000, example=2)
 
 
-class SimulateRequest(SomeModel, OneGpu, Layout, Traffic, Routed, Serving, Objectives, Priced, Profiled, ReplicaInputs):
+class SimulateRequest(
+    SomeModel, OneGpu, Layout, Traffic, ImageInputs, ThinkingInput, Routed, Serving, Objectives, Priced, Profiled,
+    ReplicaInputs,
+):  # fmt: skip
     """
     Examples:
       tokonomics simulate --model llama-3.1-8b --gpu H100 --trace azure-conv --slo ttft_p99=0.5,tpot_p99=0.05
@@ -76,6 +81,7 @@ class SimulateRequest(SomeModel, OneGpu, Layout, Traffic, Routed, Serving, Objec
       tokonomics simulate --model llama-3.1-70b --gpu H100 --tp 4 --trace log.jsonl --replicas 3 --router prefix-aware
       tokonomics simulate --model llama-3.1-8b --gpu H100 --trace azure-conv --speed 8 --autoscale max=6,target=9,cold=9
       tokonomics simulate --model llama-3.1-8b --gpu L40S --trace azure-code --replicas 4 --outage replica=0,at=600
+      tokonomics simulate --model bge-reranker-v2-m3 --gpu L4 --rate 40 --input 300 --slo e2e_p99=0.2
       tokonomics simulate chat.toml --replicas 2
     """
 
@@ -95,7 +101,7 @@ class SimulateRequest(SomeModel, OneGpu, Layout, Traffic, Routed, Serving, Objec
     save: Text | None = saved("Save what became of each request as .parquet.", "requests.parquet")
 
 
-class CapacityRequest(SomeModel, OneGpu, Layout, Traffic, Routed, Serving, Objectives, Priced, Profiled):
+class CapacityRequest(SomeModel, OneGpu, Layout, Traffic, ImageInputs, Routed, Serving, Objectives, Priced, Profiled):
     """
     Examples:
       tokonomics capacity --model llama-3.1-8b --gpu H100 --input 1000 --output 300 --slo ttft_p99=0.5,tpot_p99=0.05

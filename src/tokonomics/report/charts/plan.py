@@ -76,15 +76,15 @@ def frontier_chart(frontier: Frontier, plan: Plan, model_name: str) -> alt.TopLe
     gpus = [point.gpu for point in (*reversed(frontier.tpot), *reversed(frontier.ttft))]
     palette = dict(zip(dict.fromkeys([*([plan.best.gpu] if plan.best else []), *gpus]), style.DISTINCT, strict=False))
     palette[_OTHERS] = "#c9c3b8"
-    panels = [
-        _front(frontier.tpot, frontier.by_gpu_tpot, palette, plan, Latency.tpot, price),
-        _front(frontier.ttft, frontier.by_gpu_ttft, palette, plan, Latency.ttft, price),
-    ]
     mean = plan.workload
+    panels = [_front(frontier.ttft, frontier.by_gpu_ttft, palette, plan, Latency.ttft, price)]
+    if mean.writes:
+        panels.insert(0, _front(frontier.tpot, frontier.by_gpu_tpot, palette, plan, Latency.tpot, price))
+    written = f", {mean.output_tokens:,.0f} out" if mean.writes else ""
     return style.whole(
         alt.hconcat(*panels, spacing=30),
         f"Cheap or quick: what {model_name} can cost",
-        f"{count(mean.rate)} requests/s, {mean.input_tokens:,.0f} tokens in, {mean.output_tokens:,.0f} out; every "
+        f"{count(mean.rate)} requests/s, {mean.input_tokens:,.0f} tokens in{written}; every "
         "point is a fleet of whole machines, its means in closed form",
         "Line: no fleet is both cheaper and quicker"
         + ("; diamond: the pick, as simulated" if plan.best and plan.best.simulated else "")
@@ -105,7 +105,8 @@ def _front(
     times = [row["seconds"] for row in dots]
     low, high = min(times) / 1.25, max(times) * 1.25
     x = style.across("seconds", None, style.log(low, high), labelExpr=style.AS_TIME, values=_ticks(low, high))
-    title = "dollars per million tokens" if latency is Latency.tpot else None
+    is_first = latency is Latency.tpot or not plan.workload.writes
+    title = "dollars per million tokens" if is_first else None
     y = style.upwards("usd", title, style.log(*price), format="$~r", values=_ticks(*price))
     line = [{"seconds": row["seconds"], "usd": row["usd"]} for row in on_front]
     # The cheapest stays the cheapest for whoever can wait longer, and nothing is quicker than the quickest.

@@ -67,7 +67,8 @@ def capacity_chart(
     """
     in_order = sorted(points, key=lambda point: point[0])
     targets = {slo.slo: slo.objective_s for slo in in_order[0][1].slo}
-    names = list(targets) or ["ttft_p99", "tpot_p99"]
+    both = ["ttft_p99", "tpot_p99"] if in_order[0][1].output_tokens else ["ttft_p99"]  # an encoder has no second token
+    names = list(targets) or both
     width = max((_WIDTH - _GUTTER * (len(names) - 1)) // len(names), 220)
     met = "; filled: the SLO is met" if targets else ""
     panels = [_delivered(in_order, name, targets.get(name), capacity, width) for name in names]

@@ -1,0 +1,52 @@
+"""Thinking: a share or a number of tokens, the usual share where a model reasons, never more than the output."""
+
+import numpy as np
+import pytest
+
+from tokonomics.catalog.load_models import find_model
+from tokonomics.errors import BadInput
+from tokonomics.traffic.thinking import USUAL, USUAL_SHARE, Thinking, parse_thinking
+
+OUTPUTS = np.array([0, 1, 100, 5000], np.int32)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("0.7", Thinking(share=0.7)),
+        ("70%", Thinking(share=0.7)),
+        ("1", Thinking(share=1.0)),
+        ("2000", Thinking(tokens=2000)),
+        ("2k", Thinking(tokens=2000)),
+        ("0", None),
+    ],
+)
+def test_a_share_or_a_number_of_tokens(text: str, found: Thinking | None) -> None:
+    assert parse_thinking(text, reasons=True) == found
+
+
+def test_a_model_that_reasons_has_the_usual_share_and_others_none() -> None:
+    assert parse_thinking(None, reasons=True) == USUAL
+    assert USUAL.assumed
+    assert parse_thinking(None, reasons=False) is None
+
+
+@pytest.mark.parametrize("text", ["", "much", "-1", "1.5", "140%", "1e99", "nan"])
+def test_anything_else_is_refused(text: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        parse_thinking(text, reasons=True)
+    assert caught.value.field == "thinking"
+
+
+def test_thinking_is_part_of_the_output() -> None:
+    assert Thinking(share=0.5).of(OUTPUTS).tolist() == [0, 0.5, 50, 2500]
+    assert Thinking(tokens=300).of(OUTPUTS).tolist() == [0, 1, 100, 300]
+
+
+def test_the_usual_share_lies_where_published_clients_do() -> None:
+    assert 0.5 < USUAL_SHARE < 0.95
+
+
+def test_cards_say_which_models_reason() -> None:
+    assert all(find_model(name).reasons for name in ("deepseek-r1", "gpt-oss-120b", "qwen3-8b"))
+    assert not any(find_model(name).reasons for name in ("deepseek-v3", "llama-3.1-8b", "bge-m3"))
