@@ -26,14 +26,13 @@ from tokonomics.measure.validate import engine_named, model_named
 FIRST = Path(__file__).parent / "data" / "published.csv.gz"
 
 KEPT = (
-    "id", "model", "gpu", "num_gpus", "tp", "pp", "ep", "prefill", "precision_weights", "precision_kv", "engine",
-    "engine_version",
+    "id", "model", "gpu", "num_gpus", "tp", "pp", "ep", "precision_weights", "precision_kv", "engine", "engine_version",
     "input_len", "output_len", "length_spread", "batch_or_concurrency", "num_requests", "mode", "metric",
     "statistic", "value", "per", "source_name", "source_ref", "year", "split",
 )  # fmt: skip
 GROUP = ("source_name", "model", "gpu", "engine")
-APART = re.compile(r"prefill (\d+x\(tp\d+,dp\d+,ep\d+\)) decode (\d+)x\(tp(\d+),dp(\d+),ep(\d+)\)")
-"""Of disaggregated serving: the replicas that prefill; how many decode and the ranks of each, whose the row becomes."""
+APART = re.compile(r"decode (\d+)x\(tp(\d+),dp(\d+),ep(\d+)\)")
+"""Of disaggregated serving: how many replicas decode, and the ranks of each; the row becomes theirs."""
 MEANS = re.compile(r"mean ISL~(\d+) OSL~(\d+)")
 """Lengths of requests that follow a dataset, where the source's own throughputs tell them."""
 DATASETS = {
@@ -120,9 +119,8 @@ def decoding(row: dict[str, str]) -> dict[str, str]:
     """The GPUs that decode, of a row whose prompts others prefill; ``ep`` above ``tp`` says that ``dp`` share."""
     if not (told := APART.search(row["notes"])):
         return {}
-    workers, tp, dp, ep = map(int, told.groups()[1:])
-    ranks = {"num_gpus": str(workers * tp * dp), "tp": str(tp), "ep": str(max(ep, tp * dp) if dp > 1 else ep)}
-    return ranks | {"prefill": told[1]}
+    workers, tp, dp, ep = map(int, told.groups())
+    return {"num_gpus": str(workers * tp * dp), "tp": str(tp), "ep": str(max(ep, tp * dp) if dp > 1 else ep)}
 
 
 def same(row: dict[str, str]) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError, model_validator
 
@@ -82,15 +82,6 @@ class RunFacts(Noun):
         return self
 
 
-class Split(NamedTuple):
-    """So many replicas, and how each is split."""
-
-    replicas: int
-    tp: int
-    dp: int
-    ep: int
-
-
 class Measurement(Noun):
     """One figure, with all that is needed to predict it."""
 
@@ -102,7 +93,6 @@ class Measurement(Noun):
     pp: MostStages = 1
     ep: MostGpus = 1
     dp: MostGpus = 1  # groups of the attention that share their experts
-    prefill: Split | None = None  # of the replicas that compute the prompts, where others do; the row is of the others
     weights: str  # as the source states it; may be a guess for it to make
     kv: str | None
     engine: str | None  # None: bare kernels, no engine around them
@@ -254,8 +244,7 @@ def _row(cells: Mapping[str, str | None], line: str) -> Measurement | Unread:
         is_inferencex = any(name in source for name in _INFERENCEX)
         return Measurement(
             key=key, model=row["model"] or row.get("hf_id_guess") or "unnamed", gpu=row["gpu"], gpus=gpus,
-            tp=tp, pp=pp, ep=min(ep, tp * dp), dp=dp, prefill=_prefill(row.get("prefill") or ""),
-            weights=row.get("precision_weights") or "unstated",
+            tp=tp, pp=pp, ep=min(ep, tp * dp), dp=dp, weights=row.get("precision_weights") or "unstated",
             kv=row.get("precision_kv") or None, engine=row["engine"],
             engine_version=row.get("engine_version") or None, year=_exact(row.get("year") or "2026", "year"),
             tuned=is_inferencex, input_tokens=_length(row, "input_len"),
@@ -266,17 +255,6 @@ def _row(cells: Mapping[str, str | None], line: str) -> Measurement | Unread:
         )  # fmt: skip
     except (ValueError, OverflowError) as error:
         return Unread(key=key, reason=_problem(error), split=split)
-
-
-def _prefill(text: str) -> Split | None:
-    """``2x(tp1,dp8,ep8)``: replicas, ranks of each, groups of the attention, ranks that share the experts."""
-    if not text:
-        return None
-    found = re.fullmatch(r"(\d+)x\(tp(\d+),dp(\d+),ep(\d+)\)", text)
-    if not found or min(numbers := [int(number) for number in found.groups()][:3]) < 1:
-        raise ValueError(f"prefill '{shorten(text, 40)}' is not such as 2x(tp1,dp8,ep8)")
-    replicas, tp, dp = numbers
-    return Split(replicas, tp, dp, max(int(found[4]), tp * dp) if dp > 1 else max(1, int(found[4])))
 
 
 def _each(count: int | None, replicas: int) -> int | None:

@@ -5,7 +5,6 @@ summed up by the median and the 90th percentile of its size, its median sign (bi
 measured value lies inside the predicted interval.
 """
 
-import heapq
 import math
 import re
 import statistics
@@ -141,7 +140,6 @@ KINDS: dict[Metric, Kind] = {
     Metric.step_s: "step",
 }  # fmt: skip
 
-_ROUNDS = 10  # requests of each user, where a source does not say how many (InferenceMAX: ``num-prompts``)
 _RATES = (Metric.output_tok_s, Metric.total_tok_s)
 _ONE_TOKEN = "an answer of one token has no time per token after the first"
 TUNED_GRAPH_TOKENS = 2048
@@ -328,34 +326,10 @@ def chunked_prompt_s(steps: StepModel, tokens: int) -> float:
 
 def _decoding(row: Measurement, steps: StepModel, input_tokens: int, output_tokens: int) -> float:
     """Of replicas that only decode, what others have prefilled: their steps, half of the answers being there."""
-    if row.batch is None or row.metric not in (Metric.tpot_s, Metric.ttft_s):
-        raise TokonomicsError("disaggregated serving: only times at a concurrency are predicted")
+    if row.metric is not Metric.tpot_s or row.batch is None:
+        raise TokonomicsError("disaggregated serving: only the time per token at a concurrency is predicted")
     require_fit(steps.deployment, input_tokens + output_tokens, row.batch)
-    tpot_s = float(steps.decode(row.batch, input_tokens + output_tokens / 2))
-    return tpot_s if row.metric is Metric.tpot_s else _prefilling(row, input_tokens, (output_tokens - 1) * tpot_s)
-
-
-def _prefilling(row: Measurement, input_tokens: int, answer_s: float) -> float:
-    """The mean first token from replicas that only prefill, for users who ask again once such an answer is there.
-
-    All begin at once. A replica computes prompts one after the other, as quickly as its steps hold them together.
-    """
-    if row.prefill is None:
-        raise TokonomicsError("disaggregated serving: what computes the prompts is not stated")
-    replicas, tp, dp, ep = row.prefill
-    side = row.model_copy(update={"tp": tp, "dp": dp, "ep": min(ep, tp * dp), "pp": 1})
-    curve = replica_curve(steps_of(side), input_tokens, 1, None)
-    alone_s, each_s = curve.at_concurrency(1).ttft_s, 1 / curve.capacity().rate
-    users = (row.batch or 1) * row.gpus // (row.tp * row.pp * row.dp)
-    asks_s, free_s = [0.0] * users, [0.0] * replicas
-    total_s, requests = 0.0, row.run.requests or users * _ROUNDS
-    for _ in range(requests):
-        asked_s, first_s = heapq.heappop(asks_s), heapq.heappop(free_s)
-        begun_s = max(asked_s, first_s)
-        heapq.heappush(free_s, begun_s + each_s)
-        heapq.heappush(asks_s, begun_s + alone_s + answer_s)
-        total_s += begun_s + alone_s - asked_s
-    return total_s / requests
+    return float(steps.decode(row.batch, input_tokens + output_tokens / 2))
 
 
 def is_simulated(row: Measurement) -> bool:
