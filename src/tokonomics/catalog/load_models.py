@@ -149,6 +149,7 @@ def _our_spec(key: str) -> ModelSpec:
             excludes=table.get("excludes"),
         ),
         extra_parameters=table.get("extra_parameters"),
+        released=table.get("released"),
     )
 
 
