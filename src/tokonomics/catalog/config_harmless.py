@@ -67,7 +67,8 @@ TOWER_HARMLESS = names(
     """architectures attention_bias attention_dropout dropout dtype head_dim hidden_act image_size initializer_range
     layer_norm_eps model_type multi_modal_projector_bias norm_eps num_attention_heads num_heads pixel_shuffle_ratio
     projector_dropout rope_parameters rope_scaling rope_theta torch_dtype transformers_version vision_feature_layer
-    vision_feature_select_strategy is_encoder_decoder default_output_length global_head_dim max_position_embeddings num_key_value_heads
+    vision_feature_select_strategy is_encoder_decoder default_output_length global_head_dim
+    max_position_embeddings num_key_value_heads
     pooling_kernel_size standardize use_clipped_linears attention_chunk_size attention_context_left
     attention_context_right attention_invalid_logits_value attention_logit_cap gradient_clipping residual_weight
     tokens_per_second window_size fullatt_block_indexes in_chans init_pos_emb_time merge_type mm_projector_type

@@ -42,17 +42,23 @@ class About(StrEnum):
     ANSWER = "The answer"
 
 
-class OneModel(Request, about=About.MODEL):
+class ReadAs(Request, about=About.MODEL):
+    as_family: Text | None = declared(
+        "Read a config.json as this `model_type`, whatever it says.", key="as", without="as it says", example="llama"
+    )
+
+
+class OneModel(ReadAs, about=About.MODEL):
     model: Text = declared(_MODEL, ..., place=Placement.FIRST, **_MODEL_PLACE)
 
 
-class SomeModel(Request, about=About.MODEL):
+class SomeModel(ReadAs, about=About.MODEL):
     """The model that is served, by position or by name; some questions can do without."""
 
     model: Text | None = declared(_MODEL, place=Placement.EITHER, **_MODEL_PLACE)
 
 
-class SeveralModels(Request, about=About.MODEL):
+class SeveralModels(ReadAs, about=About.MODEL):
     """Models to compare."""
 
     model: Texts = declared(
@@ -65,7 +71,7 @@ class SeveralModels(Request, about=About.MODEL):
     )
 
 
-class SomeModels(Request, about=About.MODEL):
+class SomeModels(ReadAs, about=About.MODEL):
     """Models to look at, where a question can take all of them."""
 
     model: Texts | None = declared(

@@ -66,9 +66,10 @@ class Verb:
         """What is found, with the profile that the request names."""
         from tokonomics.questions.market import in_market
         from tokonomics.questions.profile import with_profile
+        from tokonomics.questions.reading import reading_models
 
         request = in_market(request, listener)
-        with with_profile(request, listener):
+        with reading_models(request, listener), with_profile(request, listener):
             module = import_module(f"tokonomics.questions.{self.module or self.function_name}")
             return cast("Result", getattr(module, self.function_name)(request, listener))
 

@@ -1,10 +1,10 @@
 """What is asked of the catalogue and of the installation: ``models``, ``gpus``, ``offers``, ``apis``, ``doctor``."""
 
-from tokonomics.questions.inputs import About, Market, SomeGpus
+from tokonomics.questions.inputs import About, Market, ReadAs, SomeGpus
 from tokonomics.questions.request import Kind, Number, Placement, Request, Switch, Text, Tokens, Whole, declared
 
 
-class ModelsRequest(Request):
+class ModelsRequest(ReadAs):
     """
     Examples:
       tokonomics models
