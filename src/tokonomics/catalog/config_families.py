@@ -38,6 +38,7 @@ from tokonomics.catalog.config_mixed import (
     gemma4_mixers,
     gemma4_mlps,
     gemma4_norms,
+    layer_input,
     layer_input_table,
     mimo_v2_mixers,
     nas_mixers,
@@ -301,7 +302,7 @@ FAMILIES: dict[str, Family] = {
         vocab=262144,
         context=131072,
         tables=layer_input_table,
-        once=lambda fields, frame: fields.size("hidden_size_per_layer_input", default=0, least=0),
+        once=lambda fields, frame: layer_input(fields),  # a norm
         expect={"use_bidirectional_attention": (False, "vision")},
         harmless=names("final_logit_softcapping vocab_size_per_layer_input"),
     ),

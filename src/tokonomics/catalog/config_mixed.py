@@ -69,7 +69,10 @@ def gemma4_mlps(fields: Fields, frame: Frame) -> list[MlpLayer]:
     """A dense block, beside it experts where they are enabled, and an input of its own for each layer (E2B, E4B)."""
     width = fields.size("intermediate_size")
     wider = 2 if fields.flag("use_double_wide_mlp", False) else 1
+    side = layer_input(fields)
     if fields.flag("enable_moe_block", False):
+        if side:
+            raise fields.wrong("hidden_size_per_layer_input", "is not supported beside experts")
         style = ExpertStyle(
             experts=("num_experts",), active=("top_k_experts",), shared=shared_width("intermediate_size")
         )
@@ -78,15 +81,14 @@ def gemma4_mlps(fields: Fields, frame: Frame) -> list[MlpLayer]:
         return [experts.model_copy(update={"router_bias_elements": scales})] * frame.layers
     for unused in ("num_experts", "top_k_experts", "moe_intermediate_size"):
         fields.value(unused)
-    side = _layer_input(fields)
     plain = DenseMlp(intermediate=width, side=side, bias_elements=frame.hidden if side else 0)
     double = plain.model_copy(update={"intermediate": width * wider})
     own = frame.layers - _borrowing(fields, frame)
     return [plain if i < own else double for i in range(frame.layers)]
 
 
-def _layer_input(fields: Fields) -> int:
-    return fields.size("hidden_size_per_layer_input", default=0, least=0)
+def layer_input(fields: Fields) -> int:
+    return fields.size("hidden_size_per_layer_input", default=256, least=0)
 
 
 def gemma4_norms(fields: Fields) -> int:
@@ -97,7 +99,7 @@ def gemma4_norms(fields: Fields) -> int:
 def layer_input_table(fields: Fields, frame: Frame) -> int:
     """Parameters of the embedding that gives every token an input for each layer."""
     rows = fields.size("vocab_size_per_layer_input", default=frame.vocab)
-    return rows * frame.layers * _layer_input(fields)
+    return rows * frame.layers * layer_input(fields)
 
 
 # --- MiMo-V2 --------------------------------------------------------------------------------------------------------
