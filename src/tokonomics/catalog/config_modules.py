@@ -16,7 +16,7 @@ from tokonomics.catalog.models import DenseMlp, MoeMlp
 from tokonomics.errors import shorten
 
 Names = Sequence[str]
-_BEFORE = ("model.", "language_model.model.", "model.language_model.", "")
+_BEFORE = ("model.", "language_model.model.", "model.language_model.", "backbone.", "")
 _LONGEST = 1000  # characters of a pattern
 
 
@@ -47,7 +47,7 @@ class Patterns:
 
     @staticmethod
     def of(where: Fields, patterns: Sequence[str]) -> "Patterns":
-        """The patterns as a quantiser writes them: ``re:`` for an expression, ``*`` in a glob, a path or its end."""
+        """The patterns as a quantiser writes them: ``re:`` or ``.*`` for an expression, a glob, a path or a part."""
         exact: set[str] = set()
         inside: list[str] = []
         globs: list[re.Pattern[str]] = []
@@ -55,7 +55,7 @@ class Patterns:
         for pattern in patterns:
             if len(pattern) > _LONGEST:
                 raise where.wrong("ignore", f"has a pattern of {len(pattern)} characters")
-            if pattern.startswith("re:"):
+            if pattern.startswith(("re:", ".*", "^")):
                 try:
                     expressions.append(re.compile(pattern.removeprefix("re:")))
                 except re.error as error:

@@ -141,7 +141,7 @@ def _scheme(whole: Fields, text: Fields) -> Scheme | None:
         known = ", ".join(sorted(METHODS))
         raise given.wrong("quant_method", f"names an unknown method '{shorten(method)}'", fix=f"Known: {known}.")
     scheme = METHODS[method](given)
-    if expert_dtype is None:
+    if expert_dtype is None or method != "fp8":
         return scheme
     if expert_dtype not in ("fp4", "fp8"):
         raise text.wrong("expert_dtype", f"is '{shorten(expert_dtype)}'; fp4 and fp8 are supported")
@@ -241,6 +241,8 @@ def modelopt(given: Fields) -> Scheme:
         by_format: dict[Format, list[str]] = {}
         for name, said in _table(given, "quantized_layers").items():
             by_format.setdefault(_algorithm(given, said.word("quant_algo") if said else None), []).append(name)
+        if not by_format and given.has("config_groups"):
+            return compressed_tensors(given)
         if not by_format:
             raise given.wrong("quantized_layers", "is missing", fix="It lists the modules of a mixed checkpoint.")
         return Scheme(None, tuple((Patterns.of(given, names), found) for found, names in by_format.items()), left)
@@ -257,9 +259,6 @@ def _algorithm(given: Fields, algorithm: str | None) -> Format:
     return MODELOPT[algorithm]
 
 
-CLASSES = frozenset(("Linear", "FusedMoE", "MoEGPTQ", "Attention"))  # targets by the class of a module, not its name
-
-
 def compressed_tensors(given: Fields) -> Scheme:
     """llm-compressor: groups of modules, each with number type and bits; a target is a class, a name or a pattern."""
     groups = given.child("config_groups")
@@ -273,7 +272,7 @@ def compressed_tensors(given: Fields) -> Scheme:
         if group is None or weights is None:
             raise groups.wrong(f"{name}.weights", "is missing")
         found, targets = _group_format(weights), group.words("targets") or ["Linear"]
-        by_name = [target for target in targets if target not in CLASSES]
+        by_name = [target for target in targets if not (target.isalnum() and target[0].isupper())]  # else a class
         if len(by_name) < len(targets):
             if rest is not None and rest != found:
                 raise given.wrong("config_groups", "gives several precisions to the same modules")
