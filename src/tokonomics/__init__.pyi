@@ -55,6 +55,7 @@ def breakeven(
     model: Words | None = None,
     *,
     api: Words | None = None,
+    as_family: Words | None = None,
     rate: Words | None = None,
     tokens_per_month: Words | None = None,
     input: Words | None = None,
@@ -101,6 +102,7 @@ def can_run(
     gpus: int = 1,
     context: int | str = 4096,
     slo: Words | None = None,
+    as_family: Words | None = None,
     engine: Words = "vllm",
     usd_per_kwh: float | None = None,
     host_watts: float | None = None,
@@ -112,6 +114,7 @@ def can_run(
 def capacity(
     model: Words | None = None,
     *,
+    as_family: Words | None = None,
     gpu: Words,
     tp: int = 1,
     pp: int = 1,
@@ -159,6 +162,7 @@ def curve(
     *,
     gpu: Words,
     context: int | str = 1024,
+    as_family: Words | None = None,
     tp: int = 1,
     pp: int = 1,
     ep: int = 1,
@@ -181,6 +185,7 @@ def fit(
     *,
     gpu: Words,
     context: int | str = 4096,
+    as_family: Words | None = None,
     tp: int = 1,
     pp: int = 1,
     ep: int = 1,
@@ -195,6 +200,7 @@ def fleet(
     model: Words | None = None,
     *,
     demand: Words | None = None,
+    as_family: Words | None = None,
     rate: Words | None = None,
     input: Words | None = None,
     output: Words | None = None,
@@ -238,6 +244,7 @@ def gpus(
 def levers(
     model: Words,
     *,
+    as_family: Words | None = None,
     gpu: Words,
     tp: int = 1,
     pp: int = 1,
@@ -282,6 +289,7 @@ def levers(
 def models(
     match: Words | None = None,
     *,
+    as_family: Words | None = None,
     family: Words | None = None,
     moe: bool | None = None,
 ) -> pl.DataFrame: ...
@@ -299,6 +307,7 @@ def offers(
 def plan(
     model: Words,
     *,
+    as_family: Words | None = None,
     rate: Words | None = None,
     tokens_per_month: Words | None = None,
     input: Words | None = None,
@@ -341,6 +350,7 @@ def predict(
     gpu: Words,
     batch: int = 1,
     context: int | str = 1024,
+    as_family: Words | None = None,
     tp: int = 1,
     pp: int = 1,
     ep: int = 1,
@@ -377,6 +387,7 @@ def read_trace(
 def simulate(
     model: Words | None = None,
     *,
+    as_family: Words | None = None,
     gpu: Words,
     tp: int = 1,
     pp: int = 1,

@@ -105,9 +105,10 @@ def test_bytes_of_a_weight_by_closed_form(quantised: dict[str, Any], expected: f
             {"quant_method": "modelopt", "quant_algo": "NVFP4", "exclude_modules": ["model.layers.0*", "lm_head"]},
             ("nvfp4", "nvfp4", "nvfp4"),  # one layer of four is left; most decide
         ),
-        ({"quant_method": "awq", "bits": 4, "modules_to_not_convert": ["mlp.shared_experts", "mlp.up_proj", "mlp.down_proj"]},
+        ({"quant_method": "awq", "modules_to_not_convert": ["mlp.shared_experts", "mlp.up_proj", "mlp.down_proj"]},
          ("int4", "bf16", "int4")),
-        ({"quant_method": "gptq", "bits": 4, "dynamic": {"-:.*self_attn.*": {}, "lm_head": {}}}, ("bf16", "int4", "int4")),
+        ({"quant_method": "gptq", "bits": 4, "dynamic": {"-:.*self_attn.*": {}, "lm_head": {}}},
+         ("bf16", "int4", "int4")),
         ({"quant_method": "gptq", "bits": 4, "dynamic": {".*self_attn.*": {"bits": 8}}}, ("int8", "int4", "int4")),
         ({"quant_method": "auto-round", "bits": 4, "extra_config": {".*self_attn.*": {"bits": 16}}},
          ("bf16", "int4", "int4")),

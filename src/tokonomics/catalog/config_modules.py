@@ -5,7 +5,8 @@ it matches any of them. Names start at ``layers.``: what stands before differs b
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import translate
 from functools import cached_property
@@ -44,6 +45,7 @@ class Patterns:
     inside: tuple[str, ...]
     globs: tuple[re.Pattern[str], ...]
     expressions: tuple[re.Pattern[str], ...]
+    numbered: bool = False  # whether one could tell layers apart
 
     @staticmethod
     def of(where: Fields, patterns: Sequence[str]) -> "Patterns":
@@ -71,14 +73,15 @@ class Patterns:
                 inside.append(f".{path.strip('.')}.")
         if not patterns:
             return NOTHING
-        return Patterns(frozenset(exact), tuple(dict.fromkeys(inside)), tuple(globs), tuple(expressions))
+        numbered = any(character.isdigit() for pattern in patterns for character in pattern)
+        return Patterns(frozenset(exact), tuple(dict.fromkeys(inside)), tuple(globs), tuple(expressions), numbered)
 
     def match(self, module: Module) -> bool:
-        if self.exact & module.above:
+        if self.exact and self.exact & module.above:
             return True
         if any(part in f".{name}." for part in self.inside for name in module.names):
             return True
-        if any(glob.match(name) for glob in self.globs for name in module.above):
+        if self.globs and any(glob.match(name) for glob in self.globs for name in module.above):
             return True
         return any(
             expression.match(before + name)
@@ -104,23 +107,42 @@ _BLOCKS = ("mlp", "feed_forward", "block_sparse_moe", "mixer", "ffn", "moe")
 _UP_AND_DOWN = (("up_proj", "gate_up_proj", "w3", "gate_proj"), ("down_proj", "w2"))
 
 
-def modules_of(layers: Sequence[tuple[MixerLayer, MlpLayer]]) -> dict[str, list[Module]]:
-    """The heavy matrices of every layer by part: mixers, dense (and shared) blocks, experts."""
-    found: dict[str, list[Module]] = {"mixers": [], "dense": [], "experts": []}
-    for i, (mixer, mlp) in enumerate(layers):
-        if mixer is not None:
-            holders, matrices = _MIXERS[mixer.kind]
-            found["mixers"] += _modules(i, holders, matrices)
-        if isinstance(mlp, DenseMlp):
-            found["dense"] += _modules(i, _BLOCKS, _UP_AND_DOWN)
-        elif isinstance(mlp, MoeMlp):
-            found["experts"] += _modules(i, [f"{block}.experts.0" for block in _BLOCKS] + ["experts.0"], _UP_AND_DOWN)
-            if mlp.shared_intermediate:
-                shared = [f"{block}.{name}" for block in _BLOCKS for name in ("shared_experts", "shared_expert")]
-                found["dense"] += _modules(i, [*shared, "shared_mlp", "share_expert"], _UP_AND_DOWN)
+def modules_of(
+    layers: Sequence[tuple[MixerLayer, MlpLayer]], *, one_by_one: bool
+) -> dict[str, list[tuple[Module, int]]]:
+    """The heavy matrices by part (mixers, dense and shared blocks, experts), and in how many layers each is.
+
+    Unless they are asked for ``one_by_one``, layers of the same kind stand for each other.
+    """
+    kinds = {i: i if one_by_one else (mixer and mixer.kind, _kind(mlp)) for i, (mixer, mlp) in enumerate(layers)}
+    counts = Counter(kinds.values())
+    found: dict[str, list[tuple[Module, int]]] = {"mixers": [], "dense": [], "experts": []}
+    for kind, i in {kind: i for i, kind in reversed(kinds.items())}.items():
+        for part, modules in _layer_modules(i, *layers[i]).items():
+            found[part] += [(module, counts[kind]) for module in modules]
     return {part: modules for part, modules in found.items() if modules}
 
 
-def _modules(layer: int, holders: Names, matrices: Sequence[Names]) -> Iterator[Module]:
-    for names in matrices:
-        yield Module(tuple(f"layers.{layer}.{holder}.{name}" for holder in holders for name in names))
+def _kind(mlp: MlpLayer) -> tuple[str, bool] | None:
+    return None if mlp is None else (mlp.kind, isinstance(mlp, MoeMlp) and mlp.shared_intermediate > 0)
+
+
+def _layer_modules(i: int, mixer: MixerLayer, mlp: MlpLayer) -> dict[str, list[Module]]:
+    """Those of one layer."""
+    found: dict[str, list[Module]] = {}
+    if mixer is not None:
+        found["mixers"] = _modules(i, *_MIXERS[mixer.kind])
+    if isinstance(mlp, DenseMlp):
+        found["dense"] = _modules(i, _BLOCKS, _UP_AND_DOWN)
+    elif isinstance(mlp, MoeMlp):
+        found["experts"] = _modules(i, [*(f"{block}.experts.0" for block in _BLOCKS), "experts.0"], _UP_AND_DOWN)
+        if mlp.shared_intermediate:
+            shared = [f"{block}.{name}" for block in _BLOCKS for name in ("shared_experts", "shared_expert")]
+            found["dense"] = _modules(i, [*shared, "shared_mlp", "share_expert"], _UP_AND_DOWN)
+    return found
+
+
+def _modules(layer: int, holders: Names, matrices: Sequence[Names]) -> list[Module]:
+    return [
+        Module(tuple(f"layers.{layer}.{holder}.{name}" for holder in holders for name in names)) for names in matrices
+    ]

@@ -72,6 +72,11 @@ class Scheme:
     left: Patterns = NOTHING
     experts: Format | None = None  # of routed experts, where the config says it by itself
 
+    @property
+    def by_layer(self) -> bool:
+        """Whether layers of the same kind may have different formats."""
+        return self.left.numbered or any(patterns.numbered for patterns, _ in self.named)
+
     def format_of(self, module: Module, part: str) -> Format | None:
         if self.left.match(module):
             return None
@@ -98,10 +103,11 @@ def checkpoint_of(whole: Fields, text: Fields, layers: Sequence[tuple[MixerLayer
     if scheme is None:
         return Checkpoint(unquantised)
     found: dict[str, Format | None] = {}
-    for part, modules in modules_of(layers).items():
-        counts = Counter(scheme.format_of(module, part) for module in modules)
-        if counts:
-            found[part] = counts.most_common(1)[0][0]
+    for part, modules in modules_of(layers, one_by_one=scheme.by_layer).items():
+        counts: Counter[Format | None] = Counter()
+        for module, times in modules:
+            counts[scheme.format_of(module, part)] += times
+        found[part] = counts.most_common(1)[0][0]
     deciding = [part for part in ("experts", "dense", "mixers") if part in found]
     main = found[deciding[0]] if deciding else scheme.rest
     if main is None and "experts" not in found:
