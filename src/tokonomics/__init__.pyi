@@ -289,8 +289,8 @@ def levers(
 def models(
     match: Words | None = None,
     *,
-    as_family: Words | None = None,
     family: Words | None = None,
+    as_family: Words | None = None,
     moe: bool | None = None,
 ) -> pl.DataFrame: ...
 def offers(

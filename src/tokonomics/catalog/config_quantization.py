@@ -26,23 +26,23 @@ DTYPES = {
 }
 
 
-class Format(NamedTuple):
+class Storage(NamedTuple):
     """How matrices are stored."""
 
     precision: Precision
     weight_bytes: float  # of one weight, its share of the scales included
 
 
-def plain(precision: Precision) -> Format:
-    return Format(precision, precision.bytes_per_weight)
+def plain(precision: Precision) -> Storage:
+    return Storage(precision, precision.bytes_per_weight)
 
 
-def grouped(precision: Precision, group: int | None, scale_bytes: float) -> Format:
+def grouped(precision: Precision, group: int | None, scale_bytes: float) -> Storage:
     """Whole numbers with ``scale_bytes`` for every ``group`` weights; -1 or none is one scale for a whole channel."""
-    return Format(precision, precision.bits / 8 + (scale_bytes / group if group and group > 0 else 0.0))
+    return Storage(precision, precision.bits / 8 + (scale_bytes / group if group and group > 0 else 0.0))
 
 
-MXFP8 = Format(Precision.fp8, 1 + 1 / 32)  # an 8-bit exponent per 32 weights (OCP Microscaling Formats v1.0)
+MXFP8 = Storage(Precision.fp8, 1 + 1 / 32)  # an 8-bit exponent per 32 weights (OCP Microscaling Formats v1.0)
 MODELOPT = {
     "FP8": plain(Precision.fp8),
     "FP8_PER_CHANNEL_PER_TOKEN": plain(Precision.fp8),
@@ -67,17 +67,17 @@ MODELOPT = {
 class Scheme:
     """Which modules have which format; those that it leaves alone stay as the dtype says."""
 
-    rest: Format | None  # of modules that no pattern names; None: left alone
-    named: tuple[tuple[Patterns, Format | None], ...] = ()  # the first that matches decides
+    rest: Storage | None  # of modules that no pattern names; None: left alone
+    named: tuple[tuple[Patterns, Storage | None], ...] = ()  # the first that matches decides
     left: Patterns = NOTHING
-    experts: Format | None = None  # of routed experts, where the config says it by itself
+    experts: Storage | None = None  # of routed experts, where the config says it by itself
 
     @property
     def by_layer(self) -> bool:
         """Whether layers of the same kind may have different formats."""
         return self.left.numbered or any(patterns.numbered for patterns, _ in self.named)
 
-    def format_of(self, module: Module, part: str) -> Format | None:
+    def format_of(self, module: Module, part: str) -> Storage | None:
         if self.left.match(module):
             return None
         for patterns, found in self.named:
@@ -86,7 +86,7 @@ class Scheme:
         return self.experts if part == "experts" and self.experts else self.rest
 
 
-class Checkpoint(NamedTuple):
+class PartPrecisions(NamedTuple):
     """The precision of a checkpoint's parts; that of a mixture is its experts'."""
 
     weights: Precision
@@ -95,16 +95,16 @@ class Checkpoint(NamedTuple):
     dense: Precision | None = None  # of dense and shared feed-forward matrices
 
 
-def checkpoint_of(whole: Fields, text: Fields, layers: Sequence[tuple[MixerLayer, MlpLayer]]) -> Checkpoint:
+def checkpoint_of(whole: Fields, text: Fields, layers: Sequence[tuple[MixerLayer, MlpLayer]]) -> PartPrecisions:
     """The quantiser's formats, else the dtype; where nothing is said 16 bits, as engines serve such a checkpoint."""
     outer, inner = dtype(whole), dtype(text)
     unquantised = outer or inner or Precision.bf16
     scheme = _scheme(whole, text)
     if scheme is None:
-        return Checkpoint(unquantised)
-    found: dict[str, Format | None] = {}
+        return PartPrecisions(unquantised)
+    found: dict[str, Storage | None] = {}
     for part, modules in modules_of(layers, one_by_one=scheme.by_layer).items():
-        counts: Counter[Format | None] = Counter()
+        counts: Counter[Storage | None] = Counter()
         for module, times in modules:
             counts[scheme.format_of(module, part)] += times
         found[part] = counts.most_common(1)[0][0]
@@ -113,20 +113,20 @@ def checkpoint_of(whole: Fields, text: Fields, layers: Sequence[tuple[MixerLayer
     if main is None and "experts" not in found:
         main = next((found[part] for part in deciding if found[part]), None)
     if main is None and scheme.experts and "experts" not in found:
-        return Checkpoint(scheme.experts.precision)  # feed-forward matrices instead: ``ModelSpec.precisions``
+        return PartPrecisions(scheme.experts.precision)  # feed-forward matrices instead: ``ModelSpec.precisions``
     if main is None:
         main = plain(Precision.bf16 if unquantised is Precision.fp32 else unquantised)
     left = Precision.bf16
 
     def other(part: str) -> Precision | None:
         """Said where it differs, and for MXFP4, which would else be taken for the experts' alone."""
-        if part not in found:
-            return None
+        if part not in found:  # a model without such matrices, whose precision is then no other's
+            return other("mixers") if part == "dense" and "mixers" in found else None
         own = found[part].precision if found[part] else left  # type: ignore[union-attr]
         return own if own is not main.precision or own is Precision.mxfp4 else None
 
     usual = abs(main.weight_bytes - main.precision.bytes_per_weight) < 1e-9
-    return Checkpoint(main.precision, None if usual else main.weight_bytes, other("mixers"), other("dense"))
+    return PartPrecisions(main.precision, None if usual else main.weight_bytes, other("mixers"), other("dense"))
 
 
 def _scheme(whole: Fields, text: Fields) -> Scheme | None:
@@ -195,7 +195,7 @@ def integers(given: Fields) -> Scheme:
         rest = plain(Precision.nvfp4)
     else:
         rest = _whole_numbers(given, given.size("bits", "w_bit", default=4))
-    named: list[tuple[Patterns, Format | None]] = []
+    named: list[tuple[Patterns, Storage | None]] = []
     for name, negative in (("dynamic", "-:"), ("extra_config", "")):
         for pattern, said in _table(given, name).items():
             skipped = bool(negative) and pattern.startswith(negative)
@@ -208,7 +208,7 @@ def integers(given: Fields) -> Scheme:
     return Scheme(rest, tuple(named), _left(given, "modules_to_not_convert"))
 
 
-def _whole_numbers(given: Fields, bits: int) -> Format:
+def _whole_numbers(given: Fields, bits: int) -> Storage:
     if bits not in (4, 8):
         raise given.wrong("bits", f"is {bits}; 4 and 8 are supported")
     group = given.optional_size("group_size", "q_group_size", least=-1)
@@ -217,7 +217,7 @@ def _whole_numbers(given: Fields, bits: int) -> Format:
     return plain(Precision.int4) if group is None else grouped(Precision.int4, group, 2 + 0.5)
 
 
-def _mlx(given: Fields) -> Format:
+def _mlx(given: Fields) -> Storage:
     """MLX's affine form: a 16-bit scale and a 16-bit offset for each group."""
     if (given.word("mode") or "affine") == "mxfp4":
         return plain(Precision.mxfp4)
@@ -244,7 +244,7 @@ def modelopt(given: Fields) -> Scheme:
     left = _left(given, "exclude_modules", "ignore")
     algorithm = given.word("quant_algo")
     if algorithm == "MIXED_PRECISION":
-        by_format: dict[Format, list[str]] = {}
+        by_format: dict[Storage, list[str]] = {}
         for name, said in _table(given, "quantized_layers").items():
             by_format.setdefault(_algorithm(given, said.word("quant_algo") if said else None), []).append(name)
         if not by_format and given.has("config_groups"):
@@ -257,7 +257,7 @@ def modelopt(given: Fields) -> Scheme:
     return Scheme(_algorithm(given, algorithm), left=left)
 
 
-def _algorithm(given: Fields, algorithm: str | None) -> Format:
+def _algorithm(given: Fields, algorithm: str | None) -> Storage:
     if algorithm not in MODELOPT:
         known = ", ".join(MODELOPT)
         shown = shorten(algorithm) if algorithm else "nothing"
@@ -270,8 +270,8 @@ def compressed_tensors(given: Fields) -> Scheme:
     groups = given.child("config_groups")
     if groups is None or not groups.names():
         raise given.wrong("config_groups", "is missing" if groups is None else "has no groups")
-    rest: Format | None = None
-    named: list[tuple[Patterns, Format | None]] = []
+    rest: Storage | None = None
+    named: list[tuple[Patterns, Storage | None]] = []
     for name in groups.names():
         group = groups.child(name)
         weights = group.child("weights") if group else None
@@ -288,7 +288,7 @@ def compressed_tensors(given: Fields) -> Scheme:
     return Scheme(rest, tuple(named), _left(given, "ignore"))
 
 
-def _group_format(weights: Fields) -> Format:
+def _group_format(weights: Fields) -> Storage:
     bits, kind = weights.size("num_bits", most=64), weights.word("type") or "int"
     group = weights.optional_size("group_size", least=-1)
     if kind == "float" and bits == 4:
@@ -323,7 +323,7 @@ def quark(given: Fields) -> Scheme:
     return Scheme(_quark_format(given, overall), tuple(named), _left(given, "exclude"))
 
 
-def _quark_format(given: Fields, said: Fields) -> Format | None:
+def _quark_format(given: Fields, said: Fields) -> Storage | None:
     inside = said.value("weight")
     weights = inside[0] if isinstance(inside, list) and inside else inside
     if weights is None:

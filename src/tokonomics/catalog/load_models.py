@@ -54,14 +54,14 @@ def all_models() -> tuple[ModelSpec, ...]:
 
 
 @dataclass(frozen=True)
-class Reading:
+class ConfigReading:
     """How config.json files are read while one question is answered, and who hears what was not understood."""
 
     as_family: str | None = None
     note: Callable[[str], None] = lambda line: None
 
 
-READING: ContextVar[Reading] = ContextVar("reading", default=Reading())  # noqa: B039 — frozen
+READING: ContextVar[ConfigReading] = ContextVar("reading", default=ConfigReading())  # noqa: B039 — frozen
 
 
 def find_model(name_or_path: str) -> ModelSpec:

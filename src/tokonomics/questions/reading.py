@@ -13,7 +13,7 @@ def reading_models(request: Request, listener: Listener) -> Iterator[None]:
     if "model" not in type(request).model_fields and "as_family" not in type(request).model_fields:
         yield
         return
-    from tokonomics.catalog.load_models import READING, Reading
+    from tokonomics.catalog.load_models import READING, ConfigReading
 
     said: set[str] = set()
 
@@ -22,7 +22,7 @@ def reading_models(request: Request, listener: Listener) -> Iterator[None]:
             said.add(line)
             listener.note(line)
 
-    before = READING.set(Reading(getattr(request, "as_family", None), note))
+    before = READING.set(ConfigReading(getattr(request, "as_family", None), note))
     try:
         yield
     finally:
