@@ -17,8 +17,10 @@ from tokonomics.catalog.load_models import all_models, find_model
 from tokonomics.catalog.models import ModelSpec
 
 ROWS = Path(__file__).parents[1] / "src" / "tokonomics" / "catalog" / "data" / "models.toml"
-SAME_CLASS = {"kimi_k2": "deepseek_v3"}
+SAME_CLASS = {"kimi_k2": "deepseek_v3", "minimax_m3": "minimax_m3_vl_text"}
 """Types that transformers knows under another name: Kimi K2 ships DeepSeek-V3's modelling code."""
+TEXT_PARTS = {"minimax_m3"}
+"""Text models that transformers only has inside a multimodal one, without an LM head."""
 
 
 def reference_count(config: dict[str, Any]) -> int:
@@ -35,15 +37,18 @@ def reference_count(config: dict[str, Any]) -> int:
     values = {name: value for name, value in with_nulls(config).items() if name != "quantization_config"}
     model_type = values.pop("model_type")
     settings = AutoConfig.for_model(SAME_CLASS.get(model_type, model_type), **values)
-    build = AutoModelForImageTextToText if "text_config" in values else AutoModelForCausalLM
+    build = AutoModelForImageTextToText if "vision_config" in values else AutoModelForCausalLM
     if model_type in FAMILIES and FAMILIES[model_type].encoder:
         ranks = any(name.endswith("ForSequenceClassification") for name in values.get("architectures", ()))
         build = AutoModelForSequenceClassification if ranks else AutoModel
+    elif model_type in TEXT_PARTS:
+        build = AutoModel
     with torch.device("meta"):
         model = build.from_config(settings)
     model.tie_weights()
     corrections = sum(each.numel() for name, each in model.named_buffers() if name.endswith("e_score_correction_bias"))
-    return int(sum(parameter.numel() for parameter in model.parameters()) + corrections)
+    head = values["vocab_size"] * values["hidden_size"] if model_type in TEXT_PARTS else 0
+    return int(sum(parameter.numel() for parameter in model.parameters()) + corrections + head)
 
 
 def with_nulls(config: dict[str, Any]) -> dict[str, Any]:

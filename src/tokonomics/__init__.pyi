@@ -55,6 +55,7 @@ def breakeven(
     model: Words | None = None,
     *,
     api: Words | None = None,
+    as_family: Words | None = None,
     rate: Words | None = None,
     tokens_per_month: Words | None = None,
     input: Words | None = None,
@@ -101,6 +102,7 @@ def can_run(
     gpus: int = 1,
     context: int | str = 4096,
     slo: Words | None = None,
+    as_family: Words | None = None,
     engine: Words = "vllm",
     usd_per_kwh: float | None = None,
     host_watts: float | None = None,
@@ -112,6 +114,7 @@ def can_run(
 def capacity(
     model: Words | None = None,
     *,
+    as_family: Words | None = None,
     gpu: Words,
     tp: int = 1,
     pp: int = 1,
@@ -160,6 +163,7 @@ def curve(
     *,
     gpu: Words,
     context: int | str = 1024,
+    as_family: Words | None = None,
     tp: int = 1,
     pp: int = 1,
     ep: int = 1,
@@ -182,6 +186,7 @@ def fit(
     *,
     gpu: Words,
     context: int | str = 4096,
+    as_family: Words | None = None,
     tp: int = 1,
     pp: int = 1,
     ep: int = 1,
@@ -196,6 +201,7 @@ def fleet(
     model: Words | None = None,
     *,
     demand: Words | None = None,
+    as_family: Words | None = None,
     rate: Words | None = None,
     input: Words | None = None,
     output: Words | None = None,
@@ -239,6 +245,7 @@ def gpus(
 def levers(
     model: Words,
     *,
+    as_family: Words | None = None,
     gpu: Words,
     tp: int = 1,
     pp: int = 1,
@@ -284,6 +291,7 @@ def models(
     match: Words | None = None,
     *,
     family: Words | None = None,
+    as_family: Words | None = None,
     moe: bool | None = None,
 ) -> pl.DataFrame: ...
 def offers(
@@ -300,6 +308,7 @@ def offers(
 def plan(
     model: Words,
     *,
+    as_family: Words | None = None,
     rate: Words | None = None,
     tokens_per_month: Words | None = None,
     input: Words | None = None,
@@ -344,6 +353,7 @@ def predict(
     gpu: Words,
     batch: int = 1,
     context: int | str = 1024,
+    as_family: Words | None = None,
     tp: int = 1,
     pp: int = 1,
     ep: int = 1,
@@ -382,6 +392,7 @@ def read_trace(
 def simulate(
     model: Words | None = None,
     *,
+    as_family: Words | None = None,
     gpu: Words,
     tp: int = 1,
     pp: int = 1,

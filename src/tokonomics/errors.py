@@ -43,7 +43,7 @@ def in_python(field: str, value: str | None) -> str:
     return f"{field}={value}"
 
 
-_FLAGS = {"start": "from", "end": "to", "for_": "for", "as_json": "json", "timings": "from"}
+_FLAGS = {"start": "from", "end": "to", "for_": "for", "as_json": "json", "timings": "from", "as_family": "as"}
 """Of fields whose flag is no name in Python."""
 
 

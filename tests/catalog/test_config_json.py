@@ -38,9 +38,10 @@ ATTENTION = H * (8 + 2 + 2) * 32 + 8 * 32 * H  # query, key, value and output of
 GATED = 3 * H * M
 
 
-def read(config: dict[str, Any]) -> ModelSpec:
+def read(config: dict[str, Any], **more: Any) -> ModelSpec:
+    where = "dir/config.json"
     return from_config(
-        config, key="m", name="M", family="test", source="test", date=date(2026, 1, 1), where="dir/config.json"
+        config, key="m", name="M", family="test", source="test", date=date(2026, 1, 1), where=where, **more
     )
 
 
@@ -413,7 +414,7 @@ def test_modelopt_keeps_its_precision_in_a_file_beside(tmp_path: Path) -> None:
         ({"quant_method": "magic"}, "quant_method"),
         ({}, "quant_method"),
         ({"quant_method": "gptq", "bits": 3}, "bits"),
-        ({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}, "quant_algo"),
+        ({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}, "quantized_layers"),
         ({"quant_method": "bitsandbytes"}, "load_in_4bit"),
         ({"quant_method": "compressed-tensors"}, "config_groups"),
         ({"quant_method": "compressed-tensors", "config_groups": {}}, "config_groups"),
@@ -488,7 +489,7 @@ def test_a_contradiction_or_an_unknown_field_is_named(changes: dict[str, Any], f
         (QWEN3_NEXT | {"layer_types": ["linear_attention", "mamba"] * 4}, "layer_types"),
         ({"model_type": "llama4"}, "text_config"),
         ({"model_type": "llama4", "text_config": []}, "text_config"),
-        ({"model_type": "llama4", "text_config": LLAMA4_TEXT | {"odd": 1}}, "text_config.odd"),
+        ({"model_type": "llama4", "text_config": LLAMA4_TEXT | {"odd_size": 1}}, "text_config.odd_size"),
         ({"model_type": "gemma3", "text_config": {"model_type": "bert"}}, "text_config.model_type"),
         ({"model_type": 3}, "model_type"),
         ({}, "model_type"),
@@ -499,12 +500,36 @@ def test_exotic_configs_name_what_is_wrong(config: dict[str, Any], field: str) -
         read(config)
 
 
-def test_an_unknown_architecture_lists_the_known_and_suggests_the_nearest() -> None:
+def test_an_unknown_architecture_that_nothing_reads_lists_the_known_and_suggests_the_nearest() -> None:
     with pytest.raises(BadInput) as caught:
-        read(LLAMA | {"model_type": "lama"})
+        read(LLAMA | {"model_type": "lama", "private_head_count": 3})
     assert "'lama'" in str(caught.value)
     assert "Did you mean llama" in str(caught.value)
     assert all(known in str(caught.value) for known in (*FAMILIES, *WRAPPERS))
+
+
+def test_an_unknown_architecture_that_reads_like_a_known_one_says_how_to_read_it() -> None:
+    with pytest.raises(BadInput, match="If it is built like llama"):
+        read(LLAMA | {"model_type": "my-own"})
+    with pytest.raises(BadInput, match="If it is built like deepseek_v"):
+        read(DEEPSEEK | {"model_type": "my-own"})
+
+
+def test_a_config_is_read_as_the_family_that_is_asked_for() -> None:
+    assert read(LLAMA | {"model_type": "my-own"}, as_family="llama").parameters == read(LLAMA).parameters
+    with pytest.raises(BadInput, match="'lama' is not a family"):
+        read(LLAMA, as_family="lama")
+
+
+def test_a_private_field_is_noted_and_one_that_may_be_a_size_refused() -> None:
+    model = read(LLAMA | {"my_org_tag": "prod-7", "run": {"seed": 1}})
+    assert model.parameters == read(LLAMA).parameters
+    (note,) = model.notes
+    assert "'my_org_tag', 'run'" in note
+    assert read(LLAMA).notes == ()
+    for name in ("num_memory_layers", "side_dim", "kv_groups", "expertcount"):
+        with pytest.raises(BadInput, match=name):
+            read(LLAMA | {name: 4})
 
 
 def test_fields_without_effect_on_cost_are_accepted() -> None:

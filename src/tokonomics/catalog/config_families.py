@@ -43,15 +43,42 @@ from tokonomics.catalog.config_layers import (
     uniform_window,
     window_above,
 )
+from tokonomics.catalog.config_mixed import (
+    gemma4_mixers,
+    gemma4_mlps,
+    gemma4_norms,
+    layer_input,
+    layer_input_table,
+    mimo_v2_mixers,
+    nas_mixers,
+    nas_mlps,
+    step_mixers,
+    step_mlps,
+)
 from tokonomics.catalog.config_recurrent import (
     bamba_mixers,
     delta_net_hybrid,
     granite_hybrid_mlps,
     granite_mixers,
     jamba_mixers,
+    kimi_last_residual,
+    kimi_linear_mixers,
+    kimi_linear_mlps,
+    kimi_norms,
     nemotron_mixers,
     nemotron_mlps,
     nemotron_pattern,
+    no_mlps,
+    pure_mamba,
+    pure_mamba2,
+)
+from tokonomics.catalog.config_sparse import (
+    block_sparse_attention,
+    compressed_attention,
+    hashed_mixture,
+    hyper_connected,
+    indexed_latent_attention,
+    joined_streams,
 )
 
 Mixers = Callable[[Fields, Frame], list[MixerLayer]]
@@ -80,6 +107,8 @@ class Family:
     vocab: int | None = None
     context: int | None = None
     depth: Callable[[Fields], int | None] = lambda fields: None  # where ``num_hidden_layers`` may be left out
+    tables: Callable[[Fields, Frame], int] = lambda fields, frame: 0  # parameters of embeddings beside the usual one
+    once: Callable[[Fields, Frame], int] = lambda fields, frame: 0  # small parameters after the last layer
     expect: Mapping[str, tuple[object, ...]] = field(default_factory=dict)  # fields understood at these values only
     harmless: frozenset[str] = frozenset()
     encoder: Encoder | None = None
@@ -117,7 +146,7 @@ GPT_NAMES_MLP = mlp(gated=False, bias=True, widths=("n_inner",), default_ratio=4
 DEEPSEEK_MOE = experts(
     experts=("n_routed_experts", "num_local_experts"), sparse=sparse_after_first, shared=shared_count, router_bias=True
 )
-DEEPSEEK_V3 = Family(latent_attention, DEEPSEEK_MOE, expect={"mlp_bias": (False,)}, harmless=MTP | names("qk_head_dim"))
+DEEPSEEK_V3 = Family(latent_attention, DEEPSEEK_MOE, expect={"mlp_bias": (False,)}, harmless=MTP)
 GATED_ATTENTION = AttentionStyle(head_dim=256, qkv_bias=BIAS, out_bias=BIAS, qk_norm="head", gate=True)
 DELTA_NET = partial(delta_net_hybrid, style=GATED_ATTENTION)
 QWEN_SHARED = shared_width("shared_expert_intermediate_size")
@@ -148,6 +177,44 @@ BERT = Family(
 )
 # Positions of RoBERTa are counted from behind the padding's: two of its table are never used.
 ROBERTA = replace(BERT, encoder=Encoder(norm_elements=2, types=1, head=pooled_head, unused_positions=2))
+MINIMAX_M3 = Family(
+    partial(block_sparse_attention, style=AttentionStyle(head_dim=128, kv_heads=4, qk_norm="head")),
+    experts(
+        experts=("num_local_experts",),
+        width="intermediate_size",
+        dense_width="dense_intermediate_size",
+        sparse=sparse_after_first,
+        shared=lambda fields: (
+            fields.size("n_shared_experts", default=1, least=0) * fields.size("shared_intermediate_size", default=0)
+        ),
+        router_bias=True,
+    ),
+    expect={
+        "attention_output_gate": (False,),
+        "qk_norm_type": ("per_head",),
+        "use_qk_norm": (True,),
+        "use_routing_bias": (True,),
+    },
+    harmless=MTP | names("moe_intermediate_size use_gemma_norm"),
+)
+STEP = Family(
+    step_mixers,
+    step_mlps,
+    vocab=128815,
+    context=128000,
+    expect={"use_moe_router_bias": (True,), "use_moe": (True,), "use_head_wise_attn_gate": (True,)},
+    harmless=MTP
+    | names(
+        """moe_router_scaling_factor moe_router_activation swiglu_limits swiglu_limits_shared query_pre_attn_scalar
+        partial_rotary_factors"""
+    ),
+)
+QWEN2_VL = Family(attention(qkv_bias=True, windows=window_above), harmless=names("vision_token_id"))
+PURE_CONTEXT = 1 << 20  # a state of fixed size sets no limit: as far as models are evaluated
+PURE_MAMBA = MAMBA_HARMLESS | names(
+    """d_inner d_model fused_add_norm n_layer pad_vocab_size_multiple rms_norm ssm_cfg time_step_init_scheme
+    time_step_scale norm_before_gate"""
+)
 
 FAMILIES: dict[str, Family] = {
     # dense
@@ -237,6 +304,31 @@ FAMILIES: dict[str, Family] = {
         harmless=names("logit_scale"),
     ),
     "glm4": Family(attention(head_dim=128, qkv_bias=("attention_bias", True)), norms=4),
+    "cohere2": Family(
+        attention(qkv_bias=BIAS, out_bias=BIAS, windows=alternating_window(4096, 4)),
+        norms=1,
+        tied=True,
+        context=8192,
+        expect={"use_qk_norm": (False,)},
+        harmless=names(
+            """logit_scale order_of_interleaved_layers position_embedding_type use_embedding_sharing
+            use_gated_activation use_parallel_block use_parallel_embedding"""
+        ),
+    ),
+    "mimo": Family(attention(qkv_bias=("attention_bias", True), windows=window_above), harmless=MTP),
+    "nemotron-nas": Family(nas_mixers, nas_mlps, norms=0),
+    "gemma4_text": Family(
+        gemma4_mixers,
+        gemma4_mlps,
+        norms=gemma4_norms,
+        tied=True,
+        vocab=262144,
+        context=131072,
+        tables=layer_input_table,
+        once=lambda fields, frame: layer_input(fields),  # a norm
+        expect={"use_bidirectional_attention": (False, "vision")},
+        harmless=names("final_logit_softcapping vocab_size_per_layer_input"),
+    ),
     "smollm3": Family(
         attention(kv_heads=4, qkv_bias=BIAS, out_bias=BIAS, windows=window_above),
         mlp(bias=("mlp_bias", False)),
@@ -292,6 +384,23 @@ FAMILIES: dict[str, Family] = {
     ),
     "deepseek_v3": DEEPSEEK_V3,
     "kimi_k2": DEEPSEEK_V3,
+    "deepseek_v32": replace(DEEPSEEK_V3, mixers=indexed_latent_attention),
+    "glm_moe_dsa": replace(
+        DEEPSEEK_V3,
+        mixers=indexed_latent_attention,
+        harmless=MTP
+        | names(
+            """indexer_rope_interleave index_share_for_mtp_iteration index_skip_topk_offset index_topk_freq
+            moe_router_dtype"""
+        ),
+    ),
+    "deepseek_v4": Family(
+        compressed_attention,
+        hashed_mixture,
+        norms=hyper_connected,
+        once=joined_streams,
+        harmless=MTP | names("compress_rope_theta hc_eps hc_sinkhorn_iters qk_rope_head_dim"),
+    ),
     "glm4_moe": Family(
         attention(qkv_bias=BIAS, qk_norm="head", qk_norm_when=("use_qk_norm", False)), DEEPSEEK_MOE, harmless=MTP
     ),
@@ -320,6 +429,15 @@ FAMILIES: dict[str, Family] = {
             layernorm_mlp_beta postnorm max_model_len"""
         ),
     ),
+    "minimax_m3": MINIMAX_M3,
+    "minimax_m3_vl_text": MINIMAX_M3,
+    "mimo_v2_flash": Family(
+        mimo_v2_mixers,
+        experts(experts=("n_routed_experts",), sparse=sparse_after_first, shared=shared_count, router_bias=True),
+        harmless=MTP | names("swa_rope_theta attention_value_scale layernorm_epsilon"),
+    ),
+    "step3p7": STEP,
+    "step3p5": STEP,
     "phimoe": Family(
         attention(qkv_bias=BIAS, out_bias=BIAS, kv_heads=8, windows=uniform_window(None)),
         experts(experts=("num_local_experts",), width="intermediate_size", dense_width=None),
@@ -407,7 +525,22 @@ FAMILIES: dict[str, Family] = {
         harmless=NOMIC_HARMLESS,
         encoder=Encoder(norm_elements=2, types=0, head=no_head),
     ),
+    "kimi_linear": Family(
+        kimi_linear_mixers,
+        kimi_linear_mlps,
+        norms=kimi_norms,
+        once=kimi_last_residual,
+        harmless=MTP
+        | names(
+            """activation_situ_beta activation_situ_linear_beta moe_renormalize moe_router_activation_func
+            num_expert_group use_grouped_topk"""
+        ),
+    ),
+    "mamba": Family(pure_mamba, no_mlps, norms=1, tied=True, context=PURE_CONTEXT, harmless=PURE_MAMBA),
+    "mamba2": Family(pure_mamba2, no_mlps, norms=1, context=PURE_CONTEXT, harmless=PURE_MAMBA),
     # text parts of multimodal models
+    "qwen2_vl_text": QWEN2_VL,
+    "qwen2_5_vl_text": QWEN2_VL,
     "qwen3_vl_text": Family(QWEN3_ATTENTION),
     "qwen3_vl_moe_text": QWEN3_MOE,
 }
@@ -421,4 +554,9 @@ WRAPPERS: dict[str, str] = {
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",
     "kimi_k25": "kimi_k2",
+    "kimi_k3": "kimi_linear",
+    "gemma4": "gemma4_text",
+    "minimax_m3_vl": "minimax_m3_vl_text",
+    "qwen2_vl": "qwen2_vl_text",
+    "qwen2_5_vl": "qwen2_5_vl_text",
 }  # multimodal types, whose text model is under ``text_config``, with the type it has when it does not say

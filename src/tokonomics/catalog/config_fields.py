@@ -1,14 +1,15 @@
 """A config.json seen through questions that either have a usable answer or end in one clear message.
 
 Every field is read through ``Fields``, which checks its type and range and remembers that it was read. What was
-neither read nor known to be without effect on cost is an error at the end: a field nobody interpreted could change
-the answer, and the reader does not guess.
+neither read nor known to be without effect on cost is an error at the end if its name suggests a size: it could change
+the answer, and the reader does not guess. Any other is left to a note.
 """
 
 import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
+from tokonomics.catalog.config_harmless import SHAPE_WORDS
 from tokonomics.errors import BadInput, did_you_mean, shorten
 
 LARGEST = 1 << 24  # no width, count or vocabulary of a real model comes near: beyond it is a slip
@@ -25,10 +26,19 @@ class Fields:
         self._read: set[str] = set()
         self.where = where
         self.path = path
+        self.notes: tuple[str, ...] = ()  # fields inside this one that nobody interpreted
 
     def wrong(self, name: str, what: str, fix: str | None = None) -> BadInput:
         """The error that names the field and the file it is in."""
         return BadInput(f"field '{shorten(self.path + name)}' {what}", where=self.where, fix=fix)
+
+    def again(self) -> "Fields":
+        """The same fields, none of them read yet."""
+        return Fields(self._values, self.where, self.path)
+
+    @property
+    def values(self) -> Mapping[str, object]:
+        return self._values
 
     def names(self) -> tuple[str, ...]:
         return tuple(self._values)
@@ -101,14 +111,20 @@ class Fields:
             wanted = " or ".join(map(_quoted, accepted))
             raise self.wrong(name, f"is understood only as {wanted} (got {_quoted(given)})")
 
-    def refuse_unread(self, harmless: Collection[str]) -> None:
-        """An error for the first field that was not interpreted and is not known to be without effect on cost."""
-        for name, given in self._values.items():
-            if given is None or name in self._read or name in harmless or name.startswith("_"):
-                continue
-            otherwise = "If it does not change the model's size, prefix it with '_' in a copy of the file."
-            fix = f"{did_you_mean(name, self._read) or ''} {otherwise}".lstrip()
-            raise self.wrong(name, "is not one this reader can interpret", fix)
+    def unread(self, harmless: Collection[str]) -> tuple[str, ...]:
+        """The fields that nobody interpreted, to be noted; an error where one's name suggests that it sets a size."""
+        left = [
+            name
+            for name, given in self._values.items()
+            if given is not None and name not in self._read and name not in harmless and not name.startswith("_")
+        ]
+        for name in left:
+            words = name.lower().replace("-", "_").split("_")
+            if any(word.startswith(SHAPE_WORDS) for word in words):
+                otherwise = "If it does not change the model's size, prefix it with '_' in a copy of the file."
+                fix = f"{did_you_mean(name, self._read) or ''} {otherwise}".lstrip()
+                raise self.wrong(name, "is not one this reader can interpret", fix)
+        return tuple(f"{self.path}{name}" for name in left)
 
 
 def _quoted(value: object) -> str:

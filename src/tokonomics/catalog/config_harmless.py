@@ -1,6 +1,7 @@
 """Fields of a config that leave the cost unchanged, and may therefore stand in it without being interpreted.
 
-The list is explicit: a field that is in none of these sets and is not read by its family is an error.
+The list is explicit. A field that is in none of these sets and is not read by its family is an error where its name
+suggests a size (``SHAPE_WORDS``), and else a note beside the answer.
 """
 
 
@@ -8,6 +9,12 @@ def names(text: str) -> frozenset[str]:
     """Field names, written as a run of words."""
     return frozenset(text.split())
 
+
+SHAPE_WORDS = (
+    "layer", "head", "expert", "dim", "rank", "size", "window", "latent", "kv", "hidden", "width", "depth", "block",
+    "group", "vocab", "embed", "attn", "attention", "mlp", "ffn", "moe", "channel", "kernel",
+)  # fmt: skip
+"""A field nobody reads is refused when a word of its name starts with one of these: it could change what is counted."""
 
 HARMLESS = names(
     """architectures attention_dropout attention_probs_dropout_prob attn_implementation attn_pdrop auto_map
@@ -50,12 +57,22 @@ WRAPPER_HARMLESS = HARMLESS | names(
     """image_token_id image_token_index video_token_id vision_start_token_id vision_end_token_id boi_token_index
     eoi_token_index boi_token_id eoi_token_id mm_tokens_per_image media_placeholder_token_id projector_hidden_act
     multimodal_projector_bias spatial_merge_size vision_feature_layer use_unified_vision_chunk video_placeholder
-    ignore_index language_model_only"""
+    ignore_index language_model_only audio_token_id boa_token_id eoa_token_id eoa_token_index
+    vision_soft_tokens_per_image image_placeholder vision_token_id video_token_index projector_hidden_size
+    image_seq_length process_image_mode img_token_compression_config understand_projector_stride im_end_token
+    im_patch_token im_start_token image_token_len patch_token_len"""
 )
 
 TOWER_HARMLESS = names(
     """architectures attention_bias attention_dropout dropout dtype head_dim hidden_act image_size initializer_range
     layer_norm_eps model_type multi_modal_projector_bias norm_eps num_attention_heads num_heads pixel_shuffle_ratio
     projector_dropout rope_parameters rope_scaling rope_theta torch_dtype transformers_version vision_feature_layer
-    vision_feature_select_strategy"""
+    vision_feature_select_strategy is_encoder_decoder default_output_length global_head_dim
+    max_position_embeddings num_key_value_heads
+    pooling_kernel_size standardize use_clipped_linears attention_chunk_size attention_context_left
+    attention_context_right attention_invalid_logits_value attention_logit_cap gradient_clipping residual_weight
+    tokens_per_second window_size fullatt_block_indexes in_chans init_pos_emb_time merge_type mm_projector_type
+    pos_emb_type pos_emb_interpolation_mode projector_ln_eps projector_hidden_act text_hidden_size video_attn_type
+    vt_num_attention_heads activation_func layer_scale_init_value ls_init_value heads use_cls_token use_ln_post
+    use_ln_pre use_abs_posemb use_rope2d position_embedding_type img_token_compression_config"""
 )

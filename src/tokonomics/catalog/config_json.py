@@ -1,8 +1,8 @@
 """A Hugging Face ``config.json`` as a ``ModelSpec``: one reader for the user's files and for the catalogue's rows.
 
 ``model_type`` picks a row of ``config_families``; the row says how the layers are built; counting is ``models``'
-business. A field that is missing, impossible or unknown is an error that names it and the file: an architecture
-that is half understood would be costed wrongly without anyone noticing.
+business. A field that is missing, impossible or of an unknown size is an error that names it and the file: an
+architecture that is half understood would be costed wrongly without anyone noticing.
 """
 
 import json
@@ -19,18 +19,20 @@ from tokonomics.catalog.config_families import FAMILIES, WRAPPERS, Family
 from tokonomics.catalog.config_fields import Fields
 from tokonomics.catalog.config_harmless import HARMLESS, WRAPPER_HARMLESS
 from tokonomics.catalog.config_images import read_tower
-from tokonomics.catalog.config_layers import MOST_LAYERS, Frame, is_on
-from tokonomics.catalog.config_quantization import checkpoint_precision
-from tokonomics.catalog.config_towers import count_tower
+from tokonomics.catalog.config_layers import MOST_LAYERS, Frame, MixerLayer, MlpLayer, is_on
+from tokonomics.catalog.config_quantization import checkpoint_of
+from tokonomics.catalog.config_towers import count_towers
 from tokonomics.catalog.models import LayerGroup, ModelSpec, Published
-from tokonomics.errors import BadInput, did_you_mean, from_validation, shorten
+from tokonomics.errors import BadInput, did_you_mean, from_validation, option, shorten
 
 LARGEST_FILE = 10_000_000  # bytes; a config.json has a few thousand: a file this large is probably the weights
 
 DECODER_ONLY: dict[str, tuple[object, ...]] = {"is_encoder_decoder": (False,), "add_cross_attention": (False,)}
 
 
-def read_config(path: Path, *, name: str | None = None, extra_parameters: int | None = None) -> ModelSpec:
+def read_config(
+    path: Path, *, name: str | None = None, extra_parameters: int | None = None, as_family: str | None = None
+) -> ModelSpec:
     """The model a config.json describes; a directory is taken for the one that holds it."""
     file = _file_in(path)
     config = _with_modelopt(_parse(file), file.with_name("hf_quant_config.json"))
@@ -45,6 +47,7 @@ def read_config(path: Path, *, name: str | None = None, extra_parameters: int | 
         date=written,
         where=str(file),
         extra_parameters=extra_parameters,
+        as_family=as_family,
     )
 
 
@@ -61,43 +64,42 @@ def from_config(
     published: Published | None = None,
     extra_parameters: int | None = None,
     reasons: bool = False,
+    released: Date | None = None,
+    as_family: str | None = None,
 ) -> ModelSpec:
-    """The model that a parsed config describes; ``extra_parameters`` replaces the count of a vision tower."""
+    """The model that a parsed config describes.
+
+    ``extra_parameters`` replaces the count of a vision tower; ``as_family`` reads it as that family, whatever it says.
+    """
     if not all(isinstance(field, str) for field in config):
         raise BadInput("field names need to be strings", where=where)
     whole = Fields(config, where)
     model_type = whole.word("model_type")
     if model_type is None:
         raise whole.wrong("model_type", "is missing", fix=_supported())
-    if model_type in WRAPPERS:
-        text, text_type = _text_part(whole, model_type)
-    elif model_type in FAMILIES:
-        text, text_type = whole, model_type
-    else:
-        fix = f"{did_you_mean(model_type, (*FAMILIES, *WRAPPERS)) or ''} {_supported()}".lstrip()
-        raise whole.wrong("model_type", f"names the unknown architecture '{shorten(model_type)}'", fix)
-
+    text, text_type = _text_part(whole, model_type, as_family)
     row = FAMILIES[text_type]
     # Whether the LM head is the embedding: the outer config decides, then the text model's, then the family.
     tied = whole.flag("tie_word_embeddings", text.flag("tie_word_embeddings", row.tied))
     frame = _frame(text, row)
-    precision = checkpoint_precision(whole, text)
-    vision, audio = whole.value("vision_config"), whole.value("audio_config")
+    layers = list(zip(row.mixers(text, frame), row.mlps(text, frame), strict=True))
+    checkpoint = checkpoint_of(whole, text, layers)
+    for part in ("vision_config", "audio_config"):
+        whole.value(part)
     if extra_parameters is None:
-        if audio is not None:
-            raise whole.wrong("audio_config", "describes an audio tower, which cannot be counted")
-        extra_parameters = count_tower(whole, model_type, frame.hidden) if vision is not None else 0
-    tower = read_tower(whole, model_type, frame.hidden) if vision is not None else None
-    groups = _groups(text, row, frame)
+        extra_parameters = count_towers(whole, model_type, frame.hidden)
+    tower = read_tower(whole, model_type, frame.hidden) if whole.value("vision_config") is not None else None
     beside, head_bias, context = _around(text, row, frame)
     final_norm = frame.hidden * (2 if row.norm_bias else 1) * is_on(text, row.final_norm)
+    tables, once = row.tables(text, frame), row.once(text, frame)
+    groups = _groups(text, row, frame, layers)
     for field, accepted in (DECODER_ONLY | dict(row.expect)).items():
         text.expect(field, accepted)
-    text.refuse_unread(HARMLESS | row.harmless)
+    unread = text.unread(HARMLESS | row.harmless | (WRAPPER_HARMLESS if text is whole else frozenset()))
     if whole is not text:
         for field, accepted in DECODER_ONLY.items():
             whole.expect(field, accepted)
-        whole.refuse_unread(WRAPPER_HARMLESS)
+        unread += whole.unread(WRAPPER_HARMLESS)
     try:
         return ModelSpec(
             key=key,
@@ -107,22 +109,35 @@ def from_config(
             vocab=frame.vocab,
             groups=groups,
             tied_embeddings=tied,
-            final_norm_elements=final_norm,
+            final_norm_elements=final_norm + once,
             position_parameters=beside,
             head_bias_elements=head_bias,
-            embedding_parameters=frame.vocab * frame.hidden,
+            embedding_parameters=frame.vocab * frame.hidden + tables,
             extra_parameters=extra_parameters,
             vision=tower,
             reasons=reasons,
             max_context=context,
-            checkpoint=precision,
+            checkpoint=checkpoint.weights,
+            checkpoint_bytes=checkpoint.weight_bytes,
+            mixer_checkpoint=checkpoint.mixer,
+            dense_checkpoint=checkpoint.dense,
             published=published,
             aliases=aliases,
             source=source,
             date=date,
+            released=released,
+            notes=_notes((*unread, *whole.notes), where),
         )
     except ValidationError as error:
         raise from_validation(error, where) from None
+
+
+def _notes(unread: tuple[str, ...], where: str) -> tuple[str, ...]:
+    """What a reader of the answer should know: fields that were taken to leave the cost unchanged."""
+    if not unread:
+        return ()
+    named = ", ".join(f"'{shorten(name, 60)}'" for name in unread[:8]) + (" and others" if len(unread) > 8 else "")
+    return (f"{where}: nobody here knows {named}; taken to leave size and speed unchanged",)
 
 
 def _file_in(path: Path) -> Path:
@@ -168,18 +183,50 @@ def _with_modelopt(config: Mapping[str, object], beside: Path) -> Mapping[str, o
     given = Fields(_parse(beside), str(beside)).child("quantization")
     if given is None:
         raise BadInput("field 'quantization' is missing", where=str(beside))
-    return {**config, "quantization_config": {"quant_method": "modelopt", "quant_algo": given.word("quant_algo")}}
+    return {**config, "quantization_config": {**given.values, "quant_method": "modelopt"}}
 
 
-def _text_part(whole: Fields, model_type: str) -> tuple[Fields, str]:
-    """The text model inside a multimodal config."""
-    text = whole.child("text_config")
-    if text is None:
+def _text_part(whole: Fields, model_type: str, as_family: str | None) -> tuple[Fields, str]:
+    """The text model in a config, itself or the part of a multimodal one, and the family that reads it."""
+    inner = whole.child("text_config") if model_type in WRAPPERS or as_family or model_type not in FAMILIES else None
+    if model_type in WRAPPERS and inner is None and not whole.has("hidden_size"):
         raise whole.wrong("text_config", "is missing", fix=f"A config of type {model_type} keeps its text model there.")
-    text_type = text.word("model_type") or WRAPPERS[model_type]
-    if text_type not in FAMILIES or FAMILIES[text_type].encoder:
-        raise text.wrong("model_type", f"names the unknown architecture '{shorten(text_type)}'", fix=_supported())
+    text = whole if inner is None else inner
+    own = model_type if inner is None else inner.word("model_type") or WRAPPERS.get(model_type, model_type)
+    text_type = as_family or (own if own in FAMILIES else WRAPPERS.get(own, own))
+    if as_family and as_family not in FAMILIES:
+        fix = f"{did_you_mean(as_family, FAMILIES) or ''} Known: {', '.join(sorted(FAMILIES))}.".lstrip()
+        raise BadInput(f"'{shorten(as_family)}' is not a family", field="as_family", fix=fix)
+    if text_type not in FAMILIES or (inner is not None and FAMILIES[text_type].encoder):
+        what = f"names the unknown architecture '{shorten(text_type)}'"
+        raise text.wrong("model_type", what, fix=_like(text, text_type))
     return text, text_type
+
+
+def _like(text: Fields, text_type: str) -> str:
+    """The families that would read such a config in full, as one might ask for them; else all there are."""
+    found = [name for name, row in FAMILIES.items() if name != text_type and _reads(text.again(), row)]
+    nearest = did_you_mean(text_type, (*FAMILIES, *WRAPPERS))
+    if not found:
+        return f"{nearest or ''} {_supported()}".lstrip()
+    others = f" It could also be {', '.join(found[1:4])}." if len(found) > 1 else ""
+    return f"{nearest or ''} If it is built like {found[0]}, give {option('as_family', found[0])}.{others}".lstrip()
+
+
+def _reads(text: Fields, row: Family) -> bool:
+    """Whether a family interprets every field that could set a size."""
+    try:
+        frame = _frame(text, row)
+        row.mixers(text, frame), row.mlps(text, frame)
+        _ = row.tables(text, frame), row.once(text, frame), is_on(text, row.final_norm), is_on(text, row.head_bias)
+        for field, accepted in (DECODER_ONLY | dict(row.expect)).items():
+            text.expect(field, accepted)
+        for field in ("tie_word_embeddings", "torch_dtype", "dtype", "expert_dtype", "vision_config", "audio_config"):
+            text.value(field)
+        text.unread(HARMLESS | row.harmless | WRAPPER_HARMLESS)
+    except (BadInput, ValidationError):
+        return False
+    return True
 
 
 def _frame(text: Fields, row: Family) -> Frame:
@@ -205,12 +252,13 @@ def _around(text: Fields, row: Family, frame: Frame) -> tuple[int, int, int]:
     return beside, row.encoder.head(text, frame), frame.context - row.encoder.unused_positions
 
 
-def _groups(text: Fields, row: Family, frame: Frame) -> tuple[LayerGroup, ...]:
+def _groups(
+    text: Fields, row: Family, frame: Frame, layers: list[tuple[MixerLayer, MlpLayer]]
+) -> tuple[LayerGroup, ...]:
     """Layers of the same make, counted."""
-    mixers, mlps = row.mixers(text, frame), row.mlps(text, frame)
     norms = (row.norms if isinstance(row.norms, int) else row.norms(text)) * frame.hidden * (2 if row.norm_bias else 1)
-    mixer_by_id, mlp_by_id = {id(mixer): mixer for mixer in mixers}, {id(mlp): mlp for mlp in mlps}
-    counts = Counter((id(mixer), id(mlp)) for mixer, mlp in zip(mixers, mlps, strict=True))
+    mixer_by_id, mlp_by_id = {id(mixer): mixer for mixer, _ in layers}, {id(mlp): mlp for _, mlp in layers}
+    counts = Counter((id(mixer), id(mlp)) for mixer, mlp in layers)
     return tuple(
         LayerGroup.model_construct(count=count, mixer=mixer_by_id[mixer], mlp=mlp_by_id[mlp], norm_elements=norms)
         for (mixer, mlp), count in counts.items()

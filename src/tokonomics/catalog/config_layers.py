@@ -204,7 +204,8 @@ def falcon_attention(fields: Fields, frame: Frame) -> list[MixerLayer]:
 def latent_attention(fields: Fields, frame: Frame) -> list[MixerLayer]:
     """DeepSeek's multi-head latent attention; ``q_lora_rank`` null means queries are projected directly."""
     heads = fields.size("num_attention_heads", most=1 << 16)
-    fields.optional_size("num_key_value_heads", "head_dim")  # written by some exports, without meaning under MLA
+    for unused in ("num_key_value_heads", "head_dim", "qk_head_dim"):
+        fields.optional_size(unused)  # written by some exports, without meaning under MLA
     if not fields.has("q_lora_rank"):
         raise fields.wrong("q_lora_rank", "is missing", fix="Write null if queries are not compressed.")
     query_rank, kv_rank = fields.optional_size("q_lora_rank"), fields.size("kv_lora_rank")
@@ -261,8 +262,16 @@ def sparse_step(fields: Fields, frame: Frame) -> list[bool]:
 
 
 def sparse_after_first(fields: Fields, frame: Frame) -> list[bool]:
-    """DeepSeek: dense for the first layers, experts from there on."""
+    """DeepSeek: dense for the first layers, experts from there on; or as a list says, layer by layer."""
     first = fields.size("first_k_dense_replace", default=0, least=0, most=MOST_LAYERS)
+    if fields.has("mlp_layer_types"):
+        kinds = fields.words("mlp_layer_types") or []
+        fields.value("moe_layer_freq")
+        return by_kind(fields, frame, "mlp_layer_types", kinds, {"dense": False, "sparse": True})
+    if isinstance(fields.value("moe_layer_freq"), list):
+        marks = fields.numbers("moe_layer_freq") or []
+        same_length(fields, "moe_layer_freq", marks, frame)
+        return [bool(mark) for mark in marks]
     every = fields.size("moe_layer_freq", default=1, most=MOST_LAYERS)
     return [i >= first and i % every == 0 for i in range(frame.layers)]
 
@@ -309,7 +318,7 @@ class ExpertStyle:
 
 def shared_count(fields: Fields) -> int:
     """DeepSeek and ERNIE: so many shared experts of the routed experts' width."""
-    shared = fields.size("n_shared_experts", "moe_num_shared_experts", default=0, least=0)
+    shared = fields.size("n_shared_experts", "moe_num_shared_experts", "num_shared_experts", default=0, least=0)
     return shared * fields.size("moe_intermediate_size")
 
 

@@ -1,12 +1,18 @@
-"""The precision a checkpoint's weights are published in, from ``quantization_config`` or the dtype.
+"""The precision each part of a checkpoint is published in, from ``quantization_config`` or the dtype.
 
 The names are those of the quantisers' own config files; one that is not known is an error, because the bytes of the
-weights depend on it.
+weights depend on it. A quantiser names the modules it leaves alone, or those it converts, by pattern: the patterns are
+asked for the modules of every layer (``config_modules``), and a part has the format that most of its modules have.
 """
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from tokonomics.catalog.config_fields import Fields
+from tokonomics.catalog.config_layers import MixerLayer, MlpLayer
+from tokonomics.catalog.config_modules import NOTHING, Module, Patterns, modules_of
 from tokonomics.catalog.precision import Precision
 from tokonomics.errors import shorten
 
@@ -19,31 +25,135 @@ DTYPES = {
     "float8_e4m3fn": Precision.fp8,
 }
 
+
+class Storage(NamedTuple):
+    """How matrices are stored."""
+
+    precision: Precision
+    weight_bytes: float  # of one weight, its share of the scales included
+
+
+def plain(precision: Precision) -> Storage:
+    return Storage(precision, precision.bytes_per_weight)
+
+
+def grouped(precision: Precision, group: int | None, scale_bytes: float) -> Storage:
+    """Whole numbers with ``scale_bytes`` for every ``group`` weights; -1 or none is one scale for a whole channel."""
+    return Storage(precision, precision.bits / 8 + (scale_bytes / group if group and group > 0 else 0.0))
+
+
+MXFP8 = Storage(Precision.fp8, 1 + 1 / 32)  # an 8-bit exponent per 32 weights (OCP Microscaling Formats v1.0)
 MODELOPT = {
-    "FP8": Precision.fp8,
-    "FP8_PER_CHANNEL_PER_TOKEN": Precision.fp8,
-    "FP8_PB_WO": Precision.fp8,
-    "NVFP4": Precision.nvfp4,
-    "NVFP4_AWQ": Precision.nvfp4,
-    "W4A16_AWQ": Precision.int4,
-    "W4A8_AWQ": Precision.int4,
-    "W8A8_SQ_PER_CHANNEL": Precision.int8,
+    "FP8": plain(Precision.fp8),
+    "FP8_PER_CHANNEL_PER_TOKEN": plain(Precision.fp8),
+    "FP8_PB_WO": plain(Precision.fp8),
+    "FP8_PB_REAL": plain(Precision.fp8),
+    "MXFP8": MXFP8,
+    "NVFP4": plain(Precision.nvfp4),
+    "NVFP4_AWQ": plain(Precision.nvfp4),
+    "W4A16_NVFP4": plain(Precision.nvfp4),
+    "MXFP4": plain(Precision.mxfp4),
+    "W4A8_MXFP4_FP8": plain(Precision.mxfp4),
+    "W4A8_NVFP4_FP8": plain(Precision.nvfp4),
+    "W4A16_AWQ": plain(Precision.int4),
+    "W4A8_AWQ": plain(Precision.int4),
+    "INT4_AWQ": plain(Precision.int4),
+    "W8A8_SQ_PER_CHANNEL": plain(Precision.int8),
+    "INT8_SQ": plain(Precision.int8),
 }
 
 
-def checkpoint_precision(whole: Fields, text: Fields) -> Precision:
-    """The quantiser's format, else the dtype; where nothing is said 16 bits, as engines serve such a checkpoint."""
+@dataclass(frozen=True)
+class Scheme:
+    """Which modules have which format; those that it leaves alone stay as the dtype says."""
+
+    rest: Storage | None  # of modules that no pattern names; None: left alone
+    named: tuple[tuple[Patterns, Storage | None], ...] = ()  # the first that matches decides
+    left: Patterns = NOTHING
+    experts: Storage | None = None  # of routed experts, where the config says it by itself
+
+    @property
+    def by_layer(self) -> bool:
+        """Whether layers of the same kind may have different formats."""
+        return self.left.numbered or any(patterns.numbered for patterns, _ in self.named)
+
+    def format_of(self, module: Module, part: str) -> Storage | None:
+        if self.left.match(module):
+            return None
+        for patterns, found in self.named:
+            if patterns.match(module):
+                return found
+        return self.experts if part == "experts" and self.experts else self.rest
+
+
+class PartPrecisions(NamedTuple):
+    """The precision of a checkpoint's parts; that of a mixture is its experts'."""
+
+    weights: Precision
+    weight_bytes: float | None = None  # of one weight, where the scales are others than usual at this precision
+    mixer: Precision | None = None  # of attention's matrices, where it is another
+    dense: Precision | None = None  # of dense and shared feed-forward matrices
+
+
+def checkpoint_of(whole: Fields, text: Fields, layers: Sequence[tuple[MixerLayer, MlpLayer]]) -> PartPrecisions:
+    """The quantiser's formats, else the dtype; where nothing is said 16 bits, as engines serve such a checkpoint."""
     outer, inner = dtype(whole), dtype(text)
-    quantised = whole.child("quantization_config") or text.child("quantization_config")
-    if quantised is None:
-        return outer or inner or Precision.bf16
-    method = quantised.word("quant_method") or ("modelopt" if quantised.has("quant_algo") else None)
+    unquantised = outer or inner or Precision.bf16
+    scheme = _scheme(whole, text)
+    if scheme is None:
+        return PartPrecisions(unquantised)
+    found: dict[str, Storage | None] = {}
+    for part, modules in modules_of(layers, one_by_one=scheme.by_layer).items():
+        counts: Counter[Storage | None] = Counter()
+        for module, times in modules:
+            counts[scheme.format_of(module, part)] += times
+        found[part] = counts.most_common(1)[0][0]
+    deciding = [part for part in ("experts", "dense", "mixers") if part in found]
+    main = found[deciding[0]] if deciding else scheme.rest
+    if main is None and "experts" not in found:
+        main = next((found[part] for part in deciding if found[part]), None)
+    if main is None and scheme.experts and "experts" not in found:
+        return PartPrecisions(scheme.experts.precision)  # feed-forward matrices instead: ``ModelSpec.precisions``
+    if main is None:
+        main = plain(Precision.bf16 if unquantised is Precision.fp32 else unquantised)
+    left = Precision.bf16
+
+    def other(part: str) -> Precision | None:
+        """Said where it differs, and for MXFP4, which would else be taken for the experts' alone."""
+        if part not in found:  # a model without such matrices, whose precision is then no other's
+            return other("mixers") if part == "dense" and "mixers" in found else None
+        own = found[part].precision if found[part] else left  # type: ignore[union-attr]
+        return own if own is not main.precision or own is Precision.mxfp4 else None
+
+    usual = abs(main.weight_bytes - main.precision.bytes_per_weight) < 1e-9
+    return PartPrecisions(main.precision, None if usual else main.weight_bytes, other("mixers"), other("dense"))
+
+
+def _scheme(whole: Fields, text: Fields) -> Scheme | None:
+    """What the quantiser wrote, under any of the names it is kept under; None where there is nothing."""
+    expert_dtype = text.word("expert_dtype")
+    given = None
+    for fields in (whole, text):
+        for name in ("quantization_config", "compression_config"):
+            given = given or fields.child(name)
+    if given is None and (converted := whole.child("quantization")) is not None and converted.has("bits"):
+        return Scheme(_mlx(converted))
+    if given is None:
+        return None
+    method = given.word("quant_method") or ("modelopt" if given.has("quant_algo") else None)
     if method is None:
-        raise quantised.wrong("quant_method", "is missing")
+        raise given.wrong("quant_method", "is missing")
     if method not in METHODS:
         known = ", ".join(sorted(METHODS))
-        raise quantised.wrong("quant_method", f"names an unknown method '{shorten(method)}'", fix=f"Known: {known}.")
-    return METHODS[method](quantised)
+        raise given.wrong("quant_method", f"names an unknown method '{shorten(method)}'", fix=f"Known: {known}.")
+    scheme = METHODS[method](given)
+    if expert_dtype is None or method != "fp8":
+        return scheme
+    if expert_dtype not in ("fp4", "fp8"):
+        raise text.wrong("expert_dtype", f"is '{shorten(expert_dtype)}'; fp4 and fp8 are supported")
+    # DeepSeek-V4: an 8-bit exponent per 32 weights of an expert (its repository, inference/kernel.py).
+    experts = plain(Precision.mxfp4 if expert_dtype == "fp4" else Precision.fp8)
+    return Scheme(scheme.rest, scheme.named, scheme.left, experts)
 
 
 def dtype(fields: Fields) -> Precision | None:
@@ -56,62 +166,207 @@ def dtype(fields: Fields) -> Precision | None:
     return None
 
 
-def integers(quantised: Fields) -> Precision:
-    """AWQ and GPTQ: whole numbers of ``bits``."""
-    bits = quantised.size("bits", "w_bit", default=4)
+def _left(given: Fields, *names: str) -> Patterns:
+    """The modules that any of these lists names."""
+    return Patterns.of(given, [pattern for name in names for pattern in given.words(name) or ()])
+
+
+# --- the methods ----------------------------------------------------------------------------------------------------
+
+
+def eight_bit_floats(given: Fields) -> Scheme:
+    """FP8, by blocks, channels or whole tensors: what scales take differs by less than a thousandth."""
+    return Scheme(plain(Precision.fp8), left=_left(given, "modules_to_not_convert", "ignored_layers"))
+
+
+def four_bit_floats(given: Fields) -> Scheme:
+    """MXFP4 as GPT-OSS has it: without a list, experts only (its model card, arXiv:2508.10925, section 2.1)."""
+    left = _left(given, "modules_to_not_convert", "ignored_layers")
+    outside = None if left is NOTHING else plain(Precision.mxfp4)
+    return Scheme(outside, left=left, experts=plain(Precision.mxfp4))
+
+
+def integers(given: Fields) -> Scheme:
+    """AWQ, GPTQ and AutoRound: numbers of ``bits`` in groups, each with a 16-bit scale and a zero point."""
+    kind = given.word("data_type") or "int"
+    if kind in ("mx_fp", "mx_fp4"):
+        rest = plain(Precision.mxfp4)
+    elif kind in ("nv_fp", "nv_fp4", "nv_fp4_with_static_gs"):
+        rest = plain(Precision.nvfp4)
+    else:
+        rest = _whole_numbers(given, given.size("bits", "w_bit", default=4))
+    named: list[tuple[Patterns, Storage | None]] = []
+    for name, negative in (("dynamic", "-:"), ("extra_config", "")):
+        for pattern, said in _table(given, name).items():
+            skipped = bool(negative) and pattern.startswith(negative)
+            regex = f"re:{pattern.removeprefix('-:').removeprefix('+:')}" if negative else pattern
+            bits = said.optional_size("bits", most=64) if said else None
+            if skipped or bits == 16:
+                named.append((Patterns.of(given, [regex]), None))
+            elif said and bits:
+                named.append((Patterns.of(given, [regex]), _whole_numbers(given, bits)))
+    return Scheme(rest, tuple(named), _left(given, "modules_to_not_convert"))
+
+
+def _whole_numbers(given: Fields, bits: int) -> Storage:
     if bits not in (4, 8):
-        raise quantised.wrong("bits", f"is {bits}; 4 and 8 are supported")
-    return Precision.int4 if bits == 4 else Precision.int8
+        raise given.wrong("bits", f"is {bits}; 4 and 8 are supported")
+    group = given.optional_size("group_size", "q_group_size", least=-1)
+    if bits == 8:
+        return grouped(Precision.int8, group, 2 + 1) if group and group > 0 else plain(Precision.int8)
+    return plain(Precision.int4) if group is None else grouped(Precision.int4, group, 2 + 0.5)
 
 
-def bitsandbytes(quantised: Fields) -> Precision:
-    four = quantised.flag("load_in_4bit", False) or quantised.flag("_load_in_4bit", False)
-    eight = quantised.flag("load_in_8bit", False) or quantised.flag("_load_in_8bit", False)
+def _mlx(given: Fields) -> Storage:
+    """MLX's affine form: a 16-bit scale and a 16-bit offset for each group."""
+    if (given.word("mode") or "affine") == "mxfp4":
+        return plain(Precision.mxfp4)
+    bits = given.size("bits", most=64)
+    if bits not in (4, 8):
+        raise given.wrong("bits", f"is {bits}; 4 and 8 are supported")
+    return grouped(Precision.int4 if bits == 4 else Precision.int8, given.optional_size("group_size"), 4)
+
+
+def bitsandbytes(given: Fields) -> Scheme:
+    four = given.flag("load_in_4bit", False) or given.flag("_load_in_4bit", False)
+    eight = given.flag("load_in_8bit", False) or given.flag("_load_in_8bit", False)
     if four == eight:
-        raise quantised.wrong("load_in_4bit", "and load_in_8bit do not say which of the two is meant")
-    return Precision.int4 if four else Precision.int8
+        raise given.wrong("load_in_4bit", "and load_in_8bit do not say which of the two is meant")
+    if eight:
+        return Scheme(plain(Precision.int8), left=_left(given, "llm_int8_skip_modules"))
+    # Blocks of 64 with a 32-bit scale, or an 8-bit one when quantised twice (QLoRA, arXiv:2305.14314, section 3).
+    scale = 1 + 4 / 256 if given.flag("bnb_4bit_use_double_quant", False) else 4
+    return Scheme(grouped(Precision.int4, 64, scale), left=_left(given, "llm_int8_skip_modules"))
 
 
-def modelopt(quantised: Fields) -> Precision:
-    """NVIDIA ModelOpt; mixed precision is refused, since the shares are not in the config."""
-    algorithm = quantised.word("quant_algo")
+def modelopt(given: Fields) -> Scheme:
+    """NVIDIA ModelOpt; in mixed precision every converted module is listed with its own algorithm."""
+    left = _left(given, "exclude_modules", "ignore")
+    algorithm = given.word("quant_algo")
+    if algorithm == "MIXED_PRECISION":
+        by_format: dict[Storage, list[str]] = {}
+        for name, said in _table(given, "quantized_layers").items():
+            by_format.setdefault(_algorithm(given, said.word("quant_algo") if said else None), []).append(name)
+        if not by_format and given.has("config_groups"):
+            return compressed_tensors(given)
+        if not by_format:
+            raise given.wrong("quantized_layers", "is missing", fix="It lists the modules of a mixed checkpoint.")
+        return Scheme(None, tuple((Patterns.of(given, names), found) for found, names in by_format.items()), left)
+    if algorithm is None and given.has("config_groups"):
+        return compressed_tensors(given)
+    return Scheme(_algorithm(given, algorithm), left=left)
+
+
+def _algorithm(given: Fields, algorithm: str | None) -> Storage:
     if algorithm not in MODELOPT:
         known = ", ".join(MODELOPT)
         shown = shorten(algorithm) if algorithm else "nothing"
-        raise quantised.wrong("quant_algo", f"says {shown}, which is not supported", fix=f"Known: {known}.")
+        raise given.wrong("quant_algo", f"says {shown}, which is not supported", fix=f"Known: {known}.")
     return MODELOPT[algorithm]
 
 
-def compressed_tensors(quantised: Fields) -> Precision:
-    """llm-compressor: every group of layers names its number type and bits; they have to agree."""
-    groups = quantised.child("config_groups")
-    if groups is None:
-        raise quantised.wrong("config_groups", "is missing")
-    found = {_group_precision(groups, name) for name in groups.names()}
-    if len(found) != 1:
-        raise quantised.wrong("config_groups", "has no groups" if not found else "mixes several precisions")
-    return found.pop()
+def compressed_tensors(given: Fields) -> Scheme:
+    """llm-compressor: groups of modules, each with number type and bits; a target is a class, a name or a pattern."""
+    groups = given.child("config_groups")
+    if groups is None or not groups.names():
+        raise given.wrong("config_groups", "is missing" if groups is None else "has no groups")
+    rest: Storage | None = None
+    named: list[tuple[Patterns, Storage | None]] = []
+    for name in groups.names():
+        group = groups.child(name)
+        weights = group.child("weights") if group else None
+        if group is None or weights is None:
+            raise groups.wrong(f"{name}.weights", "is missing")
+        found, targets = _group_format(weights), group.words("targets") or ["Linear"]
+        by_name = [target for target in targets if not (target.isalnum() and target[0].isupper())]  # else a class
+        if len(by_name) < len(targets):
+            if rest is not None and rest != found:
+                raise given.wrong("config_groups", "gives several precisions to the same modules")
+            rest = found
+        if by_name:
+            named.append((Patterns.of(given, by_name), found))
+    return Scheme(rest, tuple(named), _left(given, "ignore"))
 
 
-def _group_precision(groups: Fields, name: str) -> Precision:
-    group = groups.child(name)
-    weights = group.child("weights") if group else None
-    if weights is None:
-        raise groups.wrong(f"{name}.weights", "is missing")
+def _group_format(weights: Fields) -> Storage:
     bits, kind = weights.size("num_bits", most=64), weights.word("type") or "int"
+    group = weights.optional_size("group_size", least=-1)
     if kind == "float" and bits == 4:
-        return Precision.nvfp4 if weights.size("group_size", default=16) == 16 else Precision.mxfp4
-    known = {("float", 8): Precision.fp8, ("int", 8): Precision.int8, ("int", 4): Precision.int4}
-    if (kind, bits) not in known:
-        raise weights.wrong("num_bits", f"is {bits} of type '{shorten(kind)}', which is not supported")
-    return known[(kind, bits)]
+        return plain(Precision.nvfp4 if (group or 16) == 16 else Precision.mxfp4)
+    if kind == "float" and bits == 8:
+        return MXFP8 if group == 32 else plain(Precision.fp8)
+    if kind == "int" and bits in (4, 8):
+        zero = 0.0 if weights.flag("symmetric", True) else bits / 8
+        return grouped(Precision.int4 if bits == 4 else Precision.int8, group, 2 + zero)
+    raise weights.wrong("num_bits", f"is {bits} of type '{shorten(kind)}', which is not supported")
 
 
-METHODS: dict[str, Callable[[Fields], Precision]] = {
-    **dict.fromkeys(("fp8", "fbgemm_fp8"), lambda quantised: Precision.fp8),
-    "mxfp4": lambda quantised: Precision.mxfp4,
-    **dict.fromkeys(("awq", "gptq", "auto-round"), integers),
+QUARK = {
+    "fp4": plain(Precision.mxfp4),
+    "mxfp4": plain(Precision.mxfp4),
+    "fp8_e4m3": plain(Precision.fp8),
+    "int8": plain(Precision.int8),
+    "int4": plain(Precision.int4),
+    "uint4": plain(Precision.int4),
+}
+
+
+def quark(given: Fields) -> Scheme:
+    """AMD Quark: one format for all, others by pattern, and a list of what is left alone."""
+    overall = given.child("global_quant_config")
+    if overall is None:
+        raise given.wrong("global_quant_config", "is missing")
+    named = [
+        (Patterns.of(given, [pattern]), _quark_format(given, said) if said else None)
+        for pattern, said in _table(given, "layer_quant_config").items()
+    ]
+    return Scheme(_quark_format(given, overall), tuple(named), _left(given, "exclude"))
+
+
+def _quark_format(given: Fields, said: Fields) -> Storage | None:
+    inside = said.value("weight")
+    weights = inside[0] if isinstance(inside, list) and inside else inside
+    if weights is None:
+        return None
+    kind = weights.get("dtype") if isinstance(weights, dict) else None
+    if kind not in QUARK:
+        raise given.wrong("global_quant_config", f"has weights of '{shorten(str(kind))}', which is not supported")
+    return QUARK[kind]
+
+
+def torchao(given: Fields) -> Scheme:
+    """torchao: the format is in the name of a configuration class, or of a function before there were classes."""
+    said = given.value("quant_type")
+    while isinstance(said, dict):
+        said = said.get("default") or said.get("_type") or said.get("base_config")
+    name = str(said).lower()
+    found = {"int4": Precision.int4, "int8": Precision.int8, "float8": Precision.fp8, "nvfp4": Precision.nvfp4,
+             "mxfp4": Precision.mxfp4}  # fmt: skip
+    for word, precision in found.items():
+        if word in name:
+            return Scheme(plain(precision), left=_left(given, "modules_to_not_convert"))
+    raise given.wrong("quant_type", f"says {shorten(name)}, which is not supported")
+
+
+def _table(given: Fields, name: str) -> Mapping[str, Fields | None]:
+    """Objects by name; one that is not an object counts as nothing said."""
+    inside = given.child(name)
+    if inside is None:
+        return {}
+    return {key: inside.child(key) if isinstance(inside.value(key), dict) else None for key in inside.names()}
+
+
+def _every(names: Iterable[str], method: Callable[[Fields], Scheme]) -> dict[str, Callable[[Fields], Scheme]]:
+    return dict.fromkeys(names, method)
+
+
+METHODS: dict[str, Callable[[Fields], Scheme]] = {
+    **_every(("fp8", "fbgemm_fp8"), eight_bit_floats),
+    "mxfp4": four_bit_floats,
+    **_every(("awq", "gptq", "gptq_marlin", "awq_marlin", "auto-round", "auto_round", "intel/auto-round"), integers),
     "bitsandbytes": bitsandbytes,
-    **dict.fromkeys(("modelopt", "modelopt_fp4"), modelopt),
+    **_every(("modelopt", "modelopt_fp4", "modelopt_mixed"), modelopt),
     "compressed-tensors": compressed_tensors,
+    "quark": quark,
+    "torchao": torchao,
 }

@@ -4,7 +4,7 @@ A name is looked up among the rows' spellings first, and only the row that was a
 """
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -53,12 +53,28 @@ def all_models() -> tuple[ModelSpec, ...]:
     return tuple(row.spec() for row in _rows())
 
 
+@dataclass(frozen=True)
+class ConfigReading:
+    """How config.json files are read while one question is answered, and who hears what was not understood."""
+
+    as_family: str | None = None
+    note: Callable[[str], None] = lambda line: None
+
+
+READING: ContextVar[ConfigReading] = ContextVar("reading", default=ConfigReading())  # noqa: B039 — frozen
+
+
 def find_model(name_or_path: str) -> ModelSpec:
     """The model of that name, or the one whose config.json (or the directory holding it) the path leads to."""
+    reading = READING.get()
     if _is_path(name_or_path):
-        return read_config(_expanded(name_or_path))
-    fix = ADD_YOUR_OWN.format(path=user_path())
-    return resolve("model", name_or_path, _rows(), fix=fix, listing="tokonomics models").spec()
+        found = read_config(_expanded(name_or_path), as_family=reading.as_family)
+    else:
+        fix = ADD_YOUR_OWN.format(path=user_path())
+        found = resolve("model", name_or_path, _rows(), fix=fix, listing="tokonomics models").spec()
+    for line in found.notes:
+        reading.note(line)
+    return found
 
 
 def models_of_family(family: str) -> tuple[ModelSpec, ...]:
@@ -150,6 +166,7 @@ def _our_spec(key: str) -> ModelSpec:
         ),
         extra_parameters=table.get("extra_parameters"),
         reasons=table.get("reasons", False),
+        released=table.get("released"),
     )
 
 

@@ -5,7 +5,7 @@ rows are such configs reduced to the fields that matter. Parameters, bytes and F
 the architecture has; they are checked against the published parameter counts kept beside each row.
 """
 
-from datetime import date
+from datetime import date as Date  # noqa: N812 — `date` is the name of a field
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, NonNegativeInt, PositiveInt
@@ -180,7 +180,7 @@ class CompressedAttention(Noun):
     output_rank: PositiveInt
     topk: PositiveInt | None = None  # compressed rows that an indexer leaves to attend to; None: all
     indexer: Indexer | None = None
-    small_parameters: NonNegativeInt = 0
+    norm_elements: NonNegativeInt = 0  # norms, sinks, and biases by the place in a row
     window: None = None
     state_bytes: ClassVar[int] = 0
 
@@ -195,6 +195,10 @@ class CompressedAttention(Noun):
             (hidden, groups * self.output_rank),
             *(self.indexer.products(hidden) if self.indexer else []),
         ]
+
+    @property
+    def small_parameters(self) -> int:
+        return self.norm_elements + (self.indexer.small_parameters if self.indexer else 0)
 
     @property
     def caches(self) -> tuple[Cache, ...]:
@@ -251,9 +255,13 @@ class DenseMlp(Noun):
     intermediate: PositiveInt
     gated: bool = True
     bias_elements: NonNegativeInt = 0
+    side: NonNegativeInt = 0
+    """Width of a layer's own input (Gemma 4 E2B and E4B): projected from the embedding, gated, projected up."""
 
     def products(self, hidden: int, tp: int = 1) -> Products:
-        return _feed_forward(hidden, self.intermediate / tp, self.gated)
+        """Every rank has a copy of what a layer's own input passes."""
+        beside: Products = [(2 * self.side, hidden), (hidden, self.side)] if self.side else []
+        return _feed_forward(hidden, self.intermediate / tp, self.gated) + beside
 
 
 class MoeMlp(Noun):
@@ -336,6 +344,7 @@ class ModelSpec(Noun):
     extra_parameters: NonNegativeInt = 0
     max_context: PositiveInt
     checkpoint: Precision  # the precision the weights are published in; of a mixture, its experts'
+    checkpoint_bytes: float | None = None  # of one weight, where the checkpoint's scales are not the usual ones
     mixer_checkpoint: Precision | None = None  # of attention's matrices, where the checkpoint keeps them in another
     dense_checkpoint: Precision | None = None  # of dense and shared feed-forward matrices, likewise
     vision: VisionTower | None = None  # None: it takes no images, or by no rule that is known
@@ -344,7 +353,9 @@ class ModelSpec(Noun):
     published: Published | None = None
     aliases: tuple[str, ...] = ()
     source: str
-    date: date
+    date: Date
+    released: Date | None = None  # the day the weights were published
+    notes: tuple[str, ...] = ()  # what a reader of an answer should know of how the config was read
 
     def reading(self, images: str) -> "ModelSpec":
         """The model when such images come with every prompt."""
@@ -424,12 +435,18 @@ class ModelSpec(Noun):
             return weights, weights
         return Precision.bf16, Precision.bf16 if self.is_moe else weights
 
+    def bytes_per_weight(self, precision: Precision) -> float:
+        """Of a matrix at that precision: as the checkpoint has it, or as is usual."""
+        own = self.checkpoint_bytes if precision is self.checkpoint else None
+        return precision.bytes_per_weight if own is None else own
+
     def weight_bytes(self, precision: Precision) -> int:
         """Bytes of the loaded weights when the block matrices are held at ``precision``."""
         parts, (mixer, mlp) = self.parts, self.precisions(precision)
-        matrices = parts.mixers * mixer.bytes_per_weight + parts.dense_mlps * mlp.bytes_per_weight
+        matrices = parts.mixers * self.bytes_per_weight(mixer) + parts.dense_mlps * self.bytes_per_weight(mlp)
         rest = parts.embedding + parts.head + parts.routers + parts.small + parts.extra
-        return round(matrices + parts.experts * precision.bytes_per_weight + rest * precision.bytes_per_unquantised)
+        experts = parts.experts * self.bytes_per_weight(precision)
+        return round(matrices + experts + rest * precision.bytes_per_unquantised)
 
     def kv_bytes_per_token(self, kv: Precision) -> int:
         """KV cache that one more token needs while it is inside every layer's window."""
@@ -473,4 +490,5 @@ class ModelSpec(Noun):
             "published": self.published.model_dump() if self.published else None,
             "source": self.source,
             "date": self.date.isoformat(),
+            "released": self.released.isoformat() if self.released else None,
         }

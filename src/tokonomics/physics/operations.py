@@ -251,10 +251,13 @@ class RankKernels:
             taken = mla_prefill_s(gpu, kv, prompt, past, heads=heads, **widths, **chunks)
             if mixer.topk is None:
                 return taken
-            # Up to so many tokens all are chosen, and attended to unpacked; beyond, each token has rows of its own.
+            # Up to so many tokens all are chosen, and attended to unpacked; beyond, each token has rows of its own, and
+            # a longer context is never faster than the longest that is attended to whole.
             seen = prompts * attended_pairs(mixer, prompt, past)
             apart = absorbed_prompt_s(gpu, kv, seen, keys, heads=heads, **copied(mixer, "kv_rank", "rope_dim"))
-            return np.where(past + prompt > mixer.topk, scored_s + apart, taken)
+            some = np.minimum(prompt, mixer.topk)
+            whole = mla_prefill_s(gpu, kv, some, np.minimum(past, mixer.topk - some), heads=heads, **widths, **chunks)
+            return np.where(past + prompt > mixer.topk, np.maximum(scored_s + apart, whole), taken)
         bare = self.own if self.backend == BARE_KERNELS else None
         curve = bare.prefill_curve(mixer.head_dim, mixer.window) if bare else None
         heads_of = self._heads(mixer)

@@ -36,7 +36,8 @@ def expert_bytes(deployment: Deployment, mlp: MoeMlp) -> float:
     """One expert of one layer on one rank."""
     weights = deployment.weights
     matrices = mlp.expert_parameters(deployment.model.hidden) / deployment.expert_gpus
-    return matrices * weights.bytes_per_weight + mlp.expert_bias_elements * weights.bytes_per_unquantised
+    biases = mlp.expert_bias_elements * weights.bytes_per_unquantised
+    return matrices * deployment.model.bytes_per_weight(weights) + biases
 
 
 def shard(deployment: Deployment) -> Shard:
@@ -45,7 +46,7 @@ def shard(deployment: Deployment) -> Shard:
     rest_bytes = deployment.weights.bytes_per_unquantised
     blocks = experts = 0.0
     for group in model.groups:
-        matrices = sum(n * k * weights.bytes_per_weight for n, k, weights in dense_products(group, deployment))
+        matrices = sum(n * k * model.bytes_per_weight(weights) for n, k, weights in dense_products(group, deployment))
         small = group.norm_elements + (group.mixer.small_parameters if group.mixer else 0)
         if isinstance(group.mlp, DenseMlp):
             small += group.mlp.bias_elements

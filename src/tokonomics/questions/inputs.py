@@ -25,6 +25,8 @@ from tokonomics.questions.request import (
 
 _MODEL = "A name (see `tokonomics models`) or a config.json; or a scenario file."
 _MODEL_PLACE: dict[str, Any] = {"kind": Kind.MODEL, "example": "llama-3.1-8b", "metavar": "MODEL | SCENARIO.toml"}
+READ_AS = "Read a config.json as this `model_type`, whatever it says."
+READ_AS_PLACE: dict[str, Any] = {"key": "as", "without": "as it says", "example": "llama"}
 _GPU = "GPU to run it on."
 ROUTERS = "How requests find a replica: round-robin, least-outstanding, power-of-two or prefix-aware."
 
@@ -44,12 +46,14 @@ class About(StrEnum):
 
 class OneModel(Request, about=About.MODEL):
     model: Text = declared(_MODEL, ..., place=Placement.FIRST, **_MODEL_PLACE)
+    as_family: Text | None = declared(READ_AS, **READ_AS_PLACE)
 
 
 class SomeModel(Request, about=About.MODEL):
     """The model that is served, by position or by name; some questions can do without."""
 
     model: Text | None = declared(_MODEL, place=Placement.EITHER, **_MODEL_PLACE)
+    as_family: Text | None = declared(READ_AS, **READ_AS_PLACE)
 
 
 class SeveralModels(Request, about=About.MODEL):
@@ -63,6 +67,7 @@ class SeveralModels(Request, about=About.MODEL):
         example="llama-3.1-8b",
         metavar="MODEL… | SCENARIO.toml",
     )
+    as_family: Text | None = declared(READ_AS, **READ_AS_PLACE)
 
 
 class SomeModels(Request, about=About.MODEL):
@@ -76,6 +81,7 @@ class SomeModels(Request, about=About.MODEL):
         example="llama-3.1-8b",
         metavar="MODEL… | SCENARIO.toml",
     )
+    as_family: Text | None = declared(READ_AS, **READ_AS_PLACE)
 
 
 class Profiled(Request, about=About.ENGINE):

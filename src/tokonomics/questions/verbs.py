@@ -64,11 +64,12 @@ class Verb:
 
     def answer(self, request: "Request", listener: "Listener") -> "Result":
         """What is found, with the profile that the request names."""
+        from tokonomics.questions.config_reading import reading_models
         from tokonomics.questions.market import in_market
         from tokonomics.questions.profile import with_profile
 
         request = in_market(request, listener)
-        with with_profile(request, listener):
+        with reading_models(request, listener), with_profile(request, listener):
             module = import_module(f"tokonomics.questions.{self.module or self.function_name}")
             return cast("Result", getattr(module, self.function_name)(request, listener))
 

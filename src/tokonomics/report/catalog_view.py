@@ -74,11 +74,12 @@ def _models(found: Sequence[ModelSpec]) -> blocks.View:
             gigabytes(model.weight_bytes(model.checkpoint)),
             gigabytes(model.kv_bytes_per_token(Precision.bf16)),
             f"{model.max_context:,}",
+            str(model.released or ""),
             model.family,
         )
         for model in found
     ]
-    yield blocks.table([*columns, "family"], rows)
+    yield blocks.table([*columns, "released", "family"], rows)
     yield blocks.note("KV per token in bf16, every layer inside its window.")
 
 
