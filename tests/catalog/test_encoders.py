@@ -81,7 +81,7 @@ def test_published_counts_are_met_to_the_last_parameter(key: str, parameters: in
     [
         ({"is_decoder": True}, "is_decoder"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type"),
-        ({"odd": 1}, "odd"),
+        ({"odd_heads": 1}, "odd_heads"),
     ],
 )
 def test_what_is_not_understood_is_named(changes: dict[str, Any], field: str) -> None:
