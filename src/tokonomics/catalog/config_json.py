@@ -110,6 +110,7 @@ def from_config(
             embedding_parameters=frame.vocab * frame.hidden,
             extra_parameters=extra_parameters,
             max_context=frame.context,
+            mtp_layers=_mtp_layers(text),
             checkpoint=precision,
             published=published,
             aliases=aliases,
@@ -188,6 +189,16 @@ def _frame(text: Fields, row: Family) -> Frame:
     if text.optional_size("word_embed_proj_dim") not in (None, frame.hidden):
         raise text.wrong("word_embed_proj_dim", "differs from hidden_size: projected embeddings are not supported")
     return frame
+
+
+def _mtp_layers(text: Fields) -> int:
+    """Modules of the checkpoint that draft.
+
+    MiniMax names some (``num_mtp_modules``) whose weights it does not publish (MiniMax-M2 issue 47, M3 issue 13).
+    """
+    if text.has("num_mtp_modules"):
+        return 0
+    return text.optional_size("num_nextn_predict_layers", "mtp_num_hidden_layers", least=0, most=MOST_LAYERS) or 0
 
 
 def _groups(text: Fields, row: Family, frame: Frame) -> tuple[LayerGroup, ...]:

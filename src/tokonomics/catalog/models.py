@@ -326,6 +326,7 @@ class ModelSpec(Noun):
     embedding_parameters: PositiveInt
     extra_parameters: NonNegativeInt = 0
     max_context: PositiveInt
+    mtp_layers: NonNegativeInt = 0  # modules of the checkpoint that draft tokens (multi-token prediction)
     checkpoint: Precision  # the precision the weights are published in; of a mixture, its experts'
     mixer_checkpoint: Precision | None = None  # of attention's matrices, where the checkpoint keeps them in another
     dense_checkpoint: Precision | None = None  # of dense and shared feed-forward matrices, likewise

@@ -1,0 +1,75 @@
+"""The draft that a question names: a module of the checkpoint, a published head or another model.
+
+How much of it is accepted is the user's, or was published for that pair; where neither is known the question is not
+answered, since a draft that fails costs more than none.
+"""
+
+from tokonomics.catalog.drafts import eagle_head, mtp_module, nearest_draft
+from tokonomics.catalog.load_models import find_model
+from tokonomics.catalog.models import ModelSpec
+from tokonomics.errors import BadInput, option
+from tokonomics.physics.speculation import DRAFT_TOKENS, DraftMethod, Speculation, acceptance_for
+
+NO_DRAFT = "none"
+EAGLE = "eagle"
+METHODS = (DraftMethod.mtp.value, EAGLE)
+"""Drafts that belong to a model, as a user writes them; any other name is a model's."""
+
+
+def draft_named(name: str, model: ModelSpec, tokens: int | None, acceptance: float | None) -> Speculation:
+    """How the model drafts with what was named."""
+    if name in METHODS:
+        return _of_its_own(DraftMethod.mtp if name == DraftMethod.mtp else DraftMethod.eagle3, model, tokens, acceptance)
+    draft = find_model(name)
+    if draft.vocab != model.vocab:
+        raise BadInput(f"{draft.name} has another vocabulary than {model.name}", field="draft")
+    if acceptance is None:
+        raise _unknown(f"{draft.name} drafting for {model.name}")
+    return Speculation(tokens=tokens or DRAFT_TOKENS, acceptance=acceptance, draft=draft)
+
+
+def published_draft(model: ModelSpec) -> Speculation | None:
+    """The draft of a model whose acceptance is published; its own module before a head of others."""
+    for method in (DraftMethod.mtp, DraftMethod.eagle3):
+        if nearest_draft(model, method, DRAFT_TOKENS) and _draft_model(method, model):
+            return _of_its_own(method, model, None, None)
+    return None
+
+
+def _of_its_own(
+    method: DraftMethod, model: ModelSpec, tokens: int | None, acceptance: float | None
+) -> Speculation:
+    """By a module of the checkpoint or a head for it, in the round nearest to the one asked for that was published."""
+    draft, row = _draft_model(method, model), nearest_draft(model, method, tokens or DRAFT_TOKENS)
+    if draft is None:
+        what = "has no module that drafts" if method is DraftMethod.mtp else "has no EAGLE-3 head that we know of"
+        raise BadInput(f"{model.name} {what}", field="draft", fix=f"Name a small model: {option('draft', 'MODEL')}.")
+    drafted, source = tokens or (row.tokens if row else DRAFT_TOKENS), None
+    if acceptance is None and row is None:
+        raise _unknown(f"the {method.upper()} module of {model.name}")
+    if acceptance is None and row is not None:
+        acceptance = acceptance_for(row.accepted_length, row.tokens)
+        source = f"{row.accepted_length:g} tokens a round of {row.tokens} drafted ({row.conditions}): {row.source}"
+    return Speculation(
+        tokens=drafted,
+        acceptance=acceptance or 0.0,
+        draft=draft,
+        method=method,
+        checkpoint=row.checkpoint if row else None,
+        source=source,
+    )
+
+
+def _draft_model(method: DraftMethod, model: ModelSpec) -> ModelSpec | None:
+    if method is DraftMethod.mtp:
+        return mtp_module(model)
+    row = nearest_draft(model, method, DRAFT_TOKENS)
+    return eagle_head(model, row.intermediate) if row and row.intermediate else None
+
+
+def _unknown(pair: str) -> BadInput:
+    return BadInput(
+        f"no acceptance is published of {pair}",
+        field="acceptance",
+        fix=f"Measure yours and give it: {option('acceptance', 0.7)} (vLLM and SGLang report it).",
+    )
