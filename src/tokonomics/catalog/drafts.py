@@ -83,9 +83,7 @@ def eagle_head(model: ModelSpec, intermediate: int) -> ModelSpec | None:
         return None
     like = attention[-1]
     mixer = GroupedAttention(heads=like.heads, kv_heads=like.kv_heads, head_dim=like.head_dim)
-    layer = LayerGroup(
-        count=1, mixer=mixer, mlp=DenseMlp(intermediate=intermediate), norm_elements=2 * model.hidden
-    )
+    layer = LayerGroup(count=1, mixer=mixer, mlp=DenseMlp(intermediate=intermediate), norm_elements=2 * model.hidden)
     attended = weights_of(mixer.products(model.hidden)[:1])
     head = _one_layer(model, "EAGLE-3", [layer], 3 * model.hidden**2 + attended, norms=1)
     own = {"vocab": EAGLE_VOCAB, "embedding_parameters": EAGLE_VOCAB * model.hidden, "checkpoint": Precision.bf16}

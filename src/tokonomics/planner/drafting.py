@@ -4,22 +4,28 @@ How much of it is accepted is the user's, or was published for that pair; where 
 answered, since a draft that fails costs more than none.
 """
 
+from collections.abc import Iterable, Iterator, Sequence
+
 from tokonomics.catalog.drafts import eagle_head, mtp_module, nearest_draft
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.errors import BadInput, option
+from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.speculation import DRAFT_TOKENS, DraftMethod, Speculation, acceptance_for
+from tokonomics.planner.candidates import Refusal, why_not
 
 NO_DRAFT = "none"
-EAGLE = "eagle"
-METHODS = (DraftMethod.mtp.value, EAGLE)
+_ENGINES = ("vllm", "sglang", "tensorrt-llm")
+"""Those that run modules, heads and small models as drafts (vLLM 0.32.0 ``--speculative-config``, SGLang 0.5.23
+``--speculative-algorithm``, TensorRT-LLM 1.2.1 ``speculative_config``)."""
+METHODS = {"mtp": DraftMethod.mtp, "eagle": DraftMethod.eagle3, "eagle3": DraftMethod.eagle3}
 """Drafts that belong to a model, as a user writes them; any other name is a model's."""
 
 
 def draft_named(name: str, model: ModelSpec, tokens: int | None, acceptance: float | None) -> Speculation:
     """How the model drafts with what was named."""
-    if name in METHODS:
-        return _of_its_own(DraftMethod.mtp if name == DraftMethod.mtp else DraftMethod.eagle3, model, tokens, acceptance)
+    if method := METHODS.get(name.strip().lower()):
+        return _of_its_own(method, model, tokens, acceptance)
     draft = find_model(name)
     if draft.vocab != model.vocab:
         raise BadInput(f"{draft.name} has another vocabulary than {model.name}", field="draft")
@@ -36,9 +42,22 @@ def published_draft(model: ModelSpec) -> Speculation | None:
     return None
 
 
-def _of_its_own(
-    method: DraftMethod, model: ModelSpec, tokens: int | None, acceptance: float | None
-) -> Speculation:
+def with_drafts(
+    fitted: Iterable[tuple[Deployment, Refusal | None]], drafts: Sequence[Speculation], context: int
+) -> Iterator[tuple[Deployment, Refusal | None]]:
+    """Each deployment alone and with each draft, and why it cannot serve.
+
+    Only without pipeline stages: vLLM's draft is on the last of them, and its documentation long ruled them out.
+    """
+    for deployment, refusal in fitted:
+        yield deployment, refusal
+        if refusal is None and deployment.pp == 1 and deployment.engine.key in _ENGINES:
+            for draft in drafts:
+                drafting = deployment.model_copy(update={"speculation": draft})
+                yield drafting, why_not(drafting, context)
+
+
+def _of_its_own(method: DraftMethod, model: ModelSpec, tokens: int | None, acceptance: float | None) -> Speculation:
     """By a module of the checkpoint or a head for it, in the round nearest to the one asked for that was published."""
     draft, row = _draft_model(method, model), nearest_draft(model, method, tokens or DRAFT_TOKENS)
     if draft is None:
@@ -49,7 +68,7 @@ def _of_its_own(
         raise _unknown(f"the {method.upper()} module of {model.name}")
     if acceptance is None and row is not None:
         acceptance = acceptance_for(row.accepted_length, row.tokens)
-        source = f"{row.accepted_length:g} tokens a round of {row.tokens} drafted ({row.conditions}): {row.source}"
+        source = f"{row.accepted_length:g} with {row.tokens} drafted ({row.conditions}): {row.source}"
     return Speculation(
         tokens=drafted,
         acceptance=acceptance or 0.0,
