@@ -64,6 +64,15 @@ def nearest_draft(model: ModelSpec, method: str, tokens: int) -> PublishedDraft 
     return min(drafts_of(model, method), key=lambda row: abs(row.tokens - tokens), default=None)
 
 
+def longer_draft(model: ModelSpec, method: str, tokens: int) -> PublishedDraft | None:
+    """The shortest published round of so many tokens at least; the longest where none is.
+
+    Later tokens of a round are accepted less often, so a longer round tells too little of a shorter one, not too much.
+    """
+    rows = drafts_of(model, method)
+    return next((row for row in rows if row.tokens >= tokens), rows[-1] if rows else None)
+
+
 def mtp_module(model: ModelSpec) -> ModelSpec | None:
     """The module of the checkpoint that drafts, with the model's embedding and head; None where it has none."""
     attention = [group for group in model.groups if group.mixer and not isinstance(group.mixer, RecurrentMixer)]

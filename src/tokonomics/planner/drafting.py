@@ -6,7 +6,7 @@ answered, since a draft that fails costs more than none.
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from tokonomics.catalog.drafts import eagle_head, mtp_module, nearest_draft
+from tokonomics.catalog.drafts import eagle_head, longer_draft, mtp_module, nearest_draft
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.errors import BadInput, option
@@ -58,8 +58,12 @@ def with_drafts(
 
 
 def _of_its_own(method: DraftMethod, model: ModelSpec, tokens: int | None, acceptance: float | None) -> Speculation:
-    """By a module of the checkpoint or a head for it, in the round nearest to the one asked for that was published."""
-    draft, row = _draft_model(method, model), nearest_draft(model, method, tokens or DRAFT_TOKENS)
+    """By a module of the checkpoint or a head for it, in a round of as many tokens as asked for, or as published.
+
+    Tokens beyond those of a published round are taken to add nothing to it.
+    """
+    draft = _draft_model(method, model)
+    row = longer_draft(model, method, tokens) if tokens else nearest_draft(model, method, DRAFT_TOKENS)
     if draft is None:
         what = "has no module that drafts" if method is DraftMethod.mtp else "has no EAGLE-3 head that we know of"
         raise BadInput(f"{model.name} {what}", field="draft", fix=f"Name a small model: {option('draft', 'MODEL')}.")
@@ -67,7 +71,7 @@ def _of_its_own(method: DraftMethod, model: ModelSpec, tokens: int | None, accep
     if acceptance is None and row is None:
         raise _unknown(f"the {method.upper()} module of {model.name}")
     if acceptance is None and row is not None:
-        acceptance = acceptance_for(row.accepted_length, row.tokens)
+        acceptance = acceptance_for(row.accepted_length, max(row.tokens, drafted))
         source = f"{row.accepted_length:g} with {row.tokens} drafted ({row.conditions}): {row.source}"
     return Speculation(
         tokens=drafted,
