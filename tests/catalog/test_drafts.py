@@ -99,13 +99,13 @@ def test_more_drafted_tokens_never_yield_less_in_one_table() -> None:
 
 def test_the_nearest_published_round_is_taken() -> None:
     model = find_model("deepseek-v3")
-    assert [row.tokens for row in drafts_of(model, "mtp")] == [1, 7]
-    assert nearest_draft(model, "mtp", 3) == drafts_of(model, "mtp")[0]
-    assert nearest_draft(model, "mtp", 6) == drafts_of(model, "mtp")[1]
+    assert [row.tokens for row in drafts_of(model, "mtp")] == [1, 3, 7]
+    assert nearest_draft(model, "mtp", 3) == drafts_of(model, "mtp")[1]
+    assert nearest_draft(model, "mtp", 6) == drafts_of(model, "mtp")[2]
     assert nearest_draft(find_model("opt-13b"), "mtp", 3) is None
 
 
 def test_a_round_of_another_length_is_told_by_a_longer_one() -> None:
     model = find_model("deepseek-v3")
-    assert [getattr(longer_draft(model, "mtp", tokens), "tokens", None) for tokens in (1, 2, 7, 9)] == [1, 7, 7, 7]
+    assert [getattr(longer_draft(model, "mtp", tokens), "tokens", None) for tokens in (1, 2, 5, 9)] == [1, 3, 7, 7]
     assert longer_draft(find_model("opt-13b"), "mtp", 3) is None
