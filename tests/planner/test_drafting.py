@@ -24,7 +24,11 @@ from tokonomics.planner.drafting import draft_named, published_draft
 from tokonomics.planner.load import Load
 from tokonomics.planner.plan import prospects
 from tokonomics.planner.plan_answer import Catch
+from tokonomics.questions.listener import Listener
 from tokonomics.questions.requests.buy import PlanRequest
+from tokonomics.questions.requests.traffic import SimulateRequest
+from tokonomics.questions.results import SimulateResult
+from tokonomics.questions.verbs import find_verb
 from tokonomics.report.plan_view import plan as shown
 from tokonomics.report.rich_text import as_text
 from tokonomics.serving.outcome import Spread
@@ -181,6 +185,28 @@ def test_drafting_is_not_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_what_is_said_of_drafts_needs_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str) -> None:
     with pytest.raises(BadInput, match="none is named"):
         answered(tmp_path, [offer("aws", "H100", 4.0)], monkeypatch, **{field: 1})
+
+
+def test_a_simulation_drafts_when_it_is_asked_to_and_says_by_whose_figure() -> None:
+    said: list[str] = []
+    asked_of = {"model": "llama-3.1-8b", "gpu": "H100", "rate": "1", "input": "const:500", "output": "const:100",
+                "requests": 50}  # fmt: skip
+
+    class Noting(Listener):
+        def note(self, line: str) -> None:
+            said.append(line)
+
+    def tpot(**more: object) -> float:
+        found = find_verb("simulate").answer(SimulateRequest.of({**asked_of, **more}), Noting())
+        assert isinstance(found, SimulateResult)
+        assert found.tpot_s.mean is not None
+        return found.tpot_s.mean
+
+    plain = tpot()
+    assert not said
+    assert plain / tpot(draft="eagle") == pytest.approx(2.6, rel=0.25)
+    assert "2.6 with 3 drafted" in said[0]
+    assert tpot(draft="eagle", acceptance=0) > plain
 
 
 # --- deploy files ---------------------------------------------------------------------------------------------------

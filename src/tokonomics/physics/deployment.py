@@ -73,7 +73,8 @@ class Deployment(Noun):
     def __str__(self) -> str:
         splits = (("TP", self.tp), ("PP", self.pp), ("EP", self.ep), ("DP", self.dp))
         split = "".join(f" {name}={ranks}" for name, ranks in splits if ranks > 1)
-        return f"{self.model.name} {self.weights} on {self.gpus}×{self.gpu.key}{split}"
+        drafts = f" with {self.speculation.name}" if self.speculation else ""
+        return f"{self.model.name} {self.weights} on {self.gpus}×{self.gpu.key}{split}{drafts}"
 
 
 def deploy(

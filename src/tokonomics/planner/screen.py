@@ -45,8 +45,7 @@ class Screened:
     @property
     def name(self) -> str:
         """Tells it from every other candidate of a plan."""
-        drafts = f" drafts={self.deployment.speculation.name}" if self.deployment.speculation else ""
-        return f"{self.deployment} {self.deployment.engine.key} kv={self.deployment.kv}{drafts}"
+        return f"{self.deployment} {self.deployment.engine.key} kv={self.deployment.kv}"
 
     def steady(self, rate: float) -> Steady:
         return self.curve.at_rate(min(rate, self.capacity.rate), self.capacity)

@@ -353,7 +353,7 @@ class Drafting(Request, about=About.CHANGES):
 
     draft: Text | None = declared(
         "What drafts tokens: mtp (a module of the checkpoint), eagle (a published head), a model, or none.",
-        without="plan: none, and what is published is told of; levers: the smallest of the family",
+        without="none; levers: the smallest of the family",
         kind=Kind.MODEL,
         example="llama-3.2-1b",
     )

@@ -40,7 +40,7 @@ from tokonomics.planner.parsing import (
 )
 from tokonomics.planner.plan import Question, Study
 from tokonomics.planner.plan_answer import KV_CHOICES, Catch
-from tokonomics.questions.inputs import Conversations, Market, Objectives, PlanInputs, PlanTraffic, SomeGpus
+from tokonomics.questions.inputs import Conversations, Drafting, Market, Objectives, PlanInputs, PlanTraffic, SomeGpus
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.requests.buy import CompareRequest, PlanRequest
 from tokonomics.questions.tables import prices_in
@@ -104,6 +104,7 @@ def question_of(request: PlanInputs, model_name: str, load: Load, offers: tuple[
     kv, kv_left_out = reaching(model, kv_for(request.kv), floor, "kv")
     lossy = lossy_pairs(model, weights, kv, floor or 0.0)
     pairs_left_out = {f"{pair[0]} with KV {pair[1]}": reason for pair, reason in lossy.items()}
+    draft = draft_of(request, model) if isinstance(request, PlanRequest) else None
     question = Question(
         model=model,
         load=load,
@@ -113,7 +114,7 @@ def question_of(request: PlanInputs, model_name: str, load: Load, offers: tuple[
         slos=targets_of(request),
         weights=weights,
         kv=kv,
-        drafts=_drafts(request, model),
+        drafts=(draft,) if draft else (),
         lossy=frozenset(lossy),
         not_tried=left_out | kv_left_out | pairs_left_out,
         terms=terms_from(request.terms),
@@ -137,17 +138,15 @@ def question_of(request: PlanInputs, model_name: str, load: Load, offers: tuple[
     return replace(question, catches=catches)
 
 
-def _drafts(request: PlanInputs, model: ModelSpec) -> tuple[Speculation, ...]:
+def draft_of(request: Drafting, model: ModelSpec) -> Speculation | None:
     """The draft that was asked for."""
-    if not isinstance(request, PlanRequest):
-        return ()
     if request.draft is None or request.draft.strip().lower() == NO_DRAFT:
         for field in ("draft_tokens", "acceptance"):
             if getattr(request, field) is not None:
                 fix = f"Name what drafts: {option('draft', 'mtp')}."
                 raise BadInput("is for a draft, and none is named", field=field, fix=fix)
-        return ()
-    return (draft_named(request.draft, model, request.draft_tokens, request.acceptance),)
+        return None
+    return draft_named(request.draft, model, request.draft_tokens, request.acceptance)
 
 
 def _catches(request: PlanRequest, question: Question, offers: tuple[Offer, ...] | None) -> Catches:

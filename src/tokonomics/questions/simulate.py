@@ -11,7 +11,7 @@ from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import targets_of
 from tokonomics.questions.requests.traffic import CapacityRequest, SimulateRequest
 from tokonomics.questions.results import CapacityResult, SimulateResult
-from tokonomics.questions.serving import deployment_of, fleet_of, price_of, say_if_compiling, timeout_of
+from tokonomics.questions.serving import deployment_of, drafting, fleet_of, price_of, say_if_compiling, timeout_of
 from tokonomics.questions.traffic import traffic_of, trial_of
 from tokonomics.serving.capacity import highest_rate, replicas_needed
 from tokonomics.serving.outcome import moments, outcome, save_records
@@ -31,7 +31,7 @@ def simulate(request: SimulateRequest, listener: Listener = SILENT) -> SimulateR
     if save:
         check_path(save, "save", (".parquet",))
     targets = targets_of(request)
-    deployment = deployment_of(request, request.model, request.gpu)
+    deployment = drafting(deployment_of(request, request.model, request.gpu), request, listener)
     fleet = fleet_of(
         request.replicas, request.router, request.autoscale, request.outage, request.prefill_replicas, request.link
     )
@@ -76,7 +76,7 @@ def _rules(request: SimulateRequest | CapacityRequest) -> dict[str, Any]:
 def capacity(request: CapacityRequest, listener: Listener = SILENT) -> CapacityResult:
     """The highest rate of one replica under the latency targets, and the replicas a log needs."""
     targets = targets_of(request)
-    deployment = deployment_of(request, request.model, request.gpu)
+    deployment = drafting(deployment_of(request, request.model, request.gpu), request, listener)
     price_of(deployment, fleet_of(1, request.router), request)  # mistakes before the search
     made_up = request.trace is None
     context = deployment.model.max_context

@@ -69,7 +69,9 @@ class ReplicaInputs(Request, about=About.HARDWARE):
     replicas: Whole = declared("Replicas behind the router.", 1, low=1, high=10_000, example=2)
 
 
-class SimulateRequest(SomeModel, OneGpu, Layout, Traffic, Routed, Serving, Objectives, Priced, Profiled, ReplicaInputs):
+class SimulateRequest(
+    SomeModel, OneGpu, Layout, Drafting, Traffic, Routed, Serving, Objectives, Priced, Profiled, ReplicaInputs
+):
     """
     Examples:
       tokonomics simulate --model llama-3.1-8b --gpu H100 --trace azure-conv --slo ttft_p99=0.5,tpot_p99=0.05
@@ -96,7 +98,7 @@ class SimulateRequest(SomeModel, OneGpu, Layout, Traffic, Routed, Serving, Objec
     save: Text | None = saved("Save what became of each request as .parquet.", "requests.parquet")
 
 
-class CapacityRequest(SomeModel, OneGpu, Layout, Traffic, Routed, Serving, Objectives, Priced, Profiled):
+class CapacityRequest(SomeModel, OneGpu, Layout, Drafting, Traffic, Routed, Serving, Objectives, Priced, Profiled):
     """
     Examples:
       tokonomics capacity --model llama-3.1-8b --gpu H100 --input 1000 --output 300 --slo ttft_p99=0.5,tpot_p99=0.05
