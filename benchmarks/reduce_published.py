@@ -28,7 +28,7 @@ FIRST = Path(__file__).parent / "data" / "published.csv.gz"
 KEPT = (
     "id", "model", "gpu", "num_gpus", "tp", "pp", "ep", "precision_weights", "precision_kv", "engine", "engine_version",
     "input_len", "output_len", "length_spread", "batch_or_concurrency", "num_requests", "mode", "metric",
-    "statistic", "value", "per", "source_name", "source_ref", "year", "split",
+    "statistic", "value", "per", "draft", "accepted_length", "source_name", "source_ref", "year", "split",
 )  # fmt: skip
 GROUP = ("source_name", "model", "gpu", "engine")
 APART = re.compile(r"decode (\d+)x\(tp(\d+),dp(\d+),ep(\d+)\)")
@@ -61,6 +61,9 @@ QUEUED = {
 SHARED = "attention DP but not the value"
 """Of TensorRT-LLM 1.0's tables of mixtures of experts: their options file turns data-parallel attention on, and what is
 printed as TP is the number of GPUs that share the experts (the tables of 1.2 print the same as DEP)."""
+DRAFTED = "SPECULATIVE DECODING ON"
+"""Of SGLang's cookbook, DeepSeek V3 at one request at a time: three tokens a round in one chain of its own module, and
+an accepted length of 2.61 (DeepSeek-V3.md, section 5.1.1, in sgl-project/sgl-cookbook, commit 36c07b43)."""
 REQUESTS = re.compile(r"\b(\d+) (?:ShareGPT )?(?:prompts|requests)\b")
 """How many were sent, where the notes say so."""
 
@@ -77,6 +80,7 @@ def main(source: Path, reduced: Path) -> None:
         row["num_requests"] = found[1] if found else queued(row)
         row["length_spread"] = "0.99" if VARIED.search(row["notes"]) else ""
         row["statistic"] = "median" if MEDIAN.search(row["notes"]) else ""
+        row["draft"], row["accepted_length"] = ("mtp:3", "2.61") if DRAFTED in row["notes"] else ("", "")
         row.update(lengths(row), **decoding(row))
         if SHARED in row["notes"]:
             row.update(tp="1", ep=row["tp"])

@@ -748,3 +748,27 @@ def test_a_queue_of_so_many_requests_is_drained() -> None:
     steps = steps_of(row)
     decoded_s = sum(float(steps.decode(40, 100 + token)) for token in range(1, 200))
     assert value(row) == pytest.approx(40 * 200 / (float(steps.prefill(4000, prompts=40)) + decoded_s), rel=0.03)
+
+
+def test_a_row_that_drafted_is_predicted_with_its_drafts() -> None:
+    """A step of one sequence yields the accepted length; the draft and the wider check take some of that back."""
+    row = measurement(model="deepseek-v3", gpu="H200", tp=8, gpus=8, weights="fp8", engine="sglang", batch=1)
+    plain, drafted = value(row), value(row.model_copy(update={"draft": "mtp:3", "accepted_length": 2.61}))
+    assert 1.3 < plain / drafted < 2.61
+    published = value(row.model_copy(update={"draft": "mtp:3"}))  # 2.61 is what is published for three tokens
+    assert published == pytest.approx(drafted)
+
+
+@pytest.mark.parametrize(
+    ("model", "draft", "accepted", "reason"),
+    [
+        ("llama-3.1-8b", "mtp:3", 2.0, "no module that drafts"),
+        ("deepseek-v3", "mtp:1", 2.5, "no round of 1 drafted tokens yields 2.5"),
+        ("glm-4.5", "mtp:3", None, "no acceptance is published"),
+    ],
+)
+def test_a_draft_that_cannot_be_is_a_reason(model: str, draft: str, accepted: float | None, reason: str) -> None:
+    row = measurement(model=model, gpu="H200", tp=8, gpus=8, engine="sglang")
+    outcome = predict(row.model_copy(update={"draft": draft, "accepted_length": accepted}))
+    assert isinstance(outcome, str)
+    assert reason in outcome

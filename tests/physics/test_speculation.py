@@ -11,9 +11,11 @@ from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.memory import kv_budget_bytes, sequence_bytes
+from tokonomics.physics.overhead import Overhead
 from tokonomics.physics.speculation import Speculation, acceptance_for
-from tokonomics.physics.steptime import step_model
+from tokonomics.physics.steptime import StepModel, step_model
 from tokonomics.serving.step_table import compile_steps, gpu_s, step_s
+from tokonomics.types import Badge
 
 PLAIN = deploy(find_model("llama-3.1-70b"), find_gpu("H100"), find_engine("vllm"), tp=4)
 DRAFT = find_model("llama-3.2-1b")
@@ -51,15 +53,51 @@ def test_a_free_draft_that_is_never_right_costs_the_wider_check(batch: int) -> N
     assert float(step_model(never).decode(batch, 1000)) >= float(step_model(PLAIN).decode(batch, 1000)) * (1 - 1e-12)
 
 
-@pytest.mark.parametrize("batch", [1, 16, 128])
-def test_a_token_takes_the_drafts_steps_and_the_check_over_the_yield(batch: int) -> None:
-    made = drafting(tokens=3, acceptance=0.7)
+def round_s(batch: int, drafted: int) -> float:
+    """Kernels of a round, one pass after another: the check, and as many passes of the draft."""
     target, draft = step_model(PLAIN), step_model(deploy(DRAFT, PLAIN.gpu, PLAIN.engine, tp=4))
-    rows = np.array(4.0 * batch)
-    gpu_s = target.tokens_s(rows) + target.head_s(rows) + target.decode_attention_s(np.float64(batch), np.float64(1000))
-    checked = target.with_host(gpu_s, np.array(float(batch)))
-    expected = (3 * float(draft.decode(batch, 1000)) + float(checked)) / (1 + 0.7 + 0.49 + 0.343)
+
+    def pass_s(model: StepModel, tokens: int, sampled: int) -> float:
+        rows = np.array(float(tokens * batch))
+        attended = model.decode_attention_s(np.float64(batch), np.float64(1000))
+        return float(model.tokens_s(rows) + model.head_s(np.array(float(sampled * batch))) + attended)
+
+    # The first pass has the tokens of the last check, whose KV the draft has not seen.
+    passes = [pass_s(draft, drafted + 1 if first == 0 else 1, 1) for first in range(drafted)]
+    return pass_s(target, drafted + 1, drafted + 1) + sum(passes)
+
+
+@pytest.mark.parametrize("batch", [1, 16, 128])
+@pytest.mark.parametrize("drafted", [1, 3])
+def test_a_token_takes_the_drafts_passes_and_the_check_over_the_yield(batch: int, drafted: int) -> None:
+    made = drafting(tokens=drafted, acceptance=0.7)
+    host = step_model(PLAIN).with_host(np.array(round_s(batch, drafted)), np.array(float(batch)))
+    expected = float(host) / sum(0.7**place for place in range(drafted + 1))
     assert float(step_model(made).decode(batch, 1000)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("batch", [1, 16, 128])
+def test_drafts_that_are_never_right_cost_their_passes_and_the_host_once(batch: int) -> None:
+    """Drafts run inside the step of the engine that checks them: its host is not asked for each of them."""
+    never = drafting(tokens=3, acceptance=0.0)
+    assert never.speculation is not None
+    assert never.speculation.tokens_per_round == 1
+    assert float(hostless(never).decode(batch, 1000)) == pytest.approx(round_s(batch, 3))
+    assert float(hostless(never).decode(batch, 1000)) > float(hostless(PLAIN).decode(batch, 1000))
+    slow = Overhead(since_version="0", since_year=2026, step_s=1.0, sequence_s=0.0, overlapped=False,
+                    badge=Badge.assumed, source="a test")  # fmt: skip
+    added = step_model(never).with_engine(slow).decode(batch, 1000) - hostless(never).decode(batch, 1000)
+    assert float(added) == pytest.approx(1.0)
+
+
+def test_a_round_of_more_tokens_than_any_graph_holds_is_launched_kernel_by_kernel() -> None:
+    """vLLM captures steps by their tokens: a check has several of each sequence."""
+    engine = Overhead(since_version="0", since_year=2026, step_s=0.0, sequence_s=0.0, overlapped=True, layer_s=1.0,
+                      graph_tokens=512, badge=Badge.assumed, source="a test")  # fmt: skip
+    alone = PLAIN.model_copy(update={"speculation": Speculation(tokens=3, acceptance=0.0, draft_share=0.0)})
+    steps, layers = step_model(alone).with_engine(engine), PLAIN.model.layers
+    assert float(steps.decode(128, 100)) < layers
+    assert float(steps.decode(129, 100)) == pytest.approx(layers)
 
 
 def test_drafting_helps_a_lone_request_more_than_a_full_batch() -> None:

@@ -117,6 +117,7 @@ def from_config(
             vision=tower,
             reasons=reasons,
             max_context=context,
+            mtp_layers=_mtp_layers(text),
             checkpoint=checkpoint.weights,
             checkpoint_bytes=checkpoint.weight_bytes,
             mixer_checkpoint=checkpoint.mixer,
@@ -250,6 +251,16 @@ def _around(text: Fields, row: Family, frame: Frame) -> tuple[int, int, int]:
         return beside, frame.vocab * is_on(text, row.head_bias), frame.context
     beside += embedding_extras(text, frame, row.encoder)
     return beside, row.encoder.head(text, frame), frame.context - row.encoder.unused_positions
+
+
+def _mtp_layers(text: Fields) -> int:
+    """Modules of the checkpoint that draft.
+
+    MiniMax names some (``num_mtp_modules``) whose weights it does not publish (MiniMax-M2 issue 47, M3 issue 13).
+    """
+    if text.has("num_mtp_modules"):
+        return 0
+    return text.optional_size("num_nextn_predict_layers", "mtp_num_hidden_layers", least=0, most=MOST_LAYERS) or 0
 
 
 def _groups(

@@ -343,6 +343,7 @@ class ModelSpec(Noun):
     embedding_parameters: PositiveInt
     extra_parameters: NonNegativeInt = 0
     max_context: PositiveInt
+    mtp_layers: NonNegativeInt = 0  # modules of the checkpoint that draft tokens (multi-token prediction)
     checkpoint: Precision  # the precision the weights are published in; of a mixture, its experts'
     checkpoint_bytes: float | None = None  # of one weight, where the checkpoint's scales are not the usual ones
     mixer_checkpoint: Precision | None = None  # of attention's matrices, where the checkpoint keeps them in another

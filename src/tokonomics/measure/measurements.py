@@ -1,8 +1,9 @@
 """Measured results in one shape, read from files: what ran, under which load, and what came out.
 
 Two kinds of file: a table (csv, csv.gz) with the columns of ``COLUMNS`` (and ``num_requests``, ``length_spread``,
-``statistic``, where a source states them), and a JSON of bare step times (``{"gpu": …, "rows": [{"kind": "decode",
-"model": …, "batch": …, "ctx": …, "ms": …}]}``). A row that cannot be read is kept with its reason.
+``statistic``, ``draft``, ``accepted_length``, where a source states them), and a JSON of bare step times (``{"gpu": …,
+"rows": [{"kind": "decode", "model": …, "batch": …, "ctx": …, "ms": …}]}``). A row that cannot be read is kept with its
+reason.
 """
 
 import csv
@@ -27,6 +28,7 @@ from tokonomics.types import Noun
 
 LARGEST_FILE = 200_000_000
 MOST_REQUESTS = 10**6  # of one run
+_DRAFT = r"^[\w./-]{1,80}(:([1-9]|1[0-6]))?$"
 COLUMNS = (
     "model", "gpu", "num_gpus", "tp", "engine", "input_len", "output_len", "batch_or_concurrency", "mode", "metric",
     "value",
@@ -111,6 +113,8 @@ class Measurement(Noun):
     length_share: float = Field(default=1.0, gt=0, le=1)  # mean ÷ nominal length, where lengths vary
     statistic: Statistic = Statistic.mean
     run: RunFacts = RunFacts()
+    draft: str | None = Field(default=None, pattern=_DRAFT)  # what drafted, and how many tokens a round: ``mtp:3``
+    accepted_length: float | None = Field(default=None, ge=1, le=17)  # tokens that a round yielded
 
     @property
     def figure(self) -> str:
@@ -251,7 +255,8 @@ def _row(cells: Mapping[str, str | None], line: str) -> Measurement | Unread:
             output_tokens=outputs, batch=alone, rate=None if rate is None else rate / replicas, mode=mode,
             metric=metric, value=value, source=source, split=split,
             length_share=INFERENCEX_LENGTHS if is_inferencex else 1.0, statistic=statistic,
-            run=RunFacts(requests=requests, spread=spread),
+            run=RunFacts(requests=requests, spread=spread), draft=row.get("draft") or None,
+            accepted_length=_number(row["accepted_length"], "accepted_length") if row.get("accepted_length") else None,
         )  # fmt: skip
     except (ValueError, OverflowError) as error:
         return Unread(key=key, reason=_problem(error), split=split)

@@ -29,7 +29,9 @@ from tokonomics.physics.deployment import Deployment, valid_tp
 from tokonomics.physics.intervals import Interval, Kind, interval
 from tokonomics.physics.memory import max_sequences, require_fit
 from tokonomics.physics.overhead import REQUESTS, overhead
+from tokonomics.physics.speculation import DRAFT_TOKENS, acceptance_for
 from tokonomics.physics.steptime import StepModel
+from tokonomics.planner.drafting import draft_named
 from tokonomics.serving.steady import ReplicaCurve, Steady, prompt_chunks, static_batch_s
 from tokonomics.types import Noun
 
@@ -120,7 +122,7 @@ def steps_of(row: Measurement) -> StepModel:
     # An engine's own program times rows of low latency: there is no front end.
     era = (row.year, row.engine_version, row.tuned, row.mode is not Mode.low_latency)
     served = (row.model, row.gpu, row.tp, row.pp, row.ep, row.dp, row.weights, row.kv, row.engine)
-    return _step_model(served, era, profile_key())
+    return _step_model(served, era, profile_key(), row.draft, row.accepted_length)
 
 
 def summary(predictions: Sequence[ScoredPrediction]) -> ErrorSummary:
@@ -181,11 +183,19 @@ _SUFFIX = re.compile(
 
 
 @lru_cache(maxsize=4096)
-def _step_model(stated: tuple[Any, ...], era: tuple[int, str | None, bool, bool], profile: str | None) -> StepModel:
+def _step_model(
+    stated: tuple[Any, ...],
+    era: tuple[int, str | None, bool, bool],
+    profile: str | None,
+    draft: str | None,
+    accepted_length: float | None,
+) -> StepModel:
     deployment = stated_deployment(*stated)
     if era[2] and stated[-2] is None and (kv := _recipe(deployment).kv):
         stated = (*stated[:-2], kv, stated[-1])
         deployment = stated_deployment(*stated)
+    if draft:
+        deployment = _drafting(deployment, draft, accepted_length)
     if stated[-1] is None:  # no engine: bare steps
         return StepModel(deployment, None)
     year, version, tuned, served = era
@@ -198,6 +208,17 @@ def _step_model(stated: tuple[Any, ...], era: tuple[int, str | None, bool, bool]
     if tuned:
         changes |= {"overlapped": True, "graph_tokens": TUNED_GRAPH_TOKENS if own.graph_tokens else 0}
     return StepModel(deployment, own.model_copy(update=changes), aligned=tuned and _recipe(deployment).aligns > 0)
+
+
+def _drafting(deployment: Deployment, draft: str, accepted_length: float | None) -> Deployment:
+    """What drafted as a row states it, such as ``mtp:3``: as much accepted as it states, or as is published."""
+    name, _, stated = draft.partition(":")
+    tokens = int(stated) if stated else None
+    acceptance = None if accepted_length is None else acceptance_for(accepted_length, tokens or DRAFT_TOKENS)
+    if accepted_length is not None and acceptance is None:
+        raise TokonomicsError(f"no round of {tokens or DRAFT_TOKENS} drafted tokens yields {accepted_length:g}")
+    made = draft_named(name, deployment.model, tokens, acceptance)
+    return deployment.model_copy(update={"speculation": made})
 
 
 def _recipe(deployment: Deployment) -> Recipe:

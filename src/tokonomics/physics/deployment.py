@@ -7,7 +7,7 @@ from tokonomics.catalog.gpus import Gpu
 from tokonomics.catalog.models import CompressedAttention, DenseMlp, GroupedAttention, ModelSpec, MoeMlp, RecurrentMixer
 from tokonomics.catalog.precision import KV_PRECISIONS, Precision
 from tokonomics.errors import BadInput, option
-from tokonomics.physics.speculation import Speculation
+from tokonomics.physics.speculation import DraftMethod, Speculation
 from tokonomics.types import Noun
 
 _POOLED_TOKENS = 32_768
@@ -42,10 +42,12 @@ class Deployment(Noun):
         """The model that drafts, on the same GPUs: split as the model is where it can be, else on one of them."""
         if self.speculation is None or self.speculation.draft is None:
             return None
-        model = self.speculation.draft
+        model, own = self.speculation.draft, self.speculation.method is DraftMethod.mtp
         tp = self.tp if _what_does_not_divide(model, self.tp) is None else 1
+        # A module of the checkpoint is quantised, and its experts are shared out, as the model's are.
+        weights, ep = (self.weights, self.ep) if own else (model.served, 1)
         return Deployment(
-            model=model, gpu=self.gpu, engine=self.engine, weights=model.served, kv=self.kv, tp=tp, dp=self.dp
+            model=model, gpu=self.gpu, engine=self.engine, weights=weights, kv=self.kv, tp=tp, ep=ep, dp=self.dp
         )
 
     @property
@@ -93,7 +95,8 @@ class Deployment(Noun):
     def __str__(self) -> str:
         splits = (("TP", self.tp), ("PP", self.pp), ("EP", self.ep), ("DP", self.dp))
         split = "".join(f" {name}={ranks}" for name, ranks in splits if ranks > 1)
-        return f"{self.model.name} {self.weights} on {self.gpus}×{self.gpu.key}{split}"
+        drafts = f" with {self.speculation.name}" if self.speculation else ""
+        return f"{self.model.name} {self.weights} on {self.gpus}×{self.gpu.key}{split}{drafts}"
 
 
 def deploy(

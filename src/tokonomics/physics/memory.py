@@ -18,6 +18,7 @@ from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput, DoesNotFit
 from tokonomics.physics.deployment import Deployment, valid_tp
 from tokonomics.physics.sharding import adapter_bytes, shard
+from tokonomics.physics.speculation import DraftMethod
 from tokonomics.types import Noun
 from tokonomics.units import GIB, gigabytes
 
@@ -122,10 +123,16 @@ def min_gpus(deployment: Deployment, context: int) -> int | None:
 
 def kv_budget_bytes(deployment: Deployment) -> int:
     """What is left of one GPU for KV; negative when the weights alone are too large."""
-    weights = shard(deployment).total
-    if deployment.draft:
-        weights += shard(deployment.draft).total
+    weights = shard(deployment).total + draft_bytes(deployment)
     return math.floor(deployment.engine.kv_bytes(deployment.gpu, weights, workspace_bytes(deployment)))
+
+
+def draft_bytes(deployment: Deployment) -> float:
+    """Weights of what drafts, on one GPU; a module of the model's own checkpoint uses its embedding and its head."""
+    if deployment.draft is None or deployment.speculation is None:
+        return 0.0
+    held = shard(deployment.draft)
+    return held.total - (held.head + held.idle if deployment.speculation.method is DraftMethod.mtp else 0.0)
 
 
 def sequence_bytes(deployment: Deployment, context: int) -> int:

@@ -2,12 +2,13 @@
 
 Where each proposed token is accepted with probability ``a``, independently, a round of ``k`` proposals yields
 ``(1 − a^(k+1)) ÷ (1 − a)`` tokens (Leviathan, Kalman and Matias, 2023, arXiv:2211.17192, equation 1). A round costs
-``k`` steps of the draft and one step of the model on ``k + 1`` tokens of each sequence; ``steptime`` divides that by
-the yield. A step with prompts drafts nothing, but the draft computes the same tokens for its own KV. So a token takes
-its mean time: the simulator sees evenly paced tokens where a server sends small bunches.
+``k`` passes of the draft and one of the model on ``k + 1`` tokens of each sequence, in one step of the engine;
+``steptime`` divides that by the yield. A step with prompts drafts nothing, but the draft computes the same tokens for
+its own KV. So a token takes its mean time: the simulator sees evenly paced tokens where a server sends small bunches.
 """
 
 import math
+from enum import StrEnum
 
 from pydantic import Field, model_validator
 
@@ -25,8 +26,20 @@ DRAFT_TOKENS = 3
 no idle arithmetic to spend on proposals that fail."""
 
 
+class DraftMethod(StrEnum):
+    """What drafts, by the name that vLLM gives it."""
+
+    mtp = "mtp"  # a module of the model's own checkpoint, with the model's embedding and head
+    eagle3 = "eagle3"  # a head trained for the model, in a checkpoint of its own
+    draft_model = "draft_model"
+
+
 class Speculation(Noun):
     """How a deployment drafts."""
+
+    method: DraftMethod = DraftMethod.draft_model
+    checkpoint: str | None = None  # where the draft is found; None: in the model's own, or by the draft's name
+    source: str | None = None  # of the acceptance; None: as given, or assumed
 
     tokens: int = Field(default=DRAFT_TOKENS, ge=1, le=16)  # proposed in a round
     acceptance: float = Field(default=ACCEPTANCE, ge=0, le=1)  # chance that a proposed token is the model's own
@@ -39,6 +52,12 @@ class Speculation(Noun):
         if (self.draft is None) == (self.draft_share is None):
             raise ValueError("a draft is a model, or a share of the model's own step")
         return self
+
+    @property
+    def name(self) -> str:
+        """Such as ``mtp:3``; of a draft model, its key."""
+        what = self.draft.key if self.draft and self.method is DraftMethod.draft_model else self.method.value
+        return f"{what}:{self.tokens}"
 
     @property
     def tokens_per_round(self) -> float:

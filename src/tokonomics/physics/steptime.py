@@ -37,6 +37,7 @@ from tokonomics.physics.operations import (
 )
 from tokonomics.physics.overhead import Layers, Overhead, layers, overhead
 from tokonomics.physics.sharding import step_weight_bytes
+from tokonomics.physics.speculation import Speculation
 from tokonomics.types import Noun
 
 _TOKENS = np.unique(
@@ -145,19 +146,32 @@ class StepModel:
         speculation = self.deployment.speculation
         if speculation is None:
             return self.step(0, 0, batch, context)
-        checked = self._check(batch, context, speculation.tokens + 1)
-        share = speculation.draft_share or 0.0
-        proposed = self.draft.decode(batch, context) if self.draft else share * self.step(0, 0, batch, context)
-        return (speculation.tokens * proposed + checked) / speculation.tokens_per_round
+        round_s = self.with_host(
+            self._round_s(speculation, batch, context), self.passing(batch), speculation.tokens + 1
+        )
+        return round_s / speculation.tokens_per_round
 
-    def _check(self, batch: ArrayLike, context: ArrayLike, tokens: int) -> Array:
-        """A step on several tokens of each sequence: their KV is read once for all of them."""
-        everything = np.maximum(self.together(batch) * tokens, 1.0)
-        batch, context = np.broadcast_arrays(self.passing(batch), np.asarray(context, np.float64))
-        rows = np.maximum(batch * tokens, 1.0)
-        kernels = self.tokens_s(rows) + self.shared_s(everything) + self.head_s(rows)
-        kernels = kernels + self.adapters_s(batch)
-        return self.with_host(kernels + self.decode_attention_s(batch, context), batch)
+    def _round_s(self, speculation: Speculation, batch: ArrayLike, context: ArrayLike) -> Array:
+        """Kernels of a round: the drafts one after another, and the check of them all.
+
+        It is one step of the engine, composed once. The draft's first pass has all tokens of the last check, whose KV
+        it needs, and those after it one of each sequence (vLLM ``v1/spec_decode/eagle.py``, ``propose``; TensorRT-LLM
+        captures drafts and check in one graph: its "DeepSeek R1 MTP Implementation and Optimization", 2025-05-23).
+        """
+        several, context = speculation.tokens + 1, np.asarray(context, np.float64)
+        share, together = self.passing(batch), self.together(batch)
+        checked = self._pass_s(share, together, context, several, several)
+        if self.draft is None:
+            alone = self._pass_s(share, together, context, 1, 1)
+            return checked + speculation.tokens * (speculation.draft_share or 0.0) * alone
+        first = self.draft._pass_s(share, together, context, several, 1)
+        return checked + first + (speculation.tokens - 1) * self.draft._pass_s(share, together, context, 1, 1)
+
+    def _pass_s(self, share: Array, together: Array, context: Array, tokens: int, sampled: int) -> Array:
+        """Kernels of one pass on so many tokens of each sequence: their KV is read once for all of them."""
+        kernels = self.tokens_s(np.maximum(share * tokens, 1.0)) + self.shared_s(np.maximum(together * tokens, 1.0))
+        kernels = kernels + self.head_s(np.maximum(share * sampled, 1.0)) + self.adapters_s(share)
+        return kernels + self.decode_attention_s(share, context)
 
     def prefill(self, tokens: ArrayLike, past: ArrayLike = 0, prompts: ArrayLike = 1) -> Array:
         """Seconds of a step that computes ``tokens`` tokens of one prompt after ``past`` cached ones.
@@ -292,15 +306,18 @@ class StepModel:
         inside = np.clip(np.minimum(past + prompt, images.tokens) - past, 0.0, None)
         return prompts * inside / images.tokens * self._tower_s
 
-    def with_host(self, gpu_s: Array, batch: Array) -> Array:
-        """A decode step as the engine runs it: the host's work beside the GPU's, or after it."""
+    def with_host(self, gpu_s: Array, batch: Array, tokens: int = 1) -> Array:
+        """A decode step as the engine runs it: the host's work beside the GPU's, or after it.
+
+        ``tokens`` of each sequence are computed.
+        """
         if self.engine is None:
             return gpu_s
-        host_s = self.engine.host_s(batch)
-        # Of more sequences than any graph holds: launched like a step with prompts.
-        apart = (self.engine.graph_tokens > 0) & (np.asarray(batch) > self.engine.graph_tokens)
+        host_s, rows = self.engine.host_s(batch), np.asarray(batch) * tokens
+        # Of more tokens than any graph holds: launched like a step with prompts.
+        apart = (self.engine.graph_tokens > 0) & (rows > self.engine.graph_tokens)
         each_s = self.engine.sequence_s * np.asarray(batch) if self.engine.overlapped else 0.0
-        gpu_s = np.maximum(gpu_s, np.where(apart, self.launch_s(batch) + each_s, 0.0))
+        gpu_s = np.maximum(gpu_s, np.where(apart, self.launch_s(rows) + each_s, 0.0))
         return np.maximum(gpu_s, host_s) if self.engine.overlapped else gpu_s + host_s
 
     def launch_s(self, tokens: ArrayLike) -> Array:

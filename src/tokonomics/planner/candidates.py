@@ -35,7 +35,7 @@ from tokonomics.catalog.precision import Precision
 from tokonomics.clock import today
 from tokonomics.money.cost import CostLine, CostTree
 from tokonomics.physics.deployment import Deployment, valid_tp, why_not_run
-from tokonomics.physics.memory import max_sequences, min_gpus
+from tokonomics.physics.memory import draft_bytes, max_sequences, min_gpus
 from tokonomics.physics.sharding import shard
 from tokonomics.planner.spare import NO_SPARE, ZONED, Spare, machines_for
 from tokonomics.units import BYTES_PER_GB, GIB, HOURS_PER_MONTH, gigabytes, usd
@@ -348,7 +348,8 @@ def host_gib(deployment: Deployment, gpus: int) -> float:
     """
     of_a_replica = min(deployment.gpus, gpus)
     replicas = max(1, gpus // deployment.gpus)
-    return shard(deployment).total * of_a_replica / GIB + PROCESS_GIB * of_a_replica * replicas
+    weights = shard(deployment).total + draft_bytes(deployment)
+    return weights * of_a_replica / GIB + PROCESS_GIB * of_a_replica * replicas
 
 
 def left_gb(deployment: Deployment, offer: Offer) -> float | None:

@@ -5,6 +5,7 @@ file names for filling in. Flags and values are those of the versions in ``catal
 engines' own argument parsers; a test holds every flag against the list taken from the wheels (docs/deploy.md).
 """
 
+import json
 import math
 import re
 import shlex
@@ -22,6 +23,7 @@ from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput, option
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import max_sequences
+from tokonomics.physics.speculation import DraftMethod, Speculation
 from tokonomics.planner.spare import in_zones, sold_in_zones
 from tokonomics.serving.outcome import Spread
 from tokonomics.types import Noun
@@ -41,6 +43,11 @@ _P99_PER_MEAN = math.log(100)
 """Of an exponential distribution, 4.6: what stands in for the p99 of a plan that was not simulated."""
 _KEPT_BACK = 0.1
 """Of the context that fits by our memory model. A choice: a start that fails costs more than a shorter context."""
+_SGLANG_DRAFTS = {
+    DraftMethod.mtp: "EAGLE",
+    DraftMethod.eagle3: "EAGLE3",
+    DraftMethod.draft_model: "STANDALONE",
+}
 _LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """vLLM 0.32.0, config/lora.py (MaxLoRARanks): a rank in between takes the next."""
 
@@ -305,6 +312,7 @@ def _vllm(job: DeployJob, weights: Weights) -> EngineCommand:
         "enable-lora": bool(adapters),
         "max-loras": adapters or None,
         "max-lora-rank": next(rank for rank in _LORA_RANKS if rank >= deployment.lora_rank) if adapters else None,
+        "speculative-config": _vllm_drafts(deployment.speculation),
     }
     images = {"nvidia": f"vllm/vllm-openai:v{version}", "amd": f"vllm/vllm-openai-rocm:v{version}"}
     return EngineCommand(
@@ -345,6 +353,7 @@ def _sglang(job: DeployJob, weights: Weights) -> EngineCommand:
         "max-lora-rank": deployment.lora_rank if adapters else None,
         "lora-target-modules": "all" if adapters else None,
         "enable-metrics": True,
+        **_sglang_drafts(deployment.speculation),
     }
     return EngineCommand(
         program=("python", "-m", "sglang.launch_server"),
@@ -354,6 +363,34 @@ def _sglang(job: DeployJob, weights: Weights) -> EngineCommand:
         image=_image(job, {"nvidia": f"lmsysorg/sglang:v{version}"}),
         package=f"sglang=={version}",
     )
+
+
+def _vllm_drafts(drafts: Speculation | None) -> str | None:
+    """vLLM 0.32.0, config/speculative.py: the method, where the draft is unless in the checkpoint, tokens a round."""
+    if drafts is None:
+        return None
+    model = {} if drafts.method is DraftMethod.mtp else {"model": _draft_repository(drafts)}
+    return json.dumps({"method": drafts.method.value, **model, "num_speculative_tokens": drafts.tokens})
+
+
+def _sglang_drafts(drafts: Speculation | None) -> dict[str, object]:
+    """SGLang 0.5.23, "Speculative Decoding": one chain, so the tokens checked are those drafted and one more."""
+    if drafts is None:
+        return {}
+    own = drafts.method is DraftMethod.mtp
+    return {
+        "speculative-algorithm": _SGLANG_DRAFTS[drafts.method],
+        "speculative-draft-model-path": None if own else _draft_repository(drafts),
+        "speculative-num-steps": drafts.tokens,
+        "speculative-eagle-topk": 1,
+        "speculative-num-draft-tokens": drafts.tokens + 1,
+    }
+
+
+def _draft_repository(drafts: Speculation) -> str:
+    """Where the draft is found; a placeholder where the catalogue does not know."""
+    known = drafts.checkpoint or (drafts.draft and catalogue_repository(drafts.draft))
+    return known or f"{FILL_IN}/{_slug(drafts.draft.key if drafts.draft else 'draft')}"
 
 
 def _dtype(job: DeployJob) -> str:
@@ -375,7 +412,10 @@ def _kv(job: DeployJob, *, fp8: str) -> str:
 def _to_fill_in(job: DeployJob, weights: Weights, adapters: str) -> tuple[str, ...]:
     count = job.deployment.lora_adapters
     lora = f"{adapters} for each of the {count} adapters" if count else None
-    return tuple(text for text in (weights.fill_in, lora) if text)
+    drafts = job.deployment.speculation
+    head = _draft_repository(drafts) if drafts and drafts.method is not DraftMethod.mtp else ""
+    unknown = f"{head}: name a repository or a path of what drafts" if head.startswith(FILL_IN) else None
+    return tuple(text for text in (weights.fill_in, lora, unknown) if text)
 
 
 def _image(job: DeployJob, images: Mapping[str, str]) -> str:

@@ -22,6 +22,7 @@ from tokonomics.catalog.precision import Precision
 from tokonomics.money.cost import split_by_gpu_time
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.intervals import speed_badge, speed_from
+from tokonomics.physics.speculation import Speculation
 from tokonomics.planner.candidates import (
     FLOOR,
     Hosts,
@@ -35,8 +36,9 @@ from tokonomics.planner.candidates import (
     usable,
     weight_choices,
 )
+from tokonomics.planner.drafting import with_drafts
 from tokonomics.planner.load import Load
-from tokonomics.planner.plan_answer import Candidate, Catch, Limits, Plan, Rejection, SetAside
+from tokonomics.planner.plan_answer import Candidate, CandidateDraft, Catch, Limits, Plan, Rejection, SetAside
 from tokonomics.planner.search import Placed, Search
 from tokonomics.planner.setup import Say, silent
 from tokonomics.planner.spare import machines_for, replicas_on
@@ -61,6 +63,8 @@ class Question:
     weights: tuple[Precision, ...] | None = None
     """None: as published, and FP8."""
     kv: tuple[Precision, ...] = (Precision.bf16,)
+    drafts: tuple[Speculation, ...] = ()
+    """Ways to draft that are tried beside none."""
     lossy: frozenset[tuple[Precision, Precision]] = frozenset()
     """Weights and KV caches that keep too little quality together."""
     not_tried: Mapping[str, str] = field(default_factory=dict)
@@ -228,7 +232,8 @@ def prospects(question: Question, load: Load) -> tuple[list[Hosts], list[Rejecti
         on_this_gpu, gpu = list(group), find_gpu(gpu_key)
         most_gpus = max(machine.offer.gpus for machine in on_this_gpu)
         for engine in question.engines:
-            for deployment, refusal in fitting(model, gpu, engine, choices, question.kv, most_gpus, load.longest):
+            fitted = fitting(model, gpu, engine, choices, question.kv, most_gpus, load.longest)
+            for deployment, refusal in with_drafts(fitted, question.drafts, load.longest):
                 if (deployment.weights, deployment.kv) in question.lossy:
                     continue
                 if refusal:
@@ -261,6 +266,7 @@ def _rows(sized: Placed, load: Load, limits: Limits, today: date) -> Iterator[Ra
         "gpu": deployment.gpu.key,
         "gpus_per_replica": deployment.gpus,
         **copied(deployment, "tp", "pp", "ep", "dp", "weights", "kv"),
+        "draft": _draft(deployment),
         "engine": deployment.engine.key,
         "max_sequences": (sized.trial and sized.trial.max_sequences) or deployment.limits.max_sequences,
         "router": sized.trial.router if sized.trial else Router.round_robin,
@@ -305,6 +311,12 @@ def _rows(sized: Placed, load: Load, limits: Limits, today: date) -> Iterator[Ra
         yield RankedRow(row, sized, machine)
 
 
+def _draft(deployment: Deployment) -> CandidateDraft | None:
+    made = deployment.speculation
+    names = ("method", "name", "tokens", "acceptance", "tokens_per_round", "checkpoint", "source")
+    return CandidateDraft(**copied(made, *names)) if made else None
+
+
 def _places(machines: Iterable[Machine]) -> Iterator[tuple[Machine, tuple[str, ...]]]:
     """Each machine at a price once, with every region that has it at that price."""
     alike: dict[object, list[Machine]] = {}
@@ -344,7 +356,8 @@ def layout(deployment: Deployment) -> str:
     degrees = {"TP": deployment.tp, "PP": deployment.pp, "EP": deployment.ep, "DP": deployment.dp}
     split = " ".join(f"{name}={degree}" for name, degree in degrees.items() if degree > 1 or name == "TP")
     kv = f", KV {deployment.kv}" if deployment.kv.is_below(Precision.bf16) else ""
-    return f"{split} {deployment.weights}{kv}"
+    drafts = f", drafts {deployment.speculation.name}" if deployment.speculation else ""
+    return f"{split} {deployment.weights}{kv}{drafts}"
 
 
 def _reject(deployment: Deployment, refusal: Refusal, offers: int = 1) -> Rejection:

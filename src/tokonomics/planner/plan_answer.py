@@ -10,6 +10,7 @@ from tokonomics.catalog.offers import STALE_MUST_SAVE, Terms
 from tokonomics.catalog.places import Seller
 from tokonomics.catalog.precision import Precision
 from tokonomics.money.cost import CostTree, TokenPrices
+from tokonomics.physics.speculation import DraftMethod
 from tokonomics.planner.candidates import Reason
 from tokonomics.planner.search import Kind
 from tokonomics.planner.spare import NO_SPARE, Spare
@@ -29,6 +30,24 @@ class Catch(StrEnum):
     fewer_bits = "at fewer bits"
     assumed_speed = "at an assumed speed"
     old_price = "at an old price"
+    drafting = "with drafting"
+
+
+class CandidateDraft(Noun):
+    """How a candidate drafts."""
+
+    method: DraftMethod
+    name: str
+    """Such as ``mtp:3``."""
+    tokens: int
+    """Drafted in a round."""
+    acceptance: float
+    """Of a drafted token."""
+    tokens_per_round: float
+    checkpoint: str | None
+    """Where the draft is found, where it is not in the model's own."""
+    source: str | None
+    """Who published the acceptance; None: it was given."""
 
 
 class Candidate(Noun):
@@ -88,6 +107,8 @@ class Candidate(Noun):
     """Reservation basis: the whole bill."""
     usd_per_mtok_usage: float
     """Blended, usage basis: only the share of the paid capacity that the traffic takes."""
+    draft: CandidateDraft | None = None
+    """None: nothing drafts."""
     below_checkpoint: bool
     """Weights or KV cache are held at fewer bits than was published: check quality."""
     bill: CostTree

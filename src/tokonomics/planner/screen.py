@@ -78,7 +78,9 @@ def fewest_by_arithmetic(deployment: Deployment, load: Load) -> int:
     flops = 2.0 * (parts.mixers + parts.dense_mlps + parts.active_experts) * (load.computed_mean + written)
     # Half of the last answer's token pairs are not read: the first token reads the prompt alone.
     held = max(1, math.floor(load.context_mean - load.workload.output_tokens / 2))
-    kv_bytes = written * sequence_bytes(deployment, held) * deployment.gpus
+    # A round of drafts reads the cache once for all tokens that it yields.
+    reads = written / (deployment.speculation.tokens_per_round if deployment.speculation else 1.0)
+    kv_bytes = reads * sequence_bytes(deployment, held) * deployment.gpus
     busy_s = max(flops / gpu.peak_flops(deployment.weights), kv_bytes / gpu.bandwidth_bytes_per_s) / deployment.gpus
     return max(1, math.ceil(workload.rate * busy_s / LEEWAY - 1e-9))
 

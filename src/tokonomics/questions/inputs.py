@@ -368,6 +368,27 @@ class Quick(Request, about=About.ANSWER):
     quick: Switch = declared("Closed form only: means instead of percentiles.", False)
 
 
+class Drafting(Request, about=About.CHANGES):
+    """Speculative decoding: what drafts, how much, and how much of it is accepted."""
+
+    draft: Text | None = declared(
+        "What drafts tokens: mtp (a module of the checkpoint), eagle (a published head), a model, or none.",
+        without="none; levers: the smallest of the family",
+        kind=Kind.MODEL,
+        example="llama-3.2-1b",
+    )
+    draft_tokens: Whole | None = declared(
+        "Tokens drafted in a round.", low=1, high=16, without="as published, or 3", example=3, unit="tokens"
+    )
+    acceptance: Number | None = declared(
+        "Chance that a drafted token is accepted.",
+        low=0,
+        high=1,
+        without="as published; levers: 0.65; measure yours",
+        example=0.65,
+    )
+
+
 class TierInputs(Request, about=About.HARDWARE):
     tiers: Text | None = declared(
         "Memories behind the GPU, GB a replica (remote: for all): dram=200,ssd=2000@0; @ is $/GB-hour.",

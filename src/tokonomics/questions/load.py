@@ -11,13 +11,16 @@ from typing import Any, TypeVar
 
 from tokonomics.catalog.engines import all_engines, find_engine
 from tokonomics.catalog.load_models import find_model
+from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import MAX_AGE_DAYS, Offer, list_prices, recent, recent_where_near, within_age
 from tokonomics.catalog.places import Seller
 from tokonomics.catalog.precision import Precision
 from tokonomics.catalog.recovery import QuantisedPart, allowed_by_recovery, lossy_pairs
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, UnknownName, option, shorten
+from tokonomics.physics.speculation import Speculation
 from tokonomics.planner.candidates import weight_choices
+from tokonomics.planner.drafting import NO_DRAFT, draft_named, published_draft
 from tokonomics.planner.infeasible import Blame, blame
 from tokonomics.planner.load import Load, load_of_log, load_of_shape
 from tokonomics.planner.parsing import (
@@ -39,6 +42,7 @@ from tokonomics.planner.plan import Question, Study
 from tokonomics.planner.plan_answer import KV_CHOICES, Catch
 from tokonomics.questions.inputs import (
     Conversations,
+    Drafting,
     ImageInputs,
     Market,
     Objectives,
@@ -112,6 +116,7 @@ def question_of(request: PlanInputs, model_name: str, load: Load, offers: tuple[
     kv, kv_left_out = reaching(model, kv_for(request.kv), floor, "kv")
     lossy = lossy_pairs(model, weights, kv, floor or 0.0)
     pairs_left_out = {f"{pair[0]} with KV {pair[1]}": reason for pair, reason in lossy.items()}
+    draft = draft_of(request, model) if isinstance(request, PlanRequest) else None
     question = Question(
         model=model,
         load=load_for(model, load),
@@ -121,6 +126,7 @@ def question_of(request: PlanInputs, model_name: str, load: Load, offers: tuple[
         slos=targets_of(request),
         weights=weights,
         kv=kv,
+        drafts=(draft,) if draft else (),
         lossy=frozenset(lossy),
         not_tried=left_out | kv_left_out | pairs_left_out,
         terms=terms_from(request.terms),
@@ -144,6 +150,17 @@ def question_of(request: PlanInputs, model_name: str, load: Load, offers: tuple[
     return replace(question, catches=catches)
 
 
+def draft_of(request: Drafting, model: ModelSpec) -> Speculation | None:
+    """The draft that was asked for."""
+    if request.draft is None or request.draft.strip().lower() == NO_DRAFT:
+        for field in ("draft_tokens", "acceptance"):
+            if getattr(request, field) is not None:
+                fix = f"Name what drafts: {option('draft', 'mtp')}."
+                raise BadInput("is for a draft, and none is named", field=field, fix=fix)
+        return None
+    return draft_named(request.draft, model, request.draft_tokens, request.acceptance)
+
+
 def _catches(request: PlanRequest, question: Question, offers: tuple[Offer, ...] | None) -> Catches:
     """What else a plan tells of, below its pick; ``offers`` are those with marketplaces, where they were left out."""
     catches: Catches = {}
@@ -160,6 +177,8 @@ def _catches(request: PlanRequest, question: Question, offers: tuple[Offer, ...]
     if (weights, kv) != (question.weights, question.kv):
         lossy = lossy_pairs(model, weights or (), kv, floor)
         catches[Catch.fewer_bits] = {"weights": weights, "kv": kv, "lossy": frozenset(lossy)}
+    if request.draft is None and (published := published_draft(model)):
+        catches[Catch.drafting] = {"drafts": (published,)}
     if not question.assumed_speeds:
         catches[Catch.assumed_speed] = {"assumed_speeds": True}
     return catches

@@ -112,7 +112,8 @@ def layout_text(row: Candidate) -> str:
     """``2 × (4×H100-SXM, TP=4, fp8, KV fp8)``."""
     split = f", {split_text(row)}" if row.gpus_per_replica > 1 else ""
     kv = f", KV {row.kv}" if row.kv.is_below(Precision.bf16) else ""
-    return f"{row.replicas} × ({row.gpus_per_replica}×{row.gpu}{split}, {row.weights}{kv})"
+    drafts = f", drafts {row.draft.name}" if row.draft else ""
+    return f"{row.replicas} × ({row.gpus_per_replica}×{row.gpu}{split}, {row.weights}{kv}{drafts})"
 
 
 class CurveResult(Result, BatchCurve):

@@ -18,9 +18,9 @@ from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.planner.candidates import cheapest_host
 from tokonomics.planner.load import Load
 from tokonomics.planner.parsing import router_from
-from tokonomics.questions.inputs import Layout, Priced
+from tokonomics.questions.inputs import Drafting, Layout, Priced
 from tokonomics.questions.listener import Listener
-from tokonomics.questions.load import offers_of
+from tokonomics.questions.load import draft_of, offers_of
 from tokonomics.questions.reading import reading
 from tokonomics.questions.traffic import read_time
 from tokonomics.serving.compiled import must_compile
@@ -60,6 +60,16 @@ def deployment_of(
         lora_rank=lora_rank,
         lora_adapters=lora_adapters,
     )
+
+
+def drafting(deployment: Deployment, request: Drafting, listener: Listener) -> Deployment:
+    """The deployment with the draft that was asked for, and beside the answer what its acceptance rests on."""
+    draft = draft_of(request, deployment.model)
+    if draft is None:
+        return deployment
+    said = f"published: {draft.source}" if draft.source else f"acceptance {draft.acceptance:g} as given"
+    listener.note(f"{draft.name} yields {draft.tokens_per_round:.2f} tokens a round; {said}")
+    return deployment.model_copy(update={"speculation": draft})
 
 
 def say_left_out(load: Load, context: int, listener: Listener) -> None:

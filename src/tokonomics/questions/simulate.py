@@ -15,7 +15,7 @@ from tokonomics.questions.load import targets_of
 from tokonomics.questions.reading import NO_ANSWERS, encodes, trace_for
 from tokonomics.questions.requests.traffic import CapacityRequest, SimulateRequest
 from tokonomics.questions.results import CapacityResult, SimulateResult
-from tokonomics.questions.serving import deployment_of, fleet_of, price_of, say_if_compiling, timeout_of
+from tokonomics.questions.serving import deployment_of, drafting, fleet_of, price_of, say_if_compiling, timeout_of
 from tokonomics.questions.traffic import traffic_of, trial_of
 from tokonomics.serving.capacity import highest_rate, replicas_needed
 from tokonomics.serving.first_answer import simulated
@@ -38,7 +38,8 @@ def simulate(request: SimulateRequest, listener: Listener = SILENT) -> SimulateR
     if save:
         check_path(save, "save", (".parquet",))
     targets = targets_of(request)
-    deployment = deployment_of(request, request.model, request.gpu, images=request.images)
+    found = deployment_of(request, request.model, request.gpu, images=request.images)
+    deployment = drafting(found, request, listener)
     thinking = parse_thinking(request.thinking, deployment.model.reasons)
     fleet = fleet_of(
         request.replicas, request.router, request.autoscale, request.outage, request.prefill_replicas, request.link
@@ -97,7 +98,8 @@ def _rules(request: SimulateRequest | CapacityRequest) -> dict[str, Any]:
 def capacity(request: CapacityRequest, listener: Listener = SILENT) -> CapacityResult:
     """The highest rate of one replica under the latency targets, and the replicas a log needs."""
     targets = targets_of(request)
-    deployment = deployment_of(request, request.model, request.gpu, images=request.images)
+    found = deployment_of(request, request.model, request.gpu, images=request.images)
+    deployment = drafting(found, request, listener)
     price_of(deployment, fleet_of(1, request.router), request)  # mistakes before the search
     made_up = request.trace is None
     make = trial_of if made_up else traffic_of

@@ -51,6 +51,7 @@ def pick_blocks(row: Candidate, label: str, plan: Plan, firm: Sequence[blocks.Fa
                 less="worse",
             ),
             *firm,
+            *_drafted(row),
             ("price", f"{usd(row.instance_usd_per_hour)}/h", _price_note(row)),
             ("speed", SPEEDS[row.speed], speed_text(row.speed, row.speed_from)),
             ("network", "assumed", network) if spans else None,
@@ -72,6 +73,14 @@ def set_aside_lines(plan: Plan) -> Iterable[blocks.Line]:
         )
 
 
+def _drafted(row: Candidate) -> Iterable[blocks.Fact]:
+    """What drafts, how much of it is accepted, and who says so."""
+    if row.draft:
+        yielded, given = f"{row.draft.tokens_per_round:.2f} tokens a round", percent(row.draft.acceptance)
+        said = f"published: {row.draft.source}" if row.draft.source else f"{given} of drafted ones accepted, as given"
+        yield blocks.fact("drafts", row.draft.name, f"{yielded}; {said}")
+
+
 def _alone(row: Candidate) -> str:
     return "one machine" if row.instances == 1 else f"one replica on {plural(row.instances, 'machine')}"
 
@@ -89,6 +98,8 @@ def _asked_for(aside: SetAside, best: Candidate | None) -> str:
         return option("gpu", row.gpu)
     if aside.catch is Catch.old_price:
         return option("max_age", row.price_age_days)
+    if aside.catch is Catch.drafting and row.draft:
+        return f"{option('draft', row.draft.method)}; tokens a round as published: {row.draft.source}"
     fewer = [option("min_weights", row.weights)] if _has_fewer_bits(row, best) else []
     return " ".join([*fewer, *([option("kv", row.kv)] if row.kv.is_below(Precision.bf16) else [])])
 

@@ -189,7 +189,9 @@ def ranking(rows: Sequence[Candidate], shown: int | None, models: Sequence[str] 
     late = "p99" if any(row.simulated for row in rows) else "mean"
     some_old = not all(row.price_stale for row in rows)
     named: list[tuple[str, ...]] = [(name,) for name in models] or [()] * len(rows)
-    columns = ["", *(["!model"] if models else []), "!replicas × GPUs", "split", "weights", "KV", "offer"]
+    some_draft = any(row.draft for row in rows)
+    columns = ["", *(["!model"] if models else []), "!replicas × GPUs", "split", "weights", "KV"]
+    columns += [*(["drafts"] if some_draft else []), "offer"]
     columns += [">$/month", ">$/Mtok", ">load"]
     writes = any(row.tpot_s.mean is not None for row in rows)  # an encoder does not
     return blocks.table(
@@ -202,6 +204,7 @@ def ranking(rows: Sequence[Candidate], shown: int | None, models: Sequence[str] 
                 split_text(row),
                 f"{row.weights}{'*' if row.below_checkpoint else ''}",
                 row.kv.value,
+                *([row.draft.name if row.draft else "–"] if some_draft else []),
                 f"{row.provider} {row.instance}{'†' if row.price_stale and some_old else ''}",
                 usd(row.usd_per_month),
                 usd(row.usd_per_mtok.blended),

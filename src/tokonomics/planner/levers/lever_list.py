@@ -16,10 +16,11 @@ from tokonomics.catalog.load_models import all_models, find_model
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.precision import Precision
 from tokonomics.catalog.recovery import QuantisedPart, allowed_by_recovery
-from tokonomics.errors import option
+from tokonomics.errors import BadInput, option
 from tokonomics.physics.deployment import why_not_run
 from tokonomics.physics.speculation import ACCEPTANCE, DRAFT_TOKENS, Speculation
 from tokonomics.planner.bills import Bills, SetupBill
+from tokonomics.planner.drafting import METHODS, draft_named
 from tokonomics.planner.fleet_offers import reserved_prices
 from tokonomics.planner.levers.right_size import right_size
 from tokonomics.planner.setup import HOST_MEMORY, NotServed, Setup
@@ -244,6 +245,12 @@ def _speculation(choices: Choices, setup: Setup) -> Setup | NotServed:
     if choices.draft_share is not None:
         made = Speculation(tokens=choices.draft_tokens, acceptance=acceptance, draft_share=choices.draft_share)
         return setup.deployed(speculation=made)
+    if choices.draft in METHODS:
+        try:
+            drafted = draft_named(choices.draft, model, choices.draft_tokens, choices.acceptance)
+        except BadInput as error:
+            return NotServed(error.what, error.fix)
+        return setup.deployed(speculation=drafted)
     draft = find_model(choices.draft) if choices.draft else smallest_relative(model)
     if draft is None:
         return NotServed(f"no much smaller model with its vocabulary is known: name one with {option('draft')}")

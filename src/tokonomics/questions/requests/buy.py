@@ -5,6 +5,7 @@ from tokonomics.questions.inputs import (
     Adapters,
     ContextInput,
     Conversations,
+    Drafting,
     GpuPrice,
     ImageInputs,
     Layout,
@@ -47,7 +48,9 @@ from tokonomics.questions.request import (
 )
 
 
-class PlanRequest(SeveralModels, PlanInputs, Conversations, ImageInputs, ThinkingInput, Reserve, Quick, Profiled):
+class PlanRequest(
+    SeveralModels, PlanInputs, Conversations, ImageInputs, ThinkingInput, Drafting, Reserve, Quick, Profiled
+):
     """
     Examples:
       tokonomics plan llama-3.1-8b --rate 5 --input 1000 --output 300 --slo ttft_p99=0.5,tpot_p99=50ms

@@ -4,6 +4,7 @@ from tokonomics.questions.inputs import (
     About,
     BatchLimits,
     Conversations,
+    Drafting,
     ImageInputs,
     Layout,
     LowestWeights,
@@ -71,8 +72,8 @@ class ReplicaInputs(Request, about=About.HARDWARE):
 
 
 class SimulateRequest(
-    SomeModel, OneGpu, Layout, Traffic, ImageInputs, ThinkingInput, Routed, Serving, Objectives, Priced, Profiled,
-    ReplicaInputs,
+    SomeModel, OneGpu, Layout, Drafting, Traffic, ImageInputs, ThinkingInput, Routed, Serving, Objectives, Priced,
+    Profiled, ReplicaInputs,
 ):  # fmt: skip
     """
     Examples:
@@ -101,7 +102,9 @@ class SimulateRequest(
     save: Text | None = saved("Save what became of each request as .parquet.", "requests.parquet")
 
 
-class CapacityRequest(SomeModel, OneGpu, Layout, Traffic, ImageInputs, Routed, Serving, Objectives, Priced, Profiled):
+class CapacityRequest(
+    SomeModel, OneGpu, Layout, Drafting, Traffic, ImageInputs, Routed, Serving, Objectives, Priced, Profiled
+):
     """
     Examples:
       tokonomics capacity --model llama-3.1-8b --gpu H100 --input 1000 --output 300 --slo ttft_p99=0.5,tpot_p99=0.05
@@ -145,18 +148,9 @@ class CacheRequest(SomeModel, SomeGpu, Layout, Traffic, Objectives, Priced, Prof
     )
 
 
-class DraftInputs(Request, about=About.CHANGES):
-    draft: Text | None = declared(
-        "The model that drafts.", without="the smallest of the family", kind=Kind.MODEL, example="llama-3.2-1b"
-    )
+class DraftInputs(Drafting, about=About.CHANGES):
     draft_share: Number | None = declared(
-        "Instead: a draft token's cost, in steps of the model.", low=0, high=10, example=0.1
-    )
-    draft_tokens: Whole | None = declared(
-        "Tokens drafted in a round.", low=1, high=16, without="3", example=3, unit="tokens"
-    )
-    acceptance: Number | None = declared(
-        "Chance that a drafted token is accepted.", low=0, high=1, without="0.65; measure yours", example=0.65
+        "Instead of a draft: a draft token's cost, in steps of the model.", low=0, high=10, example=0.1
     )
 
 
