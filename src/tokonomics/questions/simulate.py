@@ -38,8 +38,8 @@ def simulate(request: SimulateRequest, listener: Listener = SILENT) -> SimulateR
     if save:
         check_path(save, "save", (".parquet",))
     targets = targets_of(request)
-    found = deployment_of(request, request.model, request.gpu, images=request.images)
-    deployment = drafting(found, request, listener)
+    plain = deployment_of(request, request.model, request.gpu, images=request.images)
+    deployment = drafting(plain, request, listener)
     thinking = parse_thinking(request.thinking, deployment.model.reasons)
     fleet = fleet_of(
         request.replicas, request.router, request.autoscale, request.outage, request.prefill_replicas, request.link
@@ -98,8 +98,8 @@ def _rules(request: SimulateRequest | CapacityRequest) -> dict[str, Any]:
 def capacity(request: CapacityRequest, listener: Listener = SILENT) -> CapacityResult:
     """The highest rate of one replica under the latency targets, and the replicas a log needs."""
     targets = targets_of(request)
-    found = deployment_of(request, request.model, request.gpu, images=request.images)
-    deployment = drafting(found, request, listener)
+    plain = deployment_of(request, request.model, request.gpu, images=request.images)
+    deployment = drafting(plain, request, listener)
     price_of(deployment, fleet_of(1, request.router), request)  # mistakes before the search
     made_up = request.trace is None
     make = trial_of if made_up else traffic_of
