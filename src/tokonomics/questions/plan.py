@@ -21,7 +21,7 @@ from tokonomics.planner.parsing import listed
 from tokonomics.planner.plan import Question, Study, study
 from tokonomics.planner.plan_answer import Candidate
 from tokonomics.planner.regret import least_regret
-from tokonomics.planner.what_if import bill_range, headroom, sensitivity
+from tokonomics.planner.what_if import bill_range, headroom, ratios, sensitivity
 from tokonomics.questions.command import command_of
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import blamed, cases_of, questions_of, say_not_tried
@@ -40,6 +40,11 @@ def plan(request: PlanRequest, listener: Listener = SILENT) -> PlanResult | Plan
     several = len(cases) > 1 or len(request.model) > 1
     if len(cases) > 1 and len(request.model) > 1:
         raise BadInput("a range is for one model", field="rate, input, output")
+    if len(cases) > 1 and request.disaggregate:
+        raise BadInput("is for one demand", field="disaggregate")
+    if request.disaggregate and request.quick:
+        fix = f"Leave out {option('quick')} or {option('disaggregate')}."
+        raise BadInput("has to be simulated", field="disaggregate", fix=fix)
     for name in ("deploy", "explain", "why"):
         if several and getattr(request, name):
             raise BadInput("is for one model at one demand", field=name)
@@ -84,17 +89,20 @@ def _one(request: PlanRequest, study: Study, files: Sequence[DeployFile], listen
 
     say("how much the traffic may grow")
     room, bills = headroom(study), bill_range(study, best)
-    flipped = flips(study, None if request.explain else (), say)
-    moved = None
+    # Walks along the traffic know only candidates where every replica does both.
+    flipped = flips(study, None if request.explain and best.prefill is None else (), say)
+    moved, split = None, ()
     if request.explain:
         say("what moves the bill")
         moved = sensitivity(study)
+        split = ratios(study, say)
     return PlanResult(
         **found,
         headroom=room,
         bill_range=bills,
         flips=flipped,
         sensitivity=moved,
+        ratios=split,
         **_quality(study.question.model, best),
     )
 

@@ -21,9 +21,11 @@ from tokonomics.planner.parsing import router_from
 from tokonomics.questions.inputs import Layout, Priced
 from tokonomics.questions.listener import Listener
 from tokonomics.questions.load import offers_of
+from tokonomics.questions.requests.traffic import SimulateRequest
 from tokonomics.questions.traffic import read_time
 from tokonomics.serving.compiled import must_compile
 from tokonomics.serving.fleet import LINK_BYTES_PER_S, Autoscale, FleetSettings, Outage
+from tokonomics.serving.links import link_speed
 
 
 def named(model: str | None) -> str:
@@ -78,22 +80,44 @@ def fleet_of(
     router: str = "least-outstanding",
     autoscale: str | None = None,
     outages: Sequence[str] | None = None,
-    prefill_replicas: int = 0,
-    link: float | None = None,
 ) -> FleetSettings:
     """A checked fleet; one replica unless told."""
-    if link is not None and not prefill_replicas:
-        raise BadInput("is for disaggregated fleets", field="link", fix=f"Give {option('prefill_replicas')} as well.")
-    if link is not None and not 1e-3 <= link <= 1e6:
-        raise BadInput(f"must be from 0.001 to a million GB/s, got {link:g}", field="link")
     return FleetSettings(
         replicas=replicas,
         router=router_from(router),
         autoscale=_autoscale(autoscale) if autoscale is not None else None,
         outages=tuple(_outage(text) for text in outages or ()),
-        prefill_replicas=prefill_replicas,
-        link_bytes_per_s=link * 1e9 if link else LINK_BYTES_PER_S,
     )
+
+
+def apart(fleet: FleetSettings, request: SimulateRequest, decode: Deployment) -> FleetSettings:
+    """The fleet with the replicas that compute prompts only, where the request asks for them."""
+    for name in ("prefill_gpu", "prefill_tp", "link"):
+        if getattr(request, name) is not None and not request.prefill_replicas:
+            fix = f"Give {option('prefill_replicas')} as well."
+            raise BadInput("is for disaggregated fleets", field=name, fix=fix)
+    if not request.prefill_replicas:
+        return fleet
+    prefill = _prefill_side(request, decode)
+    link = LINK_BYTES_PER_S if request.link is None else link_speed(request.link, decode.gpu, prefill.gpu)
+    return fleet.model_copy(
+        update={
+            "prefill_replicas": request.prefill_replicas,
+            "prefill": None if prefill == decode else prefill,
+            "link_bytes_per_s": link,
+        }
+    )
+
+
+def _prefill_side(request: SimulateRequest, decode: Deployment) -> Deployment:
+    """What computes the prompts: the same as what answers, on another GPU or more or fewer of them."""
+    gpu = decode.gpu if request.prefill_gpu is None else find_gpu(request.prefill_gpu)
+    if request.prefill_tp is None:
+        tp, pp, ep = decode.tp, decode.pp, decode.ep
+    else:
+        # Experts are shared out over all ranks where they are on the other side.
+        tp, pp, ep = request.prefill_tp, 1, request.prefill_tp if decode.ep > 1 else 1
+    return deploy(decode.model, gpu, decode.engine, tp=tp, pp=pp, ep=ep, weights=decode.weights, kv=decode.kv)
 
 
 def _autoscale(text: str) -> Autoscale:
@@ -161,8 +185,10 @@ def price_of(deployment: Deployment, fleet: FleetSettings, priced: Priced) -> tu
     """
     if priced.usd_per_hour is not None:
         return require_positive("usd_per_hour", priced.usd_per_hour) * deployment.gpus, "as given"
-    apart = fleet.autoscale is not None or any(outage.reclaimed for outage in fleet.outages)
-    together = 1 if apart else fleet.replicas + fleet.prefill_replicas
+    come_and_go = fleet.autoscale is not None or any(outage.reclaimed for outage in fleet.outages)
+    # Sides that are alike share machines as well.
+    alike = fleet.replicas + (fleet.prefill_replicas if fleet.prefill is None else 0)
+    together = 1 if come_and_go else alike
     with suppress(NoOffer):
         offer, price = cheapest_host(deployment, together, offers_of(priced))
         return price / together, offer.quoted(today())
