@@ -91,18 +91,17 @@ def _one(request: PlanRequest, study: Study, files: Sequence[DeployFile], listen
     room, bills = headroom(study), bill_range(study, best)
     # Walks along the traffic know only candidates where every replica does both.
     flipped = flips(study, None if request.explain and best.prefill is None else (), say)
-    moved, split = None, ()
+    moved = None
     if request.explain:
         say("what moves the bill")
         moved = sensitivity(study)
-        split = ratios(study, say)
     return PlanResult(
         **found,
         headroom=room,
         bill_range=bills,
         flips=flipped,
         sensitivity=moved,
-        ratios=split,
+        ratios=ratios(study, say) if request.explain else (),
         **_quality(study.question.model, best),
     )
 
