@@ -1,6 +1,7 @@
 """What serves, from what was asked: a deployment, a fleet of it, and its price."""
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -9,7 +10,7 @@ from pydantic import ValidationError
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
-from tokonomics.catalog.offers import NoOffer
+from tokonomics.catalog.offers import NoOffer, Offer
 from tokonomics.catalog.precision import KV_PRECISIONS, WEIGHT_PRECISIONS, parse_precision
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, option, shorten
@@ -186,10 +187,31 @@ def price_of(deployment: Deployment, fleet: FleetSettings, priced: Priced) -> tu
     if priced.usd_per_hour is not None:
         return require_positive("usd_per_hour", priced.usd_per_hour) * deployment.gpus, "as given"
     come_and_go = fleet.autoscale is not None or any(outage.reclaimed for outage in fleet.outages)
-    # Sides that are alike share machines as well.
-    alike = fleet.replicas + (fleet.prefill_replicas if fleet.prefill is None else 0)
-    together = 1 if come_and_go else alike
+    together = 1 if come_and_go else fleet.replicas + fleet.prefill_replicas
     with suppress(NoOffer):
         offer, price = cheapest_host(deployment, together, offers_of(priced))
         return price / together, offer.quoted(today())
     return None
+
+
+def prices_apart(deployment: Deployment, fleet: FleetSettings, priced: Priced) -> tuple[float, float, str] | None:
+    """Dollars an hour for one replica of each side, prompts first, and where the prices come from.
+
+    Sides that are not alike have machines of their own, of one provider in one region: KV goes no further.
+    """
+    if fleet.prefill is None or priced.usd_per_hour is not None:
+        found = price_of(deployment, fleet, priced)
+        first = price_of(fleet.prefill or deployment, fleet, priced)
+        return (first[0], *found) if first and found else None
+    sold: dict[tuple[str, str], list[Offer]] = defaultdict(list)
+    for offer in offers_of(priced):
+        if offer.gpu in (deployment.gpu.key, fleet.prefill.gpu.key):
+            sold[offer.provider, offer.region].append(offer)
+    ways = []
+    for offers in sold.values():
+        with suppress(NoOffer):
+            first_offer, prompts = cheapest_host(fleet.prefill, fleet.prefill_replicas, offers)
+            offer, answers = cheapest_host(deployment, fleet.replicas, offers)
+            quoted = " and ".join(dict.fromkeys(one.quoted(today()) for one in (first_offer, offer)))
+            ways.append((prompts + answers, prompts / fleet.prefill_replicas, answers / fleet.replicas, quoted))
+    return min(ways)[1:] if ways else None

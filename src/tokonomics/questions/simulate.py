@@ -1,22 +1,28 @@
 """What does a deployment do with traffic, and how much does it hold? ``simulate`` and ``capacity``."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from tokonomics.errors import BadInput
 from tokonomics.files import check_path
-from tokonomics.money.served import ServedCost, served_cost, served_cost_apart
+from tokonomics.money.served import served_cost, served_cost_apart
 from tokonomics.physics.deployment import Deployment
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import targets_of
 from tokonomics.questions.requests.traffic import CapacityRequest, SimulateRequest
 from tokonomics.questions.results import CapacityResult, SimulateResult
-from tokonomics.questions.serving import apart, deployment_of, fleet_of, price_of, say_if_compiling, timeout_of
+from tokonomics.questions.serving import (
+    apart,
+    deployment_of,
+    fleet_of,
+    price_of,
+    prices_apart,
+    say_if_compiling,
+    timeout_of,
+)
 from tokonomics.questions.traffic import traffic_of, trial_of
 from tokonomics.serving.capacity import highest_rate, replicas_needed
-from tokonomics.serving.fleet import FleetSettings
-from tokonomics.serving.outcome import Outcome, SideOutcome, moments, outcome, save_records, sides
+from tokonomics.serving.outcome import moments, outcome, save_records, sides
 from tokonomics.serving.simulator import Simulation, requests_for, rules_for
 from tokonomics.serving.simulator import simulate as run
 from tokonomics.serving.state import too_long
@@ -36,8 +42,8 @@ def simulate(request: SimulateRequest, listener: Listener = SILENT) -> SimulateR
     deployment = deployment_of(request, request.model, request.gpu)
     fleet = fleet_of(request.replicas, request.router, request.autoscale, request.outage)
     fleet = apart(fleet, request, deployment)
-    price = price_of(deployment, fleet, request)
-    prefill_price = _prefill_price(fleet, request) if fleet.prefill else price
+    price = price_of(deployment, fleet, request) if not fleet.prefill_replicas else None
+    both_prices = prices_apart(deployment, fleet, request) if fleet.prefill_replicas else None
     requests = traffic_of(request, listener, deployment.model.max_context)
     say_if_compiling(listener)
     count = len(requests)
@@ -51,8 +57,8 @@ def simulate(request: SimulateRequest, listener: Listener = SILENT) -> SimulateR
     found = outcome(simulation, targets)
     both = sides(simulation) if fleet.prefill_replicas else ()
     cost = served_cost(found, *price) if price else None
-    if both:
-        cost = _cost_apart(found, both, prefill_price, price)
+    if both_prices:
+        cost = served_cost_apart(found, both, both_prices[:2], both_prices[2])
     if save:
         save_records(simulation, save)
         listener.note(f"requests saved to {save}")
@@ -68,20 +74,6 @@ def simulate(request: SimulateRequest, listener: Listener = SILENT) -> SimulateR
         simulation=simulation,
         log=requests,
     )
-
-
-def _prefill_price(fleet: FleetSettings, request: SimulateRequest) -> tuple[float, str] | None:
-    """Of a replica that computes prompts only, on machines of its own kind."""
-    assert fleet.prefill is not None
-    return price_of(fleet.prefill, FleetSettings(replicas=fleet.prefill_replicas), request)
-
-
-def _cost_apart(found: Outcome, both: Sequence[SideOutcome], *prices: tuple[float, str] | None) -> ServedCost | None:
-    known = [price for price in prices if price]
-    if len(known) < len(both):
-        return None
-    sources = " and ".join(dict.fromkeys(source for _, source in known))
-    return served_cost_apart(found, both, [usd for usd, _ in known], sources)
 
 
 def _rules(request: SimulateRequest | CapacityRequest) -> dict[str, Any]:
