@@ -110,8 +110,8 @@ def kubernetes_notes(job: DeployJob, command: EngineCommand) -> list[str]:
 
 
 def _has_free_places(job: DeployJob) -> bool:
-    """Whether the planned machines have GPUs for one more replica."""
-    return job.machines * job.places_per_machine > job.replicas
+    """Whether the planned machines have GPUs for one more replica; where another side stands there too, it has them."""
+    return job.role is None and job.machines * job.places_per_machine > job.replicas
 
 
 def _rollout(job: DeployJob) -> str:

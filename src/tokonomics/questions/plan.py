@@ -14,13 +14,15 @@ from tokonomics.files import make_folder, write_text
 from tokonomics.planner.compare import compare as side_by_side
 from tokonomics.planner.compare import diff as plan_diff
 from tokonomics.planner.compare import parse_quality
+from tokonomics.planner.deploy_apart import deploy_file_apart
 from tokonomics.planner.deploy_files import DeployFile, Target, deploy_file, provenance
-from tokonomics.planner.deploy_job import DeployJob, longest_context
+from tokonomics.planner.deploy_job import DeployJob, Role, longest_context
 from tokonomics.planner.flips import flips
 from tokonomics.planner.parsing import listed
 from tokonomics.planner.plan import Question, Study, study
 from tokonomics.planner.plan_answer import Candidate
 from tokonomics.planner.regret import least_regret
+from tokonomics.planner.spare import machines_for
 from tokonomics.planner.what_if import bill_range, headroom, ratios, sensitivity
 from tokonomics.questions.command import command_of
 from tokonomics.questions.listener import SILENT, Listener
@@ -166,7 +168,23 @@ def deploy_files_of(study: Study, targets: Sequence[Target], command: str) -> li
         provenance=provenance(command, today(), offer),
         simulated=best.simulated,
     )
-    return [deploy_file(target, job) for target in targets]
+    pool = ranked.sized.screened.hosts.prefill
+    if pool is None or best.prefill is None:
+        return [deploy_file(target, job) for target in targets]
+    # Both sides take requests of one length.
+    context = min(longest_context(side) for side in (deployment, pool.deployment))
+    decode = job.model_copy(update={"role": Role.decode, "max_context": context})
+    other = {"role": Role.prefill, "deployment": pool.deployment, "replicas": best.prefill.replicas}
+    prefill = decode.model_copy(update=other | {"limits": pool.deployment.limits})
+    if spare:
+        # Each side has machines of its own.
+        for_prompts = machines_for(pool.deployment, offer, pool.replicas, spare)
+        counts = for_prompts, best.instances - for_prompts
+        prefill, decode = (
+            side.model_copy(update={"machines": count, "spare": spare.lost_of(count)})
+            for side, count in zip((prefill, decode), counts, strict=True)
+        )
+    return [deploy_file_apart(target, prefill, decode) for target in targets]
 
 
 def save_files(files: Sequence[DeployFile], folder: Path, listener: Listener) -> None:
