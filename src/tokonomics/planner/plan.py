@@ -386,12 +386,12 @@ def _served(sized: Placed, load: Load) -> dict[str, object]:
     return {"simulated": False, "batch": steady.batch, **only_mean}
 
 
-def _cheapest_then_most_faithful(ranked: RankedRow) -> tuple[float, int, int, bool, float, float, str, str, str]:
-    """At the same bill, to the cent, more bits win; then several machines, more room, the quicker answers."""
+def _cheapest_then_most_faithful(ranked: RankedRow) -> tuple[float, int, int, bool, bool, float, float, str, str, str]:
+    """At the same bill, to the cent, more bits win; then one kind of replica, several machines, room, quick answers."""
     row = ranked.row
     bits = -row.weights.bits, -row.kv.bits
     place = row.provider, row.instance, row.region
-    served = row.is_alone, row.usd_per_mtok_usage, row.e2e_s.mean or 0.0
+    served = row.prefill is not None, row.is_alone, row.usd_per_mtok_usage, row.e2e_s.mean or 0.0
     return round(row.usd_per_month, 2), *bits, *served, *place
 
 
