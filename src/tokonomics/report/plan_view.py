@@ -248,7 +248,11 @@ def _how_sized(plan: Plan) -> str:
 
 
 def _dropped(study: Study, request: PlanRequest) -> Iterable[blocks.Line]:
-    """Providers, regions and GPUs that were asked for and of which nothing can be bought, with the reason."""
+    """What was asked for and is not in the answer, with the reason: providers, regions, GPUs, a kind of layout."""
+    if request.disaggregate and study.apart is None:
+        yield blocks.hint(
+            "Nothing disaggregated is ranked: it would cost twice the pick, or has no network between GPUs."
+        )
     gpus, _ = gpu_filter(request.gpu, request.gpus)
     every = every_offer(request)
     for name, why in left_out(study.question, request.provider, request.region, gpus, every).items():
