@@ -41,7 +41,7 @@ FP8 = (Precision.fp8,)
 
 
 def question(load: Load = PROMPTS, offers: tuple[Offer, ...] = EIGHT, **more: object) -> Question:
-    return asked(load=load, offers=offers, weights=FP8, simulate=True, slos=STRICT, **more)
+    return asked(load=load, offers=offers, weights=FP8, simulate=True, slos=STRICT, **more)  # type: ignore[arg-type]
 
 
 @cache
@@ -111,6 +111,7 @@ def test_gpus_without_a_network_stay_in_one_machine() -> None:
 # --- the ratio ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("gpus", "slos"),
     [((1, 1), "ttft_p99=2,tpot_p99=0.012"), ((1, 2), "ttft_p99=0.6"), ((2, 1), "e2e_p99=4"), ((1, 1), "e2e_p99=4")],
@@ -139,6 +140,7 @@ def test_the_ratio_is_that_of_trying_every_split(gpus: tuple[int, int], slos: st
     assert cheapest_split(trials, pair, min(ways.values())) is None, "nothing is cheaper"
 
 
+@pytest.mark.slow
 def test_no_split_below_the_closed_form_holds() -> None:
     trials = Trials(PROMPTS, STRICT)
     for gpus in ((1, 1), (1, 2)):
@@ -148,6 +150,7 @@ def test_no_split_below_the_closed_form_holds() -> None:
             assert min(fewer) == 0 or not trials.on(pair.split(*fewer), sum(fewer)).holds
 
 
+@pytest.mark.slow
 def test_no_layout_of_the_pairs_is_beaten_by_one_that_was_left_out() -> None:
     few = replace(PROMPTS, trace=PROMPTS.trace.take(np.arange(2000)))
     trials = Trials(few, STRICT)
@@ -197,6 +200,7 @@ def test_unasked_it_is_set_aside_and_only_where_it_is_cheaper() -> None:
     assert study(loose).plan.set_aside == ()
 
 
+@pytest.mark.slow
 def test_of_the_same_gpus_the_planned_split_holds_most_and_one_to_one_less() -> None:
     made = found(True)
     assert made.apart is not None
@@ -218,6 +222,7 @@ def test_of_the_same_gpus_the_planned_split_holds_most_and_one_to_one_less() -> 
             assert point.usd_per_mtok * per_hour == pytest.approx(hosts.usd_per_hour(made.apart.sized.replicas))
 
 
+@pytest.mark.slow
 def test_its_room_and_its_bill_at_other_speeds_are_its_own() -> None:
     made = found(True)
     assert made.plan.best is not None
@@ -230,12 +235,14 @@ def test_its_room_and_its_bill_at_other_speeds_are_its_own() -> None:
     assert bills.slow.usd_per_month is None or bills.slow.usd_per_month >= made.plan.best.usd_per_month * (1 - 1e-9)
 
 
+@pytest.mark.slow
 def test_it_keeps_within_the_gpus_allowed() -> None:
     for most in (8, 16):
         made = study(question(disaggregate=True, limits=Limits(max_gpus=most)))
         assert all(row.gpus_paid <= most for row in made.plan.ranked)
 
 
+@pytest.mark.slow
 def test_a_slice_of_the_traffic_is_served_by_a_slice_of_each_side() -> None:
     """A quarter of the requests on a quarter of the replicas: what holds there holds for all of them."""
     whole = load_of_shape(40, "const:2000", "const:100")

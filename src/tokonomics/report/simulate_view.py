@@ -156,21 +156,13 @@ def _pools(simulation: Simulation) -> list[blocks.Fact]:
     """How busy the two sides of a disaggregated fleet are: the fuller one needs replicas."""
     if not simulation.fleet.prefill_replicas:
         return []
-    link = f"KV over {simulation.fleet.link_bytes_per_s / BYTES_PER_GB:,.4g} GB/s a GPU"
-    said = {"prefill": link, "decode": f"of {simulation.deployment}" if simulation.fleet.prefill else ""}
+    link = f"; KV sent over {simulation.fleet.link_bytes_per_s / BYTES_PER_GB:,.4g} GB/s a GPU"
     return [
         blocks.fact(
             f"{side.does} side",
             percent(side.utilization),
-            "; ".join(
-                part
-                for part in (
-                    f"busy, {plural(side.replicas, 'replica')}",
-                    f"KV {percent(side.kv_peak_share)} full at the most",
-                    said[side.does],
-                )
-                if part
-            ),
+            f"busy, {plural(side.replicas, 'replica')}; KV cache {percent(side.kv_peak_share)} full at the most"
+            f"{link if side.does == 'prefill' else ''}",
         )
         for side in sides(simulation)
     ]
