@@ -63,7 +63,14 @@ class Pair:
         return replace(self.decode, prefill=PrefillPool(self.prefill.deployment, prompts))
 
     def usd_per_hour(self, prompts: int, answers: int) -> float:
-        return self.hosts(prompts).usd_per_hour(prompts + answers)
+        """On the cheapest machines."""
+        pool = PrefillPool(self.prefill.deployment, prompts)
+        return replace(self._cheapest, prefill=pool).usd_per_hour(prompts + answers)
+
+    @cached_property
+    def _cheapest(self) -> Hosts:
+        """With the cheapest machine of each size alone: a bill is asked for hundreds of times."""
+        return replace(self.decode, machines=self.decode.cheapest_of_each_size)
 
     @cached_property
     def bound(self) -> float:
