@@ -30,7 +30,7 @@ _COMPUTES_AGAIN = frozenset(("vllm",))
 """Engines whose decode side computes the first token itself."""
 
 
-class Side(NamedTuple):
+class ServingSide(NamedTuple):
     """The replicas of one kind of work: what they are, their limits, and their step times."""
 
     deployment: Deployment
@@ -57,8 +57,8 @@ def sent_bytes(prefill: Deployment, decode: Deployment, tokens: int) -> float:
 
 def serve_apart(
     requests: Requests,
-    prefill: Side,
-    decode: Side,
+    prefill: ServingSide,
+    decode: ServingSide,
     fleet: FleetSettings,
     seed: int,
     progress: Callable[[int], None] | None,

@@ -19,7 +19,7 @@ from tokonomics.memory_budget import check_room
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import kv_budget_bytes, require_fit, sequence_bytes
 from tokonomics.physics.steptime import StepModel, step_model
-from tokonomics.serving.disaggregated import Side, chosen, serve_apart, why_not_apart
+from tokonomics.serving.disaggregated import ServingSide, chosen, serve_apart, why_not_apart
 from tokonomics.serving.fleet import FleetSettings
 from tokonomics.serving.loop import run
 from tokonomics.serving.state import (
@@ -116,7 +116,7 @@ def simulate(
         prefill = _prefill_side(deployment, trace, fleet, prefix_cache, max_batched_tokens, steps)
         prefill_rules = prefill.rules
         requests = requests_for(trace, prefill_rules, timeout_s, by_priority)
-        decode = Side(deployment, rules, table)
+        decode = ServingSide(deployment, rules, table)
         served, worlds = serve_apart(requests, prefill, decode, fleet, seed, progress)
     else:
         served, world = run(requests, table, rules, fleet, seed=seed, progress=progress, paid_for=paid_for)
@@ -156,15 +156,15 @@ def _prefill_side(
     prefix_cache: bool,
     max_batched_tokens: int | None,
     steps: StepModel | None,
-) -> Side:
+) -> ServingSide:
     """The replicas that compute prompts only: by default the same as those that answer, with the engine's limits."""
     prefill = fleet.prefill or deployment
     if reason := why_not_apart(prefill, deployment):
-        raise BadInput(reason, field="prefill")
+        raise BadInput(reason)
     limits = fleet.prefill_max_sequences, fleet.prefill_max_batched_tokens or max_batched_tokens
     rules = rules_for(prefill, trace, prefix_cache, *limits)
     own = steps if steps is not None and prefill == deployment else step_model(prefill)
-    return Side(prefill, rules, table_for(own, trace, rules))
+    return ServingSide(prefill, rules, table_for(own, trace, rules))
 
 
 def _closed_loop(requests: Requests, fleet: FleetSettings, timeout_s: float) -> Requests:
