@@ -355,6 +355,7 @@ def plan(
     profile: Words | None = None,
     gpus: Words | None = None,
     router: Words | None = None,
+    disaggregate: bool = False,
     explain: bool = False,
 ) -> PlanResult: ...
 def predict(
@@ -455,7 +456,9 @@ def simulate(
     autoscale: Words | None = None,
     outage: Words | None = None,
     prefill_replicas: int = 0,
-    link: float | None = None,
+    prefill_gpu: Words | None = None,
+    prefill_tp: int | None = None,
+    link: Words | None = None,
     save: Words | None = None,
 ) -> SimulateResult: ...
 def trace(

@@ -6,13 +6,14 @@ from typing import Any
 
 from tests.planner.small_catalogue import SLOS, asked
 
+from tokonomics.planner.disaggregation import RatioPoint
 from tokonomics.planner.frontier import frontier
 from tokonomics.planner.load import load_of_shape
 from tokonomics.planner.plan import study
 from tokonomics.planner.regret import least_regret
 from tokonomics.planner.what_if import BillSwing, Case, Sensitivity
 from tokonomics.report.charts import save_chart
-from tokonomics.report.charts.plan import frontier_chart, regret_chart, sensitivity_chart
+from tokonomics.report.charts.plan import frontier_chart, ratio_chart, regret_chart, sensitivity_chart
 
 
 def layers(spec: dict[str, Any], panel: dict[str, Any] | None = None) -> list[list[dict[str, Any]]]:
@@ -93,3 +94,18 @@ def test_the_regret_chart_has_a_bar_for_every_choice_and_case(tmp_path: Path) ->
     drawn = (tmp_path / "regret.svg").read_text(encoding="utf-8")
     assert "best" in drawn
     assert 'font-family="sans-serif"' not in drawn, "a wider font than was measured cuts labels at the edges"
+
+
+def test_the_ratio_chart_has_a_bar_for_every_split_and_the_planned_one_stands_out() -> None:
+    splits = ((0, 4, 8.0, 1.1), (1, 3, 5.0, 1.9), (2, 2, 12.0, 0.75), (3, 1, 0.0, None))
+    points = [
+        RatioPoint(
+            prefill_replicas=first, decode_replicas=second, requests_per_s=rate, usd_per_mtok=usd, is_planned=first == 2
+        )
+        for first, second, rate, usd in splits
+    ]
+    bars = layers(ratio_chart(points, "a fleet").to_dict())[0]
+    assert [row["rate"] for row in bars] == [8.0, 5.0, 12.0, 0.0]
+    assert [row["kind"] == "planned" for row in bars] == [False, False, True, False]
+    assert bars[0]["what"] == "4 that do both"
+    assert bars[3]["label"] == "misses an SLO at any rate"

@@ -378,48 +378,6 @@ def test_a_second_turn_skips_what_the_first_computed() -> None:
     assert outcome(with_cache).cached_tokens == 1024
 
 
-# Prefill and decode apart
-
-
-@pytest.mark.parametrize("tp", [1, 2])
-@pytest.mark.parametrize("link", [1e6, 50e9])
-def test_apart_the_answer_comes_later_by_the_transfer_and_by_nothing_else(tp: int, link: float) -> None:
-    deployment = on(tp=tp)
-    trace = make_trace([0.0, 1e5, 2e5], [1000, 20_000, 50], [100, 20, 300])
-    together = simulate(deployment, trace).served
-    apart = simulate(deployment, trace, FleetSettings(prefill_replicas=1, link_bytes_per_s=link)).served
-    # The first token is told at once where no step of the answer is to be launched before; 20,000 tokens take so long
-    # that it has been by then.
-    with_next, without = (
-        [lone(deployment, 32, tokens, answer=answer).heard_s for tokens in (1000, 50)] for answer in (2, 1)
-    )
-    sooner_s = [with_next[0] - without[0], 0.0, with_next[1] - without[1]]
-    assert together.first_token_s - apart.first_token_s == pytest.approx(sooner_s, rel=1e-6, abs=1e-9)
-    whole_blocks = np.ceil(trace.input_tokens / 16) * 16
-    transfer_s = whole_blocks / (link * tp) * KV_BYTES_PER_TOKEN
-    assert apart.finish_s - together.finish_s == pytest.approx(transfer_s, rel=1e-6, abs=1e-9)
-
-
-def test_apart_prompts_do_not_hold_answers_up() -> None:
-    trace = poisson(6, 2000, 3000, 200)
-    together = outcome(simulate(on(), trace, FleetSettings(replicas=2)))
-    apart = outcome(simulate(on(), trace, FleetSettings(prefill_replicas=1)))
-    assert apart.completed == together.completed == 2000
-    assert apart.tpot_s.p99 is not None
-    assert together.tpot_s.p99 is not None
-    assert apart.tpot_s.p99 < together.tpot_s.p99
-
-
-@pytest.mark.parametrize("outputs", [[1, 1], [0, 1], [2, 1]])
-def test_apart_answers_of_one_token_never_travel(outputs: list[int]) -> None:
-    trace = make_trace([0.0, 1e5], [1000, 2000], outputs)
-    slow = FleetSettings(prefill_replicas=1, link_bytes_per_s=1.0)
-    simulation = simulate(on(), trace, slow)
-    assert (simulation.served.status == DONE).all()
-    assert simulation.served.finish_s[1] == pytest.approx(simulation.served.first_token_s[1])
-    assert len(simulation.replicas) == len(simulation.paid_s) == 2
-
-
 # Repeatability
 
 

@@ -5,10 +5,12 @@ full batches would have needed for them, as a platform that fills its machines w
 Tokens are those of completed requests, prompts (cached ones included) and answers.
 """
 
+from collections.abc import Sequence
+
 from pydantic import NonNegativeFloat, PositiveFloat
 
 from tokonomics.money.cost import CostLine, CostTree
-from tokonomics.serving.outcome import Outcome
+from tokonomics.serving.outcome import Outcome, SideOutcome
 from tokonomics.types import Noun
 from tokonomics.units import TOKENS_PER_MTOK
 
@@ -16,7 +18,7 @@ from tokonomics.units import TOKENS_PER_MTOK
 class ServedCost(Noun):
     """The bill of a simulation."""
 
-    usd_per_replica_hour: PositiveFloat
+    usd_per_replica_hour: PositiveFloat  # in the mean over both sides of a disaggregated fleet
     price_from: str
     usd: NonNegativeFloat
     usd_per_mtok: NonNegativeFloat | None  # prompts and answers alike, on reservation; None where none was delivered
@@ -42,6 +44,23 @@ def served_cost(outcome: Outcome, usd_per_replica_hour: float, price_from: str) 
             for name, share in parts
         ),
     )
+    return _cost(outcome, tree, usd_per_replica_hour, price_from)
+
+
+def served_cost_apart(
+    outcome: Outcome, sides: Sequence[SideOutcome], usd_per_replica_hour: Sequence[float], price_from: str
+) -> ServedCost:
+    """Price the paid hours of the two sides of a disaggregated fleet, each at its own price."""
+    lines = []
+    for side, usd in zip(sides, usd_per_replica_hour, strict=True):
+        for what, share in (("busy", side.utilization), ("idle", 1 - side.utilization)):
+            hours = side.replica_hours * share
+            lines.append(CostLine(name=f"{side.does} {what}", quantity=hours, unit="replica-hour", usd_per_unit=usd))
+    tree = CostTree(name="replicas", lines=tuple(lines))
+    return _cost(outcome, tree, tree.usd / outcome.replica_hours, price_from)
+
+
+def _cost(outcome: Outcome, tree: CostTree, usd_per_replica_hour: float, price_from: str) -> ServedCost:
     tokens, load = outcome.input_tokens + outcome.output_tokens, outcome.load_share
     return ServedCost(
         usd_per_replica_hour=usd_per_replica_hour,

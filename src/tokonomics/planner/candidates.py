@@ -37,7 +37,8 @@ from tokonomics.money.cost import CostLine, CostTree
 from tokonomics.physics.deployment import Deployment, valid_tp, why_not_run
 from tokonomics.physics.memory import draft_bytes, max_sequences, min_gpus
 from tokonomics.physics.sharding import shard
-from tokonomics.planner.spare import NO_SPARE, ZONED, Spare, machines_for
+from tokonomics.planner.spare import NO_SPARE, ZONED, Spare, machines_for, machines_for_both, replicas_on
+from tokonomics.serving.links import network_of
 from tokonomics.units import BYTES_PER_GB, GIB, HOURS_PER_MONTH, gigabytes, usd
 
 _QUANTISED = (Precision.fp8, Precision.int4)
@@ -366,14 +367,70 @@ def left_gb(deployment: Deployment, offer: Offer) -> float | None:
     return left / (offer.gpus // deployment.gpus)
 
 
+class PrefillPool(NamedTuple):
+    """The replicas of a disaggregated candidate that compute prompts only."""
+
+    deployment: Deployment
+    replicas: int
+
+
 @dataclass(frozen=True)
 class Hosts:
-    """Every machine that one deployment can stand on. Replicas are those that serve; what is spare comes on top."""
+    """Every machine that one deployment can stand on. Replicas are those that serve; what is spare comes on top.
+
+    A disaggregated candidate has replicas for prompts as well, counted among all. Both kinds stand in one machine, or
+    on several that are networked; with spare machines each kind has its own.
+    """
 
     deployment: Deployment
     machines: tuple[Machine, ...]
     max_gpus: int | None = None
     spare: Spare = NO_SPARE
+    prefill: PrefillPool | None = None
+
+    def gpus_of(self, replicas: int) -> int:
+        """GPUs that so many replicas run on."""
+        if self.prefill is None:
+            return replicas * self.deployment.gpus
+        first = self.prefill
+        return first.replicas * first.deployment.gpus + (replicas - first.replicas) * self.deployment.gpus
+
+    def link(self, replicas: int) -> str:
+        """What KV is sent over between the replicas of a disaggregated candidate."""
+        gpu = self.deployment.gpu
+        network = None if self._in_one_machine(replicas) else network_of(gpu)
+        return network or ("pcie" if gpu.fast_link_bytes_per_s is None else "nvlink")
+
+    def _in_one_machine(self, replicas: int) -> bool:
+        largest = max((machine.offer.gpus for machine in self.machines), default=0)
+        return not self.spare and self.gpus_of(replicas) <= largest
+
+    def machines_on(self, offer: Offer, replicas: int) -> float:
+        """How many of the offer so many replicas take; infinite where they cannot stand there."""
+        if self.prefill is None:
+            return machines_for(self.deployment, offer, replicas, self.spare)
+        if self._in_one_machine(replicas):
+            return 1 if self.gpus_of(replicas) <= offer.gpus else math.inf
+        first, others = self.prefill, replicas - self.prefill.replicas
+        widest = max(first.deployment.gpus, self.deployment.gpus)
+        if offer.gpus < max(_NETWORKED, widest) or not _is_networked(self.deployment.gpu, offer):
+            return math.inf
+        if not self.spare:
+            kinds = (first.deployment.gpus, first.replicas), (self.deployment.gpus, others)
+            return machines_for_both(offer.gpus, *kinds)
+        pools = (first.deployment, first.replicas), (self.deployment, others)
+        return sum(machines_for(deployment, offer, count, self.spare) for deployment, count in pools)
+
+    def counts_on(self, offer: Offer, replicas: int) -> tuple[int, int]:
+        """Replicas to run, spare ones included: those for prompts only, and those that answer."""
+        if self.prefill is None:
+            return 0, replicas_on(self.deployment, offer, replicas, self.spare)
+        first, others = self.prefill, replicas - self.prefill.replicas
+        if not self.spare:
+            return first.replicas, others
+        pools = (first.deployment, first.replicas), (self.deployment, others)
+        prompts, answers = (replicas_on(deployment, offer, count, self.spare) for deployment, count in pools)
+        return prompts, answers
 
     @cached_property
     def cheapest_of_each_size(self) -> tuple[Machine, ...]:
@@ -390,8 +447,8 @@ class Hosts:
         most = self.max_gpus or math.inf
         bills = []
         for machine in self.cheapest_of_each_size:
-            number = machines_for(self.deployment, machine.offer, replicas, self.spare)
-            if number * machine.offer.gpus <= most:
+            number = self.machines_on(machine.offer, replicas)
+            if math.isfinite(number) and number * machine.offer.gpus <= most:
                 bills.append(number * machine.usd_per_hour)
         return min(bills, default=math.inf)
 
@@ -404,16 +461,15 @@ class Hosts:
         return bisect_left(range(1, ceiling + 1), True, key=lambda count: self.usd_per_hour(count) > limit)
 
 
-def monthly_bill(
-    deployment: Deployment, machine: Machine, machines: int, replicas: int, utilization: float, prefill_share: float
-) -> CostTree:
+def monthly_bill(gpus: int, machine: Machine, machines: int, utilization: float, prefill_share: float) -> CostTree:
     """A month of machines: what prompts take of the capacity, what answers take, what waits, what no replica uses.
 
-    Prompts and answers are charged what they take at full load; what a smaller batch wastes is idle capacity.
+    ``gpus`` are those that replicas run on. Prompts and answers are charged what they take at full load; what a smaller
+    batch wastes is idle capacity.
     """
     offer = machine.offer
     gpu_hours = machines * offer.gpus * HOURS_PER_MONTH
-    serving = replicas * deployment.gpus * HOURS_PER_MONTH
+    serving = gpus * HOURS_PER_MONTH
     working = serving * min(1.0, utilization)
     shares = {
         "prefill": working * prefill_share,

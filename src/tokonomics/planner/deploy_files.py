@@ -86,11 +86,17 @@ def provenance(command: str, made_on: date, offer: Offer | None) -> str:
 
 def _what(job: DeployJob) -> list[str]:
     deployment = job.deployment
-    engine, model = deployment.engine, deployment.model
+    engine = deployment.engine
     lines = [f"{job.replicas} × ({deployment}), KV {deployment.kv}, {engine.name} {engine.version}.", job.redundancy]
     if not job.simulated:
         lines.insert(0, "NOT SIMULATED: whether these replicas meet a target is not checked. Simulate the plan first.")
-    if deployment.weights.is_below(model.served):
+    return [*lines, *described(job)]
+
+
+def described(job: DeployJob) -> list[str]:
+    """What to know of the weights."""
+    lines, model = [], job.deployment.model
+    if job.deployment.weights.is_below(model.served):
         lines.append(f"Weights below the checkpoint's {model.checkpoint}: check quality on your own task.")
     if model.is_encoder:
         return lines

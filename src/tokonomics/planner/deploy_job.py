@@ -11,6 +11,7 @@ import re
 import shlex
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from typing import NamedTuple
 
 from pydantic import NonNegativeInt, PositiveInt
@@ -52,6 +53,13 @@ _LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """vLLM 0.32.0, config/lora.py (MaxLoRARanks): a rank in between takes the next."""
 
 
+class Role(StrEnum):
+    """What the replicas of a disaggregated fleet do."""
+
+    prefill = "prefill"
+    decode = "decode"
+
+
 class DeployJob(Noun):
     """A deployment to be started ``replicas`` times, on so many machines."""
 
@@ -77,6 +85,8 @@ class DeployJob(Noun):
     """Which plan made it, in words; any number of lines."""
     simulated: bool = True
     """Whether the plan simulated it, so that percentiles of its latencies are known."""
+    role: Role | None = None
+    """Of a disaggregated fleet: which side these replicas are; None: each does both."""
 
     @property
     def gpus_per_machine(self) -> int:
@@ -140,9 +150,14 @@ class DeployJob(Noun):
         return 60 * math.ceil((_START_S + model.weight_bytes(model.checkpoint) / _LOAD_BYTES_PER_S) / 60)
 
     @property
-    def service_name(self) -> str:
+    def public_name(self) -> str:
         """A name that Kubernetes accepts for a service (RFC 1035: a letter, then letters, digits and dashes)."""
         return f"llm-{_slug(self.deployment.model.key)}"
+
+    @property
+    def service_name(self) -> str:
+        """The same, told apart by side where there are two."""
+        return f"{self.public_name}-{self.role}" if self.role else self.public_name
 
 
 def longest_context(deployment: Deployment) -> int:
@@ -309,6 +324,7 @@ def _vllm(job: DeployJob, weights: Weights) -> EngineCommand:
         "gpu-memory-utilization": f"{limits.memory_fraction:g}",
         "runner": "pooling" if deployment.model.is_encoder else None,
         "enable-prefix-caching": deployment.reuses_prefixes,
+        "kv-transfer-config": _vllm_transfer(job.role) if job.role else None,
         "enable-lora": bool(adapters),
         "max-loras": adapters or None,
         "max-lora-rank": next(rank for rank in _LORA_RANKS if rank >= deployment.lora_rank) if adapters else None,
@@ -352,6 +368,8 @@ def _sglang(job: DeployJob, weights: Weights) -> EngineCommand:
         "max-loras-per-batch": adapters or None,
         "max-lora-rank": deployment.lora_rank if adapters else None,
         "lora-target-modules": "all" if adapters else None,
+        "disaggregation-mode": job.role and job.role.value,
+        "disaggregation-transfer-backend": "nixl" if job.role else None,
         "enable-metrics": True,
         **_sglang_drafts(deployment.speculation),
     }
@@ -391,6 +409,12 @@ def _draft_repository(drafts: Speculation) -> str:
     """Where the draft is found; a placeholder where the catalogue does not know."""
     known = drafts.checkpoint or (drafts.draft and catalogue_repository(drafts.draft))
     return known or f"{FILL_IN}/{_slug(drafts.draft.key if drafts.draft else 'draft')}"
+
+
+def _vllm_transfer(role: Role) -> str:
+    """How KV is sent on (vLLM 0.32.0, docs/features/nixl_connector_usage.md); a failed transfer fails its request."""
+    side = "kv_producer" if role is Role.prefill else "kv_consumer"
+    return json.dumps({"kv_connector": "NixlConnector", "kv_role": side, "kv_load_failure_policy": "fail"})
 
 
 def _dtype(job: DeployJob) -> str:

@@ -40,6 +40,8 @@ _LEAVE_S = 10
 _STOP_S = 30
 """For the engine to stop, after that: Kubernetes' own default of ``terminationGracePeriodSeconds``."""
 _PROBE_S = 10
+NIXL_HOST = "VLLM_NIXL_SIDE_CHANNEL_HOST"
+"""Where a server of a disaggregated fleet is asked for its KV (vLLM docs, "NixlConnector usage"); others ignore it."""
 _LONGEST_WINDOW_S = 3600
 """What Kubernetes allows (API reference, HPAScalingRules v2)."""
 
@@ -108,8 +110,8 @@ def kubernetes_notes(job: DeployJob, command: EngineCommand) -> list[str]:
 
 
 def _has_free_places(job: DeployJob) -> bool:
-    """Whether the planned machines have GPUs for one more replica."""
-    return job.machines * job.places_per_machine > job.replicas
+    """Whether the planned machines have GPUs for one more replica; where another side stands there too, it has them."""
+    return job.role is None and job.machines * job.places_per_machine > job.replicas
 
 
 def _rollout(job: DeployJob) -> str:
@@ -246,7 +248,9 @@ def _placement(job: DeployJob) -> dict[str, Any]:
         key, value = _SPOT_LABELS["azure"]
         tolerations.append({"key": key, "operator": "Equal", "value": value, "effect": "NoSchedule"})
     if job.replicas > 1:
-        placed["topologySpreadConstraints"] = _spread(job, strict=bool(placed) or job.replicas_per_machine == 1)
+        # The two sides of a disaggregated fleet share machines: strictly even, one could keep the other out.
+        strict = job.role is None and (bool(placed) or job.replicas_per_machine == 1)
+        placed["topologySpreadConstraints"] = _spread(job, strict)
     return placed | {"tolerations": tolerations}
 
 
@@ -353,7 +357,12 @@ def _container(job: DeployJob, command: EngineCommand) -> dict[str, Any]:
         # The containers of these engines have python3; not all have python.
         "command": ["python3" if word == "python" else word for word in command.program],
         "args": [*command.arguments, *listen()],
-        "env": [{"name": "HF_HOME", "value": _WEIGHTS_FOLDER}, {"name": "HF_TOKEN", "valueFrom": token}],
+        "env": [
+            {"name": "HF_HOME", "value": _WEIGHTS_FOLDER},
+            {"name": "HF_TOKEN", "valueFrom": token},
+            # Where the other side asks for KV (vLLM 0.32.0, envs.py).
+            *([{"name": NIXL_HOST, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}] if job.role else ()),
+        ],
         "ports": [{"name": "http", "containerPort": PORT}],
         "resources": {"requests": _requests(job), "limits": _gpus(job)},
         "startupProbe": {"httpGet": health, "periodSeconds": _PROBE_S, "failureThreshold": job.start_s // _PROBE_S},
@@ -385,7 +394,7 @@ def _claim(job: DeployJob) -> dict[str, Any]:
 
 
 def _claim_name(job: DeployJob) -> str:
-    return f"{job.service_name}-weights"
+    return f"{job.public_name}-weights"
 
 
 def _storage_class() -> str:

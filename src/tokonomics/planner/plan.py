@@ -36,14 +36,24 @@ from tokonomics.planner.candidates import (
     usable,
     weight_choices,
 )
+from tokonomics.planner.disaggregation import disaggregated, together_breaks
 from tokonomics.planner.drafting import with_drafts
 from tokonomics.planner.load import Load
-from tokonomics.planner.plan_answer import Candidate, CandidateDraft, Catch, Limits, Plan, Rejection, SetAside
+from tokonomics.planner.plan_answer import (
+    Candidate,
+    CandidateDraft,
+    Catch,
+    Limits,
+    Plan,
+    PrefillSide,
+    Rejection,
+    SetAside,
+)
 from tokonomics.planner.search import Placed, Search
 from tokonomics.planner.setup import Say, silent
-from tokonomics.planner.spare import machines_for, replicas_on
 from tokonomics.planner.trials import Trials, prefill_share
 from tokonomics.serving.fleet import Router
+from tokonomics.serving.links import link_speed
 from tokonomics.serving.outcome import Spread
 from tokonomics.traffic.slo import Slo
 from tokonomics.types import Badge, copied
@@ -76,6 +86,8 @@ class Question:
     """None: whichever meets the SLOs on fewest replicas."""
     assumed_speeds: bool = True
     """GPUs on which no kernels were timed, and on none like them, may be picked."""
+    disaggregate: bool = False
+    """Prefill and decode on replicas of their own may be picked."""
     catches: Mapping[Catch, Mapping[str, Any]] = field(default_factory=dict)
     """What is set aside: the fields of this question that would let it in."""
 
@@ -119,6 +131,8 @@ class Study:
     plan: Plan
     search: Search
     ranked: tuple[RankedRow, ...]
+    apart: RankedRow | None = None
+    """The cheapest disaggregated way, ranked or set aside, where one was found."""
 
     def ranked_as(self, row: Candidate) -> RankedRow:
         return next(ranked for ranked in self.ranked if ranked.row == row)
@@ -142,10 +156,20 @@ def study(question: Question, progress: Say = silent) -> Study:
     hosts, rejected = prospects(question, load)
     search = searched(question, trials, hosts, progress=progress)
     best_usd = min((placed.usd_per_hour for placed in search.sized), default=math.inf)
+    pairs = _disaggregated(question, hosts, trials, best_usd, progress)
+    if question.disaggregate:
+        search.sized += pairs
+        best_usd = min([best_usd, *(placed.usd_per_hour for placed in pairs)])
     asides = _set_aside(question, hosts, trials, best_usd, progress)
     rejected += [_reject(deployment, refusal) for deployment, refusal in search.refused]
-    rows = [row for sized in search.sized for row in _rows(sized, load, question.limits, question.today)]
-    ranked = sorted(rows, key=_cheapest_then_most_faithful)
+
+    def rows_of(sized: Iterable[Placed]) -> list[RankedRow]:
+        rows = [row for placed in sized for row in _rows(placed, load, question.limits, question.today, trials, hosts)]
+        return sorted(rows, key=_cheapest_then_most_faithful)
+
+    ranked, apart = rows_of(search.sized), next(iter(rows_of(pairs)), None)
+    if apart and not question.disaggregate:
+        asides[Catch.disaggregated] = apart.row
     made = Plan(
         model=question.model.key,
         workload=load.workload,
@@ -158,7 +182,21 @@ def study(question: Question, progress: Say = silent) -> Study:
         rejected=tuple(rejected),
         not_tried=dict(question.not_tried),
     )
-    return Study(replace(question, load=load), made, search, tuple(ranked))
+    return Study(replace(question, load=load), made, search, tuple(ranked), apart)
+
+
+_WORTH_A_ROW = 2.0
+"""Times the pick's bill up to which a disaggregated way is ranked where it is asked for."""
+
+
+def _disaggregated(
+    question: Question, hosts: Sequence[Hosts], trials: Trials, usd_per_hour: float, progress: Say
+) -> list[Placed]:
+    """Pairs of layouts that cost less than the pick; somewhat more, where disaggregation is asked for."""
+    if not question.simulate or not (question.disaggregate or Catch.disaggregated in question.catches):
+        return []
+    below = _WORTH_A_ROW * usd_per_hour if question.disaggregate else usd_per_hour
+    return disaggregated(trials, hosts, below, question.limits.max_utilization, progress)
 
 
 def searched(
@@ -186,10 +224,12 @@ def _set_aside(
     """The cheapest way with each catch, where it is below the pick's bill."""
     found: dict[Catch, Candidate] = {}
     for catch in question.catches:
+        if catch is Catch.disaggregated:
+            continue
         wider = question.taking(catch)
         more, _ = prospects(wider, trials.load)
         sized = _below(wider, _only_new(more, hosts), trials, usd_per_hour, progress)
-        rows = [row for placed in sized for row in _rows(placed, trials.load, wider.limits, wider.today)]
+        rows = [row for placed in sized for row in _rows(placed, trials.load, wider.limits, wider.today, trials)]
         if rows:
             found[catch] = min(rows, key=_cheapest_then_most_faithful).row
     return found
@@ -256,11 +296,18 @@ def prospects(question: Question, load: Load) -> tuple[list[Hosts], list[Rejecti
 # --- rows -----------------------------------------------------------------------------------------------------------
 
 
-def _rows(sized: Placed, load: Load, limits: Limits, today: date) -> Iterator[RankedRow]:
-    """The candidate on each of the machines it can stand on, within the GPUs allowed."""
+def _rows(
+    sized: Placed, load: Load, limits: Limits, today: date, trials: Trials, together: Sequence[Hosts] = ()
+) -> Iterator[RankedRow]:
+    """The candidate on each of the machines it can stand on, within the GPUs allowed.
+
+    A disaggregated one is compared with ``together``, where every replica does both.
+    """
     deployment, workload, capacity = sized.deployment, load.workload, sized.screened.capacity
-    prompts = prefill_share(sized.trial.outcome) if sized.trial else capacity.prefill_share
+    hosts = sized.screened.hosts
+    prompts = prefill_share(sized.trial.outcome) if sized.trial and not hosts.prefill else capacity.prefill_share
     prompts = 1.0 if deployment.model.is_encoder else prompts
+    breaks = together_breaks(trials, sized, together) if hosts.prefill else None
     same: dict[str, Any] = _served(sized, load) | {
         "model": deployment.model.key,
         "gpu": deployment.gpu.key,
@@ -276,17 +323,20 @@ def _rows(sized: Placed, load: Load, limits: Limits, today: date) -> Iterator[Ra
         "limited_by": capacity.limited_by,
         "below_checkpoint": not is_faithful(deployment),
     }
-    for machine, regions in _places(sized.screened.hosts.machines):
+    for machine, regions in _places(hosts.machines):
         offer = machine.offer
-        instances = machines_for(deployment, offer, sized.replicas, limits.spare)
-        if instances * offer.gpus > (limits.max_gpus or math.inf):
+        number = hosts.machines_on(offer, sized.replicas)
+        if math.isinf(number) or number * offer.gpus > (limits.max_gpus or math.inf):
             continue
-        replicas = replicas_on(deployment, offer, sized.replicas, limits.spare)
-        utilization = workload.rate / (replicas * capacity.rate)
+        instances = int(number)
+        first, replicas = hosts.counts_on(offer, sized.replicas)
+        side = _prefill_side(hosts, sized.replicas, first, breaks)
+        gpus = replicas * deployment.gpus + (first * side.gpus_per_replica if side else 0)
+        utilization = workload.rate / ((first + replicas) * capacity.rate)
         usd_per_second = instances * machine.usd_per_hour / SECONDS_PER_HOUR
         lengths = workload.input_tokens, workload.output_tokens
         prices = split_by_gpu_time(usd_per_second, workload.rate, *lengths, prompts)
-        used = replicas * deployment.gpus / (instances * offer.gpus) * min(1.0, utilization)
+        used = gpus / (instances * offer.gpus) * min(1.0, utilization)
         row = Candidate(
             **same,
             **copied(offer, "provider", "instance", "seller"),
@@ -299,6 +349,7 @@ def _rows(sized: Placed, load: Load, limits: Limits, today: date) -> Iterator[Ra
             price_stale=offer.is_stale(today),
             price_source=offer.source,
             replicas=replicas,
+            prefill=side,
             utilization=utilization,
             instances=instances,
             gpus_paid=instances * offer.gpus,
@@ -306,7 +357,7 @@ def _rows(sized: Placed, load: Load, limits: Limits, today: date) -> Iterator[Ra
             usd_per_month=machine.usd_per_month(instances),
             usd_per_mtok=prices,
             usd_per_mtok_usage=prices.blended * used,
-            bill=monthly_bill(deployment, machine, instances, replicas, utilization, prompts),
+            bill=monthly_bill(gpus, machine, instances, utilization, prompts),
         )
         yield RankedRow(row, sized, machine)
 
@@ -315,6 +366,22 @@ def _draft(deployment: Deployment) -> CandidateDraft | None:
     made = deployment.speculation
     names = ("method", "name", "tokens", "acceptance", "tokens_per_round", "checkpoint", "source")
     return CandidateDraft(**copied(made, *names)) if made else None
+
+
+def _prefill_side(hosts: Hosts, replicas: int, count: int, breaks: str | None) -> PrefillSide | None:
+    """The replicas of a disaggregated candidate that compute prompts, spare ones included."""
+    if hosts.prefill is None:
+        return None
+    deployment, link = hosts.prefill.deployment, hosts.link(replicas)
+    return PrefillSide(
+        replicas=count,
+        gpus_per_replica=deployment.gpus,
+        **copied(deployment, "tp", "pp", "ep", "dp"),
+        max_batched_tokens=deployment.limits.max_batched_tokens,
+        link=link,
+        link_bytes_per_s=link_speed(link, deployment.gpu),
+        together_breaks=breaks,
+    )
 
 
 def _places(machines: Iterable[Machine]) -> Iterator[tuple[Machine, tuple[str, ...]]]:
@@ -342,12 +409,12 @@ def _served(sized: Placed, load: Load) -> dict[str, object]:
     return {"simulated": False, "batch": steady.batch, **only_mean}
 
 
-def _cheapest_then_most_faithful(ranked: RankedRow) -> tuple[float, int, int, bool, float, float, str, str, str]:
-    """At the same bill, to the cent, more bits win; then several machines, more room, the quicker answers."""
+def _cheapest_then_most_faithful(ranked: RankedRow) -> tuple[float, int, int, bool, bool, float, float, str, str, str]:
+    """At the same bill, to the cent, more bits win; then one kind of replica, several machines, room, quick answers."""
     row = ranked.row
     bits = -row.weights.bits, -row.kv.bits
     place = row.provider, row.instance, row.region
-    served = row.is_alone, row.usd_per_mtok_usage, row.e2e_s.mean or 0.0
+    served = row.prefill is not None, row.is_alone, row.usd_per_mtok_usage, row.e2e_s.mean or 0.0
     return round(row.usd_per_month, 2), *bits, *served, *place
 
 

@@ -31,6 +31,7 @@ class Catch(StrEnum):
     assumed_speed = "at an assumed speed"
     old_price = "at an old price"
     drafting = "with drafting"
+    disaggregated = "disaggregated prefill/decode"
 
 
 class CandidateDraft(Noun):
@@ -48,6 +49,25 @@ class CandidateDraft(Noun):
     """Where the draft is found, where it is not in the model's own."""
     source: str | None
     """Who published the acceptance; None: it was given."""
+
+
+class PrefillSide(Noun):
+    """The replicas of a disaggregated candidate that compute prompts only, on the same GPU at the same precisions."""
+
+    replicas: int
+    """Spare ones included."""
+    gpus_per_replica: int
+    tp: int
+    pp: int
+    ep: int
+    dp: int
+    max_batched_tokens: int
+    """Of a step."""
+    link: str
+    """What each GPU sends KV over."""
+    link_bytes_per_s: float
+    together_breaks: str | None
+    """What breaks where as many GPUs, in the layout that answers, do both; None: nothing."""
 
 
 class Candidate(Noun):
@@ -83,7 +103,9 @@ class Candidate(Noun):
     price_stale: bool
     price_source: str
     replicas: int
-    """Spare ones included."""
+    """Spare ones included; of a disaggregated one, those that answer."""
+    prefill: PrefillSide | None = None
+    """Of a disaggregated one: the replicas that compute prompts."""
     instances: int
     gpus_paid: int
     batch: float
@@ -116,12 +138,18 @@ class Candidate(Noun):
     @property
     def kind(self) -> Kind:
         """What a table shows one row of."""
-        return self.gpu, self.gpus_per_replica, self.weights
+        return self.gpu, self.gpus_per_replica, self.weights, self.prefill.gpus_per_replica if self.prefill else 0
 
     @property
     def is_alone(self) -> bool:
-        """One machine, or one replica over several, and nothing beside it."""
-        return self.replicas == 1 or self.instances == 1
+        """One machine, or one replica of a kind over several, and nothing beside it."""
+        return self.instances == 1 or self.replicas == 1 or (self.prefill is not None and self.prefill.replicas == 1)
+
+    @property
+    def gpus_used(self) -> int:
+        """GPUs that replicas run on."""
+        prompts = self.prefill.replicas * self.prefill.gpus_per_replica if self.prefill else 0
+        return prompts + self.replicas * self.gpus_per_replica
 
 
 class SetAside(Noun):

@@ -45,7 +45,9 @@ class Screened:
     @property
     def name(self) -> str:
         """Tells it from every other candidate of a plan."""
-        return f"{self.deployment} {self.deployment.engine.key} kv={self.deployment.kv}"
+        prefill = self.hosts.prefill
+        apart = f" after {prefill.replicas} of {prefill.deployment}" if prefill else ""
+        return f"{self.deployment} {self.deployment.engine.key} kv={self.deployment.kv}{apart}"
 
     def steady(self, rate: float) -> Steady:
         return self.curve.at_rate(min(rate, self.capacity.rate), self.capacity)

@@ -31,7 +31,7 @@ _WITHIN_REASON = 10.0
 """Times the cheapest bill: nobody looks at a row that costs more."""
 _SAME = 1 + 1e-12
 
-Kind = tuple[str, int, Precision]
+Kind = tuple[str, int, Precision, int]
 Prospect = TypeVar("Prospect")
 
 
@@ -212,8 +212,8 @@ class Search:
 
 
 def kind_of(deployment: Deployment) -> Kind:
-    """What a table shows one row of."""
-    return deployment.gpu.key, deployment.gpus, deployment.weights
+    """What a table shows one row of: GPU, GPUs of a replica, weights, and GPUs of one that computes prompts only."""
+    return deployment.gpu.key, deployment.gpus, deployment.weights, 0
 
 
 def late_in_the_mean(candidate: Screened, rate: float, slos: Sequence[Slo]) -> str | None:

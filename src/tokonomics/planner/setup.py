@@ -14,7 +14,7 @@ from tokonomics.money.cache_tiers import TierPrice, parse_tiers
 from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.load import Load
 from tokonomics.planner.spare import NO_SPARE, Spare
-from tokonomics.serving.fleet import Router
+from tokonomics.serving.fleet import LINK_BYTES_PER_S, Router
 from tokonomics.traffic.slo import Slo
 
 Made = TypeVar("Made")
@@ -48,6 +48,10 @@ class Setup:
     follow from the hardware when it is served and billed, so that they follow it when it changes."""
     disaggregated: bool = False
     """Prefill and decode on replicas of their own."""
+    prefill: Deployment | None = None
+    """Those for prompts, where they are not as the others."""
+    link_bytes_per_s: float = LINK_BYTES_PER_S
+    """What each GPU sends KV over."""
     autoscale: bool = False
     """Replicas come and go with the requests outstanding."""
     commit: bool = False

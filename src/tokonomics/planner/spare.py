@@ -66,6 +66,19 @@ def machines_for(deployment: Deployment, offer: Offer, replicas: int, spare: Spa
     return spare.beside(math.ceil(replicas / (offer.gpus // deployment.gpus)))
 
 
+def machines_for_both(machine_gpus: int, *kinds: tuple[int, int]) -> int:
+    """Whole machines that replicas of two kinds take together, each kind as GPUs of a replica and how many there are.
+
+    The larger ones first, as many as a machine holds; the smaller ones in what they leave, and on more machines.
+    """
+    (large, many), (small, more) = sorted(kinds, reverse=True)
+    each = machine_gpus // large
+    machines = math.ceil(many / each)
+    last = many - (machines - 1) * each
+    left = (machines - 1) * ((machine_gpus - each * large) // small) + (machine_gpus - last * large) // small
+    return machines + math.ceil(max(0, more - left) / (machine_gpus // small))
+
+
 def replicas_on(deployment: Deployment, offer: Offer, replicas: int, spare: Spare) -> int:
     """Replicas to run so that enough are left, whatever may fail: the fewest, spread evenly over the machines."""
     if deployment.gpus > offer.gpus:

@@ -22,6 +22,7 @@ from tokonomics.planner.screen import Screened, curve_for, tpot_limit
 from tokonomics.planner.setup import NotServed, Setup
 from tokonomics.serving.capacity import BEHIND, MOST_REPLICAS, apart_in_time, fewest_that_hold, halved, what_breaks
 from tokonomics.serving.fleet import Autoscale, FleetSettings, Router
+from tokonomics.serving.links import link_speed
 from tokonomics.serving.outcome import Outcome, outcome, request_latencies
 from tokonomics.serving.simulator import Simulation, simulate
 from tokonomics.serving.steady import MissesSlo, ReplicaCurve
@@ -111,7 +112,14 @@ def serve(
 ) -> Simulation:
     """Simulate a setup on so many replicas."""
     router = _routers(setup)[0]
-    fleet = FleetSettings(replicas=replicas, prefill_replicas=prefill_replicas, router=router, autoscale=autoscale)
+    fleet = FleetSettings(
+        replicas=replicas,
+        router=router,
+        autoscale=autoscale,
+        prefill_replicas=prefill_replicas,
+        prefill=setup.prefill,
+        link_bytes_per_s=setup.link_bytes_per_s,
+    )
     trace, limit = (load or setup.load).trace, max_sequences or setup.max_sequences
     return serve_with(setup.deployment, trace, fleet, setup.memories(), setup.prefix_cache, limit)[0]
 
@@ -175,7 +183,11 @@ def _whole(
     setup: Setup, replicas: int, max_sequences: int | None, prefill_replicas: int = 0, faster: float = 1.0
 ) -> Sized:
     if prefill_replicas:
-        made = serve(setup, replicas - prefill_replicas, prefill_replicas=prefill_replicas, max_sequences=max_sequences)
+        # Of a slice of the traffic, whole replicas of each kind: those that its share of them holds.
+        counts = prefill_replicas, replicas - prefill_replicas
+        prompts, answers = (max(1, int(count * setup.load.share + 1e-9)) for count in counts)
+        load = replace(setup.load, trace=setup.load.trace.faster(faster)) if faster != 1 else setup.load
+        made = serve(setup, answers, prefill_replicas=prompts, max_sequences=max_sequences, load=load)
     else:
         # A replica that serves one at a time evens nothing out: a part of the fleet would ask for more than the whole.
         whole = setup.max_sequences == 1 and setup.load.is_stationary
@@ -327,14 +339,14 @@ class Trials:
         if key not in self.made:
             few = self.load.trace.take(np.arange(min(len(self.load.trace), ENOUGH_REQUESTS)))
             apart = replace(self.load, trace=apart_in_time(few, len(few)), share=1.0, is_stationary=False)
-            self.made[key] = self._serve(candidate.deployment, apart, 1, None, Router.round_robin)
+            self.made[key] = self._serve(candidate, apart, 1, None, Router.round_robin)
         return self.made[key]
 
     def _settings(self, candidate: Screened, replicas: int) -> Iterator[Sized]:
         batch = candidate.capacity.batch
         for router in self._routers(replicas):
             for limit in (None, batch):
-                trial = self._serve(candidate.deployment, self.load, replicas, limit, router)
+                trial = self._serve(candidate, self.load, replicas, limit, router)
                 yield trial
                 if trial.breaks == BEHIND:
                     # Too much work for so many replicas, whoever gets it.
@@ -351,12 +363,17 @@ class Trials:
         return (*shared, Router.round_robin, Router.least_outstanding)
 
     def _serve(
-        self, deployment: Deployment, load: Load, replicas: int, max_sequences: int | None, router: Router
+        self, candidate: Screened, load: Load, replicas: int, max_sequences: int | None, router: Router
     ) -> Sized:
         # Served, not bought: offers and the day of their prices do not matter.
-        setup = Setup(deployment, load, (), date.min, self.slos, router=router)
+        setup = Setup(candidate.deployment, load, (), date.min, self.slos, router=router)
+        prompts = 0
+        if prefill := candidate.hosts.prefill:
+            prompts = prefill.replicas
+            link = link_speed(candidate.hosts.link(replicas), candidate.deployment.gpu)
+            setup = replace(setup, prefill=prefill.deployment, link_bytes_per_s=link)
         self.count += 1
         waits = any(slo.latency is not Latency.tpot for slo in self.slos)
-        trial = _whole(setup, replicas, max_sequences, faster=1.0 if waits else _IN_HAND)
+        trial = _whole(setup, replicas, max_sequences, prompts, faster=1.0 if waits else _IN_HAND)
         # Of hundreds of simulations only what came out is kept.
         return replace(trial, simulation=None)

@@ -18,19 +18,21 @@ import numpy as np
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from tokonomics.physics.intervals import interval
-from tokonomics.planner.candidates import Hosts, Refusal, why_not
+from tokonomics.planner.candidates import Hosts, Reason, Refusal, why_not
+from tokonomics.planner.disaggregation import Pair, RatioPoint, pair_of, resize_apart, splits_of
 from tokonomics.planner.load import Load
 from tokonomics.planner.plan import Question, Study, searched
 from tokonomics.planner.plan_answer import Candidate
-from tokonomics.planner.screen import LEEWAY, Screened
+from tokonomics.planner.screen import LEEWAY, Screened, screen
 from tokonomics.planner.search import Placed, late_in_the_mean
-from tokonomics.planner.spare import replicas_on
+from tokonomics.planner.setup import Say, silent
 from tokonomics.planner.trials import Trials
 from tokonomics.serving.capacity import BEHIND
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.trace import Counts
 from tokonomics.traffic.workload import workload_of
 from tokonomics.types import Noun, copied
+from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK
 
 CLOSE_ENOUGH = 1.01
 """Of two rates: chance alone moves a capacity found with 20,000 requests by about as much."""
@@ -38,6 +40,11 @@ _MOST_DOUBLINGS = 10
 _CHANGE = 0.25
 _SHOWN = 1.04
 """Of the capacity in use: a bar of a chart does not show less."""
+
+_GLANCE = 5000
+"""Requests of one point of a curve: it shows a shape, and all requests decide."""
+_LIGHT = 0.3
+"""Of the closed form's capacity: where the search for what a fleet holds begins."""
 
 Circumstances = tuple[Load, tuple[Slo, ...]]
 
@@ -63,7 +70,10 @@ def resize(
         return refusal
     # Alone, a candidate is never too expensive: it is sized, or refused for a reason of its own.
     targets = question.slos if slos is None else tuple(slos)
-    search = searched(question, Trials(load, targets, question.router), [hosts])
+    trials = Trials(load, targets, question.router)
+    if hosts.prefill:
+        return resize_apart(trials, hosts, question.limits.max_utilization)
+    search = searched(question, trials, [hosts])
     return search.sized[0] if search.sized else search.refused[0][1]
 
 
@@ -153,9 +163,11 @@ def resized(study: Study, row: Candidate, load: Load, slos: Sequence[Slo]) -> tu
     found = resize(study.question, ranked.sized.screened.hosts, load, slos)
     if isinstance(found, Refusal):
         return found
-    spare, deployment = study.question.limits.spare, found.deployment
-    replicas = replicas_on(deployment, ranked.machine.offer, found.replicas, spare)
-    return found, replicas, ranked.machine.usd_per_month_of(deployment, found.replicas, spare)
+    hosts, offer = found.screened.hosts, ranked.machine.offer
+    machines = hosts.machines_on(offer, found.replicas)
+    if math.isinf(machines):
+        return Refusal(Reason.instance_too_small, "it takes more than one machine, and these are not networked")
+    return found, sum(hosts.counts_on(offer, found.replicas)), ranked.machine.usd_per_month(machines)
 
 
 # --- room to grow, and the range of the bill ------------------------------------------------------------------------
@@ -318,3 +330,46 @@ def _used(study: Study, sized: Placed, load: Load, slos: Sequence[Slo]) -> float
 def _moved(swing: BillSwing, mid: float) -> float:
     shares = [used for used in (swing.low.used, mid, swing.high.used) if used is not None]
     return max(shares) - min(shares)
+
+
+# --- the ratio of a disaggregated way -------------------------------------------------------------------------------
+
+
+def ratios(study: Study, progress: Say = silent) -> tuple[RatioPoint, ...]:
+    """What the GPUs of the cheapest disaggregated way hold when they are split otherwise, or when each does both."""
+    if study.apart is None:
+        return ()
+    question, placed = study.question, study.apart.sized
+    hosts, load = placed.screened.hosts, question.load
+    pair = pair_of(Trials(load, question.slos, question.router), hosts, question.limits.max_utilization)
+    assert isinstance(pair, Pair)
+    together = screen(pair.decode.deployment, pair.decode, load, question.slos)
+    fleets: list[tuple[int, int, Screened]] = []
+    if isinstance(together, Screened):
+        fleets.append((0, hosts.gpus_of(placed.replicas) // together.deployment.gpus, together))
+    fleets += [(first, second, pair.split(first, second)) for first, second in splits_of(hosts, placed.replicas)]
+    few = replace(load, trace=load.trace.take(np.arange(min(_GLANCE, len(load.trace)))))
+    points = []
+    for first, second, screened in fleets:
+        progress(f"{first} prefill and {second} decode replicas")
+        replicas = first + second
+        rate, usd = _held(question, screened, replicas, few), screened.hosts.usd_per_hour(replicas)
+        tokens_per_hour = rate * (load.workload.input_tokens + load.workload.output_tokens) * SECONDS_PER_HOUR
+        points.append(
+            RatioPoint(
+                prefill_replicas=first,
+                decode_replicas=second,
+                requests_per_s=rate,
+                usd_per_mtok=usd / tokens_per_hour * TOKENS_PER_MTOK if rate and math.isfinite(usd) else None,
+                is_planned=hosts.prefill is not None and first == hosts.prefill.replicas,
+            )
+        )
+    return tuple(points)
+
+
+def _held(question: Question, screened: Screened, replicas: int, load: Load) -> float:
+    """Requests a second that a fleet holds, roughly; 0 where it misses an SLO even at a third of what it could do."""
+    light = load.at(_LIGHT * replicas * screened.capacity.rate)
+    if _broken(question, screened, replicas, light, question.slos):
+        return 0.0
+    return highest_rate(question, screened, replicas, light, close_enough=_SHOWN).rate

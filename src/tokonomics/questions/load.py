@@ -107,7 +107,7 @@ def question_of(request: PlanInputs, model_name: str, load: Load, offers: tuple[
     model = reading(find_model(model_name), images)
     allowed = _allowed(request, offers)
     bought = allowed if request.max_age is not None else recent(within_age(allowed, today()), today()) or allowed
-    given = dict.fromkeys(("gpus", "router", "max_utilization", "spare")) | dict(request)
+    given = dict.fromkeys(("gpus", "router", "max_utilization", "spare", "disaggregate")) | dict(request)
     gpus, most_gpus = gpu_filter(request.gpu, given["gpus"])
     engines = listed(request.engine, "engine") or ["vllm"]
     names = [engine.key for engine in all_engines()] if engines == ["all"] else engines
@@ -140,6 +140,7 @@ def question_of(request: PlanInputs, model_name: str, load: Load, offers: tuple[
         simulate=not quick,
         router=None if given["router"] is None else router_from(given["router"]),
         assumed_speeds=gpus is not None or request.offers is not None,
+        disaggregate=bool(given["disaggregate"]),
     )
     catches: Catches = {}
     if len(bought) < len(allowed):
@@ -181,6 +182,8 @@ def _catches(request: PlanRequest, question: Question, offers: tuple[Offer, ...]
         catches[Catch.drafting] = {"drafts": (published,)}
     if not question.assumed_speeds:
         catches[Catch.assumed_speed] = {"assumed_speeds": True}
+    if not question.disaggregate:
+        catches[Catch.disaggregated] = {"disaggregate": True}
     return catches
 
 

@@ -14,14 +14,16 @@ from tokonomics.files import make_folder, write_text
 from tokonomics.planner.compare import compare as side_by_side
 from tokonomics.planner.compare import diff as plan_diff
 from tokonomics.planner.compare import parse_quality
+from tokonomics.planner.deploy_apart import deploy_file_apart
 from tokonomics.planner.deploy_files import DeployFile, Target, deploy_file, provenance
-from tokonomics.planner.deploy_job import DeployJob, longest_context
+from tokonomics.planner.deploy_job import DeployJob, Role, longest_context
 from tokonomics.planner.flips import flips
 from tokonomics.planner.parsing import listed
 from tokonomics.planner.plan import Question, Study, study
 from tokonomics.planner.plan_answer import Candidate
 from tokonomics.planner.regret import least_regret
-from tokonomics.planner.what_if import bill_range, headroom, sensitivity
+from tokonomics.planner.spare import machines_for
+from tokonomics.planner.what_if import bill_range, headroom, ratios, sensitivity
 from tokonomics.questions.command import command_of
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import blamed, cases_of, questions_of, say_not_tried
@@ -42,6 +44,11 @@ def plan(request: PlanRequest, listener: Listener = SILENT) -> PlanResult | Plan
     several = len(cases) > 1 or len(request.model) > 1
     if len(cases) > 1 and len(request.model) > 1:
         raise BadInput("a range is for one model", field="rate, input, output")
+    if len(cases) > 1 and request.disaggregate:
+        raise BadInput("is for one demand", field="disaggregate")
+    if request.disaggregate and request.quick:
+        fix = f"Leave out {option('quick')} or {option('disaggregate')}."
+        raise BadInput("has to be simulated", field="disaggregate", fix=fix)
     for name in ("deploy", "explain", "why"):
         if several and getattr(request, name):
             raise BadInput("is for one model at one demand", field=name)
@@ -86,7 +93,8 @@ def _one(request: PlanRequest, study: Study, files: Sequence[DeployFile], listen
 
     say("how much the traffic may grow")
     room, bills = headroom(study), bill_range(study, best)
-    flipped = flips(study, None if request.explain else (), say)
+    # Walks along the traffic know only candidates where every replica does both.
+    flipped = flips(study, None if request.explain and best.prefill is None else (), say)
     moved = None
     if request.explain:
         say("what moves the bill")
@@ -97,6 +105,7 @@ def _one(request: PlanRequest, study: Study, files: Sequence[DeployFile], listen
         bill_range=bills,
         flips=flipped,
         sensitivity=moved,
+        ratios=ratios(study, say) if request.explain else (),
         **_quality(study.question.model, best),
         thinking=_thinking(request, study, best),
     )
@@ -172,7 +181,23 @@ def deploy_files_of(study: Study, targets: Sequence[Target], command: str) -> li
         provenance=provenance(command, today(), offer),
         simulated=best.simulated,
     )
-    return [deploy_file(target, job) for target in targets]
+    pool = ranked.sized.screened.hosts.prefill
+    if pool is None or best.prefill is None:
+        return [deploy_file(target, job) for target in targets]
+    # Both sides take requests of one length.
+    context = min(longest_context(side) for side in (deployment, pool.deployment))
+    decode = job.model_copy(update={"role": Role.decode, "max_context": context})
+    other = {"role": Role.prefill, "deployment": pool.deployment, "replicas": best.prefill.replicas}
+    prefill = decode.model_copy(update=other | {"limits": pool.deployment.limits})
+    if spare:
+        # Each side has machines of its own.
+        for_prompts = machines_for(pool.deployment, offer, pool.replicas, spare)
+        counts = for_prompts, best.instances - for_prompts
+        prefill, decode = (
+            side.model_copy(update={"machines": count, "spare": spare.lost_of(count)})
+            for side, count in zip((prefill, decode), counts, strict=True)
+        )
+    return [deploy_file_apart(target, prefill, decode) for target in targets]
 
 
 def save_files(files: Sequence[DeployFile], folder: Path, listener: Listener) -> None:

@@ -14,6 +14,7 @@ from tokonomics.planner.breakeven import BreakEvenReport
 from tokonomics.planner.can_run import CanRun
 from tokonomics.planner.compare import Comparison
 from tokonomics.planner.deploy_files import DeployFile
+from tokonomics.planner.disaggregation import RatioPoint
 from tokonomics.planner.fleet import FleetReport
 from tokonomics.planner.flips import Flips
 from tokonomics.planner.infeasible import Blame
@@ -25,14 +26,14 @@ from tokonomics.planner.levers.semantic_cache import SemanticHits, SemanticLever
 from tokonomics.planner.levers.stack import Waterfall
 from tokonomics.planner.levers.templates import TemplateLever, TextTemplate
 from tokonomics.planner.levers.tenancy import Pooling
-from tokonomics.planner.plan_answer import Candidate, Plan
+from tokonomics.planner.plan_answer import Candidate, Plan, PrefillSide
 from tokonomics.planner.predict import BatchCurve, Prediction
 from tokonomics.planner.regret import Regret
 from tokonomics.planner.what_if import BillRange, Headroom, Sensitivity
 from tokonomics.questions.result import Result, beside
 from tokonomics.serving.capacity import HighestRate, ReplicasNeeded
 from tokonomics.serving.first_answer import FirstAnswer
-from tokonomics.serving.outcome import Moment, Outcome
+from tokonomics.serving.outcome import Moment, Outcome, SideOutcome
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.summary import TraceSummary
 from tokonomics.traffic.workload import Workload
@@ -102,18 +103,28 @@ class PredictResult(Result, Prediction):
         )
 
 
-def split_text(row: Candidate) -> str:
+def split_text(row: Candidate | PrefillSide) -> str:
     """``TP=4``, ``TP=8 EP=8``; ``–`` on one GPU."""
     degrees = (("TP", row.tp), ("PP", row.pp), ("EP", row.ep), ("DP", row.dp))
     return " ".join(f"{name}={degree}" for name, degree in degrees if degree > 1) or "–"
 
 
+def replicas_text(row: Candidate) -> str:
+    """``2 × 4 H100-SXM``; ``1 × 2 + 2 × 4 H100-SXM`` where one computes prompts and two answer."""
+    prompts = f"{row.prefill.replicas} × {row.prefill.gpus_per_replica} + " if row.prefill else ""
+    return f"{prompts}{row.replicas} × {row.gpus_per_replica} {row.gpu}"
+
+
 def layout_text(row: Candidate) -> str:
-    """``2 × (4×H100-SXM, TP=4, fp8, KV fp8)``."""
+    """``2 × (4×H100-SXM, TP=4, fp8, KV fp8)``; with the replicas for prompts before, where there are any."""
     split = f", {split_text(row)}" if row.gpus_per_replica > 1 else ""
     kv = f", KV {row.kv}" if row.kv.is_below(Precision.bf16) else ""
     drafts = f", drafts {row.draft.name}" if row.draft else ""
-    return f"{row.replicas} × ({row.gpus_per_replica}×{row.gpu}{split}, {row.weights}{kv}{drafts})"
+    answers = f"{row.replicas} × ({row.gpus_per_replica}×{row.gpu}{split}, {row.weights}{kv}{drafts})"
+    if row.prefill is None:
+        return answers
+    split = f", {split_text(row.prefill)}" if row.prefill.gpus_per_replica > 1 else ""
+    return f"{row.prefill.replicas} × ({row.prefill.gpus_per_replica}×{row.gpu}{split}) prefill + {answers} decode"
 
 
 class CurveResult(Result, BatchCurve):
@@ -146,6 +157,8 @@ class PlanResult(Result, Plan):
     """What would make another choice cheaper; along the traffic too with ``explain``."""
     sensitivity: Sensitivity | None = None
     """What moves the bill, with ``explain``."""
+    ratios: tuple[RatioPoint, ...] = ()
+    """What the GPUs of the cheapest disaggregated way hold by how they are split, with ``explain``."""
     blame: tuple[Blame, ...] = ()
     """Where no offer meets the constraints: what stands in the way."""
     deploy: tuple[DeployFile, ...] = ()
@@ -256,6 +269,8 @@ class SimulateResult(Result, Outcome):
     cost: ServedCost | None
     thinking: FirstAnswer | None = None
     """Of a reasoning model: when the answer begins, and what its tokens cost."""
+    sides: tuple[SideOutcome, ...] = ()
+    """Of a disaggregated fleet: what computes prompts, then what answers."""
     timeline: tuple[Moment, ...]
     wall_s: float
     simulated_requests_per_s: float

@@ -1,6 +1,7 @@
 """What serves, from what was asked: a deployment, a fleet of it, and its price."""
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -9,7 +10,7 @@ from pydantic import ValidationError
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
-from tokonomics.catalog.offers import NoOffer
+from tokonomics.catalog.offers import NoOffer, Offer
 from tokonomics.catalog.precision import KV_PRECISIONS, WEIGHT_PRECISIONS, parse_precision
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, option, shorten
@@ -22,9 +23,11 @@ from tokonomics.questions.inputs import Drafting, Layout, Priced
 from tokonomics.questions.listener import Listener
 from tokonomics.questions.load import draft_of, offers_of
 from tokonomics.questions.reading import reading
+from tokonomics.questions.requests.traffic import SimulateRequest
 from tokonomics.questions.traffic import read_time
 from tokonomics.serving.compiled import must_compile
 from tokonomics.serving.fleet import LINK_BYTES_PER_S, Autoscale, FleetSettings, Outage
+from tokonomics.serving.links import link_speed
 
 
 def named(model: str | None) -> str:
@@ -95,22 +98,44 @@ def fleet_of(
     router: str = "least-outstanding",
     autoscale: str | None = None,
     outages: Sequence[str] | None = None,
-    prefill_replicas: int = 0,
-    link: float | None = None,
 ) -> FleetSettings:
     """A checked fleet; one replica unless told."""
-    if link is not None and not prefill_replicas:
-        raise BadInput("is for disaggregated fleets", field="link", fix=f"Give {option('prefill_replicas')} as well.")
-    if link is not None and not 1e-3 <= link <= 1e6:
-        raise BadInput(f"must be from 0.001 to a million GB/s, got {link:g}", field="link")
     return FleetSettings(
         replicas=replicas,
         router=router_from(router),
         autoscale=_autoscale(autoscale) if autoscale is not None else None,
         outages=tuple(_outage(text) for text in outages or ()),
-        prefill_replicas=prefill_replicas,
-        link_bytes_per_s=link * 1e9 if link else LINK_BYTES_PER_S,
     )
+
+
+def apart(fleet: FleetSettings, request: SimulateRequest, decode: Deployment) -> FleetSettings:
+    """The fleet with the replicas that compute prompts only, where the request asks for them."""
+    for name in ("prefill_gpu", "prefill_tp", "link"):
+        if getattr(request, name) is not None and not request.prefill_replicas:
+            fix = f"Give {option('prefill_replicas')} as well."
+            raise BadInput("is for disaggregated fleets", field=name, fix=fix)
+    if not request.prefill_replicas:
+        return fleet
+    prefill = _prefill_side(request, decode)
+    link = LINK_BYTES_PER_S if request.link is None else link_speed(request.link, decode.gpu, prefill.gpu)
+    return fleet.model_copy(
+        update={
+            "prefill_replicas": request.prefill_replicas,
+            "prefill": None if prefill == decode else prefill,
+            "link_bytes_per_s": link,
+        }
+    )
+
+
+def _prefill_side(request: SimulateRequest, decode: Deployment) -> Deployment:
+    """What computes the prompts: the same as what answers, on another GPU or more or fewer of them."""
+    gpu = decode.gpu if request.prefill_gpu is None else find_gpu(request.prefill_gpu)
+    if request.prefill_tp is None:
+        tp, pp, ep = decode.tp, decode.pp, decode.ep
+    else:
+        # Experts are shared out over all ranks where they are on the other side.
+        tp, pp, ep = request.prefill_tp, 1, request.prefill_tp if decode.ep > 1 else 1
+    return deploy(decode.model, gpu, decode.engine, tp=tp, pp=pp, ep=ep, weights=decode.weights, kv=decode.kv)
 
 
 def _autoscale(text: str) -> Autoscale:
@@ -178,9 +203,32 @@ def price_of(deployment: Deployment, fleet: FleetSettings, priced: Priced) -> tu
     """
     if priced.usd_per_hour is not None:
         return require_positive("usd_per_hour", priced.usd_per_hour) * deployment.gpus, "as given"
-    apart = fleet.autoscale is not None or any(outage.reclaimed for outage in fleet.outages)
-    together = 1 if apart else fleet.replicas + fleet.prefill_replicas
+    come_and_go = fleet.autoscale is not None or any(outage.reclaimed for outage in fleet.outages)
+    together = 1 if come_and_go else fleet.replicas + fleet.prefill_replicas
     with suppress(NoOffer):
         offer, price = cheapest_host(deployment, together, offers_of(priced))
         return price / together, offer.quoted(today())
     return None
+
+
+def prices_apart(deployment: Deployment, fleet: FleetSettings, priced: Priced) -> tuple[float, float, str] | None:
+    """Dollars an hour for one replica of each side, prompts first, and where the prices come from.
+
+    Sides that are not alike have machines of their own, of one provider in one region: KV goes no further.
+    """
+    if fleet.prefill is None or priced.usd_per_hour is not None:
+        found = price_of(deployment, fleet, priced)
+        first = price_of(fleet.prefill or deployment, fleet, priced)
+        return (first[0], *found) if first and found else None
+    sold: dict[tuple[str, str], list[Offer]] = defaultdict(list)
+    for offer in offers_of(priced):
+        if offer.gpu in (deployment.gpu.key, fleet.prefill.gpu.key):
+            sold[offer.provider, offer.region].append(offer)
+    ways = []
+    for offers in sold.values():
+        with suppress(NoOffer):
+            first_offer, prompts = cheapest_host(fleet.prefill, fleet.prefill_replicas, offers)
+            offer, answers = cheapest_host(deployment, fleet.replicas, offers)
+            quoted = " and ".join(dict.fromkeys(one.quoted(today()) for one in (first_offer, offer)))
+            ways.append((prompts + answers, prompts / fleet.prefill_replicas, answers / fleet.replicas, quoted))
+    return min(ways)[1:] if ways else None

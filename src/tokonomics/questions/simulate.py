@@ -8,18 +8,27 @@ from typing import Any
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.errors import BadInput
 from tokonomics.files import check_path
-from tokonomics.money.served import served_cost
+from tokonomics.money.served import served_cost, served_cost_apart
 from tokonomics.physics.deployment import Deployment
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import targets_of
 from tokonomics.questions.reading import NO_ANSWERS, encodes, trace_for
 from tokonomics.questions.requests.traffic import CapacityRequest, SimulateRequest
 from tokonomics.questions.results import CapacityResult, SimulateResult
-from tokonomics.questions.serving import deployment_of, drafting, fleet_of, price_of, say_if_compiling, timeout_of
+from tokonomics.questions.serving import (
+    apart,
+    deployment_of,
+    drafting,
+    fleet_of,
+    price_of,
+    prices_apart,
+    say_if_compiling,
+    timeout_of,
+)
 from tokonomics.questions.traffic import traffic_of, trial_of
 from tokonomics.serving.capacity import highest_rate, replicas_needed
 from tokonomics.serving.first_answer import simulated
-from tokonomics.serving.outcome import moments, outcome, save_records
+from tokonomics.serving.outcome import moments, outcome, save_records, sides
 from tokonomics.serving.simulator import Simulation, requests_for, rules_for
 from tokonomics.serving.simulator import simulate as run
 from tokonomics.serving.state import too_long
@@ -41,10 +50,10 @@ def simulate(request: SimulateRequest, listener: Listener = SILENT) -> SimulateR
     plain = deployment_of(request, request.model, request.gpu, images=request.images)
     deployment = drafting(plain, request, listener)
     thinking = parse_thinking(request.thinking, deployment.model.reasons)
-    fleet = fleet_of(
-        request.replicas, request.router, request.autoscale, request.outage, request.prefill_replicas, request.link
-    )
-    price = price_of(deployment, fleet, request)
+    fleet = fleet_of(request.replicas, request.router, request.autoscale, request.outage)
+    fleet = apart(fleet, request, deployment)
+    price = price_of(deployment, fleet, request) if not fleet.prefill_replicas else None
+    both_prices = prices_apart(deployment, fleet, request) if fleet.prefill_replicas else None
     requests = _requests(request, deployment.model, targets, partial(traffic_of, listener=listener))
     say_if_compiling(listener)
     count = len(requests)
@@ -56,7 +65,10 @@ def simulate(request: SimulateRequest, listener: Listener = SILENT) -> SimulateR
         progress=listener.counting(f"serving {count:,} requests", count) if count >= _WORTH_COUNTING else None,
     )
     found = outcome(simulation, targets)
+    both = sides(simulation) if fleet.prefill_replicas else ()
     cost = served_cost(found, *price) if price else None
+    if both_prices:
+        cost = served_cost_apart(found, both, both_prices[:2], both_prices[2])
     if save:
         save_records(simulation, save)
         listener.note(f"requests saved to {save}")
@@ -66,6 +78,7 @@ def simulate(request: SimulateRequest, listener: Listener = SILENT) -> SimulateR
         usd_per_mtok=cost.usd_per_mtok if cost else None,
         cost=cost,
         thinking=simulated(simulation, thinking, cost.usd_per_mtok_output if cost else None) if thinking else None,
+        sides=both,
         timeline=tuple(moments(simulation)),
         wall_s=simulation.wall_s,
         simulated_requests_per_s=found.requests / simulation.wall_s,

@@ -18,7 +18,7 @@ from tokonomics.report.wording import (
     time_text,
 )  # fmt: skip
 from tokonomics.traffic.slo import Latency, Slo
-from tokonomics.units import percent, plural, seconds, usd
+from tokonomics.units import BYTES_PER_GB, percent, plural, seconds, usd
 
 
 def pick_blocks(row: Candidate, label: str, plan: Plan, firm: Sequence[blocks.Fact] = ()) -> list[blocks.Block]:
@@ -28,8 +28,8 @@ def pick_blocks(row: Candidate, label: str, plan: Plan, firm: Sequence[blocks.Fa
     if not plan.workload.writes:
         whole_bill = "whole bill over the tokens read"
     router = f", {row.router} router" if row.simulated and row.replicas > 1 else ""
-    idle = row.gpus_paid - row.replicas * row.gpus_per_replica
-    spans = row.gpus_per_replica * row.instances > row.gpus_paid
+    idle = row.gpus_paid - row.gpus_used
+    spans = row.gpus_per_replica * row.instances > row.gpus_paid and row.prefill is None
     network = "between the machines of a replica: a card for each GPU, as HGX machines have; ask the seller"
     bill = blocks.Span(f"{usd(row.usd_per_month)} a month", "best")
     what = f", {layout_text(row)} at {_where(row)}{_aged(row)}{_may_fail(row, plan.limits.spare)}"
@@ -55,9 +55,28 @@ def pick_blocks(row: Candidate, label: str, plan: Plan, firm: Sequence[blocks.Fa
             ("price", f"{usd(row.instance_usd_per_hour)}/h", _price_note(row)),
             ("speed", SPEEDS[row.speed], speed_text(row.speed, row.speed_from)),
             ("network", "assumed", network) if spans else None,
+            *_apart(row),
             ("unused", plural(idle, "GPU"), f"of the {row.gpus_paid} paid for") if idle else None,
         ),
     ]
+
+
+def _apart(row: Candidate) -> Iterable[blocks.Fact]:
+    """Of a disaggregated pick: why it pays, and what its KV is sent over."""
+    if (side := row.prefill) is None:
+        return
+    where = "inside the machine" if row.instances == 1 else "between machines; ask the seller"
+    speed = f"{side.link_bytes_per_s / BYTES_PER_GB:,.4g} GB/s a GPU, {where}"
+    yield blocks.fact("KV sent over", side.link, speed)
+    yield blocks.fact("together", "misses" if side.together_breaks else "holds", _why_apart(row))
+
+
+def _why_apart(row: Candidate) -> str:
+    """What disaggregation gains: prompts no longer stall the tokens of others."""
+    side, same = row.prefill, f"the same {plural(row.gpus_used, 'GPU')} with prefill and decode on every replica"
+    if side and side.together_breaks:
+        return f"{same}: {side.together_breaks}; apart, no prompt stalls the tokens of others"
+    return f"{same} hold it too"
 
 
 def set_aside_lines(plan: Plan) -> Iterable[blocks.Line]:
@@ -66,10 +85,11 @@ def set_aside_lines(plan: Plan) -> Iterable[blocks.Line]:
         row = aside.candidate
         only_kv = aside.catch is Catch.fewer_bits and not _has_fewer_bits(row, plan.best)
         catch = "KV cache at fewer bits" if only_kv else aside.catch.capitalize()
+        why = f"; {_why_apart(row)}" if row.prefill and row.prefill.together_breaks else ""
         yield blocks.line(
             f"{catch}: from ",
             blocks.Span(f"{usd(row.usd_per_month)} a month", "strong"),
-            f", {layout_text(row)} at {_where(row)}{_aged(row)} ({_asked_for(aside, plan.best)})",
+            f", {layout_text(row)} at {_where(row)}{_aged(row)}{why} ({_asked_for(aside, plan.best)})",
         )
 
 
@@ -100,6 +120,8 @@ def _asked_for(aside: SetAside, best: Candidate | None) -> str:
         return option("max_age", row.price_age_days)
     if aside.catch is Catch.drafting and row.draft:
         return f"{option('draft', row.draft.method)}; tokens a round as published: {row.draft.source}"
+    if aside.catch is Catch.disaggregated:
+        return option("disaggregate")
     fewer = [option("min_weights", row.weights)] if _has_fewer_bits(row, best) else []
     return " ".join([*fewer, *([option("kv", row.kv)] if row.kv.is_below(Precision.bf16) else [])])
 

@@ -8,6 +8,7 @@ from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import STALE_AFTER_DAYS
 from tokonomics.errors import option
 from tokonomics.planner.candidates import Reason
+from tokonomics.planner.disaggregation import RatioPoint
 from tokonomics.planner.flips import Flip, Flips
 from tokonomics.planner.infeasible import Blame, left_out
 from tokonomics.planner.parsing import discounts_from, gpu_filter
@@ -18,7 +19,7 @@ from tokonomics.planner.search import CLOSED_FORM_UTILIZATION
 from tokonomics.planner.what_if import BillRange, Case, Headroom, Sensitivity
 from tokonomics.questions.load import every_offer
 from tokonomics.questions.requests.buy import PlanRequest
-from tokonomics.questions.results import PlanCases, PlanModels, PlanResult, layout_text, split_text
+from tokonomics.questions.results import PlanCases, PlanModels, PlanResult, layout_text, replicas_text, split_text
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer, Charts
 from tokonomics.report.plan_pick_view import pick_blocks, set_aside_lines
@@ -73,6 +74,9 @@ def _charts(result: PlanResult) -> Charts:
     }
     if result.sensitivity:
         drawn["What moves the bill"] = lambda: charts.plan.sensitivity_chart(result.sensitivity, name)
+    if result.ratios and study.apart:
+        split = f"{name}: the GPUs of {layout_text(study.apart.row)}"
+        drawn["Prefill to decode"] = lambda: charts.plan.ratio_chart(result.ratios, split)
     return drawn
 
 
@@ -104,6 +108,8 @@ def _one(result: PlanResult, request: PlanRequest) -> blocks.View:
             yield blocks.section(*_flips(whole, result.flips))
         if result.sensitivity:
             yield _sensitivity(result.sensitivity)
+        if result.ratios:
+            yield blocks.section(*_ratios(study, result.ratios))
         yield blocks.section(ranking(whole.ranked, None), title="Every offer", folded=True)
     if whole.rejected:
         yield blocks.section(_why(whole), title="" if request.why else "Why not the others", folded=not request.why)
@@ -200,8 +206,8 @@ def ranking(rows: Sequence[Candidate], shown: int | None, models: Sequence[str] 
             (
                 str(place),
                 *name,
-                f"{row.replicas} × {row.gpus_per_replica} {row.gpu}",
-                split_text(row),
+                replicas_text(row),
+                _splits(row),
                 f"{row.weights}{'*' if row.below_checkpoint else ''}",
                 row.kv.value,
                 *([row.draft.name if row.draft else "–"] if some_draft else []),
@@ -260,7 +266,11 @@ def _how_sized(plan: Plan) -> str:
 
 
 def _dropped(study: Study, request: PlanRequest) -> Iterable[blocks.Line]:
-    """Providers, regions and GPUs that were asked for and of which nothing can be bought, with the reason."""
+    """What was asked for and is not in the answer, with the reason: providers, regions, GPUs, a kind of layout."""
+    if request.disaggregate and study.apart is None:
+        yield blocks.hint(
+            "Nothing disaggregated is ranked: it would cost twice the pick, or has no network between GPUs."
+        )
     gpus, _ = gpu_filter(request.gpu, request.gpus)
     every = every_offer(request)
     for name, why in left_out(study.question, request.provider, request.region, gpus, every).items():
@@ -333,6 +343,34 @@ def _sensitivity(found: Sensitivity) -> blocks.Table:
         [(swing.assumption.replace("_", " "), *cells(swing.low), *cells(swing.high)) for swing in found.swings],
         f"What moves the bill of the pick ({usd(found.usd_per_month)}, {percent(found.used)} of what it holds)",
     )
+
+
+def _splits(row: Candidate) -> str:
+    """How replicas are split; those for prompts before, where they are split otherwise."""
+    answers = split_text(row)
+    prompts = split_text(row.prefill) if row.prefill else answers
+    return answers if prompts == answers else f"{prompts} + {answers}"
+
+
+def _ratios(study: Study, points: Sequence[RatioPoint]) -> Iterable[blocks.Block]:
+    """What the GPUs of the disaggregated way hold by how they are split."""
+    assert study.apart is not None
+    most = max(point.requests_per_s for point in points) or 1.0
+    yield blocks.table(
+        ["!prefill : decode", ">requests/s", ">$/Mtok", ">of the most", ""],
+        [
+            (
+                charts.plan.split_name(point),
+                f"{point.requests_per_s:,.3g}" if point.requests_per_s else "–",
+                usd_text(point.usd_per_mtok),
+                percent(point.requests_per_s / most),
+                blocks.Span("planned", "good") if point.is_planned else "",
+            )
+            for point in points
+        ],
+        f"The same GPUs split otherwise ({layout_text(study.apart.row)})",
+    )
+    yield blocks.note("Requests a second that meet every SLO, by short simulations: a few percent are chance.")
 
 
 def _models(studies: Sequence[Study], rows: Sequence[Candidate]) -> blocks.View:

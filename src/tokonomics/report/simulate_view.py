@@ -20,15 +20,19 @@ from tokonomics.report.wording import (
     time_text,
 )
 from tokonomics.serving.first_answer import FirstAnswer
-from tokonomics.serving.outcome import Outcome, SloOutcome, Spread
+from tokonomics.serving.outcome import Outcome, SloOutcome, Spread, sides
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.state import REFUSED
 from tokonomics.traffic.workload import lengths_text
-from tokonomics.units import count, percent, plural, seconds, usd
+from tokonomics.units import BYTES_PER_GB, count, percent, plural, seconds, usd
 
 _COLOURS: dict[str, blocks.Colour] = {
     "prefill": "blue", "decode": "green", "recomputed": "yellow", "abandoned": "red", "idle": "grey",
 }  # fmt: skip
+_SIDE_COLOURS: dict[str, blocks.Colour] = {
+    "prefill busy": "blue", "prefill idle": "grey", "decode busy": "green", "decode idle": "grey",
+}  # fmt: skip
+"""Of the bill of a disaggregated fleet, whose sides have a price each."""
 
 
 def simulate(result: SimulateResult, request: Request) -> Answer:
@@ -89,7 +93,10 @@ def what_serves(simulation: Simulation) -> str:
         replicas = f"up to {replicas}"
     if fleet.prefill_replicas:
         replicas = f"{fleet.prefill_replicas} prefill + {fleet.replicas} decode replicas"
-    return f"{simulation.deployment}, {simulation.deployment.engine.key}, {replicas}"
+    deployment, engine = simulation.deployment, simulation.deployment.engine.key
+    if fleet.prefill:
+        return f"{fleet.prefill_replicas} × ({fleet.prefill}) prefill + {fleet.replicas} × ({deployment}), {engine}"
+    return f"{deployment}, {engine}, {replicas}"
 
 
 def _latencies(made: Outcome, encoder: bool) -> blocks.Table:
@@ -117,7 +124,9 @@ def _shares(made: Outcome, cost: ServedCost | None) -> Iterable[blocks.Block]:
     bill = cost.usd if cost else None
     paid = f", {usd(bill)}" if bill else ""
     yield blocks.line(f"{made.replica_hours:.3g} replica-hours paid for{paid}", kind="heading")
-    named = ((name, getattr(made.shares, name), colour) for name, colour in _COLOURS.items())
+    named = [(name, getattr(made.shares, name), colour) for name, colour in _COLOURS.items()]
+    if cost and bill and cost.tree.lines[0].name in _SIDE_COLOURS:
+        named = [(line.name, line.usd / bill, _SIDE_COLOURS[line.name]) for line in cost.tree.lines]
     yield blocks.bar(named, lambda size: percent(size) + (f" {usd(size * bill)}" if bill else ""), least=0.0005)
 
 
@@ -165,13 +174,17 @@ def _throughput(made: Outcome, encoder: bool) -> blocks.Fact:
 
 def _pools(simulation: Simulation) -> list[blocks.Fact]:
     """How busy the two sides of a disaggregated fleet are: the fuller one needs replicas."""
-    first = simulation.fleet.prefill_replicas
-    if not first:
+    if not simulation.fleet.prefill_replicas:
         return []
-    busy = simulation.replicas["busy_s"] / np.maximum(simulation.paid_s, 1e-12)
+    link = f"; KV sent over {simulation.fleet.link_bytes_per_s / BYTES_PER_GB:,.4g} GB/s a GPU"
     return [
-        blocks.fact("prefill side", percent(float(busy[:first].mean())), "busy"),
-        blocks.fact("decode side", percent(float(busy[first:].mean())), "busy"),
+        blocks.fact(
+            f"{side.does} side",
+            percent(side.utilization),
+            f"busy, {plural(side.replicas, 'replica')}; KV cache {percent(side.kv_peak_share)} full at the most"
+            f"{link if side.does == 'prefill' else ''}",
+        )
+        for side in sides(simulation)
     ]
 
 

@@ -5,10 +5,12 @@ from enum import StrEnum
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
+from tokonomics.physics.deployment import Deployment
+from tokonomics.serving.links import PORTS
 from tokonomics.types import Noun
 
-LINK_BYTES_PER_S = 50e9
-"""Of one GPU to another machine: a 400 Gbit/s port for each (NVIDIA DGX H100 datasheet, 2023: eight ConnectX-7)."""
+LINK_BYTES_PER_S = PORTS["ib400"]
+"""Of one GPU to another machine, unless told."""
 _MOST_REPLICAS = 10_000
 """Routers look at every one of them for every request, and a request keeps the number of its own in 16 bits."""
 
@@ -63,6 +65,12 @@ class FleetSettings(Noun):
     outages: tuple[Outage, ...] = ()
     prefill_replicas: NonNegativeInt = Field(default=0, le=_MOST_REPLICAS)
     """Replicas that compute prompts only and send the KV on; 0: every replica does both."""
-    link_bytes_per_s: PositiveFloat = LINK_BYTES_PER_S  # from one GPU of a prefill replica to one of a decode replica
+    prefill: Deployment | None = None
+    """What they are; None: the same as those that answer."""
+    prefill_max_sequences: PositiveInt | None = None
+    """At a time on one of them; None: the engine's own limit."""
+    prefill_max_batched_tokens: PositiveInt | None = None
+    """Tokens of a step there; None: as many as on the others."""
+    link_bytes_per_s: PositiveFloat = LINK_BYTES_PER_S  # of each GPU of a prefill replica, and of each of a decode one
     users: int | None = None
     """A closed loop on one replica: each user sends the next request when their last was answered."""

@@ -16,9 +16,10 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt
 from tokonomics.errors import option, shorten
 from tokonomics.files import whole
 from tokonomics.physics.memory import max_sequences
+from tokonomics.physics.steptime import step_model
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.state import ANSWERS, BUSY, DONE, KV, PROMPTS, REFUSED, SEQUENCES, TIMED_OUT, UNSERVED
-from tokonomics.serving.steady import ReplicaCurve
+from tokonomics.serving.steady import ReplicaCurve, prompts_alone
 from tokonomics.traffic.slo import PERCENTILES, Latency, Slo
 from tokonomics.traffic.trace import Floats
 from tokonomics.types import Noun
@@ -165,7 +166,7 @@ def outcome(simulation: Simulation, slos: Sequence[Slo] = ()) -> Outcome:
         load_share=_load_share(simulation),
         shares=shares,
         batch=_ratio(float(simulation.timeline[:, SEQUENCES].sum()), float(simulation.replicas["busy_s"].sum())),
-        kv_peak_share=_ratio(float(simulation.replicas["kv_peak"].max()), simulation.rules.kv_blocks),
+        kv_peak_share=max(side.kv_peak_share for side in sides(simulation)),
         preemptions=int(served.preemptions.sum(dtype=np.int64)),
         restarts=int(served.restarts.sum(dtype=np.int64)),
         replica_hours=paid / 3600,
@@ -176,6 +177,47 @@ def outcome(simulation: Simulation, slos: Sequence[Slo] = ()) -> Outcome:
         slo_attainment=float(within.sum() / len(trace)) if slos else None,
         goodput_per_s=_ratio(int(within.sum()), duration) if slos else None,
     )
+
+
+class SideOutcome(Noun):
+    """One kind of replica: all of them, or those of one side of a disaggregated fleet."""
+
+    does: str
+    """``prefill``, ``decode``, or ``both``."""
+    deployment: str
+    replicas: NonNegativeInt
+    utilization: NonNegativeFloat
+    """Busy share of the paid time."""
+    kv_peak_share: NonNegativeFloat
+    replica_hours: NonNegativeFloat
+
+
+def sides(simulation: Simulation) -> tuple[SideOutcome, ...]:
+    """What each kind of replica did, those that compute prompts first."""
+    first, rows = simulation.fleet.prefill_replicas, simulation.replicas
+    parts = [("decode" if first else "both", simulation.deployment, simulation.rules, slice(first, None))]
+    if simulation.prefill_rules:
+        parts.insert(0, ("prefill", simulation.prefill, simulation.prefill_rules, slice(first)))
+    return tuple(
+        SideOutcome(
+            does=does,
+            deployment=str(deployment),
+            replicas=len(rows[which]),
+            utilization=min(1.0, _ratio(float(rows["busy_s"][which].sum()), float(simulation.paid_s[which].sum()))),
+            kv_peak_share=_ratio(float(rows["kv_peak"][which].max(initial=0)), rules.kv_blocks),
+            replica_hours=float(simulation.paid_s[which].sum()) / 3600,
+        )
+        for does, deployment, rules, which in parts
+    )
+
+
+def _blocks_of_a_replica(simulation: Simulation) -> float:
+    """KV blocks, in the mean over the replicas."""
+    first, rules = simulation.fleet.prefill_replicas, simulation.rules
+    if not simulation.prefill_rules:
+        return float(rules.kv_blocks)
+    blocks = first * simulation.prefill_rules.kv_blocks + simulation.fleet.replicas * rules.kv_blocks
+    return blocks / (first + simulation.fleet.replicas)
 
 
 def request_latencies(simulation: Simulation) -> dict[str, Floats]:
@@ -259,7 +301,7 @@ def moments(simulation: Simulation, most: int = 120) -> tuple[Moment, ...]:
     ttft = request_latencies(simulation)["ttft"]
     place = np.clip((trace.arrival_s / width).astype(np.int64), 0, len(bins) - 1)
     replicas = np.maximum(_mean_of_steps(simulation.history, edges), 1e-12)
-    blocks = simulation.rules.kv_blocks * replicas
+    blocks = replicas * _blocks_of_a_replica(simulation)
     by_bin = np.split(ttft[np.argsort(place, kind="stable")], np.cumsum(np.bincount(place, minlength=len(bins)))[:-1])
     spreads = [spread(values) for values in by_bin]
     # The last bin ends with the simulation.
@@ -354,6 +396,12 @@ def _load_share(simulation: Simulation) -> float | None:
     if max_sequences(simulation.deployment, inputs + outputs) < 1 or paid <= 0:
         return None
     full = ReplicaCurve(simulation.deployment, inputs, outputs, most_sequences=simulation.rules.max_sequences)
+    fleet = simulation.fleet
+    if fleet.prefill_replicas:
+        # The side that is full first.
+        prompts = fleet.prefill_replicas * prompts_alone(step_model(simulation.prefill), inputs)
+        full_rate = min(prompts, fleet.replicas * full.answers_alone().rate)
+        return int(done.sum()) / (simulation.end_s * full_rate)
     return int(done.sum()) / (paid * float(full.rates.max()))
 
 

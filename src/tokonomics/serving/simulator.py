@@ -1,8 +1,7 @@
 """What a deployment does with a trace, request by request: the simulator as the rest of the package sees it.
 
 The trace becomes columns for the compiled loop (``loop``), the deployment its rules: token budget, sequences, and KV
-blocks of the memory that is really left. A disaggregated fleet is two simulations: prompts on some replicas, then, when
-their KV has been sent on, answers on the others.
+blocks of the memory that is really left. A disaggregated fleet is two simulations (``disaggregated``).
 """
 
 import dataclasses
@@ -20,6 +19,7 @@ from tokonomics.memory_budget import check_room
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import kv_budget_bytes, require_fit, sequence_bytes
 from tokonomics.physics.steptime import StepModel, step_model
+from tokonomics.serving.disaggregated import ServingSide, chosen, serve_apart, why_not_apart
 from tokonomics.serving.fleet import FleetSettings
 from tokonomics.serving.loop import run
 from tokonomics.serving.state import (
@@ -27,17 +27,15 @@ from tokonomics.serving.state import (
     NODE,
     OFF,
     SLOT,
-    TIMED_OUT,
     Fetches,
     Requests,
     Rows,
     Rules,
     Served,
     World,
-    too_long,
 )
 from tokonomics.serving.step_table import StepTable, compile_steps
-from tokonomics.traffic.trace import Floats, Trace, take_lists
+from tokonomics.traffic.trace import Floats, Trace
 from tokonomics.units import plural
 
 Progress = Callable[[int], None]
@@ -54,6 +52,7 @@ class Simulation:
     fleet: FleetSettings
     trace: Trace
     rules: Rules
+    prefill_rules: Rules | None  # of the replicas that compute prompts only, where there are any
     served: Served
     replicas: Rows  # totals by replica, the fields of ``state.REPLICA``; prefill replicas first
     paid_s: Floats  # by replica: from its start to its end, or to the last finish
@@ -62,6 +61,11 @@ class Simulation:
     bin_s: float
     end_s: float  # when the last request was finished, and the last step had ended
     wall_s: float
+
+    @property
+    def prefill(self) -> Deployment:
+        """What computes the prompts."""
+        return self.fleet.prefill or self.deployment
 
 
 def simulate(
@@ -84,6 +88,7 @@ def simulate(
     ``fetches`` says what slower memories give to each request (``tiers``). With ``fleet.users`` it is a closed
     loop, whatever the trace's arrivals say.
     ``steps`` are the step times of another era or server than the engine's of today.
+    In a disaggregated fleet ``deployment`` and ``max_sequences`` are those of the replicas that answer.
     """
     began = time.perf_counter()
     fleet = fleet or FleetSettings()
@@ -101,13 +106,18 @@ def simulate(
     joins = None if fetches is None else np.argsort(trace.arrival_s + fetches.delay_s, kind="stable")
     if fetches is not None and joins is not None:
         fetched = fetches.tokens[joins].astype(np.int32)
-        requests = _chosen(requests, joins, requests.arrival_s + fetches.delay_s)._replace(fetched=fetched)
+        requests = chosen(requests, joins, requests.arrival_s + fetches.delay_s)._replace(fetched=fetched)
     table = table_for(steps or step_model(deployment), trace, rules)
     _check_memory(requests, rules, fleet)
     at_first = fleet.autoscale.min_replicas if fleet.autoscale else fleet.replicas + fleet.prefill_replicas
     paid_for = [(0.0, at_first)]
+    prefill_rules = None
     if fleet.prefill_replicas:
-        served, worlds = _disaggregated(deployment, requests, rules, table, fleet, seed, progress)
+        prefill = _prefill_side(deployment, trace, fleet, prefix_cache, max_batched_tokens, steps)
+        prefill_rules = prefill.rules
+        requests = requests_for(trace, prefill_rules, timeout_s, by_priority)
+        decode = ServingSide(deployment, rules, table)
+        served, worlds = serve_apart(requests, prefill, decode, fleet, seed, progress)
     else:
         served, world = run(requests, table, rules, fleet, seed=seed, progress=progress, paid_for=paid_for)
         worlds = [world]
@@ -127,6 +137,7 @@ def simulate(
         fleet=fleet,
         trace=trace,
         rules=rules,
+        prefill_rules=prefill_rules,
         served=served,
         replicas=np.concatenate([world.replicas for world in worlds]),
         paid_s=np.concatenate([_paid_s(world, fleet, end_s) for world in worlds]),
@@ -136,6 +147,24 @@ def simulate(
         end_s=end_s,
         wall_s=time.perf_counter() - began,
     )
+
+
+def _prefill_side(
+    deployment: Deployment,
+    trace: Trace,
+    fleet: FleetSettings,
+    prefix_cache: bool,
+    max_batched_tokens: int | None,
+    steps: StepModel | None,
+) -> ServingSide:
+    """The replicas that compute prompts only: by default the same as those that answer, with the engine's limits."""
+    prefill = fleet.prefill or deployment
+    if reason := why_not_apart(prefill, deployment):
+        raise BadInput(reason)
+    limits = fleet.prefill_max_sequences, fleet.prefill_max_batched_tokens or max_batched_tokens
+    rules = rules_for(prefill, trace, prefix_cache, *limits)
+    own = steps if steps is not None and prefill == deployment else step_model(prefill)
+    return ServingSide(prefill, rules, table_for(own, trace, rules))
 
 
 def _closed_loop(requests: Requests, fleet: FleetSettings, timeout_s: float) -> Requests:
@@ -159,20 +188,6 @@ def _heard(served: Served, answer_s: float, trace: Trace, timeout_s: float) -> S
     return served._replace(
         first_token_s=np.minimum(served.first_token_s + answer_s, latest),
         finish_s=np.where(done, np.minimum(served.finish_s + answer_s, latest), served.finish_s),
-    )
-
-
-def _chosen(requests: Requests, chosen: NDArray[np.intp], arrival_s: Floats) -> Requests:
-    """Some requests in the order given; ``arrival_s`` is when each of all joins the queue."""
-    ids, starts = take_lists(requests.unit_ids, requests.unit_starts, chosen)
-    return requests._replace(
-        arrival_s=arrival_s[chosen],
-        input_tokens=requests.input_tokens[chosen],
-        output_tokens=requests.output_tokens[chosen],
-        urgency=requests.urgency[chosen],
-        deadline_s=requests.deadline_s[chosen],
-        unit_ids=ids,
-        unit_starts=starts,
     )
 
 
@@ -298,49 +313,6 @@ def _check_fleet(fleet: FleetSettings) -> None:
     for before, after in pairwise(sorted(fleet.outages, key=lambda outage: (outage.replica, outage.at_s))):
         if before.replica == after.replica and after.at_s - after.notice_s <= before.back_s:
             raise BadInput(f"replica {after.replica} fails again before it is back from its outage")
-
-
-def _disaggregated(
-    deployment: Deployment,
-    requests: Requests,
-    rules: Rules,
-    table: StepTable,
-    fleet: FleetSettings,
-    seed: int,
-    progress: Progress | None,
-) -> tuple[Served, list[World]]:
-    """Prompts on their own replicas, which write the first token; the KV travels; answers on the others."""
-    # What the decode side could not hold is refused before its prompt is computed.
-    endless = np.int32(np.iinfo(np.int32).max // 2)
-    first = requests._replace(
-        input_tokens=np.where(too_long(requests, rules), endless, requests.input_tokens),
-        output_tokens=np.minimum(requests.output_tokens, 1),
-    )
-    prefill_fleet = fleet.model_copy(update={"replicas": fleet.prefill_replicas})
-    read, prefill = run(first, table, rules, prefill_fleet, seed=seed, progress=progress)
-    lengths, which = np.unique(requests.input_tokens, return_inverse=True)
-    # Every GPU sends its part over a link of its own.
-    sent_bytes = np.array([sequence_bytes(deployment, int(length)) for length in lengths], np.float64)[which]
-    arrives_s = read.finish_s + sent_bytes / fleet.link_bytes_per_s
-    goes_on = np.flatnonzero((read.status == DONE) & (requests.output_tokens > 1))
-    goes_on = goes_on[np.argsort(arrives_s[goes_on], kind="stable")]
-    second = _chosen(requests, goes_on, arrives_s)._replace(
-        unit_ids=np.zeros(0, np.int32),
-        unit_starts=np.zeros(len(goes_on) + 1, np.int64),
-        unit_tokens=rules.block_tokens,
-        prefilled=True,
-    )
-    written, decode = run(second, table, rules, fleet, seed=seed + 1, progress=progress)
-    # Nobody reads an answer that timed out: its prompt was computed in vain, on the replica that computed it.
-    decode.replicas["prompt_abandoned"] = 0
-    left = goes_on[written.status == TIMED_OUT]
-    in_vain = requests.input_tokens[left] - read.cached_tokens[left]
-    np.add.at(prefill.replicas["prompt_abandoned"], read.replica[left].astype(np.int64), in_vain)
-    read.status[goes_on] = written.status
-    read.finish_s[goes_on] = written.finish_s
-    read.preemptions[goes_on] += written.preemptions
-    read.replica[goes_on] = np.where(written.replica >= 0, written.replica + fleet.prefill_replicas, -1)
-    return read, [prefill, decode]
 
 
 def _paid_s(world: World, fleet: FleetSettings, end_s: float) -> Floats:

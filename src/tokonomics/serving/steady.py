@@ -66,6 +66,26 @@ class MissesSlo(TokonomicsError):
         self.objective_s = objective_s
 
 
+def _misses_slo(fastest_s: float, slo_s: float) -> MissesSlo:
+    what = f"misses the SLO: TPOT is {seconds(fastest_s)} for a single request; the SLO is {seconds(slo_s)}"
+    return MissesSlo(what, tpot_s=fastest_s, objective_s=slo_s)
+
+
+def prompts_alone(steps: StepModel, input_tokens: int) -> float:
+    """Prompts a second, at most, of a replica that computes nothing else: every step is full of them."""
+    deployment, on_gpu = steps.deployment, steps.with_engine(None)
+    budget = deployment.limits.max_batched_tokens
+    together = budget / input_tokens if deployment.engine.chunks_prefill else float(budget // input_tokens)
+    if together > 1:
+        each_s = float(on_gpu.prefill(together * input_tokens, 0, together)) / together
+    else:
+        chunks = prompt_chunks(deployment, input_tokens)
+        pasts = np.cumsum(chunks) - chunks
+        each_s = sum(float(on_gpu.prefill(chunk, past)) for chunk, past in zip(chunks, pasts, strict=True))
+    # Pipeline stages work on different prompts at once.
+    return deployment.pp / each_s
+
+
 def alone_s(steps: StepModel, input_tokens: int, output_tokens: int) -> float:
     """From a request's arrival to its first token at the client, on an empty replica."""
     outside_s = steps.engine.request_seconds(input_tokens) if steps.engine else 0.0
@@ -139,23 +159,36 @@ class ReplicaCurve:
         """The highest rate whose TPOT meets the SLO."""
         kept = np.flatnonzero(self.tpot_s <= tpot_s) if tpot_s else np.arange(len(self.batches))
         if not len(kept):
-            fastest, slo_s = float(self.tpot_s[0]), tpot_s or 0.0
-            what = f"misses the SLO: TPOT is {seconds(fastest)} for a single request; the SLO is {seconds(slo_s)}"
-            raise MissesSlo(what, tpot_s=fastest, objective_s=slo_s)
+            raise _misses_slo(float(self.tpot_s[0]), tpot_s or 0.0)
         best = int(kept[np.argmax(self.rates[kept])])
         return Capacity(
             rate=float(self.rates[best]),
             batch=int(self.batches[best]),
             tpot_s=float(self.tpot_s[best]),
             prefill_share=float(self.rates[best] * self.stall_s[best]),
-            limited_by=self._limit(best, tpot_s),
+            limited_by=self._limit(best, tpot_s, self.tpot_s),
         )
 
-    def _limit(self, best: int, tpot_s: float | None) -> str:
+    def answers_alone(self, tpot_s: float | None = None) -> Capacity:
+        """The same for a replica that computes no prompts: no step waits for one. The first token comes with its KV."""
+        kept = np.flatnonzero(self.step_s <= tpot_s) if tpot_s else np.arange(len(self.batches))
+        if not len(kept):
+            raise _misses_slo(float(self.step_s[0]), tpot_s or 0.0)
+        rates = self.batches / (max(1, self.output_tokens - 1) * self.step_s)
+        best = int(kept[np.argmax(rates[kept])])
+        return Capacity(
+            rate=float(rates[best]),
+            batch=int(self.batches[best]),
+            tpot_s=float(self.step_s[best]),
+            prefill_share=0.0,
+            limited_by=self._limit(best, tpot_s, self.step_s),
+        )
+
+    def _limit(self, best: int, slo_s: float | None, tpot_s: Array) -> str:
         """What keeps the batch from growing: its room, the SLO, or that a larger one finishes no more."""
         if best == len(self.batches) - 1:
             return self.limited_by
-        if tpot_s is not None and self.tpot_s[best + 1] > tpot_s:
+        if slo_s is not None and tpot_s[best + 1] > slo_s:
             return "TPOT SLO"
         return "compute"
 

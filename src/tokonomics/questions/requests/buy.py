@@ -65,6 +65,7 @@ class PlanRequest(
 
     gpus: Text | None = declared("The most GPUs to pay for; or GPU names, as --gpu.", example=8)
     router: Text | None = declared(ROUTERS, without="whichever needs fewest replicas", example="least-outstanding")
+    disaggregate: Switch = declared("Prefill and decode on replicas of their own may be the pick.", False)
     top: Whole | None = declared("Rows to show.", low=1, without="10; all with --json", example=10)
     why: Switch = declared("Show why the other candidates were rejected.", False)
     explain: Switch = declared("Show which traffic would flip the choice, and what moves the bill; slower.", False)

@@ -83,6 +83,7 @@ class SimulateRequest(
       tokonomics simulate --model llama-3.1-8b --gpu H100 --trace azure-conv --speed 8 --autoscale max=6,target=9,cold=9
       tokonomics simulate --model llama-3.1-8b --gpu L40S --trace azure-code --replicas 4 --outage replica=0,at=600
       tokonomics simulate --model bge-reranker-v2-m3 --gpu L4 --rate 40 --input 300 --slo e2e_p99=0.2
+      tokonomics simulate --model llama-3.1-70b --gpu H200 --tp 4 --trace azure-conv --prefill-replicas 2 --prefill-tp 2
       tokonomics simulate chat.toml --replicas 2
     """
 
@@ -96,8 +97,12 @@ class SimulateRequest(
     prefill_replicas: Whole = declared(
         "Replicas that compute prompts only and send the KV on (disaggregation).", 0, low=0, high=10_000
     )
-    link: Number | None = declared(
-        "GB/s from a prefill GPU to a decode GPU.", without="50: 400 Gbit/s each", example=50.0, unit="GB/s"
+    prefill_gpu: Text | None = declared("Their GPU.", without="that of --gpu", example="H100")
+    prefill_tp: Whole | None = declared("Their tensor parallelism.", low=1, without="as --tp, --pp, --ep", example=4)
+    link: Text | None = declared(
+        "What each GPU sends KV over: nvlink, pcie, ib400, ib200, roce400, ethernet100 …; or GB/s.",
+        without="ib400: 50 GB/s",
+        example="ib400",
     )
     save: Text | None = saved("Save what became of each request as .parquet.", "requests.parquet")
 

@@ -6,10 +6,12 @@ from collections.abc import Iterable, Sequence
 import altair as alt
 
 from tokonomics.planner.candidates import UNUSED
+from tokonomics.planner.disaggregation import RatioPoint
 from tokonomics.planner.frontier import Frontier, FrontierPoint
 from tokonomics.planner.plan_answer import Candidate, Plan
 from tokonomics.planner.regret import Regret
 from tokonomics.planner.what_if import BillSwing, Case, Sensitivity
+from tokonomics.questions.results import replicas_text
 from tokonomics.report.charts import style
 from tokonomics.report.wording import and_slos, workload_text
 from tokonomics.traffic.slo import Latency, Slo
@@ -30,7 +32,7 @@ def plan_chart(plan: Plan, model_name: str) -> alt.TopLevelMixin:
     return bill_chart(
         leaders,
         [
-            f"{place}. {row.replicas} × {row.gpus_per_replica} {row.gpu} {row.weights}{'*' * row.below_checkpoint}"
+            f"{place}. {replicas_text(row)} {row.weights}{'*' * row.below_checkpoint}"
             for place, row in enumerate(leaders, 1)
         ],
         f"What serving {model_name} costs on each GPU",
@@ -220,6 +222,39 @@ def _in_use(swing: BillSwing) -> str:
     """Where the bill stands still: what the change does to the room."""
     shares = [percent(case.used) for case in (swing.low, swing.high) if case.used is not None]
     return f"no change; {' to '.join(dict.fromkeys(shares))} in use"
+
+
+# --- the ratio of prefill to decode replicas ------------------------------------------------------------------------
+
+
+def ratio_chart(points: Sequence[RatioPoint], what: str) -> alt.TopLevelMixin:
+    """What the same GPUs hold by how they are split, a bar for each; the plan's split stands out."""
+    rows: list[style.Row] = [
+        {
+            "what": split_name(point),
+            "rate": point.requests_per_s,
+            "kind": "planned" if point.is_planned else "other splits",
+            "label": "misses an SLO at any rate" if point.usd_per_mtok is None else f"{usd(point.usd_per_mtok)}/Mtok",
+        }
+        for point in points
+    ]
+    top = max(row["rate"] for row in rows) or 1.0
+    x = style.across("rate", "requests a second that meet every SLO", style.linear(0, 1.25 * top))
+    y = style.names("what", [row["what"] for row in rows])
+    kinds = style.colours("kind", {"planned": style.BLUE, "other splits": style.SAND}, symbolType="square")
+    layers = [
+        style.bars(rows).encode(x=x, y=y, color=kinds, tooltip=style.tips("what", "label", rate=",.3g")),
+        style.labels(rows).encode(x=x, y=y),
+    ]
+    title = "What the ratio of prefill to decode replicas does"
+    return style.whole(style.panel(*layers, width=560, height=alt.Step(26)), title, what)
+
+
+def split_name(point: RatioPoint) -> str:
+    """``2 prefill : 3 decode``."""
+    if not point.prefill_replicas:
+        return f"{point.decode_replicas} that do both"
+    return f"{point.prefill_replicas} prefill : {point.decode_replicas} decode"
 
 
 # --- demand that is not known ---------------------------------------------------------------------------------------

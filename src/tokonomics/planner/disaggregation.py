@@ -1,0 +1,271 @@
+"""Disaggregated prefill/decode in a plan: which two layouts, and how many replicas of each.
+
+Both sides are layouts of one GPU with the same precisions and engine. Closed form: a replica that computes prompts
+alone finishes so many a second, one that answers alone so many (``serving.steady``); the load divided by either is the
+fewest of each side, and their machines a bill that the pair cannot go below. In the order of these bounds, pairs that
+could cost less than what is known are simulated. More replicas of a side never hurt, so the fewest of each side beside
+the most of the other bound the search from below; from there splits are tried by their bill. So the ratio is whatever
+costs least: what trying every split would give.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+from pydantic import NonNegativeFloat, NonNegativeInt
+
+from tokonomics.physics.deployment import Deployment
+from tokonomics.planner.candidates import Hosts, PrefillPool, Reason, Refusal
+from tokonomics.planner.load import Load
+from tokonomics.planner.screen import LEEWAY, Screened, curve_for, fewest_by_arithmetic, floors, screen, tpot_limit
+from tokonomics.planner.search import Placed
+from tokonomics.planner.setup import Say, silent
+from tokonomics.planner.trials import Trials
+from tokonomics.serving.capacity import halved
+from tokonomics.serving.steady import Capacity, MissesSlo, ReplicaCurve, prompts_alone
+from tokonomics.traffic.slo import Latency
+from tokonomics.types import Noun
+
+ENGINES = frozenset(("vllm", "sglang", "tensorrt-llm"))
+"""Engines that serve so (vLLM docs, "Disaggregated Prefilling"; SGLang docs, "PD Disaggregation"; TensorRT-LLM docs,
+"Disaggregated Serving")."""
+_LAYOUTS = 3
+"""Of each side on one GPU at one precision: those that take the least GPU time. Others could win by rounding alone."""
+_PAIRS = 6
+"""That are simulated, cheapest bound first: a plan must not take much longer for them."""
+_FURTHEST = 2
+"""Times the closed form's fewest replicas, and ``_MORE``: beyond, a side is not what breaks."""
+_MORE = 4
+RATIOS = 9
+"""Points of a curve over the ratio."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two layouts that serve together, with what one replica of each does at best."""
+
+    prefill: Hosts
+    decode: Hosts
+    curve: ReplicaCurve
+    """Of the decode side."""
+    prompts: float
+    """A second, of one replica that computes nothing else."""
+    answers: Capacity
+    """Of one replica that computes no prompts."""
+    least: tuple[int, int]
+    """Replicas of each side that the load takes at the very least."""
+
+    def hosts(self, prompts: int) -> Hosts:
+        """With so many replicas for prompts."""
+        return replace(self.decode, prefill=PrefillPool(self.prefill.deployment, prompts))
+
+    def usd_per_hour(self, prompts: int, answers: int) -> float:
+        """On the cheapest machines."""
+        pool = PrefillPool(self.prefill.deployment, prompts)
+        return replace(self._cheapest, prefill=pool).usd_per_hour(prompts + answers)
+
+    @cached_property
+    def _cheapest(self) -> Hosts:
+        """With the cheapest machine of each size alone: a bill is asked for hundreds of times."""
+        return replace(self.decode, machines=self.decode.cheapest_of_each_size)
+
+    @cached_property
+    def bound(self) -> float:
+        """Dollars an hour that it cannot go below."""
+        return self.usd_per_hour(*self.least)
+
+    def split(self, prompts: int, answers: int) -> Screened:
+        """A candidate with so many replicas of each side; its capacity is that of the side that is full first."""
+        rate = min(prompts * self.prompts, answers * self.answers.rate) / (prompts + answers)
+        full = "prefill side" if prompts * self.prompts < answers * self.answers.rate else self.answers.limited_by
+        share = self._gpu_s_of_a_prompt / (self._gpu_s_of_a_prompt + self.decode.deployment.gpus / self.answers.rate)
+        capacity = self.answers.model_copy(update={"rate": rate, "prefill_share": share, "limited_by": full})
+        return Screened(self.decode.deployment, self.hosts(prompts), self.curve, capacity, sum(self.least))
+
+    @property
+    def _gpu_s_of_a_prompt(self) -> float:
+        return self.prefill.deployment.gpus / self.prompts
+
+
+def disaggregated(
+    trials: Trials,
+    hosts: Iterable[Hosts],
+    below: float,
+    max_utilization: float | None = None,
+    progress: Say = silent,
+) -> list[Placed]:
+    """The pairs that cost less than ``below`` dollars an hour and than every one before them, the cheapest last."""
+    pairs = sorted(_pairs(trials, hosts, below, max_utilization), key=lambda pair: pair.bound)
+    found: list[Placed] = []
+    for pair in pairs[:_PAIRS]:
+        if pair.bound >= below:
+            break
+        progress(f"prefill apart: {pair.decode.deployment}")
+        if placed := cheapest_split(trials, pair, below):
+            found.append(placed)
+            below = placed.usd_per_hour
+    return found
+
+
+def resize_apart(trials: Trials, hosts: Hosts, max_utilization: float | None = None) -> Placed | Refusal:
+    """The cheapest split of one pair for the load and SLOs of these trials, whatever it costs."""
+    pair = pair_of(trials, hosts, max_utilization)
+    if isinstance(pair, Refusal):
+        return pair
+    return cheapest_split(trials, pair, math.inf) or Refusal(Reason.too_slow, "misses the SLO however it is split")
+
+
+def pair_of(trials: Trials, hosts: Hosts, max_utilization: float | None = None) -> Pair | Refusal:
+    """The two layouts of a disaggregated candidate, for the load and SLOs of these trials."""
+    assert hosts.prefill is not None
+    decode = replace(hosts, prefill=None)
+    return _pair(trials, replace(decode, deployment=hosts.prefill.deployment), decode, max_utilization)
+
+
+def _pairs(trials: Trials, hosts: Iterable[Hosts], below: float, max_utilization: float | None) -> Iterator[Pair]:
+    """Sensible pairs of layouts: of each GPU, precision and engine, those that take the least GPU time."""
+    groups: dict[object, list[Hosts]] = defaultdict(list)
+    for one in hosts:
+        deployment = one.deployment
+        if deployment.engine.key in ENGINES and _may_pay(one, trials.load, below):
+            groups[deployment.gpu.key, deployment.engine.key, deployment.weights, deployment.kv].append(one)
+    for group in groups.values():
+        computing = _least_gpu_time(group, lambda one: _prompts(trials, one.deployment))
+        answering = _least_gpu_time(group, lambda one: _answers(trials, one.deployment))
+        for prefill in computing:
+            for decode in answering:
+                pair = _pair(trials, prefill, decode, max_utilization)
+                if isinstance(pair, Pair) and math.isfinite(pair.bound):
+                    yield pair
+
+
+def _may_pay(hosts: Hosts, load: Load, below: float) -> bool:
+    """Whether the GPUs that arithmetic alone demands cost less than that; and a replica stands in one machine."""
+    machines = [machine for machine in hosts.machines if machine.offer.gpus >= hosts.deployment.gpus]
+    if not machines:
+        return False
+    cheapest = min(machine.usd_per_hour / machine.offer.gpus for machine in machines)
+    gpus = (fewest_by_arithmetic(hosts.deployment, load) - 1) * hosts.deployment.gpus
+    return cheapest * max(2, gpus) < below
+
+
+def _least_gpu_time(group: Sequence[Hosts], rate_of: Callable[[Hosts], float | None]) -> list[Hosts]:
+    rated = [(one.deployment.gpus / rate, place) for place, one in enumerate(group) if (rate := rate_of(one))]
+    return [group[place] for _, place in sorted(rated)[:_LAYOUTS]]
+
+
+def _pair(trials: Trials, prefill: Hosts, decode: Hosts, max_utilization: float | None) -> Pair | Refusal:
+    """Two layouts with the fewest replicas of each; refused where a lone request misses an SLO."""
+    prompts, answers = _prompts(trials, prefill.deployment), _answers(trials, decode.deployment)
+    if not prompts or not answers:
+        return Refusal(Reason.too_slow, "misses the SLO even for a lone request")
+    curve = curve_for(decode.deployment, trials.load)
+    capacity = curve.answers_alone(tpot_limit(trials.slos))
+
+    def fewest(rate: float) -> int:
+        most = rate * min(LEEWAY, max_utilization or LEEWAY)
+        needed = math.ceil(trials.load.workload.rate / most - 1e-9)
+        return max(1, needed, trials.load.fewest_replicas)
+
+    return Pair(prefill, decode, curve, prompts, capacity, (fewest(prompts), fewest(answers)))
+
+
+def _prompts(trials: Trials, deployment: Deployment) -> float | None:
+    """Prompts a second of one replica; None where a lone one misses an SLO on the first token."""
+    curve = curve_for(deployment, trials.load)
+    waits = [slo for slo in trials.slos if slo.latency is Latency.ttft]
+    late = any(alone_s > slo.seconds for slo, alone_s in floors(curve.steps, trials.load, waits).items())
+    return None if late else prompts_alone(curve.steps, curve.input_tokens)
+
+
+def _answers(trials: Trials, deployment: Deployment) -> float | None:
+    """Answers a second of one replica; None where a lone one misses the SLO on the time per token."""
+    try:
+        return curve_for(deployment, trials.load).answers_alone(tpot_limit(trials.slos)).rate
+    except MissesSlo:
+        return None
+
+
+# --- the ratio ------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Splits:
+    """Splits of one pair that were tried."""
+
+    trials: Trials
+    pair: Pair
+    failed: list[tuple[int, int]] = field(default_factory=list)
+
+    def holds(self, prompts: int, answers: int) -> bool:
+        if any(prompts <= fewer[0] and answers <= fewer[1] for fewer in self.failed):
+            return False
+        held = self.trials.on(self.pair.split(prompts, answers), prompts + answers).holds
+        if not held:
+            self.failed.append((prompts, answers))
+        return held
+
+
+def cheapest_split(trials: Trials, pair: Pair, below: float) -> Placed | None:
+    """The split that costs least, below so many dollars an hour, and meets the SLOs; None where none does."""
+    least, splits = pair.least, _Splits(trials, pair)
+    most_prompts = _most(least[0], lambda count: pair.usd_per_hour(count, least[1]) < below)
+    most_answers = _most(least[1], lambda count: pair.usd_per_hour(least[0], count) < below)
+    if not most_prompts or not most_answers or not splits.holds(most_prompts, most_answers):
+        return None
+    prompts = halved(lambda count: splits.holds(count, most_answers), least[0] - 1, most_prompts)
+    answers = halved(lambda count: splits.holds(most_prompts, count), least[1] - 1, most_answers)
+    ways = (
+        (pair.usd_per_hour(first, second), first + second, first, second)
+        for first in range(prompts, most_prompts + 1)
+        for second in range(answers, most_answers + 1)
+    )
+    for _, _, first, second in sorted(way for way in ways if way[0] < below):
+        if splits.holds(first, second):
+            candidate = pair.split(first, second)
+            return Placed(candidate, first + second, trials.on(candidate, first + second))
+    return None
+
+
+def _most(least: int, affordable: Callable[[int], bool]) -> int:
+    """The most replicas that are affordable and not far beyond the fewest; 0 where the fewest are not."""
+    counts = range(least, _FURTHEST * least + _MORE + 1)
+    return max((count for count in counts if affordable(count)), default=0)
+
+
+def together_breaks(trials: Trials, placed: Placed, hosts: Sequence[Hosts]) -> str | None:
+    """What breaks where as many GPUs in the layout that answers do both; None: nothing, or it does not run at all."""
+    own = next((one for one in hosts if one.deployment == placed.deployment), None)
+    found = own and screen(own.deployment, own, trials.load, trials.slos)
+    if own is None or not isinstance(found, Screened):
+        return found.reason if isinstance(found, Refusal) else None
+    replicas = placed.screened.hosts.gpus_of(placed.replicas) // own.deployment.gpus
+    return trials.on(found, replicas).breaks if replicas >= trials.load.fewest_replicas else None
+
+
+class RatioPoint(Noun):
+    """A disaggregated fleet, split some way."""
+
+    prefill_replicas: NonNegativeInt
+    """0: every replica does both."""
+    decode_replicas: NonNegativeInt
+    requests_per_s: NonNegativeFloat
+    """That it holds under the SLOs; 0: none."""
+    usd_per_mtok: float | None
+    """At that rate; None where it holds none."""
+    is_planned: bool
+    """The split of the plan."""
+
+
+def splits_of(hosts: Hosts, replicas: int) -> list[tuple[int, int]]:
+    """Splits of the same GPUs, evenly from the fewest prefill replicas to the most, with the planned one among them."""
+    assert hosts.prefill is not None
+    of_one, of_other = hosts.prefill.deployment.gpus, hosts.deployment.gpus
+    gpus = hosts.gpus_of(replicas)
+    counts = range(1, (gpus - of_other) // of_one + 1)
+    places = np.linspace(0, len(counts) - 1, min(RATIOS, len(counts))).round().astype(int)
+    chosen = sorted({*(counts[place] for place in places), hosts.prefill.replicas})
+    return [(first, (gpus - first * of_one) // of_other) for first in chosen]

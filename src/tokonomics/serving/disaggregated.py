@@ -1,0 +1,149 @@
+"""Disaggregated prefill/decode: prompts on some replicas, then, when their KV has arrived, answers on the others.
+
+Two simulations in a row: the second gets each request when its KV has been sent. Every rank that answers reads its own
+part of the KV cache, a copy where ranks hold copies (an MLA latent, fewer KV heads than ranks), as NIXL does (vLLM
+0.32, ``nixl_connector``); all GPUs of both replicas send or receive at once, and what one replica computed leaves it
+one prompt after the other. The prompt's KV is sent when the last of it has been computed.
+
+The client hears of the first token from the side that answers, after the transfer, whoever computed it. SGLang sends
+the prefill side's token along with the KV (``disaggregation/decode.py``, ``_commit_transfer_to_req``), and so does
+TensorRT-LLM (``first_gen_tokens``); under vLLM the proxy drops it and the decode side computes it again, in a step of
+its own (vLLM docs, ``toy_proxy_server.py``; ``Scheduler._update_waiting_for_remote_kv`` leaves one token to compute).
+Answers of one token end where their prompt was computed.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokonomics.physics.deployment import Deployment
+from tokonomics.physics.memory import sequence_bytes
+from tokonomics.serving.fleet import FleetSettings
+from tokonomics.serving.loop import run
+from tokonomics.serving.state import DONE, TIMED_OUT, Requests, Rules, Served, World, too_long
+from tokonomics.serving.step_table import StepTable
+from tokonomics.traffic.trace import Floats, take_lists
+
+_COMPUTES_AGAIN = frozenset(("vllm",))
+"""Engines whose decode side computes the first token itself."""
+
+
+class ServingSide(NamedTuple):
+    """The replicas of one kind of work: what they are, their limits, and their step times."""
+
+    deployment: Deployment
+    rules: Rules
+    table: StepTable
+
+
+def why_not_apart(prefill: Deployment, decode: Deployment) -> str | None:
+    """Why what one computes is of no use to the other; None when it is."""
+    if prefill.model != decode.model:
+        return f"the two sides serve one model, not {prefill.model.name} and {decode.model.name}"
+    if prefill.kv is not decode.kv:
+        return f"KV is sent as it is: {prefill.kv} on the prefill side is not {decode.kv} on the decode side"
+    if prefill.engine.key != decode.engine.key:
+        return f"KV of {prefill.engine.name} is of no use to {decode.engine.name}"
+    return None
+
+
+def sent_bytes(prefill: Deployment, decode: Deployment, tokens: int) -> float:
+    """KV of a prompt through the busiest GPU of the two replicas: what a rank receives, or a sender's share of all."""
+    received = sequence_bytes(decode, tokens)
+    # A sequence is on the GPUs of one group of the attention.
+    return max(received, received * decode.tp * decode.pp / (prefill.tp * prefill.pp))
+
+
+def serve_apart(
+    requests: Requests,
+    prefill: ServingSide,
+    decode: ServingSide,
+    fleet: FleetSettings,
+    seed: int,
+    progress: Callable[[int], None] | None,
+) -> tuple[Served, list[World]]:
+    """What became of each request, and what the two kinds of replicas did, those for prompts first."""
+    # What the decode side could not hold is refused before its prompt is computed.
+    endless = np.int32(np.iinfo(np.int32).max // 2)
+    first = requests._replace(
+        input_tokens=np.where(too_long(requests, decode.rules), endless, requests.input_tokens),
+        output_tokens=np.minimum(requests.output_tokens, 1),
+    )
+    computing = fleet.model_copy(update={"replicas": fleet.prefill_replicas})
+    read, computed = run(first, prefill.table, prefill.rules, computing, seed=seed, progress=progress)
+    goes_on = np.flatnonzero((read.status == DONE) & (requests.output_tokens > 1))
+    arrives_s = _arrival_of_kv(requests, goes_on, read, prefill.deployment, decode.deployment, fleet.link_bytes_per_s)
+    goes_on = goes_on[np.argsort(arrives_s[goes_on], kind="stable")]
+    again = _again(decode.deployment, requests)
+    handed_on = requests._replace(
+        input_tokens=requests.input_tokens - again, output_tokens=requests.output_tokens + again
+    )
+    second = chosen(handed_on, goes_on, arrives_s)._replace(
+        unit_ids=np.zeros(0, np.int32),
+        unit_starts=np.zeros(len(goes_on) + 1, np.int64),
+        unit_tokens=decode.rules.block_tokens,
+        prefilled=True,
+    )
+    written, answered = run(second, decode.table, decode.rules, fleet, seed=seed + 1, progress=progress)
+    # Nobody reads an answer that timed out: its prompt was computed in vain, on the replica that computed it.
+    answered.replicas["prompt_abandoned"] = 0
+    left = goes_on[written.status == TIMED_OUT]
+    in_vain = requests.input_tokens[left] - read.cached_tokens[left]
+    np.add.at(computed.replicas["prompt_abandoned"], read.replica[left].astype(np.int64), in_vain)
+    read.status[goes_on] = written.status
+    read.first_token_s[goes_on] = _told_s(written, again[goes_on], requests.output_tokens[goes_on])
+    read.finish_s[goes_on] = written.finish_s
+    read.preemptions[goes_on] += written.preemptions
+    read.replica[goes_on] = np.where(written.replica >= 0, written.replica + fleet.prefill_replicas, -1)
+    return read, [computed, answered]
+
+
+def _arrival_of_kv(
+    requests: Requests,
+    goes_on: NDArray[np.intp],
+    read: Served,
+    prefill: Deployment,
+    decode: Deployment,
+    link_bytes_per_s: float,
+) -> Floats:
+    """When the KV of each prompt has arrived: a replica sends one after the other, in the order they were computed."""
+    lengths, which = np.unique(requests.input_tokens, return_inverse=True)
+    each_s = np.array([sent_bytes(prefill, decode, int(length)) for length in lengths]) / link_bytes_per_s
+    takes_s, arrives_s = each_s[which], np.full(len(requests.input_tokens), np.inf)
+    for replica in np.unique(read.replica[goes_on]):
+        mine = goes_on[read.replica[goes_on] == replica]
+        mine = mine[np.argsort(read.finish_s[mine], kind="stable")]
+        until = np.cumsum(takes_s[mine])
+        # Each begins when it has been computed and the one before it has been sent (Lindley).
+        arrives_s[mine] = until + np.maximum.accumulate(read.finish_s[mine] - (until - takes_s[mine]))
+    return arrives_s
+
+
+def _again(decode: Deployment, requests: Requests) -> NDArray[np.int32]:
+    """By request: 1 where the decode side computes the last token of the prompt, and so the answer's first, itself."""
+    if decode.engine.key not in _COMPUTES_AGAIN:
+        return np.zeros(len(requests.input_tokens), np.int32)
+    return (requests.input_tokens > 1).astype(np.int32)
+
+
+def _told_s(written: Served, again: NDArray[np.int32], output_tokens: NDArray[np.int32]) -> Floats:
+    """When the first token leaves the decode side: as it is admitted, or after one more of its steps."""
+    done = written.status == DONE
+    step_s = np.where(done, (written.finish_s - written.start_s) / np.maximum(output_tokens, 1), 0.0)
+    return np.asarray(written.start_s + again * step_s)
+
+
+def chosen(requests: Requests, places: NDArray[np.intp], arrival_s: Floats) -> Requests:
+    """Some requests in the order given; ``arrival_s`` is when each of all joins the queue."""
+    ids, starts = take_lists(requests.unit_ids, requests.unit_starts, places)
+    return requests._replace(
+        arrival_s=arrival_s[places],
+        input_tokens=requests.input_tokens[places],
+        output_tokens=requests.output_tokens[places],
+        urgency=requests.urgency[places],
+        deadline_s=requests.deadline_s[places],
+        unit_ids=ids,
+        unit_starts=starts,
+    )

@@ -1,0 +1,347 @@
+"""Disaggregated layouts in a plan: the ratio that trying each would give, machines that pack, what else stays."""
+
+import math
+import re
+import subprocess
+from dataclasses import replace
+from functools import cache
+from itertools import product
+
+import numpy as np
+import pytest
+import yaml
+from tests.planner.small_catalogue import OFFERS, asked, offer
+from tests.planner.test_deploy_files import ACCEPTED, job, machine, refusals, served
+
+from tokonomics.catalog.engines import find_engine
+from tokonomics.catalog.offers import Offer
+from tokonomics.catalog.precision import Precision
+from tokonomics.errors import BadInput
+from tokonomics.planner.candidates import Hosts, PrefillPool
+from tokonomics.planner.deploy_apart import deploy_file_apart
+from tokonomics.planner.deploy_files import Target
+from tokonomics.planner.deploy_job import Role
+from tokonomics.planner.disaggregation import Pair, cheapest_split, disaggregated, pair_of, splits_of
+from tokonomics.planner.load import Load, load_of_shape
+from tokonomics.planner.plan import Question, Study, prospects, study
+from tokonomics.planner.plan_answer import Catch, Limits
+from tokonomics.planner.screen import Screened, screen
+from tokonomics.planner.spare import Spare, machines_for_both
+from tokonomics.planner.trials import Trials
+from tokonomics.planner.what_if import bill_range, headroom, ratios
+from tokonomics.questions.plan import deploy_files_of
+from tokonomics.traffic.slo import parse_slos
+
+PROMPTS = load_of_shape(60, "const:4000", "const:200")
+"""Long prompts and short answers: every prompt stalls the tokens of the others."""
+STRICT = parse_slos("ttft_p99=2,tpot_p99=0.015")
+EIGHT = OFFERS[4:]
+"""H100 in machines of eight."""
+FP8 = (Precision.fp8,)
+
+
+def question(load: Load = PROMPTS, offers: tuple[Offer, ...] = EIGHT, **more: object) -> Question:
+    return asked(load=load, offers=offers, weights=FP8, simulate=True, slos=STRICT, **more)  # type: ignore[arg-type]
+
+
+@cache
+def found(apart: bool) -> Study:
+    return study(question(disaggregate=apart))
+
+
+def pair_on(trials: Trials, gpus: tuple[int, int], asked_for: Question) -> Pair:
+    """Layouts of so many GPUs for prompts and for answers."""
+    hosts, _ = prospects(asked_for, trials.load)
+    prefill, decode = (next(one for one in hosts if one.deployment.gpus == count) for count in gpus)
+    pair = pair_of(trials, replace(decode, prefill=PrefillPool(prefill.deployment, 1)))
+    assert isinstance(pair, Pair)
+    return pair
+
+
+# --- machines -------------------------------------------------------------------------------------------------------
+
+
+def packed(machine: int, large: int, many: int, small: int, more: int) -> int:
+    """The fewest machines, by trying how many large ones each holds."""
+
+    @cache
+    def fewest(many: int, more: int) -> int:
+        if many <= 0 and more <= 0:
+            return 0
+        ways = range(min(many, machine // large) + 1)
+        return 1 + min(
+            fewest(many - here, max(0, more - (machine - here * large) // small)) for here in ways if here or more > 0
+        )
+
+    return fewest(many, more)
+
+
+@pytest.mark.parametrize(("large", "small"), [(8, 8), (8, 4), (8, 1), (4, 4), (4, 2), (4, 1), (2, 1), (1, 1)])
+def test_two_kinds_of_replicas_take_the_fewest_machines(large: int, small: int) -> None:
+    for many, more in product(range(1, 7), range(1, 12)):
+        expected = packed(8, large, many, small, more)
+        assert machines_for_both(8, (large, many), (small, more)) == expected
+        assert machines_for_both(8, (small, more), (large, many)) == expected
+
+
+def test_both_sides_stand_in_one_machine_or_on_networked_ones() -> None:
+    hosts, _ = prospects(question(offers=OFFERS[3:]), PROMPTS)
+    one = next(each for each in hosts if each.deployment.gpus == 1)
+    apart = replace(one, prefill=PrefillPool(one.deployment, 3))
+    single, eight = (machine.offer for machine in sorted(one.machines, key=lambda machine: machine.offer.gpus))
+    assert (apart.machines_on(eight, 8), apart.machines_on(eight, 9)) == (1, 2)
+    assert math.isinf(apart.machines_on(single, 4)), "machines of one GPU have no fast network"
+    assert (apart.link(8), apart.link(9)) == ("nvlink", "ib400")
+    # With a spare machine each side has its own, and one more.
+    spare = replace(apart, spare=Spare(machines=1))
+    assert spare.machines_on(eight, 8) == 2 + 2
+    assert spare.link(8) == "ib400"
+    assert math.isinf(replace(apart, machines=apart.machines, max_gpus=8).usd_per_hour(9))
+
+
+def test_gpus_without_a_network_stay_in_one_machine() -> None:
+    cards = (offer("L40S", 8, 8.0),)
+    hosts, _ = prospects(question(offers=cards), PROMPTS)
+    one = next(each for each in hosts if each.deployment.gpus == 1)
+    apart = replace(one, prefill=PrefillPool(one.deployment, 4))
+    assert (apart.machines_on(cards[0], 8), apart.link(8)) == (1, "pcie")
+    assert math.isinf(apart.machines_on(cards[0], 9))
+
+
+# --- the ratio ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("gpus", "slos"),
+    [((1, 1), "ttft_p99=2,tpot_p99=0.012"), ((1, 2), "ttft_p99=0.6"), ((2, 1), "e2e_p99=4"), ((1, 1), "e2e_p99=4")],
+)
+def test_the_ratio_is_that_of_trying_every_split(gpus: tuple[int, int], slos: str) -> None:
+    varied = load_of_shape(12, "lognormal:mean=4000,p99=12000", "const:200")
+    few = replace(varied, trace=varied.trace.take(np.arange(3000)))
+    trials = Trials(few, parse_slos(slos))
+    pair = pair_on(trials, gpus, question())
+    most = [2 * least + 4 for least in pair.least]
+    ways = {
+        (first, second): pair.usd_per_hour(first, second)
+        for first in range(1, most[0] + 1)
+        for second in range(1, most[1] + 1)
+        if trials.on(pair.split(first, second), first + second).holds
+    }
+    placed = cheapest_split(trials, pair, math.inf)
+    if not ways:
+        assert placed is None
+        return
+    assert placed is not None
+    assert placed.usd_per_hour == min(ways.values())
+    assert placed.trial is not None
+    assert placed.trial.holds
+    assert (placed.trial.prefill_replicas, placed.replicas - placed.trial.prefill_replicas) in ways
+    assert cheapest_split(trials, pair, min(ways.values())) is None, "nothing is cheaper"
+
+
+@pytest.mark.slow
+def test_no_split_below_the_closed_form_holds() -> None:
+    trials = Trials(PROMPTS, STRICT)
+    for gpus in ((1, 1), (1, 2)):
+        pair = pair_on(trials, gpus, question())
+        first, second = pair.least
+        for fewer in ((first - 1, 2 * second + 4), (2 * first + 4, second - 1)):
+            assert min(fewer) == 0 or not trials.on(pair.split(*fewer), sum(fewer)).holds
+
+
+@pytest.mark.slow
+def test_no_layout_of_the_pairs_is_beaten_by_one_that_was_left_out() -> None:
+    few = replace(PROMPTS, trace=PROMPTS.trace.take(np.arange(2000)))
+    trials = Trials(few, STRICT)
+    hosts, _ = prospects(question(), few)
+    best = disaggregated(trials, hosts, math.inf)[-1]
+    pairs = (
+        pair_of(trials, replace(decode, prefill=PrefillPool(prefill.deployment, 1)))
+        for prefill, decode in product(hosts, hosts)
+    )
+    sized = [cheapest_split(trials, pair, math.inf) for pair in pairs if isinstance(pair, Pair)]
+    assert best.usd_per_hour == min(placed.usd_per_hour for placed in sized if placed)
+
+
+# --- in a plan ------------------------------------------------------------------------------------------------------
+
+
+def test_it_wins_where_prompts_stall_tokens_and_says_so() -> None:
+    together, apart = found(False).plan.best, found(True).plan.best
+    assert together is not None
+    assert apart is not None
+    assert together.prefill is None
+    assert apart.prefill is not None
+    assert apart.usd_per_month < together.usd_per_month
+    assert "tpot" in (apart.prefill.together_breaks or "")
+    assert apart.gpus_used <= apart.gpus_paid
+    assert math.fsum(line.usd for line in apart.bill.lines) == pytest.approx(apart.usd_per_month)
+    used = sum(line.quantity for line in apart.bill.lines if line.name != "unused GPUs")
+    assert used == pytest.approx(apart.gpus_used * 730)
+
+
+def test_every_other_row_is_as_it_was() -> None:
+    def both(made: Study) -> list[tuple[object, ...]]:
+        return [(row.gpu, row.tp, row.replicas, row.usd_per_month) for row in made.plan.ranked if row.prefill is None]
+
+    assert both(found(True)) == both(found(False))
+
+
+def test_unasked_it_is_set_aside_and_only_where_it_is_cheaper() -> None:
+    made = study(question(catches={Catch.disaggregated: {"disaggregate": True}}))
+    assert made.plan.best == found(False).plan.best
+    (aside,) = made.plan.set_aside
+    assert aside.catch is Catch.disaggregated
+    assert aside.candidate == found(True).plan.best
+    # Short prompts and a loose target: apart, a GPU of each side would idle.
+    light = load_of_shape(2, "const:200", "const:200")
+    loose = replace(question(light, catches={Catch.disaggregated: {"disaggregate": True}}), slos=parse_slos("ttft=1"))
+    assert study(loose).plan.set_aside == ()
+
+
+@pytest.mark.slow
+def test_of_the_same_gpus_the_planned_split_holds_most_and_one_to_one_less() -> None:
+    made = found(True)
+    assert made.apart is not None
+    points = ratios(made)
+    planned = next(point for point in points if point.is_planned)
+    hosts = made.apart.sized.screened.hosts
+    assert [point.prefill_replicas for point in points if point.prefill_replicas] == [
+        first for first, _ in splits_of(hosts, made.apart.sized.replicas)
+    ]
+    assert planned.requests_per_s >= PROMPTS.workload.rate * 0.97
+    assert planned.requests_per_s == max(point.requests_per_s for point in points)
+    alike = [point for point in points if point.prefill_replicas == point.decode_replicas]
+    assert all(point.requests_per_s < planned.requests_per_s for point in alike)
+    for point in points:
+        gpus = point.prefill_replicas * hosts.prefill.deployment.gpus if hosts.prefill else 0
+        assert gpus + point.decode_replicas * hosts.deployment.gpus <= hosts.gpus_of(made.apart.sized.replicas)
+        if point.usd_per_mtok is not None:
+            per_hour = point.requests_per_s * 4200 * 3600 / 1e6
+            assert point.usd_per_mtok * per_hour == pytest.approx(hosts.usd_per_hour(made.apart.sized.replicas))
+
+
+@pytest.mark.slow
+def test_its_room_and_its_bill_at_other_speeds_are_its_own() -> None:
+    made = found(True)
+    assert made.plan.best is not None
+    room = headroom(made)
+    assert room is not None
+    assert room.rate >= PROMPTS.workload.rate
+    bills = bill_range(made, made.plan.best)
+    assert bills.fast.usd_per_month is not None
+    assert bills.fast.usd_per_month <= made.plan.best.usd_per_month * (1 + 1e-9)
+    assert bills.slow.usd_per_month is None or bills.slow.usd_per_month >= made.plan.best.usd_per_month * (1 - 1e-9)
+
+
+@pytest.mark.slow
+def test_it_keeps_within_the_gpus_allowed() -> None:
+    for most in (8, 16):
+        made = study(question(disaggregate=True, limits=Limits(max_gpus=most)))
+        assert all(row.gpus_paid <= most for row in made.plan.ranked)
+
+
+@pytest.mark.slow
+def test_a_slice_of_the_traffic_is_served_by_a_slice_of_each_side() -> None:
+    """A quarter of the requests on a quarter of the replicas: what holds there holds for all of them."""
+    whole = load_of_shape(40, "const:2000", "const:100")
+    trials = Trials(whole, STRICT)
+    pair = pair_on(trials, (1, 1), question())
+    placed = cheapest_split(trials, pair, math.inf)
+    assert placed is not None
+    assert placed.trial is not None
+    first = 4 * placed.trial.prefill_replicas
+    second = 4 * placed.replicas - first
+    rng = np.random.default_rng(0)
+    some = whole.trace.take(np.sort(rng.permutation(len(whole.trace))[: len(whole.trace) // 4]))
+    slice_of = replace(whole.at(160), trace=some.faster(40 / some.rate), share=0.25, is_stationary=False)
+    assert Trials(slice_of, STRICT).on(pair.split(first, second), first + second).holds
+
+
+def test_a_screened_pair_is_told_apart_from_every_other() -> None:
+    trials = Trials(PROMPTS, STRICT)
+    pair = pair_on(trials, (1, 1), question())
+    together = screen(pair.decode.deployment, pair.decode, PROMPTS, STRICT)
+    assert isinstance(together, Screened)
+    names = {pair.split(1, 2).name, pair.split(2, 1).name, together.name}
+    assert len(names) == 3
+    assert isinstance(pair.hosts(1), Hosts)
+
+
+# --- deploy files ---------------------------------------------------------------------------------------------------
+
+
+@cache
+def picked(engine: str) -> Study:
+    load = PROMPTS if engine == "vllm" else PROMPTS.at(45)
+    return study(replace(question(load, disaggregate=True), engines=(find_engine(engine),)))
+
+
+def text_of(made: Study, target: Target) -> str:
+    (file,) = deploy_files_of(made, [target], "a test")
+    return file.text
+
+
+def servers_in(text: str) -> list[list[list[str]]]:
+    """By machine, what a script starts there: role, GPUs and place of each server."""
+    machines = [line.partition(")")[2] for line in text.splitlines() if re.match(r"  \d+\) ", line)]
+    return [[server.split() for server in machine.strip(" ;").split(";")] for machine in machines]
+
+
+@pytest.mark.parametrize("spare", [0, 1])
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_a_script_starts_every_server_of_both_sides_once(engine: str, spare: int) -> None:
+    deployments = served("llama-3.1-8b", engine=engine), served("llama-3.1-8b", engine=engine, tp=2)
+    given = {"offer": machine(), "spare": spare, "machines": 2}
+    # Without spare machines, 6 + 3 × 2 GPUs share two machines of eight; with them, each side has two.
+    prefill = job(deployments[0], role=Role.prefill, replicas=6, **given)
+    decode = job(deployments[1], role=Role.decode, replicas=3, **given)
+    text = deploy_file_apart(Target(engine), prefill, decode).text
+    machines = servers_in(text)
+    assert len(machines) == (4 if spare else 2)
+    for servers in machines:
+        devices = [gpu for _, gpus, _ in servers for gpu in gpus.split(",")]
+        assert len(devices) == len(set(devices)), "no GPU has two servers"
+        assert all(0 <= int(gpu) < 8 for gpu in devices)
+        assert [int(place) for _, _, place in servers] == list(range(len(servers)))
+    roles = [server[0] for servers in machines for server in servers]
+    assert (roles.count("prefill"), roles.count("decode")) == (6, 3)
+    assert (text.count("--prefill http"), text.count("--decode http")) == (6, 3)
+    if spare:
+        assert all(len({role for role, _, _ in servers}) == 1 for servers in machines), "each side has its own"
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_each_side_is_started_with_flags_of_its_engine(engine: str) -> None:
+    text = text_of(picked(engine), Target(engine)).split("case ")[0]
+    flags = {word for word in text.split() if word.startswith("--")}
+    assert flags <= set(ACCEPTED[engine]["flags"])
+    sides = {"vllm": ('"kv_role": "kv_producer"', '"kv_role": "kv_consumer"'),
+             "sglang": ("--disaggregation-mode prefill", "--disaggregation-mode decode")}  # fmt: skip
+    assert [text.count(side) for side in sides[engine]] == [1, 1]
+    subprocess.run(["sh", "-n"], input=text_of(picked(engine), Target(engine)), text=True, check=True)
+
+
+def test_kubernetes_has_both_sides_one_volume_and_a_router() -> None:
+    made = picked("vllm")
+    objects = list(yaml.safe_load_all(text_of(made, Target.kubernetes)))
+    named = {(each["kind"], each["metadata"]["name"]): each for each in objects}
+    assert len(named) == len(objects)
+    name = "llm-llama-3-1-8b"
+    for suffix in ("", "-prefill", "-decode"):
+        assert {("Deployment", f"{name}{suffix}"), ("Service", f"{name}{suffix}")} <= set(named)
+    assert [kind for kind, _ in named].count("PersistentVolumeClaim") == 1
+    assert [refusals(each) for each in objects] == [[]] * len(objects)
+    (container,) = named["Deployment", name]["spec"]["template"]["spec"]["containers"]
+    for side in ("prefill", "decode"):
+        assert f"http://{name}-{side}:8000" in container["args"]
+        claims = named["Deployment", f"{name}-{side}"]["spec"]["template"]["spec"]["volumes"]
+        assert claims[0]["persistentVolumeClaim"]["claimName"] == f"{name}-weights"
+
+
+def test_what_no_file_can_start_says_why() -> None:
+    with pytest.raises(BadInput, match="no one task starts"):
+        text_of(picked("vllm"), Target.skypilot)
+    with pytest.raises(BadInput, match="the plan is for vLLM"):
+        text_of(picked("vllm"), Target.sglang)
