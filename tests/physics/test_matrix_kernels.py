@@ -98,10 +98,9 @@ def test_no_experts_beat_the_datasheet(
         weights,
         tokens,
         hidden=hidden,
-        intermediate=intermediate,
+        intermediate=intermediate / tp,
         active=4,
         experts=64,
-        tp=tp,
         ep=ep,
         backend=backend,
     )

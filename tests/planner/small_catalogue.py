@@ -29,7 +29,7 @@ OFFERS = (
     offer("A100-80GB", 1, 2.0),
     offer("A100-80GB", 8, 15.0),
     offer("H100-SXM", 1, 3.0, spot_usd_per_hour=1.0),
-    offer("H100-SXM", 8, 22.0),
+    offer("H100-SXM", 8, 22.0, network_gbit=3200),
 )
 
 

@@ -63,8 +63,6 @@ def from_config(
     aliases: tuple[str, ...] = (),
     published: Published | None = None,
     extra_parameters: int | None = None,
-    reasons: bool = False,
-    released: Date | None = None,
     as_family: str | None = None,
 ) -> ModelSpec:
     """The model that a parsed config describes.
@@ -115,7 +113,6 @@ def from_config(
             embedding_parameters=frame.vocab * frame.hidden + tables,
             extra_parameters=extra_parameters,
             vision=tower,
-            reasons=reasons,
             max_context=context,
             mtp_layers=_mtp_layers(text),
             checkpoint=checkpoint.weights,
@@ -126,7 +123,6 @@ def from_config(
             aliases=aliases,
             source=source,
             date=date,
-            released=released,
             notes=_notes((*unread, *whole.notes), where),
         )
     except ValidationError as error:

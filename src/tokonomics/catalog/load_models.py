@@ -148,7 +148,7 @@ def _our_spec(key: str) -> ModelSpec:
     """One row of ours, read once."""
     row = next(row for row in _our_rows() if row.key == key)
     table = row.table
-    return from_config(
+    read = from_config(
         _with_nulls(table["config"]),
         key=key,
         name=row.name,
@@ -165,9 +165,8 @@ def _our_spec(key: str) -> ModelSpec:
             excludes=table.get("excludes"),
         ),
         extra_parameters=table.get("extra_parameters"),
-        reasons=table.get("reasons", False),
-        released=table.get("released"),
     )
+    return read.model_copy(update={"reasons": table.get("reasons", False), "released": table.get("released")})
 
 
 def _with_nulls(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -158,7 +158,6 @@ def experts_s(
     active: int,
     experts: int,
     gated: bool = True,
-    tp: int = 1,
     ep: int = 1,
     backend: str = "vllm",
     launch: float = 1.0,
@@ -166,7 +165,7 @@ def experts_s(
 ) -> Array:
     """Seconds of one layer's routed experts on the busiest GPU; ``tokens`` are those of all its ``ep`` ranks.
 
-    Tensor parallelism slices the intermediate width; expert parallelism deals out whole experts, and the rank that
+    Of a sliced expert, ``intermediate`` is the slice's width. Expert parallelism deals out whole experts; the rank that
     got the popular ones is waited for. ``launch`` is the share of the kernels' launches that shows. Where tokens are
     ``sent`` to their experts' GPUs, each passes over the activations of its own alone, else over those of all.
     """
@@ -180,7 +179,7 @@ def experts_s(
         routed=arrived * active * busiest / ep,
         pairs=arrived * active * (busiest / ep if sent else 1.0),
         hidden=hidden,
-        intermediate=intermediate / tp,
+        intermediate=intermediate,
         matrices=3 if gated else 2,
         peak=expert_rate(gpu, weights, origin.precision),
         bandwidth=gpu.bandwidth_bytes_per_s,

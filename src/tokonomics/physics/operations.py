@@ -116,11 +116,10 @@ class RankKernels:
                 deployment.weights,
                 tokens,
                 hidden=mlp.latent or deployment.model.hidden,
-                intermediate=mlp.intermediate,
+                intermediate=mlp.intermediate / (deployment.expert_gpus // deployment.ep),
                 active=mlp.active_experts,
                 experts=mlp.experts,
                 gated=mlp.gated,
-                tp=deployment.expert_gpus // deployment.ep,
                 ep=deployment.ep,
                 backend=self.products,
                 # Bare steps have their experts' curve from whole steps, as a graph runs them.
