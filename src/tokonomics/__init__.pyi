@@ -354,6 +354,7 @@ def plan(
     quick: bool = False,
     profile: Words | None = None,
     gpus: Words | None = None,
+    tiers: Words | None = None,
     router: Words | None = None,
     disaggregate: bool = False,
     explain: bool = False,

@@ -381,8 +381,7 @@ class ModelSpec(Noun):
     @property
     def is_encoder(self) -> bool:
         """Embeddings and rerankers: a prompt is read once, in both directions; nothing is written or kept."""
-        mixers = [group.mixer for group in self.groups]
-        return all(isinstance(mixer, GroupedAttention) and mixer.bidirectional for mixer in mixers)
+        return all(isinstance(group.mixer, GroupedAttention) and group.mixer.bidirectional for group in self.groups)
 
     @property
     def parts(self) -> Parts:

@@ -25,6 +25,7 @@ from tokonomics.money.fleet_search import optimal_fleet
 from tokonomics.money.spot_verdict import spot_verdict
 from tokonomics.physics.intervals import speed_badge, speed_from
 from tokonomics.planner.candidates import (
+    HOST_MEMORY,
     UNUSED,
     Hosts,
     Machine,
@@ -37,7 +38,7 @@ from tokonomics.planner.candidates import (
     usable,
 )  # fmt: skip
 from tokonomics.planner.fleet_offers import reserved_prices, spot_markets, startup_seconds
-from tokonomics.planner.setup import HOST_MEMORY, Memo, NotServed, Say, Setup, silent
+from tokonomics.planner.setup import Memo, NotServed, Say, Setup, silent
 from tokonomics.planner.sizing import size
 from tokonomics.planner.spare import machines_for, replicas_on
 from tokonomics.planner.trials import Sized, better, cached_share

@@ -11,7 +11,7 @@ import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from enum import StrEnum
 from functools import cache, cached_property, lru_cache, partial
@@ -54,6 +54,8 @@ _NEAR = 0.9  # of the network that speeds were worked out for
 _NETWORKED = 8
 """Machines of eight GPUs are sold with a network card for each (NVIDIA HGX, OCP OAM); smaller ones rarely are, so a
 replica is not spread over several of those."""
+HOST_MEMORY = "host"
+"""Asks for KV in what the bought machine's memory has left."""
 UNUSED = "unused GPUs"
 """GPUs of a paid machine on which no replica runs."""
 PROCESS_GIB = 3.0
@@ -126,7 +128,8 @@ def _layouts(single: Deployment, most_gpus: int) -> Iterator[dict[str, int]]:
 def _shared_experts(model: ModelSpec, degrees: Sequence[int], most_gpus: int, node: int) -> Iterator[dict[str, int]]:
     """Groups of the attention over one set of experts, dealt out whole: in a machine, and over several.
 
-    Only where splitting the attention further would copy its KV cache.
+    Only where splitting the attention further would copy its KV cache. Over several machines every GPU is a group, as
+    DeepSeek and those who follow it deploy.
     """
     mixtures = [group.mlp.experts for group in model.groups if isinstance(group.mlp, MoeMlp)]
     heads = [cache.heads for group in model.groups if group.mixer for cache in group.mixer.caches]
@@ -136,7 +139,8 @@ def _shared_experts(model: ModelSpec, degrees: Sequence[int], most_gpus: int, no
     if most_gpus >= node >= _NETWORKED:
         sizes += [node * machines for machines in _MACHINES if node * machines <= _WIDEST]
     for gpus, tp in product(sizes, degrees):
-        if tp < gpus and gpus % tp == 0 and gpus > min(heads) and not min(mixtures) % gpus:
+        within = gpus <= node or tp == 1
+        if tp < gpus and gpus % tp == 0 and gpus > min(heads) and not min(mixtures) % gpus and within:
             yield {"tp": tp, "dp": gpus // tp, "ep": gpus}
 
 
@@ -387,6 +391,20 @@ class Hosts:
     max_gpus: int | None = None
     spare: Spare = NO_SPARE
     prefill: PrefillPool | None = None
+    tiers: str | None = None
+    """Memories for KV behind the GPUs', of each replica, that come with the machines: ``dram=200@0``."""
+
+    def with_memories(self, tiers: str) -> "Hosts":
+        """With those memories, or with what the hosts have left: the machines that have as much as the cheapest."""
+        if tiers != HOST_MEMORY:
+            return replace(self, tiers=tiers)
+        left = [(machine, left_gb(self.deployment, machine.offer) or 0.0) for machine in self.machines]
+        roomy = [pair for pair in left if pair[1] >= 1]
+        if not roomy:
+            return replace(self, machines=())
+        least = min(roomy, key=lambda pair: pair[0].usd_per_hour / pair[0].offer.gpus)[1]
+        kept = tuple(machine for machine, gigabytes in roomy if gigabytes >= least)
+        return replace(self, machines=kept, tiers=f"dram={math.floor(least)}@0")
 
     def gpus_of(self, replicas: int) -> int:
         """GPUs that so many replicas run on."""

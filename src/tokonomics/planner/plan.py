@@ -84,6 +84,8 @@ class Question:
     simulate: bool = True
     router: Router | None = None
     """None: whichever meets the SLOs on fewest replicas."""
+    tiers: str | None = None
+    """Memories for KV behind the GPUs', that come with the machines; ``HOST_MEMORY``: what the hosts have left."""
     assumed_speeds: bool = True
     """GPUs on which no kernels were timed, and on none like them, may be picked."""
     disaggregate: bool = False
@@ -245,10 +247,13 @@ def _below(
 
 def _only_new(hosts: Iterable[Hosts], known: Iterable[Hosts]) -> list[Hosts]:
     """The same without the machines that are known for each deployment: what they cost was asked before."""
-    before = {each.deployment: {(id(machine.offer), machine.terms) for machine in each.machines} for each in known}
+    before = {
+        (each.deployment, each.tiers): {(id(machine.offer), machine.terms) for machine in each.machines}
+        for each in known
+    }
     new = []
     for each in hosts:
-        old = before.get(each.deployment, ())
+        old = before.get((each.deployment, each.tiers), ())
         machines = tuple(machine for machine in each.machines if (id(machine.offer), machine.terms) not in old)
         if machines:
             new.append(replace(each, machines=machines))
@@ -288,6 +293,7 @@ def prospects(question: Question, load: Load) -> tuple[list[Hosts], list[Rejecti
                     continue
                 hosts, without = hosts_of(deployment, on_this_gpu, limits.max_gpus, limits.spare)
                 rejected += [_reject(deployment, refusal, count) for count, refusal in without]
+                hosts = hosts.with_memories(question.tiers) if question.tiers else hosts
                 if hosts.machines:
                     kept.append(hosts)
     return kept, rejected
@@ -314,6 +320,7 @@ def _rows(
         "gpus_per_replica": deployment.gpus,
         **copied(deployment, "tp", "pp", "ep", "dp", "weights", "kv"),
         "draft": _draft(deployment),
+        "tiers": hosts.tiers,
         "engine": deployment.engine.key,
         "max_sequences": (sized.trial and sized.trial.max_sequences) or deployment.limits.max_sequences,
         "router": sized.trial.router if sized.trial else Router.round_robin,

@@ -31,6 +31,7 @@ class Catch(StrEnum):
     assumed_speed = "at an assumed speed"
     old_price = "at an old price"
     drafting = "with drafting"
+    offload = "with KV in the hosts' memory"
     disaggregated = "disaggregated prefill/decode"
 
 
@@ -82,6 +83,8 @@ class Candidate(Noun):
     dp: int
     weights: Precision
     kv: Precision
+    tiers: str | None = None
+    """Memories for KV behind the GPUs', of each replica, as asked for or as the hosts have left."""
     engine: str
     max_sequences: int
     """At a time on a replica: the engine's own limit, or a lower one that meets the SLO on time per token."""

@@ -47,6 +47,7 @@ class Screened:
         """Tells it from every other candidate of a plan."""
         prefill = self.hosts.prefill
         apart = f" after {prefill.replicas} of {prefill.deployment}" if prefill else ""
+        apart += f" {self.hosts.tiers}" if self.hosts.tiers else ""
         return f"{self.deployment} {self.deployment.engine.key} kv={self.deployment.kv}{apart}"
 
     def steady(self, rate: float) -> Steady:

@@ -20,8 +20,6 @@ from tokonomics.traffic.slo import Slo
 Made = TypeVar("Made")
 Say = Callable[[str], None]
 """Told what is being done."""
-HOST_MEMORY = "host"
-"""Asks for KV in what the bought machine's memory has left; how much that is, its bill says."""
 
 
 def silent(what: str) -> None:

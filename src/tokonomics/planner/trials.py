@@ -33,6 +33,9 @@ from tokonomics.traffic.trace import Floats, Trace
 
 WHOLE_AT_ONCE = 60_000
 """Requests up to which all are simulated at once; of more, first the busiest part. Three times what a p99 rests on."""
+_BEGINNING = 1 / 8
+"""Of traffic that is the same all the time: where eight in a hundred are late there, one in a hundred of all is,
+whatever follows."""
 _BUSIEST = 1 / 8
 """Of long traffic: three hours of a day."""
 _ALONE = 200_000
@@ -147,33 +150,43 @@ def try_fixed(setup: Setup, replicas: int, max_sequences: int | None, prefill_re
     return hopeless or _whole(setup, replicas, max_sequences, prefill_replicas)
 
 
-def _hopeless(setup: Setup, replicas: int, max_sequences: int | None, prefill_replicas: int) -> Sized | None:
-    """The busiest part alone, where in it more requests are late than the SLO allows of all of them.
+def _hopeless(
+    setup: Setup, replicas: int, max_sequences: int | None, prefill_replicas: int, faster: float = 1.0
+) -> Sized | None:
+    """The part that decides alone, where in it more requests are late than the SLO allows of all of them.
 
-    It begins with idle replicas, which the whole does not, so it is late no more often. With a prefix cache it begins
-    cold, which proves nothing.
+    It begins with idle replicas, which the whole does not, and ends with nobody behind it, so it is late no more often.
+    With a prefix cache it begins cold, which proves nothing.
     """
     load, busiest = setup.load, _busiest(setup)
     if busiest is load or load.trace.prefix is not None:
         return None
-    part = _whole(replace(setup, load=busiest), replicas, max_sequences, prefill_replicas)
+    part = _whole(replace(setup, load=busiest), replicas, max_sequences, prefill_replicas, faster)
     if part.breaks is None or part.simulation is None:
         return None
+    # As many as the whole would serve on so many replicas.
+    requests = len(part.simulation.trace) * len(load.trace) / len(busiest.trace)
     latencies = request_latencies(part.simulation)
     unserved = np.isnan(latencies[Latency.e2e])
     for slo in setup.slos:
         if slo.statistic == "mean":
             continue
         late = np.count_nonzero(unserved | (latencies[slo.latency] > slo.seconds))
-        if late > (1 - float(slo.statistic[1:]) / 100) * len(load.trace) + 1:
+        if late > (1 - float(slo.statistic[1:]) / 100) * requests + 1:
             # Its latencies are those of the part.
-            return part if part.breaks == BEHIND else replace(part, breaks=f"in its busiest hours {part.breaks}")
+            even = load.is_stationary or part.breaks == BEHIND
+            return part if even else replace(part, breaks=f"in its busiest hours {part.breaks}")
     return None
 
 
 def _busiest(setup: Setup) -> Load:
-    """The part of long traffic that decides whether SLOs are met; all of it where it is short or even."""
+    """The part of long traffic that decides whether SLOs are met; all of it where it is short.
+
+    Of traffic that is the same all the time a beginning shows what is far too slow.
+    """
     load = setup.load
+    if load.is_stationary and setup.slos:
+        return load.busiest(round(len(load.trace) * _BEGINNING))
     if load.is_stationary or len(load.trace) <= WHOLE_AT_ONCE or not setup.slos:
         return load
     return load.busiest(max(ENOUGH_REQUESTS, round(len(load.trace) * _BUSIEST)))
@@ -366,7 +379,8 @@ class Trials:
         self, candidate: Screened, load: Load, replicas: int, max_sequences: int | None, router: Router
     ) -> Sized:
         # Served, not bought: offers and the day of their prices do not matter.
-        setup = Setup(candidate.deployment, load, (), date.min, self.slos, router=router)
+        memories = candidate.hosts.tiers if load.trace.prefix is not None else None
+        setup = Setup(candidate.deployment, load, (), date.min, self.slos, router=router, tiers=memories)
         prompts = 0
         if prefill := candidate.hosts.prefill:
             prompts = prefill.replicas
@@ -374,6 +388,8 @@ class Trials:
             setup = replace(setup, prefill=prefill.deployment, link_bytes_per_s=link)
         self.count += 1
         waits = any(slo.latency is not Latency.tpot for slo in self.slos)
-        trial = _whole(setup, replicas, max_sequences, prompts, faster=1.0 if waits else _IN_HAND)
+        faster = 1.0 if waits else _IN_HAND
+        trial = _hopeless(setup, replicas, max_sequences, prompts, faster)
+        trial = trial or _whole(setup, replicas, max_sequences, prompts, faster)
         # Of hundreds of simulations only what came out is kept.
         return replace(trial, simulation=None)

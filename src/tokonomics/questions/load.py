@@ -19,7 +19,7 @@ from tokonomics.catalog.recovery import QuantisedPart, allowed_by_recovery, loss
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, UnknownName, option, shorten
 from tokonomics.physics.speculation import Speculation
-from tokonomics.planner.candidates import weight_choices
+from tokonomics.planner.candidates import HOST_MEMORY, weight_choices
 from tokonomics.planner.drafting import NO_DRAFT, draft_named, published_draft
 from tokonomics.planner.infeasible import Blame, blame
 from tokonomics.planner.load import Load, load_of_log, load_of_shape
@@ -141,6 +141,7 @@ def question_of(request: PlanInputs, model_name: str, load: Load, offers: tuple[
         router=None if given["router"] is None else router_from(given["router"]),
         assumed_speeds=gpus is not None or request.offers is not None,
         disaggregate=bool(given["disaggregate"]),
+        tiers=_tiers(request, load) if isinstance(request, PlanRequest) else None,
     )
     catches: Catches = {}
     if len(bought) < len(allowed):
@@ -162,6 +163,22 @@ def draft_of(request: Drafting, model: ModelSpec) -> Speculation | None:
     return draft_named(request.draft, model, request.draft_tokens, request.acceptance)
 
 
+def _tiers(request: PlanRequest, load: Load) -> str | None:
+    """Memories for KV that machines come with, where prompts share anything to keep in them."""
+    text = request.tiers
+    if text is None:
+        return None
+    if load.trace.prefix is None:
+        fix = f"Give {option('sessions')} or {option('system_prompts')}, or a log with hashes of its prompts."
+        raise BadInput("keep what prompts share, and these share nothing", field="tiers", fix=fix)
+    if text.strip().lower() == HOST_MEMORY:
+        return HOST_MEMORY
+    if not all(part.strip().endswith("@0") for part in text.split(",")):
+        fix = "Write @0 behind what is paid for with the machine: dram=200@0; of more, ask `tokonomics cache`."
+        raise BadInput("are those that machines come with", field="tiers", fix=fix)
+    return text
+
+
 def _catches(request: PlanRequest, question: Question, offers: tuple[Offer, ...] | None) -> Catches:
     """What else a plan tells of, below its pick; ``offers`` are those with marketplaces, where they were left out."""
     catches: Catches = {}
@@ -180,6 +197,8 @@ def _catches(request: PlanRequest, question: Question, offers: tuple[Offer, ...]
         catches[Catch.fewer_bits] = {"weights": weights, "kv": kv, "lossy": frozenset(lossy)}
     if request.draft is None and (published := published_draft(model)):
         catches[Catch.drafting] = {"drafts": (published,)}
+    if request.tiers is None and question.load.trace.prefix is not None and question.simulate:
+        catches[Catch.offload] = {"tiers": HOST_MEMORY}
     if not question.assumed_speeds:
         catches[Catch.assumed_speed] = {"assumed_speeds": True}
     if not question.disaggregate:

@@ -56,6 +56,7 @@ def pick_blocks(row: Candidate, label: str, plan: Plan, firm: Sequence[blocks.Fa
             ("speed", SPEEDS[row.speed], speed_text(row.speed, row.speed_from)),
             ("network", "assumed", network) if spans else None,
             *_apart(row),
+            ("KV beside", row.tiers, "GB for each replica, behind the GPUs' own") if row.tiers else None,
             ("unused", plural(idle, "GPU"), f"of the {row.gpus_paid} paid for") if idle else None,
         ),
     ]
@@ -120,6 +121,8 @@ def _asked_for(aside: SetAside, best: Candidate | None) -> str:
         return option("max_age", row.price_age_days)
     if aside.catch is Catch.drafting and row.draft:
         return f"{option('draft', row.draft.method)}; tokens a round as published: {row.draft.source}"
+    if aside.catch is Catch.offload:
+        return f"{option('tiers', 'host')}: {row.tiers or ''}, GB for each replica"
     if aside.catch is Catch.disaggregated:
         return option("disaggregate")
     fewer = [option("min_weights", row.weights)] if _has_fewer_bits(row, best) else []

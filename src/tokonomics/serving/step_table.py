@@ -23,7 +23,8 @@ from tokonomics.serving.compiled import compiled, entry
 
 _PIECES = 8  # of an octave of contexts; the first sixteen tokens are as many pieces
 _FIRST = 16
-_CHUNK_PIECES, _PAST_PIECES, _PROMPT_PIECES = 4, 8, 2
+_EVERY_BATCH, _BATCHES = 64.0, 256  # up to the first each batch is looked at; beyond, so many in all
+_CHUNK_PIECES, _PAST_PIECES, _PROMPT_PIECES = 4, 4, 2
 _PAST_SCALE = 8.0  # tokens of past from which its table becomes logarithmic
 _NOTHING_S = 1e-15  # a time that has a logarithm and rounds away beside any other: layers without attention
 
@@ -59,7 +60,7 @@ def compile_steps(steps: StepModel, most_sequences: int, most_tokens: int, most_
     contexts = context_points(most_context)
     batches = np.arange(most_sequences + 1, dtype=np.float64)[:, None]
     passing = steps.passing(np.maximum(batches, 1))
-    on_gpu = np.where(batches > 0, steps.decode_attention_s(passing, contexts), 0.0)
+    on_gpu = np.where(batches > 0, _attention(steps, passing, contexts), 0.0)
     sequences = np.arange(2 * most_sequences + 2, dtype=np.float64)
     tokens = np.arange(most_tokens + most_sequences + 2, dtype=np.float64)
     gpu_s = steps.tokens_s(passing) + steps.shared_s(steps.together(np.maximum(batches, 1))) + on_gpu
@@ -74,7 +75,7 @@ def compile_steps(steps: StepModel, most_sequences: int, most_tokens: int, most_
         decode_s = steps.decode(np.maximum(batches, 1), contexts)
     both = steps.beside_prompts()
     inside = sum((share * model.prompt_attention_s(*axes) for share, model in both), np.zeros(1))
-    running = sum((share * model.decode_attention_s(passing, contexts) for share, model in both), np.zeros(1))
+    running = on_gpu + sum((share * _attention(model, passing, contexts) for share, model in both[1:]), np.zeros(1))
     return StepTable(
         tokens_s=sum((share * model.tokens_s(np.maximum(tokens, 1.0)) for share, model in both), np.zeros(1)),
         shared_s=sum((share * model.shared_s(np.maximum(tokens, 1.0)) for share, model in both), np.zeros(1)),
@@ -96,6 +97,18 @@ def compile_steps(steps: StepModel, most_sequences: int, most_tokens: int, most_
         groups=steps.deployment.dp,
         aligned=steps.aligned,
     )
+
+
+def _attention(steps: StepModel, passing: Array, contexts: Array) -> Array:
+    """Attention of every batch at every context: looked at in few batches, as it is close to straight between them."""
+    own = passing[:, 0]
+    few = np.unique(np.concatenate([own[own <= _EVERY_BATCH], own[:: max(1, len(own) // _BATCHES)], own[-1:]]))
+    looked_at = steps.decode_attention_s(few[:, None], contexts)
+    after = np.clip(np.searchsorted(few, own), 1, max(1, len(few) - 1))
+    if len(few) == 1:
+        return np.broadcast_to(looked_at, (len(own), len(contexts)))
+    share = ((own - few[after - 1]) / (few[after] - few[after - 1]))[:, None]
+    return np.asarray(looked_at[after - 1] * (1 - share) + looked_at[after] * share)
 
 
 def context_points(most: float) -> Array:

@@ -64,6 +64,10 @@ class PlanRequest(
     """
 
     gpus: Text | None = declared("The most GPUs to pay for; or GPU names, as --gpu.", example=8)
+    tiers: Text | None = declared(
+        "KV behind the GPUs': host (what machines have left), or what they come with: dram=200@0,ssd=2000@0.",
+        example="host",
+    )
     router: Text | None = declared(ROUTERS, without="whichever needs fewest replicas", example="least-outstanding")
     disaggregate: Switch = declared("Prefill and decode on replicas of their own may be the pick.", False)
     top: Whole | None = declared("Rows to show.", low=1, without="10; all with --json", example=10)
