@@ -42,6 +42,7 @@ PAGES = (
     "docs/fit.md",
     "docs/cost.md",
     "docs/plan.md",
+    "docs/layouts.md",
     "docs/scenario.md",
     "docs/sweep.md",
     "docs/fleet.md",
