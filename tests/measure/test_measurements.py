@@ -380,3 +380,20 @@ def test_any_file_is_read_or_refused(tmp_path: Path, content: bytes, form: int) 
         assert all(isinstance(row, Measurement | Unread) for row in rows)
         return
     assert str(tmp_path) in refusal
+
+
+@pytest.mark.parametrize(
+    ("gpus", "tp", "ep", "split"),
+    [
+        ("8", "1", "8", (1, 8, 8)),
+        ("8", "1", "64", (1, 8, 8)),  # some sources print the product of two degrees
+        ("8", "8", "8", (8, 8, 1)),
+        ("16", "1", "8", (1, 8, 8)),  # two replicas
+    ],
+)
+def test_experts_over_more_gpus_than_the_attention_are_shared_by_groups_of_it(
+    gpus: str, tp: str, ep: str, split: tuple[int, int, int], tmp_path: Path
+) -> None:
+    row = read_one(tmp_path, model="deepseek-r1", num_gpus=gpus, tp=tp, ep=ep, batch_or_concurrency="64")
+    assert (row.tp, row.ep, row.dp) == split
+    assert row.batch == 64 * row.tp * row.dp // int(gpus)

@@ -25,7 +25,7 @@ from tokonomics.measure.measurements import (
     Unread,
     read_measurements,
 )
-from tokonomics.measure.recipes import recipe
+from tokonomics.measure.recipes import Recipe, recipe
 from tokonomics.measure.simulated_run import simulated
 from tokonomics.measure.validate import ScoredPrediction, predict, spearman, steps_of, summary, validate, value_of
 from tokonomics.physics.intervals import Interval
@@ -610,13 +610,32 @@ def test_any_load_has_a_score_or_a_reason(
 # --- layouts of published rows --------------------------------------------------------------------------------------
 
 
-def test_experts_over_more_gpus_than_the_attention_are_shared_by_replicas_of_it() -> None:
-    row = measurement(model="deepseek-r1", gpu="B200", gpus=8, tp=1, ep=8)
+def test_groups_of_the_attention_share_their_experts() -> None:
+    row = measurement(model="deepseek-r1", gpu="B200", gpus=8, tp=1, dp=8, ep=8)
     assert (steps_of(row).deployment.dp, steps_of(row).deployment.ep) == (8, 8)
-    wider = row.model_copy(update={"ep": 64})  # some sources print the product of two degrees
-    assert steps_of(wider).deployment == steps_of(row).deployment
-    plain = row.model_copy(update={"tp": 8})
-    assert (steps_of(plain).deployment.dp, steps_of(plain).deployment.ep) == (1, 8)
+    assert steps_of(row).deployment.gpus == 8
+
+
+def test_prompts_that_are_balanced_wait_for_each_other_and_cost_answers_less() -> None:
+    row = measurement(
+        model="deepseek-r1",
+        gpu="B200",
+        gpus=8,
+        tp=1,
+        dp=8,
+        ep=8,
+        weights="fp8",
+        engine="tensorrt-llm",
+        batch=64,
+        tuned=True,
+    )
+    assert steps_of(row).aligned
+    plain = row.model_copy(update={"tuned": False})
+    assert not steps_of(plain).aligned
+    assert value(row) < value(plain)
+    # At 64 users and answers of 300 tokens, 60 steps pass at the most: 12.8 others come meanwhile, who wait half of it.
+    assert Recipe(aligns=60).wait_steps(64, 300, 8) == pytest.approx(60 * (1 + 12.8 / 2) / (1 + 12.8))
+    assert Recipe(aligns=60).wait_steps(64, 300, 1) == 0
 
 
 def test_replicas_that_only_decode_take_their_steps_at_half_of_the_answer() -> None:
@@ -657,13 +676,14 @@ def test_recipes_that_look_for_requests_every_few_steps_delay_first_tokens(monke
     ("served", "told"),
     [
         # As the scripts named in the module say; of the last two models there is none.
-        (("sglang", "deepseek-r1", "blackwell", "nvfp4", 8), ("fp8", 16_384, (10, 30))),
-        (("sglang", "deepseek-r1", "blackwell", "fp8", 4), ("fp8", 8_192, (10, 10))),
-        (("sglang", "deepseek-r1", "blackwell", "fp8", 8), ("fp8", 32_768, (10, 30))),
-        (("sglang", "deepseek-r1", "hopper", "fp8", 8), (None, 32_768, (0, 0))),
-        (("sglang", "qwen3.5-397b-a17b", "hopper", "fp8", 8), ("fp8", 16_384, (0, 0))),
-        (("tensorrt-llm", "gpt-oss-120b", "hopper", "mxfp4", 1), (None, None, (0, 0))),
-        (("sglang", "llama-3.1-8b", "blackwell", "fp8", 1), (None, None, (0, 0))),
+        (("sglang", "deepseek-r1", "blackwell", "nvfp4", 8), ("fp8", 16_384, (10, 30), 0)),
+        (("sglang", "deepseek-r1", "blackwell", "fp8", 4), ("fp8", 8_192, (10, 10), 0)),
+        (("sglang", "deepseek-r1", "blackwell", "fp8", 8), ("fp8", 32_768, (10, 30), 0)),
+        (("sglang", "deepseek-r1", "hopper", "fp8", 8), (None, 32_768, (0, 0), 0)),
+        (("sglang", "qwen3.5-397b-a17b", "hopper", "fp8", 8), ("fp8", 16_384, (0, 0), 0)),
+        (("tensorrt-llm", "gpt-oss-120b", "hopper", "mxfp4", 1), (None, None, (0, 0), 0)),
+        (("sglang", "llama-3.1-8b", "blackwell", "fp8", 1), (None, None, (0, 0), 0)),
+        (("tensorrt-llm", "deepseek-r1", "hopper", "fp8", 1), ("fp8", None, (0, 0), 60)),
     ],
 )
 def test_recipes_are_those_of_the_scripts(served: tuple[Any, ...], told: tuple[Any, ...]) -> None:

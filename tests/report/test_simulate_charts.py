@@ -26,7 +26,13 @@ def made(
     duration_s: float = 60.0, ttft_s: Spread = NOTHING, tpot_s: Spread = NOTHING, slo: tuple[SloOutcome, ...] = ()
 ) -> Outcome:
     """What the charts read of an outcome; the rest is left out."""
-    read: dict[str, Any] = {"duration_s": duration_s, "ttft_s": ttft_s, "tpot_s": tpot_s, "slo": slo}
+    read: dict[str, Any] = {
+        "duration_s": duration_s,
+        "ttft_s": ttft_s,
+        "tpot_s": tpot_s,
+        "slo": slo,
+        "output_tokens": 1,
+    }
     return Outcome.model_construct(**read)
 
 
