@@ -250,7 +250,7 @@ def stated_deployment(
         return made
     # It ran: with more of the memory than the engine takes by itself.
     everything = {"at_least_gib": 0, "except_gpus": (), "memory_fraction": 1.0, "reserve_bytes": 0}
-    limits = made.limits.model_copy(update=everything)
+    limits = made.group_limits.model_copy(update=everything)
     return made.model_copy(update={"engine": found.model_copy(update={"defaults": (limits,)})})
 
 

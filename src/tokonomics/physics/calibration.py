@@ -187,6 +187,7 @@ class Correction(Noun):
             and self.model in (None, deployment.model.key)
             and self.weights in (None, deployment.weights)
             and self.tp in (None, deployment.tp)
+            and deployment.dp == 1
         )
 
     def summary(self) -> str:

@@ -134,6 +134,9 @@ def deploy(
         if degree > 1 and not model.is_moe:
             fix = f"Leave {option(field)} out; for more of it, run more replicas."
             raise BadInput(f"{model.name} has no experts to share out", field=field, fix=fix)
+    if dp > 1 and tp * dp > gpu.gpus_per_node and ep != tp * dp:
+        fix = f"Give {option('ep', tp * dp)}."
+        raise BadInput("over several machines experts are dealt out whole, to all of its GPUs", field="ep", fix=fix)
     fewest = min((group.mlp.experts for group in model.groups if isinstance(group.mlp, MoeMlp)), default=ep)
     if ep > fewest:
         raise BadInput(f"{model.name} has {fewest} experts, fewer than {ep}", field="ep")

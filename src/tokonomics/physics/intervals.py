@@ -112,6 +112,9 @@ def _origins(deployment: Deployment) -> set[tuple[str, str]]:
     for group in model.groups:
         if group.mixer:
             found |= _mixer_origins(group.mixer, gpu, backend)
+    if deployment.dp > 1:
+        # The way to shared experts was timed by others, on an H800.
+        found.add(("scaled", gpu.key))
     if model.is_encoder or model.images:
         # Attention was timed where tokens see those before them only, and no vision tower was: both are scaled.
         found.add(("scaled", gpu.key))

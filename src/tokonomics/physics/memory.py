@@ -63,7 +63,7 @@ class Fit(Noun):
     def summary(self) -> dict[str, object]:
         """The figures with the deployment's names instead of its whole specification."""
         names: dict[str, object] = {name: getattr(self.deployment, name).key for name in ("model", "gpu", "engine")}
-        split = self.deployment.model_dump(mode="json", include={"tp", "pp", "weights", "kv"})
+        split = self.deployment.model_dump(mode="json", include={"tp", "pp", "ep", "dp", "weights", "kv"})
         return names | split | {"fits": self.fits} | self.model_dump(mode="json", exclude={"deployment"})
 
 

@@ -96,11 +96,14 @@ class RankKernels:
         gathered = self._experts_s(tokens, sent=False)
         if not self._shared_layers:
             return gathered, np.zeros_like(tokens)
+        message = tokens * deployment.model.hidden * Precision.bf16.bytes_per_weight
+        summed = self._shared_layers * self._all_reduce_s(deployment.expert_gpus, message)
+        if deployment.ep < deployment.expert_gpus:
+            # Each expert is sliced over several GPUs: every one of them needs its tokens.
+            return gathered, summed
         sent, there_and_back = self._experts_s(tokens, sent=True), self._sent_s(tokens)
         if deployment.spans_machines:
             return sent, there_and_back
-        message = tokens * deployment.model.hidden * Precision.bf16.bytes_per_weight
-        summed = self._shared_layers * self._all_reduce_s(deployment.expert_gpus, message)
         gathers = gathered + summed <= sent + there_and_back
         return np.where(gathers, gathered, sent), np.where(gathers, summed, there_and_back)
 
@@ -136,7 +139,8 @@ class RankKernels:
         quantised = weights in QUANTISES and gpu.peak_flops(weights) > gpu.peak_flops(Precision.bf16)
         back = Precision.bf16.bytes_per_weight
         there = Precision.fp8.bytes_per_weight if quantised else back
-        ways = [all_to_all_s(gpu, gpus, tokens / gpus, model.hidden * width, experts) for width in (there, back)]
+        elements = max(group.mlp.latent or model.hidden for group in model.groups if isinstance(group.mlp, MoeMlp))
+        ways = [all_to_all_s(gpu, gpus, tokens / gpus, elements * width, experts) for width in (there, back)]
         return self._shared_layers * (ways[0] + ways[1])
 
     def _lora_s(self, tokens: Array, n: float, k: float) -> Array | float:

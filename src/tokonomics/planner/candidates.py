@@ -305,6 +305,14 @@ def _can_be_one_of_several(deployment: Deployment, offer: Offer) -> bool:
     return offer.gpus == node >= _NETWORKED and whole and deployment.pp * deployment.dp > 1
 
 
+def _can_hold(deployment: Deployment, offer: Offer) -> bool:
+    """Whether a replica stands on such machines: on some GPUs of one, on whole stages or groups over several."""
+    if deployment.dp == 1:
+        return offer.gpus >= deployment.tp
+    several = _can_be_one_of_several(deployment, offer) and _is_networked(deployment.gpu, offer)
+    return deployment.gpus <= offer.gpus or several
+
+
 def _is_networked(gpu: Gpu, offer: Offer) -> bool:
     """Whether a machine has the network that its GPUs are taken to have."""
     return (offer.network_bytes_per_s or 0.0) >= _NEAR * gpu.network_bytes_per_s
@@ -326,7 +334,7 @@ def cheapest_host(
     memory enough are left out. ``NoOffer`` where there is none."""
     known = market_offers() if offers is None else offers
     roomy = list(filter(room_for(deployment), (offer for offer in known if offer.gpu == deployment.gpu.key)))
-    sold = [offer for offer in roomy if offer.usd_per_hour is not None and offer.gpus >= deployment.tp]
+    sold = [offer for offer in roomy if offer.usd_per_hour is not None and _can_hold(deployment, offer)]
     looked_up = to_look_up(sold, today())
     machines = [Machine(offer, Terms.on_demand, offer.usd_per_hour) for offer in looked_up if offer.usd_per_hour]
 
@@ -336,7 +344,8 @@ def cheapest_host(
         return number * machine.usd_per_hour, per_gpu, offer.gpus, offer.provider, offer.region, offer.instance
 
     if not machines:
-        cheapest_offer(deployment.gpu.key, offers=roomy, together=deployment.tp)  # Says that nobody sells it.
+        together = deployment.tp * (deployment.dp if deployment.dp > 1 else 1)
+        cheapest_offer(deployment.gpu.key, offers=roomy, together=together)  # Says that nobody sells it.
     fresh = set(map(id, recent(looked_up, today())))
     at_recent = min((machine for machine in machines if id(machine.offer) in fresh), key=bill)
     at_any = min(machines, key=bill)
@@ -452,10 +461,10 @@ class Hosts:
 
     @cached_property
     def cheapest_of_each_size(self) -> tuple[Machine, ...]:
-        """No other machine can win."""
-        by_size: dict[int, Machine] = {}
+        """Of machines with a network and without: no other can win."""
+        by_size: dict[tuple[int, bool], Machine] = {}
         for machine in self.machines:
-            size = machine.offer.gpus
+            size = machine.offer.gpus, _is_networked(self.deployment.gpu, machine.offer)
             if size not in by_size or machine.usd_per_hour < by_size[size].usd_per_hour:
                 by_size[size] = machine
         return tuple(by_size.values())

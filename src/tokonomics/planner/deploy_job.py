@@ -93,12 +93,14 @@ class DeployJob(Noun):
         """GPUs of a machine of the offer; with none, as many as one replica can use in a machine."""
         if self.offer:
             return self.offer.gpus
-        return self.deployment.tp * min(self.deployment.pp, self.deployment.gpu.gpus_per_node // self.deployment.tp)
+        parts = self.deployment.pp * self.deployment.dp
+        return self.deployment.tp * min(parts, self.deployment.gpu.gpus_per_node // self.deployment.tp)
 
     @property
     def machines_per_replica(self) -> int:
-        """Whole pipeline stages on each machine, as tensor parallelism does not leave one."""
-        return math.ceil(self.deployment.pp / (self.gpus_per_machine // self.deployment.tp))
+        """Whole stages, or groups of the attention, on each machine: tensor parallelism does not leave one."""
+        parts = self.deployment.pp * self.deployment.dp
+        return math.ceil(parts / (self.gpus_per_machine // self.deployment.tp))
 
     @property
     def places_per_machine(self) -> int:
@@ -270,7 +272,7 @@ def copies_in_one_server(job: DeployJob) -> tuple[str, ...] | None:
     """
     if job.replicas_per_machine == 1:
         return ()
-    if job.deployment.engine.key == "vllm" and job.deployment.model.is_moe:
+    if (job.deployment.engine.key == "vllm" and job.deployment.model.is_moe) or job.deployment.dp > 1:
         return None
     return "--data-parallel-size", str(job.replicas_per_machine)
 

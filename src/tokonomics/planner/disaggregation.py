@@ -60,7 +60,7 @@ class Pair:
 
     def hosts(self, prompts: int) -> Hosts:
         """With so many replicas for prompts."""
-        return replace(self.decode, prefill=PrefillPool(self.prefill.deployment, prompts))
+        return replace(self.decode, prefill=PrefillPool(self.prefill.deployment, prompts), tiers=None)
 
     def usd_per_hour(self, prompts: int, answers: int) -> float:
         """On the cheapest machines."""
@@ -131,7 +131,8 @@ def _pairs(trials: Trials, hosts: Iterable[Hosts], below: float, max_utilization
     for one in hosts:
         deployment = one.deployment
         if deployment.engine.key in ENGINES and _may_pay(one, trials.load, below):
-            groups[deployment.gpu.key, deployment.engine.key, deployment.weights, deployment.kv].append(one)
+            alike = deployment.weights, deployment.kv, deployment.speculation
+            groups[deployment.gpu.key, deployment.engine.key, alike].append(one)
     for group in groups.values():
         computing = _least_gpu_time(group, lambda one: _prompts(trials, one.deployment))
         answering = _least_gpu_time(group, lambda one: _answers(trials, one.deployment))

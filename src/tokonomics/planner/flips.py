@@ -295,7 +295,7 @@ class _Walk:
         Of layouts that differ in the KV cache alone, the one that holds more is tried; the one with most room first.
         """
         question, load = self.study.question, self._load(factor)
-        hopeful: dict[tuple[Kind, int, int], tuple[float, int, Screened]] = {}
+        hopeful: dict[tuple[Kind, int, int, int], tuple[float, int, Screened]] = {}
         for bound, _, hosts in self._in_order(candidates, load):
             if bound > usd_per_hour * _SAME:
                 break
@@ -306,10 +306,8 @@ class _Walk:
             screened = screen(deployment, hosts, load, question.slos)
             if isinstance(screened, Refusal) or replicas < screened.fewest:
                 continue
-            key, room = (
-                (kind_of(deployment), deployment.tp, deployment.ep * deployment.dp),
-                replicas * screened.capacity.rate,
-            )
+            split = deployment.tp, deployment.ep, deployment.dp
+            key, room = (kind_of(deployment), *split), replicas * screened.capacity.rate
             if key not in hopeful or room > hopeful[key][0]:
                 hopeful[key] = room, replicas, screened
         in_order = sorted(hopeful.values(), key=lambda entry: -entry[0])

@@ -15,7 +15,7 @@ import numpy as np
 
 from tokonomics.physics.calibration import profile_key
 from tokonomics.physics.deployment import Deployment
-from tokonomics.physics.memory import sequence_bytes
+from tokonomics.physics.operations import least_decode_attention_s
 from tokonomics.physics.steptime import StepModel
 from tokonomics.planner.candidates import Hosts, Reason, Refusal
 from tokonomics.planner.load import Load
@@ -80,11 +80,13 @@ def fewest_by_arithmetic(deployment: Deployment, load: Load) -> int:
     parts, written = model.parts, max(0.0, workload.output_tokens - 1)
     flops = 2.0 * (parts.mixers + parts.dense_mlps + parts.active_experts) * (load.computed_mean + written)
     # Half of the last answer's token pairs are not read: the first token reads the prompt alone.
-    held = max(1, math.floor(load.context_mean - load.workload.output_tokens / 2))
+    held = np.float64(max(1, math.floor(load.context_mean - load.workload.output_tokens / 2)))
     # A round of drafts reads the cache once for all tokens that it yields.
     reads = written / (deployment.speculation.tokens_per_round if deployment.speculation else 1.0)
-    kv_bytes = reads * sequence_bytes(deployment, held) * deployment.gpus
-    busy_s = max(flops / gpu.peak_flops(deployment.weights), kv_bytes / gpu.bandwidth_bytes_per_s) / deployment.gpus
+    # What is read of a sequence, on each of the ranks that hold a part of it.
+    layers, one = [(group.count, group.mixer) for group in model.groups if group.mixer], np.float64(1)
+    once_s = sum(count * float(least_decode_attention_s(mixer, deployment, one, held)) for count, mixer in layers)
+    busy_s = max(flops / gpu.peak_flops(deployment.weights), reads * once_s * deployment.tp) / deployment.gpus
     return max(1, math.ceil(workload.rate * busy_s / LEEWAY - 1e-9))
 
 

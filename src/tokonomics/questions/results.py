@@ -57,6 +57,8 @@ class FitResult(Result):
     engine: str
     tp: int
     pp: int
+    ep: int
+    dp: int
     weights: str
     kv: str
     fits: bool
@@ -82,7 +84,7 @@ class FitResult(Result):
     memory: Any = beside()
 
     def headline(self) -> str:
-        where = f"{self.model} {self.weights} on {self.tp * self.pp}×{self.gpu}"
+        where = f"{self.model} {self.weights} on {self.tp * self.pp * self.dp}×{self.gpu}"
         if self.fits:
             return f"{where}: {plural(self.max_sequences, 'sequence')} of {self.context:,} tokens fit"
         more = f"; the fewest such GPUs are {self.min_gpus}" if self.min_gpus else ""

@@ -130,12 +130,12 @@ def apart(fleet: FleetSettings, request: SimulateRequest, decode: Deployment) ->
 def _prefill_side(request: SimulateRequest, decode: Deployment) -> Deployment:
     """What computes the prompts: the same as what answers, on another GPU or more or fewer of them."""
     gpu = decode.gpu if request.prefill_gpu is None else find_gpu(request.prefill_gpu)
-    if request.prefill_tp is None:
-        tp, pp, ep = decode.tp, decode.pp, decode.ep
-    else:
+    split = {"tp": decode.tp, "pp": decode.pp, "ep": decode.ep, "dp": decode.dp}
+    if request.prefill_tp is not None:
         # Experts are shared out over all ranks where they are on the other side.
-        tp, pp, ep = request.prefill_tp, 1, request.prefill_tp if decode.ep > 1 else 1
-    return deploy(decode.model, gpu, decode.engine, tp=tp, pp=pp, ep=ep, weights=decode.weights, kv=decode.kv)
+        split = {"tp": request.prefill_tp, "ep": request.prefill_tp if decode.ep > 1 else 1}
+    made = deploy(decode.model, gpu, decode.engine, **split, weights=decode.weights, kv=decode.kv)
+    return made.model_copy(update={"speculation": decode.speculation})
 
 
 def _autoscale(text: str) -> Autoscale:

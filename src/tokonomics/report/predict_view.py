@@ -70,7 +70,9 @@ def _fit(fit: Fit) -> blocks.View:
     weights = f"{deployment.weights}; {gigabytes(fit.weight_bytes_per_gpu)} on each GPU"
     loras = f"{plural(deployment.lora_adapters, 'adapter')}, " if deployment.lora_adapters else ""
     logits = "" if encoder else " or logits"
-    workspace = f"each GPU: {loras}activations of {limits.max_batched_tokens:,} tokens{logits}, runtime"
+    workspace = (
+        f"each GPU: {loras}activations of {deployment.group_limits.max_batched_tokens:,} tokens{logits}, runtime"
+    )
     budget = f"each GPU: {gigabytes(fit.usable_bytes)} to share out; {engine.memory_text(deployment.gpu)}"
     sequence = f"each GPU: {fit.context:,} tokens in blocks of {engine.kv_block_tokens}"
     batch = f"in memory; {engine.key} runs {limits.max_sequences:,} at once unless told otherwise"

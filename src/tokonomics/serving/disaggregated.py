@@ -44,6 +44,8 @@ def why_not_apart(prefill: Deployment, decode: Deployment) -> str | None:
         return f"the two sides serve one model, not {prefill.model.name} and {decode.model.name}"
     if prefill.kv is not decode.kv:
         return f"KV is sent as it is: {prefill.kv} on the prefill side is not {decode.kv} on the decode side"
+    if prefill.speculation != decode.speculation:
+        return "what drafts on the one side needs its KV from the other, which does not draft so"
     if prefill.engine.key != decode.engine.key:
         return f"KV of {prefill.engine.name} is of no use to {decode.engine.name}"
     return None

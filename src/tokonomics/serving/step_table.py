@@ -65,6 +65,9 @@ def compile_steps(steps: StepModel, most_sequences: int, most_tokens: int, most_
     tokens = np.arange(most_tokens + most_sequences + 2, dtype=np.float64)
     gpu_s = steps.tokens_s(passing) + steps.shared_s(steps.together(np.maximum(batches, 1))) + on_gpu
     gpu_s = gpu_s + steps.head_s(passing) + steps.adapters_s(passing)
+    # A step that stands for its share of an aligned one has the tokens of that one.
+    wide = steps.deployment.dp if steps.aligned else 1
+    everything = np.arange(wide * most_tokens + most_sequences + 2, dtype=np.float64)
     prompts, chunks, past = prompt_axes(most_sequences, most_tokens, most_context)
     axes = np.broadcast_arrays(chunks[:, None], past, prompts[:, None, None])
     host = steps.engine
@@ -78,7 +81,7 @@ def compile_steps(steps: StepModel, most_sequences: int, most_tokens: int, most_
     running = on_gpu + sum((share * _attention(model, passing, contexts) for share, model in both[1:]), np.zeros(1))
     return StepTable(
         tokens_s=sum((share * model.tokens_s(np.maximum(tokens, 1.0)) for share, model in both), np.zeros(1)),
-        shared_s=sum((share * model.shared_s(np.maximum(tokens, 1.0)) for share, model in both), np.zeros(1)),
+        shared_s=sum((share * model.shared_s(np.maximum(everything, 1.0)) for share, model in both), np.zeros(1)),
         head_s=steps.head_s(np.maximum(sequences, 1.0)) + steps.adapters_s(sequences),
         decode_s=np.where(batches > 0, decode_s, 0.0),
         attention_s=np.where(batches > 0, running, 0.0),

@@ -76,7 +76,7 @@ def kv_bytes_per_token_and_gpu(deployment: Deployment) -> float:
 def gpu_cache_bytes(deployment: Deployment) -> int:
     """KV that a replica's GPUs have room for, each head counted once however many ranks hold a copy."""
     tokens = max(0, kv_budget_bytes(deployment)) / kv_bytes_per_token_and_gpu(deployment)
-    return math.floor(tokens * kv_bytes_per_token(deployment))
+    return math.floor(tokens * kv_bytes_per_token(deployment)) * deployment.dp
 
 
 def fetch_s(deployment: Deployment, tier: Tier, tokens: NDArray[np.int64] | int) -> Floats:
