@@ -132,7 +132,7 @@ def fit_recurrent(timings: dict[str, Rows]) -> None:
     for kind, rows in kinds.items():
         flops = np.array([_scan_flops(kind, row["heads"]) for row in rows])
         sizes = column(rows, "sequences"), column(rows, "tokens"), flops
-        fit(f"scan, {kind}", laws.SCANS[kind], rows, lambda curve, sizes=sizes: laws.scan_time(curve, GPU, *sizes))
+        fit(f"scan, {kind}", laws.SCANS[kind], rows, lambda curve, sizes=sizes: laws.scan_time(curve, GPU, *sizes))  # type: ignore[misc]
 
 
 def _state_bytes(row: dict[str, Any]) -> float:
@@ -169,7 +169,7 @@ def compare_experts(rows: Rows) -> None:
             peak=expert_rate(GPU, precision, origin.precision), bandwidth=GPU.bandwidth_bytes_per_s,
             width=precision.bytes_per_weight, **shape,
         )  # fmt: skip
-        guessed = experts_s(GPU, precision, tokens, active=active, experts=experts, ep=ep, **shape)
+        guessed = experts_s(GPU, precision, tokens, active=active, experts=experts, ep=ep, **shape)  # type: ignore[arg-type]
         name = f"{model.split('-')[0]} {weights} {kernel} {zipf}"
         errors(f"{name}, loads known", known, some)
         errors(f"{name}, tokens", guessed, some)

@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Time the kernels of sparse, latent, routed and recurrent layers as vLLM runs them, one at a time, on this GPU.
 
     python benchmarks/time_new_layers.py OUT.json [--sections index_decode,…] [--once]

@@ -17,8 +17,9 @@ from tokonomics.serving.step_table import compile_steps, gpu_s
 from tokonomics.traffic.trace import make_trace
 
 
-def r1(gpu: str = "GB200", engine: str = "sglang", **split: int) -> Deployment:
-    return deploy(find_model("deepseek-r1"), find_gpu(gpu), find_engine(engine), weights=Precision.fp8, **split)
+def r1(gpu: str = "GB200", *, tp: int = 1, ep: int = 1, dp: int = 1) -> Deployment:
+    split = {"tp": tp, "ep": ep, "dp": dp}
+    return deploy(find_model("deepseek-r1"), find_gpu(gpu), find_engine("sglang"), weights=Precision.fp8, **split)  # type: ignore[arg-type]
 
 
 # Microseconds that DeepEP's README states for its low-latency kernels: H800 machines of 8 with 400 Gbit/s a GPU, 128
@@ -123,7 +124,7 @@ def test_prompts_that_wait_for_each_other_are_computed_in_one_step_of_all_groups
 )
 def test_splits_that_cannot_be(split: dict[str, int], field: str) -> None:
     with pytest.raises(BadInput) as error:
-        r1(**split)
+        r1("GB200", **split)
     assert error.value.field == field
 
 

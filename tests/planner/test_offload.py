@@ -13,7 +13,13 @@ from tokonomics.questions.load import load_of, question_of
 from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.units import BYTES_PER_GB, GIB
 
-TALKS = {"model": ["llama-3.1-8b"], "rate": "1", "input": "300", "output": "100", "slo": "ttft_p99=2"}
+TALKS: dict[str, object] = {
+    "model": ["llama-3.1-8b"],
+    "rate": "1",
+    "input": "300",
+    "output": "100",
+    "slo": "ttft_p99=2",
+}
 
 
 def test_a_replica_has_what_its_host_has_left_and_only_machines_with_as_much_remain() -> None:
