@@ -83,7 +83,10 @@ def models_of_family(family: str) -> tuple[ModelSpec, ...]:
 
 
 def find_models(match: str | None = None, family: str | None = None, moe: bool | None = None) -> list[ModelSpec]:
-    """Models whose names contain ``match`` (or the one a path leads to), of a family, with or without experts."""
+    """Models whose names contain ``match`` (or the one a path leads to), of a family, with or without experts.
+
+    The user's own come first, then the newest.
+    """
     if match is not None and _is_path(match):
         return [find_model(match)]
     wanted = spelling(match) if match else ""
@@ -96,7 +99,8 @@ def find_models(match: str | None = None, family: str | None = None, moe: bool |
         raise UnknownName("family", family, sorted({model.family for model in found}))
     if family is not None:
         found = [model for model in found if spelling(family) in spelling(model.family)]
-    return [model for model in found if moe is None or model.is_moe == moe]
+    found = [model for model in found if moe is None or model.is_moe == moe]
+    return sorted(found, key=lambda model: (model.published is not None, -(model.released or date.min).toordinal()))
 
 
 def _expanded(text: str) -> Path:

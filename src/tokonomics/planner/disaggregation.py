@@ -24,7 +24,7 @@ from tokonomics.planner.screen import LEEWAY, Screened, curve_for, fewest_by_ari
 from tokonomics.planner.search import Placed
 from tokonomics.planner.setup import Say, silent
 from tokonomics.planner.trials import Trials
-from tokonomics.serving.capacity import halved
+from tokonomics.serving.capacity import MOST_REPLICAS, halved
 from tokonomics.serving.steady import Capacity, MissesSlo, ReplicaCurve, prompts_alone
 from tokonomics.traffic.slo import Latency
 from tokonomics.types import Noun
@@ -233,7 +233,7 @@ def cheapest_split(trials: Trials, pair: Pair, below: float) -> Placed | None:
 
 def _most(least: int, affordable: Callable[[int], bool]) -> int:
     """The most replicas that are affordable and not far beyond the fewest; 0 where the fewest are not."""
-    counts = range(least, _FURTHEST * least + _MORE + 1)
+    counts = range(least, min(_FURTHEST * least + _MORE, MOST_REPLICAS) + 1)
     return max((count for count in counts if affordable(count)), default=0)
 
 

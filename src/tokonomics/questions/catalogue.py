@@ -1,6 +1,5 @@
 """What exists and what it costs: models, GPUs, offers, token prices of hosted models."""
 
-from datetime import date
 from pathlib import Path
 
 from tokonomics.catalog.apis import list_apis, price_request
@@ -21,9 +20,7 @@ from tokonomics.types import copied
 
 
 def models(request: ModelsRequest, listener: Listener = SILENT) -> Listing:
-    """The user's own first, then the newest."""
     found = find_models(request.match, request.family, request.moe)
-    found.sort(key=lambda model: (model.published is not None, -(model.released or date.min).toordinal()))
     return Listing(rows=tuple(found), documents=tuple(model.summary() for model in found))
 
 

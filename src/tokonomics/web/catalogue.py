@@ -10,7 +10,7 @@ from tokonomics import __version__
 from tokonomics.catalog.apis import list_apis
 from tokonomics.catalog.engines import all_engines
 from tokonomics.catalog.gpus import all_gpus
-from tokonomics.catalog.load_models import all_models
+from tokonomics.catalog.load_models import find_models
 from tokonomics.catalog.offers import cache_file, load_offers
 from tokonomics.catalog.precision import KV_PRECISIONS, WEIGHT_PRECISIONS
 from tokonomics.catalog.user_file import user_path
@@ -86,7 +86,7 @@ def catalogue() -> dict[str, Any]:
                 "context": model.max_context,
                 "precision": model.served.value,
             }
-            for model in all_models()
+            for model in find_models()
         ],
         "gpus": [
             {
