@@ -2,7 +2,7 @@
 
 Starts ``tokonomics web`` on a fixed day, opens each scenario in the system's Chromium and saves what a reader sees.
 
-    python docs/screenshots.py            # all of them
+    python docs/screenshots.py            # those that the guide shows
     python docs/screenshots.py plan fleet # these
 """
 
@@ -39,6 +39,7 @@ class Shot:
     chart: bool = True
 
 
+SHOWN = ("plan", "compare", "levers", "meter")
 SHOTS = {
     "plan": Shot("?view=plan&run=1", height=1560),
     "plan-dark": Shot("?view=plan", height=1560, scheme="dark"),
@@ -118,7 +119,7 @@ def main(names: list[str]) -> None:
         assert found
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-            for name in names or SHOTS:
+            for name in names or SHOWN:
                 take(browser, found[0], name, SHOTS[name])
             browser.close()
         server.terminate()
