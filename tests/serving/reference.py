@@ -114,7 +114,7 @@ class World:
     def arrive(self, job: Job, now: float) -> None:
         tokens_held = job.input + (job.output if self.rules.reserves else max(job.output, 1) - 1)
         blocks = math.ceil(tokens_held / self.rules.block_tokens) + self.rules.fixed_blocks
-        if job.input + job.output > self.rules.max_context or blocks > self.rules.kv_blocks:
+        if job.input + job.output > self.rules.max_context or blocks > self.rules.kv_blocks // self.rules.groups:
             job.status, job.finish_s = REFUSED, now
             self.answered(now - self.answer_s)
         else:

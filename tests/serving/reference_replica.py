@@ -248,6 +248,7 @@ class Replica:
     def compose_once(self, now: float) -> bool:
         """Choose who decodes and which prompt tokens are computed; whether anyone was admitted or preempted."""
         budget = int(self.rules.max_batched_tokens)
+        self.of_one_group = budget
         self.decoding = []
         preempted = False
         while self.head_is_computed() and self.has_room_for_head(budget):
@@ -257,12 +258,13 @@ class Replica:
             budget = max(0, budget - len(self.decoding))
         elif not self.partial() and not self.can_admit_head(budget):
             return self.decode()
+        self.of_one_group = math.ceil(budget / self.rules.groups)
         for job in self.partial():
-            self.schedule(job, min(job.target - job.computed, budget))
+            self.schedule(job, min(job.target - job.computed, budget, self.of_one_group))
             budget -= job.chunk
         admitted = False
         while not preempted and self.can_admit_head(budget):
-            budget -= self.admit(self.there()[0], budget, now)
+            budget -= min(self.admit(self.there()[0], budget, now), self.of_one_group)
             admitted = True
         return preempted or admitted
 
@@ -325,7 +327,7 @@ class Replica:
         if need > self.cache.available(without=units):
             return False
         first_prompt = not any(job.chunk for job in self.running)
-        return bool(self.rules.chunks) or first_prompt or target - cached <= budget
+        return bool(self.rules.chunks) or first_prompt or min(target - cached, self.of_one_group) <= budget
 
     def admit(self, job: Job, budget: int, now: float) -> int:
         """Move the head of the queue into the batch; the prompt tokens it takes from the step's budget."""
@@ -351,7 +353,7 @@ class Replica:
             self.finish_if_complete(job, now)
             return 0
         rest = target - cached
-        self.schedule(job, min(rest, budget) if self.rules.chunks else rest)
+        self.schedule(job, min(rest, budget, self.of_one_group) if self.rules.chunks else rest)
         return job.chunk
 
     def schedule(self, job: Job, chunk: int) -> None:

@@ -81,6 +81,7 @@ def worlds(draw: st.DrawFn) -> World:
         math.ceil((i + o) / block_tokens) for i, o in zip(asked.input_tokens, asked.output_tokens, strict=True)
     )
     fixed_blocks = draw(st.sampled_from([0, 0, 0, 1, 2]))
+    groups = draw(st.sampled_from([1, 1, 1, 2, 3, 5]))
     rules = Rules(
         max_sequences=draw(st.sampled_from([1, 2, 3, 4, 8, MOST_REQUESTS])),
         max_batched_tokens=draw(st.sampled_from([2, 3, 5, 8, 13, 20, 32, 64])),
@@ -89,10 +90,11 @@ def worlds(draw: st.DrawFn) -> World:
         reserves=not draw(often),
         block_tokens=block_tokens,
         # From "the largest are refused" over "hardly two at a time" to "nobody ever waits for a block".
-        kv_blocks=max(1, largest + fixed_blocks - 1 + draw(st.one_of(st.integers(0, 4), st.integers(0, 3 * largest)))),
+        kv_blocks=max(1, groups * (largest + fixed_blocks - 1) + draw(st.integers(0, 4) | st.integers(0, 3 * largest))),
         fixed_blocks=fixed_blocks,
         caches=draw(often),
         max_context=draw(st.sampled_from([1000, 1000, 1000, 50])),
+        groups=groups,
     )
     return asked, rules, draw(st.one_of(fixed_fleets(), failing_fleets(), scaled_fleets())), draw(seeds)
 

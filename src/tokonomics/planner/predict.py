@@ -9,7 +9,7 @@ from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.intervals import Interval, interval, speed_badge
 from tokonomics.physics.memory import check_context, max_sequences, require_fit
 from tokonomics.physics.steptime import StepParts, step_model
-from tokonomics.serving.steady import alone_s
+from tokonomics.serving.steady import alone_s, whole_prompts
 from tokonomics.types import Badge, Noun, copied
 
 
@@ -90,7 +90,7 @@ def predict(deployment: Deployment, batch: int, context: int, thinking: int | No
     alone = alone.model_copy(update={"low": max(alone.low, prompt.low)})  # its class is that of loaded servers
     if model.is_encoder:
         # A step holds whole prompts within its token budget: the others of a larger batch are in the next.
-        at_once = max(1, min(batch, deployment.limits.max_batched_tokens // context))
+        at_once = min(batch, whole_prompts(deployment, context))
         together = interval(float(steps.prefill(at_once * context, 0, at_once)), "prefill", deployment)
         speeds: dict[str, object] = {
             "decode_step_s": None,

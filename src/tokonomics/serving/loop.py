@@ -268,8 +268,8 @@ def _go_down(world: World, place: int, now_s: float) -> None:
     left = np.concatenate([running["request"].astype(np.int64), waiting])
     replica["answer_lost"] += np.maximum(requests["generated"][left] - 1, 0).sum()
     moved = left[requests["status"][left] == OPEN]
-    zeros = ("run_steps", "running", "decoding", "base_tokens", "outstanding", "told", "front_end_s")
-    emptied = dict.fromkeys(zeros, 0) | dict.fromkeys(("partial", "leaving", "front_first"), NONE) | {"mode": OFF}
+    zeros = ("run_steps", "running", "decoding", "base_tokens", "outstanding", "told", "front_end_s", "partials")
+    emptied = dict.fromkeys(zeros, 0) | dict.fromkeys(("leaving", "front_first"), NONE) | {"mode": OFF}
     for name, value in emptied.items():
         replica[name] = value
     slots["request"], slots["free"] = NONE, np.arange(len(slots))[::-1]

@@ -1,9 +1,10 @@
 """One replica, step by step: what the next step holds, and what its end changes.
 
 A step gives one token to every running answer, then prompt chunks in order of arrival until the token budget is spent
-(vLLM's scheduler; engines that do not mix let prompts go first, alone). When the running answers outgrow the KV cache
-the request admitted last gives its place up and computes its tokens again later. Steps over which nothing can change
-are taken together: until the first answer ends, memory runs out, or something arrives.
+(vLLM's scheduler; engines that do not mix let prompts go first, alone). With data-parallel attention a prompt is one
+group's: it has that group's share of the budget, and prompts of other groups go on beside it. When the running answers
+outgrow the KV cache the request admitted last gives its place up and computes its tokens again later. Steps over which
+nothing can change are taken together: until the first answer ends, memory runs out, or something arrives.
 
 An engine that works ahead composes step n while the GPU computes step n - 1, as soon as it has looked at step n - 2:
 
@@ -25,6 +26,7 @@ from tokonomics.serving.sequences import (
     admit,
     begin_answer,
     end_answer,
+    end_partial,
     enqueue,
     let_leave,
     next_queued_s,
@@ -262,26 +264,33 @@ def _preempt(world: World, place: int) -> None:
 
 @inlined
 def _add_prompts(world: World, place: int, budget: int, preempted: bool) -> float:
-    """Chunks of the prompt begun before, then of new ones; returns the pairs of a token and one it sees.
+    """Chunks of the prompts begun before, then of new ones; returns the pairs of a token and one it sees.
 
     A step in which a request lost its place admits none.
     """
-    replica, settings = world.replicas[place], world.settings[0]
+    replica, settings, slots = world.replicas[place], world.settings[0], world.slots[place]
     pairs = 0.0
-    if replica.partial != NONE and budget > 0:
-        index = wide(world.slots[place][replica.partial].request)
-        chunk = wide(min(budget, world.requests[index].target - world.requests[index].computed))
+    most = wide((budget + settings.groups - 1) // settings.groups)  # of one group: its share of what answers leave
+    for count in range(replica.partials):
+        if budget <= 0:
+            break
+        index = wide(slots[slots[count].partial].request)
+        chunk = wide(min(budget, most, world.requests[index].target - world.requests[index].computed))
         pairs += _schedule(world, place, index, chunk)
         budget -= chunk
     while not preempted and budget > 0 and replica.running < settings.max_sequences:
         index = queue_front(world.queues[place], world.requests, replica.composed_s)
         if index == NONE or (settings.prefilled and world.requests[index].generated == 0):
             break
-        chunk = admit(world, place, index, budget)
+        chunk = admit(world, place, index, budget, most)
         if chunk == NONE:
             break
+        request = world.requests[index]
+        if chunk < request.target - request.computed:
+            slots[replica.partials].partial = request.slot
+            replica.partials += 1
         pairs += _schedule(world, place, index, chunk)
-        budget -= chunk
+        budget -= min(chunk, most)
     return pairs
 
 
@@ -291,7 +300,7 @@ def _admit_computed(world: World, place: int) -> None:
     replica = world.replicas[place]
     while replica.running < world.settings[0].max_sequences:
         index = queue_front(world.queues[place], world.requests, replica.composed_s)
-        if index == NONE or world.requests[index].generated > 0 or admit(world, place, index, wide(1)) == NONE:
+        if index == NONE or world.requests[index].generated > 0 or admit(world, place, index, wide(1), wide(1)) == NONE:
             return
         request = world.requests[index]
         request.computed = request.input_tokens
@@ -350,10 +359,8 @@ def _finish_run(world: World, place: int) -> None:
             continue
         request = world.requests[index]
         if request.computed < request.target:
-            replica.partial = slot
             continue
-        if replica.partial == slot:
-            replica.partial = NONE
+        end_partial(replica, slots, slot)
         slots[replica.told].told = index
         if np.isnan(request.first_token_s):
             request.first_token_s = end

@@ -135,8 +135,12 @@ def next_queued_s(queues: Counts, requests: Rows, replica: Row) -> float:
 
 
 @compiled
-def admit(world: World, place: int, index: int, budget: int) -> int:
-    """Give the request a slot and blocks; the length of its first chunk, or NONE when it has to wait."""
+def admit(world: World, place: int, index: int, budget: int, most: int) -> int:
+    """Give the request a slot and blocks; the length of its first chunk, or NONE when it has to wait.
+
+    Of the step's tokens ``budget`` are left, and a prompt has ``most`` of one group. One that may not be split and is
+    longer has a group to itself.
+    """
     replica, request, settings = world.replicas[place], world.requests[index], world.settings[0]
     block = settings.block_tokens
     first = request.target == 0
@@ -148,7 +152,7 @@ def admit(world: World, place: int, index: int, budget: int) -> int:
     # What a preempted request had fetched is gone: it is computed again.
     fetched = request.fetched if first and not settings.prefilled else 0
     cached = min(max(known, fetched), request.input_tokens, (target - 1) // block * block)
-    if not settings.chunks and target - cached > budget and replica.run_prompt_tokens > 0:
+    if not settings.chunks and min(target - cached, most) > budget and replica.run_prompt_tokens > 0:
         return NONE
     held = wide(request.input_tokens + request.output_tokens if settings.reserves else target)
     need = blocks_of(held, block) + settings.fixed_blocks
@@ -176,7 +180,7 @@ def admit(world: World, place: int, index: int, budget: int) -> int:
         if settings.units > 0 and cached > known:
             publish_units(world, place, request, wide(units), wide(request.prompt_units), wide(cached))
     whole = target - cached
-    return wide(min(whole, budget)) if settings.chunks else wide(whole)
+    return wide(min(whole, budget, most)) if settings.chunks else wide(whole)
 
 
 @compiled
@@ -191,6 +195,17 @@ def begin_answer(world: World, place: int, index: int) -> None:
     world.phases[place, _phase(slot.base, world.phases.shape[1])] += 1
     _rise(slots, wide(request.slot), wide(replica.decoding))
     replica.decoding += 1
+
+
+@compiled
+def end_partial(replica: Row, slots: Rows, slot: int) -> None:
+    """Take a slot out of the list of those whose prompts go on, if it is there; the others keep their order."""
+    kept = wide(0)
+    for count in range(replica.partials):
+        if slots[count].partial != slot:
+            slots[kept].partial = slots[count].partial
+            kept += 1
+    replica.partials = kept
 
 
 @compiled
@@ -210,8 +225,8 @@ def remove_running(world: World, place: int, index: int) -> None:
         replica.base_tokens -= slot.base
         world.phases[place, _phase(slot.base, world.phases.shape[1])] -= 1
         _leave_heap(slots, wide(request.slot), wide(replica.decoding))
-    elif replica.partial == request.slot:
-        replica.partial = NONE
+    else:
+        end_partial(replica, slots, wide(request.slot))
     release_blocks(world, place, index)
     replica.running -= 1
     slots[len(slots) - 1 - replica.running].free = request.slot

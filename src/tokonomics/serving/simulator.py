@@ -244,6 +244,7 @@ def rules_for(
         fixed_blocks=fixed_blocks,
         caches=prefix_cache and deployment.reuses_prefixes and trace.prefix is not None,
         max_context=deployment.model.max_context,
+        groups=deployment.dp,
     )
 
 

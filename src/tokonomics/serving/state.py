@@ -62,7 +62,12 @@ class Fetches(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """What one replica does by itself."""
+    """What one replica does by itself.
+
+    Limits are those of all its groups of the attention. A request lives in one group: no prompt takes more of a step
+    than one group's tokens, and none is longer than one group's blocks. Otherwise groups are taken to be balanced:
+    their slots, tokens and blocks are one pool.
+    """
 
     max_sequences: int
     max_batched_tokens: int
@@ -74,6 +79,7 @@ class Rules(NamedTuple):
     fixed_blocks: int  # held by each sequence whatever its length: windows, recurrent state
     caches: bool
     max_context: int
+    groups: int = 1  # of the attention
 
 
 class Served(NamedTuple):
@@ -130,7 +136,7 @@ REPLICA = np.dtype(
         ("admitted", "i8"),  # count of admissions: the order of the running sequences
         *_fields("i8", "run_prompt_tokens free evictable"),
         *_fields("i4", "run_decodes run_prompts running decoding outstanding mode"),
-        ("partial", "i4"),  # slot whose prompt is not complete
+        ("partials", "i4"),  # prompts that are begun and not complete: one for each group of the attention at the most
         *_fields("i4", "front_first front_last"),  # ends of the list of requests that wait for the front end
         ("told", "i4"),  # requests that the last step gave a first or a last token
         ("leaving", "i4"),  # first of the running requests whose client hung up
@@ -149,7 +155,7 @@ SLOT = np.dtype(
         *_fields("i8", "order base"),
         ("end", "i8"),  # the decode step after which its answer is complete
         *_fields("i4", "request chunk heap_place"),
-        *_fields("i4", "free chunked heap"),  # lists of slots that are as long as there are slots
+        *_fields("i4", "free chunked heap partial"),  # lists of slots that are as long as there are slots
         ("told", "i4"),  # a request that got its last token; -1 less it: its first
     ]
 )
@@ -199,12 +205,12 @@ class World(NamedTuple):
 
 
 def too_long(requests: Requests, rules: Rules) -> NDArray[np.bool_]:
-    """Requests that no replica could ever hold."""
+    """Requests that no replica could ever hold: longer than the model allows, or than one group's blocks."""
     inputs, outputs = requests.input_tokens.astype(np.int64), requests.output_tokens.astype(np.int64)
     # The KV of an answer's last token is never computed.
     held = inputs + outputs if rules.reserves else inputs + np.maximum(outputs, 1) - 1
     blocks = -(-held // rules.block_tokens) + rules.fixed_blocks
-    return np.asarray((inputs + outputs > rules.max_context) | (blocks > rules.kv_blocks))
+    return np.asarray((inputs + outputs > rules.max_context) | (blocks > rules.kv_blocks // rules.groups))
 
 
 def new_world(requests: Requests, table: StepTable, rules: Rules, fleet: FleetSettings, seed: int) -> World:
@@ -224,7 +230,7 @@ def new_world(requests: Requests, table: StepTable, rules: Rules, fleet: FleetSe
         replicas=_table(
             replicas,
             REPLICA,
-            **dict.fromkeys(("partial", "leaving", "front_first"), NONE),
+            **dict.fromkeys(("leaving", "front_first"), NONE),
             ready_s=np.inf,
             free=rules.kv_blocks,
             mode=np.where(np.arange(replicas) < up, UP, OFF),

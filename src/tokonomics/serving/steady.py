@@ -10,8 +10,8 @@ where they take longer), or a step of their own in engines that do not mix the t
 
 Both rise with the batch. Under a constant rate of random arrivals the batch is where rate(batch) meets it; with a
 fixed number of users it is that number; when the queue never empties it is what memory and the engine's limits allow.
-Waiting for the first token is that for the prompts before one's own (M/D/1, Pollaczek-Khinchine) and for one of the
-batch's places (Sakasegawa). The simulator replaces both where bursts matter. An encoder has no answers: its batch are
+Waiting for the first token is that for the prompts before one's own (M/D/1, Pollaczek-Khinchine; with groups of the
+attention, each of which has prompts of its own, M/D/c, Sakasegawa) and for one of the batch's places (Sakasegawa). The simulator replaces both where bursts matter. An encoder has no answers: its batch are
 the prompts of a step, as many whole ones as its token budget holds, and ``stall`` is each one's part of that step.
 """
 
@@ -73,15 +73,18 @@ def _misses_slo(fastest_s: float, slo_s: float) -> MissesSlo:
 
 def prompts_alone(steps: StepModel, input_tokens: int) -> float:
     """Prompts a second, at most, of a replica that computes nothing else: every step is full of them."""
-    deployment, on_gpu = steps.deployment, steps.with_engine(None)
-    budget = deployment.limits.max_batched_tokens
+    deployment, on_gpu, groups = steps.deployment, steps.with_engine(None), steps.deployment.dp
+    budget = deployment.group_limits.max_batched_tokens
     together = budget / input_tokens if deployment.engine.chunks_prefill else float(budget // input_tokens)
     if together > 1:
+        together *= groups
         each_s = float(on_gpu.prefill(together * input_tokens, 0, together)) / together
     else:
+        # Every group has a chunk of a prompt of its own.
         chunks = prompt_chunks(deployment, input_tokens)
         pasts = np.cumsum(chunks) - chunks
-        each_s = sum(float(on_gpu.prefill(chunk, past)) for chunk, past in zip(chunks, pasts, strict=True))
+        parts = (on_gpu.prefill(groups * chunk, past, groups) for chunk, past in zip(chunks, pasts, strict=True))
+        each_s = sum(float(part) for part in parts) / groups
     # Pipeline stages work on different prompts at once.
     return deployment.pp / each_s
 
@@ -141,17 +144,20 @@ class ReplicaCurve:
         self.input_tokens, self.output_tokens = input_tokens, output_tokens
         self.chunks = prompt_chunks(deployment, input_tokens)
         if deployment.model.is_encoder:
-            in_budget = max(1, deployment.limits.max_batched_tokens // input_tokens)
+            in_budget = whole_prompts(deployment, input_tokens)
             self.limited_by = "engine's tokens of a step" if in_budget < min(in_memory, allowed) else self.limited_by
             self.batches = _batches(min(in_memory, allowed, in_budget))
             self.step_s = np.full_like(self.batches, _NO_STEP_S)
             together_s = self.steps.prefill(self.batches * input_tokens, 0, self.batches)
-            self.stall_s = together_s / self.batches / deployment.pp
+            self.stall_s = self.through_s = together_s / self.batches / deployment.pp
             self.tpot_s, self.rates = self.step_s, 1 / self.stall_s
         else:
             self.batches = _batches(min(in_memory, allowed))
             self.step_s = self.steps.decode(self.batches, context)
             self.stall_s = prompt_stall_s(self.steps, self.batches, input_tokens, output_tokens, context)
+            # What a prompt holds its group up: those that ride beside it in other groups add nothing to that.
+            riding = _riders(deployment, self.batches - 1, len(self.chunks), output_tokens)
+            self.through_s = self.stall_s * np.clip(riding, 1.0, deployment.dp)
             self.tpot_s = self.step_s + (self.batches - 1) * self.stall_s / output_tokens
             self.rates = self.batches / (self.stall_s + output_tokens * self.tpot_s)
 
@@ -223,8 +229,8 @@ class ReplicaCurve:
 
         Chunks ride in so many of their steps; or, where prompts go first, they wait for the one that is under way.
         """
-        step_s, stall_s = self._read(max(batch, 2.0), self.step_s, self.stall_s)
-        through_s = stall_s * self.steps.deployment.pp
+        step_s, own_s = self._read(max(batch, 2.0), self.step_s, self.through_s)
+        through_s = own_s * self.steps.deployment.pp
         if self.steps.deployment.model.is_encoder:
             # The step of its own batch, after the rest of the one that is under way.
             return 1.5 * max(batch, 1.0) * through_s + self.outside_s
@@ -261,20 +267,16 @@ class ReplicaCurve:
         return self._at(float(self.batches[-1]), float(self.rates[-1]), float(self.rates.max()))
 
     def _slot_wait_s(self, steady: Steady, capacity: Capacity) -> float:
-        """Mean wait for one of the batch's places, taken for as long as a request stays.
-
-        Sakasegawa's approximation of a queue with many servers, random arrivals and requests of one length.
-        """
-        load = min(steady.rate / capacity.rate, _FULLEST)
+        """Mean wait for one of the batch's places, taken for as long as a request stays."""
         stay = steady.ttft_s + self.output_tokens * steady.tpot_s
-        places = capacity.batch
-        return float(0.5 * load ** (math.sqrt(2 * (places + 1)) - 1) / (places * (1 - load)) * stay)
+        return _queue_wait_s(steady.rate / capacity.rate, capacity.batch, stay)
 
     def _at(self, batch: float, rate: float, full_rate: float) -> Steady:
-        stall_s, tpot_s = self._read(batch, self.stall_s, self.tpot_s)
+        through_s, tpot_s = self._read(batch, self.through_s, self.tpot_s)
+        groups = self.steps.deployment.dp
         # Prompts of an encoder that come while others are computed wait for one step, whose batch they share.
-        busy = 0.0 if self.steps.deployment.model.is_encoder else min(rate * stall_s, _FULLEST)
-        waiting = busy * stall_s / (2 * (1 - busy))
+        alone = self.steps.deployment.model.is_encoder
+        waiting = 0.0 if alone else _queue_wait_s(rate * through_s / groups, groups, through_s)
         return self._steady(batch, rate, full_rate, tpot_s, waiting + self._beside_others_s(batch))
 
     def _steady(self, batch: float, rate: float, full_rate: float, tpot_s: float, ttft_s: float) -> Steady:
@@ -289,6 +291,16 @@ class ReplicaCurve:
         )
 
 
+def _queue_wait_s(load: float, places: int, stay_s: float) -> float:
+    """Mean wait for one of so many places at a load, where each is taken for ``stay_s``.
+
+    Sakasegawa's approximation of a queue with many servers, random arrivals and requests of one length; with one
+    server it is Pollaczek's and Khinchine's own.
+    """
+    load = min(load, _FULLEST)
+    return float(0.5 * load ** (math.sqrt(2 * (places + 1)) - 1) / (places * (1 - load)) * stay_s)
+
+
 def _batches(largest: int) -> Array:
     """Batches to look at: every one up to 256, then one in a hundred, and the largest.
 
@@ -299,9 +311,14 @@ def _batches(largest: int) -> Array:
     return np.unique(np.concatenate([few, many[many <= largest], [largest]])).astype(np.float64)
 
 
+def whole_prompts(deployment: Deployment, input_tokens: int) -> int:
+    """Prompts that a step holds whole: each group of the attention as many as its tokens allow, and one at least."""
+    return deployment.dp * max(1, deployment.group_limits.max_batched_tokens // input_tokens)
+
+
 def prompt_chunks(deployment: Deployment, input_tokens: int) -> list[int]:
-    """The tokens of a prompt that each step computes."""
-    budget = deployment.limits.max_batched_tokens if deployment.chunks_prompts else input_tokens
+    """The tokens of a prompt that each step computes: those of one group of the attention at the most."""
+    budget = deployment.group_limits.max_batched_tokens if deployment.chunks_prompts else input_tokens
     return [min(budget, input_tokens - done) for done in range(0, input_tokens, max(budget, 1))]
 
 
@@ -317,29 +334,43 @@ def prompt_stall_s(
     on_gpu = steps.with_engine(None)
     context = input_tokens + output_tokens / 2 if context is None else context
     others = batches - 1
-    # Prompts come at random: so many, in the mean, are in a step that holds any.
-    riders = np.maximum(1.0, others / output_tokens / -np.expm1(-np.maximum(others, 1e-9) / output_tokens))
     chunks = prompt_chunks(steps.deployment, input_tokens)
+    riders = _riders(steps.deployment, others, len(chunks), output_tokens)
     plain_s = on_gpu_s = np.where(others > 0, on_gpu.decode(np.maximum(others, 1), context), 0.0)
     lead_s = np.zeros_like(batches)
     if steps.engine and steps.engine.overlapped:
         # Launches begin with the step before, if that one holds no prompts and the host was not the slower there.
         plain_s = np.where(others > 0, steps.decode(np.maximum(others, 1), context), 0.0)
-        free = on_gpu_s > steps.engine.host_s(others)
+        free = on_gpu_s > steps.engine.host_s(steps.passing(others))
         lead_s = np.exp(-others / output_tokens * len(chunks)) * np.where(free, on_gpu_s, 0.0)
     total = np.zeros_like(batches)
+    # Each group of the attention has a host for its own sequences.
+    beside, own = steps.passing(others), riders / np.clip(riders, 1.0, steps.deployment.dp)
     done = 0
     for chunk in chunks:
         if engine.mixes_prefill_with_decode:
             mixed = on_gpu.step(chunk * riders, done, others, context, riders)
-            launched = _launched(steps, mixed, chunk * riders + others, others + riders, lead_s)
+            launched = _launched(steps, mixed, chunk * own + beside, beside + own, lead_s)
             total = total + np.maximum(launched - plain_s, 0.0) / riders
         else:
             alone = on_gpu.prefill(chunk * riders, done, riders)
-            total = total + _launched(steps, alone, chunk * riders, riders, np.zeros_like(riders)) / riders
+            total = total + _launched(steps, alone, chunk * own, own, np.zeros_like(riders)) / riders
         done += chunk
     # Pipeline stages work on different prompts at once: each holds the others up for its own share of the time.
     return total / steps.deployment.pp
+
+
+def _riders(deployment: Deployment, others: Array, chunks: int, output_tokens: int) -> Array:
+    """Prompts, in the mean, in a step that holds any; they come at random.
+
+    A chunk that fills its group's step leaves no room for another there; other groups have theirs beside it.
+    """
+
+    def in_any(mean: Array) -> Array:
+        return np.maximum(1.0, mean / -np.expm1(-np.maximum(mean, 1e-12)))
+
+    begun = in_any(others / output_tokens)
+    return np.minimum(in_any(chunks * others / output_tokens), np.maximum(begun, deployment.dp))
 
 
 def _launched(steps: StepModel, gpu_s: Array, tokens: Array, sequences: Array, lead_s: Array) -> Array:
@@ -360,8 +391,7 @@ def _launched(steps: StepModel, gpu_s: Array, tokens: Array, sequences: Array, l
 
 def static_batch_s(steps: StepModel, batch: int, input_tokens: int, output_tokens: int) -> float:
     """Seconds from the first prompt to the last token when a batch is answered together, as old benchmarks do."""
-    limits = steps.deployment.limits
-    at_once = max(1, min(batch, limits.max_batched_tokens // input_tokens))
+    at_once = min(batch, whole_prompts(steps.deployment, input_tokens))
     prompts = math.ceil(batch / at_once) * float(steps.prefill(at_once * input_tokens, 0, at_once))
     contexts = np.linspace(input_tokens, input_tokens + output_tokens, 9)
     return prompts + (output_tokens - 1) * float(np.mean(steps.decode(batch, contexts)))

@@ -86,7 +86,7 @@ def fetch_s(deployment: Deployment, tier: Tier, tokens: NDArray[np.int64] | int)
 
 def compute_s(deployment: Deployment, tokens: NDArray[np.int64] | int, past: NDArray[np.int64] | int) -> Floats:
     """Seconds to compute so many tokens of a prompt after ``past``, as a share of a full chunk of the engine."""
-    chunk = deployment.limits.max_batched_tokens
+    chunk = deployment.group_limits.max_batched_tokens
     return np.asarray(step_model(deployment).prefill(chunk, past) * np.asarray(tokens) / chunk, np.float64)
 
 
