@@ -8,11 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from tokonomics.catalog.drafts import mtp_module
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.physics.deployment import deploy
 from tokonomics.physics.overhead import overhead
+from tokonomics.physics.speculation import DraftMethod, Speculation
 from tokonomics.physics.steptime import StepModel, step_model
 from tokonomics.serving.step_table import StepTable, compile_steps, context_points, run_s, step_s, steps_until
 
@@ -36,14 +38,27 @@ KINDS = {
     "windows in every layer": ("mistral-7b-v0.1", "A100-80GB", "vllm", 1, 1, 2026),
     "recurrent layers": ("qwen3-next-80b-a3b", "H200", "vllm", 2, 1, 2026),
     "recurrent layers and ones of one block": ("nemotron-h-56b", "H100", "vllm", 4, 1, 2026),
+    "drafts": ("deepseek-v3", "H200", "vllm", 8, 1, 2026),
+    "drafts, no overlap": ("llama-3.1-8b", "H100", "tgi", 1, 1, 2026),
+    "drafts, pipeline parallel": ("llama-3.1-70b", "H100", "vllm", 2, 2, 2026),
+    "drafts, pipeline parallel, no overlap": ("llama-3.1-70b", "H100", "tgi", 1, 4, 2026),
+    "groups of the attention, pipeline parallel": ("deepseek-v3", "H200", "sglang", 2, 2, 2026),
+    "groups of the attention, drafts, no overlap": ("deepseek-v3", "H200", "sglang", 1, 1, 2026),
 }
+GROUPS = {"groups of the attention, pipeline parallel": 4, "groups of the attention, drafts, no overlap": 8}
 kinds = pytest.mark.parametrize("kind", KINDS)
 
 
 @cache
 def steps_of(kind: str) -> StepModel:
     model, gpu, engine, tp, pp, year = KINDS[kind]
-    deployment = deploy(find_model(model), find_gpu(gpu), find_engine(engine), tp=tp, pp=pp)
+    groups = GROUPS.get(kind, 1)
+    split = {"tp": tp, "pp": pp, "dp": groups, "ep": tp * groups if groups > 1 else 1}
+    deployment = deploy(find_model(model), find_gpu(gpu), find_engine(engine), **split)  # type: ignore[arg-type]
+    if "drafts" in kind:
+        module = mtp_module(deployment.model)
+        how = {"method": DraftMethod.mtp, "draft": module} if module else {"draft_share": 0.1}
+        deployment = deployment.model_copy(update={"speculation": Speculation(tokens=3, acceptance=0.7, **how)})  # type: ignore[arg-type]
     return step_model(deployment).with_engine(overhead(deployment.engine, year))
 
 
@@ -60,8 +75,10 @@ def off_by(kind: str, decodes: Ints, context: Ints, chunk: Ints, past: Ints, n: 
     """Relative error of steps with ``n`` equal chunks beside ``decodes`` sequences that hold ``context`` each."""
     table, steps = table_of(kind), steps_of(kind)
     tokens = n * chunk
+    # The step model has the prompts of one pass; those of a step are shared out among the stages' passes.
     passes = np.maximum(np.minimum(n, steps.deployment.pp), 1)
-    expected = steps.step(tokens / passes, past, decodes, context, np.maximum(n, 1) / passes)
+    mixed = steps.step(tokens / passes, past, decodes, context, np.maximum(n, 1) / passes)
+    expected = np.where(n > 0, mixed, steps.decode(np.maximum(decodes, 1), context))
     # What a prompt's tokens see: all of the past, and of the chunk on average its half, themselves included.
     pairs = tokens * (past + (chunk + 1) / 2)
     columns = (decodes, decodes * context, tokens, n, pairs)
@@ -76,7 +93,9 @@ def test_a_step_of_answers_takes_what_the_step_model_says(kind: str) -> None:
     count = 2000
     nothing = np.zeros(count, np.int64)
     off = off_by(kind, spread_out(rng, 256, count), spread_out(rng, MOST_CONTEXT, count), nothing, nothing, nothing)
-    assert np.abs(off).max() < 0.01
+    # A round of more tokens than any graph holds takes its launches at least: the table is straight across that bend.
+    assert np.abs(off).max() < (0.02 if "drafts" in kind else 0.01)
+    assert np.median(np.abs(off)) < 0.001
 
 
 @kinds

@@ -183,7 +183,10 @@ class StepModel:
     def step(
         self, prompt_tokens: ArrayLike, past: ArrayLike, batch: ArrayLike, context: ArrayLike, prompts: ArrayLike = 1
     ) -> Array:
-        """Seconds of a step that holds prompt chunks and a decode batch; either may be empty."""
+        """Seconds of a step that holds prompt chunks and a decode batch; either may be empty.
+
+        ``batch`` is that of all pipeline stages; ``prompts``, and their tokens, are those of one pass through them.
+        """
         if self.aligned and np.any(np.asarray(prompts) < self.deployment.dp):
             return self._share_of_aligned(prompt_tokens, past, batch, context, prompts)
         sizes = (prompt_tokens, past, batch, context, prompts)
@@ -210,9 +213,10 @@ class StepModel:
         """A step with fewer prompts than groups stands for its share of one in which every group has one."""
         share = np.minimum(1.0, np.asarray(prompts, np.float64) / self.deployment.dp)
         full = self.step(np.asarray(prompt_tokens) / share, past, batch, context, np.asarray(prompts) / share)
-        without = np.where(
-            np.asarray(batch) > 0, self.step(0, 0, np.maximum(batch, 1), context, self.deployment.dp), 0.0
-        )
+        some = np.maximum(batch, 1)
+        drafts = self.deployment.speculation is not None
+        plain = self.decode(some, context) if drafts else self.step(0, 0, some, context, self.deployment.dp)
+        without = np.where(np.asarray(batch) > 0, plain, 0.0)
         return np.where(np.asarray(prompt_tokens) > 0, share * full + (1 - share) * without, full)
 
     def passing(self, batch: ArrayLike) -> Array:

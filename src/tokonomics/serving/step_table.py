@@ -52,6 +52,8 @@ class StepTable(NamedTuple):
     stages: int  # pipeline stages: each pass carries its share of the batch, and prompts where there are several
     groups: int  # of the attention: each has its share of a pass, and prompts where there are several
     aligned: bool  # prompts wait for each other: all groups have their share of them
+    round_tokens: float = 1.0
+    """Tokens that a round of drafts yields: it is composed once, and is as many steps without prompts here."""
 
 
 @lru_cache(maxsize=64)
@@ -88,8 +90,7 @@ def compile_steps(steps: StepModel, most_sequences: int, most_tokens: int, most_
         prompt_log_s=np.log(np.maximum(inside, _NOTHING_S)),
         launch_s=steps.launch_s(tokens),
         launch_prompt_s=0.0,
-        # A round of drafts is composed once, and is as many steps here as it yields tokens.
-        host_step_s=host.step_s / (drafts.tokens_per_round if drafts else 1.0) if host else 0.0,
+        host_step_s=host.step_s if host else 0.0,
         host_sequence_s=host.sequence_s if host else 0.0,
         ahead=host.overlapped if host else False,
         request_s=host.request_s if host else 0.0,
@@ -99,6 +100,7 @@ def compile_steps(steps: StepModel, most_sequences: int, most_tokens: int, most_
         stages=steps.deployment.pp,
         groups=steps.deployment.dp,
         aligned=steps.aligned,
+        round_tokens=drafts.tokens_per_round if drafts else 1.0,
     )
 
 
@@ -144,7 +146,7 @@ def step_s(table: StepTable, decodes: int, kv_tokens: float, prompt_tokens: int,
 def launching_s(table: StepTable, decodes: int, prompt_tokens: int, prompts: int) -> float:
     """Seconds that the host needs from composing a step until it is launched."""
     batch = _passing(table, decodes)
-    without = table.host_step_s + table.host_sequence_s * batch if table.ahead else 0.0
+    without = (table.host_step_s + table.host_sequence_s * batch) / table.round_tokens if table.ahead else 0.0
     if prompt_tokens == 0:
         return without
     share = _share_of_aligned(table, prompts)
