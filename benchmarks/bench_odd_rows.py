@@ -68,7 +68,7 @@ def _off(row: Measurement) -> float:
 def _other_build(rows: list[Measurement]) -> list[dict[str, object]]:
     alike: dict[tuple[object, ...], dict[str, float]] = defaultdict(dict)
     for row in rows:
-        layout = (row.gpus, row.tp, row.pp, row.ep, row.weights, row.kv, row.mode, row.figure)
+        layout = (row.gpus, row.tp, row.pp, row.ep, row.dp, row.weights, row.kv, row.mode, row.figure)
         setting = (*layout, row.input_tokens, row.output_tokens, row.batch, row.rate)
         alike[row.source, row.model, row.gpu, row.engine, *setting][row.engine_version or "unstated"] = row.value
     ratios: dict[tuple[object, ...], list[float]] = defaultdict(list)

@@ -134,7 +134,7 @@ def setting(tpot: ScoredPrediction, ttft: ScoredPrediction | None) -> Setting:
     measured = speed(row, row.value, ttft.measurement.value if ttft else None)
     predicted = speed(row, tpot.interval.mid, ttft.interval.mid if ttft else None)
     # Users, and so tokens, are those of one replica.
-    return Setting(find_gpu(row.gpu).key, row.tp * row.pp, measured, predicted, row.split)
+    return Setting(find_gpu(row.gpu).key, row.tp * row.pp * row.dp, measured, predicted, row.split)
 
 
 def speed(row: Measurement, tpot_s: float, ttft_s: float | None) -> Speed:

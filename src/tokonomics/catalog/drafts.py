@@ -56,7 +56,8 @@ def load_drafts() -> tuple[PublishedDraft, ...]:
 
 def drafts_of(model: ModelSpec, method: str) -> tuple[PublishedDraft, ...]:
     """What is published of a model's drafts by one method, the fewest tokens first."""
-    return tuple(row for row in load_drafts() if (row.model, row.method) == (model.key, method))
+    rows = (row for row in load_drafts() if (row.model, row.method) == (model.key, method))
+    return tuple(sorted(rows, key=lambda row: row.tokens))
 
 
 def nearest_draft(model: ModelSpec, method: str, tokens: int) -> PublishedDraft | None:

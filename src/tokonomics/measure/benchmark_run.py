@@ -125,6 +125,7 @@ class Stated(Noun):
     tp: MostGpus | None = None
     pp: MostStages | None = None
     ep: MostGpus | None = None
+    dp: MostGpus | None = None  # groups of the attention that share their experts
     engine: str | None = None
     weights: str | None = None
     tuned: bool = False  # its recipe turns on what the engine leaves off to keep the host out of the way

@@ -144,7 +144,8 @@ def _groups(rows: Sequence[Measurement], reasons: Counter[str]) -> list[list[Mea
         at = steps.deployment
         gpus.add(at.gpu.key)
         engine = engine_of(at, row.engine is not None)
-        members.setdefault((at.gpu.key, engine, at.model.key, at.weights, at.tp, at.pp, at.ep, at.kv), []).append(row)
+        layout = at.tp, at.pp, at.ep, at.dp
+        members.setdefault((at.gpu.key, engine, at.model.key, at.weights, *layout, at.kv), []).append(row)
     if len(gpus) > 1:
         fix = f"Give the files of one, or name it with {option('gpu')} where a table holds several."
         said = f"the files are of {len(gpus)} GPUs ({shorten(', '.join(sorted(gpus)), 80)}): a profile speaks of one"

@@ -41,6 +41,7 @@ class Said:
     tp: int | None = None
     pp: int | None = None
     ep: int | None = None
+    dp: int | None = None
     engine: str | None = None
     weights: str | None = None
     kv: str | None = None
@@ -55,6 +56,7 @@ class MeasuredMachine(Noun):
     tp: MostGpus
     pp: MostStages = 1
     ep: MostGpus = 1
+    dp: MostGpus = 1
     engine: str = "vllm"
     weights: str = "unstated"
     kv: str | None = None
@@ -62,7 +64,7 @@ class MeasuredMachine(Noun):
 
     @property
     def replicas(self) -> int:
-        return self.gpus // (self.tp * self.pp)
+        return self.gpus // (self.tp * self.pp * self.dp)
 
 
 class Price(Noun):
@@ -117,16 +119,18 @@ def machine_of(stated: Stated, said: Said) -> MeasuredMachine | None:
         return None
     with suppress(UnknownName):  # a file may name a GPU that only its author knows
         name = find_gpu(name).key
-    stages = said.pp or stated.pp or 1
-    many = gpus or stated.gpus or (tp or stated.tp or 1) * stages
+    stages, groups = said.pp or stated.pp or 1, said.dp or stated.dp or 1
+    many = gpus or stated.gpus or (tp or stated.tp or 1) * stages * groups
     # GPUs given without a split are taken to share every layer, as one replica.
-    split = tp or (stated.tp if gpus is None or gpus == stated.gpus else None) or max(1, many // stages)
-    if many % (split * stages):
-        fix = f"Give {option('tp')} (and {option('pp')}) so that they divide {option('gpus')}."
-        raise BadInput(f"{plural(many, 'GPU')} cannot hold whole replicas of {split * stages}", field="gpus", fix=fix)
+    split = tp or (stated.tp if gpus is None or gpus == stated.gpus else None) or max(1, many // (stages * groups))
+    replica = split * stages * groups
+    if many % replica:
+        fix = f"Give {option('tp')} (and {option('pp')}, {option('dp')}) so that they divide {option('gpus')}."
+        raise BadInput(f"{plural(many, 'GPU')} cannot hold whole replicas of {replica}", field="gpus", fix=fix)
     try:
         return MeasuredMachine(
-            gpu=name, gpus=many, tp=split, pp=stages, ep=said.ep or stated.ep or 1, kv=said.kv, tuned=stated.tuned,
+            gpu=name, gpus=many, tp=split, pp=stages, ep=said.ep or stated.ep or 1, dp=groups, kv=said.kv,
+            tuned=stated.tuned,
             engine=said.engine or stated.engine or "vllm", weights=said.weights or stated.weights or "unstated",
         )  # fmt: skip
     except ValidationError as error:
@@ -145,14 +149,14 @@ def rental_of(machine: MeasuredMachine, model: str | None, offers: Iterable[Offe
     deployment = None
     with suppress(TokonomicsError):
         if model is not None:
-            split = (machine.tp, machine.pp, machine.ep, 1)
+            split = (machine.tp, machine.pp, machine.ep, machine.dp)
             served = (machine.weights, machine.kv, machine.engine)
             deployment = validate.stated_deployment(model, machine.gpu, *split, *served)
     try:
         if deployment is not None:
             offer, usd_per_hour = cheapest_host(deployment, machine.replicas, offers)
         else:
-            offer = cheapest_offer(machine.gpu, machine.gpus, offers=offers, together=machine.tp)
+            offer = cheapest_offer(machine.gpu, machine.gpus, offers=offers, together=machine.tp * machine.dp)
             usd_per_hour = machines_usd_per_hour(offer, machine.gpus)
     except TokonomicsError:  # a GPU that only the file knows, or that nobody sells
         return None

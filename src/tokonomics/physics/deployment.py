@@ -13,6 +13,9 @@ from tokonomics.types import Noun
 _POOLED_TOKENS = 32_768
 """Tokens of a step of an encoder: vLLM's own for it (``POOLING_MODEL_MAX_NUM_BATCHED_TOKENS``); other engines are taken
 to do the same."""
+_NETWORKED = 8
+"""GPUs that a fast link joins in machines with a network card for each (NVIDIA HGX, OCP OAM); smaller ones, and cards
+on PCIe, rarely have one."""
 _LARGEST_RANK = 512  # vLLM's --max-lora-rank accepts up to 512
 
 
@@ -128,15 +131,14 @@ def deploy(
         raise BadInput(f"pipeline parallelism of {pp} needs 1 to {model.layers} stages (layers)", field="pp")
     if dp < 1:
         raise BadInput(f"must be at least 1, got {dp}", field="dp")
-    if ep < 1 or tp * dp % ep:
-        raise BadInput(f"expert parallelism of {ep} must divide the {tp * dp} GPUs of a stage", field="ep")
+    if ep < 1 or (dp == 1 and tp % ep):
+        raise BadInput(f"expert parallelism of {ep} must divide the {tp} GPUs of a stage", field="ep")
     for field, degree in (("ep", ep), ("dp", dp)):
         if degree > 1 and not model.is_moe:
             fix = f"Leave {option(field)} out; for more of it, run more replicas."
             raise BadInput(f"{model.name} has no experts to share out", field=field, fix=fix)
-    if dp > 1 and tp * dp > gpu.gpus_per_node and ep != tp * dp:
-        fix = f"Give {option('ep', tp * dp)}."
-        raise BadInput("over several machines experts are dealt out whole, to all of its GPUs", field="ep", fix=fix)
+    if dp > 1:
+        _check_groups(gpu, tp, ep, dp)
     fewest = min((group.mlp.experts for group in model.groups if isinstance(group.mlp, MoeMlp)), default=ep)
     if ep > fewest:
         raise BadInput(f"{model.name} has {fewest} experts, fewer than {ep}", field="ep")
@@ -152,6 +154,28 @@ def deploy(
         raise BadInput(reason, fix=f"These engines do: {', '.join(others)}." if others else None)
     plain = Deployment(model=model, gpu=gpu, engine=engine, tp=tp, pp=pp, ep=ep, dp=dp, weights=weights, kv=kv)
     return plain.model_copy(update={"lora_rank": lora_rank, "lora_adapters": lora_adapters})
+
+
+def _check_groups(gpu: Gpu, tp: int, ep: int, dp: int) -> None:
+    """Refuse groups of the attention that no machine, or whole machines together, can hold as asked."""
+    node, gpus = gpu.gpus_per_node, tp * dp
+    if gpus <= node:
+        if ep not in (1, gpus):
+            what = f"with {dp} groups of the attention, all {gpus} GPUs share each expert, or experts are dealt out to all"
+            fix = f"Give {option('ep', 1)} or {option('ep', gpus)}."
+            raise BadInput(f"{what}: {ep} is neither", field="ep", fix=fix)
+        return
+    most = node // tp
+    within = f"Give {option('dp', most)} at most" if most > 1 else f"Leave {option('dp')} out"
+    if gpu.fast_link_gpus < _NETWORKED:
+        what = f"{dp} groups of {tp} need {gpus} GPUs: a machine of {gpu.key} has {node}, and no network to share experts"
+        raise BadInput(what, field="dp", fix=f"{within}; for more GPUs, run more replicas.")
+    if gpus % node:
+        what = f"{dp} groups of {tp} need {gpus} GPUs: these are no whole machines of {node} {gpu.key}"
+        raise BadInput(what, field="dp", fix=f"{within} for one machine, or a multiple of {node} GPUs for several.")
+    if ep != gpus:
+        what = f"over {gpus // node} machines of {node} GPUs experts are dealt out whole, to all of them"
+        raise BadInput(what, field="ep", fix=f"Give {option('ep', gpus)}; or {option('dp', most)} for one machine.")
 
 
 def why_not_run(engine: Engine, gpu: Gpu, weights: Precision, kv: Precision) -> str | None:

@@ -33,10 +33,13 @@ def layer_kv_bytes(mixer: Mixer, deployment: Deployment) -> float:
 
 
 def expert_bytes(deployment: Deployment, mlp: MoeMlp) -> float:
-    """One expert of one layer on one rank."""
+    """One expert of one layer on one rank, in the mean: a rank has those dealt to it, and its split of each.
+
+    Biases are not split.
+    """
     weights = deployment.weights
     matrices = mlp.expert_parameters(deployment.model.hidden) / deployment.expert_gpus
-    biases = mlp.expert_bias_elements * weights.bytes_per_unquantised
+    biases = mlp.expert_bias_elements / deployment.ep * weights.bytes_per_unquantised
     return matrices * deployment.model.bytes_per_weight(weights) + biases
 
 

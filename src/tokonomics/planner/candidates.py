@@ -423,10 +423,14 @@ class Hosts:
         return first.replicas * first.deployment.gpus + (replicas - first.replicas) * self.deployment.gpus
 
     def link(self, replicas: int) -> str:
-        """What KV is sent over between the replicas of a disaggregated candidate."""
+        """What KV is sent over between the replicas of a disaggregated candidate.
+
+        Between machines their network: only those that have one are taken (``machines_on``).
+        """
         gpu = self.deployment.gpu
-        network = None if self._in_one_machine(replicas) else network_of(gpu)
-        return network or ("pcie" if gpu.fast_link_bytes_per_s is None else "nvlink")
+        if not self._in_one_machine(replicas):
+            return network_of(gpu)
+        return "pcie" if gpu.fast_link_bytes_per_s is None else "nvlink"
 
     def _in_one_machine(self, replicas: int) -> bool:
         largest = max((machine.offer.gpus for machine in self.machines), default=0)

@@ -158,14 +158,14 @@ def _hopeless(
     It begins with idle replicas, which the whole does not, and ends with nobody behind it, so it is late no more often.
     With a prefix cache it begins cold, which proves nothing.
     """
-    load, busiest = setup.load, _busiest(setup)
-    if busiest is load or load.trace.prefix is not None:
+    load, decisive = setup.load, _decisive_part(setup)
+    if decisive is load or load.trace.prefix is not None:
         return None
-    part = _whole(replace(setup, load=busiest), replicas, max_sequences, prefill_replicas, faster)
+    part = _whole(replace(setup, load=decisive), replicas, max_sequences, prefill_replicas, faster)
     if part.breaks is None or part.simulation is None:
         return None
     # As many as the whole would serve on so many replicas.
-    requests = len(part.simulation.trace) * len(load.trace) / len(busiest.trace)
+    requests = len(part.simulation.trace) * len(load.trace) / len(decisive.trace)
     latencies = request_latencies(part.simulation)
     unserved = np.isnan(latencies[Latency.e2e])
     for slo in setup.slos:
@@ -179,7 +179,7 @@ def _hopeless(
     return None
 
 
-def _busiest(setup: Setup) -> Load:
+def _decisive_part(setup: Setup) -> Load:
     """The part of long traffic that decides whether SLOs are met; all of it where it is short.
 
     Of traffic that is the same all the time a beginning shows what is far too slow.
@@ -289,7 +289,7 @@ def fewest_replicas(setup: Setup, tried: Callable[[int], Sized], start: int = 1)
 
 def _guess(setup: Setup) -> int:
     """Replicas by the closed form: where to begin, whatever comes out."""
-    workload = _busiest(setup).workload
+    workload = _decisive_part(setup).workload
     curve = ReplicaCurve(
         setup.deployment,
         max(1, round(workload.input_tokens)),

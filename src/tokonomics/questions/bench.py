@@ -47,7 +47,7 @@ def said_of(ran: Ran, model: str | None = None) -> Said:
         parse_precision(ran.weights, WEIGHT_PRECISIONS, "weights")
     if ran.kv is not None:
         parse_precision(ran.kv, KV_PRECISIONS, "kv")
-    return Said(ran.gpu, ran.gpus, ran.tp, ran.pp, ran.ep, ran.engine, ran.weights, ran.kv, model)
+    return Said(ran.gpu, ran.gpus, ran.tp, ran.pp, ran.ep, ran.dp, ran.engine, ran.weights, ran.kv, model)
 
 
 def price_from(machine: MeasuredMachine | None, model: str | None, rented: Rented) -> Price | None:

@@ -3,7 +3,9 @@
 Two simulations in a row: the second gets each request when its KV has been sent. Every rank that answers reads its own
 part of the KV cache, a copy where ranks hold copies (an MLA latent, fewer KV heads than ranks), as NIXL does (vLLM
 0.32, ``nixl_connector``); all GPUs of both replicas send or receive at once, and what one replica computed leaves it
-one prompt after the other. The prompt's KV is sent when the last of it has been computed.
+one prompt after the other. With data-parallel attention a prompt's KV is on the GPUs of one group: each group has its
+own links, and prompts are dealt out to groups in turn (SGLang's default, ``load_balance_method``). The prompt's KV is
+sent when the last of it has been computed.
 
 The client hears of the first token from the side that answers, after the transfer, whoever computed it. SGLang sends
 the prefill side's token along with the KV (``disaggregation/decode.py``, ``_commit_transfer_to_req``), and so does
@@ -52,9 +54,11 @@ def why_not_apart(prefill: Deployment, decode: Deployment) -> str | None:
 
 
 def sent_bytes(prefill: Deployment, decode: Deployment, tokens: int) -> float:
-    """KV of a prompt through the busiest GPU of the two replicas: what a rank receives, or a sender's share of all."""
+    """KV of a prompt through the GPU with the most of it: what a rank receives, or a sender's share of all.
+
+    A sequence is on the GPUs of one group of the attention.
+    """
     received = sequence_bytes(decode, tokens)
-    # A sequence is on the GPUs of one group of the attention.
     return max(received, received * decode.tp * decode.pp / (prefill.tp * prefill.pp))
 
 
@@ -110,16 +114,18 @@ def _arrival_of_kv(
     decode: Deployment,
     link_bytes_per_s: float,
 ) -> Floats:
-    """When the KV of each prompt has arrived: a replica sends one after the other, in the order they were computed."""
+    """When the KV of each prompt has arrived: a group of a replica sends one after the other, in order of computing."""
     lengths, which = np.unique(requests.input_tokens, return_inverse=True)
     each_s = np.array([sent_bytes(prefill, decode, int(length)) for length in lengths]) / link_bytes_per_s
     takes_s, arrives_s = each_s[which], np.full(len(requests.input_tokens), np.inf)
     for replica in np.unique(read.replica[goes_on]):
         mine = goes_on[read.replica[goes_on] == replica]
         mine = mine[np.argsort(read.finish_s[mine], kind="stable")]
-        until = np.cumsum(takes_s[mine])
-        # Each begins when it has been computed and the one before it has been sent (Lindley).
-        arrives_s[mine] = until + np.maximum.accumulate(read.finish_s[mine] - (until - takes_s[mine]))
+        for group in range(prefill.dp):
+            own = mine[group :: prefill.dp]
+            until = np.cumsum(takes_s[own])
+            # Each begins when it has been computed and the one before it has been sent (Lindley).
+            arrives_s[own] = until + np.maximum.accumulate(read.finish_s[own] - (until - takes_s[own]))
     return arrives_s
 
 

@@ -44,8 +44,7 @@ def link_speed(text: str, *gpus: Gpu) -> float:
     return gigabytes * BYTES_PER_GB
 
 
-def network_of(gpu: Gpu) -> str | None:
-    """The port of each GPU in machines of eight such GPUs; None where those are not known to have one."""
-    if gpu.fast_link_gpus == 1:
-        return None
-    return next((name for name, rate in PORTS.items() if rate == gpu.network_bytes_per_s), None)
+def network_of(gpu: Gpu) -> str:
+    """The link of each GPU to other machines, where they have a network: a port's name, or else its GB/s."""
+    own = gpu.network_bytes_per_s
+    return next((name for name, rate in PORTS.items() if rate == own), f"{own / BYTES_PER_GB:g}")

@@ -40,9 +40,12 @@ def _gpus(load: ResultFields) -> tuple[int, int, int]:
 def _stated(load: ResultFields) -> Stated:
     apart = load.values.get("disagg") in (True, "true", "True")
     engine = load.text("framework")
+    split = {name: load.maybe_count(name) or None for name in ("tp", "pp", "ep")}
+    if load.values.get("dp_attention") in (True, "true", "True") and not apart and split["tp"]:
+        # Its "tp" are the GPUs of the replica then: each attends for itself, and all share the experts.
+        split |= {"tp": 1, "ep": split["tp"], "dp": split["tp"]}
     return Stated(
-        gpu=(load.text("hw") or "").split("-")[0] or None, gpus=_gpus(load)[0],
-        **{name: load.maybe_count(name) or None for name in ("tp", "pp", "ep")},
+        gpu=(load.text("hw") or "").split("-")[0] or None, gpus=_gpus(load)[0], **split,
         engine=f"{engine} disagg" if apart else engine, weights=load.text("precision"), tuned=True,
     )  # fmt: skip
 

@@ -64,11 +64,13 @@ def _stack(report: ResultFields) -> tuple[Stated, str | None]:
         ways = [split.maybe_count(name) or 1 for name in ("tp", "pp", "dp")]
         gpus += (engine.maybe_count("replicas") or 1) * max(chips.maybe_count("count") or 1, math.prod(ways))
     split, tool = engines[0].maybe("accelerator", "parallelism"), engines[0].text("tool")
+    # Groups that share experts are one replica; of a model without, each is one of its own.
+    shares = (split.maybe_count("ep") or 1) > 1
     disaggregated = any(engine.text("role") == "prefill" for engine in engines)
     stated = Stated(
         gpu=engines[0].maybe("accelerator").text("model"),
         gpus=gpus,
-        **{name: split.maybe_count(name) or None for name in ("tp", "pp", "ep")},
+        **{name: split.maybe_count(name) or None for name in ("tp", "pp", "ep", *(["dp"] if shares else []))},
         engine="vllm disagg" if disaggregated else "vllm" if tool == "llm-d" else tool,  # llm-d runs vLLM
     )
     return stated, engines[0].maybe("model").text("name")

@@ -29,6 +29,13 @@ class Ran(Request):
     tp: Whole | None = declared("Tensor parallelism.", low=1, high=10**6, without="all GPUs", example=2)
     pp: Whole | None = declared("Pipeline stages.", low=1, high=1000, without="1", example=1)
     ep: Whole | None = declared("Expert parallelism.", low=1, high=10**6, without="1", example=1)
+    dp: Whole | None = declared(
+        "Data-parallel attention: groups of tp GPUs that share their experts.",
+        low=1,
+        high=10**6,
+        without="as the file says, or 1",
+        example=1,
+    )
     weights: Text | None = declared(
         "Precision of the weights.", without="by the model's name, or its own", example="fp8"
     )
