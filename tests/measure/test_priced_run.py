@@ -1,5 +1,6 @@
 """A benchmark in dollars and against our prediction: the bill is the machine's price, whoever measured."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from tokonomics.measure.benchmark_run import (
     Stated,
     point_from_records,
 )
+from tokonomics.measure.importers import inferencex
 from tokonomics.measure.importers.recognise import read_run
 from tokonomics.measure.load_curve import judge
 from tokonomics.measure.measurements import Metric, RunFacts
@@ -184,6 +186,30 @@ def test_the_user_knows_better_than_the_file() -> None:
     assert machine is not None
     assert machine.replicas == 2
     assert machine_of(Stated(), Said(gpus=2)) is None
+
+
+def test_groups_of_the_attention_are_one_replica_with_one_bill() -> None:
+    machine = machine_of(Stated(gpu="H200", gpus=16, tp=1, ep=8, dp=8), Said())
+    assert machine is not None
+    assert (machine.replicas, machine.dp) == (2, 8)
+    said = machine_of(Stated(), Said(gpu="H200", tp=2, dp=4, ep=8))
+    assert said == MeasuredMachine(gpu="H200", gpus=8, tp=2, dp=4, ep=8)
+    one, eight = offer("H200", 1, 4.0), offer("H200", 8, 40.0)
+    # The groups share experts: eight machines of one GPU are no place for them, though cheaper.
+    for model in ("deepseek-r1", None):
+        found = rental_of(machine, model, [one, eight])
+        assert found is not None
+        assert found.usd_per_hour == 80.0
+    rows = measurements_of(run(point(4, 100), model="deepseek-r1"), machine)
+    assert {row.dp for row in rows} == {8}
+
+
+def test_inferencex_says_that_its_gpus_attend_for_themselves() -> None:
+    documents = json.loads((RESULTS / "inferencex.json").read_text(encoding="utf-8"))
+    plain = inferencex.read(documents, "a test").stated
+    wide = inferencex.read([load | {"dp_attention": "true"} for load in documents], "a test").stated
+    assert (plain.tp, plain.ep, plain.dp, plain.gpus) == (4, 1, None, 4)
+    assert (wide.tp, wide.ep, wide.dp, wide.gpus) == (1, 4, 4, 4)
 
 
 def test_gpus_that_hold_no_whole_replica_are_refused() -> None:

@@ -6,11 +6,13 @@ import pytest
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
+from tokonomics.catalog.models import MoeMlp
 from tokonomics.catalog.precision import Precision
-from tokonomics.errors import BadInput
+from tokonomics.errors import BadInput, in_python
 from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.matrix_kernels import all_to_all_s
 from tokonomics.physics.memory import fit, max_sequences
+from tokonomics.physics.sharding import shard
 from tokonomics.physics.steptime import StepModel, step_model
 from tokonomics.serving.simulator import simulate
 from tokonomics.serving.step_table import compile_steps, gpu_s
@@ -120,12 +122,49 @@ def test_prompts_that_wait_for_each_other_are_computed_in_one_step_of_all_groups
 
 @pytest.mark.parametrize(
     ("split", "field"),
-    [({"dp": 0}, "dp"), ({"tp": 4, "dp": 2, "ep": 3}, "ep"), ({"dp": 512, "ep": 512}, "ep")],
+    [
+        ({"dp": 0}, "dp"),
+        ({"tp": 4, "dp": 2, "ep": 3}, "ep"),
+        ({"dp": 576, "ep": 576}, "ep"),  # more than it has experts
+        ({"dp": 32, "ep": 16}, "ep"),  # in a rack of 72
+        ({"dp": 144}, "ep"),
+        ({"dp": 200, "ep": 200}, "dp"),  # neither one rack nor whole ones
+    ],
 )
 def test_splits_that_cannot_be(split: dict[str, int], field: str) -> None:
     with pytest.raises(BadInput) as error:
         r1("GB200", **split)
     assert error.value.field == field
+
+
+def told(error: BadInput) -> str:
+    return " ".join(filter(None, error.told(in_python)))
+
+
+def test_a_refused_split_says_what_is_possible() -> None:
+    with pytest.raises(BadInput) as inside:
+        r1("GB200", dp=32, ep=16)
+    assert "ep=1 or ep=32" in told(inside.value)
+    with pytest.raises(BadInput) as beyond:
+        r1("H200", dp=200)
+    assert "25 machines of 8" in told(beyond.value)
+    assert "ep=200; or dp=8 for one machine" in told(beyond.value)
+    with pytest.raises(BadInput, match="no network"):
+        r1("L40S", dp=16, ep=16)
+    assert r1("H200", dp=16, ep=16).spans_machines
+
+
+def test_a_gpu_holds_the_biases_of_the_experts_dealt_to_it() -> None:
+    model = find_model("gpt-oss-120b")
+    mlp = model.groups[0].mlp
+    assert isinstance(mlp, MoeMlp)
+    assert mlp.expert_bias_elements > 0
+    whole, dealt, cut = (
+        deploy(model, find_gpu("H100"), find_engine("vllm"), tp=tp, ep=ep) for tp, ep in ((1, 1), (8, 8), (8, 1))
+    )
+    # Dealt out whole, eight GPUs hold together what one holds alone; cut in eight, each copies the biases.
+    assert 8 * shard(dealt).experts_held == pytest.approx(shard(whole).experts_held)
+    assert 8 * shard(cut).experts_held > shard(whole).experts_held
 
 
 def test_a_model_without_experts_has_nothing_to_share() -> None:

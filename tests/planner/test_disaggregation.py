@@ -105,6 +105,8 @@ def test_gpus_without_a_network_stay_in_one_machine() -> None:
     one = next(each for each in hosts if each.deployment.gpus == 1)
     apart = replace(one, prefill=PrefillPool(one.deployment, 4))
     assert (apart.machines_on(cards[0], 8), apart.link(8)) == (1, "pcie")
+    # Several of them are taken only with a network, so that is what KV is sent over.
+    assert apart.link(9) == "ib400"
     assert math.isinf(apart.machines_on(cards[0], 9))
 
 

@@ -103,6 +103,20 @@ def test_a_replica_sends_one_prompt_after_the_other() -> None:
     assert abs(heard[2][1] - heard[2][0]) < 0.01 * takes_s
 
 
+def test_groups_of_the_attention_send_over_links_of_their_own() -> None:
+    """Eight prompts of eight groups leave at once; sixteen in two turns; of one group one after the other."""
+    model, gpu, engine = find_model("deepseek-r1"), find_gpu("H200"), find_engine("sglang")
+    split, groups = deploy(model, gpu, engine, tp=8, ep=8), deploy(model, gpu, engine, dp=8, ep=8)
+    link = 1e6  # so slow that everything else is nothing beside it
+    heard = {}
+    for deployment, count in ((groups, 8), (groups, 16), (split, 8)):
+        trace = make_trace(np.zeros(count), [500] * count, [2] * count)
+        fleet = FleetSettings(prefill_replicas=1, link_bytes_per_s=link)
+        heard[deployment.dp, count] = float(simulate(deployment, trace, fleet).served.first_token_s.max())
+    one_s = 500 * 61 * 576 * 2 / link  # a latent of 576 numbers in each of 61 layers, whole on every rank
+    assert [heard[8, 8], heard[8, 16], heard[1, 8]] == pytest.approx([one_s, 2 * one_s, 8 * one_s], rel=0.02)
+
+
 def test_a_slow_link_only_delays() -> None:
     trace = poisson(4, 800, 2000, 100)
     runs = [
@@ -253,5 +267,7 @@ def test_a_link_goes_by_its_name_or_its_speed() -> None:
     for wrong in ("nvlink", "token-ring", "0", "inf"):
         with pytest.raises(BadInput):
             link_speed(wrong, h100, l40s)
-    assert [network_of(find_gpu(gpu)) for gpu in ("A100-80GB", "B200", "L40S")] == ["ib200", "ib400", None]
+    assert [network_of(find_gpu(gpu)) for gpu in ("A100-80GB", "B200", "L40S")] == ["ib200", "ib400", "ib400"]
+    slow = find_gpu("L40S").model_copy(update={"network_bytes_per_s": 3.125e9})
+    assert link_speed(network_of(slow)) == 3.125e9
     assert {"nvlink", "pcie", "ib400", "ib200", "roce400", "ethernet100"} <= set(LINK_NAMES)

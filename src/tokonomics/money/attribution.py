@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from tokonomics.errors import BadInput
 from tokonomics.physics.steptime import step_model
+from tokonomics.serving.outcome import full_batches
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.state import DONE
-from tokonomics.serving.steady import ReplicaCurve
 
 Floats = NDArray[np.float64]
 
@@ -104,12 +104,10 @@ def gpu_seconds(simulation: Simulation) -> tuple[Floats, Floats]:
     trace, served = simulation.trace, simulation.served
     done = served.status == DONE
     computed = np.maximum(trace.input_tokens - served.cached_tokens, 1)
-    if not done.any():
+    curve = full_batches(simulation)
+    if curve is None:
         return np.zeros(len(trace)), np.zeros(len(trace))
-    lengths = (computed[done], trace.output_tokens[done])
-    inputs, outputs = (max(1, round(float(tokens.mean()))) for tokens in lengths)
-    most = simulation.rules.max_sequences
-    full = ReplicaCurve(simulation.deployment, inputs, outputs, most_sequences=most).capacity()
+    full = curve.capacity()
     # A fleet cannot have done more than was paid for, whatever the mean request says.
     total_s = min(float(done.sum()) / full.rate, float(simulation.paid_s.sum()))
     steps = step_model(simulation.deployment).with_engine(None)

@@ -161,14 +161,14 @@ def _check_groups(gpu: Gpu, tp: int, ep: int, dp: int) -> None:
     node, gpus = gpu.gpus_per_node, tp * dp
     if gpus <= node:
         if ep not in (1, gpus):
-            what = f"with {dp} groups of the attention, all {gpus} GPUs share each expert, or experts are dealt out to all"
+            what = f"{dp} groups of the attention split each expert over all {gpus} GPUs, or deal experts out to all"
             fix = f"Give {option('ep', 1)} or {option('ep', gpus)}."
-            raise BadInput(f"{what}: {ep} is neither", field="ep", fix=fix)
+            raise BadInput(f"{what}; {ep} is neither", field="ep", fix=fix)
         return
     most = node // tp
     within = f"Give {option('dp', most)} at most" if most > 1 else f"Leave {option('dp')} out"
     if gpu.fast_link_gpus < _NETWORKED:
-        what = f"{dp} groups of {tp} need {gpus} GPUs: a machine of {gpu.key} has {node}, and no network to share experts"
+        what = f"{dp} groups of {tp} need {gpus} GPUs: a machine of {gpu.key} has {node}, and no network to others"
         raise BadInput(what, field="dp", fix=f"{within}; for more GPUs, run more replicas.")
     if gpus % node:
         what = f"{dp} groups of {tp} need {gpus} GPUs: these are no whole machines of {node} {gpu.key}"

@@ -16,6 +16,7 @@ from functools import cached_property, partial
 import numpy as np
 
 from tokonomics.errors import BadInput, option
+from tokonomics.serving.steady import context_while_answering
 from tokonomics.traffic.arrivals import Arrivals, parse_arrivals
 from tokonomics.traffic.generate import ENOUGH_REQUESTS, Sessions, SystemPrompts, Tenants, generate
 from tokonomics.traffic.lengths import Lengths, parse_lengths
@@ -80,16 +81,13 @@ class Load:
     @cached_property
     def context_mean(self) -> float:
         """Tokens a running request attends to, in the mean over the tokens of all answers: long answers run longer."""
-        return self._while_answering(self.trace.input_tokens.astype(np.float64))
+        outputs = self.trace.output_tokens.astype(np.float64)
+        return context_while_answering(self.trace.input_tokens.astype(np.float64), outputs)
 
     @cached_property
     def held_mean(self) -> float:
         """Of those, what takes memory of its own when an endless cache holds what prompts share."""
-        return self._while_answering(self.computed_tokens)
-
-    def _while_answering(self, prompts: Floats) -> float:
-        outputs = np.maximum(self.trace.output_tokens, 1).astype(np.float64)
-        return float((outputs * (prompts + outputs / 2)).sum() / outputs.sum())
+        return context_while_answering(self.computed_tokens, self.trace.output_tokens.astype(np.float64))
 
     @cached_property
     def sorted_lengths(self) -> tuple[Floats, Floats, Floats]:

@@ -19,7 +19,7 @@ from tokonomics.physics.memory import max_sequences
 from tokonomics.physics.steptime import step_model
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.state import ANSWERS, BUSY, DONE, KV, PROMPTS, REFUSED, SEQUENCES, TIMED_OUT, UNSERVED
-from tokonomics.serving.steady import ReplicaCurve, prompts_alone
+from tokonomics.serving.steady import ReplicaCurve, context_while_answering, prompts_alone
 from tokonomics.traffic.slo import PERCENTILES, Latency, Slo
 from tokonomics.traffic.trace import Floats
 from tokonomics.types import Noun
@@ -386,20 +386,37 @@ def _shares(simulation: Simulation) -> Shares:
     )
 
 
+def full_batches(simulation: Simulation) -> ReplicaCurve | None:
+    """The closed form for the mean of the requests that were answered, as ``plan`` has it for the same traffic.
+
+    None where none was, or such a request does not fit. A latency target limits no batch here: ``plan`` counts its load
+    against the batch that the SLO on the time per token allows.
+    """
+    trace, done = simulation.trace, simulation.served.status == DONE
+    if not done.any():
+        return None
+    inputs, outputs = trace.input_tokens[done].astype(np.float64), trace.output_tokens[done].astype(np.float64)
+    computed = np.maximum(inputs - simulation.served.cached_tokens[done], 1.0)
+    context, held = (context_while_answering(prompts, outputs) for prompts in (inputs, computed))
+    lengths = [max(1, round(float(tokens.mean()))) for tokens in (computed, outputs)]
+    if max_sequences(simulation.deployment, max(sum(lengths), math.ceil(held))) < 1:
+        return None
+    most = simulation.rules.max_sequences
+    return ReplicaCurve(simulation.deployment, *lengths, most_sequences=most, context_tokens=context, held_tokens=held)
+
+
 def _load_share(simulation: Simulation) -> float | None:
-    trace, served, paid = simulation.trace, simulation.served, float(simulation.paid_s.sum())
+    served, paid = simulation.served, float(simulation.paid_s.sum())
     done = served.status == DONE
     if not done.any():
         return 0.0 if paid > 0 else None
-    computed = (trace.input_tokens - served.cached_tokens)[done]
-    inputs, outputs = (max(1, round(float(tokens.mean()))) for tokens in (computed, trace.output_tokens[done]))
-    if max_sequences(simulation.deployment, inputs + outputs) < 1 or paid <= 0:
+    full = full_batches(simulation)
+    if full is None or paid <= 0:
         return None
-    full = ReplicaCurve(simulation.deployment, inputs, outputs, most_sequences=simulation.rules.max_sequences)
     fleet = simulation.fleet
     if fleet.prefill_replicas:
         # The side that is full first.
-        prompts = fleet.prefill_replicas * prompts_alone(step_model(simulation.prefill), inputs)
+        prompts = fleet.prefill_replicas * prompts_alone(step_model(simulation.prefill), full.input_tokens)
         full_rate = min(prompts, fleet.replicas * full.answers_alone().rate)
         return int(done.sum()) / (simulation.end_s * full_rate)
     return int(done.sum()) / (paid * float(full.rates.max()))

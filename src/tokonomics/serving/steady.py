@@ -11,8 +11,9 @@ where they take longer), or a step of their own in engines that do not mix the t
 Both rise with the batch. Under a constant rate of random arrivals the batch is where rate(batch) meets it; with a
 fixed number of users it is that number; when the queue never empties it is what memory and the engine's limits allow.
 Waiting for the first token is that for the prompts before one's own (M/D/1, Pollaczek-Khinchine; with groups of the
-attention, each of which has prompts of its own, M/D/c, Sakasegawa) and for one of the batch's places (Sakasegawa). The simulator replaces both where bursts matter. An encoder has no answers: its batch are
-the prompts of a step, as many whole ones as its token budget holds, and ``stall`` is each one's part of that step.
+attention, each of which has prompts of its own, M/D/c, Sakasegawa) and for one of the batch's places (Sakasegawa). The
+simulator replaces both where bursts matter. An encoder has no answers: its batch are the prompts of a step, as many
+whole ones as its token budget holds, and ``stall`` is each one's part of that step.
 """
 
 import math
@@ -309,6 +310,12 @@ def _batches(largest: int) -> Array:
     few = np.arange(1, min(largest, 256) + 1)
     many = np.geomspace(256, 1 << 20, 840).round()
     return np.unique(np.concatenate([few, many[many <= largest], [largest]])).astype(np.float64)
+
+
+def context_while_answering(prompts: Array, outputs: Array) -> float:
+    """Tokens a running request attends to, in the mean over the tokens of all answers: long answers run longer."""
+    outputs = np.maximum(outputs, 1.0)
+    return float((outputs * (prompts + outputs / 2)).sum() / outputs.sum())
 
 
 def whole_prompts(deployment: Deployment, input_tokens: int) -> int:
