@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tokonomics.catalog import drafts
 from tokonomics.catalog.config_json import read_config
 from tokonomics.catalog.drafts import drafts_of, eagle_head, load_drafts, longer_draft, mtp_module, nearest_draft
 from tokonomics.catalog.load_models import all_models, find_model
@@ -103,6 +104,14 @@ def test_the_nearest_published_round_is_taken() -> None:
     assert nearest_draft(model, "mtp", 3) == drafts_of(model, "mtp")[1]
     assert nearest_draft(model, "mtp", 6) == drafts_of(model, "mtp")[2]
     assert nearest_draft(find_model("opt-13b"), "mtp", 3) is None
+
+
+def test_the_order_of_the_table_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, rows = find_model("deepseek-v3"), load_drafts()
+    before = [longer_draft(model, "mtp", tokens) for tokens in (1, 2, 5, 9)]
+    monkeypatch.setattr(drafts, "load_drafts", lambda: rows[::-1])
+    assert [row.tokens for row in drafts_of(model, "mtp")] == [1, 3, 7]
+    assert [longer_draft(model, "mtp", tokens) for tokens in (1, 2, 5, 9)] == before
 
 
 def test_a_round_of_another_length_is_told_by_a_longer_one() -> None:

@@ -58,7 +58,7 @@ def steps_of(kind: str) -> StepModel:
     if "drafts" in kind:
         module = mtp_module(deployment.model)
         how = {"method": DraftMethod.mtp, "draft": module} if module else {"draft_share": 0.1}
-        deployment = deployment.model_copy(update={"speculation": Speculation(tokens=3, acceptance=0.7, **how)})  # type: ignore[arg-type]
+        deployment = deployment.model_copy(update={"speculation": Speculation(tokens=3, acceptance=0.7, **how)})
     return step_model(deployment).with_engine(overhead(deployment.engine, year))
 
 

@@ -13,9 +13,9 @@ from tokonomics.types import Noun
 _POOLED_TOKENS = 32_768
 """Tokens of a step of an encoder: vLLM's own for it (``POOLING_MODEL_MAX_NUM_BATCHED_TOKENS``); other engines are taken
 to do the same."""
-_NETWORKED = 8
-"""GPUs that a fast link joins in machines with a network card for each (NVIDIA HGX, OCP OAM); smaller ones, and cards
-on PCIe, rarely have one."""
+NETWORKED = 8
+"""Machines of eight GPUs are sold with a network card for each (NVIDIA HGX, OCP OAM); smaller ones rarely are, so a
+replica is not spread over several of those."""
 _LARGEST_RANK = 512  # vLLM's --max-lora-rank accepts up to 512
 
 
@@ -167,7 +167,7 @@ def _check_groups(gpu: Gpu, tp: int, ep: int, dp: int) -> None:
         return
     most = node // tp
     within = f"Give {option('dp', most)} at most" if most > 1 else f"Leave {option('dp')} out"
-    if gpu.fast_link_gpus < _NETWORKED:
+    if gpu.fast_link_gpus < NETWORKED:
         what = f"{dp} groups of {tp} need {gpus} GPUs: a machine of {gpu.key} has {node}, and no network to others"
         raise BadInput(what, field="dp", fix=f"{within}; for more GPUs, run more replicas.")
     if gpus % node:

@@ -34,7 +34,7 @@ from tokonomics.catalog.offers import (
 from tokonomics.catalog.precision import Precision
 from tokonomics.clock import today
 from tokonomics.money.cost import CostLine, CostTree
-from tokonomics.physics.deployment import Deployment, valid_tp, why_not_run
+from tokonomics.physics.deployment import NETWORKED, Deployment, valid_tp, why_not_run
 from tokonomics.physics.memory import draft_bytes, max_sequences, min_gpus
 from tokonomics.physics.sharding import shard
 from tokonomics.planner.spare import NO_SPARE, ZONED, Spare, machines_for, machines_for_both, replicas_on
@@ -51,9 +51,6 @@ _MACHINES = (2, 4, 8)
 _WIDEST = 72
 """GPUs among which experts are shared: DeepSeek's own decoding used 144, published results of others up to 72."""
 _NEAR = 0.9  # of the network that speeds were worked out for
-_NETWORKED = 8
-"""Machines of eight GPUs are sold with a network card for each (NVIDIA HGX, OCP OAM); smaller ones rarely are, so a
-replica is not spread over several of those."""
 HOST_MEMORY = "host"
 """Asks for KV in what the bought machine's memory has left."""
 UNUSED = "unused GPUs"
@@ -119,7 +116,7 @@ def _layouts(single: Deployment, most_gpus: int) -> Iterator[dict[str, int]]:
         if gpu.fast_link_bytes_per_s is None:
             yield from ({"tp": tp, "pp": pp} for pp in _STAGES if tp * pp <= most_gpus and pp <= model.layers)
     whole = gpu.gpus_per_node
-    if whole >= _NETWORKED and whole in degrees and not max_sequences(single.model_copy(update={"tp": whole}), 1):
+    if whole >= NETWORKED and whole in degrees and not max_sequences(single.model_copy(update={"tp": whole}), 1):
         yield from ({"tp": whole, "pp": pp} for pp in _STAGES if pp <= model.layers)
     if gpu.fast_link_bytes_per_s is not None:
         yield from _shared_experts(model, degrees, most_gpus, whole)
@@ -136,7 +133,7 @@ def _shared_experts(model: ModelSpec, degrees: Sequence[int], most_gpus: int, no
     if not mixtures or not heads:
         return
     sizes = [gpus for gpus in degrees if gpus > 1]
-    if most_gpus >= node >= _NETWORKED:
+    if most_gpus >= node >= NETWORKED:
         sizes += [node * machines for machines in _MACHINES if node * machines <= _WIDEST]
     for gpus, tp in product(sizes, degrees):
         within = gpus <= node or tp == 1
@@ -302,7 +299,7 @@ def _can_be_one_of_several(deployment: Deployment, offer: Offer) -> bool:
     """Whether a machine can be one of those that a replica spans: whole stages, or whole groups of the attention."""
     node = deployment.gpu.gpus_per_node
     whole = deployment.tp == node if deployment.dp == 1 else deployment.gpus % offer.gpus == 0
-    return offer.gpus == node >= _NETWORKED and whole and deployment.pp * deployment.dp > 1
+    return offer.gpus == node >= NETWORKED and whole and deployment.pp * deployment.dp > 1
 
 
 def _can_hold(deployment: Deployment, offer: Offer) -> bool:
@@ -444,7 +441,7 @@ class Hosts:
             return 1 if self.gpus_of(replicas) <= offer.gpus else math.inf
         first, others = self.prefill, replicas - self.prefill.replicas
         widest = max(first.deployment.gpus, self.deployment.gpus)
-        if offer.gpus < max(_NETWORKED, widest) or not _is_networked(self.deployment.gpu, offer):
+        if offer.gpus < max(NETWORKED, widest) or not _is_networked(self.deployment.gpu, offer):
             return math.inf
         if not self.spare:
             kinds = (first.deployment.gpus, first.replicas), (self.deployment.gpus, others)
