@@ -15,7 +15,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from tokonomics.catalog.config_encoders import embedding_extras
-from tokonomics.catalog.config_families import FAMILIES, WRAPPERS, Family
+from tokonomics.catalog.config_families import FAMILIES, WRAPPERS
+from tokonomics.catalog.config_family import Family
 from tokonomics.catalog.config_fields import Fields
 from tokonomics.catalog.config_harmless import HARMLESS, WRAPPER_HARMLESS
 from tokonomics.catalog.config_images import read_tower

@@ -12,15 +12,17 @@ from typing import Any, TypeVar
 from tokonomics.catalog.engines import all_engines, find_engine
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.models import ModelSpec
-from tokonomics.catalog.offers import MAX_AGE_DAYS, Offer, list_prices, recent, recent_where_near, within_age
+from tokonomics.catalog.offer_choice import list_prices, recent, recent_where_near, within_age
+from tokonomics.catalog.offers import MAX_AGE_DAYS, Offer
 from tokonomics.catalog.places import Seller
 from tokonomics.catalog.precision import Precision
 from tokonomics.catalog.recovery import QuantisedPart, allowed_by_recovery, lossy_pairs
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, UnknownName, option, shorten
 from tokonomics.physics.speculation import Speculation
-from tokonomics.planner.candidates import HOST_MEMORY, weight_choices
+from tokonomics.planner.candidates import weight_choices
 from tokonomics.planner.drafting import NO_DRAFT, draft_named, published_draft
+from tokonomics.planner.hosts import HOST_MEMORY
 from tokonomics.planner.infeasible import Blame, blame
 from tokonomics.planner.load import Load, load_of_log, load_of_shape
 from tokonomics.planner.parsing import (
