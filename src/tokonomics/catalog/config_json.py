@@ -135,7 +135,7 @@ def _notes(unread: tuple[str, ...], where: str) -> tuple[str, ...]:
     if not unread:
         return ()
     named = ", ".join(f"'{shorten(name, 60)}'" for name in unread[:8]) + (" and others" if len(unread) > 8 else "")
-    return (f"{where}: nobody here knows {named}; taken to leave size and speed unchanged",)
+    return (f"{where}: unknown {named}; taken to leave size and speed unchanged",)
 
 
 def _file_in(path: Path) -> Path:

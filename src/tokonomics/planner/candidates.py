@@ -18,7 +18,7 @@ from tokonomics.catalog.gpus import Gpu
 from tokonomics.catalog.models import ModelSpec, MoeMlp
 from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import Deployment, valid_tp, why_not_run
-from tokonomics.physics.memory import max_sequences, min_gpus
+from tokonomics.physics.memory import max_sequences, smallest
 from tokonomics.units import gigabytes
 
 _QUANTISED = (Precision.fp8, Precision.int4)
@@ -118,7 +118,7 @@ def is_faithful(deployment: Deployment) -> bool:
     return not (deployment.weights.is_below(deployment.model.served) or deployment.kv.is_below(Precision.bf16))
 
 
-_gpus_needed = lru_cache(maxsize=4096)(min_gpus)
+_smallest = lru_cache(maxsize=4096)(smallest)
 """The same for every layout of a model on a GPU: searched once."""
 
 
@@ -133,9 +133,9 @@ def why_not(deployment: Deployment, context: int) -> Refusal | None:
         node = deployment.gpu.gpus_per_node
         return Refusal(Reason.instance_too_small, f"needs {deployment.tp} GPUs in one node; a node has {node}")
     if not max_sequences(deployment, context):
-        needed = _gpus_needed(deployment.model_copy(update={"tp": 1, "pp": 1, "ep": 1, "dp": 1}), context)
+        needed = _smallest(deployment.model_copy(update={"tp": 1, "pp": 1, "ep": 1, "dp": 1}), context)
         weights = gigabytes(deployment.model.weight_bytes(deployment.weights))
-        need = f"needs {needed} GPUs" if needed else "no number of these GPUs is enough"
+        need = f"needs {needed}" if needed else "no number of these GPUs is enough"
         return Refusal(Reason.does_not_fit, f"does not fit: {weights} of weights, {need}")
     return None
 
