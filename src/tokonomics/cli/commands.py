@@ -64,7 +64,7 @@ def _answered(verb: Verb, given: Mapping[str, Any]) -> int:
 
 
 def values_of(parameters: Parameters, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What was given, by field."""
+    """What was given, by field; what stands at its default was not."""
     values = {}
     for name, parameter in parameters.items():
         value = given.get(name)
@@ -73,7 +73,7 @@ def values_of(parameters: Parameters, given: Mapping[str, Any]) -> dict[str, Any
                 fix = f"Name one, such as {option(name, parameter.example)}."
                 raise BadInput("two models are given", field=name, fix=fix)
             value = by_place
-        if value is not None and value != []:
+        if value is not None and value != [] and str(value) != str(parameter.default):
             values[name] = value
     return values
 
@@ -94,9 +94,7 @@ def _arguments(parameter: Parameter) -> list[inspect.Parameter]:
     if parameter.place is not Placement.FIRST:
         help = "The model, by name." if parameter.place is Placement.EITHER else parameter.help
         flags = f"{parameter.flag}/{parameter.off}" if parameter.off else str(parameter.flag)
-        info = typer.Option(
-            flags, help=help, show_default=parameter.default_text or True, metavar=_metavar(parameter)
-        )
+        info = typer.Option(flags, help=help, show_default=parameter.default_text or True, metavar=_metavar(parameter))
         arguments.append(_argument(parameter.name, Annotated[optional, info], default))
     return arguments
 

@@ -147,7 +147,11 @@ def can_run(
         slos=slos,
         power=machine.power,
         runs=tuple(runs),
-        too_large=tuple(sorted(too_large, key=lambda model: (model.min_gpus or MAX_GPUS, model.weights or ""))),
+        too_large=tuple(
+            sorted(
+                too_large, key=lambda model: (model.min_gpus or MAX_GPUS, model.min_layout or "", model.weights or "")
+            )
+        ),
     )
 
 

@@ -85,7 +85,7 @@ def _layouts(single: Deployment, most_gpus: int) -> Iterator[dict[str, int]]:
         yield {"tp": tp}
         if model.is_moe and tp > 1:
             yield {"tp": tp, "ep": tp}
-        if gpu.fast_link_bytes_per_s is None:
+        if gpu.fast_link_bytes_per_s is None and not model.is_encoder:  # which is small, and engines run in one stage
             yield from ({"tp": tp, "pp": pp} for pp in _STAGES if tp * pp <= most_gpus and pp <= model.layers)
     whole = gpu.gpus_per_node
     if whole >= NETWORKED and whole in degrees and not max_sequences(single.model_copy(update={"tp": whole}), 1):

@@ -115,7 +115,7 @@ def question_of(request: PlanInputs, model_name: str, load: Load, offers: tuple[
     names = [engine.key for engine in all_engines()] if engines == ["all"] else engines
     floor = share_of_quality(request.min_recovery)
     weights, left_out = reaching(model, weights_for(model, request.weights, request.min_weights), floor)
-    kv, kv_left_out = reaching(model, kv_for(request.kv), floor, "kv")
+    kv, kv_left_out = reaching(model, _kv_of(request, model), floor, "kv")
     lossy = lossy_pairs(model, weights, kv, floor or 0.0)
     pairs_left_out = {f"{pair[0]} with KV {pair[1]}": reason for pair, reason in lossy.items()}
     draft = draft_of(request, model) if isinstance(request, PlanRequest) else None
@@ -152,6 +152,14 @@ def question_of(request: PlanInputs, model_name: str, load: Load, offers: tuple[
         others = [offer for offer in offers if offer.seller is Seller.marketplace] if len(allowed) < len(offers) else []
         catches |= _catches(request, question, (*bought, *others) if others else None)
     return replace(question, catches=catches)
+
+
+def _kv_of(request: PlanInputs, model: ModelSpec) -> tuple[Precision, ...]:
+    """The precisions of the KV cache to try; an encoder has none."""
+    if model.is_encoder and request.kv is not None:
+        fix = f"Leave out {option('kv')}."
+        raise BadInput(f"{model.name} is an encoder: it keeps no KV cache", field="kv", fix=fix)
+    return kv_for(request.kv)
 
 
 def draft_of(request: Drafting, model: ModelSpec) -> Speculation | None:
@@ -193,7 +201,7 @@ def _catches(request: PlanRequest, question: Question, offers: tuple[Offer, ...]
 
     named = request.weights is not None or request.min_weights is not None
     weights = question.weights if named else allowed(weight_choices(model))
-    kv = question.kv if request.kv is not None else allowed(KV_CHOICES, "kv")
+    kv = question.kv if request.kv is not None or model.is_encoder else allowed(KV_CHOICES, "kv")
     if (weights, kv) != (question.weights, question.kv):
         lossy = lossy_pairs(model, weights or (), kv, floor)
         catches[Catch.fewer_bits] = {"weights": weights, "kv": kv, "lossy": frozenset(lossy)}
@@ -203,7 +211,7 @@ def _catches(request: PlanRequest, question: Question, offers: tuple[Offer, ...]
         catches[Catch.offload] = {"tiers": HOST_MEMORY}
     if not question.assumed_speeds:
         catches[Catch.assumed_speed] = {"assumed_speeds": True}
-    if not question.disaggregate:
+    if not question.disaggregate and not model.is_encoder:
         catches[Catch.disaggregated] = {"disaggregate": True}
     return catches
 
