@@ -142,7 +142,7 @@ def _prediction(made: Prediction) -> blocks.View:
         _first_answer(made),
         _images(made),
         ("KV limit", f"{made.max_sequences:,}", "sequences of this context in memory"),
-        ("network", *made.network.split(", ", 1)) if made.network else None,
+        _network(made),
         ("speed from", SPEEDS[made.speed], _IMAGES_TOO if made.images else _ORIGINS[made.speed]),
     )
     yield blocks.note(
@@ -177,6 +177,14 @@ def _encoded(made: Prediction) -> blocks.View:
         "encoder was measured.",
         _LAUNCHES if made.prefill_bound == "host" else "",
     )
+
+
+def _network(made: Prediction) -> blocks.Fact | None:
+    """Between the machines of a replica: how fast it is taken to be, and who says so."""
+    if made.network is None:
+        return None
+    speed, _, source = made.network.partition(", ")
+    return blocks.fact("network", speed, source)
 
 
 def _bound(made: Prediction) -> str:
