@@ -6,18 +6,24 @@ from typing import Any
 import pytest
 
 import tokonomics
+from tokonomics.questions.listener import SILENT
+from tokonomics.questions.verbs import find_verb
+from tokonomics.report.answers import describe
 from tokonomics.report.rich_text import COLUMNS
 
 ENCODER: Mapping[str, Any] = {"rate": 200, "input": 400, "slo": "ttft_p99=0.2", "quick": True, "gpu": ["L4", "A10G"]}
 
 
-def table_rows(text: str) -> list[str]:
-    return [line for line in text.splitlines() if line.strip()]
+def listed(**asked: str) -> str:
+    """The list of models as a terminal shows it."""
+    verb = find_verb("models")
+    request = verb.request.of(asked)
+    return describe(verb, verb.answer(request, SILENT), request).text()
 
 
 def test_no_heading_of_the_list_of_models_is_cut_at_120_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
-    shown = str(tokonomics.models()).splitlines()
+    shown = listed().splitlines()
     heading = next(line for line in shown if line.startswith("model "))
     assert COLUMNS >= 120
     assert len(heading.rstrip()) <= 120
@@ -26,13 +32,13 @@ def test_no_heading_of_the_list_of_models_is_cut_at_120_columns(monkeypatch: pyt
 
 
 def test_a_list_of_encoders_has_no_kv() -> None:
-    shown = str(tokonomics.models("bge"))
+    shown = listed(match="bge")
     assert "KV/token" not in shown
     assert "Encoders keep no KV cache" in shown
 
 
 def test_a_list_of_both_leaves_the_kv_of_encoders_empty() -> None:
-    encoder = next(line for line in str(tokonomics.models()).splitlines() if line.startswith("bge-m3 "))
+    encoder = next(line for line in listed().splitlines() if line.startswith("bge-m3 "))
     assert encoder.count("–") == 2
 
 
@@ -50,7 +56,7 @@ def test_a_plan_of_an_encoder_shows_no_kv_no_stages_and_no_decode() -> None:
 
 
 def test_an_encoder_is_asked_for_no_kv_precision() -> None:
-    with pytest.raises(tokonomics.BadInput, match="keeps no KV cache"):
+    with pytest.raises(tokonomics.TokonomicsError, match="keeps no KV cache"):
         tokonomics.plan("bge-m3", **ENCODER, kv="fp8")
 
 

@@ -243,9 +243,16 @@ def _notes(plan: Plan, shown: Sequence[Candidate], request: PlanRequest) -> bloc
         _how_sized(plan),
         f"{quoted_on(row.price_date for row in shown)}; {ranked} ranked, {rejected} rejected ({option('why')}).",
         f"After your discounts: {taken_off}." if discounts else "",
-        FEWER_BITS if any(row.below_checkpoint for row in shown) else "",
+        _fewer_bits(plan) if any(row.below_checkpoint for row in shown) else "",
         _old(plan, shown),
     )
+
+
+def _fewer_bits(plan: Plan) -> str:
+    """What the mark on precisions means; an encoder has no KV cache."""
+    if plan.workload.writes:
+        return FEWER_BITS
+    return f"* weights at fewer bits than published: check quality on your own task ({option('min_weights')})."
 
 
 def _old(plan: Plan, shown: Sequence[Candidate]) -> str:
