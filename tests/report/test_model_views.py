@@ -70,6 +70,6 @@ def test_a_prediction_over_machines_names_its_network() -> None:
 
 def test_a_prompt_bound_by_the_host_says_so() -> None:
     bound, free = (tokonomics.predict("qwen3-30b-a3b", gpu="H100", context=tokens) for tokens in (1_000, 32_000))
-    assert (bound.prefill_bound, free.prefill_bound) == ("host", "gpu")
+    assert (bound.prompt_bound, free.prompt_bound) == ("host", "gpu")
     assert "Bound by the host" in str(bound)
     assert "Bound by the host" not in str(free)

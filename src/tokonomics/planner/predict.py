@@ -39,7 +39,7 @@ class Prediction(Noun):
     """None of an encoder, which writes nothing."""
     prefill_s: Interval
     """One prompt of ``context`` tokens: its step in the engine, not yet what a client waits."""
-    prefill_bound: Literal["gpu", "host"] = "gpu"
+    prompt_bound: Literal["gpu", "host"] = "gpu"
     """What sets ``prefill_s``: the GPU that computes it, or the host that launches its kernels (then a
     prompt somewhat shorter or longer takes as long)."""
     ttft_s: Interval
@@ -128,7 +128,7 @@ def predict(deployment: Deployment, batch: int, context: int, thinking: int | No
         context=text,
         images=images,
         prefill_s=prompt,
-        prefill_bound="host" if steps.is_host_bound(context) else "gpu",
+        prompt_bound="host" if steps.is_host_bound(context) else "gpu",
         ttft_s=alone,
         **speeds,
         speed=speed_badge(deployment),

@@ -147,7 +147,7 @@ def _prediction(made: Prediction) -> blocks.View:
     )
     yield blocks.note(
         "Ranges hold four of five measurements of this kind (`tokonomics validate`).",
-        _LAUNCHES if made.prefill_bound == "host" else "",
+        _LAUNCHES if made.prompt_bound == "host" else "",
     )
 
 
@@ -175,7 +175,7 @@ def _encoded(made: Prediction) -> blocks.View:
     yield blocks.note(
         "An encoder writes no tokens: there is no time per token. Ranges are those of prompts of models that write; no",
         "encoder was measured.",
-        _LAUNCHES if made.prefill_bound == "host" else "",
+        _LAUNCHES if made.prompt_bound == "host" else "",
     )
 
 
@@ -188,7 +188,7 @@ def _network(made: Prediction) -> blocks.Fact | None:
 
 
 def _bound(made: Prediction) -> str:
-    return "; bound by the host" if made.prefill_bound == "host" else ""
+    return "; bound by the host" if made.prompt_bound == "host" else ""
 
 
 def _rate(rate: float) -> str:
