@@ -36,7 +36,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.offers import SNAPSHOT, NoOffer, cheapest_offer, read_offers
+from tokonomics.catalog.offer_choice import NoOffer, cheapest_offer
+from tokonomics.catalog.offer_files import SNAPSHOT, read_offers
 from tokonomics.clock import today
 from tokonomics.measure.measurements import Measurement, Metric, Mode, read_measurements
 from tokonomics.measure.validate import ScoredPrediction, predict

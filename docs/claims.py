@@ -15,7 +15,8 @@ from document_breakeven import DOCUMENT, OPEN_HOST, OPTIMISED, SMALL, document_b
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
-from tokonomics.catalog.offers import SNAPSHOT, cheapest_offer, load_offers, select_offers
+from tokonomics.catalog.offer_choice import cheapest_offer, select_offers
+from tokonomics.catalog.offer_files import SNAPSHOT, load_offers
 from tokonomics.catalog.precision import Precision
 from tokonomics.clock import today
 from tokonomics.money.breakeven import SelfHosted, bill_at

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.load_models import find_model
-from tokonomics.catalog.offers import Offer, read_offers
+from tokonomics.catalog.offer_files import read_offers
+from tokonomics.catalog.offers import Offer
 from tokonomics.catalog.precision import Precision
 from tokonomics.clock import today
 from tokonomics.planner.load import load_of_shape

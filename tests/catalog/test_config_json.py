@@ -1,16 +1,16 @@
 """Reading a config.json: exact on every kind of architecture, and one clear message on everything that is wrong."""
 
 import json
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.catalog.read_configs import mixers_of, read
 
 from tokonomics.catalog.config_families import FAMILIES, WRAPPERS
-from tokonomics.catalog.config_json import from_config, read_config
+from tokonomics.catalog.config_json import read_config
 from tokonomics.catalog.models import (
     DenseMlp,
     GroupedAttention,
@@ -38,24 +38,13 @@ ATTENTION = H * (8 + 2 + 2) * 32 + 8 * 32 * H  # query, key, value and output of
 GATED = 3 * H * M
 
 
-def read(config: dict[str, Any], **more: Any) -> ModelSpec:
-    where = "dir/config.json"
-    return from_config(
-        config, key="m", name="M", family="test", source="test", date=date(2026, 1, 1), where=where, **more
-    )
-
-
 def without(config: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in config.items() if name not in names}
 
 
-def mixers(model: ModelSpec) -> list[Any]:
-    return [group.mixer for group in model.groups for _ in range(group.count)]
-
-
 def window_counts(model: ModelSpec) -> dict[int | None, int]:
     found: dict[int | None, int] = {}
-    for mixer in mixers(model):
+    for mixer in mixers_of(model):
         found[mixer.window] = found.get(mixer.window, 0) + 1
     return found
 
@@ -75,7 +64,7 @@ def test_tied_embeddings_are_counted_once() -> None:
 
 
 def test_missing_key_value_heads_mean_one_per_head() -> None:
-    mixer = mixers(read(without(LLAMA, "num_key_value_heads")))[0]
+    mixer = mixers_of(read(without(LLAMA, "num_key_value_heads")))[0]
     assert mixer.kv_heads == 8
 
 
@@ -188,7 +177,7 @@ DEEPSEEK = without(BASE, "num_key_value_heads") | {
 
 def test_deepseek_v3_latent_attention_and_experts() -> None:
     model = read(DEEPSEEK)
-    mixer = mixers(model)[0]
+    mixer = mixers_of(model)[0]
     assert isinstance(mixer, LatentAttention)
     query, down, up = H * 48 + 48 * 8 * 24, H * 40, 32 * 8 * 40
     assert model.parts.mixers == L * (query + down + up + 8 * 24 * H)
@@ -250,8 +239,8 @@ QWEN3_NEXT = QWEN_MOE | {
 
 def test_qwen3_next_has_a_state_in_three_layers_of_four() -> None:
     model = read(QWEN3_NEXT)
-    recurrent = [mixer for mixer in mixers(model) if isinstance(mixer, RecurrentMixer)]
-    attention = [mixer for mixer in mixers(model) if isinstance(mixer, GroupedAttention)]
+    recurrent = [mixer for mixer in mixers_of(model) if isinstance(mixer, RecurrentMixer)]
+    attention = [mixer for mixer in mixers_of(model) if isinstance(mixer, GroupedAttention)]
     assert (len(recurrent), len(attention)) == (6, 2)
     keys, values = 2 * 16, 4 * 16
     assert recurrent[0].projection_parameters == H * (2 * keys + 2 * values + 2 * 4) + values * H
@@ -352,9 +341,7 @@ def test_a_tower_that_cannot_be_counted_is_an_error_unless_the_count_is_given() 
     config = {"model_type": "kimi_k25", "text_config": DEEPSEEK, "vision_config": {"vt_hidden_size": 8}}
     with pytest.raises(BadInput, match="vision_config"):
         read(config)
-    given_count = from_config(
-        config, key="k", name="K", family="f", source="s", date=date(2026, 1, 1), where="w", extra_parameters=7
-    )
+    given_count = read(config, extra_parameters=7)
     assert given_count.extra_parameters == 7
 
 

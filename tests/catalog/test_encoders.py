@@ -1,14 +1,13 @@
 """Encoders: every matrix counted by hand, nothing cached, no head; and what is refused."""
 
 import json
-from datetime import date
 from typing import Any
 
 import pytest
+from tests.catalog.read_configs import read
 
-from tokonomics.catalog.config_json import from_config
 from tokonomics.catalog.load_models import find_model
-from tokonomics.catalog.models import GroupedAttention, ModelSpec
+from tokonomics.catalog.models import GroupedAttention
 from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput
 
@@ -27,10 +26,6 @@ BERT: dict[str, Any] = {
 }
 LAYER = 4 * (H * H + H) + (H * M + M) + (M * H + H) + 2 * 2 * H  # attention, feed-forward, two norms with biases
 POOLER = H * H + H
-
-
-def read(config: dict[str, Any]) -> ModelSpec:
-    return from_config(config, key="m", name="M", family="f", source="s", date=date(2026, 1, 1), where="config.json")
 
 
 def test_a_bert_is_counted_matrix_by_matrix() -> None:

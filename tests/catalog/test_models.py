@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tokonomics.catalog.load_models import all_models, find_model
+from tokonomics.catalog.load_models import all_models, find_model, find_models
 from tokonomics.catalog.models import GroupedAttention, LatentAttention, ModelSpec, RecurrentMixer, weights_of
 from tokonomics.catalog.names import spellings
 from tokonomics.catalog.precision import Precision
@@ -141,8 +141,42 @@ def test_common_spellings_find_the_model(name: str, key: str) -> None:
         ("jamba-v0.1", 2 * 4 * 8 * 128 * 2),
     ],
 )
-def test_kv_bytes_per_token_by_hand(key: str, expected: int) -> None:
-    assert find_model(key).kv_bytes_per_token(BF16) == expected
+def test_kv_bytes_of_a_token_inside_every_window_by_hand(key: str, expected: int) -> None:
+    assert find_model(key).kv_bytes_in_windows(BF16) == expected
+
+
+@pytest.mark.parametrize(
+    ("key", "growing", "constant"),
+    [
+        ("llama-3.1-8b", 2 * 32 * 8 * 128 * 2, 0),
+        # 18 of 36 layers see all tokens, 18 the last 128
+        ("gpt-oss-120b", 2 * 18 * 8 * 64 * 2, 2 * 18 * 8 * 64 * 2 * 128),
+        # ten of 62 layers see all tokens, 52 the last 1,024
+        ("gemma-3-27b", 2 * 10 * 16 * 128 * 2, 2 * 52 * 16 * 128 * 2 * 1024),
+        ("deepseek-v3", 61 * 576 * 2, 0),
+    ],
+)
+def test_what_grows_with_every_token_and_what_a_sequence_holds_at_any_length(
+    key: str, growing: int, constant: int
+) -> None:
+    model = find_model(key)
+    assert (model.kv_bytes_per_token(BF16), model.kv_constant_bytes(BF16)) == (growing, constant)
+
+
+def test_a_recurrent_state_is_constant() -> None:
+    mamba = find_model("mamba-2.8b")
+    # 64 layers: a state of 16 and a window of four taps of a convolution for each of 5,120 channels
+    assert mamba.kv_bytes_per_token(BF16) == 0
+    assert mamba.kv_constant_bytes(BF16) == mamba.state_bytes > 64 * 5120 * 16 * 2
+    assert mamba.windows == ()
+
+
+def test_the_newest_models_stand_at_the_head_of_the_list() -> None:
+    keys = [model.key for model in find_models()]
+    dated = [model for model in find_models() if model.released]
+    assert dated == sorted(dated, key=lambda model: model.released or model.date, reverse=True)
+    for newest in ("glm-5.2", "minimax-m3", "step-3.7-flash", "nemotron-3-ultra-550b-a55b"):
+        assert keys.index(newest) < keys.index("deepseek-v4-pro")  # of April 2026, all of them later
 
 
 def test_llama_2_7b_needs_half_a_mebibyte_per_token() -> None:

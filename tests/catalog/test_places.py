@@ -4,7 +4,9 @@ from collections import defaultdict
 
 import pytest
 
-from tokonomics.catalog.offers import Offer, cheapest_offer, list_prices, load_offers, recent, select_offers
+from tokonomics.catalog.offer_choice import cheapest_offer, list_prices, recent, select_offers
+from tokonomics.catalog.offer_files import load_offers
+from tokonomics.catalog.offers import Offer
 from tokonomics.catalog.places import Seller, country_of, seller_of
 from tokonomics.errors import BadInput
 

@@ -1,13 +1,13 @@
 """Quantised checkpoints: which parts have which precision, and how many bytes a weight takes with its scales."""
 
 import json
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.catalog.read_configs import LATENT_MIXTURE, read
 
-from tokonomics.catalog.config_json import from_config, read_config
+from tokonomics.catalog.config_json import read_config
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.errors import BadInput
 
@@ -22,25 +22,11 @@ LLAMA: dict[str, Any] = {
     "max_position_embeddings": 512,
     "torch_dtype": "bfloat16",
 }
-MOE: dict[str, Any] = LLAMA | {
-    "model_type": "deepseek_v3",
-    "num_key_value_heads": 8,
-    "q_lora_rank": 96,
-    "kv_lora_rank": 64,
-    "qk_nope_head_dim": 32,
-    "qk_rope_head_dim": 16,
-    "v_head_dim": 32,
-    "first_k_dense_replace": 1,
-    "moe_intermediate_size": 128,
-    "n_routed_experts": 8,
-    "n_shared_experts": 1,
-    "num_experts_per_tok": 2,
-}
+MOE: dict[str, Any] = LLAMA | LATENT_MIXTURE | {"model_type": "deepseek_v3", "num_key_value_heads": 8}
 
 
-def read(config: dict[str, Any], quantised: dict[str, Any] | None = None) -> ModelSpec:
-    given = config | ({"quantization_config": quantised} if quantised else {})
-    return from_config(given, key="m", name="M", family="f", source="s", date=date(2026, 1, 1), where="config.json")
+def read_quantised(config: dict[str, Any], quantised: dict[str, Any] | None = None) -> ModelSpec:
+    return read(config | ({"quantization_config": quantised} if quantised else {}))
 
 
 def precisions(model: ModelSpec) -> tuple[str, str, str]:
@@ -56,7 +42,9 @@ def groups(bits: int, kind: str, size: int | None, **more: Any) -> dict[str, Any
 
 def test_kimi_k2_5_leaves_all_but_the_experts_in_16_bits_and_has_groups_of_32() -> None:
     ignore = ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", "re:.*mlp\\.(gate|up|gate_up|down)_proj.*"]
-    model = read(MOE, {"quant_method": "compressed-tensors", "config_groups": groups(4, "int", 32), "ignore": ignore})
+    model = read_quantised(
+        MOE, {"quant_method": "compressed-tensors", "config_groups": groups(4, "int", 32), "ignore": ignore}
+    )
     assert precisions(model) == ("bf16", "bf16", "int4")
     expert = 3 * 256 * 128
     experts = 3 * 8 * expert
@@ -87,7 +75,7 @@ def test_kimi_k2_5_leaves_all_but_the_experts_in_16_bits_and_has_groups_of_32() 
     ],
 )
 def test_bytes_of_a_weight_by_closed_form(quantised: dict[str, Any], expected: float) -> None:
-    model = read(LLAMA, quantised)
+    model = read_quantised(LLAMA, quantised)
     matrices = 4 * (256 * (8 + 2 + 2) * 32 + 8 * 32 * 256 + 3 * 256 * 640)
     assert model.weight_bytes(model.checkpoint) == pytest.approx(
         matrices * expected + 2 * (model.parameters - matrices), abs=1
@@ -128,7 +116,7 @@ def test_bytes_of_a_weight_by_closed_form(quantised: dict[str, Any], expected: f
     ],
 )  # fmt: skip
 def test_what_is_left_alone_keeps_its_bits(quantised: dict[str, Any], expected: tuple[str, str, str]) -> None:
-    assert precisions(read(MOE, quantised)) == expected
+    assert precisions(read_quantised(MOE, quantised)) == expected
 
 
 def test_several_groups_of_compressed_tensors_by_name_and_class() -> None:
@@ -139,10 +127,10 @@ def test_several_groups_of_compressed_tensors_by_name_and_class() -> None:
         "rest": {"targets": ["Linear"], "weights": four},
     }
     quantised = {"quant_method": "compressed-tensors", "config_groups": config_groups, "ignore": ["lm_head"]}
-    assert precisions(read(MOE, quantised)) == ("fp8", "nvfp4", "nvfp4")
+    assert precisions(read_quantised(MOE, quantised)) == ("fp8", "nvfp4", "nvfp4")
     config_groups["attention"]["targets"] = ["Linear"]
     with pytest.raises(BadInput, match="several precisions"):
-        read(MOE, quantised)
+        read_quantised(MOE, quantised)
 
 
 def test_modelopt_lists_every_module_of_a_mixed_checkpoint_in_the_file_beside(tmp_path: Path) -> None:
@@ -159,12 +147,12 @@ def test_modelopt_lists_every_module_of_a_mixed_checkpoint_in_the_file_beside(tm
 
 
 def test_deepseek_v4_has_experts_of_four_bits_and_the_rest_of_eight() -> None:
-    model = read(MOE | {"expert_dtype": "fp4"}, {"quant_method": "fp8", "weight_block_size": [128, 128]})
+    model = read_quantised(MOE | {"expert_dtype": "fp4"}, {"quant_method": "fp8", "weight_block_size": [128, 128]})
     assert precisions(model) == ("fp8", "fp8", "mxfp4")
 
 
 def test_mlx_conversions_are_read_too() -> None:
-    model = read(LLAMA | {"quantization": {"bits": 4, "group_size": 64}})
+    model = read_quantised(LLAMA | {"quantization": {"bits": 4, "group_size": 64}})
     assert model.checkpoint == "int4"
     assert model.checkpoint_bytes == 0.5 + 4 / 64
 
@@ -182,4 +170,4 @@ def test_mlx_conversions_are_read_too() -> None:
 )
 def test_what_cannot_be_read_is_named(quantised: dict[str, Any], said: str) -> None:
     with pytest.raises(BadInput, match=said):
-        read(LLAMA, quantised)
+        read_quantised(LLAMA, quantised)

@@ -1,18 +1,16 @@
 """Layers that read part of their cache, keep a state, or differ from one another: counted matrix by matrix."""
 
-from datetime import date
 from typing import Any
 
 import pytest
+from tests.catalog.read_configs import LATENT_MIXTURE, mixers_of, read
 
-from tokonomics.catalog.config_json import from_config
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.models import (
     CompressedAttention,
     DenseMlp,
     GroupedAttention,
     LatentAttention,
-    ModelSpec,
     MoeMlp,
     RecurrentMixer,
 )
@@ -33,29 +31,9 @@ BASE: dict[str, Any] = {
 }
 
 
-def read(config: dict[str, Any]) -> ModelSpec:
-    return from_config(config, key="m", name="M", family="f", source="s", date=date(2026, 1, 1), where="config.json")
-
-
-def layers_of(model: ModelSpec) -> list[Any]:
-    return [group.mixer for group in model.groups for _ in range(group.count)]
-
-
 # --- indexers ---------------------------------------------------------------------------------------------------------
 
-LATENT = BASE | {
-    "model_type": "deepseek_v3",
-    "q_lora_rank": 96,
-    "kv_lora_rank": 64,
-    "qk_nope_head_dim": 32,
-    "qk_rope_head_dim": 16,
-    "v_head_dim": 32,
-    "first_k_dense_replace": 1,
-    "moe_intermediate_size": 128,
-    "n_routed_experts": 8,
-    "n_shared_experts": 1,
-    "num_experts_per_tok": 2,
-}
+LATENT = BASE | LATENT_MIXTURE | {"model_type": "deepseek_v3"}
 INDEXED = LATENT | {"model_type": "deepseek_v32", "index_n_heads": 4, "index_head_dim": 16, "index_topk": 32}
 INDEXER = 96 * 4 * 16 + H * (16 + 4) + 2 * 16  # queries from the rank, a key and a weight per head, the keys' norm
 
@@ -65,7 +43,7 @@ def test_an_indexer_adds_its_matrices_and_a_small_key_to_every_layer() -> None:
     assert indexed.parameters - plain.parameters == L * INDEXER
     kept = 16 * (1 + 4 / 128)  # FP8 with a 32-bit scale for each 128
     assert indexed.kv_bytes_per_token(BF16) == round(plain.kv_bytes_per_token(BF16) + L * kept)
-    (attention, *_) = layers_of(indexed)
+    (attention, *_) = mixers_of(indexed)
     assert [cache.read for cache in attention.caches] == [32, None]
 
 
@@ -73,7 +51,7 @@ def test_glm_5_2_shares_the_choice_of_a_layer_with_those_after_it() -> None:
     told = {"model_type": "glm_moe_dsa", "indexer_types": ["full", "shared", "shared", "full"], "head_dim": 48}
     kinds = {"mlp_layer_types": ["dense", "dense", "sparse", "sparse"]}
     model = read(INDEXED | told | kinds)
-    mixers = layers_of(model)
+    mixers = mixers_of(model)
     assert [mixer.indexer is not None for mixer in mixers] == [True, False, False, True]
     assert all(mixer.topk == 32 for mixer in mixers)
     assert sum(group.count for group in model.groups if isinstance(group.mlp, DenseMlp)) == 2
@@ -109,7 +87,7 @@ def test_minimax_m3_chooses_blocks_in_its_sparse_layers() -> None:
     moe = (8 + 1) * 3 * H * 128 + H * 8 + 8
     blocks = L * (attention + 2 * H) + 3 * indexer + 3 * H * 640 + 3 * moe
     assert model.parameters == 2 * V * H + blocks + H
-    assert [mixer.topk for mixer in layers_of(model)] == [None, 24, 24, 24]
+    assert [mixer.topk for mixer in mixers_of(model)] == [None, 24, 24, 24]
     with pytest.raises(BadInput, match="sparse_disable_index_value"):
         read(config | {"sparse_attention_config": sparse | {"sparse_disable_index_value": [0, 0, 1, 1]}})
 
@@ -136,7 +114,7 @@ def test_deepseek_v4_keeps_a_window_and_compressed_rows() -> None:
     }
     config.pop("intermediate_size")
     model = read(config)
-    mixers = layers_of(model)
+    mixers = mixers_of(model)
     assert all(isinstance(mixer, CompressedAttention) for mixer in mixers)
     assert sorted((mixer.every or 0, mixer.topk or 0) for mixer in mixers) == [(0, 0), (4, 8), (4, 8), (128, 0)]
     query = H * 96 + 96 * 8 * 64 + 96
@@ -152,7 +130,11 @@ def test_deepseek_v4_keeps_a_window_and_compressed_rows() -> None:
     assert model.parameters == 2 * V * H + L * layer + 2 * (four + index) + long + 3 * 8 + H + head
     # Of one more token: a row of the window in every layer; a quarter of a row and of a key, and a 128th of a row.
     expected = 4 * 64 * 2 + 2 * (64 * 2 + 16 * (1 + 4 / 128)) / 4 + 64 * 2 / 128
-    assert model.kv_bytes_per_token(BF16) == round(expected)
+    assert model.kv_bytes_in_windows(BF16) == round(expected)
+    # What every token adds, however long the sequence, is all but the windows.
+    assert model.kv_bytes_per_token(BF16) == round(expected - 4 * 64 * 2)
+    (window,) = model.windows
+    assert model.kv_constant_bytes(BF16) == 4 * 64 * 2 * window
 
 
 # --- layers that differ -----------------------------------------------------------------------------------------------
@@ -175,7 +157,7 @@ def test_gemma_4_has_wider_heads_in_full_layers_and_may_use_keys_as_values() -> 
     shared = read(gemma4(attention_k_eq_v=True, num_global_key_value_heads=1))
     assert shared.parameters == dense + 2 * gemma4_attention(32, 4) + 2 * gemma4_attention(64, 1)
     # Keys and values are cached both, though one projection makes them.
-    assert shared.kv_bytes_per_token(BF16) == 2 * 2 * (2 * 2 * 32 + 2 * 1 * 64)
+    assert shared.kv_bytes_in_windows(BF16) == 2 * 2 * (2 * 2 * 32 + 2 * 1 * 64)
 
 
 def test_gemma_4_borrows_keys_widens_blocks_and_gives_each_layer_an_input() -> None:
@@ -187,7 +169,7 @@ def test_gemma_4_borrows_keys_widens_blocks_and_gives_each_layer_an_input() -> N
     inputs = V * L * 16 + L * (3 * H * 16 + H) + 16
     config = gemma4(**told, vocab_size_per_layer_input=V)
     assert read(config).parameters == 2 * V * H + own + borrowed + blocks + inputs + H
-    assert model.kv_bytes_per_token(BF16) == 2 * 2 * 2 * (32 + 64)
+    assert model.kv_bytes_in_windows(BF16) == 2 * 2 * 2 * (32 + 64)
 
 
 def test_gemma_4_has_experts_beside_its_dense_block() -> None:
@@ -219,8 +201,8 @@ def test_mimo_v2_has_narrow_values_and_more_key_heads_in_sliding_layers() -> Non
     full, sliding = (H * (8 * 48 + kv * 80) + 8 * 32 * H for kv in (2, 4))
     moe = 8 * 3 * H * 128 + 8 * H + 8
     assert model.parameters == 2 * V * H + 2 * full + 2 * (sliding + 8) + 3 * H * 640 + 3 * moe + L * 2 * H + H
-    assert model.kv_bytes_per_token(BF16) == 2 * (2 * 2 * 80 + 2 * 4 * 80)
-    assert sorted(mixer.window or 0 for mixer in layers_of(model)) == [0, 0, 16, 16]
+    assert model.kv_bytes_in_windows(BF16) == 2 * (2 * 2 * 80 + 2 * 4 * 80)
+    assert sorted(mixer.window or 0 for mixer in mixers_of(model)) == [0, 0, 16, 16]
 
 
 def test_step_gates_each_head_and_has_more_heads_in_sliding_layers() -> None:
@@ -292,7 +274,7 @@ def test_kimi_k3_mixes_delta_attention_with_gated_latent_attention_and_latent_ex
     assert model.parameters == 2 * V * H + 3 * delta + latent + 3 * H * 640 + 3 * moe + L * 6 * H + H + 2 * H
     assert model.kv_bytes_per_token(BF16) == (64 + 16) * 2
     assert model.state_bytes == 3 * (4 * 4 * 32 * 32 + 2 * 3 * width * 3)
-    assert any(isinstance(mixer, LatentAttention) and mixer.output_gate for mixer in layers_of(model))
+    assert any(isinstance(mixer, LatentAttention) and mixer.output_gate for mixer in mixers_of(model))
 
 
 def test_mamba_scans_in_the_chunks_that_its_config_says() -> None:
@@ -302,10 +284,10 @@ def test_mamba_scans_in_the_chunks_that_its_config_says() -> None:
     inner, mixed = 512, 512 + 2 * 2 * 16
     layer = H * (inner + mixed + 8) + inner * H + mixed * 5 + 3 * 8 + inner + H
     assert short.parameters == 2 * V * H + 2 * layer + H
-    (one,), (other,) = ({mixer.scan_flops for mixer in layers_of(model)} for model in (short, long))
+    (one,), (other,) = ({mixer.scan_flops for mixer in mixers_of(model)} for model in (short, long))
     assert other - one == 8 * 2 * (256 - 64) * (16 + 64)
     assert short.kv_bytes_per_token(BF16) == 0
-    assert all(isinstance(mixer, RecurrentMixer) for mixer in layers_of(short))
+    assert all(isinstance(mixer, RecurrentMixer) for mixer in mixers_of(short))
 
 
 def test_pure_mamba_by_hand() -> None:
@@ -322,7 +304,7 @@ def test_cohere_2_has_one_norm_and_a_full_layer_in_four() -> None:
     model = read(BASE | {"model_type": "cohere2", "num_key_value_heads": 2, "sliding_window": 16})
     attention = H * (8 + 2 + 2) * 32 + 8 * 32 * H
     assert model.parameters == 2 * V * H + L * (attention + 3 * H * 640 + H) + H
-    assert [mixer.window for mixer in layers_of(model) if isinstance(mixer, GroupedAttention)].count(None) == 1
+    assert [mixer.window for mixer in mixers_of(model) if isinstance(mixer, GroupedAttention)].count(None) == 1
 
 
 def test_qwen_2_5_vl_is_read_flat_as_it_was_first_published() -> None:
@@ -353,5 +335,5 @@ def test_qwen_2_5_vl_is_read_flat_as_it_was_first_published() -> None:
         ("mamba-2.8b", 0),
     ],
 )
-def test_kv_bytes_per_token_by_hand(key: str, expected: int) -> None:
-    assert find_model(key).kv_bytes_per_token(BF16) == expected
+def test_kv_bytes_of_a_token_inside_every_window_by_hand(key: str, expected: int) -> None:
+    assert find_model(key).kv_bytes_in_windows(BF16) == expected

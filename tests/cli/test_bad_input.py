@@ -393,6 +393,22 @@ def test_any_text_for_any_argument_is_answered_or_refused(
 # --- numbers --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("option", ["--tp", "--pp", "--ep", "--dp", "--batch", "--lora-rank"])
+def test_a_word_where_a_number_belongs_is_refused_in_one_line(tokonomics: Call, option: str) -> None:
+    done = tokonomics("predict", "llama-3.1-8b", "--gpu", "H100", option, "x")
+    assert done.returncode == 2
+    assert done.stderr.strip() == f"error: {option}: must be a whole number, got x"
+
+
+def test_a_number_beyond_its_bounds_is_refused_in_one_line(tokonomics: Call) -> None:
+    done = tokonomics("plan", "llama-3.1-8b", "--rate", "1", "--input", "9", "--output", "9", "--top", "0")
+    assert done.stderr.strip() == "error: --top: should be greater than or equal to 1, got 0"
+
+
+def test_an_encoder_of_512_tokens_fits_without_a_context_of_its_own(tokonomics: Call) -> None:
+    assert "sequences of 512 tokens" in tokonomics("fit", "bge-large-en-v1.5", "--gpu", "L4").stdout
+
+
 def number_is_refused(tokonomics: Call, command: Command, option: str, number: str) -> None:
     message = refusal(tokonomics(*command, f"--{option}={number}"))
     assert option.split("-")[-1] in message.lower() or "GPU" in message

@@ -12,12 +12,14 @@ import tokonomics as tk
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
-from tokonomics.catalog.offers import STALE_AFTER_DAYS, STALE_MUST_SAVE, load_offers
+from tokonomics.catalog.offer_choice import STALE_MUST_SAVE
+from tokonomics.catalog.offer_files import load_offers
+from tokonomics.catalog.offers import STALE_AFTER_DAYS
 from tokonomics.catalog.places import Seller, seller_of
 from tokonomics.catalog.precision import Precision
 from tokonomics.clock import today
 from tokonomics.physics.deployment import deploy
-from tokonomics.planner.candidates import cheapest_host
+from tokonomics.planner.hosts import cheapest_host
 from tokonomics.planner.plan_answer import Candidate
 from tokonomics.types import Badge
 

@@ -4,7 +4,8 @@ import re
 from datetime import date
 from pathlib import Path
 
-from tokonomics.catalog.offers import Offer, parse_offers
+from tokonomics.catalog.offer_files import parse_offers
+from tokonomics.catalog.offers import Offer
 
 PAGE = (Path(__file__).parents[2] / "docs" / "prices.md").read_text(encoding="utf-8")
 

@@ -155,7 +155,8 @@ router = "round-robin"
 
 
 def read_offers(path: Path) -> object:
-    from tokonomics.catalog.offers import MAX_GPUS, PRICE_FIELDS, read_offers
+    from tokonomics.catalog.offer_files import read_offers
+    from tokonomics.catalog.offers import MAX_GPUS, PRICE_FIELDS
 
     offers = read_offers(path)
     for offer in offers:
@@ -368,7 +369,7 @@ def prompt_files() -> list[bytes]:
 def _grammars() -> dict[str, tuple[Callable[[str], object], list[str]]]:
     """The small languages of the flags; the last is a path of the page's, with what it may be."""
     from tokonomics.catalog.gpus import find_gpu
-    from tokonomics.catalog.offers import parse_discounts
+    from tokonomics.catalog.offer_choice import parse_discounts
     from tokonomics.measure.meter.prices import find_offer, parse_prices
     from tokonomics.measure.meter.prometheus_source import selector_of
     from tokonomics.measure.meter.scrape import address_of

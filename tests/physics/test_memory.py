@@ -90,35 +90,48 @@ def test_the_smallest_number_of_gpus_is_where_one_sequence_first_fits() -> None:
     assert max_sequences(on("llama-3.1-70b", "H100", tp=2), 4096) >= 1
 
 
-def test_the_smallest_number_of_gpus_may_need_pipeline_stages() -> None:
-    # 671 GB of weights in 8 bits: five H200 of 141 GB hold them at the least, nine H100 of 80 GB.
-    for gpu, least in (("H200", 5), ("H100", 9)):
-        smallest = fit(on("deepseek-v3", gpu), 4096).min_gpus
-        assert smallest is not None
-        assert smallest >= least
-        splits = [(tp, smallest // tp) for tp in valid_tp(find_model("deepseek-v3"), 8) if smallest % tp == 0]
-        assert any(max_sequences(on("deepseek-v3", gpu, tp=tp, pp=pp), 4096) for tp, pp in splits)
-        assert not any(
-            max_sequences(on("deepseek-v3", gpu, tp=tp, pp=(smallest - 1) // tp), 4096)
-            for tp in valid_tp(find_model("deepseek-v3"), 8)
-            if (smallest - 1) % tp == 0
-        )
+def test_the_smallest_number_is_one_that_gpus_are_sold_in() -> None:
+    # 671 GB of weights in 8 bits: five H200 of 141 GB hold them at the least, nine H100 of 80 GB. Sold are eight, and
+    # two machines of eight.
+    for gpu, gpus, layout in (("H200", 8, "TP=8"), ("H100", 16, "TP=8 PP=2 on 2 machines")):
+        found = fit(on("deepseek-v3", gpu), 4096)
+        assert (found.min_gpus, found.min_layout) == (gpus, layout)
+        assert max_sequences(on("deepseek-v3", gpu, tp=8, pp=gpus // 8), 4096)
+        for fewer in (1, 2, 4, 8):
+            splits = [(tp, fewer // tp) for tp in (1, 2, 4, 8) if tp <= fewer < gpus]
+            assert not any(max_sequences(on("deepseek-v3", gpu, tp=tp, pp=pp), 4096) for tp, pp in splits)
 
 
-def test_a_model_that_needs_more_gpus_than_a_few_racks_hold_is_told_how_many() -> None:
-    # Kimi K2 in 16 bits: 2.05 TB on GPUs of 16 GB, of which the engine takes nine tenths.
+def test_a_model_that_needs_more_gpus_than_a_few_racks_hold_is_told_how_many_machines() -> None:
+    # Kimi K2 in 16 bits: 2.05 TB on GPUs of 16 GB, of which the engine takes nine tenths; machines of eight.
     deployment = on("kimi-k2", "T4", weights=Precision.bf16)
     smallest = fit(deployment, 1).min_gpus
     assert smallest is not None
     assert smallest > 128
-    splits = [
-        (tp, stages) for tp in valid_tp(deployment.model, 8) for stages in range(1, 62) if tp * stages <= smallest
-    ]
+    assert smallest % 8 == 0
     held = {
-        tp * stages: max_sequences(deployment.model_copy(update={"tp": tp, "pp": stages}), 1) for tp, stages in splits
+        machines: any(
+            max_sequences(deployment.model_copy(update={"tp": tp, "pp": machines * 8 // tp}), 1)
+            for tp in (1, 2, 4, 8)
+            if machines * 8 // tp <= deployment.model.layers
+        )
+        for machines in range(1, smallest // 8 + 1)
     }
-    assert held[smallest]
-    assert not any(fitting for gpus, fitting in held.items() if gpus < smallest)
+    assert [machines for machines, fits in held.items() if fits] == [smallest // 8]
+
+
+@pytest.mark.parametrize(
+    "key", ["llama-3.1-8b", "gpt-oss-120b", "gemma-3-27b", "deepseek-v4-flash", "qwen3-next-80b-a3b"]
+)
+@pytest.mark.parametrize("context", [4096, 16_384])
+def test_a_sequence_is_what_each_token_adds_and_what_it_holds_at_any_length(key: str, context: int) -> None:
+    # On one GPU, of whole blocks, and longer than any window: the figures of both verbs add up.
+    found = fit(on(key, "B300"), context)
+    grown = context * found.kv_bytes_per_token + found.kv_constant_bytes
+    assert found.kv_bytes_per_sequence == pytest.approx(grown, rel=2e-4)  # a token's bytes are rounded
+    summary = find_model(key).summary()
+    assert summary["kv_bytes_per_token"]["bf16"] == found.kv_bytes_per_token  # type: ignore[index]
+    assert summary["kv_constant_bytes"]["bf16"] == found.kv_constant_bytes  # type: ignore[index]
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.key)

@@ -31,6 +31,28 @@ GPUS = all_gpus()
 H200_STEPS = Path(__file__).parents[2] / "benchmarks" / "data" / "h200_steps.json"
 
 
+def test_a_prompt_is_bound_by_the_host_where_launching_its_kernels_takes_longer_than_computing_them() -> None:
+    steps = step_model(on("qwen3-30b-a3b", "H100"))
+    bare = steps.with_engine(None)
+    for tokens in (128, 1_000, 4_000, 16_000, 32_000):
+        launches = float(steps.launch_s(tokens))
+        assert steps.is_host_bound(tokens) == (float(bare.prefill(tokens)) < launches), tokens
+    # Kernel by kernel, 48 layers of experts: as long at a thousand tokens as at four thousand.
+    assert steps.is_host_bound(1_000)
+    assert float(steps.prefill(1_000)) == float(steps.prefill(4_000))
+    assert not steps.is_host_bound(32_000)
+    assert not bare.is_host_bound(1_000)
+
+
+def test_stages_on_several_machines_are_a_network_apart() -> None:
+    # H100: PCIe Gen5 of 64 GB/s inside a machine, a card of 400 Gbit/s between machines.
+    within, between = on("llama-3.1-70b", "H100", tp=2, pp=2), on("llama-3.1-70b", "H100", tp=8, pp=2)
+    assert not within.uses_network
+    assert between.uses_network
+    assert within.stage_bytes_per_s == find_gpu("H100").pcie_bytes_per_s
+    assert between.stage_bytes_per_s == min(find_gpu("H100").pcie_bytes_per_s, 400e9 / 8)
+
+
 def on(model: str, gpu: str, **options: object) -> Deployment:
     return deploy(find_model(model), find_gpu(gpu), find_engine("vllm"), **options)  # type: ignore[arg-type]
 

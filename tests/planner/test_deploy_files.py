@@ -29,14 +29,15 @@ from tokonomics.catalog.checkpoints import checkpoint_for
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import all_models, find_model
-from tokonomics.catalog.offers import UNSPECIFIED, Offer, Terms, load_offers
+from tokonomics.catalog.offer_files import load_offers
+from tokonomics.catalog.offers import UNSPECIFIED, Offer, Terms
 from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput
 from tokonomics.physics.deployment import Deployment, deploy, why_not_run
-from tokonomics.planner.candidates import room_for
 from tokonomics.planner.deploy_files import CLOUDS, Target, comment, deploy_file, provenance, yaml_text
 from tokonomics.planner.deploy_job import DeployJob, catalogue_repository, engine_command, listen, shell_line
 from tokonomics.planner.deploy_kubernetes import kubernetes_objects
+from tokonomics.planner.hosts import room_for
 from tokonomics.planner.load import load_of_shape
 from tokonomics.planner.plan import Question, plan
 from tokonomics.planner.spare import Spare, machines_for, replicas_on

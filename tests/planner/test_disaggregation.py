@@ -17,11 +17,11 @@ from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.offers import Offer
 from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput
-from tokonomics.planner.candidates import Hosts, PrefillPool
 from tokonomics.planner.deploy_apart import deploy_file_apart
 from tokonomics.planner.deploy_files import Target
 from tokonomics.planner.deploy_job import Role
 from tokonomics.planner.disaggregation import Pair, cheapest_split, disaggregated, pair_of, splits_of
+from tokonomics.planner.hosts import Hosts, PrefillPool
 from tokonomics.planner.load import Load, load_of_shape
 from tokonomics.planner.plan import Question, Study, prospects, study
 from tokonomics.planner.plan_answer import Catch, Limits

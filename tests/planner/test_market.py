@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tokonomics as tk
-from tokonomics.catalog.offers import STALE_MUST_SAVE, Offer, read_offers, write_offers
+from tokonomics.catalog.offer_choice import STALE_MUST_SAVE
+from tokonomics.catalog.offer_files import read_offers, write_offers
+from tokonomics.catalog.offers import Offer
 from tokonomics.catalog.precision import Precision
 from tokonomics.clock import today
 from tokonomics.errors import BadInput

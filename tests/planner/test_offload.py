@@ -5,7 +5,7 @@ from tests.planner.small_catalogue import asked, offer
 
 from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput
-from tokonomics.planner.candidates import HOST_MEMORY, PROCESS_GIB
+from tokonomics.planner.hosts import HOST_MEMORY, PROCESS_GIB
 from tokonomics.planner.load import load_of_shape
 from tokonomics.planner.plan import prospects
 from tokonomics.planner.plan_answer import Catch

@@ -5,22 +5,12 @@ Shapes follow the published modelling code of each family (transformers: ``model
 without a KV cache, and without the head that it was trained with to fill in masked words.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 
+from tokonomics.catalog.config_family import BIAS, Encoder, Family, attention, mlp
 from tokonomics.catalog.config_fields import Fields
 from tokonomics.catalog.config_harmless import names
 from tokonomics.catalog.config_layers import MOST_LAYERS, MOST_WINDOW, Frame, windows_by_type
-
-
-@dataclass(frozen=True)
-class Encoder:
-    """What of an encoder lies before and behind its layers."""
-
-    norm_elements: int  # of the norm on the embedding, in hidden widths
-    types: int  # kinds of tokens that have a vector of their own, where the config does not say
-    head: Callable[[Fields, Frame], int]  # parameters of a pooler or a classifier
-    unused_positions: int = 0  # of the table of learned positions
 
 
 def embedding_extras(fields: Fields, frame: Frame, encoder: Encoder) -> int:
@@ -73,3 +63,44 @@ NOMIC_HARMLESS = names(
     rotary_emb_scale_base rotary_scaling_factor scale_attn_by_inverse_layer_idx summary_type summary_use_proj
     summary_activation summary_proj_to_labels summary_first_dropout use_flash_attn use_xentropy"""
 )
+
+BERT = Family(
+    attention(grouped=False, qkv_bias=True, out_bias=True, bidirectional=True),
+    mlp(gated=False, bias=True),
+    norm_bias=True,
+    tied=True,
+    final_norm=False,
+    learned_positions=0,
+    expect={"position_embedding_type": ("absolute",), "is_decoder": (False,)},
+    harmless=BERT_HARMLESS,
+    encoder=Encoder(norm_elements=2, types=2, head=pooled_head),
+)
+# Positions of RoBERTa are counted from behind the padding's: two of its table are never used.
+ROBERTA = replace(BERT, encoder=Encoder(norm_elements=2, types=1, head=pooled_head, unused_positions=2))
+
+ENCODERS: dict[str, Family] = {
+    "bert": BERT,
+    "roberta": ROBERTA,
+    "xlm-roberta": ROBERTA,
+    "modernbert": Family(
+        attention(grouped=False, qkv_bias=BIAS, out_bias=BIAS, bidirectional=True, windows=windows_between),
+        mlp(bias=("mlp_bias", False)),
+        tied=True,
+        expect={"norm_bias": (False,)},
+        harmless=MODERN_HARMLESS,
+        # The embedding has a norm, and the first layer none before its attention.
+        encoder=Encoder(norm_elements=0, types=0, head=no_head),
+    ),
+    "nomic_bert": Family(
+        attention(
+            grouped=False, qkv_bias=("qkv_proj_bias", True), out_bias=("qkv_proj_bias", True), bidirectional=True
+        ),
+        mlp(bias=("mlp_fc1_bias", True), widths=("n_inner",), default_ratio=4),
+        norm_bias=True,
+        tied=True,
+        final_norm=False,
+        expect={"activation_function": ("swiglu",), "causal": (False,), "use_rms_norm": (False,)},
+        harmless=NOMIC_HARMLESS,
+        encoder=Encoder(norm_elements=2, types=0, head=no_head),
+    ),
+}

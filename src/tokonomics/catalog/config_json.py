@@ -15,7 +15,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from tokonomics.catalog.config_encoders import embedding_extras
-from tokonomics.catalog.config_families import FAMILIES, WRAPPERS, Family
+from tokonomics.catalog.config_families import FAMILIES, WRAPPERS
+from tokonomics.catalog.config_family import Family
 from tokonomics.catalog.config_fields import Fields
 from tokonomics.catalog.config_harmless import HARMLESS, WRAPPER_HARMLESS
 from tokonomics.catalog.config_images import read_tower
@@ -134,7 +135,7 @@ def _notes(unread: tuple[str, ...], where: str) -> tuple[str, ...]:
     if not unread:
         return ()
     named = ", ".join(f"'{shorten(name, 60)}'" for name in unread[:8]) + (" and others" if len(unread) > 8 else "")
-    return (f"{where}: nobody here knows {named}; taken to leave size and speed unchanged",)
+    return (f"{where}: unknown {named}; taken to leave size and speed unchanged",)
 
 
 def _file_in(path: Path) -> Path:

@@ -67,7 +67,7 @@ READING: ContextVar[ConfigReading] = ContextVar("reading", default=ConfigReading
 def find_model(name_or_path: str) -> ModelSpec:
     """The model of that name, or the one whose config.json (or the directory holding it) the path leads to."""
     reading = READING.get()
-    if _is_path(name_or_path):
+    if is_path(name_or_path):
         found = read_config(_expanded(name_or_path), as_family=reading.as_family)
     else:
         fix = ADD_YOUR_OWN.format(path=user_path())
@@ -87,7 +87,7 @@ def find_models(match: str | None = None, family: str | None = None, moe: bool |
 
     The user's own come first, then the newest.
     """
-    if match is not None and _is_path(match):
+    if match is not None and is_path(match):
         return [find_model(match)]
     wanted = spelling(match) if match else ""
     rows = [row for row in _rows() if any(wanted in name for name in spellings(row))]
@@ -115,7 +115,7 @@ CONFIGS_IN: ContextVar[Path | None] = ContextVar("configs_in", default=None)
 """The only folder that a config.json is read from, where names come from strangers; None: any."""
 
 
-def _is_path(text: str) -> bool:
+def is_path(text: str) -> bool:
     """Whether a path is meant: it ends in .json, or something lies there and no model has that name."""
     only = CONFIGS_IN.get()
     if only is not None and (".." in text or not text.startswith(f"{only}/")):

@@ -448,12 +448,30 @@ class ModelSpec(Noun):
         experts = parts.experts * self.bytes_per_weight(precision)
         return round(matrices + experts + rest * precision.bytes_per_unquantised)
 
-    def kv_bytes_per_token(self, kv: Precision) -> int:
-        """KV cache that one more token needs while it is inside every layer's window."""
+    @property
+    def caches(self) -> tuple[tuple[int, Cache], ...]:
+        """What is kept of the tokens before, each with the number of layers that keep it."""
         mixers = [(group.count, group.mixer) for group in self.groups if group.mixer]
-        return round(
-            sum(count * cache.row_bytes(kv) / cache.every for count, mixer in mixers for cache in mixer.caches)
-        )
+        return tuple((count, cache) for count, mixer in mixers for cache in mixer.caches)
+
+    def kv_bytes_per_token(self, kv: Precision) -> int:
+        """KV cache that every further token adds to a sequence, however long it is: of layers without a window."""
+        kept = [(count, cache) for count, cache in self.caches if cache.window is None]
+        return round(sum(count * cache.row_bytes(kv) / cache.every for count, cache in kept))
+
+    def kv_bytes_in_windows(self, kv: Precision) -> int:
+        """KV cache of one token that is inside every layer's window."""
+        return round(sum(count * cache.row_bytes(kv) / cache.every for count, cache in self.caches))
+
+    def kv_constant_bytes(self, kv: Precision) -> int:
+        """What a sequence holds whatever its length: its windows once they are full, and recurrent states."""
+        windows = sum(count * cache.row_bytes(kv) / cache.every * (cache.window or 0) for count, cache in self.caches)
+        return round(windows) + self.state_bytes
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """Tokens that layers with a window keep, the shortest first."""
+        return tuple(sorted({cache.window for _, cache in self.caches if cache.window is not None}))
 
     @property
     def state_bytes(self) -> int:
@@ -486,6 +504,8 @@ class ModelSpec(Noun):
             "checkpoint": self.checkpoint.value,
             "weight_bytes": {precision.value: self.weight_bytes(precision) for precision in Precision},
             "kv_bytes_per_token": {precision.value: self.kv_bytes_per_token(precision) for precision in KV_PRECISIONS},
+            "kv_constant_bytes": {precision.value: self.kv_constant_bytes(precision) for precision in KV_PRECISIONS},
+            "kv_windows": list(self.windows),
             "flops_per_token": self.flops_per_token,
             "published": self.published.model_dump() if self.published else None,
             "source": self.source,

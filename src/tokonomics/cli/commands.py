@@ -64,7 +64,7 @@ def _answered(verb: Verb, given: Mapping[str, Any]) -> int:
 
 
 def values_of(parameters: Parameters, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What was given, by field."""
+    """What was given, by field; what stands at its default was not."""
     values = {}
     for name, parameter in parameters.items():
         value = given.get(name)
@@ -73,7 +73,7 @@ def values_of(parameters: Parameters, given: Mapping[str, Any]) -> dict[str, Any
                 fix = f"Name one, such as {option(name, parameter.example)}."
                 raise BadInput("two models are given", field=name, fix=fix)
             value = by_place
-        if value is not None and value != []:
+        if value is not None and value != [] and str(value) != str(parameter.default):
             values[name] = value
     return values
 
@@ -81,7 +81,7 @@ def values_of(parameters: Parameters, given: Mapping[str, Any]) -> dict[str, Any
 def _arguments(parameter: Parameter) -> list[inspect.Parameter]:
     """The argument, the option, or both."""
     kind: Any = Path if parameter.kind is Kind.FILE and parameter.type is str else parameter.type
-    kind = str if parameter.takes_text else kind
+    kind = str if parameter.type in (int, float) else kind  # the request checks numbers, whichever door they come by
     kind = list[kind] if parameter.is_list else kind
     optional = kind | None if not parameter.required and parameter.default is None else kind
     default = inspect.Parameter.empty if parameter.required else parameter.default
@@ -94,17 +94,23 @@ def _arguments(parameter: Parameter) -> list[inspect.Parameter]:
     if parameter.place is not Placement.FIRST:
         help = "The model, by name." if parameter.place is Placement.EITHER else parameter.help
         flags = f"{parameter.flag}/{parameter.off}" if parameter.off else str(parameter.flag)
-        number = parameter.type in (int, float) and not parameter.takes_text
-        info = typer.Option(
-            flags,
-            help=help,
-            min=parameter.low if number else None,
-            max=parameter.high if number and parameter.high != NO_LIMIT else None,
-            show_default=parameter.default_text or True,
-            metavar=f"<{parameter.type.__name__}>" if parameter.takes_text else None,
-        )
+        info = typer.Option(flags, help=help, show_default=parameter.default_text or True, metavar=_metavar(parameter))
         arguments.append(_argument(parameter.name, Annotated[optional, info], default))
     return arguments
+
+
+def _metavar(parameter: Parameter) -> str | None:
+    """``<int range> [x>=1]``; None of what is no number."""
+    if parameter.type not in (int, float):
+        return None
+    if parameter.takes_text:
+        return f"<{parameter.type.__name__}>"
+    high = None if parameter.high == NO_LIMIT else parameter.high
+    if parameter.low is None and high is None:
+        return f"<{parameter.type.__name__}>"
+    bounds = f"x<={high:g}" if parameter.low is None else f"x>={parameter.low:g}"
+    bounds = f"{parameter.low:g}<=x<={high:g}" if parameter.low is not None and high is not None else bounds
+    return f"<{parameter.type.__name__} range> [{bounds}]"
 
 
 def _argument(name: str, annotation: Any, default: Any) -> inspect.Parameter:

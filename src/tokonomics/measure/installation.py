@@ -150,7 +150,8 @@ def _simulator() -> Iterator[Check]:
 
 
 def _gpu_prices() -> Iterator[Check]:
-    from tokonomics.catalog.offers import STALE_AFTER_DAYS, cache_file, load_offers
+    from tokonomics.catalog.offer_files import cache_file, load_offers
+    from tokonomics.catalog.offers import STALE_AFTER_DAYS
     from tokonomics.clock import today
 
     offers = load_offers()
@@ -263,7 +264,7 @@ def _machine() -> Iterator[Check]:
 
 
 def _folders() -> Iterator[Check]:
-    from tokonomics.catalog.offers import cache_file
+    from tokonomics.catalog.offer_files import cache_file
     from tokonomics.measure.meter.ledger import default_ledger
 
     for name, folder, kept in (

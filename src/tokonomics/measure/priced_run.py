@@ -17,7 +17,8 @@ import numpy as np
 from pydantic import PositiveFloat, ValidationError
 
 from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.offers import Offer, cheapest_offer, machines_usd_per_hour
+from tokonomics.catalog.offer_choice import cheapest_offer, machines_usd_per_hour
+from tokonomics.catalog.offers import Offer
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, TokonomicsError, UnknownName, from_validation, option, shorten
 from tokonomics.measure import validate
@@ -26,7 +27,7 @@ from tokonomics.measure.load_curve import LoadVerdict, judge
 from tokonomics.measure.measurements import MOST_REQUESTS, Measurement, Metric, Mode, RunFacts, Statistic, figure_name
 from tokonomics.money.cost import split_by_gpu_time
 from tokonomics.physics.intervals import Interval
-from tokonomics.planner.candidates import cheapest_host
+from tokonomics.planner.hosts import cheapest_host
 from tokonomics.traffic.slo import Slo
 from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK, plural

@@ -81,6 +81,17 @@ class Deployment(Noun):
         return self.dp > 1 and self.expert_gpus > self.gpu.gpus_per_node
 
     @property
+    def uses_network(self) -> bool:
+        """Whether anything of a replica is sent between machines: to experts, or from stage to stage."""
+        return self.gpus > self.gpu.gpus_per_node
+
+    @property
+    def stage_bytes_per_s(self) -> float:
+        """From one pipeline stage to the next: through the host, and over the network where the next is elsewhere."""
+        host = self.gpu.pcie_bytes_per_s
+        return min(host, self.gpu.network_bytes_per_s) if self.uses_network else host
+
+    @property
     def expert_gpus(self) -> int:
         """Of one stage: those among which its experts are split or dealt out."""
         return self.tp * self.dp

@@ -10,6 +10,7 @@ keeps nothing: a sequence takes its activations while it is computed.
 
 import math
 from bisect import bisect_left
+from typing import NamedTuple
 
 from pydantic import NonNegativeInt, PositiveInt
 
@@ -20,7 +21,7 @@ from tokonomics.physics.deployment import Deployment, valid_tp
 from tokonomics.physics.sharding import adapter_bytes, shard
 from tokonomics.physics.speculation import DraftMethod
 from tokonomics.types import Noun
-from tokonomics.units import GIB, gigabytes
+from tokonomics.units import GIB, gigabytes, plural
 
 SAMPLER_BYTES_PER_LOGIT = 40
 """Logits in 16 and 32 bits, probabilities, and the sort behind top-k and top-p: 35 to 41 bytes for each entry of the
@@ -51,10 +52,14 @@ class Fit(Noun):
     workspace_bytes: PositiveInt
     kv_budget_bytes: NonNegativeInt
     shortfall_bytes: NonNegativeInt  # by how much weights and workspace exceed what the engine may use
-    kv_bytes_per_token: NonNegativeInt  # the whole model, inside every window
+    kv_bytes_per_token: NonNegativeInt  # the whole model: what every further token adds
+    kv_constant_bytes: NonNegativeInt  # the whole model: of a sequence of any length, windows full and states
     kv_bytes_per_sequence: NonNegativeInt  # on one GPU, at this context, in whole blocks
     max_sequences: NonNegativeInt  # sequences of this context at once; 0 when none fits
-    min_gpus: PositiveInt | None  # the smallest number of such GPUs on which one sequence fits; None when no split does
+    min_gpus: (
+        PositiveInt | None
+    )  # the smallest number sold together on which one sequence fits; None when no split does
+    min_layout: str | None  # how it is laid on them
 
     @property
     def fits(self) -> bool:
@@ -70,7 +75,7 @@ class Fit(Noun):
 def fit(deployment: Deployment, context: int) -> Fit:
     """The memory of a deployment at a context length."""
     check_context(deployment.model, context)
-    budget = kv_budget_bytes(deployment)
+    budget, least = kv_budget_bytes(deployment), smallest(deployment, context)
     return Fit(
         deployment=deployment,
         context=context,
@@ -82,9 +87,11 @@ def fit(deployment: Deployment, context: int) -> Fit:
         kv_budget_bytes=max(budget, 0),
         shortfall_bytes=max(-budget, 0),
         kv_bytes_per_token=deployment.model.kv_bytes_per_token(deployment.kv),
+        kv_constant_bytes=deployment.model.kv_constant_bytes(deployment.kv),
         kv_bytes_per_sequence=sequence_bytes(deployment, context),
         max_sequences=max_sequences(deployment, context),
-        min_gpus=min_gpus(deployment, context),
+        min_gpus=least.gpus if least else None,
+        min_layout=least.layout if least else None,
     )
 
 
@@ -100,25 +107,57 @@ def require_fit(deployment: Deployment, context: int, batch: int = 1) -> None:
         what = f"{batch:,} sequences of {context:,} tokens do not fit {deployment}"
         if largest:
             raise DoesNotFit(what, largest=largest, fix=f"The largest batch that fits is {largest:,}.")
-        need = min_gpus(deployment, context)
-        fix = f"It needs {need} GPUs of this kind." if need else "No number of these GPUs is enough."
+        need = smallest(deployment, context)
+        fix = f"It needs {need} of this kind." if need else "No number of these GPUs is enough."
         there = f"{gigabytes(shard(deployment).total)} of weights a GPU, {gigabytes(deployment.gpu.usable_bytes)} there"
         raise DoesNotFit(f"{deployment} does not fit: {there}", largest=0, fix=fix)
 
 
-def min_gpus(deployment: Deployment, context: int) -> int | None:
-    """The fewest such GPUs that hold one sequence, over every split into tensor ranks of a node and pipeline stages."""
-    model, numbers = deployment.model, []
-    deployment = deployment.model_copy(update={"dp": 1, "ep": 1})
-    for tp in valid_tp(model, deployment.gpu.gpus_per_node):
+class Smallest(NamedTuple):
+    """The fewest GPUs that can be had together and hold a sequence, and how the model lies on them."""
 
-        def fits(pp: int, tp: int = tp) -> bool:
-            return max_sequences(deployment.model_copy(update={"tp": tp, "pp": pp}), context) > 0
+    gpus: int
+    tp: int
+    pp: int
+    machines: int
 
-        # More stages leave less on each GPU: halving finds the fewest that fit.
-        pp = bisect_left(range(1, model.layers + 1), True, key=fits) + 1
-        numbers += [tp * pp] if pp <= model.layers else []
-    return min(numbers, default=None)
+    @property
+    def layout(self) -> str:
+        """``TP=8 PP=2 on 2 machines``; ``one GPU``."""
+        split = " ".join(f"{name}={degree}" for name, degree in (("TP", self.tp), ("PP", self.pp)) if degree > 1)
+        return f"{split} on {self.machines} machines" if self.machines > 1 else split or "one GPU"
+
+    def __str__(self) -> str:
+        return f"{plural(self.gpus, 'GPU')}{f' ({self.layout})' if self.gpus > 1 else ''}"
+
+
+def smallest(deployment: Deployment, context: int) -> Smallest | None:
+    """The fewest such GPUs that hold one sequence, among the numbers they are sold in; None where none does.
+
+    That is 1, 2, 4, 8 … GPUs of a machine, then whole machines. Layers are split over as many GPUs of a machine as
+    the model allows, then dealt out in stages.
+    """
+    node, layers = deployment.gpu.gpus_per_node, deployment.model.layers
+    degrees = valid_tp(deployment.model, node)
+    whole = [tp for tp in degrees if node % tp == 0]
+    single = deployment.model_copy(update={"dp": 1, "ep": 1})
+
+    def fitting(gpus: int) -> Smallest | None:
+        for tp in reversed(whole if gpus > node else degrees):
+            pp = gpus // tp
+            if tp * pp == gpus and pp <= layers:
+                split = single.model_copy(update={"tp": tp, "pp": pp})
+                if max_sequences(split, context) > 0:
+                    return Smallest(gpus, tp, pp, math.ceil(gpus / node))
+        return None
+
+    for gpus in sorted({1 << power for power in range(node.bit_length())} | {node}):
+        if found := fitting(gpus):
+            return found
+    # More machines leave less on each GPU: halving finds the fewest that fit.
+    most = layers * max(whole) // node
+    machines = bisect_left(range(2, most + 1), True, key=lambda number: fitting(number * node) is not None) + 2
+    return fitting(machines * node) if machines <= most else None
 
 
 def kv_budget_bytes(deployment: Deployment) -> int:

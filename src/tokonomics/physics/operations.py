@@ -189,7 +189,7 @@ class RankKernels:
         message = tokens * deployment.model.hidden * Precision.bf16.bytes_per_weight
         sums = sum(group.count * 2 * layer_share(group) for group in groups) - self._shared_layers
         total = sums * self._all_reduce_s(tp, message)
-        return total + (pp - 1) * message / deployment.gpu.pcie_bytes_per_s if pp > 1 else total
+        return total + (pp - 1) * message / deployment.stage_bytes_per_s if pp > 1 else total
 
     @property
     def _shared_layers(self) -> int:

@@ -180,6 +180,11 @@ class StepModel:
         """
         return self.step(tokens, past, 0, 0, prompts)
 
+    def is_host_bound(self, tokens: float) -> bool:
+        """Whether the step of one prompt takes as long as the host needs to launch its kernels, whatever they do."""
+        launched = self.launched(np.zeros(()), np.asarray(tokens), np.zeros(()), np.ones(()))
+        return bool(launched > 0) and float(self.prefill(tokens)) <= float(launched)
+
     def step(
         self, prompt_tokens: ArrayLike, past: ArrayLike, batch: ArrayLike, context: ArrayLike, prompts: ArrayLike = 1
     ) -> Array:

@@ -24,20 +24,19 @@ from tokonomics.money.fleet import FleetLimits, FleetOffer
 from tokonomics.money.fleet_search import optimal_fleet
 from tokonomics.money.spot_verdict import spot_verdict
 from tokonomics.physics.intervals import speed_badge, speed_from
-from tokonomics.planner.candidates import (
+from tokonomics.planner.candidates import Reason, Refusal
+from tokonomics.planner.fleet_offers import reserved_prices, spot_markets, startup_seconds
+from tokonomics.planner.hosts import (
     HOST_MEMORY,
     UNUSED,
     Hosts,
     Machine,
-    Reason,
-    Refusal,
     gpu_hour_lines,
     hosts_of,
     left_gb,
     told_apart,
     usable,
-)  # fmt: skip
-from tokonomics.planner.fleet_offers import reserved_prices, spot_markets, startup_seconds
+)
 from tokonomics.planner.setup import Memo, NotServed, Say, Setup, silent
 from tokonomics.planner.sizing import size
 from tokonomics.planner.spare import machines_for, replicas_on

@@ -25,7 +25,7 @@ from tokonomics.catalog.precision import KV_PRECISIONS, Precision
 from tokonomics.money.own_hardware import Power, Purchase, usd_per_hour
 from tokonomics.physics.deployment import Deployment, valid_tp, why_not_run
 from tokonomics.physics.intervals import Interval, speed_badge
-from tokonomics.physics.memory import max_sequences, min_gpus
+from tokonomics.physics.memory import max_sequences, smallest
 from tokonomics.physics.steptime import step_model
 from tokonomics.planner.candidates import is_faithful, weight_choices, why_not
 from tokonomics.planner.predict import predict
@@ -103,7 +103,9 @@ class TooLarge(Noun):
     weights: Precision | None
     """The fewest bits that were tried; None: the engine runs none of them on this GPU."""
     min_gpus: PositiveInt | None
-    """The fewest such GPUs that hold one sequence at these bits; None: no number of them does."""
+    """The fewest such GPUs, of those sold together, that hold one sequence at these bits; None: no number does."""
+    min_layout: str | None = None
+    """How it lies on them."""
 
 
 class CanRun(Noun):
@@ -145,7 +147,11 @@ def can_run(
         slos=slos,
         power=machine.power,
         runs=tuple(runs),
-        too_large=tuple(sorted(too_large, key=lambda model: (model.min_gpus or MAX_GPUS, model.weights or ""))),
+        too_large=tuple(
+            sorted(
+                too_large, key=lambda model: (model.min_gpus or MAX_GPUS, model.min_layout or "", model.weights or "")
+            )
+        ),
     )
 
 
@@ -269,5 +275,11 @@ def _too_large(model: ModelSpec, machine: OwnMachine, context: int) -> TooLarge:
     for weights in reversed(weight_choices(model)):
         if why_not_run(engine, gpu, weights, kv) is None:
             single = Deployment(model=model, gpu=gpu, engine=engine, weights=weights, kv=kv)
-            return TooLarge(model=model.key, weights=weights, min_gpus=min_gpus(single, context))
+            least = smallest(single, context)
+            return TooLarge(
+                model=model.key,
+                weights=weights,
+                min_gpus=least.gpus if least else None,
+                min_layout=least.layout if least else None,
+            )
     return TooLarge(model=model.key, weights=None, min_gpus=None)

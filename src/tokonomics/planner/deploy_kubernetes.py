@@ -13,8 +13,8 @@ from typing import Any
 from tokonomics.catalog.gpus import Vendor
 from tokonomics.catalog.offers import UNSPECIFIED, Terms
 from tokonomics.errors import BadInput, option
-from tokonomics.planner.candidates import host_gib
 from tokonomics.planner.deploy_job import FILL_IN, PORT, DeployJob, EngineCommand, listen
+from tokonomics.planner.hosts import host_gib
 from tokonomics.units import GIB
 
 _WEIGHTS_FOLDER = "/models"

@@ -18,7 +18,8 @@ import numpy as np
 from pydantic import NonNegativeFloat, NonNegativeInt
 
 from tokonomics.physics.deployment import Deployment
-from tokonomics.planner.candidates import Hosts, PrefillPool, Reason, Refusal
+from tokonomics.planner.candidates import Reason, Refusal
+from tokonomics.planner.hosts import Hosts, PrefillPool
 from tokonomics.planner.load import Load
 from tokonomics.planner.screen import LEEWAY, Screened, curve_for, fewest_by_arithmetic, floors, screen, tpot_limit
 from tokonomics.planner.search import Placed

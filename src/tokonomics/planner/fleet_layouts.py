@@ -15,8 +15,9 @@ from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.errors import BadInput
 from tokonomics.money.demand import EVERY_SIZE
 from tokonomics.physics.deployment import Deployment
-from tokonomics.planner.candidates import room_for, why_not
+from tokonomics.planner.candidates import why_not
 from tokonomics.planner.fleet_traffic import FleetTraffic
+from tokonomics.planner.hosts import room_for
 from tokonomics.planner.screen import tpot_limit
 from tokonomics.planner.setup import Say
 from tokonomics.serving.capacity import NeverHolds, highest_rate

@@ -18,14 +18,14 @@ from pydantic import NonNegativeFloat, PositiveFloat
 from tokonomics.catalog.engines import Engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.models import ModelSpec
-from tokonomics.catalog.offers import Offer, Terms, within_age
+from tokonomics.catalog.offer_choice import within_age
+from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.catalog.precision import Precision
 from tokonomics.catalog.spot import Interruptions, load_bands, load_zone_prices
 from tokonomics.errors import BadInput, option
 from tokonomics.money.fleet import ADVISOR, FleetOffer, SpotMarket, aws_spot
 from tokonomics.physics.deployment import Deployment, valid_tp
 from tokonomics.physics.intervals import speed_badge, speed_from
-from tokonomics.planner.candidates import told_apart
 from tokonomics.planner.fleet_layouts import (
     FleetLayout,
     cheapest_price,
@@ -34,6 +34,7 @@ from tokonomics.planner.fleet_layouts import (
     stands_on,
 )
 from tokonomics.planner.fleet_traffic import FleetTraffic
+from tokonomics.planner.hosts import told_apart
 from tokonomics.planner.setup import Say, silent
 from tokonomics.traffic.slo import Slo
 from tokonomics.types import Badge, Noun, copied

@@ -15,7 +15,8 @@ import numpy as np
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from tokonomics.physics.deployment import Deployment
-from tokonomics.planner.candidates import Hosts, Refusal, why_not
+from tokonomics.planner.candidates import Refusal, why_not
+from tokonomics.planner.hosts import Hosts
 from tokonomics.planner.load import Load
 from tokonomics.planner.plan import Study, layout, prospects
 from tokonomics.planner.plan_answer import Candidate

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from tokonomics.catalog.precision import Precision
-from tokonomics.planner.candidates import Machine
+from tokonomics.planner.hosts import Machine
 from tokonomics.planner.load import Load
 from tokonomics.planner.plan import Question, layout, prospects
 from tokonomics.planner.screen import Screened, screen

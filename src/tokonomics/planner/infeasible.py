@@ -15,7 +15,8 @@ from tokonomics.catalog.offers import MAX_AGE_DAYS, Offer, Terms
 from tokonomics.catalog.places import Seller, place_filter
 from tokonomics.errors import option
 from tokonomics.physics.steptime import step_model
-from tokonomics.planner.candidates import Hosts, Reason, host_gib
+from tokonomics.planner.candidates import Reason
+from tokonomics.planner.hosts import Hosts, host_gib
 from tokonomics.planner.parsing import listed, regions_from
 from tokonomics.planner.plan import Question, Study, plan, prospects
 from tokonomics.planner.plan_answer import Catch, Plan

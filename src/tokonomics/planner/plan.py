@@ -17,27 +17,17 @@ from typing import Any, NamedTuple
 from tokonomics.catalog.engines import Engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.models import ModelSpec
-from tokonomics.catalog.offers import STALE_MUST_SAVE, Offer, Terms
+from tokonomics.catalog.offer_choice import STALE_MUST_SAVE
+from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.catalog.precision import Precision
 from tokonomics.money.cost import split_by_gpu_time
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.intervals import speed_badge, speed_from
 from tokonomics.physics.speculation import Speculation
-from tokonomics.planner.candidates import (
-    FLOOR,
-    Hosts,
-    Machine,
-    Reason,
-    Refusal,
-    fitting,
-    hosts_of,
-    is_faithful,
-    monthly_bill,
-    usable,
-    weight_choices,
-)
+from tokonomics.planner.candidates import FLOOR, Reason, Refusal, fitting, is_faithful, weight_choices
 from tokonomics.planner.disaggregation import disaggregated, together_breaks
 from tokonomics.planner.drafting import with_drafts
+from tokonomics.planner.hosts import Hosts, Machine, hosts_of, monthly_bill, usable
 from tokonomics.planner.load import Load
 from tokonomics.planner.plan_answer import (
     Candidate,

@@ -6,7 +6,8 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from tokonomics.catalog.offers import STALE_MUST_SAVE, Terms
+from tokonomics.catalog.offer_choice import STALE_MUST_SAVE
+from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.places import Seller
 from tokonomics.catalog.precision import Precision
 from tokonomics.money.cost import CostTree, TokenPrices

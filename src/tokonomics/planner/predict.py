@@ -1,5 +1,7 @@
 """One deployment at one batch, and along all batches: how fast, with an interval, and where the time goes."""
 
+from typing import Literal
+
 import numpy as np
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
@@ -9,6 +11,7 @@ from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.intervals import Interval, interval, speed_badge
 from tokonomics.physics.memory import check_context, max_sequences, require_fit
 from tokonomics.physics.steptime import StepParts, step_model
+from tokonomics.serving.links import network_text
 from tokonomics.serving.steady import alone_s, whole_prompts
 from tokonomics.types import Badge, Noun, copied
 
@@ -36,6 +39,9 @@ class Prediction(Noun):
     """None of an encoder, which writes nothing."""
     prefill_s: Interval
     """One prompt of ``context`` tokens: its step in the engine, not yet what a client waits."""
+    prompt_bound: Literal["gpu", "host"] = "gpu"
+    """What sets ``prefill_s``: the GPU that computes it, or the host that launches its kernels (then a
+    prompt somewhat shorter or longer takes as long)."""
     ttft_s: Interval
     """A request of ``context`` tokens on an idle server, from arrival to its first token at the client."""
     first_answer_s: Interval | None = None
@@ -48,6 +54,8 @@ class Prediction(Noun):
     """Of an encoder, by steps of ``batch`` prompts, or of as many as its engine takes at once."""
     speed: Badge
     max_sequences: PositiveInt
+    network: str | None = None
+    """Between the machines of a replica, as assumed, with its source; None where it stands in one."""
 
 
 class CurvePoint(Noun):
@@ -120,10 +128,12 @@ def predict(deployment: Deployment, batch: int, context: int, thinking: int | No
         context=text,
         images=images,
         prefill_s=prompt,
+        prompt_bound="host" if steps.is_host_bound(context) else "gpu",
         ttft_s=alone,
         **speeds,
         speed=speed_badge(deployment),
         max_sequences=max_sequences(deployment, context),
+        network=network_text(deployment.gpu) if deployment.uses_network else None,
     )
 
 

@@ -15,7 +15,8 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import Deployment
-from tokonomics.planner.candidates import Hosts, Machine, Refusal, is_faithful, why_not
+from tokonomics.planner.candidates import Refusal, is_faithful, why_not
+from tokonomics.planner.hosts import Hosts, Machine
 from tokonomics.planner.plan import Study, layout
 from tokonomics.planner.screen import screen
 from tokonomics.planner.search import Kind, Placed, kind_of

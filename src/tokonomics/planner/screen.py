@@ -17,7 +17,8 @@ from tokonomics.physics.calibration import profile_key
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.operations import least_decode_attention_s
 from tokonomics.physics.steptime import StepModel
-from tokonomics.planner.candidates import Hosts, Reason, Refusal
+from tokonomics.planner.candidates import Reason, Refusal
+from tokonomics.planner.hosts import Hosts
 from tokonomics.planner.load import Load
 from tokonomics.serving.steady import Capacity, MissesSlo, ReplicaCurve, Steady
 from tokonomics.traffic.slo import Latency, Slo

@@ -15,7 +15,8 @@ from typing import TypeVar
 
 from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import Deployment
-from tokonomics.planner.candidates import Hosts, Reason, Refusal, is_faithful
+from tokonomics.planner.candidates import Reason, Refusal, is_faithful
+from tokonomics.planner.hosts import Hosts
 from tokonomics.planner.screen import Screened, describe, fewest_by_arithmetic, screen
 from tokonomics.planner.setup import Say, silent
 from tokonomics.planner.trials import Sized, Trials

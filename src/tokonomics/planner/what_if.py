@@ -18,8 +18,9 @@ import numpy as np
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from tokonomics.physics.intervals import interval
-from tokonomics.planner.candidates import Hosts, Reason, Refusal, why_not
+from tokonomics.planner.candidates import Reason, Refusal, why_not
 from tokonomics.planner.disaggregation import Pair, RatioPoint, pair_of, resize_apart, splits_of
+from tokonomics.planner.hosts import Hosts
 from tokonomics.planner.load import Load
 from tokonomics.planner.plan import Question, Study, searched
 from tokonomics.planner.plan_answer import Candidate

@@ -6,7 +6,7 @@ from tokonomics.catalog.apis import list_apis, price_request
 from tokonomics.catalog.gpus import find_gpus
 from tokonomics.catalog.litellm_file import read_litellm
 from tokonomics.catalog.load_models import find_models
-from tokonomics.catalog.offers import select_offers
+from tokonomics.catalog.offer_choice import select_offers
 from tokonomics.catalog.places import LISTED
 from tokonomics.clock import today
 from tokonomics.money.cost import require_positive

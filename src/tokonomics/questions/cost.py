@@ -9,15 +9,9 @@ import numpy as np
 from pydantic import ValidationError
 
 from tokonomics.catalog.gpus import Gpu, find_gpu
-from tokonomics.catalog.offers import (
-    STALE_AFTER_DAYS,
-    NoOffer,
-    Offer,
-    cheapest_offer,
-    machines_usd_per_hour,
-    market_offers,
-    write_offers,
-)
+from tokonomics.catalog.offer_choice import NoOffer, cheapest_offer, machines_usd_per_hour, market_offers
+from tokonomics.catalog.offer_files import write_offers
+from tokonomics.catalog.offers import STALE_AFTER_DAYS, Offer
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.money import cost as money

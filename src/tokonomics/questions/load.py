@@ -12,15 +12,17 @@ from typing import Any, TypeVar
 from tokonomics.catalog.engines import all_engines, find_engine
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.models import ModelSpec
-from tokonomics.catalog.offers import MAX_AGE_DAYS, Offer, list_prices, recent, recent_where_near, within_age
+from tokonomics.catalog.offer_choice import list_prices, recent, recent_where_near, within_age
+from tokonomics.catalog.offers import MAX_AGE_DAYS, Offer
 from tokonomics.catalog.places import Seller
 from tokonomics.catalog.precision import Precision
 from tokonomics.catalog.recovery import QuantisedPart, allowed_by_recovery, lossy_pairs
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, UnknownName, option, shorten
 from tokonomics.physics.speculation import Speculation
-from tokonomics.planner.candidates import HOST_MEMORY, weight_choices
+from tokonomics.planner.candidates import weight_choices
 from tokonomics.planner.drafting import NO_DRAFT, draft_named, published_draft
+from tokonomics.planner.hosts import HOST_MEMORY
 from tokonomics.planner.infeasible import Blame, blame
 from tokonomics.planner.load import Load, load_of_log, load_of_shape
 from tokonomics.planner.parsing import (
@@ -113,7 +115,7 @@ def question_of(request: PlanInputs, model_name: str, load: Load, offers: tuple[
     names = [engine.key for engine in all_engines()] if engines == ["all"] else engines
     floor = share_of_quality(request.min_recovery)
     weights, left_out = reaching(model, weights_for(model, request.weights, request.min_weights), floor)
-    kv, kv_left_out = reaching(model, kv_for(request.kv), floor, "kv")
+    kv, kv_left_out = reaching(model, _kv_of(request, model), floor, "kv")
     lossy = lossy_pairs(model, weights, kv, floor or 0.0)
     pairs_left_out = {f"{pair[0]} with KV {pair[1]}": reason for pair, reason in lossy.items()}
     draft = draft_of(request, model) if isinstance(request, PlanRequest) else None
@@ -150,6 +152,14 @@ def question_of(request: PlanInputs, model_name: str, load: Load, offers: tuple[
         others = [offer for offer in offers if offer.seller is Seller.marketplace] if len(allowed) < len(offers) else []
         catches |= _catches(request, question, (*bought, *others) if others else None)
     return replace(question, catches=catches)
+
+
+def _kv_of(request: PlanInputs, model: ModelSpec) -> tuple[Precision, ...]:
+    """The precisions of the KV cache to try; an encoder has none."""
+    if model.is_encoder and request.kv is not None:
+        fix = f"Leave out {option('kv')}."
+        raise BadInput(f"{model.name} is an encoder: it keeps no KV cache", field="kv", fix=fix)
+    return kv_for(request.kv)
 
 
 def draft_of(request: Drafting, model: ModelSpec) -> Speculation | None:
@@ -191,7 +201,7 @@ def _catches(request: PlanRequest, question: Question, offers: tuple[Offer, ...]
 
     named = request.weights is not None or request.min_weights is not None
     weights = question.weights if named else allowed(weight_choices(model))
-    kv = question.kv if request.kv is not None else allowed(KV_CHOICES, "kv")
+    kv = question.kv if request.kv is not None or model.is_encoder else allowed(KV_CHOICES, "kv")
     if (weights, kv) != (question.weights, question.kv):
         lossy = lossy_pairs(model, weights or (), kv, floor)
         catches[Catch.fewer_bits] = {"weights": weights, "kv": kv, "lossy": frozenset(lossy)}
@@ -201,7 +211,7 @@ def _catches(request: PlanRequest, question: Question, offers: tuple[Offer, ...]
         catches[Catch.offload] = {"tiers": HOST_MEMORY}
     if not question.assumed_speeds:
         catches[Catch.assumed_speed] = {"assumed_speeds": True}
-    if not question.disaggregate:
+    if not question.disaggregate and not model.is_encoder:
         catches[Catch.disaggregated] = {"disaggregate": True}
     return catches
 

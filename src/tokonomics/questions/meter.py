@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.offers import cheapest_offer, machines_usd_per_hour, market_offers
+from tokonomics.catalog.offer_choice import cheapest_offer, machines_usd_per_hour, market_offers
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.measure.meter.against_plan import read_plan

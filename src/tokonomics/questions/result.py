@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import BaseModel, Field, PrivateAttr
 
@@ -33,6 +33,11 @@ class Result(Noun):
     def shown(self, described: Callable[[], Any], command: str) -> None:
         """Take the door's description of this result, and the command that gives the same figures."""
         self._described, self._command = described, command
+
+    def noting(self, notes: Sequence[str]) -> Self:
+        """With what is noted of how its inputs were read, where its document has a place for that."""
+        takes = notes and "notes" in type(self).model_fields
+        return self.model_copy(update={"notes": tuple(notes)}) if takes else self
 
     @property
     def is_found(self) -> bool:

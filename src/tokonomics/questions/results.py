@@ -75,24 +75,34 @@ class FitResult(Result):
     shortfall_bytes: int
     """By how much weights and workspace exceed what the engine may use."""
     kv_bytes_per_token: int
+    """The whole model: what every further token adds to a sequence."""
+    kv_constant_bytes: int
+    """The whole model: what a sequence holds whatever its length: windows once full, recurrent states."""
     kv_bytes_per_sequence: int
     """On one GPU, at this context, in whole blocks."""
     max_sequences: int
     """Sequences of this context at once; 0 when none fits."""
     min_gpus: int | None
-    """The smallest number of such GPUs on which one sequence fits; None when no split does."""
+    """The smallest number of such GPUs, of those sold together, that holds a sequence; None when no split does."""
+    min_layout: str | None
+    """How the model lies on them: ``TP=8 PP=2 on 2 machines``."""
+    notes: tuple[str, ...] = ()
+    """What was noted of how a config.json was read, such as fields that are not known."""
     memory: Any = beside()
 
     def headline(self) -> str:
         where = f"{self.model} {self.weights} on {self.tp * self.pp * self.dp}×{self.gpu}"
         if self.fits:
             return f"{where}: {plural(self.max_sequences, 'sequence')} of {self.context:,} tokens fit"
-        more = f"; the fewest such GPUs are {self.min_gpus}" if self.min_gpus else ""
+        more = f"; the fewest such GPUs are {self.min_gpus} ({self.min_layout})" if self.min_gpus else ""
         return f"{where}: does not fit{more}"
 
 
 class PredictResult(Result, Prediction):
     """How long a decode step and a prompt take; every time has low, mid and high (80 % interval)."""
+
+    notes: tuple[str, ...] = ()
+    """What was noted of how a config.json was read, such as fields that are not known."""
 
     def headline(self) -> str:
         step = self.decode_step_s
@@ -173,6 +183,8 @@ class PlanResult(Result, Plan):
     """One that holds the pick's weights; None: none is known."""
     thinking: FirstAnswer | None = None
     """Of a reasoning model: when the pick's answers begin, and what their tokens cost."""
+    notes: tuple[str, ...] = ()
+    """What was noted of how a config.json was read, such as fields that are not known."""
     study: Any = beside()
 
     @property

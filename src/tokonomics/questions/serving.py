@@ -10,13 +10,14 @@ from pydantic import ValidationError
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
-from tokonomics.catalog.offers import NoOffer, Offer
+from tokonomics.catalog.offer_choice import NoOffer
+from tokonomics.catalog.offers import Offer
 from tokonomics.catalog.precision import KV_PRECISIONS, WEIGHT_PRECISIONS, parse_precision
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.money.cost import require_positive
 from tokonomics.physics.deployment import Deployment, deploy
-from tokonomics.planner.candidates import cheapest_host
+from tokonomics.planner.hosts import cheapest_host
 from tokonomics.planner.load import Load
 from tokonomics.planner.parsing import router_from
 from tokonomics.questions.inputs import Drafting, Layout, Priced

@@ -69,9 +69,10 @@ class Verb:
         from tokonomics.questions.profile import with_profile
 
         request = in_market(request, listener)
-        with reading_models(request, listener), with_profile(request, listener):
+        with reading_models(request, listener) as notes, with_profile(request, listener):
             module = import_module(f"tokonomics.questions.{self.module or self.function_name}")
-            return cast("Result", getattr(module, self.function_name)(request, listener))
+            result = cast("Result", getattr(module, self.function_name)(request, listener))
+        return result.noting(notes)
 
 
 _CHARTED: Any = {"charts": True, "scenario": True}

@@ -105,10 +105,12 @@ def _besides(result: CanRun) -> Iterable[blocks.Line]:
 
 
 def _needs(too_large: Iterable[TooLarge]) -> str:
-    """By the number of GPUs that they need, and at what precision."""
+    """By the number of GPUs that they need, how they lie on them, and at what precision."""
     parts = []
-    for (gpus, weights), models in groupby(too_large, key=lambda model: (model.min_gpus, model.weights)):
-        where = f"{plural(gpus, 'GPU')} at {weights}" if gpus else "no number of these GPUs"
+    for (gpus, layout, weights), models in groupby(
+        too_large, key=lambda model: (model.min_gpus, model.min_layout, model.weights)
+    ):
+        where = f"{plural(gpus, 'GPU')} ({layout}) at {weights}" if gpus else "no number of these GPUs"
         parts.append(f"{where}: {', '.join(model.model for model in models)}")
     return "; ".join(parts)
 

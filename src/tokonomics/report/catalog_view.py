@@ -63,24 +63,40 @@ def _outcome(row: ProviderRefresh) -> blocks.Span:
 
 def _models(found: Sequence[ModelSpec]) -> blocks.View:
     yield blocks.headline(plural(len(found), "model"))
-    columns = ["!model", ">parameters", ">active", ">layers", "published in", ">weights", ">KV/token", ">context"]
+    writers = not all(model.is_encoder for model in found)
+    kept = [">KV/token", ">KV const."] if writers else []
+    columns = ["!model", ">params", ">active", "!format", ">weights", *kept, ">context", "!released", "!family"]
     rows = [
         (
             model.key,
             count(model.parameters),
             count(model.active_parameters) if model.is_moe else "",
-            str(model.layers),
             model.checkpoint.value,
             gigabytes(model.weight_bytes(model.checkpoint)),
-            gigabytes(model.kv_bytes_per_token(Precision.bf16)),
+            *(_kept(model) if writers else ()),
             f"{model.max_context:,}",
             str(model.released or ""),
             model.family,
         )
         for model in found
     ]
-    yield blocks.table([*columns, "released", "family"], rows)
-    yield blocks.note("KV per token in bf16, every layer inside its window.")
+    yield blocks.table(columns, rows)
+    yield blocks.note(
+        "format: of the published weights.",
+        "KV in bf16: what every token adds to a sequence; const.: what it holds at any length "
+        "(windows once full, recurrent states); both of the whole model."
+        if writers
+        else "Encoders keep no KV cache.",
+        f"{NO_VALUE}: an encoder keeps no KV cache." if writers and any(model.is_encoder for model in found) else "",
+    )
+
+
+def _kept(model: ModelSpec) -> tuple[str, str]:
+    """KV that a token adds, and that a sequence has at any length."""
+    if model.is_encoder:
+        return NO_VALUE, NO_VALUE
+    constant = model.kv_constant_bytes(Precision.bf16)
+    return gigabytes(model.kv_bytes_per_token(Precision.bf16)), gigabytes(constant) if constant else ""
 
 
 def _gpus(found: Sequence[Gpu]) -> blocks.View:

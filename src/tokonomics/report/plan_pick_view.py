@@ -157,6 +157,8 @@ def _latencies(row: Candidate, slos: Sequence[Slo]) -> Iterable[blocks.Fact]:
         ("TTFT", Latency.ttft, row.ttft_s), ("TPOT", Latency.tpot, row.tpot_s), ("end to end", Latency.e2e, row.e2e_s),
     ):  # fmt: skip
         targets = {slo.statistic: slo.seconds for slo in slos if slo.latency is latency}
+        if latency is Latency.e2e and row.tpot_s.mean is None and not targets:
+            continue  # of an encoder it is the TTFT again
         for statistic in (list(targets) or ["p99"]) if row.simulated else ["mean"]:
             value, target = getattr(spread, statistic), targets.get(statistic)
             if value is None:

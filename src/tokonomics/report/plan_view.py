@@ -91,7 +91,7 @@ def _one(result: PlanResult, request: PlanRequest) -> blocks.View:
     else:
         yield blocks.line(asked_text(whole, name), kind="asked")
         firm = _firm(result.headroom, result.bill_range) + quality_facts(whole.best, study.question.model)
-        firm += [*thinking_facts(result.thinking), *_reads(study.question.model)]
+        firm += [*thinking_facts(result.thinking), *_reads(study.question.model, whole)]
         label = "Cheapest, percentiles not checked" if whole.slos and not whole.best.simulated else "Cheapest"
         yield blocks.section(*pick_blocks(whole.best, label, whole, firm), not_tried(whole))
         faithful = whole.best_at_checkpoint()
@@ -144,12 +144,16 @@ def nothing(plan: Plan, model_name: str, blames: Sequence[Blame], see: str = "")
     )
 
 
-def _reads(model: ModelSpec) -> Iterable[blocks.Fact]:
+def _reads(model: ModelSpec, plan: Plan) -> Iterable[blocks.Fact]:
     """What of the prompts and of the speed follows from the kind of model."""
     if model.images:
         said = f"in every prompt, counted above ({model.images.text}); the vision tower {TOWER_SPEED}"
         yield blocks.fact("images", f"{model.images.tokens:,} tokens", said)
     if model.is_encoder:
+        workload, best = plan.workload, plan.best
+        full = f"; full batches of all replicas read {count(workload.rate / best.utilization)}/s" if best else ""
+        tokens = f"{count(workload.rate * workload.input_tokens)} tokens/s{full}"
+        yield blocks.fact("reads", f"{count(workload.rate)} requests/s", tokens)
         yield blocks.fact("encoder", "no output", f"TTFT is the whole wait; {ENCODER_SPEED}")
 
 
@@ -196,10 +200,10 @@ def ranking(rows: Sequence[Candidate], shown: int | None, models: Sequence[str] 
     some_old = not all(row.price_stale for row in rows)
     named: list[tuple[str, ...]] = [(name,) for name in models] or [()] * len(rows)
     some_draft = any(row.draft for row in rows)
-    columns = ["", *(["!model"] if models else []), "!replicas × GPUs", "split", "weights", "KV"]
-    columns += [*(["drafts"] if some_draft else []), "offer"]
+    writes = any(row.tpot_s.mean is not None for row in rows)  # an encoder does not, and keeps no KV
+    columns = ["", *(["!model"] if models else []), "!replicas × GPUs", "split", "weights"]
+    columns += [*(["KV"] if writes else []), *(["drafts"] if some_draft else []), "offer"]
     columns += [">$/month", ">$/Mtok", ">load"]
-    writes = any(row.tpot_s.mean is not None for row in rows)  # an encoder does not
     return blocks.table(
         [*columns, f">TTFT {late}", *([f">TPOT {late}"] if writes else []), "speed"],
         [
@@ -209,7 +213,7 @@ def ranking(rows: Sequence[Candidate], shown: int | None, models: Sequence[str] 
                 replicas_text(row),
                 _splits(row),
                 f"{row.weights}{'*' if row.below_checkpoint else ''}",
-                row.kv.value,
+                *([row.kv.value] if writes else []),
                 *([row.draft.name if row.draft else "–"] if some_draft else []),
                 f"{row.provider} {row.instance}{'†' if row.price_stale and some_old else ''}",
                 usd(row.usd_per_month),
@@ -231,16 +235,24 @@ def _notes(plan: Plan, shown: Sequence[Candidate], request: PlanRequest) -> bloc
     discounts = discounts_from(request.discount)
     taken_off = ", ".join(f"{provider} {percent(share)}" for provider, share in discounts.items())
     less = "hold; bursts and SLOs leave less to use than that"
+    tokens = "all tokens, in and out" if plan.workload.writes else "the tokens read"
     return blocks.note(
-        "$/Mtok: the whole bill over all tokens, in and out. load: requests over what full batches of mean requests",
+        f"$/Mtok: the whole bill over {tokens}. load: requests over what full batches of mean requests",
         f"{less}: the room to grow is simulated." if plan.simulations else f"{less}.",
         "speed: timed = kernels timed on that GPU; scaled = from a related GPU by the datasheets; assumed = neither.",
         _how_sized(plan),
         f"{quoted_on(row.price_date for row in shown)}; {ranked} ranked, {rejected} rejected ({option('why')}).",
         f"After your discounts: {taken_off}." if discounts else "",
-        FEWER_BITS if any(row.below_checkpoint for row in shown) else "",
+        _fewer_bits(plan) if any(row.below_checkpoint for row in shown) else "",
         _old(plan, shown),
     )
+
+
+def _fewer_bits(plan: Plan) -> str:
+    """What the mark on precisions means; an encoder has no KV cache."""
+    if plan.workload.writes:
+        return FEWER_BITS
+    return f"* weights at fewer bits than published: check quality on your own task ({option('min_weights')})."
 
 
 def _old(plan: Plan, shown: Sequence[Candidate]) -> str:

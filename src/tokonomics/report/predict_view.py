@@ -1,8 +1,9 @@
 """What fits a GPU's memory, how long a step takes, and what batching buys."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
+from tokonomics.catalog.models import ModelSpec
 from tokonomics.errors import option
 from tokonomics.physics.intervals import Interval
 from tokonomics.physics.memory import Fit
@@ -22,6 +23,10 @@ _ORIGINS = {
     Badge.assumed: "this GPU family or this precision was not timed: an extrapolation by the datasheet, wider interval",
 }
 _IMAGES_TOO = f"kernel timings by the datasheets; a vision tower {TOWER_SPEED}"
+_LAUNCHES = (
+    "Bound by the host: it launches the prompt's kernels more slowly than the GPU runs them; a prompt somewhat shorter "
+    "or longer takes as long."
+)
 _STEP_COLOURS: dict[str, blocks.Colour] = {
     "weights": "blue", "KV": "green", "compute": "magenta", "communication": "yellow", "overhead": "grey",
 }  # fmt: skip
@@ -48,11 +53,12 @@ def _fit(fit: Fit) -> blocks.View:
     engine, limits, encoder = deployment.engine, deployment.limits, deployment.model.is_encoder
     held = fit.weight_bytes_per_gpu + fit.workspace_bytes + fit.kv_budget_bytes
     smallest = plural(fit.min_gpus, "GPU") if fit.min_gpus else "none"
+    split = f"{fit.min_layout}; " if fit.min_gpus and fit.min_gpus > 1 else ""
     if fit.fits:
         holds = f": {deployment} holds {plural(fit.max_sequences, 'sequence')} of {fit.context:,} tokens"
         yield blocks.headline("fits", holds)
     else:
-        need = f"needs {smallest}" if fit.min_gpus else "no number of these GPUs is enough"
+        need = f"needs {smallest} ({fit.min_layout})" if fit.min_gpus else "no number of these GPUs is enough"
         yield blocks.headline("does not fit", f": {deployment}; {need}", "worst")
     short = f"{gigabytes(fit.shortfall_bytes)} more than {engine.key} may use of one GPU"
     yield blocks.section(
@@ -74,21 +80,43 @@ def _fit(fit: Fit) -> blocks.View:
         f"each GPU: {loras}activations of {deployment.group_limits.max_batched_tokens:,} tokens{logits}, runtime"
     )
     budget = f"each GPU: {gigabytes(fit.usable_bytes)} to share out; {engine.memory_text(deployment.gpu)}"
-    sequence = f"each GPU: {fit.context:,} tokens in blocks of {engine.kv_block_tokens}"
     batch = f"in memory; {engine.key} runs {limits.max_sequences:,} at once unless told otherwise"
     yield blocks.facts(
         ("weights", gigabytes(fit.weight_bytes), weights),
         ("workspace", gigabytes(fit.workspace_bytes), workspace),
         ("left" if encoder else "KV budget", gigabytes(fit.kv_budget_bytes), budget),
-        ("KV per token", f"{fit.kv_bytes_per_token:,} B", f"the whole model in {deployment.kv}")
-        if not encoder
-        else ("KV cache", "none", "an encoder reads a prompt once and keeps nothing"),
-        ("KV per sequence", gigabytes(fit.kv_bytes_per_sequence), sequence)
-        if not encoder
-        else ("a sequence", gigabytes(fit.kv_bytes_per_sequence), f"each GPU: activations of {fit.context:,} tokens"),
+        *(_activations(fit) if encoder else _kept(fit)),
         blocks.fact("largest batch", f"{fit.max_sequences:,}", batch, number=fit.max_sequences, less="worse"),
-        ("smallest that fits", smallest, deployment.gpu.name),
+        ("smallest that fits", smallest, f"{split}{deployment.gpu.name}"),
     )
+
+
+def _kept(fit: Fit) -> Iterator[blocks.Fact]:
+    """What a sequence takes: what every token adds, what it holds at any length, and both on one GPU."""
+    deployment = fit.deployment
+    model = deployment.model
+    yield blocks.fact("KV per token", f"{fit.kv_bytes_per_token:,} B", f"the whole model in {deployment.kv}")
+    if fit.kv_constant_bytes:
+        held = f"the whole model, of a sequence of any length: {_constant(model)}"
+        yield blocks.fact("KV constant", gigabytes(fit.kv_constant_bytes), held)
+    copied = deployment.tp > 1 and any(cache.heads < deployment.tp for _, cache in model.caches)
+    each = f"each GPU{', which holds copies' if copied else ''}: {fit.context:,} tokens"
+    in_blocks = f"{each} in blocks of {deployment.engine.kv_block_tokens}"
+    yield blocks.fact("KV per sequence", gigabytes(fit.kv_bytes_per_sequence), in_blocks)
+
+
+def _constant(model: ModelSpec) -> str:
+    """What of a sequence does not grow: ``windows of 128 tokens once full``, ``recurrent states``."""
+    windows = " and ".join(f"{window:,}" for window in model.windows)
+    kinds = [f"windows of {windows} tokens once full"] if windows else []
+    return ", ".join([*kinds, "recurrent states"] if model.state_bytes else kinds)
+
+
+def _activations(fit: Fit) -> Iterator[blocks.Fact]:
+    """The same of an encoder."""
+    yield blocks.fact("KV cache", "none", "an encoder reads a prompt once and keeps nothing")
+    each = f"each GPU: activations of {fit.context:,} tokens"
+    yield blocks.fact("a sequence", gigabytes(fit.kv_bytes_per_sequence), each)
 
 
 def _prediction(made: Prediction) -> blocks.View:
@@ -103,7 +131,7 @@ def _prediction(made: Prediction) -> blocks.View:
     yield blocks.bar(parts, seconds)
     tokens = _range(made.tokens_per_s, lambda rate: f"{rate:,.0f}/s")
     read = made.context + (made.images.tokens if made.images else 0)
-    prompt = f"{_range(made.prefill_s, seconds)}; {read:,} tokens, alone"
+    prompt = f"{_range(made.prefill_s, seconds)}; {read:,} tokens, alone{_bound(made)}"
     first = f"{_range(made.ttft_s, seconds)}; TTFT of that prompt, server idle"
     ttft, rate = made.ttft_s.mid, made.tokens_per_s.mid
     yield blocks.facts(
@@ -114,9 +142,13 @@ def _prediction(made: Prediction) -> blocks.View:
         _first_answer(made),
         _images(made),
         ("KV limit", f"{made.max_sequences:,}", "sequences of this context in memory"),
+        _network(made),
         ("speed from", SPEEDS[made.speed], _IMAGES_TOO if made.images else _ORIGINS[made.speed]),
     )
-    yield blocks.note("Ranges hold four of five measurements of this kind (`tokonomics validate`).")
+    yield blocks.note(
+        "Ranges hold four of five measurements of this kind (`tokonomics validate`).",
+        _LAUNCHES if made.prompt_bound == "host" else "",
+    )
 
 
 def _encoded(made: Prediction) -> blocks.View:
@@ -130,7 +162,7 @@ def _encoded(made: Prediction) -> blocks.View:
         else None
     )
     speed = blocks.fact("tokens", f"{tokens.mid:,.0f}/s", _range(tokens, _rate), number=tokens.mid, less="worse")
-    alone = f"{_range(made.prefill_s, seconds)}; {made.context:,} tokens"
+    alone = f"{_range(made.prefill_s, seconds)}; {made.context:,} tokens{_bound(made)}"
     answer = f"{_range(made.ttft_s, seconds)}; of that prompt, server idle"
     yield blocks.facts(
         rate,
@@ -143,7 +175,20 @@ def _encoded(made: Prediction) -> blocks.View:
     yield blocks.note(
         "An encoder writes no tokens: there is no time per token. Ranges are those of prompts of models that write; no",
         "encoder was measured.",
+        _LAUNCHES if made.prompt_bound == "host" else "",
     )
+
+
+def _network(made: Prediction) -> blocks.Fact | None:
+    """Between the machines of a replica: how fast it is taken to be, and who says so."""
+    if made.network is None:
+        return None
+    speed, _, source = made.network.partition(", ")
+    return blocks.fact("network", speed, source)
+
+
+def _bound(made: Prediction) -> str:
+    return "; bound by the host" if made.prompt_bound == "host" else ""
 
 
 def _rate(rate: float) -> str:

@@ -8,14 +8,16 @@ from tokonomics.catalog.gpus import Gpu
 from tokonomics.errors import BadInput, did_you_mean, option, shorten
 from tokonomics.units import BYTES_PER_GB
 
-PORTS = {
-    "ib800": 100e9,  # NVIDIA DGX B300 datasheet, 2025: eight ConnectX-8 of 800 Gbit/s, one for each GPU
-    "ib400": 50e9,  # NVIDIA DGX H100 datasheet, 2023: eight ConnectX-7 of 400 Gbit/s
-    "ib200": 25e9,  # NVIDIA DGX A100 datasheet, 2020: eight ConnectX-6 of 200 Gbit/s
-    "roce400": 50e9,  # Gangidi et al., "RDMA over Ethernet for distributed AI training at Meta scale", SIGCOMM 2024
-    "ethernet100": 12.5e9,  # IEEE 802.3ba: 100 Gbit/s
-}
+PORTS = {"ib800": 100e9, "ib400": 50e9, "ib200": 25e9, "roce400": 50e9, "ethernet100": 12.5e9}
 """Bytes a second of one port, in one direction."""
+SOURCES = {
+    "ib800": "NVIDIA DGX B300 datasheet, 2025: eight ConnectX-8 of 800 Gbit/s, one for each GPU",
+    "ib400": "NVIDIA DGX H100 datasheet, 2023: eight ConnectX-7 of 400 Gbit/s, one for each GPU",
+    "ib200": "NVIDIA DGX A100 datasheet, 2020: eight ConnectX-6 of 200 Gbit/s, one for each GPU",
+    "roce400": "Gangidi et al., RDMA over Ethernet for distributed AI training at Meta scale, SIGCOMM 2024",
+    "ethernet100": "IEEE 802.3ba: 100 Gbit/s",
+}
+"""Where each rate is from."""
 OWN = ("nvlink", "pcie")
 """Links inside a machine, as fast as the GPU's."""
 LINK_NAMES = (*OWN, *PORTS)
@@ -46,5 +48,15 @@ def link_speed(text: str, *gpus: Gpu) -> float:
 
 def network_of(gpu: Gpu) -> str:
     """The link of each GPU to other machines, where they have a network: a port's name, or else its GB/s."""
-    own = gpu.network_bytes_per_s
-    return next((name for name, rate in PORTS.items() if rate == own), f"{own / BYTES_PER_GB:g}")
+    return _port(gpu.network_bytes_per_s) or f"{gpu.network_bytes_per_s / BYTES_PER_GB:g}"
+
+
+def network_text(gpu: Gpu) -> str:
+    """The network that machines of such GPUs are taken to have, and where that is from."""
+    name = _port(gpu.network_bytes_per_s)
+    source = SOURCES[name] if name else "as the GPU's entry in the catalogue says"
+    return f"{gpu.network_bytes_per_s * 8 / 1e9:g} Gbit/s a GPU, assumed: {source}"
+
+
+def _port(bytes_per_s: float) -> str | None:
+    return next((name for name, rate in PORTS.items() if rate == bytes_per_s), None)

@@ -55,7 +55,7 @@ class TierHits(Noun):
 
 def kv_bytes_per_token(deployment: Deployment) -> int:
     """What a token takes in a tier: all layers, each KV head once."""
-    token_bytes = deployment.model.kv_bytes_per_token(deployment.kv)
+    token_bytes = deployment.model.kv_bytes_in_windows(deployment.kv)
     if token_bytes <= 0:
         raise BadInput(f"{deployment.model.name} has no KV cache that grows with the prompt: nothing can be fetched")
     return token_bytes

@@ -11,7 +11,7 @@ from tokonomics.catalog.apis import list_apis
 from tokonomics.catalog.engines import all_engines
 from tokonomics.catalog.gpus import all_gpus
 from tokonomics.catalog.load_models import find_models
-from tokonomics.catalog.offers import cache_file, load_offers
+from tokonomics.catalog.offer_files import cache_file, load_offers
 from tokonomics.catalog.precision import KV_PRECISIONS, WEIGHT_PRECISIONS
 from tokonomics.catalog.user_file import user_path
 from tokonomics.clock import today

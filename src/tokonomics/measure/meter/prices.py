@@ -3,7 +3,9 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tokonomics.catalog.offers import Offer, cheapest_offer, load_offers, select_offers
+from tokonomics.catalog.offer_choice import cheapest_offer, select_offers
+from tokonomics.catalog.offer_files import load_offers
+from tokonomics.catalog.offers import Offer
 from tokonomics.errors import BadInput, UnknownName, shorten
 
 

@@ -20,9 +20,9 @@ from tokonomics.errors import BadInput, option
 from tokonomics.physics.deployment import why_not_run
 from tokonomics.physics.speculation import ACCEPTANCE, DRAFT_TOKENS, Speculation
 from tokonomics.planner.bills import Bills, SetupBill
-from tokonomics.planner.candidates import HOST_MEMORY
 from tokonomics.planner.drafting import METHODS, draft_named
 from tokonomics.planner.fleet_offers import reserved_prices
+from tokonomics.planner.hosts import HOST_MEMORY
 from tokonomics.planner.levers.right_size import right_size
 from tokonomics.planner.setup import NotServed, Setup
 from tokonomics.planner.sizing import changes_over_time

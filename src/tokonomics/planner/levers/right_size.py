@@ -15,7 +15,8 @@ from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.intervals import speed_badge
 from tokonomics.planner.bills import CENT, Bills, SetupBill
-from tokonomics.planner.candidates import Hosts, Refusal
+from tokonomics.planner.candidates import Refusal
+from tokonomics.planner.hosts import Hosts
 from tokonomics.planner.plan import Question, Study, prospects, study
 from tokonomics.planner.plan_answer import Limits
 from tokonomics.planner.screen import Screened, fewest_by_arithmetic, screen

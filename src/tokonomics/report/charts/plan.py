@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 
 import altair as alt
 
-from tokonomics.planner.candidates import UNUSED
 from tokonomics.planner.disaggregation import RatioPoint
 from tokonomics.planner.frontier import Frontier, FrontierPoint
+from tokonomics.planner.hosts import UNUSED
 from tokonomics.planner.plan_answer import Candidate, Plan
 from tokonomics.planner.regret import Regret
 from tokonomics.planner.what_if import BillSwing, Case, Sensitivity

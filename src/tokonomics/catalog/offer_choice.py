@@ -1,0 +1,202 @@
+"""Which offers a question looks at, and the cheapest of them: by place, seller, age, price and discount.
+
+Old prices give way: one of the last 90 days is taken unless an older one costs less by more than a quarter.
+"""
+
+import datetime as dt
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from tokonomics.catalog.offer_files import load_offers
+from tokonomics.catalog.offers import MAX_AGE_DAYS, NUMBER, PRICE_FIELDS, STALE_AFTER_DAYS, Offer, Terms, gpu_key
+from tokonomics.catalog.places import Seller, place_filter
+from tokonomics.catalog.user_file import user_market
+from tokonomics.clock import today
+from tokonomics.errors import BadInput, UnknownName, option, shorten
+
+STALE_MUST_SAVE = 0.25  # an old price is taken only where the best recent one is higher by more than this
+Chosen = TypeVar("Chosen")
+
+
+class NoOffer(BadInput):
+    """Nobody is known to sell that GPU on those terms."""
+
+
+def market_offers(provider: str | None = None) -> tuple[Offer, ...]:
+    """The offers of the user's own market (``[market]`` in the user's catalogue), or of a provider that was named."""
+    market = user_market() | ({"provider": [provider]} if provider else {})
+    known = load_offers(Path(market["offers"]).expanduser() if "offers" in market else None)
+    filters = {name: market.get(name) for name in ("provider", "region", "sellers")}
+    return select_offers(known, terms=None, discounts=parse_discounts(market.get("discount", ())), **filters)
+
+
+def select_offers(
+    offers: Iterable[Offer],
+    *,
+    provider: str | Iterable[str] | None = None,
+    region: str | Iterable[str] | None = None,
+    gpu: str | Iterable[str] | None = None,
+    sellers: Iterable[str] | None = None,
+    terms: Terms | None = Terms.on_demand,
+    max_usd_per_gpu_hour: float | None = None,
+    discounts: Mapping[str, float] | None = None,
+) -> tuple[Offer, ...]:
+    """The offers asked for that can be bought on these terms, cheapest GPU-hour first, discounts taken off.
+
+    With no terms, every offer asked for, in the order given.
+    """
+    known = tuple(offers)
+    everyone = {offer.provider for offer in known}
+    providers = None if provider is None else {_known("provider", name, everyone) for name in _names(provider)}
+    kinds = None if sellers is None else {*sellers, None}
+    within = [
+        offer
+        for offer in known
+        if (providers is None or offer.provider in providers) and (kinds is None or offer.seller in kinds)
+    ]
+    places = {offer.place for offer in within}
+    is_there = None if region is None or not within else place_filter(_names(region), places)
+    gpus = None if gpu is None else {gpu_key(name) for name in _names(gpu)}
+    shares = {_known("provider", name, everyone): share for name, share in (discounts or {}).items()}
+    chosen = [
+        apply_discount(offer, shares.get(offer.provider, 0.0))
+        for offer in within
+        if (is_there is None or is_there(offer.place)) and (gpus is None or offer.gpu in gpus)
+    ]
+    if terms is None:
+        return tuple(chosen)
+    most = math.inf if max_usd_per_gpu_hour is None else max_usd_per_gpu_hour
+    affordable = [offer for offer in chosen if (usd := offer.usd_per_gpu_hour(terms)) is not None and usd <= most]
+    return tuple(sorted(affordable, key=partial(_by_price, terms)))
+
+
+def cheapest_offer(
+    gpu: str, gpus: int = 1, terms: Terms = Terms.on_demand, offers: Iterable[Offer] | None = None, together: int = 1
+) -> Offer:
+    """The offer on which so many GPUs cost least in whole machines, of those whose price is not too old.
+
+    ``together`` of them split every layer and must sit in one machine.
+    """
+    key, on = gpu_key(gpu), today()
+    known = market_offers() if offers is None else tuple(offers)
+    sold = [offer for offer in known if offer.gpu == key and offer.price(terms) is not None and offer.gpus >= together]
+    if not sold:
+        size = f" in machines of {together} or more" if together > 1 else ""
+        raise NoOffer(
+            f"no {terms.replace('_', '-')} price is known for {key}{size}",
+            fix=f"Give the price yourself, add an offers file ({option('offers', 'my.csv')}), "
+            "or run `tokonomics prices refresh`.",
+        )
+
+    def bill(offers: Sequence[Offer]) -> tuple[float, Offer]:
+        best = min(offers, key=lambda offer: (machines_usd_per_hour(offer, gpus, terms), *_by_price(terms, offer)))
+        return machines_usd_per_hour(best, gpus, terms), best
+
+    looked_up = to_look_up(sold, on)
+    return recent_unless_far(bill(recent(looked_up, on)), bill(looked_up))
+
+
+def to_look_up(offers: Sequence[Offer], on: dt.date) -> tuple[Offer, ...]:
+    """Those whose price may stand for a machine: of sellers with a list and of the last year, if there are any."""
+    listed = list_prices(offers) or tuple(offers)
+    return within_age(listed, on) or listed
+
+
+def recent_unless_far(at_recent: tuple[float, Chosen], at_any: tuple[float, Chosen]) -> Chosen:
+    """Of two bills, the one at recent prices, unless old ones save more than they must."""
+    return at_recent[1] if at_recent[0] <= at_any[0] * (1 + STALE_MUST_SAVE) else at_any[1]
+
+
+def list_prices(offers: Iterable[Offer]) -> tuple[Offer, ...]:
+    """Those of sellers with a price list: no marketplaces."""
+    return tuple(offer for offer in offers if offer.seller is not Seller.marketplace)
+
+
+def recent(offers: Sequence[Offer], on: dt.date) -> tuple[Offer, ...]:
+    """Those of the last 90 days; where all are older, of the 90 days before the newest."""
+    newest = min((offer.age_days(on) for offer in offers), default=0)
+    return within_age(offers, on, STALE_AFTER_DAYS + (newest if newest > STALE_AFTER_DAYS else 0))
+
+
+def within_age(offers: Iterable[Offer], on: dt.date, days: int | None = None) -> tuple[Offer, ...]:
+    """Those not older than that, or than a year."""
+    oldest = MAX_AGE_DAYS if days is None else days
+    return tuple(offer for offer in offers if offer.age_days(on) <= oldest)
+
+
+def recent_where_near(offers: Sequence[Offer], on: dt.date) -> tuple[Offer, ...]:
+    """Without old prices of a GPU of which a recent one is near: within 25 % of it, by the GPU-hour."""
+    fresh = recent(offers, on)
+    cheapest: dict[str, float] = {}
+    for offer in fresh:
+        usd = _any_usd(offer)
+        cheapest[offer.gpu] = min(usd, cheapest.get(offer.gpu, math.inf))
+    kept = {id(offer) for offer in fresh}
+    return tuple(
+        offer
+        for offer in offers
+        if id(offer) in kept or cheapest.get(offer.gpu, math.inf) > _any_usd(offer) * (1 + STALE_MUST_SAVE)
+    )
+
+
+def _any_usd(offer: Offer) -> float:
+    """A GPU-hour on demand, or on what terms it is sold."""
+    return next((usd for terms in Terms if (usd := offer.usd_per_gpu_hour(terms)) is not None), math.inf)
+
+
+def machines_usd_per_hour(offer: Offer, gpus: int, terms: Terms = Terms.on_demand) -> float:
+    """USD per hour of the whole machines that so many GPUs take; a GPU left over is paid for as well."""
+    if gpus < 1:
+        raise BadInput(f"needs at least one GPU, got {gpus}")
+    return (offer.price(terms) or 0.0) * math.ceil(gpus / offer.gpus)
+
+
+def apply_discount(offer: Offer, share: float) -> Offer:
+    """The offer with a negotiated share taken off every price."""
+    if not 0 <= share < 1:
+        raise BadInput(f"a discount is a share of the price, from 0 up to but not 1; got {share}")
+    if share == 0:
+        return offer
+    prices = {name: price * (1 - share) for name in PRICE_FIELDS if (price := getattr(offer, name)) is not None}
+    return offer.model_copy(update=prices)
+
+
+def parse_discount(text: str) -> tuple[str, float]:
+    """``aws=0.2`` → ("aws", 0.2)."""
+    provider, equals, share = text.partition("=")
+    fix = "Write it as aws=0.2 for 20 % off that provider's list prices."
+    if not provider.strip() or not equals or not NUMBER.fullmatch(share.strip()):
+        raise BadInput(f"'{shorten(text)}' is not a discount", field="discount", fix=fix)
+    value = float(share)
+    if not 0 <= value < 1:
+        raise BadInput(f"a discount of {shorten(share.strip())} is not between 0 and 1", field="discount", fix=fix)
+    return provider.strip().lower(), value
+
+
+def parse_discounts(texts: Iterable[str]) -> dict[str, float]:
+    """Several discounts, one a provider."""
+    discounts: dict[str, float] = {}
+    for provider, share in map(parse_discount, texts):
+        if provider in discounts:
+            raise BadInput(f"two discounts for {shorten(provider)}", field="discount", fix="Give one a provider.")
+        discounts[provider] = share
+    return discounts
+
+
+def _by_price(terms: Terms, offer: Offer) -> tuple[float, int, str, str, str]:
+    return (offer.usd_per_gpu_hour(terms) or 0.0, offer.gpus, offer.provider, offer.region, offer.instance)
+
+
+def _names(given: str | Iterable[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def _known(kind: str, name: str, known: set[str]) -> str:
+    spelled = {word.casefold(): word for word in sorted(known)}
+    try:
+        return spelled[name.strip().casefold()]
+    except KeyError:
+        raise UnknownName(kind, name, known, fix=f"Known: {', '.join(sorted(known)[:20])}") from None

@@ -1,0 +1,371 @@
+"""Machines that replicas stand on: which offers can hold a deployment, how many of them it takes, what they cost.
+
+Machines are bought whole: a replica takes some GPUs of one, or several machines of which it uses every GPU. Over
+several it needs the network that its speed was worked out for, and every host needs memory for the weights it loads.
+"""
+
+import math
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from functools import cache, cached_property, partial
+from typing import NamedTuple
+
+from tokonomics.catalog.gpus import Gpu
+from tokonomics.catalog.offer_choice import cheapest_offer, market_offers, recent, recent_unless_far, to_look_up
+from tokonomics.catalog.offers import MAX_AGE_DAYS, Offer, Terms
+from tokonomics.clock import today
+from tokonomics.money.cost import CostLine, CostTree
+from tokonomics.physics.deployment import NETWORKED, Deployment
+from tokonomics.physics.memory import draft_bytes
+from tokonomics.physics.sharding import shard
+from tokonomics.planner.candidates import Reason, Refusal
+from tokonomics.planner.spare import NO_SPARE, ZONED, Spare, machines_for, machines_for_both, replicas_on
+from tokonomics.serving.links import network_of
+from tokonomics.units import BYTES_PER_GB, GIB, HOURS_PER_MONTH, usd
+
+_NEAR = 0.9  # of the network that speeds were worked out for
+HOST_MEMORY = "host"
+"""Asks for KV in what the bought machine's memory has left."""
+UNUSED = "unused GPUs"
+"""GPUs of a paid machine on which no replica runs."""
+PROCESS_GIB = 3.0
+"""Of the host, for the process behind each GPU, beside the weights. Assumed: the one report found brackets the whole
+need and no more. The 60.5 GiB of Qwen1.5-32B do not load with 32 GB and do with 64 (vllm-project/vllm#5269 of
+2024-06-05), so a process takes 3.5 GiB at the most if the weights are all held; for eight of them it is a guess on the
+safe side. Loaders map a file as a whole and fail where it is larger than the memory (turboderp/exllama#245,
+vllm-project/vllm#759); pages already copied can be let go, so less than this may do."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """An offer on terms it has a price for."""
+
+    offer: Offer
+    terms: Terms
+    usd_per_hour: float
+
+    @property
+    def commitment_years(self) -> int | None:
+        """Of a reserved one: the longest that is quoted."""
+        if self.terms is not Terms.reserved:
+            return None
+        return 3 if self.offer.reserved_3yr_usd_per_hour is not None else 1
+
+    def usd_per_month(self, machines: float) -> float:
+        """What so many of them cost a month."""
+        return machines * self.usd_per_hour * HOURS_PER_MONTH
+
+    def usd_per_month_of(self, deployment: Deployment, replicas: int, spare: Spare = NO_SPARE) -> float:
+        """What the whole machines cost that so many replicas take."""
+        return self.usd_per_month(machines_for(deployment, self.offer, replicas, spare))
+
+
+class PrefillPool(NamedTuple):
+    """The replicas of a disaggregated candidate that compute prompts only."""
+
+    deployment: Deployment
+    replicas: int
+
+
+def usable(
+    offers: Sequence[Offer],
+    terms: Sequence[Terms],
+    max_usd_per_gpu_hour: float | None,
+    max_age_days: int | None,
+    today: date,
+) -> tuple[list[Machine], list[tuple[Offer, Refusal]]]:
+    """Offers with a price on these terms, recent and cheap enough; the others with their reason.
+
+    Without a limit of the user's, prices may be a year old.
+    """
+    oldest = MAX_AGE_DAYS if max_age_days is None else max_age_days
+    kept: list[Machine] = []
+    refused: list[tuple[Offer, Refusal]] = []
+    for offer in offers:
+        prices = [(term, price) for term in terms if (price := offer.price(term)) is not None]
+        cheap = [(term, price) for term, price in prices if price / offer.gpus <= (max_usd_per_gpu_hour or math.inf)]
+        if not prices:
+            wanted = " or ".join(term.replace("_", "-") for term in terms)
+            refused.append((offer, Refusal(Reason.no_price, f"no {wanted} price")))
+        elif not cheap:
+            limit = usd(max_usd_per_gpu_hour or 0.0)
+            refused.append((offer, Refusal(Reason.too_expensive, f"more than {limit} a GPU-hour")))
+        elif offer.age_days(today) > oldest:
+            reason = f"price of {offer.date}, more than {oldest} days old"
+            refused.append((offer, Refusal(Reason.old_price, reason)))
+        else:
+            kept += [Machine(offer, term, price) for term, price in cheap]
+    return kept, refused
+
+
+def told_apart(offers: Sequence[Offer]) -> list[str]:
+    """What to add to each offer's provider, instance and region for a name of its own: mostly nothing.
+
+    Google sells its n1 machines with several GPUs, and a list of one's own may name every machine alike.
+    """
+    shared = Counter((offer.provider, offer.instance, offer.region) for offer in offers)
+    seen: Counter[tuple[str, str, str, str]] = Counter()
+    names = []
+    for offer in offers:
+        place, gpus = (offer.provider, offer.instance, offer.region), f" ({offer.gpus}×{offer.gpu})"
+        seen[*place, gpus] += 1
+        again = f" #{seen[*place, gpus]}" if seen[*place, gpus] > 1 else ""
+        names.append(f"{gpus}{again}" if shared[place] > 1 else "")
+    return names
+
+
+def hosts_of(
+    deployment: Deployment, machines: Sequence[Machine], max_gpus: int | None = None, spare: Spare = NO_SPARE
+) -> tuple["Hosts", list[tuple[int, Refusal]]]:
+    """The machines that a deployment can stand on; for the others how many of them there are, and why not."""
+    kept: list[Machine] = []
+    small, slow, thin, unzoned = [], [], [], []
+    gpus, has_room = deployment.gpus, room_for(deployment)
+    for machine in machines:
+        offer = machine.offer
+        if gpus > offer.gpus and not _can_be_one_of_several(deployment, offer):
+            small.append(offer.gpus)
+        elif gpus > offer.gpus and deployment.dp > 1 and not _is_networked(deployment.gpu, offer):
+            slow.append(offer.instance)
+        elif not has_room(offer):
+            thin.append((offer.memory_gb or 0.0, offer.gpus))
+        elif spare.zone and offer.provider not in ZONED:
+            unzoned.append(offer.provider)
+        else:
+            kept.append(machine)
+    refused = []
+    if small:
+        reason = f"a replica needs {gpus}, the instance has {max(small)}"
+        refused.append((len(small), Refusal(Reason.instance_too_small, reason)))
+    if slow:
+        needed = deployment.gpu.network_bytes_per_s * 8 / 1e9
+        reason = f"a replica spans machines: no network of {needed:g} Gbit/s a GPU is known of {min(slow)}"
+        refused.append((len(slow), Refusal(Reason.no_network, reason)))
+    if thin:
+        most, of_it = max(thin)
+        needs = host_gib(deployment, of_it)
+        reason = f"the host has {most:g} GB, weights and a process for each GPU take {needs:.1f}"
+        refused.append((len(thin), Refusal(Reason.host_too_small, reason)))
+    if unzoned:
+        reason = f"{min(unzoned)} is not known to have zones that fail apart"
+        refused.append((len(unzoned), Refusal(Reason.no_zones, reason)))
+    return Hosts(deployment, tuple(kept), max_gpus, spare), refused
+
+
+def _can_be_one_of_several(deployment: Deployment, offer: Offer) -> bool:
+    """Whether a machine can be one of those that a replica spans: whole stages, or whole groups of the attention."""
+    node = deployment.gpu.gpus_per_node
+    whole = deployment.tp == node if deployment.dp == 1 else deployment.gpus % offer.gpus == 0
+    return offer.gpus == node >= NETWORKED and whole and deployment.pp * deployment.dp > 1
+
+
+def _can_hold(deployment: Deployment, offer: Offer) -> bool:
+    """Whether a replica stands on such machines: on some GPUs of one, on whole stages or groups over several."""
+    if deployment.dp == 1:
+        return offer.gpus >= deployment.tp
+    several = _can_be_one_of_several(deployment, offer) and _is_networked(deployment.gpu, offer)
+    return deployment.gpus <= offer.gpus or several
+
+
+def _is_networked(gpu: Gpu, offer: Offer) -> bool:
+    """Whether a machine has the network that its GPUs are taken to have."""
+    return (offer.network_bytes_per_s or 0.0) >= _NEAR * gpu.network_bytes_per_s
+
+
+def room_for(deployment: Deployment) -> Callable[[Offer], bool]:
+    """Whether a host has memory enough for a deployment, or does not tell.
+
+    What a size of machine needs is worked out once: a plan asks for thousands of offers.
+    """
+    needs = cache(partial(host_gib, deployment))
+    return lambda offer: offer.memory_gb is None or offer.memory_gb >= needs(offer.gpus)
+
+
+def cheapest_host(
+    deployment: Deployment, replicas: int = 1, offers: Iterable[Offer] | None = None
+) -> tuple[Offer, float]:
+    """The offer on which so many replicas cost least in whole machines, and what they cost an hour; hosts without
+    memory enough are left out. ``NoOffer`` where there is none."""
+    known = market_offers() if offers is None else offers
+    roomy = list(filter(room_for(deployment), (offer for offer in known if offer.gpu == deployment.gpu.key)))
+    sold = [offer for offer in roomy if offer.usd_per_hour is not None and _can_hold(deployment, offer)]
+    looked_up = to_look_up(sold, today())
+    machines = [Machine(offer, Terms.on_demand, offer.usd_per_hour) for offer in looked_up if offer.usd_per_hour]
+
+    def bill(machine: Machine) -> tuple[float, float, int, str, str, str]:
+        offer, number = machine.offer, machines_for(deployment, machine.offer, replicas)
+        per_gpu = machine.usd_per_hour / offer.gpus
+        return number * machine.usd_per_hour, per_gpu, offer.gpus, offer.provider, offer.region, offer.instance
+
+    if not machines:
+        together = deployment.tp * (deployment.dp if deployment.dp > 1 else 1)
+        cheapest_offer(deployment.gpu.key, offers=roomy, together=together)  # Says that nobody sells it.
+    fresh = set(map(id, recent(looked_up, today())))
+    at_recent = min((machine for machine in machines if id(machine.offer) in fresh), key=bill)
+    at_any = min(machines, key=bill)
+    best = recent_unless_far((bill(at_recent)[0], at_recent), (bill(at_any)[0], at_any))
+    return best.offer, bill(best)[0]
+
+
+def host_gib(deployment: Deployment, gpus: int) -> float:
+    """Memory a host of so many GPUs needs: the weights that its GPUs load, and a process for each GPU in use.
+
+    Engines read a checkpoint through the host's page cache, which replicas on one machine share. Assumed, and rather
+    too much than too little (``PROCESS_GIB``): a host below it may work, one below the weights alone should not be
+    counted on. In GiB, as providers sell a host's memory.
+    """
+    of_a_replica = min(deployment.gpus, gpus)
+    replicas = max(1, gpus // deployment.gpus)
+    weights = shard(deployment).total + draft_bytes(deployment)
+    return weights * of_a_replica / GIB + PROCESS_GIB * of_a_replica * replicas
+
+
+def left_gb(deployment: Deployment, offer: Offer) -> float | None:
+    """Of a host's memory, in GB for each replica: what weights and processes leave. None: it is not told.
+
+    All of it is taken to be free, which is assumed: nothing else is run there, and pages of the system are small.
+    """
+    if offer.memory_gb is None:
+        return None
+    left = (offer.memory_gb - host_gib(deployment, offer.gpus)) * GIB / BYTES_PER_GB
+    # A replica has its part of a machine, or several machines to itself.
+    if deployment.gpus > offer.gpus:
+        return left * deployment.gpus / offer.gpus
+    return left / (offer.gpus // deployment.gpus)
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """Every machine that one deployment can stand on. Replicas are those that serve; what is spare comes on top.
+
+    A disaggregated candidate has replicas for prompts as well, counted among all. Both kinds stand in one machine, or
+    on several that are networked; with spare machines each kind has its own.
+    """
+
+    deployment: Deployment
+    machines: tuple[Machine, ...]
+    max_gpus: int | None = None
+    spare: Spare = NO_SPARE
+    prefill: PrefillPool | None = None
+    tiers: str | None = None
+    """Memories for KV behind the GPUs', of each replica, that come with the machines: ``dram=200@0``."""
+
+    def with_memories(self, tiers: str) -> "Hosts":
+        """With those memories, or with what the hosts have left: the machines that have as much as the cheapest."""
+        if tiers != HOST_MEMORY:
+            return replace(self, tiers=tiers)
+        left = [(machine, left_gb(self.deployment, machine.offer) or 0.0) for machine in self.machines]
+        roomy = [pair for pair in left if pair[1] >= 1]
+        if not roomy:
+            return replace(self, machines=())
+        least = min(roomy, key=lambda pair: pair[0].usd_per_hour / pair[0].offer.gpus)[1]
+        kept = tuple(machine for machine, gigabytes in roomy if gigabytes >= least)
+        return replace(self, machines=kept, tiers=f"dram={math.floor(least)}@0")
+
+    def gpus_of(self, replicas: int) -> int:
+        """GPUs that so many replicas run on."""
+        if self.prefill is None:
+            return replicas * self.deployment.gpus
+        first = self.prefill
+        return first.replicas * first.deployment.gpus + (replicas - first.replicas) * self.deployment.gpus
+
+    def link(self, replicas: int) -> str:
+        """What KV is sent over between the replicas of a disaggregated candidate.
+
+        Between machines their network: only those that have one are taken (``machines_on``).
+        """
+        gpu = self.deployment.gpu
+        if not self._in_one_machine(replicas):
+            return network_of(gpu)
+        return "pcie" if gpu.fast_link_bytes_per_s is None else "nvlink"
+
+    def _in_one_machine(self, replicas: int) -> bool:
+        largest = max((machine.offer.gpus for machine in self.machines), default=0)
+        return not self.spare and self.gpus_of(replicas) <= largest
+
+    def machines_on(self, offer: Offer, replicas: int) -> float:
+        """How many of the offer so many replicas take; infinite where they cannot stand there."""
+        if self.prefill is None:
+            return machines_for(self.deployment, offer, replicas, self.spare)
+        if self._in_one_machine(replicas):
+            return 1 if self.gpus_of(replicas) <= offer.gpus else math.inf
+        first, others = self.prefill, replicas - self.prefill.replicas
+        widest = max(first.deployment.gpus, self.deployment.gpus)
+        if offer.gpus < max(NETWORKED, widest) or not _is_networked(self.deployment.gpu, offer):
+            return math.inf
+        if not self.spare:
+            kinds = (first.deployment.gpus, first.replicas), (self.deployment.gpus, others)
+            return machines_for_both(offer.gpus, *kinds)
+        pools = (first.deployment, first.replicas), (self.deployment, others)
+        return sum(machines_for(deployment, offer, count, self.spare) for deployment, count in pools)
+
+    def counts_on(self, offer: Offer, replicas: int) -> tuple[int, int]:
+        """Replicas to run, spare ones included: those for prompts only, and those that answer."""
+        if self.prefill is None:
+            return 0, replicas_on(self.deployment, offer, replicas, self.spare)
+        first, others = self.prefill, replicas - self.prefill.replicas
+        if not self.spare:
+            return first.replicas, others
+        pools = (first.deployment, first.replicas), (self.deployment, others)
+        prompts, answers = (replicas_on(deployment, offer, count, self.spare) for deployment, count in pools)
+        return prompts, answers
+
+    @cached_property
+    def cheapest_of_each_size(self) -> tuple[Machine, ...]:
+        """Of machines with a network and without: no other can win."""
+        by_size: dict[tuple[int, bool], Machine] = {}
+        for machine in self.machines:
+            size = machine.offer.gpus, _is_networked(self.deployment.gpu, machine.offer)
+            if size not in by_size or machine.usd_per_hour < by_size[size].usd_per_hour:
+                by_size[size] = machine
+        return tuple(by_size.values())
+
+    def usd_per_hour(self, replicas: int) -> float:
+        """The cheapest way to host so many; infinite when there is none within the GPUs allowed."""
+        most = self.max_gpus or math.inf
+        bills = []
+        for machine in self.cheapest_of_each_size:
+            number = self.machines_on(machine.offer, replicas)
+            if math.isfinite(number) and number * machine.offer.gpus <= most:
+                bills.append(number * machine.usd_per_hour)
+        return min(bills, default=math.inf)
+
+    def usd_per_month(self, replicas: int) -> float:
+        return self.usd_per_hour(replicas) * HOURS_PER_MONTH
+
+    def most_replicas(self, usd_per_hour: float, ceiling: int) -> int:
+        """The most replicas, up to the ceiling, that cost no more than that."""
+        limit = usd_per_hour * (1 + 1e-12)
+        return bisect_left(range(1, ceiling + 1), True, key=lambda count: self.usd_per_hour(count) > limit)
+
+
+def monthly_bill(gpus: int, machine: Machine, machines: int, utilization: float, prefill_share: float) -> CostTree:
+    """A month of machines: what prompts take of the capacity, what answers take, what waits, what no replica uses.
+
+    ``gpus`` are those that replicas run on. Prompts and answers are charged what they take at full load; what a smaller
+    batch wastes is idle capacity.
+    """
+    offer = machine.offer
+    gpu_hours = machines * offer.gpus * HOURS_PER_MONTH
+    serving = gpus * HOURS_PER_MONTH
+    working = serving * min(1.0, utilization)
+    shares = {
+        "prefill": working * prefill_share,
+        "decode": working * (1 - prefill_share),
+        "idle": serving - working,
+        UNUSED: gpu_hours - serving,
+    }
+    lines = gpu_hour_lines(shares, machine.usd_per_hour / offer.gpus)
+    return CostTree(name=f"{machines}× {offer.provider} {offer.instance}", lines=lines)
+
+
+def gpu_hour_lines(hours: Mapping[str, float], usd_per_gpu_hour: float) -> tuple[CostLine, ...]:
+    """A line of a bill for each use of the GPUs that took any time."""
+    return tuple(
+        CostLine(name=name, quantity=quantity, unit="GPU-hour", usd_per_unit=usd_per_gpu_hour)
+        for name, quantity in hours.items()
+        if quantity > 1e-9
+    )
