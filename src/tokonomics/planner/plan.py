@@ -36,7 +36,7 @@ from tokonomics.planner.candidates import (
     usable,
     weight_choices,
 )
-from tokonomics.planner.disaggregation import disaggregated, together_breaks
+from tokonomics.planner.disaggregation import disaggregated, kv_transfer_s, together_breaks
 from tokonomics.planner.drafting import with_drafts
 from tokonomics.planner.load import Load
 from tokonomics.planner.plan_answer import (
@@ -135,6 +135,8 @@ class Study:
     ranked: tuple[RankedRow, ...]
     apart: RankedRow | None = None
     """The cheapest disaggregated way, ranked or set aside, where one was found."""
+    hosts: tuple[Hosts, ...] = ()
+    """Every deployment that fits, with its machines, sized or not."""
 
     def ranked_as(self, row: Candidate) -> RankedRow:
         return next(ranked for ranked in self.ranked if ranked.row == row)
@@ -184,7 +186,7 @@ def study(question: Question, progress: Say = silent) -> Study:
         rejected=tuple(rejected),
         not_tried=dict(question.not_tried),
     )
-    return Study(replace(question, load=load), made, search, tuple(ranked), apart)
+    return Study(replace(question, load=load), made, search, tuple(ranked), apart, tuple(hosts))
 
 
 _WORTH_A_ROW = 2.0
@@ -337,7 +339,7 @@ def _rows(
             continue
         instances = int(number)
         first, replicas = hosts.counts_on(offer, sized.replicas)
-        side = _prefill_side(hosts, sized.replicas, first, breaks)
+        side = _prefill_side(hosts, sized.replicas, first, breaks, load)
         gpus = replicas * deployment.gpus + (first * side.gpus_per_replica if side else 0)
         utilization = workload.rate / ((first + replicas) * capacity.rate)
         usd_per_second = instances * machine.usd_per_hour / SECONDS_PER_HOUR
@@ -375,7 +377,7 @@ def _draft(deployment: Deployment) -> CandidateDraft | None:
     return CandidateDraft(**copied(made, *names)) if made else None
 
 
-def _prefill_side(hosts: Hosts, replicas: int, count: int, breaks: str | None) -> PrefillSide | None:
+def _prefill_side(hosts: Hosts, replicas: int, count: int, breaks: str | None, load: Load) -> PrefillSide | None:
     """The replicas of a disaggregated candidate that compute prompts, spare ones included."""
     if hosts.prefill is None:
         return None
@@ -387,6 +389,7 @@ def _prefill_side(hosts: Hosts, replicas: int, count: int, breaks: str | None) -
         max_batched_tokens=deployment.limits.max_batched_tokens,
         link=link,
         link_bytes_per_s=link_speed(link, deployment.gpu),
+        kv_transfer_s=kv_transfer_s(hosts, replicas, load),
         together_breaks=breaks,
     )
 

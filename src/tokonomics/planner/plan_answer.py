@@ -67,6 +67,8 @@ class PrefillSide(Noun):
     link: str
     """What each GPU sends KV over."""
     link_bytes_per_s: float
+    kv_transfer_s: float
+    """Of a prompt of mean length."""
     together_breaks: str | None
     """What breaks where as many GPUs, in the layout that answers, do both; None: nothing."""
 

@@ -55,9 +55,13 @@ def thinking_facts(found: FirstAnswer | None) -> list[blocks.Fact]:
     """When the answer of a reasoning model begins, and what its tokens cost."""
     if found is None:
         return []
-    times, origin = found.first_answer_s, "assumed, as in published traces" if found.assumed else "as given"
+    times, origin = found.first_answer_s, f"as given ({option('thinking')})"
+    if found.assumed:
+        origin = f"as DeepSeek-R1's users in ServeGen's traces; yours: {option('thinking')}"
     tail = f"; p99 {seconds(times.p99)}" if times.p99 is not None else ""
-    thinks = f"mean: {count(round(found.thinking_tokens))} tokens of thinking, {percent(found.share)} of the output"
+    thinks = (
+        f"mean, behind {count(round(found.thinking_tokens))} tokens of thinking: {percent(found.share)} of the output"
+    )
     facts = []
     if times.mean is not None:
         facts.append(
