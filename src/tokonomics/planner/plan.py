@@ -21,7 +21,7 @@ from tokonomics.catalog.offers import STALE_MUST_SAVE, Offer, Terms
 from tokonomics.catalog.precision import Precision
 from tokonomics.money.cost import split_by_gpu_time
 from tokonomics.physics.deployment import Deployment
-from tokonomics.physics.intervals import speed_badge, speed_from
+from tokonomics.physics.intervals import known_speed, speed_from
 from tokonomics.physics.speculation import Speculation
 from tokonomics.planner.candidates import (
     FLOOR,
@@ -56,7 +56,7 @@ from tokonomics.serving.fleet import Router
 from tokonomics.serving.links import link_speed
 from tokonomics.serving.outcome import Spread
 from tokonomics.traffic.slo import Slo
-from tokonomics.types import Badge, copied
+from tokonomics.types import Speed, copied
 from tokonomics.units import SECONDS_PER_HOUR
 
 
@@ -289,7 +289,7 @@ def prospects(question: Question, load: Load) -> tuple[list[Hosts], list[Rejecti
                 # Of fewer bits than published and FP8 every speed is assumed: who asks for them takes that too.
                 asked_for = deployment.weights.is_below(FLOOR) and deployment.weights.is_below(model.served)
                 is_known = question.assumed_speeds or asked_for
-                if not is_known and speed_badge(deployment) is Badge.assumed:
+                if not is_known and known_speed(deployment) is Speed.assumed:
                     why = f"speed assumed: no kernels of {deployment.weights} timed on such a GPU"
                     rejected.append(_reject(deployment, Refusal(Reason.assumed_speed, why)))
                     continue
@@ -326,7 +326,7 @@ def _rows(
         "engine": deployment.engine.key,
         "max_sequences": (sized.trial and sized.trial.max_sequences) or deployment.limits.max_sequences,
         "router": sized.trial.router if sized.trial else Router.round_robin,
-        "speed": speed_badge(deployment),
+        "speed": known_speed(deployment),
         "speed_from": speed_from(deployment),
         "capacity_requests_per_s": capacity.rate,
         "limited_by": capacity.limited_by,

@@ -6,11 +6,11 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from tokonomics.catalog.images import PromptImages
 from tokonomics.money.cost import cost
 from tokonomics.physics.deployment import Deployment
-from tokonomics.physics.intervals import Interval, interval, speed_badge
+from tokonomics.physics.intervals import Interval, interval, known_speed
 from tokonomics.physics.memory import check_context, max_sequences, require_fit
 from tokonomics.physics.steptime import StepParts, step_model
 from tokonomics.serving.steady import alone_s
-from tokonomics.types import Badge, Noun, copied
+from tokonomics.types import Noun, Speed, copied
 
 
 class Prediction(Noun):
@@ -46,7 +46,7 @@ class Prediction(Noun):
     """Of a decode step."""
     requests_per_s: Interval | None = None
     """Of an encoder, by steps of ``batch`` prompts, or of as many as its engine takes at once."""
-    speed: Badge
+    speed: Speed
     max_sequences: PositiveInt
 
 
@@ -122,7 +122,7 @@ def predict(deployment: Deployment, batch: int, context: int, thinking: int | No
         prefill_s=prompt,
         ttft_s=alone,
         **speeds,
-        speed=speed_badge(deployment),
+        speed=known_speed(deployment),
         max_sequences=max_sequences(deployment, context),
     )
 

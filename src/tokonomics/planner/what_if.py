@@ -44,7 +44,7 @@ _SHOWN = 1.04
 _GLANCE = 5000
 """Requests of one point of a curve: it shows a shape, and all requests decide."""
 _LIGHT = 0.3
-"""Of the closed form's capacity: where the search for what a fleet holds begins; and of that, where it misses an SLO."""
+"""Of the closed form's capacity: where the search for what a fleet holds begins; and of that, where it misses one."""
 _LIGHTER = 4
 """Times that it begins anew: below a hundredth of its capacity, no fleet is worth its GPUs."""
 

@@ -5,8 +5,8 @@ A bill is what requests take of GPUs, at the price of a GPU, over the share of t
     bill = requests a second × GPU-seconds a request × $ a GPU-hour ÷ share in use
 
 So two bills differ by three factors. The GPU-seconds are those of the closed form at the batch that it ends at
-(``serving.steady``): prompts, then the parts of a decode step (``physics.steptime``). Other kinds are other splits on the
-pick's GPU, disaggregated prefill/decode, and the runner-up's GPU. What the plan did not size has the bill of the
+(``serving.steady``): prompts, then the parts of a decode step (``physics.steptime``). Other kinds are other splits
+on the pick's GPU, disaggregated prefill/decode, and the runner-up's GPU. What the plan did not size has the bill of the
 replicas that it takes at the very least: those of the closed form, or more than were simulated and missed an SLO.
 """
 
@@ -196,8 +196,8 @@ def _apart(study: Study, pick: Placed) -> Iterator[Contender]:
         return
     alike = [replace(hosts, tiers=None) for hosts in _alike(study.hosts, pick.deployment)]
     pair = nearest_pair(study.search.trials, alike, question.limits.max_utilization)
-    if pair:
-        yield _contender(study, pair.split(*pair.least), sum(pair.least), at_least=True)
+    if pair and (found := _contender(study, pair.split(*pair.least), sum(pair.least), at_least=True)):
+        yield found
 
 
 def _of_row(study: Study, ranked: RankedRow, kind: LayoutKind | None = None) -> Contender:
@@ -318,7 +318,8 @@ def _sentence(pick: Contender, rival: Contender) -> str:
     """What the rival costs more, by which of the three factors, and what ends the batch of each."""
     same = rival.costs_more < _EQUAL
     said = f"{_named(rival)} {costs_text(rival)}"
-    against, favour = [], []
+    against: list[str] = []
+    favour: list[str] = []
     for name, times in sorted(factors(pick, rival).items(), key=lambda factor: -abs(math.log(factor[1]))):
         # At the same bill, what is in use only mirrors what a request takes.
         if max(times, 1 / times) >= _TELLING and not (same and name == "in_use"):

@@ -12,7 +12,6 @@ from tokonomics.planner.spare import ZONES, Spare, sold_in_zones
 from tokonomics.questions.results import layout_text
 from tokonomics.report import blocks
 from tokonomics.report.wording import (
-    SPEEDS,
     age_text,
     speed_text,
     time_text,
@@ -53,7 +52,7 @@ def pick_blocks(row: Candidate, label: str, plan: Plan, firm: Sequence[blocks.Fa
             *firm,
             *_drafted(row),
             ("price", f"{usd(row.instance_usd_per_hour)}/h", _price_note(row)),
-            ("speed", SPEEDS[row.speed], speed_text(row.speed, row.speed_from)),
+            ("speed", row.speed.value, speed_text(row.speed, row.speed_from)),
             ("network", "assumed", network) if spans else None,
             *_apart(row),
             ("more KV", tiers_text(row.tiers), "for each replica, for what the GPUs have no room for")
@@ -94,7 +93,7 @@ def set_aside_lines(plan: Plan) -> Iterable[blocks.Line]:
             blocks.Span(
                 f"{saved} less with {_asked_for(aside, plan.best)}" if saved else _asked_for(aside, None), "strong"
             ),
-            f", {catch}: from {usd(row.usd_per_month)} a month, {layout_text(row)} at {_where(row)}{_aged(row)}",
+            f" ({catch}): from {usd(row.usd_per_month)} a month, {layout_text(row)} at {_where(row)}{_aged(row)}",
             f"{why}{_rests_on(row)}",
         )
 

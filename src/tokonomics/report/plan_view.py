@@ -18,7 +18,7 @@ from tokonomics.planner.search import CLOSED_FORM_UTILIZATION
 from tokonomics.planner.what_if import BillRange, Case, Headroom, Sensitivity
 from tokonomics.questions.load import every_offer
 from tokonomics.questions.requests.buy import PlanRequest
-from tokonomics.questions.results import PlanCases, PlanModels, PlanResult, layout_text, replicas_text, split_text
+from tokonomics.questions.results import PlanCases, PlanModels, PlanResult, layout_text, replicas_text
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer, Charts
 from tokonomics.report.plan_pick_view import pick_blocks, set_aside_lines
@@ -35,7 +35,6 @@ from tokonomics.report.wording import (
     ENCODER_SPEED,
     FEWER_BITS,
     OLD_PRICE,
-    SPEEDS,
     TOWER_SPEED,
     and_slos,
     percent_text,
@@ -231,7 +230,7 @@ def ranking(rows: Sequence[Candidate], shown: int | None, models: Sequence[str] 
                 percent(row.utilization),
                 time_text(getattr(row.ttft_s, late)),
                 *([time_text(getattr(row.tpot_s, late))] if writes else []),
-                SPEEDS[row.speed],
+                row.speed.value,
             )
             for place, (name, row) in enumerate(zip(named, rows, strict=True), 1)
         ],

@@ -48,8 +48,7 @@ def why_blocks(why: WhyPick) -> Iterable[blocks.Block]:
     title = "The nearest way of each other kind"
     yield blocks.table([*heads, ">compute", ">comm.", ">overhead", ">batch", "limited by"], rows, title, best=0)
     yield blocks.note(
-        "bill = requests a second × GPU-seconds a request × $/GPU-h ÷ share in use; GPU-seconds at full batches, by what "
-        "they go to.",
+        "bill = requests a second × GPU-seconds a request (at full batches) × $/GPU-h ÷ share in use.",
         "≥: not sized by simulation, as it costs more even so." if any(row.at_least for row in why.others) else "",
     )
 
