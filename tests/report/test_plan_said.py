@@ -11,7 +11,7 @@ from tokonomics.catalog.offers import STALE_MUST_SAVE
 from tokonomics.planner.load import load_of_shape
 from tokonomics.planner.plan import study
 from tokonomics.planner.plan_answer import Candidate, Catch, Plan, SetAside
-from tokonomics.report.plan_pick_view import set_aside_lines, tiers_text
+from tokonomics.report.plan_pick_view import _more_kv, set_aside_lines, tiers_text
 from tokonomics.report.plan_view import ranking
 from tokonomics.report.plan_why_view import _recent_one, split_legend
 from tokonomics.report.terminal import Terminal
@@ -125,3 +125,8 @@ def test_a_pipe_hears_of_long_work_now_and_then(capsys: pytest.CaptureFixture[st
     out, err = capsys.readouterr()
     assert out == ""
     assert err.splitlines() == ["two … (25 s)", "four … (50 s)"]
+
+
+def test_memory_beside_the_gpus_says_whose_it_is_and_how_it_is_shared() -> None:
+    said = _more_kv(row(gpus_per_replica=1, gpus_paid=3, instances=1, tiers="dram=380@0"))
+    assert "a machine of 3 GPUs has what weights leave of its memory for 3 replicas" in said

@@ -55,9 +55,7 @@ def pick_blocks(row: Candidate, label: str, plan: Plan, firm: Sequence[blocks.Fa
             ("speed", row.speed.value, speed_text(row.speed, row.speed_from)),
             ("network", "assumed", network) if spans else None,
             *_apart(row),
-            ("more KV", tiers_text(row.tiers), "for each replica, for what the GPUs have no room for")
-            if row.tiers
-            else None,
+            ("more KV", tiers_text(row.tiers), _more_kv(row)) if row.tiers else None,
             ("unused", plural(idle, "GPU"), f"of the {row.gpus_paid} paid for") if idle else None,
         ),
     ]
@@ -96,6 +94,14 @@ def set_aside_lines(plan: Plan) -> Iterable[blocks.Line]:
             f" ({catch}): from {usd(row.usd_per_month)} a month, {layout_text(row)} at {_where(row)}{_aged(row)}",
             f"{why}{_rests_on(row)}",
         )
+
+
+def _more_kv(row: Candidate) -> str:
+    """What it is for, and how a machine of that size comes by it: every replica that it has GPUs for gets a share."""
+    gpus = row.gpus_paid // row.instances
+    here = plural(max(1, gpus // row.gpus_per_replica), "replica")
+    shared = f"; a machine of {plural(gpus, 'GPU')} has what weights leave of its memory for {here}"
+    return f"for each replica, holds what the GPUs have no room for, at no price of its own{shared}"
 
 
 def _rests_on(row: Candidate) -> str:
