@@ -17,9 +17,8 @@ from typing import Any
 from tokonomics.clock import today
 from tokonomics.measure.measurements import Measurement, Metric, Mode, Unread, read_measurements
 from tokonomics.measure.validate import ErrorSummary, ScoredPrediction, steps_of, summary, validate
-from tokonomics.physics.intervals import weakest_badge
+from tokonomics.physics.intervals import KNOWN, weakest_badge
 from tokonomics.report.validate_view import figures
-from tokonomics.report.wording import SPEEDS
 
 HERE = Path(__file__).parent
 RECORD = HERE / "results" / "accuracy.json"
@@ -146,7 +145,7 @@ def _by_known(scored: list[ScoredPrediction]) -> dict[str, Any]:
             until = " until 2024" if own.unpacks else ""
             others = "" if engine in (each.measurement.engine or "").lower() else ", standing in for other engines"
             era = f"{engine}{since}{where}{until}{others}"
-        groups["speed"].setdefault(SPEEDS[weakest_badge(steps.deployment, own)], []).append(each)
+        groups["speed"].setdefault(KNOWN[weakest_badge(steps.deployment, own)], []).append(each)
         groups["era"].setdefault(era, []).append(each)
     return {
         kind: {name: summary(group).model_dump() for name, group in sorted(members.items())}

@@ -58,3 +58,14 @@ class Badge(StrEnum):
     modelled = "modelled"
     quoted = "quoted"
     assumed = "assumed"
+
+
+class Speed(StrEnum):
+    """How the speed of a deployment is known."""
+
+    timed = "timed"
+    """Kernels timed on this GPU in this precision."""
+    scaled = "scaled"
+    """Kernels of a related GPU, scaled by the datasheets."""
+    assumed = "assumed"
+    """Neither."""

@@ -59,18 +59,24 @@ def gigabytes(size: float) -> str:
     return f"{size:.0f} B"
 
 
-def seconds(duration: float) -> str:
+def seconds(duration: float, digits: int = 3) -> str:
     """ms below a second, s below two minutes, minutes below two hours, else hours."""
     if not math.isfinite(duration):
         return "–"
-    if duration < 0.9995:  # three digits of more would read as 1e+03 ms
-        return f"{duration * 1e3:.3g} ms"
+    if duration < 1 - 0.5 * 10**-digits:  # so many digits of more would read as 1e+03 ms
+        return f"{duration * 1e3:.{digits}g} ms"
     if duration < 120:
-        return f"{duration:.3g} s"
+        return f"{duration:.{digits}g} s"
     if duration < 7200:
-        return f"{duration / 60:.3g} min"
+        return f"{duration / 60:.{digits}g} min"
     hours = duration / 3600
-    return f"{hours:,.0f} h" if hours >= 100 else f"{hours:.3g} h"
+    return f"{hours:,.0f} h" if hours >= 100 else f"{hours:.{digits}g} h"
+
+
+def seconds_apart(duration: float, limit: float) -> str:
+    """``200.4 ms``: in as many digits as tell it from the limit, where three show the same."""
+    digits = range(3, 10)
+    return next((text for count in digits if (text := seconds(duration, count)) != seconds(limit)), seconds(duration))
 
 
 def percent(share: float) -> str:

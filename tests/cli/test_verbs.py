@@ -297,7 +297,7 @@ def test_predict_takes_longer_for_more() -> None:
 
 @pytest.mark.parametrize(
     ("gpu", "speed", "words"),
-    [("H200", "measured", "timed on this GPU"), ("MI300X", "assumed", "an extrapolation")],
+    [("H200", "timed", "timed on this GPU"), ("MI300X", "assumed", "an extrapolation")],
 )
 def test_predict_says_where_its_kernels_were_timed(gpu: str, speed: str, words: str) -> None:
     args = ("predict", "llama-3.1-8b", "--gpu", gpu)

@@ -21,7 +21,7 @@ from tokonomics.clock import today
 from tokonomics.physics.deployment import deploy
 from tokonomics.planner.hosts import cheapest_host
 from tokonomics.planner.plan_answer import Candidate
-from tokonomics.types import Badge
+from tokonomics.types import Speed
 
 SHAPE: dict[str, Any] = {"input": 2000, "output": 500, "rate": 2, "slo": "ttft_p99=1,tpot_p99=50ms"}
 
@@ -59,7 +59,7 @@ def test_no_pick_is_on_a_marketplace_of_assumed_speed_or_below_fp8(
 ) -> None:
     for row in question():
         assert row.seller in (Seller.hyperscaler, Seller.cloud)
-        assert row.speed is not Badge.assumed
+        assert row.speed is not Speed.assumed
         assert not row.weights.is_below(Precision.fp8) or not row.below_checkpoint
         assert row.kv is Precision.bf16
 
@@ -78,7 +78,7 @@ def test_a_fleet_is_bought_from_sellers_with_a_list_at_recent_prices() -> None:
         usd = purchase.usd_per_hour / kind.gpus
         old = (today() - kind.price_date).days > STALE_AFTER_DAYS
         assert not old or min(recent, default=math.inf) > usd * (1 + STALE_MUST_SAVE)
-        assert kind.speed is not Badge.assumed
+        assert kind.speed is not Speed.assumed
 
 
 @pytest.mark.parametrize(("model", "gpu", "tp"), [("llama-3.1-8b", "H100", 1), ("llama-3.3-70b", "H100", 4)])

@@ -20,7 +20,7 @@ from tokonomics.errors import BadInput
 from tokonomics.planner.deploy_apart import deploy_file_apart
 from tokonomics.planner.deploy_files import Target
 from tokonomics.planner.deploy_job import Role
-from tokonomics.planner.disaggregation import Pair, cheapest_split, disaggregated, pair_of, splits_of
+from tokonomics.planner.disaggregation import Pair, cheapest_split, disaggregated, kv_transfer_s, pair_of, splits_of
 from tokonomics.planner.hosts import Hosts, PrefillPool
 from tokonomics.planner.load import Load, load_of_shape
 from tokonomics.planner.plan import Question, Study, prospects, study
@@ -222,6 +222,48 @@ def test_of_the_same_gpus_the_planned_split_holds_most_and_one_to_one_less() -> 
         if point.usd_per_mtok is not None:
             per_hour = point.requests_per_s * 4200 * 3600 / 1e6
             assert point.usd_per_mtok * per_hour == pytest.approx(hosts.usd_per_hour(made.apart.sized.replicas))
+
+
+@pytest.mark.parametrize(
+    ("of_prompts", "of_answers", "gpus", "alike"),
+    [(1, 1, 32, 16), (2, 2, 48, 12), (1, 2, 48, 16), (1, 2, 32, None), (2, 2, 6, None)],
+)
+def test_one_to_one_is_among_the_splits_where_it_takes_every_gpu(
+    of_prompts: int, of_answers: int, gpus: int, alike: int | None
+) -> None:
+    asked_for = question()
+    hosts, _ = prospects(asked_for, PROMPTS)
+    prompts, answers = (
+        next(one for one in hosts if one.deployment.gpus == count) for count in (of_prompts, of_answers)
+    )
+    placed = replace(answers, prefill=PrefillPool(prompts.deployment, 1))
+    replicas = 1 + (gpus - of_prompts) // of_answers
+    if placed.gpus_of(replicas) != gpus:
+        placed = replace(answers, prefill=PrefillPool(prompts.deployment, 2))
+        replicas = 2 + (gpus - 2 * of_prompts) // of_answers
+    assert placed.gpus_of(replicas) == gpus
+    even = [first for first, second in splits_of(placed, replicas) if first == second]
+    assert even == ([] if alike is None else [alike])
+
+
+def test_the_kv_of_a_prompt_takes_its_bytes_over_the_link() -> None:
+    hosts, _ = prospects(question(), PROMPTS)
+    one = next(each for each in hosts if each.deployment.gpus == 1)
+    apart = replace(one, prefill=PrefillPool(one.deployment, 1))
+    # Llama 3.1 8B: 32 layers of 8 KV heads, keys and values of 128 in 16 bits. H100 SXM datasheet: 450 GB/s one way.
+    assert kv_transfer_s(apart, 2, PROMPTS) == pytest.approx(4000 * 32 * 8 * 2 * 128 * 2 / 450e9)
+
+
+@pytest.mark.slow
+def test_where_replicas_do_both_no_split_is_called_the_planned_one_and_the_cheapest_holds_its_load() -> None:
+    made = study(question(catches={Catch.disaggregated: {"disaggregate": True}}))
+    assert made.plan.best is not None
+    assert made.plan.best.prefill is None
+    points = ratios(made)
+    assert not any(point.is_planned for point in points if point.prefill_replicas)
+    (cheapest,) = (point for point in points if point.is_cheapest)
+    assert cheapest.requests_per_s >= PROMPTS.workload.rate * 0.97
+    assert all((point.kv_transfer_s is None) == (point.prefill_replicas == 0) for point in points)
 
 
 @pytest.mark.slow

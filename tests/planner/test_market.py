@@ -23,7 +23,7 @@ from tokonomics.questions.listener import SILENT
 from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.results import PlanResult
 from tokonomics.questions.verbs import find_verb
-from tokonomics.types import Badge
+from tokonomics.types import Speed
 
 FRESH = timedelta(days=10)
 ASKED = {"model": "llama-3.1-8b", "rate": 5, "input": "const:1000", "output": "const:300", "quick": True}
@@ -101,7 +101,7 @@ def test_an_assumed_speed_is_a_line_below_the_pick(tmp_path: Path, monkeypatch: 
     asked_for = planned(tmp_path, offers, monkeypatch, gpu="MI300X,H100")
     assert picked(asked_for)[1] == "MI300X"
     assert asked_for.best is not None
-    assert asked_for.best.speed is Badge.assumed
+    assert asked_for.best.speed is Speed.assumed
 
 
 @pytest.mark.parametrize(("old_usd", "taken"), [(3.3, "aws"), (3.1, "azure")])

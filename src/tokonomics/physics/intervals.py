@@ -25,11 +25,11 @@ from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.layer_kernels import layer_origin
 from tokonomics.physics.matrix_kernels import curve_origin as matrix_origin
 from tokonomics.physics.overhead import Overhead, overhead
-from tokonomics.types import Badge, Noun
+from tokonomics.types import Badge, Noun, Speed
 
 Kind = Literal["step", "prefill", "tpot", "ttft", "throughput"]
 
-KNOWN = {Badge.measured: "timed", Badge.modelled: "scaled", Badge.assumed: "assumed"}
+KNOWN = {Badge.measured: Speed.timed, Badge.modelled: Speed.scaled, Badge.assumed: Speed.assumed}
 EIGHTY_PERCENT = 1.2816  # standard deviations that hold 80 % of a normal distribution to either side of its middle
 
 
@@ -80,6 +80,11 @@ def speed_badge(deployment: Deployment) -> Badge:
     if "assumed" in bases:
         return Badge.assumed
     return Badge.measured if bases == {"measured"} else Badge.modelled
+
+
+def known_speed(deployment: Deployment) -> Speed:
+    """The same in the word that answers use."""
+    return KNOWN[speed_badge(deployment)]
 
 
 def weakest_badge(deployment: Deployment, engine: Overhead | None = None) -> Badge:

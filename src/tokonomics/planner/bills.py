@@ -23,7 +23,7 @@ from tokonomics.money.demand import EVERY_SIZE, MOST_HOURS, Demand
 from tokonomics.money.fleet import FleetLimits, FleetOffer
 from tokonomics.money.fleet_search import optimal_fleet
 from tokonomics.money.spot_verdict import spot_verdict
-from tokonomics.physics.intervals import speed_badge, speed_from
+from tokonomics.physics.intervals import known_speed, speed_from
 from tokonomics.planner.candidates import Reason, Refusal
 from tokonomics.planner.fleet_offers import reserved_prices, spot_markets, startup_seconds
 from tokonomics.planner.hosts import (
@@ -43,7 +43,7 @@ from tokonomics.planner.spare import machines_for, replicas_on
 from tokonomics.planner.trials import Sized, better, cached_share
 from tokonomics.serving.fleet import Router
 from tokonomics.serving.outcome import Shares, SloOutcome, Spread
-from tokonomics.types import Badge, Noun, copied
+from tokonomics.types import Noun, Speed, copied
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK
 
 PLACES = 3
@@ -226,7 +226,7 @@ class SetupBill(Noun):
     """What a setup costs, and how its requests fare."""
 
     deployment: str
-    speed: Badge
+    speed: Speed
     """How the speed of a replica is known."""
     speed_from: tuple[str, ...]
     """Other GPUs whose kernel timings it is scaled from."""
@@ -346,7 +346,7 @@ class Bills:
         mtok = workload.rate * (workload.input_tokens + workload.output_tokens) / TOKENS_PER_MTOK
         return SetupBill(
             deployment=str(deployment),
-            speed=speed_badge(deployment),
+            speed=known_speed(deployment),
             speed_from=speed_from(deployment),
             **copied(sized, "replicas", "prefill_replicas", "mean_replicas", "router"),
             max_sequences=sized.max_sequences or deployment.limits.max_sequences,

@@ -24,14 +24,14 @@ from tokonomics.catalog.offers import MAX_GPUS
 from tokonomics.catalog.precision import KV_PRECISIONS, Precision
 from tokonomics.money.own_hardware import Power, Purchase, usd_per_hour
 from tokonomics.physics.deployment import Deployment, valid_tp, why_not_run
-from tokonomics.physics.intervals import Interval, speed_badge
+from tokonomics.physics.intervals import Interval, known_speed
 from tokonomics.physics.memory import max_sequences, smallest
 from tokonomics.physics.steptime import step_model
 from tokonomics.planner.candidates import is_faithful, weight_choices, why_not
 from tokonomics.planner.predict import predict
 from tokonomics.serving.steady import alone_s
 from tokonomics.traffic.slo import Latency, Slo
-from tokonomics.types import Badge, Noun, copied
+from tokonomics.types import Noun, Speed, copied
 from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK
 
 LOADS = {"full": 1.0, "half": 0.5, "tenth": 0.1}
@@ -91,7 +91,7 @@ class RunnableModel(Noun):
     """Of each of these users."""
     tokens_per_s: Interval | None
     """Output tokens of all of them."""
-    speed: Badge
+    speed: Speed
     usd_per_mtok: LoadPrices | None
     """Output tokens; None where no price of a kilowatt-hour is known, or nobody is served."""
 
@@ -239,7 +239,7 @@ def _at_best(layouts: Sequence[Deployment], machine: OwnMachine, context: int, s
         limited_by=best.limited_by,
         tpot_s=full.decode_step_s.mid if full and full.decode_step_s else None,
         tokens_per_s=tokens_per_s,
-        speed=speed_badge(layout),
+        speed=known_speed(layout),
         usd_per_mtok=_prices(machine, layout.gpus * replicas, tokens_per_s.mid) if tokens_per_s else None,
     )
 

@@ -26,6 +26,8 @@ from tokonomics.planner.search import Placed
 from tokonomics.planner.setup import Say, silent
 from tokonomics.planner.trials import Trials
 from tokonomics.serving.capacity import MOST_REPLICAS, halved
+from tokonomics.serving.disaggregated import sent_bytes
+from tokonomics.serving.links import link_speed
 from tokonomics.serving.steady import Capacity, MissesSlo, ReplicaCurve, prompts_alone
 from tokonomics.traffic.slo import Latency
 from tokonomics.types import Noun
@@ -109,6 +111,11 @@ def disaggregated(
             found.append(placed)
             below = placed.usd_per_hour
     return found
+
+
+def nearest_pair(trials: Trials, hosts: Iterable[Hosts], max_utilization: float | None = None) -> Pair | None:
+    """The pair that could cost least by the closed form, simulated or not; None where there is none."""
+    return min(_pairs(trials, hosts, math.inf, max_utilization), key=lambda pair: pair.bound, default=None)
 
 
 def resize_apart(trials: Trials, hosts: Hosts, max_utilization: float | None = None) -> Placed | Refusal:
@@ -258,16 +265,29 @@ class RatioPoint(Noun):
     """That it holds under the SLOs; 0: none."""
     usd_per_mtok: float | None
     """At that rate; None where it holds none."""
+    kv_transfer_s: float | None = None
+    """To send the KV of a mean prompt; None where nothing is sent."""
     is_planned: bool
-    """The split of the plan."""
+    """What the plan picked, split or not."""
+    is_cheapest: bool = False
+    """The split that serves the load for least, picked or not."""
+
+
+def kv_transfer_s(hosts: Hosts, replicas: int, load: Load) -> float:
+    """Seconds that the KV of a prompt of mean length takes to the side that answers, as the simulator sends it."""
+    assert hosts.prefill is not None
+    prefill, decode = hosts.prefill.deployment, hosts.deployment
+    sent = sent_bytes(prefill, decode, round(load.workload.input_tokens))
+    return sent / link_speed(hosts.link(replicas), decode.gpu)
 
 
 def splits_of(hosts: Hosts, replicas: int) -> list[tuple[int, int]]:
-    """Splits of the same GPUs, evenly from the fewest prefill replicas to the most, with the planned one among them."""
+    """Splits of the same GPUs, evenly from the fewest prefill replicas to the most; the cheapest and 1:1 among them."""
     assert hosts.prefill is not None
     of_one, of_other = hosts.prefill.deployment.gpus, hosts.deployment.gpus
     gpus = hosts.gpus_of(replicas)
     counts = range(1, (gpus - of_other) // of_one + 1)
     places = np.linspace(0, len(counts) - 1, min(RATIOS, len(counts))).round().astype(int)
-    chosen = sorted({*(counts[place] for place in places), hosts.prefill.replicas})
+    even = [gpus // (of_one + of_other)] if gpus % (of_one + of_other) == 0 else []
+    chosen = sorted({*(counts[place] for place in places), *even, hosts.prefill.replicas})
     return [(first, (gpus - first * of_one) // of_other) for first in chosen]

@@ -25,7 +25,7 @@ from tokonomics.catalog.spot import Interruptions, load_bands, load_zone_prices
 from tokonomics.errors import BadInput, option
 from tokonomics.money.fleet import ADVISOR, FleetOffer, SpotMarket, aws_spot
 from tokonomics.physics.deployment import Deployment, valid_tp
-from tokonomics.physics.intervals import speed_badge, speed_from
+from tokonomics.physics.intervals import known_speed, speed_from
 from tokonomics.planner.fleet_layouts import (
     FleetLayout,
     cheapest_price,
@@ -37,7 +37,7 @@ from tokonomics.planner.fleet_traffic import FleetTraffic
 from tokonomics.planner.hosts import told_apart
 from tokonomics.planner.setup import Say, silent
 from tokonomics.traffic.slo import Slo
-from tokonomics.types import Badge, Noun, copied
+from tokonomics.types import Noun, Speed, copied
 
 _MEASURED = 10
 """Layouts of each class whose capacity is searched: the rest would cost more in closed form."""
@@ -62,7 +62,7 @@ class MachineKind(Noun):
     gpu: str
     gpus: int
     layout: str
-    speed: Badge
+    speed: Speed
     """How the speed of its replicas is known."""
     speed_from: tuple[str, ...]
     """Other GPUs whose kernel timings it is scaled from."""
@@ -191,7 +191,7 @@ def _kind(offer: Offer, apart: str, layout: FleetLayout, startup_s: float | None
         name=f"{offer.provider} {offer.instance} {offer.region}{apart} {degree}",
         **copied(offer, "provider", "region", "instance", "gpu", "gpus"),
         layout=degree,
-        speed=speed_badge(layout.deployment),
+        speed=known_speed(layout.deployment),
         speed_from=speed_from(layout.deployment),
         replicas=replicas,
         requests_per_s={size: rate * replicas for size, rate in layout.rates.items()},

@@ -22,10 +22,10 @@ from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.catalog.precision import Precision
 from tokonomics.money.cost import split_by_gpu_time
 from tokonomics.physics.deployment import Deployment
-from tokonomics.physics.intervals import speed_badge, speed_from
+from tokonomics.physics.intervals import known_speed, speed_from
 from tokonomics.physics.speculation import Speculation
 from tokonomics.planner.candidates import FLOOR, Reason, Refusal, fitting, is_faithful, weight_choices
-from tokonomics.planner.disaggregation import disaggregated, together_breaks
+from tokonomics.planner.disaggregation import disaggregated, kv_transfer_s, together_breaks
 from tokonomics.planner.drafting import with_drafts
 from tokonomics.planner.hosts import Hosts, Machine, hosts_of, monthly_bill, usable
 from tokonomics.planner.load import Load
@@ -46,7 +46,7 @@ from tokonomics.serving.fleet import Router
 from tokonomics.serving.links import link_speed
 from tokonomics.serving.outcome import Spread
 from tokonomics.traffic.slo import Slo
-from tokonomics.types import Badge, copied
+from tokonomics.types import Speed, copied
 from tokonomics.units import SECONDS_PER_HOUR
 
 
@@ -125,6 +125,8 @@ class Study:
     ranked: tuple[RankedRow, ...]
     apart: RankedRow | None = None
     """The cheapest disaggregated way, ranked or set aside, where one was found."""
+    hosts: tuple[Hosts, ...] = ()
+    """Every deployment that fits, with its machines, sized or not."""
 
     def ranked_as(self, row: Candidate) -> RankedRow:
         return next(ranked for ranked in self.ranked if ranked.row == row)
@@ -174,7 +176,7 @@ def study(question: Question, progress: Say = silent) -> Study:
         rejected=tuple(rejected),
         not_tried=dict(question.not_tried),
     )
-    return Study(replace(question, load=load), made, search, tuple(ranked), apart)
+    return Study(replace(question, load=load), made, search, tuple(ranked), apart, tuple(hosts))
 
 
 _WORTH_A_ROW = 2.0
@@ -277,7 +279,7 @@ def prospects(question: Question, load: Load) -> tuple[list[Hosts], list[Rejecti
                 # Of fewer bits than published and FP8 every speed is assumed: who asks for them takes that too.
                 asked_for = deployment.weights.is_below(FLOOR) and deployment.weights.is_below(model.served)
                 is_known = question.assumed_speeds or asked_for
-                if not is_known and speed_badge(deployment) is Badge.assumed:
+                if not is_known and known_speed(deployment) is Speed.assumed:
                     why = f"speed assumed: no kernels of {deployment.weights} timed on such a GPU"
                     rejected.append(_reject(deployment, Refusal(Reason.assumed_speed, why)))
                     continue
@@ -314,7 +316,7 @@ def _rows(
         "engine": deployment.engine.key,
         "max_sequences": (sized.trial and sized.trial.max_sequences) or deployment.limits.max_sequences,
         "router": sized.trial.router if sized.trial else Router.round_robin,
-        "speed": speed_badge(deployment),
+        "speed": known_speed(deployment),
         "speed_from": speed_from(deployment),
         "capacity_requests_per_s": capacity.rate,
         "limited_by": capacity.limited_by,
@@ -327,7 +329,7 @@ def _rows(
             continue
         instances = int(number)
         first, replicas = hosts.counts_on(offer, sized.replicas)
-        side = _prefill_side(hosts, sized.replicas, first, breaks)
+        side = _prefill_side(hosts, sized.replicas, first, breaks, load)
         gpus = replicas * deployment.gpus + (first * side.gpus_per_replica if side else 0)
         utilization = workload.rate / ((first + replicas) * capacity.rate)
         usd_per_second = instances * machine.usd_per_hour / SECONDS_PER_HOUR
@@ -365,7 +367,7 @@ def _draft(deployment: Deployment) -> CandidateDraft | None:
     return CandidateDraft(**copied(made, *names)) if made else None
 
 
-def _prefill_side(hosts: Hosts, replicas: int, count: int, breaks: str | None) -> PrefillSide | None:
+def _prefill_side(hosts: Hosts, replicas: int, count: int, breaks: str | None, load: Load) -> PrefillSide | None:
     """The replicas of a disaggregated candidate that compute prompts, spare ones included."""
     if hosts.prefill is None:
         return None
@@ -377,6 +379,7 @@ def _prefill_side(hosts: Hosts, replicas: int, count: int, breaks: str | None) -
         max_batched_tokens=deployment.limits.max_batched_tokens,
         link=link,
         link_bytes_per_s=link_speed(link, deployment.gpu),
+        kv_transfer_s=kv_transfer_s(hosts, replicas, load),
         together_breaks=breaks,
     )
 

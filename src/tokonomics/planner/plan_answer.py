@@ -19,7 +19,7 @@ from tokonomics.serving.fleet import Router
 from tokonomics.serving.outcome import Spread
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.workload import Workload
-from tokonomics.types import Badge, Noun
+from tokonomics.types import Noun, Speed
 
 KV_CHOICES = (Precision.bf16, Precision.fp8)
 
@@ -68,6 +68,8 @@ class PrefillSide(Noun):
     link: str
     """What each GPU sends KV over."""
     link_bytes_per_s: float
+    kv_transfer_s: float
+    """Of a prompt of mean length."""
     together_breaks: str | None
     """What breaks where as many GPUs, in the layout that answers, do both; None: nothing."""
 
@@ -121,8 +123,8 @@ class Candidate(Noun):
     e2e_s: Spread
     utilization: float
     """Of what the replicas hold, for requests of mean length, under the SLO on time per token."""
-    speed: Badge
-    """Whether the kernels behind the speed were measured on this GPU, or are another's scaled by the datasheet."""
+    speed: Speed
+    """Whether the kernels behind the speed were timed on this GPU, or are another's scaled by the datasheet."""
     speed_from: tuple[str, ...]
     """Those other GPUs."""
     capacity_requests_per_s: float

@@ -8,12 +8,12 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from tokonomics.catalog.images import PromptImages
 from tokonomics.money.cost import cost
 from tokonomics.physics.deployment import Deployment
-from tokonomics.physics.intervals import Interval, interval, speed_badge
+from tokonomics.physics.intervals import Interval, interval, known_speed
 from tokonomics.physics.memory import check_context, max_sequences, require_fit
 from tokonomics.physics.steptime import StepParts, step_model
 from tokonomics.serving.links import network_text
 from tokonomics.serving.steady import alone_s, whole_prompts
-from tokonomics.types import Badge, Noun, copied
+from tokonomics.types import Noun, Speed, copied
 
 
 class Prediction(Noun):
@@ -52,7 +52,7 @@ class Prediction(Noun):
     """Of a decode step."""
     requests_per_s: Interval | None = None
     """Of an encoder, by steps of ``batch`` prompts, or of as many as its engine takes at once."""
-    speed: Badge
+    speed: Speed
     max_sequences: PositiveInt
     network: str | None = None
     """Between the machines of a replica, as assumed, with its source; None where it stands in one."""
@@ -131,7 +131,7 @@ def predict(deployment: Deployment, batch: int, context: int, thinking: int | No
         prompt_bound="host" if steps.is_host_bound(context) else "gpu",
         ttft_s=alone,
         **speeds,
-        speed=speed_badge(deployment),
+        speed=known_speed(deployment),
         max_sequences=max_sequences(deployment, context),
         network=network_text(deployment.gpu) if deployment.uses_network else None,
     )

@@ -151,7 +151,12 @@ def try_fixed(setup: Setup, replicas: int, max_sequences: int | None, prefill_re
 
 
 def _hopeless(
-    setup: Setup, replicas: int, max_sequences: int | None, prefill_replicas: int, faster: float = 1.0
+    setup: Setup,
+    replicas: int,
+    max_sequences: int | None,
+    prefill_replicas: int,
+    faster: float = 1.0,
+    with_load: bool = True,
 ) -> Sized | None:
     """The part that decides alone, where in it more requests are late than the SLO allows of all of them.
 
@@ -161,7 +166,7 @@ def _hopeless(
     load, decisive = setup.load, _decisive_part(setup)
     if decisive is load or load.trace.prefix is not None:
         return None
-    part = _whole(replace(setup, load=decisive), replicas, max_sequences, prefill_replicas, faster)
+    part = _whole(replace(setup, load=decisive), replicas, max_sequences, prefill_replicas, faster, with_load)
     if part.breaks is None or part.simulation is None:
         return None
     # As many as the whole would serve on so many replicas.
@@ -193,7 +198,12 @@ def _decisive_part(setup: Setup) -> Load:
 
 
 def _whole(
-    setup: Setup, replicas: int, max_sequences: int | None, prefill_replicas: int = 0, faster: float = 1.0
+    setup: Setup,
+    replicas: int,
+    max_sequences: int | None,
+    prefill_replicas: int = 0,
+    faster: float = 1.0,
+    with_load: bool = True,
 ) -> Sized:
     if prefill_replicas:
         # Of a slice of the traffic, whole replicas of each kind: those that its share of them holds.
@@ -207,7 +217,7 @@ def _whole(
         trace, served_by = (setup.load.trace, replicas) if whole else setup.load.on(replicas)
         trace = trace.faster(faster) if faster != 1 else trace
         made = serve(setup, served_by, max_sequences=max_sequences, load=replace(setup.load, trace=trace))
-    summed = outcome(made, setup.slos)
+    summed = outcome(made, setup.slos, with_load)
     return Sized(
         replicas=replicas,
         prefill_replicas=prefill_replicas,
@@ -389,7 +399,8 @@ class Trials:
         self.count += 1
         waits = any(slo.latency is not Latency.tpot for slo in self.slos)
         faster = 1.0 if waits else _IN_HAND
-        trial = _hopeless(setup, replicas, max_sequences, prompts, faster)
-        trial = trial or _whole(setup, replicas, max_sequences, prompts, faster)
+        how = setup, replicas, max_sequences, prompts, faster
+        # A row of a plan tells its load from its own closed form.
+        trial = _hopeless(*how, with_load=False) or _whole(*how, with_load=False)
         # Of hundreds of simulations only what came out is kept.
         return replace(trial, simulation=None)

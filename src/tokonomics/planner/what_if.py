@@ -19,7 +19,7 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from tokonomics.physics.intervals import interval
 from tokonomics.planner.candidates import Reason, Refusal, why_not
-from tokonomics.planner.disaggregation import Pair, RatioPoint, pair_of, resize_apart, splits_of
+from tokonomics.planner.disaggregation import Pair, RatioPoint, kv_transfer_s, pair_of, resize_apart, splits_of
 from tokonomics.planner.hosts import Hosts
 from tokonomics.planner.load import Load
 from tokonomics.planner.plan import Question, Study, searched
@@ -45,7 +45,9 @@ _SHOWN = 1.04
 _GLANCE = 5000
 """Requests of one point of a curve: it shows a shape, and all requests decide."""
 _LIGHT = 0.3
-"""Of the closed form's capacity: where the search for what a fleet holds begins."""
+"""Of the closed form's capacity: where the search for what a fleet holds begins; and of that, where it misses one."""
+_LIGHTER = 4
+"""Times that it begins anew: below a hundredth of its capacity, no fleet is worth its GPUs."""
 
 Circumstances = tuple[Load, tuple[Slo, ...]]
 
@@ -350,11 +352,14 @@ def ratios(study: Study, progress: Say = silent) -> tuple[RatioPoint, ...]:
         fleets.append((0, hosts.gpus_of(placed.replicas) // together.deployment.gpus, together))
     fleets += [(first, second, pair.split(first, second)) for first, second in splits_of(hosts, placed.replicas)]
     few = replace(load, trace=load.trace.take(np.arange(min(_GLANCE, len(load.trace)))))
-    points = []
+    best, points = study.plan.best, []
+    own = study.of(best) if best else None
     for first, second, screened in fleets:
         progress(f"{first} prefill and {second} decode replicas")
         replicas = first + second
         rate, usd = _held(question, screened, replicas, few), screened.hosts.usd_per_hour(replicas)
+        is_cheapest = hosts.prefill is not None and first == hosts.prefill.replicas
+        is_pick = own is not None and (own.screened.name, own.replicas) == (screened.name, replicas)
         tokens_per_hour = rate * (load.workload.input_tokens + load.workload.output_tokens) * SECONDS_PER_HOUR
         points.append(
             RatioPoint(
@@ -362,15 +367,19 @@ def ratios(study: Study, progress: Say = silent) -> tuple[RatioPoint, ...]:
                 decode_replicas=second,
                 requests_per_s=rate,
                 usd_per_mtok=usd / tokens_per_hour * TOKENS_PER_MTOK if rate and math.isfinite(usd) else None,
-                is_planned=hosts.prefill is not None and first == hosts.prefill.replicas,
+                kv_transfer_s=kv_transfer_s(screened.hosts, replicas, load) if first else None,
+                is_planned=is_pick,
+                is_cheapest=is_cheapest,
             )
         )
     return tuple(points)
 
 
 def _held(question: Question, screened: Screened, replicas: int, load: Load) -> float:
-    """Requests a second that a fleet holds, roughly; 0 where it misses an SLO even at a third of what it could do."""
+    """Requests a second that a fleet holds, roughly; 0 where it misses an SLO however few there are."""
     light = load.at(_LIGHT * replicas * screened.capacity.rate)
-    if _broken(question, screened, replicas, light, question.slos):
-        return 0.0
-    return highest_rate(question, screened, replicas, light, close_enough=_SHOWN).rate
+    for _ in range(_LIGHTER):
+        if not _broken(question, screened, replicas, light, question.slos):
+            return highest_rate(question, screened, replicas, light, close_enough=_SHOWN).rate
+        light = light.at(light.workload.rate * _LIGHT)
+    return 0.0

@@ -12,7 +12,7 @@ from tokonomics.money.demand import parse_demand
 from tokonomics.money.fleet import FleetLimits
 from tokonomics.money.fleet_availability import require_target
 from tokonomics.physics.deployment import Deployment, why_not_run
-from tokonomics.physics.intervals import speed_badge
+from tokonomics.physics.intervals import known_speed
 from tokonomics.planner.fleet import FleetBounds, plan_fleet
 from tokonomics.planner.fleet_offers import FleetMarket, fleet_machines, zones_needed
 from tokonomics.planner.fleet_traffic import FleetTraffic, traffic_from_curve, traffic_from_trace
@@ -25,7 +25,7 @@ from tokonomics.questions.requests.buy import FleetRequest
 from tokonomics.questions.results import FleetResult
 from tokonomics.questions.serving import named, say_if_compiling
 from tokonomics.questions.traffic import lengths_of, read_rate, read_time, traffic_of
-from tokonomics.types import Badge
+from tokonomics.types import Speed
 from tokonomics.units import whole_number
 
 
@@ -81,7 +81,7 @@ def _known_speeds(like: Deployment, offers: tuple[Offer, ...], listener: Listene
     """Without GPUs on which no kernels were timed, and on none like them, unless there are no others."""
     gpus = [find_gpu(gpu) for gpu in {offer.gpu for offer in offers}]
     served = [gpu for gpu in gpus if not why_not_run(like.engine, gpu, like.weights, like.kv)]
-    assumed = {gpu.key for gpu in served if speed_badge(like.model_copy(update={"gpu": gpu})) is Badge.assumed}
+    assumed = {gpu.key for gpu in served if known_speed(like.model_copy(update={"gpu": gpu})) is Speed.assumed}
     known = tuple(offer for offer in offers if offer.gpu not in assumed)
     if known and assumed:
         names = ", ".join(sorted(assumed))

@@ -232,6 +232,11 @@ def offers_of(request: Market) -> tuple[Offer, ...]:
     return recent_where_near(_allowed(request, every_offer(request)), today())
 
 
+def sold_to(request: Market) -> tuple[Offer, ...]:
+    """The same with every old price: for those who judge by whole bills which of them save enough, as a plan does."""
+    return _allowed(request, every_offer(request))
+
+
 def _allowed(request: Market, offers: tuple[Offer, ...]) -> tuple[Offer, ...]:
     """The offers without marketplaces, unless it says whom to buy from."""
     allowed = offers if names_sellers(request) else list_prices(offers)

@@ -24,6 +24,7 @@ from tokonomics.planner.plan_answer import Candidate
 from tokonomics.planner.regret import least_regret
 from tokonomics.planner.spare import machines_for
 from tokonomics.planner.what_if import bill_range, headroom, ratios, sensitivity
+from tokonomics.planner.why import why_pick
 from tokonomics.questions.command import command_of
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import blamed, cases_of, questions_of, say_not_tried
@@ -105,6 +106,7 @@ def _one(request: PlanRequest, study: Study, files: Sequence[DeployFile], listen
         bill_range=bills,
         flips=flipped,
         sensitivity=moved,
+        why=why_pick(study),
         ratios=ratios(study, say) if request.explain else (),
         **_quality(study.question.model, best),
         thinking=_thinking(request, study, best),

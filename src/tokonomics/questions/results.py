@@ -30,6 +30,7 @@ from tokonomics.planner.plan_answer import Candidate, Plan, PrefillSide
 from tokonomics.planner.predict import BatchCurve, Prediction
 from tokonomics.planner.regret import Regret
 from tokonomics.planner.what_if import BillRange, Headroom, Sensitivity
+from tokonomics.planner.why import WhyPick
 from tokonomics.questions.result import Result, beside
 from tokonomics.serving.capacity import HighestRate, ReplicasNeeded
 from tokonomics.serving.first_answer import FirstAnswer
@@ -169,6 +170,8 @@ class PlanResult(Result, Plan):
     """What would make another choice cheaper; along the traffic too with ``explain``."""
     sensitivity: Sensitivity | None = None
     """What moves the bill, with ``explain``."""
+    why: WhyPick | None = None
+    """Why the pick won: the nearest way of each other kind beside it."""
     ratios: tuple[RatioPoint, ...] = ()
     """What the GPUs of the cheapest disaggregated way hold by how they are split, with ``explain``."""
     blame: tuple[Blame, ...] = ()

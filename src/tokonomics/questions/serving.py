@@ -22,13 +22,16 @@ from tokonomics.planner.load import Load
 from tokonomics.planner.parsing import router_from
 from tokonomics.questions.inputs import Drafting, Layout, Priced
 from tokonomics.questions.listener import Listener
-from tokonomics.questions.load import draft_of, offers_of
+from tokonomics.questions.load import draft_of, offers_of, sold_to
 from tokonomics.questions.reading import reading
 from tokonomics.questions.requests.traffic import SimulateRequest
 from tokonomics.questions.traffic import read_time
 from tokonomics.serving.compiled import must_compile
 from tokonomics.serving.fleet import LINK_BYTES_PER_S, Autoscale, FleetSettings, Outage
 from tokonomics.serving.links import link_speed
+
+AS_GIVEN = "as given"
+"""Where a price comes from that nobody had to look up."""
 
 
 def named(model: str | None) -> str:
@@ -200,14 +203,15 @@ def prices_of(deployment: Deployment, priced: Priced) -> Callable[[int], tuple[f
 def price_of(deployment: Deployment, fleet: FleetSettings, priced: Priced) -> tuple[float, str] | None:
     """Dollars an hour for one replica, and where the price comes from; None where no offer is known.
 
-    Replicas share whole machines when their number is fixed; those that come and go take their own.
+    Replicas share whole machines when their number is fixed; those that come and go take their own. The machines are
+    those that a plan would buy for it: old prices count where they save enough on the whole bill.
     """
     if priced.usd_per_hour is not None:
-        return require_positive("usd_per_hour", priced.usd_per_hour) * deployment.gpus, "as given"
+        return require_positive("usd_per_hour", priced.usd_per_hour) * deployment.gpus, AS_GIVEN
     come_and_go = fleet.autoscale is not None or any(outage.reclaimed for outage in fleet.outages)
     together = 1 if come_and_go else fleet.replicas + fleet.prefill_replicas
     with suppress(NoOffer):
-        offer, price = cheapest_host(deployment, together, offers_of(priced))
+        offer, price = cheapest_host(deployment, together, sold_to(priced))
         return price / together, offer.quoted(today())
     return None
 

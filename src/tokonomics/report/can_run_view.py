@@ -11,8 +11,8 @@ from tokonomics.questions.requests.buy import CanRunRequest
 from tokonomics.questions.results import CanRunResult
 from tokonomics.report import blocks
 from tokonomics.report.answer import Answer
-from tokonomics.report.wording import NO_VALUE, SPEEDS, slos_text
-from tokonomics.types import Badge
+from tokonomics.report.wording import NO_VALUE, slos_text
+from tokonomics.types import Speed
 from tokonomics.units import count, percent, plural, seconds, usd
 
 _SHOWN = 40
@@ -67,7 +67,7 @@ def _row(row: RunnableModel) -> list[str]:
         f"{row.alone_tokens_per_s.mid:,.0f}",
         f"{row.users:,}",
         f"{row.tokens_per_s.mid:,.0f}" if row.tokens_per_s else NO_VALUE,
-        SPEEDS[row.speed],
+        row.speed.value,
     ]
 
 
@@ -125,9 +125,9 @@ def _notes(result: CanRun) -> blocks.Line:
         "* fewer bits than published: check quality on your own task, and that such a checkpoint exists."
         if any(row.below_checkpoint for row in result.runs)
         else "",
-        "Speed scaled: from kernel timings of a related GPU." if Badge.modelled in speeds else "",
+        "Speed scaled: from kernel timings of a related GPU." if Speed.scaled in speeds else "",
         "Speed assumed: this GPU family or precision was not timed. `tokonomics predict` has the ranges."
-        if Badge.assumed in speeds
+        if Speed.assumed in speeds
         else "",
         *_of_power(result),
     )

@@ -13,7 +13,6 @@ from tokonomics.report.answer import Answer
 from tokonomics.report.plan_view import ranking
 from tokonomics.report.wording import (
     FEWER_BITS,
-    SPEEDS,
     age_text,
     and_slos,
     price_text,
@@ -70,7 +69,7 @@ def _headline(result: Comparison, picks: list[tuple[Cell, Candidate]]) -> Iterab
     yield blocks.facts(
         blocks.fact("per Mtok", usd(price), f"{count(1e6 / price)} tokens a dollar", number=price),
         blocks.fact("bill", f"{usd(best.usd_per_month)}/month", "", number=best.usd_per_month),
-        blocks.fact("speed", SPEEDS[best.speed], speed_text(best.speed, best.speed_from)),
+        blocks.fact("speed", best.speed.value, speed_text(best.speed, best.speed_from)),
         blocks.fact("pairs that serve", f"{len(picks)}", worst, number=len(picks), less="worse"),
     )
     if result.slos and not result.simulated:

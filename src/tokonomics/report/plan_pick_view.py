@@ -12,7 +12,6 @@ from tokonomics.planner.spare import ZONES, Spare, sold_in_zones
 from tokonomics.questions.results import layout_text
 from tokonomics.report import blocks
 from tokonomics.report.wording import (
-    SPEEDS,
     age_text,
     speed_text,
     time_text,
@@ -53,10 +52,10 @@ def pick_blocks(row: Candidate, label: str, plan: Plan, firm: Sequence[blocks.Fa
             *firm,
             *_drafted(row),
             ("price", f"{usd(row.instance_usd_per_hour)}/h", _price_note(row)),
-            ("speed", SPEEDS[row.speed], speed_text(row.speed, row.speed_from)),
+            ("speed", row.speed.value, speed_text(row.speed, row.speed_from)),
             ("network", "assumed", network) if spans else None,
             *_apart(row),
-            ("KV beside", row.tiers, "GB for each replica, behind the GPUs' own") if row.tiers else None,
+            ("more KV", tiers_text(row.tiers), _more_kv(row)) if row.tiers else None,
             ("unused", plural(idle, "GPU"), f"of the {row.gpus_paid} paid for") if idle else None,
         ),
     ]
@@ -67,7 +66,7 @@ def _apart(row: Candidate) -> Iterable[blocks.Fact]:
     if (side := row.prefill) is None:
         return
     where = "inside the machine" if row.instances == 1 else "between machines; ask the seller"
-    speed = f"{side.link_bytes_per_s / BYTES_PER_GB:,.4g} GB/s a GPU, {where}"
+    speed = f"{side.link_bytes_per_s / BYTES_PER_GB:,.4g} GB/s a GPU, {where}; {seconds(side.kv_transfer_s)} a prompt"
     yield blocks.fact("KV sent over", side.link, speed)
     yield blocks.fact("together", "misses" if side.together_breaks else "holds", _why_apart(row))
 
@@ -85,13 +84,42 @@ def set_aside_lines(plan: Plan) -> Iterable[blocks.Line]:
     for aside in plan.set_aside:
         row = aside.candidate
         only_kv = aside.catch is Catch.fewer_bits and not _has_fewer_bits(row, plan.best)
-        catch = "KV cache at fewer bits" if only_kv else aside.catch.capitalize()
+        catch = "KV cache at fewer bits" if only_kv else aside.catch.value
         why = f"; {_why_apart(row)}" if row.prefill and row.prefill.together_breaks else ""
+        saved = percent(1 - row.usd_per_month / plan.best.usd_per_month) if plan.best else None
         yield blocks.line(
-            f"{catch}: from ",
-            blocks.Span(f"{usd(row.usd_per_month)} a month", "strong"),
-            f", {layout_text(row)} at {_where(row)}{_aged(row)}{why} ({_asked_for(aside, plan.best)})",
+            blocks.Span(
+                f"{saved} less with {_asked_for(aside, plan.best)}" if saved else _asked_for(aside, None), "strong"
+            ),
+            f" ({catch}): from {usd(row.usd_per_month)} a month, {layout_text(row)} at {_where(row)}{_aged(row)}",
+            f"{why}{_rests_on(row)}",
         )
+
+
+def _more_kv(row: Candidate) -> str:
+    """What it is for, and how a machine of that size comes by it: every replica that it has GPUs for gets a share."""
+    gpus = row.gpus_paid // row.instances
+    here = plural(max(1, gpus // row.gpus_per_replica), "replica")
+    shared = f"; a machine of {plural(gpus, 'GPU')} has what weights leave of its memory for {here}"
+    return f"for each replica, holds what the GPUs have no room for, at no price of its own{shared}"
+
+
+def _rests_on(row: Candidate) -> str:
+    """What a way with a catch takes for granted: published drafts, memory that the machine has left."""
+    drafts = f"; tokens a round as published: {row.draft.source}" if row.draft and row.draft.source else ""
+    return f"{drafts}; {tiers_text(row.tiers)} for each replica" if row.tiers else drafts
+
+
+def tiers_text(tiers: str) -> str:
+    """``dram=380@0`` → ``380 GB of the machine's memory``."""
+    said = []
+    for part in tiers.split(","):
+        name, _, rest = part.strip().partition("=")
+        said.append(f"{float(rest.partition('@')[0]):,.0f} GB of {_TIERS.get(name.lower(), name)}")
+    return " and ".join(said)
+
+
+_TIERS = {"dram": "the machine's memory", "ssd": "its SSD", "remote": "memory over the network"}
 
 
 def _drafted(row: Candidate) -> Iterable[blocks.Fact]:
@@ -120,9 +148,9 @@ def _asked_for(aside: SetAside, best: Candidate | None) -> str:
     if aside.catch is Catch.old_price:
         return option("max_age", row.price_age_days)
     if aside.catch is Catch.drafting and row.draft:
-        return f"{option('draft', row.draft.method)}; tokens a round as published: {row.draft.source}"
+        return option("draft", row.draft.method)
     if aside.catch is Catch.offload:
-        return f"{option('tiers', 'host')}: {row.tiers or ''}, GB for each replica"
+        return option("tiers", "host")
     if aside.catch is Catch.disaggregated:
         return option("disaggregate")
     fewer = [option("min_weights", row.weights)] if _has_fewer_bits(row, best) else []

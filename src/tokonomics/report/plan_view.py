@@ -4,12 +4,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from tokonomics.catalog.images import PromptImages
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import STALE_AFTER_DAYS
 from tokonomics.errors import option
 from tokonomics.planner.candidates import Reason
-from tokonomics.planner.disaggregation import RatioPoint
-from tokonomics.planner.flips import Flip, Flips
 from tokonomics.planner.infeasible import Blame, left_out
 from tokonomics.planner.parsing import discounts_from, gpu_filter
 from tokonomics.planner.plan import Study
@@ -19,16 +18,23 @@ from tokonomics.planner.search import CLOSED_FORM_UTILIZATION
 from tokonomics.planner.what_if import BillRange, Case, Headroom, Sensitivity
 from tokonomics.questions.load import every_offer
 from tokonomics.questions.requests.buy import PlanRequest
-from tokonomics.questions.results import PlanCases, PlanModels, PlanResult, layout_text, replicas_text, split_text
+from tokonomics.questions.results import PlanCases, PlanModels, PlanResult, layout_text, replicas_text
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer, Charts
 from tokonomics.report.plan_pick_view import pick_blocks, set_aside_lines
+from tokonomics.report.plan_why_view import (
+    flip_lines,
+    ratio_blocks,
+    split_legend,
+    splits_text,
+    why_blocks,
+    why_line,
+)
 from tokonomics.report.quality_view import not_tried, quality_facts
 from tokonomics.report.wording import (
     ENCODER_SPEED,
     FEWER_BITS,
     OLD_PRICE,
-    SPEEDS,
     TOWER_SPEED,
     and_slos,
     percent_text,
@@ -85,15 +91,17 @@ def _one(result: PlanResult, request: PlanRequest) -> blocks.View:
     study: Study = result.study
     whole, name = study.plan, study.question.model.name
     if whole.best is None:
-        yield from nothing(whole, name, result.blame)
+        yield from nothing(whole, name, result.blame, images=study.question.model.images)
         if whole.set_aside:
             yield blocks.section(blocks.line("With a catch there is:"), *set_aside_lines(whole))
     else:
-        yield blocks.line(asked_text(whole, name), kind="asked")
+        yield blocks.line(asked_text(whole, name, study.question.model.images), kind="asked")
         firm = _firm(result.headroom, result.bill_range) + quality_facts(whole.best, study.question.model)
         firm += [*thinking_facts(result.thinking), *_reads(study.question.model, whole)]
         label = "Cheapest, percentiles not checked" if whole.slos and not whole.best.simulated else "Cheapest"
         yield blocks.section(*pick_blocks(whole.best, label, whole, firm), not_tried(whole))
+        if result.why:
+            yield why_line(result.why)
         faithful = whole.best_at_checkpoint()
         if faithful and faithful != whole.best:
             own = quality_facts(faithful, study.question.model)
@@ -105,25 +113,30 @@ def _one(result: PlanResult, request: PlanRequest) -> blocks.View:
         yield ranking(leaders, len(shown))
         yield blocks.section(_notes(whole, shown, request), *_dropped(study, request))
         if result.flips:
-            yield blocks.section(*_flips(whole, result.flips))
+            yield blocks.section(*flip_lines(whole, result.flips))
+        if result.why and request.explain:
+            yield blocks.section(*why_blocks(result.why))
         if result.sensitivity:
             yield _sensitivity(result.sensitivity)
         if result.ratios:
-            yield blocks.section(*_ratios(study, result.ratios))
+            yield blocks.section(*ratio_blocks(study, result.ratios))
         yield blocks.section(ranking(whole.ranked, None), title="Every offer", folded=True)
     if whole.rejected:
         yield blocks.section(_why(whole), title="" if request.why else "Why not the others", folded=not request.why)
 
 
-def asked_text(plan: Plan, model_name: str) -> str:
+def asked_text(plan: Plan, model_name: str, images: PromptImages | None = None) -> str:
     """The question in one line."""
-    asked = f"{model_name} at {workload_text(plan.workload)}{and_slos(plan.slos)}"
+    seen = f", {images.tokens:,} of every prompt for images ({images.text})" if images else ""
+    asked = f"{model_name} at {workload_text(plan.workload)}{seen}{and_slos(plan.slos)}"
     return f"{asked}; {count(plan.workload.tokens_per_month)} tokens a month"
 
 
-def nothing(plan: Plan, model_name: str, blames: Sequence[Blame], see: str = "") -> blocks.View:
+def nothing(
+    plan: Plan, model_name: str, blames: Sequence[Blame], see: str = "", images: PromptImages | None = None
+) -> blocks.View:
     """Which constraint stands in the way, the nearest value that would do, and how many each reason took."""
-    yield blocks.line(asked_text(plan, model_name), kind="asked")
+    yield blocks.line(asked_text(plan, model_name, images), kind="asked")
     kinds: Counter[Reason] = Counter()
     for rejection in plan.rejected:
         kinds[rejection.kind] += rejection.offers
@@ -211,17 +224,17 @@ def ranking(rows: Sequence[Candidate], shown: int | None, models: Sequence[str] 
                 str(place),
                 *name,
                 replicas_text(row),
-                _splits(row),
+                splits_text(row),
                 f"{row.weights}{'*' if row.below_checkpoint else ''}",
                 *([row.kv.value] if writes else []),
                 *([row.draft.name if row.draft else "–"] if some_draft else []),
-                f"{row.provider} {row.instance}{'†' if row.price_stale and some_old else ''}",
-                usd(row.usd_per_month),
+                f"{row.provider} {row.instance}",
+                f"{'†' if row.price_stale and some_old else ''}{usd(row.usd_per_month)}",
                 usd(row.usd_per_mtok.blended),
                 percent(row.utilization),
                 time_text(getattr(row.ttft_s, late)),
                 *([time_text(getattr(row.tpot_s, late))] if writes else []),
-                SPEEDS[row.speed],
+                row.speed.value,
             )
             for place, (name, row) in enumerate(zip(named, rows, strict=True), 1)
         ],
@@ -239,6 +252,7 @@ def _notes(plan: Plan, shown: Sequence[Candidate], request: PlanRequest) -> bloc
     return blocks.note(
         f"$/Mtok: the whole bill over {tokens}. load: requests over what full batches of mean requests",
         f"{less}: the room to grow is simulated." if plan.simulations else f"{less}.",
+        split_legend(shown),
         "speed: timed = kernels timed on that GPU; scaled = from a related GPU by the datasheets; assumed = neither.",
         _how_sized(plan),
         f"{quoted_on(row.price_date for row in shown)}; {ranked} ranked, {rejected} rejected ({option('why')}).",
@@ -314,36 +328,6 @@ def _example(members: Sequence[Rejection]) -> str:
     return f"{layout}{reason.removeprefix('does not fit: ')}"
 
 
-def _flips(plan: Plan, found: Flips) -> Iterable[blocks.Line]:
-    """The runner-up, and what would make another GPU the cheapest."""
-    rival = plan.runner_up()
-    if rival and found.other_gpu:
-        more, less = percent(found.other_gpu.pick_may_rise), percent(found.other_gpu.rival_must_fall)
-        how = (
-            f"{more} more expensive; wins if its price falls by {less}, or the pick's GPU becomes {more} more expensive"
-        )
-        same = found.other_gpu.pick_may_rise < 0.005
-        yield blocks.line(
-            "Runner-up: ",
-            blocks.Span(f"{usd(rival.usd_per_month)} a month", "strong"),
-            f", {layout_text(rival)} at {rival.provider} {rival.instance}: ",
-            "the same bill on another GPU" if same else f"{how} everywhere",
-        )
-    yield from (blocks.line(f"  {_flip(flip)}") for flip in found.traffic)
-    if found.steady:
-        yield blocks.note(f"  no flip up to: {', '.join(found.steady)}")
-
-
-def _flip(flip: Flip) -> str:
-    way = "from" if flip.factor > 1 else "down to"
-    rival, pick = (
-        "no way" if bill is None else usd(bill)
-        for bill in (flip.after.rival_usd_per_month, flip.after.pick_usd_per_month)
-    )
-    value = f"{count(flip.after.value)} {flip.what}"
-    return f"{way} {value} ({flip.factor:.3g}×): {flip.gpu} {flip.rival}, {rival} against {pick}"
-
-
 def _sensitivity(found: Sensitivity) -> blocks.Table:
     """Which assumption moves the bill most."""
 
@@ -355,34 +339,6 @@ def _sensitivity(found: Sensitivity) -> blocks.Table:
         [(swing.assumption.replace("_", " "), *cells(swing.low), *cells(swing.high)) for swing in found.swings],
         f"What moves the bill of the pick ({usd(found.usd_per_month)}, {percent(found.used)} of what it holds)",
     )
-
-
-def _splits(row: Candidate) -> str:
-    """How replicas are split; those for prompts before, where they are split otherwise."""
-    answers = split_text(row)
-    prompts = split_text(row.prefill) if row.prefill else answers
-    return answers if prompts == answers else f"{prompts} + {answers}"
-
-
-def _ratios(study: Study, points: Sequence[RatioPoint]) -> Iterable[blocks.Block]:
-    """What the GPUs of the disaggregated way hold by how they are split."""
-    assert study.apart is not None
-    most = max(point.requests_per_s for point in points) or 1.0
-    yield blocks.table(
-        ["!prefill : decode", ">requests/s", ">$/Mtok", ">of the most", ""],
-        [
-            (
-                charts.plan.split_name(point),
-                f"{point.requests_per_s:,.3g}" if point.requests_per_s else "–",
-                usd_text(point.usd_per_mtok),
-                percent(point.requests_per_s / most),
-                blocks.Span("planned", "good") if point.is_planned else "",
-            )
-            for point in points
-        ],
-        f"The same GPUs split otherwise ({layout_text(study.apart.row)})",
-    )
-    yield blocks.note("Requests a second that meet every SLO, by short simulations: a few percent are chance.")
 
 
 def _models(studies: Sequence[Study], rows: Sequence[Candidate]) -> blocks.View:

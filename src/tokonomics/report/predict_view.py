@@ -13,14 +13,14 @@ from tokonomics.questions.requests.buy import CurveRequest
 from tokonomics.questions.results import CurveResult, FitResult, PredictResult
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
-from tokonomics.report.wording import ENCODER_SPEED, SPEEDS, TOWER_SPEED
-from tokonomics.types import Badge
+from tokonomics.report.wording import ENCODER_SPEED, TOWER_SPEED
+from tokonomics.types import Speed
 from tokonomics.units import gigabytes, percent, plural, seconds, usd
 
 _ORIGINS = {
-    Badge.measured: "kernels timed on this GPU in this precision",
-    Badge.modelled: "kernel timings of a related GPU, scaled by the datasheets",
-    Badge.assumed: "this GPU family or this precision was not timed: an extrapolation by the datasheet, wider interval",
+    Speed.timed: "kernels timed on this GPU in this precision",
+    Speed.scaled: "kernel timings of a related GPU, scaled by the datasheets",
+    Speed.assumed: "this GPU family or this precision was not timed: an extrapolation by the datasheet, wider interval",
 }
 _IMAGES_TOO = f"kernel timings by the datasheets; a vision tower {TOWER_SPEED}"
 _LAUNCHES = (
@@ -143,7 +143,7 @@ def _prediction(made: Prediction) -> blocks.View:
         _images(made),
         ("KV limit", f"{made.max_sequences:,}", "sequences of this context in memory"),
         _network(made),
-        ("speed from", SPEEDS[made.speed], _IMAGES_TOO if made.images else _ORIGINS[made.speed]),
+        ("speed from", made.speed.value, _IMAGES_TOO if made.images else _ORIGINS[made.speed]),
     )
     yield blocks.note(
         "Ranges hold four of five measurements of this kind (`tokonomics validate`).",
@@ -170,7 +170,7 @@ def _encoded(made: Prediction) -> blocks.View:
         ("prompt alone", seconds(made.prefill_s.mid), alone, made.prefill_s.mid),
         ("client waits", seconds(made.ttft_s.mid), answer, made.ttft_s.mid),
         ("memory limit", f"{made.max_sequences:,}", "sequences of this length computed at once; no KV cache is kept"),
-        ("speed from", SPEEDS[made.speed], ENCODER_SPEED),
+        ("speed from", made.speed.value, ENCODER_SPEED),
     )
     yield blocks.note(
         "An encoder writes no tokens: there is no time per token. Ranges are those of prompts of models that write; no",

@@ -9,6 +9,7 @@ from tokonomics.errors import option
 from tokonomics.money.served import ServedCost
 from tokonomics.questions.request import Request
 from tokonomics.questions.results import CapacityResult, SimulateResult
+from tokonomics.questions.serving import AS_GIVEN
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.wording import (
@@ -76,13 +77,19 @@ def _simulation(
     yield blocks.note(
         f"Traffic: {trace.source}, {made.requests:,} requests over {duration_text(trace.duration_s)}: "
         f"{lengths_text(trace)}.",
-        f"Price: {usd(cost.usd_per_replica_hour)} an hour for a replica ({cost.price_from})." if cost else "",
+        _price_text(cost, simulation.fleet.prefill is None) if cost else "",
         f"Every prompt has {model.images.tokens:,} tokens of images, of a vision tower {TOWER_SPEED}."
         if model.images
         else "",
         f"An encoder's speed: {ENCODER_SPEED}." if model.is_encoder else "",
         "Latencies are of answered requests; step times are modelled: tokonomics predict shows how sure they are.",
     )
+
+
+def _price_text(cost: ServedCost, alike: bool) -> str:
+    """Whose price it is; of replicas that are all alike, and where none was given, what a plan would buy."""
+    usual = ", the cheapest on demand by the rules of a plan" if alike and cost.price_from != AS_GIVEN else ""
+    return f"Price: {usd(cost.usd_per_replica_hour)} an hour for a replica{usual} ({cost.price_from})."
 
 
 def what_serves(simulation: Simulation) -> str:

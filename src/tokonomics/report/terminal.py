@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,11 +54,17 @@ def say(line: str) -> None:
     sys.stderr.write(f"{spelled(line, flag)}\n")
 
 
-class Terminal(Listener):
-    """Shows on standard error what is being done, if that is a terminal; notes always."""
+_QUIET_S = 20.0
+"""Seconds between two lines of progress where nobody looks at a terminal: a quick answer has none."""
 
-    def __init__(self, typed: str | None = None) -> None:
+
+class Terminal(Listener):
+    """Shows on standard error what is being done: all the time on a terminal, now and then in a pipe; notes always."""
+
+    def __init__(self, typed: str | None = None, now: Callable[[], float] = time.monotonic) -> None:
         self.typed = typed
+        self._now = now
+        self._begun = self._said = now()
         self._screen: Any = None
         self._shown: Any = None
         """What is drawn again and again at the moment: a status, or a live view."""
@@ -73,6 +80,9 @@ class Terminal(Listener):
 
     def doing(self, what: str) -> None:
         if self._screen is None:
+            if self._now() - self._said >= _QUIET_S:
+                self._said = self._now()
+                say(f"{what} … ({self._said - self._begun:.0f} s)")
             return
         from rich.markup import escape
 

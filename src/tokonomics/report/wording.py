@@ -14,11 +14,9 @@ from tokonomics.serving.first_answer import FirstAnswer
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.summary import TraceSummary
 from tokonomics.traffic.workload import Workload
-from tokonomics.types import Badge
+from tokonomics.types import Speed
 from tokonomics.units import HOURS_PER_MONTH, count, percent, plural, seconds, usd
 
-SPEEDS = {Badge.measured: "timed", Badge.modelled: "scaled", Badge.assumed: "assumed"}
-"""Where a speed comes from, in a word."""
 ENCODER_SPEED = "attention scaled from kernels timed with causal masks"
 """How the speed of an encoder is known."""
 TOWER_SPEED = "assumed at 70 % of peak FLOP/s"
@@ -36,28 +34,32 @@ _MONTHS_IN_MONTHS = 24
 """Longer ages are told in the next larger unit."""
 
 
-def speed_text(speed: Badge, speed_from: Sequence[str]) -> str:
+def speed_text(speed: Speed, speed_from: Sequence[str]) -> str:
     """How a speed is known, after its word: ``from H100-SXM kernel timings, by the datasheets``."""
     others = " and ".join(speed_from)
-    if speed is Badge.assumed:
+    if speed is Speed.assumed:
         near = f" nearer than {others}'s" if others else ""
         return f"by the datasheet, no kernels{near} timed: measure before you buy"
     return f"from {others} kernel timings, by the datasheets" if others else "from kernels timed on this GPU"
 
 
-def speed_word(speed: Badge, speed_from: Sequence[str]) -> str:
+def speed_word(speed: Speed, speed_from: Sequence[str]) -> str:
     """``timed``, ``scaled from H100-SXM``, ``assumed``."""
-    others = f" from {' and '.join(speed_from)}" if speed is Badge.modelled and speed_from else ""
-    return f"{SPEEDS[speed]}{others}"
+    others = f" from {' and '.join(speed_from)}" if speed is Speed.scaled and speed_from else ""
+    return f"{speed.value}{others}"
 
 
 def thinking_facts(found: FirstAnswer | None) -> list[blocks.Fact]:
     """When the answer of a reasoning model begins, and what its tokens cost."""
     if found is None:
         return []
-    times, origin = found.first_answer_s, "assumed, as in published traces" if found.assumed else "as given"
+    times, origin = found.first_answer_s, f"as given ({option('thinking')})"
+    if found.assumed:
+        origin = f"as DeepSeek-R1's users in ServeGen's traces; yours: {option('thinking')}"
     tail = f"; p99 {seconds(times.p99)}" if times.p99 is not None else ""
-    thinks = f"mean: {count(round(found.thinking_tokens))} tokens of thinking, {percent(found.share)} of the output"
+    thinks = (
+        f"mean, behind {count(round(found.thinking_tokens))} tokens of thinking: {percent(found.share)} of the output"
+    )
     facts = []
     if times.mean is not None:
         facts.append(

@@ -24,7 +24,7 @@ from tokonomics.traffic.generate import ENOUGH_REQUESTS
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.trace import Trace
 from tokonomics.types import Noun
-from tokonomics.units import percent, seconds
+from tokonomics.units import percent, seconds, seconds_apart
 
 _CLOSE_ENOUGH = 1.01
 _WARM_UP = 0.2
@@ -207,7 +207,8 @@ def what_breaks(simulation: Simulation, result: Outcome) -> str | None:
         return f"{never[0].slo} is missed: {percent(unanswered)} of the requests are never answered"
     if missed:
         worst = max(missed, key=lambda slo: (slo.delivered_s or 0.0) / slo.objective_s)
-        return f"{worst.slo} is {seconds(worst.delivered_s or 0.0)}; the SLO is {seconds(worst.objective_s)}"
+        late = seconds_apart(worst.delivered_s or 0.0, worst.objective_s)
+        return f"{worst.slo} is {late}; the SLO is {seconds(worst.objective_s)}"
     if result.timed_out + result.unserved > _UNANSWERED_SHARE * result.requests:
         return f"{percent(unanswered)} of the requests are given up before they are answered"
     return BEHIND if _finishes_too_few(simulation) or _backlog_grows(simulation) else None

@@ -130,8 +130,8 @@ class Outcome(Noun):
     """Such requests a second."""
 
 
-def outcome(simulation: Simulation, slos: Sequence[Slo] = ()) -> Outcome:
-    """Sum a simulation up."""
+def outcome(simulation: Simulation, slos: Sequence[Slo] = (), with_load: bool = True) -> Outcome:
+    """Sum a simulation up; without its load, which takes a closed form of its own, where nobody asks for that."""
     trace, served = simulation.trace, simulation.served
     done = served.status == DONE
     latencies = request_latencies(simulation)
@@ -163,7 +163,7 @@ def outcome(simulation: Simulation, slos: Sequence[Slo] = ()) -> Outcome:
         total_tokens_per_s=_ratio(inputs + outputs, duration),
         utilization=min(1.0, 1 - shares.idle),
         useful_share=shares.prefill + shares.decode,
-        load_share=_load_share(simulation),
+        load_share=_load_share(simulation) if with_load else None,
         shares=shares,
         batch=_ratio(float(simulation.timeline[:, SEQUENCES].sum()), float(simulation.replicas["busy_s"].sum())),
         kv_peak_share=max(side.kv_peak_share for side in sides(simulation)),

@@ -27,7 +27,7 @@ from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import max_sequences, require_fit
 from tokonomics.physics.steptime import StepModel, step_model
 from tokonomics.types import Noun
-from tokonomics.units import seconds
+from tokonomics.units import seconds, seconds_apart
 
 _FIRST_ROUND = 0.3
 """Share of a closed-loop benchmark's prompts that queue behind each other because all its users start at once: median
@@ -68,7 +68,9 @@ class MissesSlo(TokonomicsError):
 
 
 def _misses_slo(fastest_s: float, slo_s: float) -> MissesSlo:
-    what = f"misses the SLO: TPOT is {seconds(fastest_s)} for a single request; the SLO is {seconds(slo_s)}"
+    what = (
+        f"misses the SLO: TPOT is {seconds_apart(fastest_s, slo_s)} for a single request; the SLO is {seconds(slo_s)}"
+    )
     return MissesSlo(what, tpot_s=fastest_s, objective_s=slo_s)
 
 

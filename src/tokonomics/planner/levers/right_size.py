@@ -13,7 +13,7 @@ from operator import itemgetter
 
 from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import Deployment
-from tokonomics.physics.intervals import speed_badge
+from tokonomics.physics.intervals import known_speed
 from tokonomics.planner.bills import CENT, Bills, SetupBill
 from tokonomics.planner.candidates import Refusal
 from tokonomics.planner.hosts import Hosts
@@ -24,7 +24,7 @@ from tokonomics.planner.search import best_first
 from tokonomics.planner.setup import NotServed, Setup
 from tokonomics.serving.capacity import MOST_REPLICAS
 from tokonomics.traffic.generate import ENOUGH_REQUESTS
-from tokonomics.types import Badge, copied
+from tokonomics.types import Speed, copied
 from tokonomics.units import HOURS_PER_MONTH, plural
 
 PLANNED_WHOLE = ENOUGH_REQUESTS
@@ -65,7 +65,7 @@ def right_size(
         weights=weights or (now.weights,),
         kv=kv or (now.kv,),
         limits=Limits(spare=setup.spare),
-        assumed_speeds=speed_badge(now) is Badge.assumed,
+        assumed_speeds=known_speed(now) is Speed.assumed,
     )
     # What else a setup has, such as replicas that come and go, is not asked. The load, named by its place in memory,
     # is kept with the answer.

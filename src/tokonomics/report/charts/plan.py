@@ -233,7 +233,7 @@ def ratio_chart(points: Sequence[RatioPoint], what: str) -> alt.TopLevelMixin:
         {
             "what": split_name(point),
             "rate": point.requests_per_s,
-            "kind": "planned" if point.is_planned else "other splits",
+            "kind": mark_of(point) or "other splits",
             "label": "misses an SLO at any rate" if point.usd_per_mtok is None else f"{usd(point.usd_per_mtok)}/Mtok",
         }
         for point in points
@@ -241,7 +241,9 @@ def ratio_chart(points: Sequence[RatioPoint], what: str) -> alt.TopLevelMixin:
     top = max(row["rate"] for row in rows) or 1.0
     x = style.across("rate", "requests a second that meet every SLO", style.linear(0, 1.25 * top))
     y = style.names("what", [row["what"] for row in rows])
-    kinds = style.colours("kind", {"planned": style.BLUE, "other splits": style.SAND}, symbolType="square")
+    shown = {"planned": style.BLUE, "cheapest split": style.GREEN, "other splits": style.SAND}
+    used = {row["kind"] for row in rows}
+    kinds = style.colours("kind", {name: shown[name] for name in shown if name in used}, symbolType="square")
     layers = [
         style.bars(rows).encode(x=x, y=y, color=kinds, tooltip=style.tips("what", "label", rate=",.3g")),
         style.labels(rows).encode(x=x, y=y),
@@ -255,6 +257,11 @@ def split_name(point: RatioPoint) -> str:
     if not point.prefill_replicas:
         return f"{point.decode_replicas} that do both"
     return f"{point.prefill_replicas} prefill : {point.decode_replicas} decode"
+
+
+def mark_of(point: RatioPoint) -> str:
+    """``planned``, or ``cheapest split`` where the plan picked replicas that do both."""
+    return "planned" if point.is_planned else "cheapest split" if point.is_cheapest else ""
 
 
 # --- demand that is not known ---------------------------------------------------------------------------------------

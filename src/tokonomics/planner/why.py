@@ -1,0 +1,385 @@
+"""Why the pick won: what a request takes on the nearest way of each other kind, what limits it, what it costs more.
+
+A bill is what requests take of GPUs, at the price of a GPU, over the share of the paid GPUs that works:
+
+    bill = requests a second × GPU-seconds a request × $ a GPU-hour ÷ share in use
+
+So two bills differ by three factors. The GPU-seconds are those of the closed form at the batch that it ends at
+(``serving.steady``): prompts, then the parts of a decode step (``physics.steptime``). Other kinds are other splits
+on the pick's GPU, disaggregated prefill/decode, and the runner-up's GPU. What the plan did not size has the bill of the
+replicas that it takes at the very least: those of the closed form, or more than were simulated and missed an SLO.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from enum import StrEnum
+
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+
+from tokonomics.physics.deployment import Deployment
+from tokonomics.planner.disaggregation import nearest_pair
+from tokonomics.planner.hosts import Hosts, Machine
+from tokonomics.planner.plan import RankedRow, Study
+from tokonomics.planner.screen import Screened, screen
+from tokonomics.planner.search import Placed
+from tokonomics.planner.trials import Trials
+from tokonomics.types import Noun
+from tokonomics.units import HOURS_PER_MONTH, percent, plural, usd
+
+
+class LayoutKind(StrEnum):
+    """How a replica is laid out, in a few words."""
+
+    one_gpu = "on one GPU"
+    tensor = "every layer split (TP)"
+    experts = "layers split, experts dealt out (TP, EP)"
+    groups = "attention in groups over shared experts (DP, EP)"
+    over_machines = "the same over several machines"
+    stages = "in stages (PP)"
+    apart = "disaggregated prefill/decode"
+    other_gpu = "another GPU"
+
+
+class GpuSeconds(Noun):
+    """What a request takes of GPUs at full batches."""
+
+    prompts: NonNegativeFloat
+    """Computing its prompt, for which the tokens of others wait, or on the side that computes prompts."""
+    weights: NonNegativeFloat
+    """Its share of reading weights, step by step."""
+    kv: NonNegativeFloat
+    """Reading KV."""
+    compute: NonNegativeFloat
+    """Matrix products beyond the reading of weights."""
+    communication: NonNegativeFloat
+    """All-reduce, all-to-all, stages."""
+    overhead: NonNegativeFloat
+    """Norms, launches, the engine."""
+
+    @property
+    def total(self) -> float:
+        return sum(self.by_part.values())
+
+    @property
+    def by_part(self) -> dict[str, float]:
+        return dict(self)
+
+
+class Contender(Noun):
+    """The pick, or the nearest way of another kind."""
+
+    kind: LayoutKind
+    gpu: str
+    layout: str
+    """Such as ``TP=8``; ``TP=4 + EP=8 DP=8`` where prompts are computed apart."""
+    gpus_per_replica: PositiveInt
+    replicas: PositiveInt
+    """Those for prompts included."""
+    machines: PositiveInt
+    usd_per_month: PositiveFloat
+    at_least: bool
+    """It takes this many replicas or more: the plan had no need to size it."""
+    costs_more: float
+    """Share of the pick's bill."""
+    batch: PositiveInt
+    """Sequences of a replica at which more finish nothing, or do not fit, or miss the SLO."""
+    limited_by: str
+    """What ends the batch: ``KV memory``, ``TPOT SLO``…"""
+    gpu_s: GpuSeconds
+    usd_per_gpu_hour: PositiveFloat
+    in_use: NonNegativeFloat
+    """Of the paid GPUs, the share that full batches of this traffic would take."""
+    misses: str | None = None
+    """What fewer replicas broke in the simulation, where that is known."""
+
+
+class WhyPick(Noun):
+    """The pick beside the nearest way of each other kind, the cheapest first."""
+
+    text: str
+    """The nearest of them in words: what it costs more, and why."""
+    pick: Contender
+    others: tuple[Contender, ...]
+
+
+def why_pick(study: Study) -> WhyPick | None:
+    """What sets the pick apart; None where there is no pick."""
+    best = study.plan.best
+    if best is None:
+        return None
+    chosen = study.ranked_as(best)
+    pick = _of_row(study, chosen)
+    rivals = [*_other_splits(study, chosen.sized), *_apart(study, chosen.sized)]
+    if rival := study.plan.runner_up():
+        rivals.append(_of_row(study, study.ranked_as(rival), LayoutKind.other_gpu))
+    others = [_beside(pick, rival) for rival in rivals if rival.kind is not pick.kind]
+    dearer = sorted((rival for rival in others if rival.costs_more > -_SAME), key=lambda rival: rival.costs_more)
+    return WhyPick(text=in_words(pick, dearer), pick=pick, others=tuple(dearer))
+
+
+_SAME = 1e-9
+
+
+def _beside(pick: Contender, rival: Contender) -> Contender:
+    return rival.model_copy(update={"costs_more": rival.usd_per_month / pick.usd_per_month - 1})
+
+
+def kind_of_layout(deployment: Deployment) -> LayoutKind:
+    """Of a replica that does both."""
+    if deployment.gpus == 1:
+        return LayoutKind.one_gpu
+    if deployment.pp > 1:
+        return LayoutKind.stages
+    if deployment.dp > 1:
+        return LayoutKind.over_machines if deployment.gpus > deployment.gpu.gpus_per_node else LayoutKind.groups
+    return LayoutKind.experts if deployment.ep > 1 else LayoutKind.tensor
+
+
+def _other_splits(study: Study, pick: Placed) -> Iterator[Contender]:
+    """The cheapest of each other kind of split, on the pick's GPU at its precisions."""
+    own = pick.deployment
+    cheapest: dict[LayoutKind, Contender] = {}
+    for hosts in _alike(study.hosts, own):
+        kind = kind_of_layout(hosts.deployment)
+        if not pick.screened.hosts.prefill and kind is kind_of_layout(own):
+            continue
+        found = _of_hosts(study, hosts)
+        if found and (kind not in cheapest or _order(found) < _order(cheapest[kind])):
+            cheapest[kind] = found
+    yield from cheapest.values()
+
+
+def _order(contender: Contender) -> tuple[float, bool, float]:
+    return round(contender.usd_per_month, 2), contender.at_least, contender.gpu_s.total
+
+
+def _alike(hosts: Iterable[Hosts], own: Deployment) -> list[Hosts]:
+    """What differs from the pick in its layout alone."""
+    same = own.gpu, own.engine, own.weights, own.kv, own.speculation
+    return [
+        one
+        for one in hosts
+        if (one.deployment.gpu, one.deployment.engine) == same[:2]
+        and (one.deployment.weights, one.deployment.kv, one.deployment.speculation) == same[2:]
+    ]
+
+
+def _of_hosts(study: Study, hosts: Hosts) -> Contender | None:
+    """One deployment as it was sized, or on the fewest replicas that are not ruled out; None where it cannot serve."""
+    for placed in study.search.sized:
+        if placed.screened.hosts == hosts:
+            return _contender(study, placed.screened, placed.replicas)
+    load, slos = study.question.load, study.question.slos
+    found = screen(hosts.deployment, hosts, load, slos)
+    if not isinstance(found, Screened):
+        return None
+    replicas, misses = _at_least(study.search.trials, found)
+    return _contender(study, found, replicas, at_least=True, misses=misses)
+
+
+def _at_least(trials: Trials, candidate: Screened) -> tuple[int, str | None]:
+    """The fewest replicas not ruled out, and what one fewer breaks where it was simulated."""
+    failed = {count: trial for (name, count), trial in trials.made.items() if name == candidate.name and trial.breaks}
+    most = max(failed, default=0)
+    least = max(candidate.fewest, trials.load.fewest_replicas)
+    return (most + 1, failed[most].breaks) if most >= least else (least, None)
+
+
+def _apart(study: Study, pick: Placed) -> Iterator[Contender]:
+    """The cheapest disaggregated way, where it was found; else what one on the pick's GPU costs at least."""
+    question = study.question
+    if pick.screened.hosts.prefill or not question.simulate or not question.load.workload.writes:
+        return
+    if study.apart:
+        yield _of_row(study, study.apart)
+        return
+    alike = [replace(hosts, tiers=None) for hosts in _alike(study.hosts, pick.deployment)]
+    pair = nearest_pair(study.search.trials, alike, question.limits.max_utilization)
+    if pair and (found := _contender(study, pair.split(*pair.least), sum(pair.least), at_least=True)):
+        yield found
+
+
+def _of_row(study: Study, ranked: RankedRow, kind: LayoutKind | None = None) -> Contender:
+    found = _contender(study, ranked.sized.screened, ranked.sized.replicas, machine=ranked.machine)
+    assert found is not None
+    return found.model_copy(update={"kind": kind or found.kind})
+
+
+def _contender(
+    study: Study,
+    screened: Screened,
+    replicas: int,
+    *,
+    machine: Machine | None = None,
+    at_least: bool = False,
+    misses: str | None = None,
+) -> Contender | None:
+    """So many replicas on a machine, or on the cheapest; None where none holds them."""
+    hosts, capacity = screened.hosts, screened.capacity
+    machine = machine or _cheapest(hosts, replicas)
+    if machine is None:
+        return None
+    offer = machine.offer
+    machines = int(hosts.machines_on(offer, replicas))
+    paid = machines * offer.gpus
+    gpu_s = hosts.gpus_of(replicas) / (replicas * capacity.rate)
+    prefill, deployment = hosts.prefill, screened.deployment
+    usd_per_gpu_hour = machine.usd_per_hour / offer.gpus
+    return Contender(
+        kind=LayoutKind.apart if prefill else kind_of_layout(deployment),
+        gpu=deployment.gpu.key,
+        layout=" + ".join(split_name(side) for side in ([prefill.deployment] if prefill else []) + [deployment]),
+        gpus_per_replica=deployment.gpus,
+        replicas=replicas,
+        machines=machines,
+        usd_per_month=paid * usd_per_gpu_hour * HOURS_PER_MONTH,
+        at_least=at_least,
+        costs_more=0.0,
+        batch=capacity.batch,
+        limited_by=capacity.limited_by,
+        gpu_s=_gpu_seconds(screened, gpu_s, study.question.load.context_mean),
+        usd_per_gpu_hour=usd_per_gpu_hour,
+        in_use=study.question.load.workload.rate * gpu_s / paid,
+        misses=misses,
+    )
+
+
+def _cheapest(hosts: Hosts, replicas: int) -> Machine | None:
+    def bill(machine: Machine) -> float:
+        number = hosts.machines_on(machine.offer, replicas)
+        allowed = number * machine.offer.gpus <= (hosts.max_gpus or math.inf)
+        return number * machine.usd_per_hour if allowed else math.inf
+
+    found = min(hosts.cheapest_of_each_size, key=bill, default=None)
+    return found if found and math.isfinite(bill(found)) else None
+
+
+def _gpu_seconds(screened: Screened, total_s: float, context: float) -> GpuSeconds:
+    """What a request takes in all, by what it goes to: prompts by their share, answers by the parts of their step."""
+    if screened.deployment.model.is_encoder:
+        return GpuSeconds(prompts=total_s, weights=0, kv=0, compute=0, communication=0, overhead=0)
+    share = screened.capacity.prefill_share
+    parts = screened.curve.steps.parts(screened.capacity.batch, context)
+    of_answers = total_s * (1 - share) / parts.step_s
+    return GpuSeconds(
+        prompts=total_s * share,
+        weights=parts.weights_s * of_answers,
+        kv=parts.kv_s * of_answers,
+        compute=max(0.0, parts.compute_s) * of_answers,
+        communication=parts.communication_s * of_answers,
+        overhead=max(0.0, parts.overhead_s) * of_answers,
+    )
+
+
+def split_name(deployment: Deployment) -> str:
+    """``TP=8 EP=8``; ``1 GPU``."""
+    degrees = (("TP", deployment.tp), ("PP", deployment.pp), ("EP", deployment.ep), ("DP", deployment.dp))
+    return " ".join(f"{name}={degree}" for name, degree in degrees if degree > 1) or "1 GPU"
+
+
+# --- in words -------------------------------------------------------------------------------------------------------
+
+_TELLING = 1.05
+"""Times by which a factor must differ to be named: what kernels are known to is no better."""
+_EQUAL = 0.005
+"""Of the pick's bill: what a percentage does not show."""
+_CLAUSES = 2
+"""Factors that are named against a rival: the third is the smallest."""
+_PARTS = {
+    "prompts": "computing prompts",
+    "weights": "reading weights",
+    "kv": "reading KV",
+    "compute": "in matrix products",
+    "communication": "in all-reduce and all-to-all",
+    "overhead": "launching",
+}
+_PREFILL_FULL = "prefill side"
+_ENDS = {
+    "KV memory": "KV memory ends",
+    "TPOT SLO": "the TPOT SLO ends",
+    "compute": "compute ends",
+    "engine's max sequences": "the engine's limit ends",
+}
+"""What limits a batch (``serving.steady``), as the begin of a sentence."""
+
+
+def in_words(pick: Contender, others: Sequence[Contender]) -> str:
+    """The nearest other kind beside the pick; and the nearest that costs more, where that one costs the same."""
+    if not others:
+        return "No other kind of layout, and no other GPU, serves this."
+    said = [others[0]]
+    if others[0].costs_more < _EQUAL:
+        said += [other for other in others if other.costs_more >= _EQUAL][:1]
+    return " ".join(_sentence(pick, other) for other in said)
+
+
+def _sentence(pick: Contender, rival: Contender) -> str:
+    """What the rival costs more, by which of the three factors, and what ends the batch of each."""
+    same = rival.costs_more < _EQUAL
+    said = f"{_named(rival)} {costs_text(rival)}"
+    against: list[str] = []
+    favour: list[str] = []
+    for name, times in sorted(factors(pick, rival).items(), key=lambda factor: -abs(math.log(factor[1]))):
+        # At the same bill, what is in use only mirrors what a request takes.
+        if max(times, 1 / times) >= _TELLING and not (same and name == "in_use"):
+            (against if times > 1 else favour).append(_clause(name, pick, rival))
+    if same:
+        said += " on one machine, without redundancy" if rival.machines == 1 < pick.machines else ""
+        said += " with less room to grow" if against else ""
+    said += f": {' and '.join(against[:_CLAUSES])}" if against else ""
+    said += f", although {favour[0]}" if favour else ""
+    return f"{said}{_limits(pick, rival)}."
+
+
+def _named(rival: Contender) -> str:
+    if rival.kind is LayoutKind.other_gpu:
+        return f"{rival.gpu} ({rival.layout})"
+    if rival.kind is LayoutKind.apart:
+        return f"Disaggregated ({rival.layout} on {rival.gpu}), it"
+    return f"{rival.layout} on the same GPU"
+
+
+def costs_text(rival: Contender) -> str:
+    """``costs at least 62 % more``."""
+    least = "at least " if rival.at_least else ""
+    if rival.costs_more < _EQUAL:
+        return f"costs {least}the same"
+    times = rival.costs_more + 1
+    return f"costs {least}{times:.2g} times as much" if times >= 2 else f"costs {least}{percent(rival.costs_more)} more"
+
+
+def _clause(factor: str, pick: Contender, rival: Contender) -> str:
+    """One factor with both figures."""
+    if factor == "price":
+        return f"a GPU-hour costs {usd(rival.usd_per_gpu_hour)} instead of {usd(pick.usd_per_gpu_hour)}"
+    if factor == "in_use":
+        said = f"{percent(rival.in_use)} of the paid GPUs are in use instead of {percent(pick.in_use)}"
+        return f"{said} (on fewer replicas {rival.misses})" if rival.misses else said
+    own, other = pick.gpu_s.by_part, rival.gpu_s.by_part
+    total, own_total = rival.gpu_s.total, pick.gpu_s.total
+    said = f"a request takes {total:.3g} GPU-seconds instead of {own_total:.3g}"
+    if total == other["prompts"]:
+        return said  # an encoder: nothing else is there
+    part = max(own, key=lambda name: math.copysign(1, total - own_total) * (other[name] - own[name]))
+    return f"{said} ({other[part]:.2g} instead of {own[part]:.2g} {_PARTS[part]})"
+
+
+def _limits(pick: Contender, rival: Contender) -> str:
+    """What ends the batches of each; nothing where there are no steps of answers."""
+    if rival.gpu_s.total == rival.gpu_s.prompts:
+        return ""
+    if rival.limited_by == _PREFILL_FULL:
+        return "; the prefill side is full first"
+    ends = f"; {_ENDS.get(rival.limited_by, rival.limited_by)} its batches at {plural(rival.batch, 'sequence')}, "
+    theirs = "" if pick.limited_by == rival.limited_by else f"{_ENDS.get(pick.limited_by, pick.limited_by)} "
+    return f"{ends}{theirs}the pick's at {pick.batch:,}"
+
+
+def factors(pick: Contender, rival: Contender) -> dict[str, float]:
+    """Times by which each makes the rival more expensive than the pick; below 1 where it speaks for the rival."""
+    return {
+        "gpu_s": rival.gpu_s.total / pick.gpu_s.total,
+        "price": rival.usd_per_gpu_hour / pick.usd_per_gpu_hour,
+        "in_use": pick.in_use / rival.in_use,
+    }
