@@ -113,6 +113,7 @@ def test_a_plan_says_why_on_screen_and_as_json() -> None:
     found = tokonomics.plan("llama-3.1-8b", rate=5, input=1000, output=300, gpu="H100,A100-80GB", quick=True)
     why = json.loads(json.dumps(found.plain()))["why"]
     assert why["text"] in " ".join(str(found).split())
+    assert found.best is not None
     assert why["pick"]["usd_per_month"] == pytest.approx(found.best.usd_per_month)
     assert found.plain()["best"]["speed"] in ("timed", "scaled", "assumed")
 
