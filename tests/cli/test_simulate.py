@@ -391,9 +391,11 @@ def test_a_simulation_is_priced_as_a_plan_prices_the_same_deployment() -> None:
     from tokonomics import plan, simulate
 
     best = plan("deepseek-v3", gpu="H200", weights="fp8", quick=True, rate=1, input=500, output=100).best
-    assert best
-    layout: dict[str, Any] = {"tp": best.tp, "ep": best.ep, "dp": best.dp, "replicas": best.replicas}
-    cost = simulate("deepseek-v3", gpu="H200", requests=50, rate=1, input=500, output=100, **layout).cost
-    assert cost
+    assert best is not None
+    cost = simulate(
+        "deepseek-v3", gpu="H200", requests=50, rate=1, input=500, output=100,
+        tp=best.tp, ep=best.ep, dp=best.dp, replicas=best.replicas,
+    ).cost  # fmt: skip
+    assert cost is not None
     assert cost.usd_per_replica_hour == pytest.approx(best.usd_per_month / 730 / best.replicas)
     assert best.instance in cost.price_from

@@ -114,18 +114,19 @@ def test_a_plan_says_why_on_screen_and_as_json() -> None:
     assert found.best
     why = json.loads(json.dumps(found.plain()))["why"]
     assert why["text"] in " ".join(str(found).split())
+    assert found.best is not None
     assert why["pick"]["usd_per_month"] == pytest.approx(found.best.usd_per_month)
     assert found.plain()["best"]["speed"] in ("timed", "scaled", "assumed")
 
 
 def test_a_pipe_hears_of_long_work_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
-    clock = iter([0.0, 5.0, 25.0, 25.0, 30.0, 50.0, 50.0])
+    clock = iter([0.0, 5.0, 65.0, 65.0, 90.0, 130.0, 130.0])
     with Terminal(now=lambda: next(clock)) as terminal:
         for what in ("one", "two", "three", "four"):
             terminal.doing(what)
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.splitlines() == ["two … (25 s)", "four … (50 s)"]
+    assert err.splitlines() == ["two … (65 s)", "four … (130 s)"]
 
 
 def test_memory_beside_the_gpus_says_whose_it_is_and_how_it_is_shared() -> None:
