@@ -9,7 +9,10 @@ the largest reason is named.
 
 import json
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -17,7 +20,7 @@ from tokonomics.errors import BadInput, from_validation, option, shorten
 from tokonomics.measure.meter.state import Factor, MeterTally, Planned, Verdict
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK, percent, usd
 
-_NO_NEWS = 1.05  # a factor or ratio this close to 1 is as planned: predictions are not closer
+NO_NEWS = 1.05  # a factor or ratio this close to 1 is as planned: predictions are not closer
 
 
 def compare(actual: MeterTally, planned: Planned) -> Verdict | None:
@@ -27,7 +30,7 @@ def compare(actual: MeterTally, planned: Planned) -> Verdict | None:
         return None
     ratio = price / planned.usd_per_mtok
     factors = _factors(actual, planned, ratio)
-    largest = _largest(factors)
+    largest = largest_factor(factors)
     figures = {"usd_per_mtok": price, "planned_usd_per_mtok": planned.usd_per_mtok, "ratio": ratio}
     said = _said(ratio, largest, actual, planned)
     return Verdict(**figures, factors=tuple(factors), largest=largest, said=said)
@@ -74,7 +77,7 @@ def _factors(actual: MeterTally, planned: Planned, ratio: float) -> list[Factor]
     return factors
 
 
-def _largest(factors: list[Factor]) -> Factor | None:
+def largest_factor(factors: list[Factor]) -> Factor | None:
     """The one to name. A small batch makes each request fast, so that batch and speed weigh together."""
     *others, rest = factors
     batch = next((other for other in others if other.name == "batch"), None)
@@ -82,22 +85,38 @@ def _largest(factors: list[Factor]) -> Factor | None:
     both = [batch, rest] if batch else [rest]
     weights.append((math.prod(factor.times for factor in reversed(both)), max(both, key=lambda factor: factor.times)))
     weight, largest = max(weights, key=lambda pair: pair[0])
-    return largest if weight > _NO_NEWS else None
+    return largest if weight > NO_NEWS else None
 
 
 def _said(ratio: float, largest: Factor | None, actual: MeterTally, planned: Planned) -> str:
-    if 1 / _NO_NEWS <= ratio <= _NO_NEWS:
+    if 1 / NO_NEWS <= ratio <= NO_NEWS:
         return "you pay what was planned"
     if ratio < 1:
         return f"you pay {ratio:.2g}× the plan: less than was planned"
     load = ""
-    if planned.tokens_per_s and actual.tokens_per_s and actual.tokens_per_s < planned.tokens_per_s / _NO_NEWS:
+    if planned.tokens_per_s and actual.tokens_per_s and actual.tokens_per_s < planned.tokens_per_s / NO_NEWS:
         load = f"; the load is {percent(actual.tokens_per_s / planned.tokens_per_s)} of the planned one"
     return f"you pay {ratio:.2g}× the plan" + (f": {largest.said}" if largest else "") + load
 
 
 def read_plan(path: Path) -> Planned:
     """The pick of ``tokonomics plan … --json``, of one replica."""
+    with picked(path) as (best, load):
+        replicas = best["replicas"]
+        tokens_per_s = load["rate"] * (load["input_tokens"] + load["output_tokens"]) / replicas
+        usd_per_hour = best["usd_per_month"] / HOURS_PER_MONTH / replicas
+        return Planned(
+            usd_per_mtok=usd_per_hour / (tokens_per_s * SECONDS_PER_HOUR) * TOKENS_PER_MTOK,
+            batch=best["batch"],
+            usd_per_hour=usd_per_hour,
+            tokens_per_s=tokens_per_s,
+            requests_per_s=load["rate"] / replicas,
+        )
+
+
+@contextmanager
+def picked(path: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """The pick of a plan's document and its workload; what the block finds missing in them is the file's mistake."""
     where, fix = option("plan", shorten(path.name)), "Make it with: tokonomics plan … --json > plan.json"
     try:
         document = json.loads(path.read_text())
@@ -109,16 +128,7 @@ def read_plan(path: Path) -> Planned:
         best, load = document["best"], document["workload"]
         if best is None:
             raise BadInput("nothing in this plan meets its SLOs", where=where)
-        replicas = best["replicas"]
-        tokens_per_s = load["rate"] * (load["input_tokens"] + load["output_tokens"]) / replicas
-        usd_per_hour = best["usd_per_month"] / HOURS_PER_MONTH / replicas
-        return Planned(
-            usd_per_mtok=usd_per_hour / (tokens_per_s * SECONDS_PER_HOUR) * TOKENS_PER_MTOK,
-            batch=best["batch"],
-            usd_per_hour=usd_per_hour,
-            tokens_per_s=tokens_per_s,
-            requests_per_s=load["rate"] / replicas,
-        )
+        yield best, load
     except ValidationError as error:
         raise from_validation(error, where) from None
     except (KeyError, TypeError, ArithmeticError, AttributeError):
