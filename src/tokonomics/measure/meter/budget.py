@@ -33,7 +33,7 @@ _MOST_RELATED = 0.9
 """Of one day's miss and the next: beyond it the days say nothing of the mean."""
 
 
-class Budget(Noun):
+class MonthlyBudget(Noun):
     """Dollars a calendar month (UTC), of everything or of the servers with one model or label."""
 
     key: str = ""
@@ -50,7 +50,7 @@ class Budget(Noun):
         return (day.model if self.key == "model" else day.labels.get(self.key)) == self.value
 
 
-def parse_budgets(texts: Iterable[str]) -> tuple[Budget, ...]:
+def parse_budgets(texts: Iterable[str]) -> tuple[MonthlyBudget, ...]:
     """``5000``, ``model=llama-3.3-70b:2000``, ``team=search:1500``."""
     budgets = []
     for text in texts:
@@ -63,11 +63,11 @@ def parse_budgets(texts: Iterable[str]) -> tuple[Budget, ...]:
         if not 0 < amount < 1e12 or (who and not (key.strip() and equals and value.strip())):
             fix = "Dollars a month, such as 5000, model=llama-3.3-70b:2000 or team=search:1500."
             raise BadInput(f"'{shorten(text)}' is not a budget", field="budget", fix=fix)
-        budgets.append(Budget(key=key.strip(), value=value.strip(), usd=amount))
+        budgets.append(MonthlyBudget(key=key.strip(), value=value.strip(), usd=amount))
     return tuple(budgets)
 
 
-def budget_states(budgets: Sequence[Budget], ledger: Ledger, now: float) -> tuple[BudgetState, ...]:
+def budget_states(budgets: Sequence[MonthlyBudget], ledger: Ledger, now: float) -> tuple[BudgetState, ...]:
     """Each budget in the month of an instant."""
     if not budgets:
         return ()
@@ -78,7 +78,7 @@ def budget_states(budgets: Sequence[Budget], ledger: Ledger, now: float) -> tupl
     return tuple(_state(budget, [day for day in known if budget.holds(day)], month, now) for budget in budgets)
 
 
-def _state(budget: Budget, known: Sequence[DayUsd], month: date, now: float) -> BudgetState:
+def _state(budget: MonthlyBudget, known: Sequence[DayUsd], month: date, now: float) -> BudgetState:
     spent: dict[int, float] = defaultdict(float)
     for part in known:
         spent[part.day] += part.usd

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from tokonomics.errors import TokonomicsError, option
 from tokonomics.measure.meter.against_plan import compare
-from tokonomics.measure.meter.budget import Budget, budget_states
+from tokonomics.measure.meter.budget import MonthlyBudget, budget_states
 from tokonomics.measure.meter.gpu import electricity_usd, joules_used
 from tokonomics.measure.meter.ledger import Ledger, Mark
 from tokonomics.measure.meter.prices import PriceOf, Prices
@@ -107,7 +107,7 @@ class Meter:
         gpus: GpuSource | None = None,
         usd_per_kwh: float | None = None,
         from_now: bool = False,
-        budgets: Sequence[Budget] = (),
+        budgets: Sequence[MonthlyBudget] = (),
     ) -> None:
         self._sources, self._ledger, self._clock, self._gpus = sources, ledger, clock, gpus
         self._prices = usd_per_hour if isinstance(usd_per_hour, Prices) else Prices(usd_per_hour)

@@ -14,7 +14,7 @@ from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING
 
 from tokonomics.errors import BadInput, option
-from tokonomics.measure.meter.budget import Budget
+from tokonomics.measure.meter.budget import MonthlyBudget
 from tokonomics.measure.meter.engines import UnknownEngine
 from tokonomics.measure.meter.ledger import Ledger, Mark
 from tokonomics.measure.meter.meter import Meter
@@ -51,7 +51,7 @@ class MeterSettings:
     gpus_per_server: int = 1
     price_date: date | None = None
     usd_per_kwh: float | None = None
-    budgets: Sequence[Budget] = ()
+    budgets: Sequence[MonthlyBudget] = ()
 
 
 def meter_servers(

@@ -9,7 +9,7 @@ as in the meter's own $/Mtok.
 
 from collections import defaultdict
 
-from pydantic import NonNegativeFloat
+from pydantic import NonNegativeFloat, ValidationError
 
 from tokonomics.errors import TokonomicsError
 from tokonomics.measure.benchmark_run import LoadPoint
@@ -83,17 +83,19 @@ def _prompt_time(model: str, engine: str, sums: MeterTally, on: MeteredGpu) -> P
     """Of one busy server at the metered batch and lengths; or why it is not known."""
     if sums.answered <= 0 or sums.busy_s <= 0 or sums.output <= 0 or sums.input_computed <= 0:
         return "no request was seen from end to end"
-    point = LoadPoint(
-        concurrency=max(1, round(sums.batch)) if sums.batch else None,
-        rate=None if sums.batch else sums.answered / sums.busy_s,
-        requests_per_s=sums.answered / sums.busy_s,
-        input_tokens_per_s=sums.input_computed / sums.busy_s,
-        output_tokens_per_s=sums.output / sums.busy_s,
-        mean_input_tokens=sums.input_computed / sums.answered,
-        mean_output_tokens=sums.output / sums.answered,
-    )
     try:
+        point = LoadPoint(
+            concurrency=max(1, round(sums.batch)) if sums.batch else None,
+            rate=None if sums.batch else sums.answered / sums.busy_s,
+            requests_per_s=sums.answered / sums.busy_s,
+            input_tokens_per_s=sums.input_computed / sums.busy_s,
+            output_tokens_per_s=sums.output / sums.busy_s,
+            mean_input_tokens=sums.input_computed / sums.answered,
+            mean_output_tokens=sums.output / sums.answered,
+        )
         machine = MeasuredMachine(gpu=on.gpu, gpus=on.gpus, tp=on.gpus, engine=engine or "vllm")
         return prompt_time(model, machine, point, sums.input_cached / sums.answered)
+    except ValidationError:
+        return "its requests are longer, or more, than any that we model"
     except TokonomicsError as error:
         return str(error)
