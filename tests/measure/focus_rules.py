@@ -1,4 +1,4 @@
-"""The column rules of FOCUS 1.2 as a checker, written from the specification (focus.finops.org/focus-specification/v1-2).
+"""The column rules of FOCUS 1.2 as a checker, from the specification (focus.finops.org/focus-specification/v1-2).
 
 Feature level and nullability are those of each column's "Content constraints"; the rules between columns are the MUSTs
 of its requirements. Only columns that a data set of ours can have are listed: another one is a mistake.
@@ -32,9 +32,7 @@ COLUMNS = {
     "BillingCurrency": Column(MANDATORY, "currency", False),
     "BillingPeriodEnd": Column(MANDATORY, "datetime", False),
     "BillingPeriodStart": Column(MANDATORY, "datetime", False),
-    "ChargeCategory": Column(
-        MANDATORY, "string", False, ("Usage", "Purchase", "Tax", "Credit", "Adjustment")
-    ),
+    "ChargeCategory": Column(MANDATORY, "string", False, ("Usage", "Purchase", "Tax", "Credit", "Adjustment")),
     "ChargeClass": Column(MANDATORY, "string", True, ("Correction",)),
     "ChargeDescription": Column(MANDATORY, "string", True),
     "ChargeFrequency": Column(RECOMMENDED, "string", False, ("One-Time", "Recurring", "Usage-Based")),
@@ -55,16 +53,38 @@ COLUMNS = {
     "ResourceName": Column(CONDITIONAL, "string", True),
     "ResourceType": Column(CONDITIONAL, "string", True),
     "ServiceCategory": Column(
-        MANDATORY, "string", False,
-        ("AI and Machine Learning", "Analytics", "Business Applications", "Compute", "Databases", "Developer Tools",
-         "Multicloud", "Identity", "Integration", "Internet of Things", "Management and Governance", "Media",
-         "Migration", "Mobile", "Networking", "Security", "Storage", "Web", "Other"),
-    ),  # fmt: skip
+        MANDATORY,
+        "string",
+        False,
+        (
+            "AI and Machine Learning",
+            "Analytics",
+            "Business Applications",
+            "Compute",
+            "Databases",
+            "Developer Tools",
+            "Multicloud",
+            "Identity",
+            "Integration",
+            "Internet of Things",
+            "Management and Governance",
+            "Media",
+            "Migration",
+            "Mobile",
+            "Networking",
+            "Security",
+            "Storage",
+            "Web",
+            "Other",
+        ),
+    ),
     "ServiceName": Column(MANDATORY, "string", False),
     "ServiceSubcategory": Column(
-        RECOMMENDED, "string", False,
+        RECOMMENDED,
+        "string",
+        False,
         ("Bots", "Generative AI", "Machine Learning", "Natural Language Processing", "Other (AI and Machine Learning)"),
-    ),  # fmt: skip
+    ),
     "SubAccountId": Column(CONDITIONAL, "string", True),
     "SubAccountName": Column(CONDITIONAL, "string", True),
     "Tags": Column(CONDITIONAL, "json", True),
@@ -136,7 +156,7 @@ def _between(row: Row) -> list[str]:
     """The MUSTs that tie columns together, for usage that is no correction."""
     rules = {
         "a charge of usage has a pricing quantity and unit": row["PricingQuantity"] and row["PricingUnit"],
-        "what is consumed is positive and has a unit": Decimal(row["ConsumedQuantity"] or 0) > 0 and row["ConsumedUnit"],
+        "consumption is positive and has a unit": Decimal(row["ConsumedQuantity"] or 0) > 0 and row["ConsumedUnit"],
         "units are plural time units": {row["PricingUnit"], row["ConsumedUnit"]} <= set(TIME_UNITS),
         "a charge period ends after it starts": row["ChargePeriodStart"] < row["ChargePeriodEnd"],
         "a billing period is a month": row["BillingPeriodStart"].endswith("-01T00:00:00Z")

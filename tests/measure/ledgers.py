@@ -32,11 +32,7 @@ def day_of(day: date, usd: float = 48.0, **changed: Any) -> list[PaidTime]:
 
 
 def days_from(first: date, dollars: Iterable[float], **changed: Any) -> list[PaidTime]:
-    return [
-        span
-        for place, usd in enumerate(dollars)
-        for span in day_of(first + timedelta(days=place), usd, **changed)
-    ]
+    return [span for place, usd in enumerate(dollars) for span in day_of(first + timedelta(days=place), usd, **changed)]
 
 
 def ledger_of(path: Path, spans: Iterable[PaidTime]) -> Path:

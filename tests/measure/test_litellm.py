@@ -48,7 +48,7 @@ def test_a_days_calls_cost_what_the_ledger_says(tmp_path: Path, more: tuple[str,
     litellm.register_model(prices)
     one = priced("llama-3.1-8b", prompt=1000, cached=400, answer=200)
     assert one * 24_000 == pytest.approx(48.0, rel=1e-3)
-    print(f"LiteLLM prices the day's 24,000 requests at ${one * 24_000:.6f}; the ledger says $48")
+    print(f"LiteLLM prices the day's 24,000 requests at ${one * 24_000:.6f}; the ledger says $48")  # noqa: T201
 
 
 def test_two_models_are_priced_apart(tmp_path: Path) -> None:

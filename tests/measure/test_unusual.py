@@ -82,7 +82,9 @@ def test_quiet_weekends_are_usual_for_weekends() -> None:
 
 
 def test_a_few_days_have_no_band() -> None:
-    spans = [span for place, usd in enumerate((48, 48, 480, 48)) for span in day_of(MONDAY + timedelta(days=place), usd)]
+    spans = [
+        span for place, usd in enumerate((48, 48, 480, 48)) for span in day_of(MONDAY + timedelta(days=place), usd)
+    ]
     assert unusual_days(bill(spans, 0.0, 2e9, ("model", "day"))) == ()
 
 

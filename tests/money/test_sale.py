@@ -54,9 +54,7 @@ def test_the_price_for_a_margin_gives_that_margin(
 def test_at_the_break_even_volume_profit_is_zero(input: float, output: float, cost: float) -> None:
     sale = fleet_sale("m", SellPrice(input=input, output=output), cost, 2.0, (700, 300), 0.5)
     assert sale.break_even_requests_per_s is not None
-    at = fleet_sale(
-        "m", SellPrice(input=input, output=output), cost, sale.break_even_requests_per_s, (700, 300), 0.5
-    )
+    at = fleet_sale("m", SellPrice(input=input, output=output), cost, sale.break_even_requests_per_s, (700, 300), 0.5)
     assert at.month.margin_usd == pytest.approx(0, abs=cost * 1e-9)
 
 
