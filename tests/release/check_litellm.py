@@ -20,7 +20,15 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         venv.create(folder, with_pip=True)
         python = Path(folder) / "bin" / "python"
-        pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-compile"]
+        pip: list[str | Path] = [
+            python,
+            "-m",
+            "pip",
+            "--disable-pip-version-check",
+            "install",
+            "--quiet",
+            "--no-compile",
+        ]
         for lock in ("run.lock", "litellm.lock"):
             path = ROOT / "requirements" / lock
             fetched = subprocess.run([*pip, "--require-hashes", "--only-binary", ":all:", "-r", path], check=False)
@@ -29,7 +37,7 @@ def main() -> int:
                 return 0
         # The tree itself, and the tests beside it. What LiteLLM warns of is not ours to mend.
         nowhere = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
-        tested = [
+        tested: list[str | Path] = [
             python,
             "-m",
             "pytest",

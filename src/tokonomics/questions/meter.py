@@ -158,14 +158,14 @@ def meter_report(request: MeterReportRequest, listener: Listener = SILENT) -> Me
         made = bill(book.spans(first, last), first, last, keys, planned)
         over = "hour" if last - first <= _BY_HOUR_S else "day"
         in_time = bill(book.spans(first, last), first, last, (over,))
-        by_day = bill(book.spans(first, last), first, last, ("model", "day"))
+        days = bill(book.spans(first, last), first, last, ("model", "day")) if over == "day" else None
         by_model = bill(book.spans(first, last), first, last, (*keys, "model", "engine")) if terms else None
         states = budget_states(budgets, book, last)
     if request.csv:
         path = Path(request.csv)
         bill_csv(made, path)
         listener.note(f"table saved to {path}")
-    found: dict[str, object] = {"unusual": unusual_days(by_day)}
+    found: dict[str, object] = {"unusual": unusual_days(days) if days else ()}
     if terms and by_model:
         found |= {"sale": bill_sale(made, by_model, terms, on)}
     if budgets:

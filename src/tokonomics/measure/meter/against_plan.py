@@ -20,7 +20,7 @@ from tokonomics.errors import BadInput, from_validation, option, shorten
 from tokonomics.measure.meter.state import Factor, MeterTally, Planned, Verdict
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK, percent, usd
 
-NO_NEWS = 1.05  # a factor or ratio this close to 1 is as planned: predictions are not closer
+_NO_NEWS = 1.05  # a factor or ratio this close to 1 is as planned: predictions are not closer
 
 
 def compare(actual: MeterTally, planned: Planned) -> Verdict | None:
@@ -85,16 +85,16 @@ def largest_factor(factors: list[Factor]) -> Factor | None:
     both = [batch, rest] if batch else [rest]
     weights.append((math.prod(factor.times for factor in reversed(both)), max(both, key=lambda factor: factor.times)))
     weight, largest = max(weights, key=lambda pair: pair[0])
-    return largest if weight > NO_NEWS else None
+    return largest if weight > _NO_NEWS else None
 
 
 def _said(ratio: float, largest: Factor | None, actual: MeterTally, planned: Planned) -> str:
-    if 1 / NO_NEWS <= ratio <= NO_NEWS:
+    if 1 / _NO_NEWS <= ratio <= _NO_NEWS:
         return "you pay what was planned"
     if ratio < 1:
         return f"you pay {ratio:.2g}× the plan: less than was planned"
     load = ""
-    if planned.tokens_per_s and actual.tokens_per_s and actual.tokens_per_s < planned.tokens_per_s / NO_NEWS:
+    if planned.tokens_per_s and actual.tokens_per_s and actual.tokens_per_s < planned.tokens_per_s / _NO_NEWS:
         load = f"; the load is {percent(actual.tokens_per_s / planned.tokens_per_s)} of the planned one"
     return f"you pay {ratio:.2g}× the plan" + (f": {largest.said}" if largest else "") + load
 

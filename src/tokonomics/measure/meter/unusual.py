@@ -18,7 +18,7 @@ from datetime import date
 
 from pydantic import PositiveFloat
 
-from tokonomics.measure.meter.against_plan import NO_NEWS, largest_factor
+from tokonomics.measure.meter.against_plan import largest_factor
 from tokonomics.measure.meter.bill import Bill
 from tokonomics.measure.meter.state import Factor, MeterTally
 from tokonomics.types import Noun
@@ -28,6 +28,8 @@ MOST_DEVIATIONS = 3.5
 """Iglewicz and Hoaglin, see above."""
 NORMAL = 1.4826
 """The standard deviation of a normal distribution ÷ its median distance from the median."""
+LEAST_CHANGE = 1.1
+"""Another mix of requests moves the price by less than a tenth (assumed)."""
 LEAST_DAYS = 5
 """Of a kind: the median distance of fewer is one day's."""
 _SATURDAY = 5
@@ -66,7 +68,7 @@ def _of_model(model: str, days: dict[date, MeterTally]) -> list[UnusualDay]:
             continue
         middle = statistics.median(prices[day] for day in kind)
         spread = NORMAL * statistics.median(abs(prices[day] - middle) for day in kind)
-        band = max(MOST_DEVIATIONS * spread, math.log(NO_NEWS))
+        band = max(MOST_DEVIATIONS * spread, math.log(LEAST_CHANGE))
         odd = [day for day in kind if abs(prices[day] - middle) > band]
         usual = sum((days[day] for day in kind if day not in odd), MeterTally())
         found += [_explained(model, day, days[day], usual) for day in odd]
@@ -85,8 +87,8 @@ def _explained(model: str, day: date, sums: MeterTally, usual: MeterTally) -> Un
     ratio = price / before
     named = largest_factor([factor if ratio > 1 else _turned(factor) for factor in factors])
     largest = next((factor for factor in factors if named and factor.name == named.name), None)
-    why = f"{largest.said} (× {largest.times:.2f})" if largest else "several small causes"
-    said = f"{day}: {model or 'unnamed model'} at {usd(price)}/Mtok, usually {usd(before)} (× {ratio:.2f}): {why}"
+    why = f"{largest.said} (×{largest.times:.2f})" if largest else "several small causes"
+    said = f"{day}: {model or 'unnamed model'} at {usd(price)}/Mtok, usually {usd(before)} (×{ratio:.2f}): {why}"
     return UnusualDay(
         model=model, day=day, usd_per_mtok=price, usual_usd_per_mtok=before, ratio=ratio, factors=tuple(factors),
         largest=largest, said=said,
@@ -109,7 +111,7 @@ def factors_between(sums: MeterTally, usual: MeterTally) -> list[Factor]:
     add("price", hourly, once, f"a server cost {usd(hourly or 0)} an hour, usually {usd(once or 0)}")
     busy, before = _busy(sums), _busy(usual)
     add("idle", before, busy, f"{percent(1 - busy)} of the watched time saw no work, usually {percent(1 - before)}")
-    said = "the part of the time that nobody watched, or of the tokens in it, was another"
+    said = f"{percent(_away(sums))} of the paid time was not watched, usually {percent(_away(usual))}"
     add("not watched", _unwatched(sums), _unwatched(usual), said)
     useful, before = _useful(sums), _useful(usual)
     said = f"failed requests took {percent(1 - useful)} of the busy time, usually {percent(1 - before)}"
@@ -128,6 +130,10 @@ def factors_between(sums: MeterTally, usual: MeterTally) -> list[Factor]:
 def _busy(sums: MeterTally) -> float:
     watched = sums.busy_s + sums.idle_s
     return sums.busy_s / watched if watched > 0 else 0.0
+
+
+def _away(sums: MeterTally) -> float:
+    return 1 - (sums.busy_s + sums.idle_s) / sums.seconds if sums.seconds > 0 else 0.0
 
 
 def _useful(sums: MeterTally) -> float:
