@@ -159,7 +159,7 @@ def test_focus_sums_to_the_cent_whatever_days_cost(dollars: list[float]) -> None
     assert sum(Decimal(row["BilledCost"]) for row in charged) == cents(sum(dollars))
 
 
-PLAN = {
+PLAN: dict[str, dict[str, Any]] = {
     "best": {
         "model": "llama-3.1-8b", "engine": "vllm", "usd_per_month": 1460.0, "instances": 2,
         "usd_per_mtok": {"input": 0.1, "output": 0.4, "blended": 0.2}, "replicas": 2, "batch": 10,
@@ -190,7 +190,18 @@ def test_a_plan_is_exported_as_an_estimate(tmp_path: Path, monkeypatch: pytest.M
     assert "estimate" in entry["metadata"]["notes"]
 
 
-@pytest.mark.parametrize("changed", [{"best": None}, {"best": {}}, {"best": 3}, {"workload": []}])
+BAD: list[dict[str, object]] = [
+    {"best": None},
+    {"best": {}},
+    {"best": 3},
+    {"workload": []},
+    {"best": PLAN["best"] | {"usd_per_month": -1}},
+    {"best": PLAN["best"] | {"instances": "2"}},
+    {"workload": PLAN["workload"] | {"rate": 10**400}},
+]
+
+
+@pytest.mark.parametrize("changed", BAD)
 def test_what_is_no_plan_is_refused(tmp_path: Path, changed: dict[str, object]) -> None:
     with pytest.raises(BadInput, match="plan"):
         meter_export(MeterExportRequest(format="litellm", plan=str(planned(tmp_path, **changed))))
@@ -209,6 +220,11 @@ def test_out_saves_and_an_unknown_format_is_named(tmp_path: Path) -> None:
     assert done.exit_code != 0
     assert isinstance(done.exception, BadInput)
     assert "no format 'xml'" in str(done.exception)
+
+
+def test_a_label_that_nobody_has_is_named() -> None:
+    with pytest.raises(BadInput, match="nothing in this stretch has a 'customer'"):
+        meter_export(MeterExportRequest(format="csv", ledger=str(WEEK), since="2026-11-01", by="customer"))
 
 
 def test_an_empty_stretch_is_said() -> None:

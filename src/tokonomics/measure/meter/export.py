@@ -15,7 +15,7 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
-from decimal import ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
+from decimal import ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal, localcontext
 from enum import StrEnum
 from itertools import accumulate
 from pathlib import Path
@@ -23,6 +23,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
+from pydantic import NonNegativeFloat
 
 from tokonomics.measure.meter.against_plan import picked
 from tokonomics.measure.meter.bill import Bill
@@ -33,6 +34,8 @@ from tokonomics.types import Noun
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK
 
 CENT = Decimal("0.01")
+_EXACT = Context(prec=400)
+"""Digits enough for any float."""
 
 
 class ExportFormat(StrEnum):
@@ -87,14 +90,14 @@ class PlannedMonth(Noun):
 
     model: str
     engine: str
-    usd_per_month: float
-    server_hours: float
-    input_tokens: float
-    output_tokens: float
-    requests: float
-    input_usd_per_mtok: float
-    output_usd_per_mtok: float
-    blended_usd_per_mtok: float
+    usd_per_month: NonNegativeFloat
+    server_hours: NonNegativeFloat
+    input_tokens: NonNegativeFloat
+    output_tokens: NonNegativeFloat
+    requests: NonNegativeFloat
+    input_usd_per_mtok: NonNegativeFloat
+    output_usd_per_mtok: NonNegativeFloat
+    blended_usd_per_mtok: NonNegativeFloat
 
 
 def read_planned_month(path: Path) -> PlannedMonth:
@@ -130,14 +133,15 @@ def estimated(plan: PlannedMonth, today: date) -> Exported:
 
 def cents(usd: float) -> Decimal:
     """To the nearest cent."""
-    return Decimal(repr(usd)).quantize(CENT, ROUND_HALF_EVEN)
+    return Decimal(repr(usd)).quantize(CENT, ROUND_HALF_EVEN, _EXACT)
 
 
 def in_cents(parts: Sequence[float], total: Decimal) -> list[Decimal]:
     """The parts as whole cents that sum to the total: rounded down, the rest to the largest remainders."""
     exact = [Decimal(repr(part)) for part in parts]
-    floors = [part.quantize(CENT, ROUND_FLOOR) for part in exact]
-    left = int((total - sum(floors, Decimal(0))) / CENT)
+    floors = [part.quantize(CENT, ROUND_FLOOR, _EXACT) for part in exact]
+    with localcontext(_EXACT):
+        left = int((total - sum(floors, Decimal(0))) / CENT)
     order = sorted(range(len(parts)), key=lambda place: (floors[place] - exact[place], place))
     for place in order[:left]:
         floors[place] += CENT
