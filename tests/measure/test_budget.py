@@ -1,11 +1,13 @@
 """Budgets: the month's end from days whose truth is known, how often the interval holds it, and what is said."""
 
+import sqlite3
+from contextlib import closing
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.measure.ledgers import at, days_from, hour, ledger_of
+from tests.measure.ledgers import at, day_of, days_from, hour, ledger_of
 
 from tokonomics.errors import BadInput
 from tokonomics.measure.meter.budget import MonthlyBudget, budget_states, forecast, parse_budgets
@@ -101,6 +103,22 @@ def test_dollars_by_day_are_those_of_the_spans_cut_at_midnight(tmp_path: Path) -
     first = int(at(MONDAY) // 86_400)
     assert found == {first: pytest.approx(48 + 24), first + 1: pytest.approx(24 + 48)}
     assert half == pytest.approx(6 * 2 + 6 * 1 + 12 * 2)
+
+
+def test_a_ledger_of_the_first_version_has_the_same_days(tmp_path: Path) -> None:
+    spans = [
+        *day_of(MONDAY, 48.0),
+        hour(at(MONDAY, 23.5), target="http://gpu2:8000"),  # into the next day
+    ]
+    path = ledger_of(tmp_path / "meter.db", spans)
+    with closing(sqlite3.connect(path)) as db:
+        db.executescript("ALTER TABLE spans DROP COLUMN failed_s; PRAGMA user_version = 1;")
+    with Ledger(path, read_only=True) as book:
+        found = sorted((part.day, part.usd) for part in book.usd_by_day(at(MONDAY), at(MONDAY, 72)))
+    first = int(at(MONDAY) // 86_400)
+    # The last hour of the day ends at midnight, and is told apart from those within it.
+    assert sum(usd for day, usd in found if day == first) == pytest.approx(48 + 1)
+    assert sum(usd for day, usd in found if day == first + 1) == pytest.approx(1)
 
 
 def month_ends(noise: str, months: int) -> float:
