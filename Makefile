@@ -12,7 +12,7 @@ UV ?= uv
 INSTALL := $(PIP) install --quiet --require-hashes --only-binary :all:
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test pytest explore quick lint bench docs outputs dist check-install check-wheels licences audit lock clean
+.PHONY: help demo test pytest explore quick lint bench docs outputs dist check-install check-litellm check-wheels licences audit lock clean
 
 help:
 	@grep -E '^#   make' Makefile | sed 's/^#   //'
@@ -85,6 +85,10 @@ dist: $(VENV)/run
 check-install: dist
 	@$(BIN)/python tests/release/fresh_install.py dist/*.whl
 
+# LiteLLM is large, and a test alone wants it: it gets an environment of its own.
+check-litellm:
+	@$(PYTHON) tests/release/check_litellm.py
+
 # The three that follow are about packages of others; all but licences need the network.
 licences: $(VENV)/run
 	@$(BIN)/python tests/release/licences.py
@@ -99,6 +103,7 @@ lock:
 	@$(UV) pip compile pyproject.toml --group build --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --quiet --output-file requirements/run.lock
 	@$(UV) pip compile pyproject.toml --group dev --constraint requirements/run.lock --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --quiet --output-file requirements/dev.lock
 	@$(UV) pip compile --group docs --constraint requirements/dev.lock --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --quiet --output-file requirements/docs.lock
+	@$(UV) pip compile --group litellm --constraint requirements/dev.lock --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --quiet --output-file requirements/litellm.lock
 
 clean:
 	@rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

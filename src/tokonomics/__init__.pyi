@@ -351,6 +351,8 @@ def plan(
     acceptance: float | None = None,
     spare: Words | None = None,
     max_utilization: float | None = None,
+    sell: Words | None = None,
+    margin: float | str | None = None,
     quick: bool = False,
     profile: Words | None = None,
     gpus: Words | None = None,

@@ -12,7 +12,7 @@ from tokonomics.__main__ import app
 from tokonomics.cli.scenario_command import AS_GIVEN
 from tokonomics.questions import inputs
 from tokonomics.questions.request import Parameter, Request
-from tokonomics.questions.requests.run import MeterReportRequest, MeterWatchRequest
+from tokonomics.questions.requests.run import MeterExportRequest, MeterReportRequest, MeterWatchRequest
 from tokonomics.questions.verbs import VERBS, find_verb, scenario_verbs
 
 NAMES = [
@@ -84,7 +84,7 @@ def test_a_verb_that_could_take_a_flag_takes_it() -> None:
 def test_no_group_of_inputs_is_declared_and_not_taken() -> None:
     """Some request inherits it; how an answer is shown is the command line's and no request's."""
     groups = {value for value in vars(inputs).values() if isinstance(value, type) and issubclass(value, Request)}
-    requests = [verb.request for verb in VERBS.values()] + [MeterReportRequest, MeterWatchRequest]
+    requests = [verb.request for verb in VERBS.values()] + [MeterExportRequest, MeterReportRequest, MeterWatchRequest]
     taken = {group for request in requests for group in request.__mro__}
     assert groups - taken == {inputs.Shown}
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tokonomics.measure.meter.readings import GpuReading
-from tokonomics.measure.meter.state import GroupState, MeterState, MeterTally, Planned
+from tokonomics.measure.meter.state import BudgetState, GroupState, MeterState, MeterTally, MonthEnd, Planned
 
 HOUR = MeterTally(
     seconds=3600, busy_s=1800, idle_s=1200, gap_s=500, away_s=100,
@@ -52,6 +52,19 @@ def gpu(**changed: Any) -> GpuReading:
     return GpuReading(**(known | changed))
 
 
+def budget(**changed: Any) -> BudgetState:
+    """One that holds."""
+    known: dict[str, Any] = {
+        "budget": "team=search",
+        "month": "2026-11",
+        "budget_usd": 1000.0,
+        "spent_usd": 400.0,
+        "month_end": MonthEnd(mid=800.0, low=700.0, high=900.0, days_known=20),
+        "spent_up_on": None,
+    }
+    return BudgetState(**(known | changed))
+
+
 def state(*groups: GroupState, **changed: Any) -> MeterState:
     sums = {
         name: sum((getattr(each, name) for each in groups), MeterTally()) for name in ("now", "hour", "today", "total")
@@ -65,6 +78,7 @@ def state(*groups: GroupState, **changed: Any) -> MeterState:
         "gpus": (gpu(),),
         "energy_j": 3.6e5,
         "electricity_usd": 0.015,
+        "budgets": (budget(),),
         **sums,
     }
     return MeterState(**(known | changed))

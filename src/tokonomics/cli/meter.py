@@ -10,18 +10,19 @@ import typer
 from typer.core import TyperGroup
 
 from tokonomics.cli.commands import command_of, help_of, values_of, with_options
-from tokonomics.errors import flag, spelled
+from tokonomics.errors import flag, option, shorten, spelled
 from tokonomics.questions.inputs import Shown
 from tokonomics.questions.request import parameters_of
-from tokonomics.questions.requests.run import MeterWatchRequest
+from tokonomics.questions.requests.run import MeterExportRequest, MeterWatchRequest
 from tokonomics.questions.verbs import RUN, Verb
-from tokonomics.report.terminal import console, say, show, show_json
+from tokonomics.report.terminal import Terminal, console, say, show, show_json
 
 if TYPE_CHECKING:
     from tokonomics.measure.meter.session import Show
 
 _WATCH = "What the tokens of these servers cost now, this hour and today, until Ctrl-C."
 _REPORT = "What tokens have cost, by model, server, day, hour or label, from the meter's ledger."
+_EXPORT = "What tokens have cost, for LiteLLM, FinOps tools (FOCUS 1.2), Prometheus or a spreadsheet."
 REPORT = Verb("meter-report", RUN, _REPORT, "meter", charts=True)
 
 
@@ -58,6 +59,7 @@ app = typer.Typer(
       tokonomics meter http://localhost:8000 --usd-per-hour 2.49 --once --every 10s --json
       tokonomics meter --prometheus http://prometheus:9090 --query 'namespace="prod"' --gpu H100 --listen 9464
       tokonomics meter report --since 7d --by model,day --chart week.png
+      tokonomics meter export litellm --since 30d > prices.json
     """,
 )
 
@@ -132,8 +134,32 @@ def files(
     say("Import the dashboard in Grafana, and load the rules with rule_files in prometheus.yml.")
 
 
+def export(**given: Any) -> None:
+    """Print or save what tokens cost in another tool's format."""
+    from tokonomics.files import write_text
+    from tokonomics.measure.meter.export import text_of_export
+    from tokonomics.questions.meter import export_format, meter_export
+    from tokonomics.report.meter_view import export_line
+
+    request = MeterExportRequest.of(values_of(parameters_of(MeterExportRequest), given))
+    form = export_format(request.format)
+    with Terminal() as terminal:
+        found = meter_export(request, terminal)
+    text = text_of_export(found, form)
+    if request.out is not None:
+        write_text(Path(request.out), text, option("out", shorten(request.out)))
+        say(f"{request.out} saved")
+    if given.get("as_json"):
+        show_json(found)
+    elif request.out is None:
+        typer.echo(text, nl=False)
+    say(export_line(found))
+
+
 _JSON = replace(parameters_of(Shown)["as_json"], help="One JSON object an interval, or the last with --once.")
 _OPTIONS = {**parameters_of(MeterWatchRequest), "as_json": _JSON}
 app.command("watch")(with_options(watch, _OPTIONS, help_of(_WATCH, MeterWatchRequest)))
 app.command("report")(command_of(REPORT))
+_EXPORTED = {**parameters_of(MeterExportRequest), "as_json": parameters_of(Shown)["as_json"]}
+app.command("export")(with_options(export, _EXPORTED, help_of(_EXPORT, MeterExportRequest)))
 app.command("files")(files)

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
-from pydantic import PositiveFloat, ValidationError
+from pydantic import NonNegativeFloat, PositiveFloat, ValidationError
 
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.offer_choice import cheapest_offer, machines_usd_per_hour
@@ -293,13 +293,33 @@ def _facts(point: LoadPoint, replicas: int, users: int | None) -> RunFacts:
     )
 
 
+class PromptTime(Noun):
+    """Of the GPU's busy time: what prompts take, and of that what attending to cached tokens adds."""
+
+    share: NonNegativeFloat
+    cached_share: NonNegativeFloat
+
+
+def prompt_time(model: str, machine: MeasuredMachine, point: LoadPoint, cached_tokens: float = 0.0) -> PromptTime:
+    """Modelled under a load of which ``point`` counts computed tokens alone; an error says why it cannot be."""
+    run = BenchmarkRun(tool="", model=model, points=(point,))
+    row = _rows(run, point, machine)[0]
+    steps = validate.steps_of(row)
+    with_cache, without = (float(steps.prefill(row.input_tokens, past)) for past in (cached_tokens, 0.0))
+    return PromptTime(share=_prefill_share_of(row), cached_share=max(0.0, 1 - without / with_cache))
+
+
 def _prefill_share(row: Measurement) -> float | None:
-    """Of the GPU's busy time under this load."""
+    """Of the GPU's busy time under this load; None where it cannot be predicted."""
     try:
-        steps, most = validate.steps_of(row), validate.most_sequences(row)
-        curve = validate.replica_curve(steps, row.input_tokens, row.output_tokens, most)
+        return _prefill_share_of(row)
     except TokonomicsError:
         return None
+
+
+def _prefill_share_of(row: Measurement) -> float:
+    steps, most = validate.steps_of(row), validate.most_sequences(row)
+    curve = validate.replica_curve(steps, row.input_tokens, row.output_tokens, most)
     steady = validate.steady_of(row, curve)
     on_prompts = steady.rate * float(np.interp(steady.batch, curve.batches, curve.stall_s))
     return min(0.999, on_prompts / min(1.0, steady.batch))  # with less than one request in the mean it is idle at times

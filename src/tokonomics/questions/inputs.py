@@ -13,6 +13,7 @@ from tokonomics.questions.request import (
     Number,
     Placement,
     Request,
+    Share,
     Switch,
     Table,
     Text,
@@ -366,6 +367,17 @@ class Reserve(Spared, about=About.HARDWARE):
 
 class Quick(Request, about=About.ANSWER):
     quick: Switch = declared("Closed form only: means instead of percentiles.", False)
+
+
+class Selling(Request, about=About.PRICES):
+    """What customers pay for tokens."""
+
+    sell: Text | None = declared(
+        "What you sell at, dollars per Mtok of input/output: 0.20/0.80.", example="0.20/0.80", unit="USD/Mtok"
+    )
+    margin: Share | None = declared(
+        "Or the margin (profit ÷ revenue) that your price shall give: 40%.", low=0, high=0.99, example="40%"
+    )
 
 
 class Drafting(Request, about=About.CHANGES):

@@ -8,6 +8,9 @@ from tokonomics.catalog.recovery import QuantisedPart
 from tokonomics.measure.calibrate import Calibrated
 from tokonomics.measure.importers.lm_eval import KeptQuality
 from tokonomics.measure.meter.bill import Bill
+from tokonomics.measure.meter.bill_sale import BillSale
+from tokonomics.measure.meter.state import BudgetState
+from tokonomics.measure.meter.unusual import UnusualDay
 from tokonomics.measure.priced_run import PricedRun
 from tokonomics.measure.replay import Replay
 from tokonomics.measure.validate import Validation
@@ -103,6 +106,11 @@ class MeterReportResult(Result, Bill):
 
     ROWS = "lines"
 
+    unusual: tuple[UnusualDay, ...] = ()
+    """Days whose price leaves its band, and why."""
+    sale: BillSale | None = None
+    """What was earned, where a price or a margin is given."""
+    budgets: tuple[BudgetState, ...] = ()
     in_time: Any = beside()
     """The same by ``over`` alone, for the chart."""
     over: Any = beside()

@@ -8,9 +8,12 @@ from pathlib import Path
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.offer_choice import cheapest_offer, machines_usd_per_hour, market_offers
 from tokonomics.clock import today
-from tokonomics.errors import BadInput, option, shorten
+from tokonomics.errors import BadInput, did_you_mean, option, shorten
 from tokonomics.measure.meter.against_plan import read_plan
 from tokonomics.measure.meter.bill import bill, bill_csv, duration, instant
+from tokonomics.measure.meter.bill_sale import bill_sale
+from tokonomics.measure.meter.budget import budget_states, parse_budgets
+from tokonomics.measure.meter.export import Exported, ExportFormat, estimated, exported, read_planned_month
 from tokonomics.measure.meter.exposition import listen_address
 from tokonomics.measure.meter.gpu import dcgm_gpus, nvml_gpus
 from tokonomics.measure.meter.ledger import Ledger, default_ledger
@@ -21,10 +24,21 @@ from tokonomics.measure.meter.readings import GpuSource, SystemClock
 from tokonomics.measure.meter.scrape import address_of
 from tokonomics.measure.meter.session import MeterSettings
 from tokonomics.measure.meter.state import Planned
+from tokonomics.measure.meter.token_price import MeteredGpu, token_costs
+from tokonomics.measure.meter.unusual import unusual_days
 from tokonomics.money.cost import require_positive
+from tokonomics.money.sale import sell_terms
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.measured_results import MeterReportResult
-from tokonomics.questions.requests.run import PROMETHEUS, AgainstPlan, InLedger, MeterReportRequest, MeterWatchRequest
+from tokonomics.questions.requests.run import (
+    PROMETHEUS,
+    AgainstPlan,
+    BehindAddress,
+    InLedger,
+    MeterExportRequest,
+    MeterReportRequest,
+    MeterWatchRequest,
+)
 
 
 def ledger_of(request: InLedger) -> Path:
@@ -78,6 +92,7 @@ def asked(request: MeterWatchRequest) -> MeterSettings:
         gpus_per_server=gpus,
         price_date=price_date,
         usd_per_kwh=require_positive("usd_per_kwh", kwh) if kwh is not None else None,
+        budgets=parse_budgets(request.budget or ()),
     )
 
 
@@ -129,25 +144,76 @@ def _in_range(field: str, seconds: float, low: float, high: float) -> float:
     return seconds
 
 
+TEAM = "team"
+"""The label that exports tell teams by unless told otherwise; servers may be without."""
 _BY_HOUR_S = 2 * 86_400
 """The chart has a bar for each hour of a stretch up to this long, for each day of a longer one."""
 
 
 def meter_report(request: MeterReportRequest, listener: Listener = SILENT) -> MeterReportResult:
     """A stretch of the past from the meter's ledger, by model, server, day, hour or label."""
+    first, last = stretch(request)
+    keys = tuple(key.strip() for key in request.by.split(",") if key.strip())
+    planned, on = planned_of(request), gpu_behind(request)
+    terms, budgets = sell_terms(request.sell, request.margin), parse_budgets(request.budget or ())
+    with Ledger(ledger_of(request), read_only=True) as book:
+        made = bill(book.spans(first, last), first, last, keys, planned)
+        over = "hour" if last - first <= _BY_HOUR_S else "day"
+        in_time = bill(book.spans(first, last), first, last, (over,))
+        days = bill(book.spans(first, last), first, last, ("model", "day")) if over == "day" else None
+        by_model = bill(book.spans(first, last), first, last, (*keys, "model", "engine")) if terms else None
+        states = budget_states(budgets, book, last)
+    if request.csv:
+        path = Path(request.csv)
+        bill_csv(made, path)
+        listener.note(f"table saved to {path}")
+    found: dict[str, object] = {"unusual": unusual_days(days) if days else ()}
+    if terms and by_model:
+        found |= {"sale": bill_sale(made, by_model, terms, on)}
+    if budgets:
+        found |= {"budgets": states}
+    return MeterReportResult(**dict(made), **found, in_time=in_time, over=over)
+
+
+def gpu_behind(request: BehindAddress) -> MeteredGpu | None:
+    """What stands behind each address, where it is said."""
+    if request.gpu is None:
+        if request.gpus is not None:
+            raise BadInput("needs their kind too", field="gpus", fix=f"Add {option('gpu', 'H100')}.")
+        return None
+    return MeteredGpu(gpu=find_gpu(request.gpu).key, gpus=request.gpus or 1)
+
+
+def meter_export(request: MeterExportRequest, listener: Listener = SILENT) -> Exported:
+    """Charges and prices of a stretch of the ledger, or of a plan."""
+    if request.plan is not None:
+        return estimated(read_planned_month(Path(request.plan)), today())
+    first, last = stretch(request)
+    on = gpu_behind(request)
+    with Ledger(ledger_of(request), read_only=True) as book:
+        charged = bill(book.spans(first, last), first, last, ("day", "model", request.by), may_lack=(TEAM,))
+        by_model = bill(book.spans(first, last), first, last, ("model", "engine"))
+    if not charged.lines:
+        raise BadInput("the ledger has nothing in this stretch", field="since", fix="Take an earlier start.")
+    prices = token_costs(by_model, on)
+    for price in prices:
+        if price.why_alike:
+            listener.note(f"{price.model}: one price for every token, {' '.join(price.why_alike.split())}")
+    return exported(charged, request.by, prices)
+
+
+def export_format(text: str) -> ExportFormat:
+    if text not in set(ExportFormat):
+        fix = f"Valid: {', '.join(ExportFormat)}. {did_you_mean(text, ExportFormat, 1) or ''}".rstrip()
+        raise BadInput(f"there is no format '{shorten(text)}'", field="format", fix=fix)
+    return ExportFormat(text)
+
+
+def stretch(request: MeterReportRequest | MeterExportRequest) -> tuple[float, float]:
+    """The first and the last instant that are asked for."""
     now = time.time()
     first = instant(request.since, now, "since")
     last = instant(request.until, now, "until") if request.until is not None else now
     if first >= last:
         raise BadInput(f"nothing lies between {option('since')} and {option('until')}", field="since")
-    keys = tuple(key.strip() for key in request.by.split(",") if key.strip())
-    planned = planned_of(request)
-    with Ledger(ledger_of(request), read_only=True) as book:
-        made = bill(book.spans(first, last), first, last, keys, planned)
-        over = "hour" if last - first <= _BY_HOUR_S else "day"
-        in_time = bill(book.spans(first, last), first, last, (over,))
-    if request.csv:
-        path = Path(request.csv)
-        bill_csv(made, path)
-        listener.note(f"table saved to {path}")
-    return MeterReportResult(**dict(made), in_time=in_time, over=over)
+    return first, last

@@ -11,6 +11,7 @@ from tokonomics.catalog.recovery import recovery_of
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, did_you_mean, option, shorten
 from tokonomics.files import make_folder, write_text
+from tokonomics.money.sale import FleetSale, SellTerms, fleet_sale, sell_terms
 from tokonomics.planner.compare import compare as side_by_side
 from tokonomics.planner.compare import diff as plan_diff
 from tokonomics.planner.compare import parse_quality
@@ -40,7 +41,7 @@ from tokonomics.traffic.thinking import parse_thinking
 
 def plan(request: PlanRequest, listener: Listener = SILENT) -> PlanResult | PlanModels | PlanCases:
     """Every candidate sized by simulation, cheapest first; how firm the pick is; every refusal."""
-    targets = _deploy_targets(request)
+    targets, terms = _deploy_targets(request), sell_terms(request.sell, request.margin)
     cases = cases_of(request)
     several = len(cases) > 1 or len(request.model) > 1
     if len(cases) > 1 and len(request.model) > 1:
@@ -50,6 +51,8 @@ def plan(request: PlanRequest, listener: Listener = SILENT) -> PlanResult | Plan
     if request.disaggregate and request.quick:
         fix = f"Leave out {option('quick')} or {option('disaggregate')}."
         raise BadInput("has to be simulated", field="disaggregate", fix=fix)
+    if len(cases) > 1 and terms:
+        raise BadInput("is for one demand", field="sell" if request.sell else "margin")
     for name in ("deploy", "explain", "why"):
         if several and getattr(request, name):
             raise BadInput("is for one model at one demand", field=name)
@@ -63,7 +66,9 @@ def plan(request: PlanRequest, listener: Listener = SILENT) -> PlanResult | Plan
         save_files(files, Path(request.deploy_to), listener)
     if len(cases) > 1:
         return _cases(request, studies, list(cases))
-    return _models(studies) if len(studies) > 1 else _one(request, studies[0], files, listener)
+    if len(studies) > 1:
+        return _models(studies, terms)
+    return _one(request, studies[0], files, listener)
 
 
 def questions_in(request: PlanRequest, listener: Listener = SILENT) -> list[Question]:
@@ -86,6 +91,9 @@ def _one(request: PlanRequest, study: Study, files: Sequence[DeployFile], listen
     found = dict(plan) | {"ranked": plan.ranked[: request.top], "study": study}
     if request.deploy:
         found |= {"deploy": tuple(files)}
+    terms = sell_terms(request.sell, request.margin)
+    if terms and best:
+        found |= {"sale": _sold(best, study, terms)}
     if best is None:
         return PlanResult(**found, blame=tuple(blamed(request, study)))
 
@@ -132,10 +140,20 @@ def _quality(model: ModelSpec, best: Candidate) -> dict[str, Any]:
     }
 
 
-def _models(studies: Sequence[Study]) -> PlanModels:
-    """Several models on the same traffic: the pick of each."""
-    picks = [study.plan.best for study in studies if study.plan.best]
-    return PlanModels(models=tuple(sorted(picks, key=lambda row: row.usd_per_month)), studies=tuple(studies))
+def _models(studies: Sequence[Study], terms: SellTerms | None) -> PlanModels:
+    """Several models on the same traffic: the pick of each, and what it earns."""
+    picks = [(study.plan.best, study) for study in studies if study.plan.best]
+    picks.sort(key=lambda pick: pick[0].usd_per_month)
+    sold = {"sales": tuple(_sold(best, study, terms) for best, study in picks)} if terms else {}
+    return PlanModels(models=tuple(best for best, _ in picks), studies=tuple(studies), **sold)
+
+
+def _sold(best: Candidate, study: Study, terms: SellTerms) -> FleetSale:
+    """A month of a pick, at the traffic that is planned for."""
+    load, prices = study.plan.workload, best.usd_per_mtok
+    price = terms.price_over(prices.input, prices.output)
+    lengths = load.input_tokens, load.output_tokens
+    return fleet_sale(best.model, price, best.usd_per_month, load.rate, lengths, best.utilization)
 
 
 def _cases(request: PlanRequest, studies: Sequence[Study], cases: Sequence[str]) -> PlanCases:

@@ -9,6 +9,7 @@ from tokonomics.catalog.precision import Precision
 from tokonomics.catalog.recovery import Recovery
 from tokonomics.errors import by_name, flag, spelled
 from tokonomics.money.cost import Cost, LoadCost, Needed
+from tokonomics.money.sale import FleetSale, Sale, SellPrice
 from tokonomics.money.served import ServedCost
 from tokonomics.planner.breakeven import BreakEvenReport
 from tokonomics.planner.can_run import CanRun
@@ -38,6 +39,7 @@ from tokonomics.serving.outcome import Moment, Outcome, SideOutcome
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.summary import TraceSummary
 from tokonomics.traffic.workload import Workload
+from tokonomics.types import Noun
 from tokonomics.units import count, percent, plural, seconds, usd
 
 
@@ -188,6 +190,8 @@ class PlanResult(Result, Plan):
     """Of a reasoning model: when the pick's answers begin, and what their tokens cost."""
     notes: tuple[str, ...] = ()
     """What was noted of how a config.json was read, such as fields that are not known."""
+    sale: FleetSale | None = None
+    """What the pick earns, where a price or a margin is given."""
     study: Any = beside()
 
     @property
@@ -350,6 +354,8 @@ class PlanModels(Result):
     ROWS = "models"
 
     models: tuple[Candidate, ...]
+    sales: tuple[FleetSale, ...] = ()
+    """What each of them earns, where a price or a margin is given."""
     studies: Any = beside()
 
     @property
@@ -423,12 +429,32 @@ class CacheResult(Result):
     price_from: str | None
 
 
+class TenantSale(Noun):
+    tenant: str
+    hour: Sale
+    """Revenue from its tokens against its part of the shared fleet's bill."""
+
+
+class TenantsSale(Noun):
+    """What an hour of the shared fleet earns, tenant by tenant."""
+
+    usd_per_mtok: SellPrice
+    tenants: tuple[TenantSale, ...]
+    hour: Sale
+    break_even_tokens_per_day: float | None
+    """Of all tenants together, at this mix."""
+    break_even_load: float | None
+    """Of what full batches would do; None where that is not known."""
+
+
 class TenantsResult(Result, Pooling):
     """One fleet for all tenants, or one for each."""
 
     noisy_neighbour: NoisyNeighbour
     lora: LoraLever | None
     price_from: str
+    sale: TenantsSale | None = None
+    """What the shared fleet earns, where a price or a margin is given."""
     targets: Any = beside()
 
     def plain(self) -> Any:

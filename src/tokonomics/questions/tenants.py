@@ -4,19 +4,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tokonomics.errors import BadInput, option
+from tokonomics.money.cost import split_by_gpu_time
+from tokonomics.money.sale import Sale, SellTerms, sell_terms
 from tokonomics.planner.levers.lora import lora_lever
 from tokonomics.planner.levers.noisy_neighbour import noisy_neighbour
-from tokonomics.planner.levers.tenancy import Sharing, pool
+from tokonomics.planner.levers.tenancy import Pooling, Sharing, pool
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import targets_of
 from tokonomics.questions.reading import require_writer
 from tokonomics.questions.requests.traffic import TenantsRequest
-from tokonomics.questions.results import TenantsResult
+from tokonomics.questions.results import TenantSale, TenantsResult, TenantsSale
 from tokonomics.questions.serving import deployment_of, fleet_of, prices_of, say_if_compiling
 from tokonomics.questions.traffic import traffic_of
 from tokonomics.traffic.tenants import joined, present
 from tokonomics.traffic.trace import Trace
-from tokonomics.units import usd
+from tokonomics.units import SECONDS_PER_HOUR, usd
 
 _TAKES_A_WHILE = 400_000
 """Requests from which some twenty simulations of all of them take more than half a minute."""
@@ -28,7 +30,7 @@ def tenants(request: TenantsRequest, listener: Listener = SILENT) -> TenantsResu
     if request.lora_adapters and not rank:
         fix = f"Give {option('lora_rank', 16)}."
         raise BadInput("needs a rank as well", field="lora_adapters", fix=fix)
-    targets = targets_of(request)
+    targets, terms = targets_of(request), sell_terms(request.sell, request.margin)
     own = shared = deployment_of(request, request.model, request.gpu)
     require_writer(own.model)
     requests = _requests(request, own.model.max_context, listener)
@@ -49,12 +51,43 @@ def tenants(request: TenantsRequest, listener: Listener = SILENT) -> TenantsResu
         listener.note(f"{len(requests):,} requests are simulated some twenty times; {part}")
     listener.doing("searching")
     pooling = pool(sharing, listener.doing)
+    sold = {"sale": _sold(pooling, terms)} if terms else {}
     return TenantsResult(
         **dict(pooling),
+        **sold,
         noisy_neighbour=noisy_neighbour(sharing, pooling, say=listener.doing),
         lora=lora_lever(sharing, pooling) if rank else None,
         price_from=price_text(price(pooling.apart.replicas), price(pooling.together.replicas)),
         targets=targets,
+    )
+
+
+def _sold(pooling: Pooling, terms: SellTerms) -> TenantsSale:
+    """An hour of the shared fleet: tokens that are sent are sold; each tenant's cost is what it pays of the bill."""
+    hours = pooling.duration_s / SECONDS_PER_HOUR
+    tokens = [sum(getattr(row, name) for row in pooling.tenants) for name in ("input_tokens", "output_tokens")]
+    per_s = [count / pooling.duration_s for count in tokens]
+    cost = split_by_gpu_time(
+        pooling.together.usd_per_hour / SECONDS_PER_HOUR, 1.0, per_s[0], per_s[1], pooling.prompt_share
+    )
+    price = terms.price_over(cost.input, cost.output)
+    sales = [
+        TenantSale(
+            tenant=row.tenant,
+            hour=Sale(
+                revenue_usd=price.revenue(row.input_tokens, row.output_tokens) / hours, cost_usd=row.pays_usd_per_hour
+            ),
+        )
+        for row in pooling.tenants
+    ]
+    hour = Sale(revenue_usd=price.revenue(*tokens) / hours, cost_usd=pooling.together.usd_per_hour)
+    share, load = hour.break_even_share, pooling.together.load_share
+    return TenantsSale(
+        usd_per_mtok=price,
+        tenants=tuple(sales),
+        hour=hour,
+        break_even_tokens_per_day=None if share is None else share * sum(per_s) * 24 * SECONDS_PER_HOUR,
+        break_even_load=None if share is None or load is None else share * load,
     )
 
 

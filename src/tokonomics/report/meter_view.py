@@ -4,14 +4,18 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 
-from tokonomics.measure.meter.bill import Bill, BillLine
+from tokonomics.measure.meter.bill import BillLine
+from tokonomics.measure.meter.bill_sale import BillSale
+from tokonomics.measure.meter.export import Exported
 from tokonomics.measure.meter.gpu import JOULES_PER_KWH
 from tokonomics.measure.meter.readings import GpuReading
-from tokonomics.measure.meter.state import GroupState, MeterState, MeterTally, Verdict
+from tokonomics.measure.meter.state import BudgetState, GroupState, MeterState, MeterTally, Verdict
+from tokonomics.measure.meter.unusual import UnusualDay
 from tokonomics.questions.measured_results import MeterReportResult
 from tokonomics.questions.request import Request
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
+from tokonomics.report.sale_view import SALE_COLUMNS, price_text, sale_cells, verdict
 from tokonomics.report.wording import NO_VALUE, number_text, percent_text, usd_text
 from tokonomics.units import count, gigabytes, percent, plural, seconds, usd
 
@@ -68,7 +72,7 @@ def line(state: MeterState) -> str:
     return ", ".join([*said, *(note.marked for note in state.notes)])
 
 
-def _bill(bill: Bill) -> blocks.View:
+def _bill(bill: MeterReportResult) -> blocks.View:
     total = bill.total
     if not bill.lines:
         first = "Meter first: `tokonomics meter http://… --usd-per-hour 2.49`."
@@ -79,9 +83,60 @@ def _bill(bill: Bill) -> blocks.View:
     yield blocks.headline(price, stretch)
     yield _sums(bill.by, bill.lines, total)
     yield blocks.section(*_dollars(total, "the"))
+    if bill.sale is not None:
+        yield blocks.section(*_sold(bill, bill.sale), title="Sold")
+    yield blocks.section(*map(_budget, bill.budgets))
+    if bill.unusual:
+        yield blocks.section(*map(_unusual, bill.unusual), title="Unusual days")
     yield from _verdict(bill.against_plan)
     yield _idle(total)
     yield blocks.note(*_bill_notes(total))
+
+
+def _sold(bill: MeterReportResult, sale: BillSale) -> Iterable[blocks.Block]:
+    """The price, the verdict, every line, and the volume that pays."""
+    yield verdict(sale.total, "over this stretch")
+    by_price = {price_text(price.usd_per_mtok): price for price in sale.prices}
+    alike = next(iter(by_price)) if len(by_price) == 1 else None
+    if alike:
+        yield blocks.line(f"At {alike}{_split([price.split for price in sale.prices])}.")
+    else:
+        said = [f"{price.model} at {price_text(price.usd_per_mtok)}" for price in sale.prices]
+        yield blocks.line(f"{'; '.join(said)}{_split([price.split for price in sale.prices])}.")
+    rows = [
+        [*(_short(name) for name in line.group), *sale_cells(sold)]
+        for line, sold in zip(bill.lines, sale.lines, strict=True)
+    ]
+    if len(rows) > 1 and bill.by:
+        rows.append(["all", *[""] * (len(bill.by) - 1), *sale_cells(sale.total)])
+    yield blocks.table([*(f"!{name}" for name in bill.by), *SALE_COLUMNS], rows)
+    if sale.break_even_tokens_per_day is not None:
+        now, needed = count(sale.tokens_per_day), count(sale.break_even_tokens_per_day)
+        busy = sale.break_even_busy_share
+        full = " More than these servers can do at the same batch: the price is too low for them."
+        load = "" if busy is None else f", {percent(busy)} of the time busy." if busy <= 1 else f".{full}"
+        yield blocks.line(f"Profitable from {needed} tokens a day at this mix (now {now}){load or '.'}")
+
+
+def _split(splits: Sequence[str | None]) -> str:
+    """How costs were shared out among kinds of tokens, where the price follows from them."""
+    named = sorted({split for split in splits if split})
+    return f"; cost split: {', '.join(named)}" if named else ""
+
+
+def _budget(state: BudgetState) -> blocks.Line:
+    return blocks.line(blocks.Span(state.said, "worst" if state.is_missed else ""))
+
+
+def _unusual(day: UnusualDay) -> blocks.Line:
+    return blocks.line(day.said)
+
+
+def export_line(of: Exported) -> str:
+    """What is in an export, in a line."""
+    what = "estimated for a month" if of.is_estimate else f"from {of.since:%Y-%m-%d} to {of.until:%Y-%m-%d} UTC"
+    splits = ", ".join(sorted({price.split for price in of.prices}))
+    return f"${of.total_usd:,.2f} {what}; {plural(len(of.prices), 'model')}, {splits or 'no tokens'}"
 
 
 def _now(state: MeterState) -> blocks.Line:
@@ -201,6 +256,7 @@ def _figures(sums: MeterTally) -> blocks.Facts:
 def _odd(state: MeterState) -> blocks.View:
     """The plan against what is, and what a person should know."""
     yield from _verdict(state.against_plan)
+    yield blocks.section(*(_budget(budget) for budget in state.budgets if budget.is_missed))
     yield blocks.section(*(blocks.hint(note.marked) for note in state.notes))
 
 

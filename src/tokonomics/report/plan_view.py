@@ -31,9 +31,11 @@ from tokonomics.report.plan_why_view import (
     why_line,
 )
 from tokonomics.report.quality_view import not_tried, quality_facts
+from tokonomics.report.sale_view import SALE_COLUMNS, fleet_sale_facts, sale_cells
 from tokonomics.report.wording import (
     ENCODER_SPEED,
     FEWER_BITS,
+    NO_VALUE,
     OLD_PRICE,
     TOWER_SPEED,
     and_slos,
@@ -61,7 +63,7 @@ def plan(result: "PlanResult | PlanModels | PlanCases", request: PlanRequest) ->
         asked = asked_text(studies[0].plan, "The same requests")
         heading = "What each model costs on its cheapest hardware"
         drawn = {"Bills": lambda: charts.plan.bill_chart(picks, names, heading, asked)} if picks else {}
-        return Answer(result, title, lambda: _models(studies, picks), drawn)
+        return Answer(result, title, lambda: [*_models(studies, picks), *_sold(result)], drawn)
     files = [] if request.deploy_to else [blocks.File(file.name, file.text) for file in result.deploy]
     return Answer(result, title, lambda: [*_one(result, request), *files], _charts(result))
 
@@ -98,6 +100,7 @@ def _one(result: PlanResult, request: PlanRequest) -> blocks.View:
         yield blocks.line(asked_text(whole, name, study.question.model.images), kind="asked")
         firm = _firm(result.headroom, result.bill_range) + quality_facts(whole.best, study.question.model)
         firm += [*thinking_facts(result.thinking), *_reads(study.question.model, whole)]
+        firm += fleet_sale_facts(result.sale) if result.sale else []
         label = "Cheapest, percentiles not checked" if whole.slos and not whole.best.simulated else "Cheapest"
         yield blocks.section(*pick_blocks(whole.best, label, whole, firm), not_tried(whole))
         if result.why:
@@ -375,6 +378,23 @@ def _models(studies: Sequence[Study], rows: Sequence[Candidate]) -> blocks.View:
         f"No offer meets the constraints for {', '.join(without)}: plan it alone to see why." if without else "",
     ]
     yield blocks.note(" ".join(part for part in said if part))
+
+
+def _sold(result: PlanModels) -> blocks.View:
+    """What each pick earns in a month."""
+    if result.sales:
+        rows = [
+            (
+                sale.model,
+                *(usd(price) for price in (sale.usd_per_mtok.input, sale.usd_per_mtok.output)),
+                *sale_cells(sale.month),
+                NO_VALUE if sale.break_even_requests_per_s is None else f"{sale.break_even_requests_per_s:.3g}",
+                percent_text(sale.break_even_load),
+            )
+            for sale in result.sales
+        ]
+        heads = ["!model", ">$/Mtok in", ">out", *SALE_COLUMNS, ">pays from requests/s", ">load"]
+        yield blocks.section(blocks.table(heads, rows), title="Sold, a month")
 
 
 def _cases(result: PlanCases) -> blocks.View:

@@ -8,11 +8,12 @@ from tokonomics.planner.levers.lora import LoraLever
 from tokonomics.planner.levers.noisy_neighbour import NoisyNeighbour, NoisyRow
 from tokonomics.planner.levers.tenancy import FleetRow, Pooling, TenantRow
 from tokonomics.questions.request import Request
-from tokonomics.questions.results import TenantsResult
+from tokonomics.questions.results import TenantsResult, TenantsSale
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
+from tokonomics.report.sale_view import SALE_COLUMNS, price_text, sale_cells, verdict
 from tokonomics.report.wording import NO_VALUE, hourly_text, percent_text, time_text, usd_text
-from tokonomics.units import gigabytes, percent, plural, seconds, usd
+from tokonomics.units import count, gigabytes, percent, plural, seconds, usd
 
 _SHOWN = 12
 """Tenants to show at first."""
@@ -35,6 +36,8 @@ def _sections(result: TenantsResult) -> blocks.View:
     cheaper = 1 if result.bill.saved_usd > 0 else 0
     yield blocks.section(blocks.table(heads, fleets, best=cheaper), title=f"The fewest replicas{targets}")
     yield blocks.section(_tenants(result), title="What each tenant sees and pays")
+    if result.sale is not None:
+        yield blocks.section(*_sold(result.sale), title="Sold")
     noisy = result.noisy_neighbour
     title = f"Noisy neighbour: {noisy.tenant} sends {noisy.times} times as much"
     yield blocks.section(_noisy(noisy), title=title)
@@ -129,6 +132,22 @@ def _tenant(row: TenantRow, checked: bool) -> list[str]:
     prices = [*map(usd, dollars), usd_text(row.usd_per_mtok)]
     shapley = [usd(row.shapley_usd_per_hour or 0.0)] if checked else []
     return [name, f"{row.requests:,}", f"{row.alone_replicas}", *seen, *prices, *shapley]
+
+
+def _sold(sale: TenantsSale) -> Iterable[blocks.Block]:
+    """The verdict, every tenant, and the volume that pays."""
+    yield verdict(sale.hour, "an hour, all tenants together")
+    yield blocks.line(f"At {price_text(sale.usd_per_mtok)}.")
+    rows = [[row.tenant, *sale_cells(row.hour)] for row in sale.tenants]
+    yield blocks.table(
+        ["!tenant", *SALE_COLUMNS], [[f"all {len(rows)}", *sale_cells(sale.hour)], *rows], shown=_SHOWN + 1
+    )
+    if sale.break_even_tokens_per_day is not None:
+        load = sale.break_even_load
+        at = "" if load is None else f", load {percent(load)} of full batches" if load <= 1 else ": more than it can do"
+        yield blocks.line(
+            f"The shared fleet is profitable from {count(sale.break_even_tokens_per_day)} tokens a day{at}."
+        )
 
 
 def _within(share: float | None) -> str:

@@ -9,7 +9,10 @@ the largest reason is named.
 
 import json
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -27,7 +30,7 @@ def compare(actual: MeterTally, planned: Planned) -> Verdict | None:
         return None
     ratio = price / planned.usd_per_mtok
     factors = _factors(actual, planned, ratio)
-    largest = _largest(factors)
+    largest = largest_factor(factors)
     figures = {"usd_per_mtok": price, "planned_usd_per_mtok": planned.usd_per_mtok, "ratio": ratio}
     said = _said(ratio, largest, actual, planned)
     return Verdict(**figures, factors=tuple(factors), largest=largest, said=said)
@@ -74,7 +77,7 @@ def _factors(actual: MeterTally, planned: Planned, ratio: float) -> list[Factor]
     return factors
 
 
-def _largest(factors: list[Factor]) -> Factor | None:
+def largest_factor(factors: list[Factor]) -> Factor | None:
     """The one to name. A small batch makes each request fast, so that batch and speed weigh together."""
     *others, rest = factors
     batch = next((other for other in others if other.name == "batch"), None)
@@ -98,6 +101,22 @@ def _said(ratio: float, largest: Factor | None, actual: MeterTally, planned: Pla
 
 def read_plan(path: Path) -> Planned:
     """The pick of ``tokonomics plan … --json``, of one replica."""
+    with picked(path) as (best, load):
+        replicas = best["replicas"]
+        tokens_per_s = load["rate"] * (load["input_tokens"] + load["output_tokens"]) / replicas
+        usd_per_hour = best["usd_per_month"] / HOURS_PER_MONTH / replicas
+        return Planned(
+            usd_per_mtok=usd_per_hour / (tokens_per_s * SECONDS_PER_HOUR) * TOKENS_PER_MTOK,
+            batch=best["batch"],
+            usd_per_hour=usd_per_hour,
+            tokens_per_s=tokens_per_s,
+            requests_per_s=load["rate"] / replicas,
+        )
+
+
+@contextmanager
+def picked(path: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """The pick of a plan's document and its workload; what the block finds missing in them is the file's mistake."""
     where, fix = option("plan", shorten(path.name)), "Make it with: tokonomics plan … --json > plan.json"
     try:
         document = json.loads(path.read_text())
@@ -109,16 +128,7 @@ def read_plan(path: Path) -> Planned:
         best, load = document["best"], document["workload"]
         if best is None:
             raise BadInput("nothing in this plan meets its SLOs", where=where)
-        replicas = best["replicas"]
-        tokens_per_s = load["rate"] * (load["input_tokens"] + load["output_tokens"]) / replicas
-        usd_per_hour = best["usd_per_month"] / HOURS_PER_MONTH / replicas
-        return Planned(
-            usd_per_mtok=usd_per_hour / (tokens_per_s * SECONDS_PER_HOUR) * TOKENS_PER_MTOK,
-            batch=best["batch"],
-            usd_per_hour=usd_per_hour,
-            tokens_per_s=tokens_per_s,
-            requests_per_s=load["rate"] / replicas,
-        )
+        yield best, load
     except ValidationError as error:
         raise from_validation(error, where) from None
     except (KeyError, TypeError, ArithmeticError, AttributeError):

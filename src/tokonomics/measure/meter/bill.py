@@ -41,8 +41,14 @@ class Bill(Noun):
 
 
 def bill(
-    spans: Iterable[PaidTime], since: float, until: float, by: Sequence[str], planned: Planned | None = None
+    spans: Iterable[PaidTime],
+    since: float,
+    until: float,
+    by: Sequence[str],
+    planned: Planned | None = None,
+    may_lack: Sequence[str] = (),
 ) -> Bill:
+    """What was paid between two instants, by keys; labels in ``may_lack`` need not be there."""
     period_s = min((_PERIODS[key] for key in by if key in _PERIODS), default=None)
     batch = planned.batch if planned else None
     groups: dict[tuple[str, ...], MeterTally] = defaultdict(MeterTally)
@@ -59,7 +65,7 @@ def bill(
             group = tuple(_value(piece, _ALIASES.get(name, name)) for name in by)
             groups[group] = groups[group] + tally(piece, batch)
     for key in by:
-        if key not in (*_PERIODS, *_FIELDS, *_ALIASES, *labels):
+        if key not in (*_PERIODS, *_FIELDS, *_ALIASES, *labels, *may_lack):
             there = f"There are: {', '.join((*_FIELDS, *_PERIODS, *sorted(labels)))}."
             fix = f"{there} Give servers labels with: tokonomics meter … --label team=search"
             raise BadInput(f"nothing in this stretch has a '{shorten(key)}'", field="by", fix=fix)

@@ -19,7 +19,7 @@ from prometheus_client.exposition import choose_encoder
 
 from tokonomics.errors import BadInput, shorten
 from tokonomics.measure.meter.readings import GpuReading
-from tokonomics.measure.meter.state import GroupState, MeterState, MeterTally, usd_per_mtok_of
+from tokonomics.measure.meter.state import BudgetState, GroupState, MeterState, MeterTally, usd_per_mtok_of
 from tokonomics.types import Noun
 
 DEFAULT_LISTEN = "127.0.0.1:9464"  # this machine alone; the port is the default of OpenTelemetry's Prometheus exporters
@@ -84,6 +84,11 @@ FAMILIES = tuple(MetricFamily(*row) for row in (
     ("llm_gpu_dram_active_ratio", _SLICE, "Share of the memory bandwidth in use: what decode is bound by."),
     ("llm_gpu_tensor_active_ratio", _SLICE, "Share of time in which tensor cores worked."),
     ("llm_gpu_memory_used_bytes", _SLICE, "GPU memory in use."),
+    ("llm_budget_usd", ("budget",),
+     "US dollars that this calendar month may cost. budget: all, or whose, such as team=search."),
+    ("llm_budget_spent_usd", ("budget",), "Of it, spent since the month began (UTC)."),
+    ("llm_budget_forecast_usd", ("budget", "bound"),
+     "What the month will come to. bound: mid, and low and high, between which 80 % of months end."),
     ("llm_meter_last_reading_timestamp_seconds", (), "When the meter last looked, as unix time."),
     ("llm_meter_interval_seconds", (), "How often the meter looks."),
     ("llm_meter_held_spans", (), "Stretches of time not yet written to the ledger, because it cannot be."),
@@ -97,12 +102,12 @@ Found = dict[str, list[Value]]
 def page(state: MeterState | None, told: Told | None = None, accept: str = "") -> tuple[bytes, str]:
     """The page and its content type, in the format that the reader asks for."""
     registry = CollectorRegistry()
-    registry.register(_Once(list(metrics(state, told or Told())) if state is not None else []))
+    registry.register(GivenMetrics(list(metrics(state, told or Told())) if state is not None else []))
     encode, content_type = choose_encoder(accept)
     return encode(registry), content_type
 
 
-class _Once:
+class GivenMetrics:
     """What a registry asks: here the families are made already."""
 
     def __init__(self, made: list[Metric]) -> None:
@@ -122,6 +127,8 @@ def metrics(state: MeterState, told: Told) -> Iterator[Metric]:
     if state.planned is not None:
         planned = {"basis": "reservation", "kind": "blended"}, state.planned.usd_per_mtok
         found["llm_planned_cost_per_million_tokens"].append(planned)
+    for budget in state.budgets:
+        _add_budget(found, budget)
     if told.price_date is not None:
         found["llm_price_timestamp_seconds"].append(({}, datetime.combine(told.price_date, time(), UTC).timestamp()))
     found["llm_electricity_usd_total"].append(({}, state.electricity_usd))
@@ -179,6 +186,14 @@ def cost_per_mtok(tally: MeterTally) -> dict[tuple[str, str], float | None]:
         ("usage", "output"): tally.usd_per_mtok_output_usage,
         ("usage", "input"): usd_per_mtok_of(tally.busy_usd, tally.input_total - unseen_input),
     }
+
+
+def _add_budget(found: Found, state: BudgetState) -> None:
+    labels = {"budget": state.budget}
+    found["llm_budget_usd"].append((labels, state.budget_usd))
+    found["llm_budget_spent_usd"].append((labels, state.spent_usd))
+    for bound in ("low", "mid", "high"):
+        found["llm_budget_forecast_usd"].append((labels | {"bound": bound}, getattr(state.month_end, bound)))
 
 
 def _add_targets(found: Found, groups: Iterable[GroupState], told: Told) -> None:

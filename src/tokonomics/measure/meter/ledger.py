@@ -21,11 +21,12 @@ from pydantic import TypeAdapter
 
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.measure.meter.readings import Reading
-from tokonomics.measure.meter.spans import SUMS, PaidTime, WatchedSpan
+from tokonomics.measure.meter.spans import SUMS, PaidTime, WatchedSpan, cut, cut_every
 from tokonomics.measure.meter.state import MeterTally
 
 APPLICATION = 0x746F6B6F  # ``toko``: marks the file as ours, in SQLite's own field for it
 SCHEMA = 2  # 1 had no ``failed_s``
+DAY_S = 86_400.0
 ROW_S = 300.0  # spans are joined within so long: a report's edge inside a row moves its tokens by at most this
 LATEST_S, LONGEST_S = 253_402_300_800.0, 10 * 366 * 86_400.0
 """The end of the year 9999 as unix seconds, and ten years: a row beyond them is damaged, and has no end of hours."""
@@ -70,6 +71,17 @@ class Mark:
     totals: Mapping[str, MeterTally]  # what all spans of each model add up to
     usd_per_hour: float  # as it was priced then: what an absence of the meter costs
     is_gone: bool = False  # it was scaled away: not paid for until it is back
+
+
+@dataclass(frozen=True, slots=True)
+class DayUsd:
+    """Dollars of one model on servers with the same labels, in one day (UTC, counted from 1970)."""
+
+    day: int
+    model: str
+    labels: Mapping[str, str]
+    usd: float
+    began: float  # unix seconds of the first of them
 
 
 def default_ledger() -> Path:
@@ -157,6 +169,26 @@ class Ledger:
         with _whole(self.path):
             query = f"SELECT {columns} FROM spans WHERE start < ? AND start + seconds >= ? ORDER BY start, id"
             yield from map(_span, self._db.execute(query, (until, since)))
+
+    def usd_by_day(self, since: float, until: float) -> Iterator[DayUsd]:
+        """Dollars alone, added up by the database: weeks of a large fleet are millions of rows."""
+        inside = f"CAST(start / {DAY_S} AS INTEGER) = CAST((start + seconds) / {DAY_S} AS INTEGER)"
+        window = "start < ? AND start + seconds >= ?"
+        whole = f"""SELECT CAST(start / {DAY_S} AS INTEGER) AS day, model, labels, SUM(usd), MIN(start) FROM spans
+                    WHERE {window} AND start >= ? AND start + seconds <= ? AND {inside} GROUP BY day, model, labels"""
+        rest = f"""SELECT {", ".join(_COLUMNS)} FROM spans WHERE {window}
+                   AND NOT (start >= ? AND start + seconds <= ? AND {inside})"""
+        if self._is_first:
+            rest = rest.replace("failed_s", _FAILED_S)
+        asked = (until, since, since, until)
+        with _whole(self.path):
+            for day, model, labels, dollars, began in self._db.execute(whole, asked):
+                yield DayUsd(day, model, json.loads(labels), _finite(dollars), _finite(began))
+            for span in map(_span, self._db.execute(rest, asked)):
+                _, later = cut(span, since)
+                within = cut(later, until)[0] if later is not None else None
+                for piece in cut_every(within, DAY_S) if within is not None else ():
+                    yield DayUsd(int(piece.start // DAY_S), piece.model, piece.labels, piece.usd, piece.start)
 
     def _write(self) -> None:
         self._db.execute("BEGIN IMMEDIATE")

@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 
 from tokonomics.errors import TokonomicsError, option
 from tokonomics.measure.meter.against_plan import compare
+from tokonomics.measure.meter.budget import MonthlyBudget, budget_states
 from tokonomics.measure.meter.gpu import electricity_usd, joules_used
 from tokonomics.measure.meter.ledger import Ledger, Mark
 from tokonomics.measure.meter.prices import PriceOf, Prices
 from tokonomics.measure.meter.readings import Clock, GpuReading, GpuSource, Missed, Reading, Source
 from tokonomics.measure.meter.spans import PaidTime, WatchedSpan, cut_every, tally
-from tokonomics.measure.meter.state import GroupState, MeterState, MeterTally, Planned
+from tokonomics.measure.meter.state import BudgetState, GroupState, MeterState, MeterTally, Planned
 from tokonomics.measure.meter.watch import LONG_S, Watch
 from tokonomics.units import SECONDS_PER_HOUR, plural
 
@@ -106,6 +107,7 @@ class Meter:
         gpus: GpuSource | None = None,
         usd_per_kwh: float | None = None,
         from_now: bool = False,
+        budgets: Sequence[MonthlyBudget] = (),
     ) -> None:
         self._sources, self._ledger, self._clock, self._gpus = sources, ledger, clock, gpus
         self._prices = usd_per_hour if isinstance(usd_per_hour, Prices) else Prices(usd_per_hour)
@@ -126,6 +128,8 @@ class Meter:
         self._usd_per_kwh = usd_per_kwh
         self._left_out_gpus = 0
         self._no_gpus: str | None = None
+        self._budgets, self._budget_hour = budgets, -1.0
+        self._budget_states: tuple[BudgetState, ...] = ()
         for place, source in enumerate(sources):
             if not source.discovers:
                 self._watch(source.name, source.labels)
@@ -301,8 +305,15 @@ class Meter:
             electricity_usd=electricity_usd(self._energy_j or 0.0, self._usd_per_kwh or 0.0) if priced else None,
             planned=self._planned,
             against_plan=compare(sums["today"], self._planned) if self._planned else None,
-            notes=self._notes(), held_spans=self._ledger.held, **sums,
+            budgets=self._budgeted(wall), notes=self._notes(), held_spans=self._ledger.held, **sums,
         )  # fmt: skip
+
+    def _budgeted(self, wall: float) -> tuple[BudgetState, ...]:
+        """Once an hour: it adds up weeks of the book."""
+        if self._budgets and wall // SECONDS_PER_HOUR != self._budget_hour:
+            self._budget_hour = wall // SECONDS_PER_HOUR
+            self._budget_states = budget_states(self._budgets, self._ledger, wall)
+        return self._budget_states
 
     def _group(self, watch: Watch, reading: Reading, wall: float, window_s: float) -> GroupState:
         sums = self._sums[watch.target, reading.model]

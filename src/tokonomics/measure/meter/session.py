@@ -14,6 +14,7 @@ from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING
 
 from tokonomics.errors import BadInput, option
+from tokonomics.measure.meter.budget import MonthlyBudget
 from tokonomics.measure.meter.engines import UnknownEngine
 from tokonomics.measure.meter.ledger import Ledger, Mark
 from tokonomics.measure.meter.meter import Meter
@@ -50,6 +51,7 @@ class MeterSettings:
     gpus_per_server: int = 1
     price_date: date | None = None
     usd_per_kwh: float | None = None
+    budgets: Sequence[MonthlyBudget] = ()
 
 
 def meter_servers(
@@ -75,7 +77,7 @@ async def _run(asked: MeterSettings, ledger: Ledger, show: Show, say: Callable[[
         meter = Meter(
             [*sources, *([fleet] if fleet else [])], ledger, clock, asked.usd_per_hour, price_from=asked.price_from,
             every_s=asked.every_s, planned=asked.planned, gpus=asked.gpus, usd_per_kwh=asked.usd_per_kwh,
-            from_now=asked.from_now,
+            from_now=asked.from_now, budgets=asked.budgets,
         )  # fmt: skip
         since = _past_from(asked, ledger) if fleet is not None else None
         if fleet is not None and since is not None:

@@ -4,13 +4,14 @@ A tally adds up spans; every figure on the screen, in JSON and on our own ``/met
 """
 
 from collections.abc import Callable
+from datetime import date
 from typing import Any, TypeVar, cast
 
-from pydantic import NonNegativeFloat, PositiveFloat, computed_field
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, computed_field
 
 from tokonomics.measure.meter.readings import GpuReading
 from tokonomics.types import Marked, Noun
-from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK
+from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK, usd
 
 Value = TypeVar("Value")
 
@@ -166,6 +167,48 @@ class Verdict(Noun):
     said: str
 
 
+class MonthEnd(Noun):
+    """What a month comes to: the middle, and an interval that covers 80 %; None where too little is known."""
+
+    mid: NonNegativeFloat
+    low: NonNegativeFloat | None
+    high: NonNegativeFloat | None
+    days_known: NonNegativeInt
+    """Full days that it is forecast from."""
+
+
+class BudgetState(Noun):
+    """A budget against what is spent and what the month will come to."""
+
+    budget: str
+    month: str
+    budget_usd: PositiveFloat
+    spent_usd: NonNegativeFloat
+    month_end: MonthEnd
+    spent_up_on: date | None
+    """The day on which the middle passes the budget; None: not in this month."""
+
+    @property
+    def is_missed(self) -> bool:
+        return self.spent_up_on is not None
+
+    @property
+    def said(self) -> str:
+        """A line for people."""
+        ends, budget = self.month_end, usd(self.budget_usd)
+        until = f"{usd(ends.mid)} by the end of {self.month}"
+        if ends.low is not None and ends.high is not None and usd(ends.low) != usd(ends.high):
+            until += f" ({usd(ends.low)} to {usd(ends.high)})"
+        so_far = f"{usd(self.spent_usd)} spent so far, {until}"
+        if self.spent_usd >= self.budget_usd:
+            return f"{self.budget}: the budget of {budget} is spent: {so_far}"
+        if self.spent_up_on is not None:
+            sure = "will" if ends.low is not None and ends.low > self.budget_usd else "will probably"
+            return f"{self.budget}: the budget of {budget} {sure} be missed on {self.spent_up_on}: {so_far}"
+        risk = ends.high is not None and ends.high > self.budget_usd
+        return f"{self.budget}: the budget of {budget} holds{', but not surely' if risk else ''}: {so_far}"
+
+
 class MeterState(Noun):
     at: float  # unix seconds
     every_s: float
@@ -180,6 +223,7 @@ class MeterState(Noun):
     electricity_usd: float | None = None  # of that energy, where a price of it is given; not part of the bill
     planned: Planned | None = None
     against_plan: Verdict | None = None  # of today
+    budgets: tuple[BudgetState, ...] = ()  # of this month, as of this hour
     notes: tuple[Marked, ...] = ()  # servers that do not answer, a disk that is full, a clock that jumped
     held_spans: int = 0  # not yet written to the ledger, because it cannot be
 

@@ -64,6 +64,8 @@ class TenantRow(Noun):
     requests: NonNegativeInt
     tokens: NonNegativeInt
     """Prompts and answers."""
+    input_tokens: NonNegativeInt
+    output_tokens: NonNegativeInt
     alone_replicas: PositiveInt
     alone_busy_share: NonNegativeFloat
     alone: TenantLatency
@@ -116,6 +118,8 @@ class Pooling(Noun):
     """What breaks on one replica less than all need together; None where none less was tried."""
     batch: NonNegativeFloat
     """Sequences in a step of the shared fleet, in the mean."""
+    prompt_share: NonNegativeFloat
+    """Of the GPU time that requests take in full batches: that of prompts."""
     bill: LeverBill
     """An hour."""
     shared_by_usage_usd_per_hour: tuple[float, ...]
@@ -247,7 +251,8 @@ def pool(sharing: Sharing, say: Say = silent) -> Pooling:
         say(f"the replicas needed {name}")
         moved = sharing.together(with_peaks(trace, where))
         what_if.append(_row(sharing, name, moved.replicas, moved.made))
-    rows, by_usage = _tenant_rows(sharing, own, apart, together, made, say)
+    prompts_s, answers_s = gpu_seconds(made)
+    rows, by_usage = _tenant_rows(sharing, own, apart, together, made, prompts_s + answers_s, say)
     return Pooling(
         deployment=str(sharing.shared),
         source=f"{trace.source}, {lengths_text(trace)}",
@@ -260,6 +265,7 @@ def pool(sharing: Sharing, say: Say = silent) -> Pooling:
         what_if=tuple(what_if),
         one_fewer=one_fewer,
         batch=outcome(made).batch,
+        prompt_share=float(prompts_s.sum() / max((prompts_s + answers_s).sum(), 1e-9)),
         bill=LeverBill(before=_bill(apart), after=_bill(together)),
         shared_by_usage_usd_per_hour=by_usage,
     )
@@ -289,16 +295,16 @@ def _tenant_rows(
     apart: FleetRow,
     together: FleetRow,
     made: Simulation,
+    worked_s: Floats,
     say: Say,
 ) -> tuple[tuple[TenantRow, ...], tuple[float, ...]]:
     trace, senders = sharing.trace, tuple(own)
-    prompts_s, answers_s = gpu_seconds(made)
-    used_s = {tenant: float((prompts_s + answers_s)[at].sum()) for tenant, at in by_tenant(trace).items()}
+    used_s = {tenant: float(worked_s[at].sum()) for tenant, at in by_tenant(trace).items()}
     paid_s = float(made.paid_s.sum())
     bill = together.usd_per_hour
     usage = [bill * used_s[tenant] / paid_s for tenant in senders]
     alone = [apart.usd_per_hour * own[tenant][0] / apart.replicas for tenant in senders]
-    unused = unused_shares(bill, usage, _at_peak(trace, prompts_s + answers_s, senders), alone)
+    unused = unused_shares(bill, usage, _at_peak(trace, worked_s, senders), alone)
     check = _shapley(sharing, own, together, say)
     hours = trace.duration_s / SECONDS_PER_HOUR
     tokens = trace.input_tokens.astype(np.int64) + trace.output_tokens
@@ -313,6 +319,8 @@ def _tenant_rows(
                 tenant=trace.tenants[tenant],
                 requests=int(np.count_nonzero(at)),
                 tokens=sent,
+                input_tokens=int(trace.input_tokens[at].sum()),
+                output_tokens=int(trace.output_tokens[at].sum()),
                 alone_replicas=needed,
                 alone_busy_share=float(simulation.replicas["busy_s"].sum()) / (needed * made.end_s),
                 alone=latency_reader(simulation, sharing.slos)([tenant]),

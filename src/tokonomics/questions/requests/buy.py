@@ -26,6 +26,7 @@ from tokonomics.questions.inputs import (
     Quick,
     Reserve,
     Seeded,
+    Selling,
     SeveralModels,
     SomeGpus,
     SomeModel,
@@ -49,7 +50,7 @@ from tokonomics.questions.request import (
 
 
 class PlanRequest(
-    SeveralModels, PlanInputs, Conversations, ImageInputs, ThinkingInput, Drafting, Reserve, Quick, Profiled
+    SeveralModels, PlanInputs, Conversations, ImageInputs, ThinkingInput, Drafting, Reserve, Selling, Quick, Profiled
 ):
     """
     Examples:
@@ -60,6 +61,7 @@ class PlanRequest(
       tokonomics plan qwen3-30b-a3b --rate 10:20:40 --input 500 --output 200 --provider aws --discount aws=0.2
       tokonomics plan qwen3-vl-8b --rate 5 --images 1x1024x1024 --input 200 --output 300 --slo ttft_p99=1
       tokonomics plan bge-m3 --rate 200 --input 400 --slo ttft_p99=0.2
+      tokonomics plan llama-3.1-8b --rate 5 --input 1000 --output 300 --sell 0.20/0.80
       tokonomics plan chat.toml --rate 10 --deploy vllm,kubernetes --deploy-to out
     """
 

@@ -1,6 +1,6 @@
 """What is asked while one runs: ``bench``, ``import``, ``calibrate``, the meter … (see ``verbs``)."""
 
-from tokonomics.questions.inputs import GpuPrice, Objectives, Profiled
+from tokonomics.questions.inputs import GpuPrice, Objectives, Profiled, Selling
 from tokonomics.questions.request import (
     Kind,
     Number,
@@ -226,10 +226,27 @@ class AgainstPlan(Request):
     planned_batch: Number | None = declared("Requests running at once that were planned, with it.", example=48)
 
 
-class MeterReportRequest(InLedger, AgainstPlan):
+class BehindAddress(Request):
+    """The GPUs of a server, by whose time dollars are split between input and output."""
+
+    gpu: Text | None = declared(
+        "GPU of the servers: input and output are charged by its time.", without="every token alike", example="H100"
+    )
+    gpus: Whole | None = declared("With it: GPUs behind each address.", low=1, high=10**6, without="1", example=2)
+
+
+class Budgeted(Request):
+    budget: Texts | None = declared(
+        "Dollars a month: 5000, model=llama-3.3-70b:2000, team=search:1500. Repeat it for more.",
+        example=["team=search:1500"],
+    )
+
+
+class MeterReportRequest(InLedger, AgainstPlan, Selling, BehindAddress, Budgeted):
     """
     Examples:
       tokonomics meter report --since 7d --by model,day
+      tokonomics meter report --since 30d --by team --sell 0.20/0.80 --budget team=search:1500
       tokonomics meter report --since 2026-11-01 --until 2026-11-08 --by team --csv week.csv
       tokonomics meter report --since 1d --by hour --chart day.png
     """
@@ -240,6 +257,31 @@ class MeterReportRequest(InLedger, AgainstPlan):
     until: Text | None = declared("To, likewise.", without="now", example="2026-11-08")
     by: Text = declared("model, target, engine, day, hour or any label, with commas.", "model,day")
     csv: Text | None = saved("Save the lines as a table.", "week.csv")
+
+
+class MeterExportRequest(InLedger, BehindAddress):
+    """
+    litellm: a price file for litellm.register_model. focus: rows of FOCUS 1.2. openmetrics: for
+    `promtool tsdb create-blocks-from openmetrics`. Dollars are cents that sum to the ledger's total.
+
+    Examples:
+      tokonomics meter export litellm --since 30d --gpu H100 > prices.json
+      tokonomics meter export focus --since 2026-11-01 --until 2026-12-01 --out november.csv
+      tokonomics meter export litellm --plan plan.json > estimate.json
+    """
+
+    FIRST = ("format", "since", "until", "by")
+
+    format: Text = declared("litellm, focus, openmetrics or csv.", ..., place=Placement.FIRST, example="litellm")
+    since: Text = declared("From: 7d, 90m ago, or 2026-11-08 (UTC).", "30d", example="7d")
+    until: Text | None = declared("To, likewise.", without="now", example="2026-11-08")
+    by: Text = declared("The label that says whose a charge is.", "team", example="team")
+    plan: Text | None = declared(
+        "Export what will be paid instead: the file of `tokonomics plan … --json`.",
+        kind=Kind.FILE,
+        example="plan.json",
+    )
+    out: Text | None = saved("Save it there.", "prices.json", without="it is printed")
 
 
 class Servers(Request):
@@ -265,7 +307,7 @@ class Servers(Request):
     once: Switch = declared("Read twice, one interval apart, and print.", False)
 
 
-class MeterWatchRequest(Servers, InLedger, AgainstPlan):
+class MeterWatchRequest(Servers, InLedger, AgainstPlan, Budgeted):
     """
     A server that wants a key: put the header's value into TOKONOMICS_METER_AUTHORIZATION.
 

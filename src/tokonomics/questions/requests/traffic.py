@@ -17,6 +17,7 @@ from tokonomics.questions.inputs import (
     Priced,
     Profiled,
     Routed,
+    Selling,
     Serving,
     SomeGpu,
     SomeModel,
@@ -197,14 +198,14 @@ class StackRequest(OneModel, OneGpu, Parallel, OneEngine, Runs, Profiled):
     )
 
 
-class TenantsRequest(SomeModel, OneGpu, Layout, Traffic, Routed, Objectives, Priced, Profiled):
+class TenantsRequest(SomeModel, OneGpu, Layout, Traffic, Routed, Objectives, Priced, Selling, Profiled):
     """
     Examples:
       tokonomics tenants --model llama-3.1-8b --gpu H100 --trace log.csv --columns tenant=customer --slo ttft_p99=0.5
       tokonomics tenants --model llama-3.1-8b --gpu H100 --trace team-a.csv --trace team-b.csv --slo ttft_p99=0.5
       tokonomics tenants llama-3.1-8b --gpu L4 --tenants 10,skew=1 --rate 4 --input 500 --output 100 --slo ttft_p99=1
       tokonomics tenants --model llama-3.1-70b --gpu H200 --tp 2 --trace log.csv --lora-rank 16 --lora-adapters 50
-      tokonomics tenants chat.toml --tenants 10,skew=1
+      tokonomics tenants chat.toml --tenants 10,skew=1 --sell 0.20/0.80
     """
 
     trace: Texts | None = declared(

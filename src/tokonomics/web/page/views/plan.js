@@ -38,6 +38,14 @@ export default {
         { name: "discount", label: "Discounts", kind: "text", fallback: "", placeholder: "aws=0.2" },
       ],
     },
+    {
+      name: "A price to sell at",
+      folded: true,
+      fields: [
+        { name: "sell", label: "In/out", unit: "$/Mtok", kind: "text", fallback: "", placeholder: "0.20/0.80" },
+        { name: "margin", label: "Or a margin of", kind: "text", fallback: "", placeholder: "40%" },
+      ],
+    },
     { name: "Traffic in detail", folded: true, fields: [field.tokensPerMonth, field.trace, field.arrivals] },
     {
       name: "Deeper",

@@ -1,0 +1,184 @@
+"""A month's budget, and what the month will come to: spent so far, and the days that are left, with an interval.
+
+Days are forecast by least squares on the full days of the last eight weeks: a level, a straight trend and an effect of
+each day of the week once there are two weeks of them, and their mean before that. The interval of the sum of the days
+left is the textbook's of a prediction (Student's t; Draper and Smith, Applied Regression Analysis, 3rd edition 1998,
+section 5.5), widened where one day's miss goes on in the next: the long-run variance of a first-order autoregression is
+(1 + r) ÷ (1 − r) times that of independent days (Hamilton, Time Series Analysis, 1994, section 7.2). What a trend
+cannot know, such as servers that will be added, no interval covers.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat
+
+from tokonomics.errors import BadInput, shorten
+from tokonomics.measure.meter.ledger import DAY_S, DayUsd, Ledger
+from tokonomics.measure.meter.state import BudgetState, MonthEnd
+from tokonomics.types import Noun
+
+Floats = NDArray[np.float64]
+WEEK = 7
+HISTORY_DAYS = 8 * WEEK
+"""Eight of each weekday: enough for its mean, and short enough that a trend is still straight (assumed)."""
+LEAST_FOR_WEEKDAYS = 2 * WEEK
+LEAST_FOR_INTERVAL = 3
+COVERED = 0.8
+"""Of the interval: that of every other forecast here."""
+_MOST_RELATED = 0.9
+"""Of one day's miss and the next: beyond it the days say nothing of the mean."""
+
+
+class MonthlyBudget(Noun):
+    """Dollars a calendar month (UTC), of everything or of the servers with one model or label."""
+
+    key: str = ""
+    value: str = ""
+    usd: PositiveFloat
+
+    @property
+    def name(self) -> str:
+        return f"{self.key}={self.value}" if self.key else "all"
+
+    def holds(self, day: DayUsd) -> bool:
+        if not self.key:
+            return True
+        return (day.model if self.key == "model" else day.labels.get(self.key)) == self.value
+
+
+def parse_budgets(texts: Iterable[str]) -> tuple[MonthlyBudget, ...]:
+    """``5000``, ``model=llama-3.3-70b:2000``, ``team=search:1500``."""
+    budgets = []
+    for text in texts:
+        who, _, dollars = text.strip().rpartition(":")
+        key, equals, value = who.partition("=")
+        try:
+            amount = float(dollars.replace(",", ""))
+        except ValueError:
+            amount = 0.0
+        if not 0 < amount < 1e12 or (who and not (key.strip() and equals and value.strip())):
+            fix = "Dollars a month, such as 5000, model=llama-3.3-70b:2000 or team=search:1500."
+            raise BadInput(f"'{shorten(text)}' is not a budget", field="budget", fix=fix)
+        budgets.append(MonthlyBudget(key=key.strip(), value=value.strip(), usd=amount))
+    return tuple(budgets)
+
+
+def budget_states(budgets: Sequence[MonthlyBudget], ledger: Ledger, now: float) -> tuple[BudgetState, ...]:
+    """Each budget in the month of an instant."""
+    if not budgets:
+        return ()
+    month = datetime.fromtimestamp(now, UTC).date().replace(day=1)
+    today = int(now // DAY_S)
+    since = min(_day(month), today - HISTORY_DAYS)
+    known = list(ledger.usd_by_day(since * DAY_S, now))
+    return tuple(_state(budget, [day for day in known if budget.holds(day)], month, now) for budget in budgets)
+
+
+def _state(budget: MonthlyBudget, known: Sequence[DayUsd], month: date, now: float) -> BudgetState:
+    spent: dict[int, float] = defaultdict(float)
+    for part in known:
+        spent[part.day] += part.usd
+    first, last = _day(month), _day((month + timedelta(days=32)).replace(day=1))
+    began = min((part.began for part in known), default=now)
+    so_far = sum(dollars for day, dollars in spent.items() if first <= day < last)
+    left = _left(spent, began, now, last)
+    crossed, sum_usd = None, so_far
+    for place, dollars in enumerate(left.mid):
+        if crossed is None and sum_usd + dollars > budget.usd:
+            crossed = place
+        sum_usd += dollars
+    if so_far >= budget.usd:
+        crossed = 0
+    low, high = left.interval
+    return BudgetState(
+        budget=budget.name, month=f"{month:%Y-%m}", budget_usd=budget.usd, spent_usd=so_far,
+        month_end=MonthEnd(
+            mid=sum_usd, days_known=left.days,
+            low=None if low is None else so_far + low, high=None if high is None else so_far + high,
+        ),
+        spent_up_on=None if crossed is None else _date(int(now // DAY_S) + crossed),
+    )  # fmt: skip
+
+
+class DaysLeft(Noun):
+    """Dollars of the rest of today and of each day after it, and an interval of their sum."""
+
+    mid: tuple[NonNegativeFloat, ...]
+    interval: tuple[NonNegativeFloat | None, NonNegativeFloat | None]
+    days: NonNegativeInt
+
+
+def _left(spent: Mapping[int, float], began: float, now: float, end: int) -> DaysLeft:
+    today = int(now // DAY_S)
+    rest = 1 - (now - today * DAY_S) / DAY_S
+    first = max(today - HISTORY_DAYS, -int(-began // DAY_S))
+    history = np.array([spent.get(day, 0.0) for day in range(first, today)])
+    ahead = range(today, end)
+    parts = np.array([rest, *([1.0] * (len(ahead) - 1))])
+    if not len(history):
+        # Only the day on which the meter began: it goes on as it did.
+        seen_s = max(now - began, 1.0)
+        pace = sum(spent.values()) / seen_s * DAY_S
+        return DaysLeft(mid=tuple(pace * parts), interval=(None, None), days=0)
+    return forecast(history, first, ahead, parts)
+
+
+def forecast(history: Floats, first: int, ahead: Sequence[int], parts: Floats) -> DaysLeft:
+    """Days ``ahead`` (each in ``parts``) from the dollars of full days from ``first`` on; days count from 1970."""
+    rich = len(history) >= LEAST_FOR_WEEKDAYS
+    known = _features(range(first, first + len(history)), first, rich)
+    wanted = _features(ahead, first, rich) * parts[:, None]
+    inverse = np.linalg.pinv(known.T @ known)
+    weights = inverse @ known.T @ history
+    mid = np.maximum(wanted @ weights, 0.0)
+    free = len(history) - known.shape[1]
+    if len(history) < LEAST_FOR_INTERVAL or free < 1:
+        return DaysLeft(mid=tuple(mid), interval=(None, None), days=len(history))
+    missed = history - known @ weights
+    noise = float(missed @ missed) / free
+    together = wanted.sum(axis=0)
+    sure = float(together @ inverse @ together)
+    width = _student(free) * float(np.sqrt(noise * _related(missed) * (float(parts.sum()) + sure)))
+    total = float(mid.sum())
+    return DaysLeft(mid=tuple(mid), interval=(max(0.0, total - width), total + width), days=len(history))
+
+
+def _features(days: Sequence[int], first: int, rich: bool) -> Floats:
+    """A level; with two weeks a trend and six of the seven weekdays, which the level stands for together."""
+    count = len(days)
+    level = np.ones((count, 1))
+    if not rich:
+        return level
+    trend = np.array([[float(day - first)] for day in days])
+    weekdays = np.zeros((count, WEEK - 1))
+    for place, day in enumerate(days):
+        if day % WEEK:
+            weekdays[place, day % WEEK - 1] = 1.0
+    return np.hstack([level, trend, weekdays])
+
+
+def _related(missed: Floats) -> float:
+    """How much wider the mean of many days is known than of independent ones."""
+    if len(missed) < LEAST_FOR_WEEKDAYS or not missed.any():
+        return 1.0
+    related = float(missed[1:] @ missed[:-1]) / float(missed @ missed)
+    related = min(max(related, 0.0), _MOST_RELATED)
+    return (1 + related) / (1 - related)
+
+
+def _student(free: int) -> float:
+    from scipy.special import stdtrit  # Slow to load: only where it is used.
+
+    return float(stdtrit(free, (1 + COVERED) / 2))
+
+
+def _day(day: date) -> int:
+    return (day - date(1970, 1, 1)).days
+
+
+def _date(day: int) -> date:
+    return date(1970, 1, 1) + timedelta(days=day)

@@ -1,0 +1,241 @@
+"""What metered or planned tokens cost, for the tools that people already run.
+
+- **litellm**: a price file (its ``model_cost`` map), so that a self-hosted model no longer costs $0 there.
+- **focus**: rows of FOCUS 1.2, a day, model and team each.
+- **openmetrics**: sums by day with their time, as ``promtool tsdb create-blocks-from openmetrics`` takes them.
+- **csv**: the same for a spreadsheet.
+
+Dollars are whole cents that sum to the ledger's total: each charge is rounded down, and the cents that are left go to
+the largest remainders. Prices are not rounded.
+"""
+
+import csv
+import io
+import json
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from decimal import ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal, localcontext
+from enum import StrEnum
+from itertools import accumulate
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import choose_encoder
+from pydantic import NonNegativeFloat
+
+from tokonomics.measure.meter.against_plan import picked
+from tokonomics.measure.meter.bill import Bill
+from tokonomics.measure.meter.exposition import GivenMetrics
+from tokonomics.measure.meter.focus import Charge, day_of, focus_csv, month_of
+from tokonomics.measure.meter.token_price import TokenCost
+from tokonomics.types import Noun
+from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK
+
+CENT = Decimal("0.01")
+_EXACT = Context(prec=400)
+"""Digits enough for any float."""
+
+
+class ExportFormat(StrEnum):
+    litellm = "litellm"
+    focus = "focus"
+    openmetrics = "openmetrics"
+    csv = "csv"
+
+
+class Exported(Noun):
+    """Charges and prices, as every format has them."""
+
+    since: datetime
+    until: datetime
+    is_estimate: bool
+    total_usd: Decimal
+    charges: tuple[Charge, ...]
+    prices: tuple[TokenCost, ...]
+
+
+def exported(of: Bill, label: str, prices: Sequence[TokenCost]) -> Exported:
+    """A bill by day, model and a label."""
+    total = cents(of.total.usd)
+    shares = in_cents([line.sums.usd for line in of.lines], total)
+    charges = []
+    for line, dollars in zip(of.lines, shares, strict=True):
+        day, model, team = line.group
+        start, end = day_of(day)
+        charges.append(
+            Charge(
+                start=start,
+                end=end,
+                model=model,
+                team=team,
+                label=label,
+                usd=dollars,
+                server_s=line.sums.seconds,
+                input_computed=line.sums.input_computed,
+                input_cached=line.sums.input_cached,
+                output=line.sums.output,
+                requests=line.sums.answered,
+            )
+        )
+    since, until = (datetime.fromtimestamp(at, UTC) for at in (of.since, of.until))
+    return Exported(
+        since=since, until=until, is_estimate=False, total_usd=total, charges=tuple(charges), prices=tuple(prices)
+    )
+
+
+class PlannedMonth(Noun):
+    """What a plan says of a month."""
+
+    model: str
+    engine: str
+    usd_per_month: NonNegativeFloat
+    server_hours: NonNegativeFloat
+    input_tokens: NonNegativeFloat
+    output_tokens: NonNegativeFloat
+    requests: NonNegativeFloat
+    input_usd_per_mtok: NonNegativeFloat
+    output_usd_per_mtok: NonNegativeFloat
+    blended_usd_per_mtok: NonNegativeFloat
+
+
+def read_planned_month(path: Path) -> PlannedMonth:
+    """The pick of ``tokonomics plan … --json``."""
+    with picked(path) as (best, load):
+        requests = load["rate"] * HOURS_PER_MONTH * SECONDS_PER_HOUR
+        prices = best["usd_per_mtok"]
+        return PlannedMonth(
+            model=best["model"], engine=best["engine"], usd_per_month=best["usd_per_month"],
+            server_hours=best["instances"] * HOURS_PER_MONTH, requests=requests,
+            input_tokens=load["input_tokens"] * requests, output_tokens=load["output_tokens"] * requests,
+            input_usd_per_mtok=prices["input"], output_usd_per_mtok=prices["output"],
+            blended_usd_per_mtok=prices["blended"],
+        )  # fmt: skip
+
+
+def estimated(plan: PlannedMonth, today: date) -> Exported:
+    """A plan's month, as a charge of the calendar month that comes; cached prompt tokens cost what input does."""
+    first = datetime(today.year, today.month, 1, tzinfo=UTC) + timedelta(days=32)
+    start, end = month_of(first)
+    price = TokenCost(
+        model=plan.model, engine=plan.engine, input=plan.input_usd_per_mtok, cached=plan.input_usd_per_mtok,
+        output=plan.output_usd_per_mtok, blended=plan.blended_usd_per_mtok, split="GPU time, as planned",
+    )  # fmt: skip
+    total = cents(plan.usd_per_month)
+    charge = Charge(
+        start=start, end=end, model=plan.model, team="", label="team", usd=total,
+        server_s=plan.server_hours * SECONDS_PER_HOUR, input_computed=plan.input_tokens, input_cached=0.0,
+        output=plan.output_tokens, requests=plan.requests, is_estimate=True,
+    )  # fmt: skip
+    return Exported(since=start, until=end, is_estimate=True, total_usd=total, charges=(charge,), prices=(price,))
+
+
+def cents(usd: float) -> Decimal:
+    """To the nearest cent."""
+    return Decimal(repr(usd)).quantize(CENT, ROUND_HALF_EVEN, _EXACT)
+
+
+def in_cents(parts: Sequence[float], total: Decimal) -> list[Decimal]:
+    """The parts as whole cents that sum to the total: rounded down, the rest to the largest remainders."""
+    exact = [Decimal(repr(part)) for part in parts]
+    floors = [part.quantize(CENT, ROUND_FLOOR, _EXACT) for part in exact]
+    with localcontext(_EXACT):
+        left = int((total - sum(floors, Decimal(0))) / CENT)
+    order = sorted(range(len(parts)), key=lambda place: (floors[place] - exact[place], place))
+    for place in order[:left]:
+        floors[place] += CENT
+    return floors
+
+
+def text_of_export(of: Exported, form: ExportFormat) -> str:
+    """The file."""
+    write: Mapping[ExportFormat, Callable[[Exported], str]] = {
+        ExportFormat.litellm: _litellm,
+        ExportFormat.focus: lambda of: focus_csv(of.charges),
+        ExportFormat.openmetrics: _openmetrics,
+        ExportFormat.csv: _csv,
+    }
+    return write[form](of)
+
+
+def _provider(engine: str) -> str:
+    """LiteLLM's name for who serves: vLLM has one of its own, the others speak as OpenAI does."""
+    return "hosted_vllm" if engine == "vllm" else "openai"
+
+
+def _litellm(of: Exported) -> str:
+    """By ``provider/model``, as one calls it there; without a price for cached tokens LiteLLM would take $0."""
+    where = "estimate from a plan" if of.is_estimate else f"metered from {of.since:%Y-%m-%d} to {of.until:%Y-%m-%d} UTC"
+    entries = {
+        f"{_provider(price.engine)}/{price.model}": {
+            "litellm_provider": _provider(price.engine),
+            "mode": "chat",
+            "input_cost_per_token": price.input / TOKENS_PER_MTOK,
+            "output_cost_per_token": price.output / TOKENS_PER_MTOK,
+            "cache_read_input_token_cost": price.cached / TOKENS_PER_MTOK,
+            "metadata": {"notes": f"tokonomics: {where}; {price.split}; ${price.blended:.6g} per Mtok in all"},
+        }
+        for price in of.prices
+    }
+    return json.dumps(entries, indent=2, ensure_ascii=False) + "\n"
+
+
+_KINDS = ("input_computed", "input_cached", "output")
+_PRICED = ("input", "cached", "output")
+
+
+def _openmetrics(of: Exported) -> str:
+    """Counters that grow from day to day, by model and team; prices at the end."""
+    about = "Estimated by a plan" if of.is_estimate else "From the ledger"
+    cost = CounterMetricFamily(
+        "llm_ledger_cost_usd", f"{about}: US dollars since the first day of this file.", labels=["model", "team"]
+    )
+    tokens = CounterMetricFamily("llm_ledger_tokens", f"{about}: tokens likewise.", labels=["model", "team", "kind"])
+    price = GaugeMetricFamily(
+        "llm_ledger_price_usd_per_million_tokens", f"{about}: over the whole of it.", labels=["model", "kind"]
+    )
+    series: dict[tuple[str, str], list[Charge]] = defaultdict(list)
+    for charge in sorted(of.charges, key=lambda charge: charge.start):
+        series[charge.model, charge.team].append(charge)
+    for who, charges in sorted(series.items()):
+        _add_sums(cost, who, charges, "usd")
+        for kind in _KINDS:
+            _add_sums(tokens, (*who, kind), charges, kind)
+    for of_model in of.prices:
+        for kind in _PRICED:
+            price.add_metric([of_model.model, kind], getattr(of_model, kind), timestamp=of.until.timestamp())
+    registry = CollectorRegistry()
+    registry.register(GivenMetrics([cost, tokens, price]))
+    encode, _ = choose_encoder("application/openmetrics-text")
+    return encode(registry).decode()
+
+
+def _add_sums(family: CounterMetricFamily, labels: Sequence[str], charges: Sequence[Charge], field: str) -> None:
+    """One series: the sum so far at the end of each charge."""
+    sums = accumulate(getattr(charge, field) for charge in charges)
+    for charge, total in zip(charges, sums, strict=True):
+        family.add_metric(labels, float(total), timestamp=charge.end.timestamp())
+
+
+def _csv(of: Exported) -> str:
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    prices = {price.model: price for price in of.prices}
+    figures = ("usd", "hours", *_KINDS, "requests")
+    table.writerow(
+        ["from", "to", "model", "team", *figures, *(f"usd_per_mtok_{kind}" for kind in _PRICED), "is_estimate"]
+    )
+    for charge in of.charges:
+        price = prices.get(charge.model)
+        table.writerow(
+            [
+                *(f"{at:%Y-%m-%d}" for at in (charge.start, charge.end)),
+                *(charge.model, charge.team, charge.usd, charge.server_s / SECONDS_PER_HOUR),
+                *(getattr(charge, kind) for kind in _KINDS),
+                charge.requests,
+                *("" if price is None else getattr(price, kind) for kind in _PRICED),
+                str(charge.is_estimate).lower(),
+            ]
+        )
+    return text.getvalue()

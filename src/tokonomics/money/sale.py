@@ -1,0 +1,113 @@
+"""What selling tokens earns on a bill: revenue, margin, and the volume at which the two are equal.
+
+Margin is gross margin: (revenue − cost) ÷ revenue. The price that gives a margin m is the cost of each kind of token
+÷ (1 − m). A fleet is paid for whether or not it is used, so up to its capacity the bill stays while revenue grows with
+the volume: it turns profitable at cost ÷ revenue times the volume.
+"""
+
+from pydantic import Field, NonNegativeFloat, computed_field
+
+from tokonomics.errors import BadInput, option, shorten
+from tokonomics.types import Noun
+from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK
+
+_DAY_S = 24 * SECONDS_PER_HOUR
+_MOST = 1e6
+"""Dollars per Mtok: a dollar a token is beyond any price list."""
+
+
+class SellPrice(Noun):
+    """Dollars per Mtok that customers pay; cached prompt tokens are sold as input."""
+
+    input: NonNegativeFloat
+    output: NonNegativeFloat
+
+    def revenue(self, input_tokens: float, output_tokens: float) -> float:
+        return (self.input * input_tokens + self.output * output_tokens) / TOKENS_PER_MTOK
+
+
+class SellTerms(Noun):
+    """A price that is asked, or the margin that it shall give."""
+
+    price: SellPrice | None = None
+    margin: float | None = Field(default=None, ge=0, lt=1)
+
+    def price_over(self, input: float, output: float) -> SellPrice:
+        """The price, where a Mtok of input and of output costs this much."""
+        if self.price is not None:
+            return self.price
+        keeps = 1 - (self.margin or 0.0)
+        return SellPrice(input=input / keeps, output=output / keeps)
+
+
+def sell_terms(sell: str | None, margin: float | None) -> SellTerms | None:
+    """``0.20/0.80`` (input/output) or one price for both, or a margin; None where neither is given."""
+    if sell is not None and margin is not None:
+        raise BadInput(f"the price is given twice: {option('sell')} and {option('margin')}", field="sell")
+    if margin is not None:
+        return SellTerms(margin=margin)
+    if sell is None:
+        return None
+    parts = sell.split("/")
+    try:
+        dollars = [float(part) for part in parts]
+    except ValueError:
+        dollars = []
+    if len(dollars) not in (1, 2) or not all(0 <= price <= _MOST for price in dollars) or not any(dollars):
+        fix = "Write dollars per million input and output tokens, such as 0.20/0.80."
+        raise BadInput(f"'{shorten(sell)}' is not a price", field="sell", fix=fix)
+    return SellTerms(price=SellPrice(input=dollars[0], output=dollars[-1]))
+
+
+class Sale(Noun):
+    """Revenue and cost over the same time."""
+
+    revenue_usd: NonNegativeFloat
+    cost_usd: NonNegativeFloat
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def margin_usd(self) -> float:
+        return self.revenue_usd - self.cost_usd
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def margin_share(self) -> float | None:
+        """Of the revenue; None where nothing is earned."""
+        return self.margin_usd / self.revenue_usd if self.revenue_usd > 0 else None
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def break_even_share(self) -> float | None:
+        """Of this volume: where revenue is the cost; None where nothing is earned."""
+        return self.cost_usd / self.revenue_usd if self.revenue_usd > 0 else None
+
+
+class FleetSale(Noun):
+    """What a planned fleet earns in a month, and the volume from which on it is profitable."""
+
+    model: str
+    usd_per_mtok: SellPrice
+    month: Sale
+    break_even_requests_per_s: NonNegativeFloat | None
+    break_even_tokens_per_day: NonNegativeFloat | None
+    """Prompts and answers."""
+    break_even_load: NonNegativeFloat | None
+    """Share of the fleet's capacity; above 1 it loses money however full it is."""
+
+
+def fleet_sale(
+    model: str, price: SellPrice, usd_per_month: float, rate: float, lengths: tuple[float, float], load: float
+) -> FleetSale:
+    """``rate`` requests a second of so many input and output tokens, which are ``load`` of the fleet's capacity."""
+    seconds = HOURS_PER_MONTH * SECONDS_PER_HOUR
+    month = Sale(revenue_usd=price.revenue(*lengths) * rate * seconds, cost_usd=usd_per_month)
+    share = month.break_even_share
+    return FleetSale(
+        model=model,
+        usd_per_mtok=price,
+        month=month,
+        break_even_requests_per_s=None if share is None else share * rate,
+        break_even_tokens_per_day=None if share is None else share * rate * sum(lengths) * _DAY_S,
+        break_even_load=None if share is None else share * load,
+    )

@@ -1,0 +1,232 @@
+"""The ledger for other tools: every format adds up to the ledger's dollars, to the cent."""
+
+import csv
+import io
+import json
+from collections import Counter
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+from subprocess import run
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from tests.measure.focus_rules import problems
+from tests.measure.ledgers import at, day_of, days_from, hour, ledger_of
+from tests.measure.real_prometheus import needs_promtool
+from typer.testing import CliRunner
+
+from tokonomics.cli.meter import app
+from tokonomics.errors import BadInput
+from tokonomics.measure.meter.export import cents, in_cents
+from tokonomics.measure.meter.ledger import Ledger
+from tokonomics.questions.meter import meter_export
+from tokonomics.questions.requests.run import MeterExportRequest
+
+WEEK = Path(__file__).parent / "pages" / "week.db"
+MONDAY = date(2026, 11, 9)
+
+
+def typed(*words: str, ledger: Path = WEEK) -> str:
+    command = ["export", *words, "--ledger", str(ledger), "--since", "2026-11-01", "--until", "2026-12-01"]
+    done = CliRunner().invoke(app, command, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def rows(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def booked(ledger: Path) -> float:
+    with Ledger(ledger, read_only=True) as book:
+        return sum(span.usd for span in book.spans())
+
+
+@given(st.lists(st.floats(0, 1e5), min_size=1, max_size=50))
+def test_cents_sum_to_the_total_and_none_is_off_by_one(parts: list[float]) -> None:
+    total = cents(sum(parts))
+    shares = in_cents(parts, total)
+    assert sum(shares) == total
+    for part, share in zip(parts, shares, strict=True):
+        assert abs(share - Decimal(repr(part))) < Decimal("0.01")
+
+
+def test_three_thirds_of_a_dollar_are_a_dollar() -> None:
+    """33.33… cents each: the first gets the cent that is left."""
+    assert in_cents([1 / 3] * 3, Decimal("1.00")) == [Decimal("0.34"), Decimal("0.33"), Decimal("0.33")]
+
+
+def test_focus_rows_keep_the_columns_rules_and_sum_to_the_ledger() -> None:
+    text = typed("focus")
+    assert problems(text) == []
+    charges = rows(text)
+    assert sum(Decimal(row["BilledCost"]) for row in charges) == cents(booked(WEEK))
+    keys = Counter((row["ChargePeriodStart"], row["ResourceId"], row["SubAccountId"]) for row in charges)
+    assert set(keys.values()) == {1}
+
+
+def test_the_checker_finds_what_is_wrong() -> None:
+    good = typed("focus")
+    head, first, *_ = good.splitlines()
+    assert any("mandatory" in problem for problem in problems(good.replace("BilledCost", "Cost", 1)))
+    assert any("null" in problem for problem in problems(f"{head}\n{first.replace('USD', '')}\n"))
+    assert any("no decimal" in problem for problem in problems(f"{head}\n{first.replace('119.52', '$119.52')}\n"))
+    assert any("not allowed" in problem for problem in problems(f"{head}\n{first.replace('Usage,', 'Use,')}\n"))
+    assert any("datetime" in problem for problem in problems(f"{head}\n{first.replace('T00:00:00Z', ' 00:00')}\n"))
+
+
+def test_rows_without_a_team_are_focus_too(tmp_path: Path) -> None:
+    ledger = ledger_of(tmp_path / "meter.db", day_of(MONDAY, 48.0, labels={}, model=""))
+    text = typed("focus", ledger=ledger)
+    assert problems(text) == []
+    assert [(row["SubAccountId"], row["Tags"], row["BilledCost"]) for row in rows(text)] == [("", "", "48.00")]
+
+
+def test_tokens_and_hours_of_a_day_are_those_of_its_hours(tmp_path: Path) -> None:
+    """24 hours of 1 M prompt tokens, 400 K of them cached, 200 K out and 1,000 requests."""
+    (row,) = rows(typed("focus", ledger=ledger_of(tmp_path / "meter.db", day_of(MONDAY))))
+    figures = ("x_InputTokens", "x_CachedInputTokens", "x_OutputTokens", "x_Requests", "PricingQuantity")
+    assert [float(row[name]) for name in figures] == [14.4e6, 9.6e6, 4.8e6, 24_000, 24]
+    assert (row["ChargePeriodStart"], row["ChargePeriodEnd"]) == ("2026-11-09T00:00:00Z", "2026-11-10T00:00:00Z")
+
+
+def test_csv_sums_to_the_ledger() -> None:
+    assert sum(Decimal(row["usd"]) for row in rows(typed("csv"))) == cents(booked(WEEK))
+
+
+def test_openmetrics_parses_and_its_last_sums_are_the_ledgers() -> None:
+    parse: Any = text_string_to_metric_families
+    families = {family.name: family for family in parse(typed("openmetrics"))}
+    last: dict[tuple[str, ...], float] = {}
+    for sample in families["llm_ledger_cost_usd"].samples:
+        key = tuple(sample.labels.values())
+        assert sample.value >= last.get(key, 0.0)
+        last[key] = sample.value
+    assert sum(last.values()) == pytest.approx(booked(WEEK), abs=0.005)
+    kinds = {sample.labels["kind"] for sample in families["llm_ledger_price_usd_per_million_tokens"].samples}
+    assert kinds == {"input", "cached", "output"}
+
+
+@needs_promtool
+def test_prometheus_backfills_from_it(tmp_path: Path) -> None:
+    (tmp_path / "ledger.om").write_text(typed("openmetrics"), encoding="utf-8")
+    made = run(
+        ["promtool", "tsdb", "create-blocks-from", "openmetrics", "ledger.om", "blocks"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert made.returncode == 0, made.stdout + made.stderr
+    assert any((tmp_path / "blocks").iterdir())
+
+
+def test_litellm_prices_times_tokens_are_the_bill(tmp_path: Path) -> None:
+    """$48 over 28.8 M tokens is $1.6667 a Mtok, whichever kind."""
+    entry = json.loads(typed("litellm", ledger=ledger_of(tmp_path / "meter.db", day_of(MONDAY))))
+    price = entry["hosted_vllm/llama-3.1-8b"]
+    assert price["litellm_provider"] == "hosted_vllm"
+    assert price["mode"] == "chat"
+    for kind in ("input_cost_per_token", "output_cost_per_token", "cache_read_input_token_cost"):
+        assert price[kind] == pytest.approx(48 / 28.8e6)
+
+
+def test_by_gpu_time_the_three_prices_still_are_the_bill(tmp_path: Path) -> None:
+    ledger = ledger_of(tmp_path / "meter.db", day_of(MONDAY))
+    price = json.loads(typed("litellm", "--gpu", "H100", ledger=ledger))["hosted_vllm/llama-3.1-8b"]
+    names = ("input_cost_per_token", "cache_read_input_token_cost", "output_cost_per_token")
+    computed, cached, output = (price[name] for name in names)
+    assert 14.4e6 * computed + 9.6e6 * cached + 4.8e6 * output == pytest.approx(48)
+    assert output > computed > cached
+
+
+def test_another_engine_is_called_as_openai_is(tmp_path: Path) -> None:
+    ledger = ledger_of(tmp_path / "meter.db", day_of(MONDAY, engine="sglang"))
+    assert list(json.loads(typed("litellm", ledger=ledger))) == ["openai/llama-3.1-8b"]
+
+
+@given(st.lists(st.floats(0.001, 500), min_size=1, max_size=12))
+def test_focus_sums_to_the_cent_whatever_days_cost(dollars: list[float]) -> None:
+    from tempfile import TemporaryDirectory
+
+    with TemporaryDirectory() as folder:
+        ledger = ledger_of(Path(folder) / "meter.db", days_from(date(2026, 11, 2), dollars))
+        charged = rows(typed("focus", ledger=ledger))
+    assert sum(Decimal(row["BilledCost"]) for row in charged) == cents(sum(dollars))
+
+
+PLAN: dict[str, dict[str, Any]] = {
+    "best": {
+        "model": "llama-3.1-8b", "engine": "vllm", "usd_per_month": 1460.0, "instances": 2,
+        "usd_per_mtok": {"input": 0.1, "output": 0.4, "blended": 0.2}, "replicas": 2, "batch": 10,
+    },
+    "workload": {"rate": 1.0, "input_tokens": 1000, "output_tokens": 500},
+}  # fmt: skip
+
+
+def planned(tmp_path: Path, **changed: object) -> Path:
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(PLAN | changed))
+    return path
+
+
+def test_a_plan_is_exported_as_an_estimate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two machines for 730 hours, and 2,628,000 requests at one a second, in the month that comes."""
+    monkeypatch.setenv("TOKONOMICS_TODAY", "2026-12-17")
+    text = typed("focus", "--plan", str(planned(tmp_path)))
+    assert problems(text) == []
+    (row,) = rows(text)
+    assert (row["BilledCost"], row["x_IsEstimate"], row["PricingQuantity"]) == ("1460.00", "true", "1460")
+    assert (row["ChargePeriodStart"], row["ChargePeriodEnd"]) == ("2027-01-01T00:00:00Z", "2027-02-01T00:00:00Z")
+    assert float(row["x_InputTokens"]) == 2_628_000 * 1000
+    assert row["ChargeDescription"].startswith("Estimate")
+    entry = json.loads(typed("litellm", "--plan", str(planned(tmp_path))))["hosted_vllm/llama-3.1-8b"]
+    assert entry["input_cost_per_token"] == entry["cache_read_input_token_cost"] == pytest.approx(1e-7)
+    assert entry["output_cost_per_token"] == pytest.approx(4e-7)
+    assert "estimate" in entry["metadata"]["notes"]
+
+
+BAD: list[dict[str, object]] = [
+    {"best": None},
+    {"best": {}},
+    {"best": 3},
+    {"workload": []},
+    {"best": PLAN["best"] | {"usd_per_month": -1}},
+    {"best": PLAN["best"] | {"instances": "2"}},
+    {"workload": PLAN["workload"] | {"rate": 10**400}},
+]
+
+
+@pytest.mark.parametrize("changed", BAD)
+def test_what_is_no_plan_is_refused(tmp_path: Path, changed: dict[str, object]) -> None:
+    with pytest.raises(BadInput, match="plan"):
+        meter_export(MeterExportRequest(format="litellm", plan=str(planned(tmp_path, **changed))))
+
+
+def test_json_has_the_charges_and_the_prices(tmp_path: Path) -> None:
+    found = json.loads(typed("csv", "--json", ledger=ledger_of(tmp_path / "meter.db", [hour(at(MONDAY))])))
+    assert (found["total_usd"], found["is_estimate"], len(found["charges"])) == ("2.00", False, 1)
+    assert found["prices"][0]["blended"] == pytest.approx(2 / 1.2)
+
+
+def test_out_saves_and_an_unknown_format_is_named(tmp_path: Path) -> None:
+    assert typed("csv", "--out", str(tmp_path / "out.csv")) == ""
+    assert len(rows((tmp_path / "out.csv").read_text())) == 10
+    done = CliRunner().invoke(app, ["export", "xml", "--ledger", str(WEEK)])
+    assert done.exit_code != 0
+    assert isinstance(done.exception, BadInput)
+    assert "no format 'xml'" in str(done.exception)
+
+
+def test_a_label_that_nobody_has_is_named() -> None:
+    with pytest.raises(BadInput, match="nothing in this stretch has a 'customer'"):
+        meter_export(MeterExportRequest(format="csv", ledger=str(WEEK), since="2026-11-01", by="customer"))
+
+
+def test_an_empty_stretch_is_said() -> None:
+    with pytest.raises(BadInput, match="nothing in this stretch"):
+        meter_export(MeterExportRequest(format="csv", ledger=str(WEEK), since="2020-01-01", until="2020-02-01"))

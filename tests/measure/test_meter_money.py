@@ -1,0 +1,151 @@
+"""``meter report`` with a price, a margin, a budget: sums that can be worked out by hand."""
+
+from datetime import date
+from pathlib import Path
+
+import pytest
+from tests.measure.ledgers import at, day_of, days_from, hour, ledger_of
+from tests.measure.meter_states import budget, group, state
+
+from tokonomics.errors import BadInput
+from tokonomics.measure.meter.exposition import Told, metrics
+from tokonomics.questions.measured_results import MeterReportResult
+from tokonomics.questions.meter import meter_report
+from tokonomics.questions.requests.run import MeterReportRequest
+from tokonomics.report.blocks import sections
+from tokonomics.report.markdown import markdown
+from tokonomics.report.meter_view import live
+from tokonomics.report.meter_view import meter_report as shown
+
+MONDAY = date(2026, 11, 9)
+
+
+@pytest.fixture
+def two_teams(tmp_path: Path) -> Path:
+    """A day of two servers at $48 and $24: search has 24 M tokens in and 4.8 M out, chat half as many of each."""
+    half = {"input_total": 5e5, "input_cached": 2e5, "output": 1e5}
+    chat = {"target": "http://gpu2:8000", "model": "qwen3-8b", "labels": {"team": "chat"}}
+    return ledger_of(tmp_path / "meter.db", day_of(MONDAY, 48.0) + day_of(MONDAY, 24.0, **half, **chat))
+
+
+def report(ledger: Path, **asked: object) -> MeterReportResult:
+    known = {"ledger": str(ledger), "since": "2026-11-09", "until": "2026-11-10", "by": "team"}
+    return meter_report(MeterReportRequest.of(known | asked))
+
+
+def text(ledger: Path, **asked: object) -> str:
+    known = {"ledger": str(ledger), "since": "2026-11-09", "until": "2026-11-10", "by": "team"}
+    request = MeterReportRequest.of(known | asked)
+    return markdown(sections(shown(meter_report(request), request).view()))
+
+
+def test_a_price_earns_its_tokens_and_each_team_has_its_margin(two_teams: Path) -> None:
+    """At $1 in and $5 out search earns 24 + 24 = $48, which is its cost; chat 12 + 12 = $24, likewise."""
+    sale = report(two_teams, sell="1/5").sale
+    assert sale is not None
+    assert [line.revenue_usd for line in sale.lines] == pytest.approx([24, 48])
+    assert [line.cost_usd for line in sale.lines] == pytest.approx([24, 48])
+    assert sale.total.margin_usd == pytest.approx(0, abs=1e-9)
+    assert sale.break_even_tokens_per_day == pytest.approx(43.2e6)
+    assert sale.break_even_busy_share == pytest.approx(1.0)
+
+
+def test_at_twice_the_price_half_the_volume_pays(two_teams: Path) -> None:
+    sale = report(two_teams, sell="2/10").sale
+    assert sale is not None
+    assert sale.total.margin_share == pytest.approx(0.5)
+    assert sale.break_even_tokens_per_day == pytest.approx(21.6e6)
+
+
+@pytest.mark.parametrize("gpu", [None, "H100"])
+def test_a_margin_is_met_by_the_price_it_gives(two_teams: Path, gpu: str | None) -> None:
+    """Each model has its own price; selling at it earns the bill ÷ 0.6."""
+    sale = report(two_teams, margin="40%", gpu=gpu).sale
+    assert sale is not None
+    assert sale.total.margin_share == pytest.approx(0.4)
+    assert sale.total.revenue_usd == pytest.approx(72 / 0.6)
+    assert {price.model for price in sale.prices} == {"llama-3.1-8b", "qwen3-8b"}
+    for line in sale.lines:
+        assert line.margin_share == pytest.approx(0.4)
+    dear = sale.prices[0].usd_per_mtok
+    assert (dear.output > dear.input) is (gpu is not None)
+
+
+def test_days_differ_where_their_load_does(tmp_path: Path) -> None:
+    """Two days at $48, the second with half the tokens: at a margin of 0 the first earns two thirds of the bill."""
+    half = {"input_total": 5e5, "input_cached": 2e5, "output": 1e5}
+    spans = day_of(MONDAY, 48.0) + day_of(date(2026, 11, 10), 48.0, **half)
+    sale = report(ledger_of(tmp_path / "meter.db", spans), by="day", until="2026-11-11", margin=0).sale
+    assert sale is not None
+    assert [line.revenue_usd for line in sale.lines] == [pytest.approx(64), pytest.approx(32)]
+
+
+def test_the_screen_says_profit_loss_and_the_volume(two_teams: Path) -> None:
+    assert "Loss of $36.00 over this stretch" in text(two_teams, sell="0.5/2.5")
+    assert "More than these servers can do" in text(two_teams, sell="0.5/2.5")
+    assert "a margin of 50 %" in text(two_teams, sell="2/10")
+    assert "Profitable from 21.6 M tokens a day at this mix (now 43.2 M), 50 % of the time busy" in text(
+        two_teams, sell="2/10"
+    )
+
+
+def test_a_budget_stands_in_the_report(tmp_path: Path) -> None:
+    ledger = ledger_of(tmp_path / "meter.db", days_from(date(2026, 10, 26), [48.0] * 15))
+    asked = {"budget": ["team=search:1000"]}
+    assert "team=search: the budget of $1,000 will be missed on 2026-11-21" in text(ledger, **asked)
+    (found,) = report(ledger, **asked).plain()["budgets"]
+    assert found["spent_usd"] == pytest.approx(9 * 48)
+    assert found["spent_up_on"] == "2026-11-21"
+
+
+def test_unusual_days_stand_in_the_report(tmp_path: Path) -> None:
+    spans = days_from(date(2026, 11, 2), [48.0, 48.5, 47.5, 48.0, 144.0, 48.2])
+    found = report(ledger_of(tmp_path / "meter.db", spans), since="2026-11-02", until="2026-11-08")
+    (odd,) = found.unusual
+    assert (odd.day, odd.largest and odd.largest.name) == (date(2026, 11, 6), "price")
+    assert "usually" in odd.said
+    said = text(tmp_path / "meter.db", since="2026-11-02", until="2026-11-08")
+    assert "Unusual days" in said
+    assert "a server cost $6.00 an hour, usually $2.00 (×3.00)" in said
+
+
+def test_gpus_need_their_kind(two_teams: Path) -> None:
+    with pytest.raises(BadInput, match="needs their kind"):
+        report(two_teams, gpus=2)
+
+
+def test_the_live_screen_warns_of_a_budget_that_will_be_missed() -> None:
+    missed = budget(spent_up_on=date(2026, 11, 21))
+    assert "will probably be missed on 2026-11-21" in markdown(sections(live(state(group(), budgets=(missed,)))))
+    assert "budget" not in markdown(sections(live(state(group()))))
+
+
+def test_the_metrics_page_has_the_budget() -> None:
+    found = {family.name: family.samples for family in metrics(state(group()), Told())}
+    assert [sample.value for sample in found["llm_budget_usd"]] == [1000.0]
+    bounds = {sample.labels["bound"]: sample.value for sample in found["llm_budget_forecast_usd"]}
+    assert bounds == {"low": 700.0, "mid": 800.0, "high": 900.0}
+
+
+def test_a_meter_keeps_its_budget_up_to_date(tmp_path: Path) -> None:
+    """Read from its own ledger, once an hour."""
+    from tokonomics.measure.meter.budget import MonthlyBudget
+    from tokonomics.measure.meter.ledger import Ledger
+    from tokonomics.measure.meter.meter import Meter
+    from tokonomics.measure.meter.readings import SystemClock
+
+    now = at(date(2026, 11, 15))
+
+    class Fixed(SystemClock):
+        def wall(self) -> float:
+            return now
+
+    path = ledger_of(tmp_path / "meter.db", [*days_from(date(2026, 10, 26), [48.0] * 20)])
+    with Ledger(path) as book:
+        meter = Meter([], book, Fixed(), 2.0, budgets=[MonthlyBudget(usd=1000)])
+        (first,) = meter._budgeted(now)
+        book.record([hour(now)], [])
+        assert meter._budgeted(now + 60) == (first,)
+        (later,) = meter._budgeted(now + 3600)
+    assert first.spent_usd == pytest.approx(14 * 48)
+    assert later.spent_usd == pytest.approx(14 * 48 + 2)
