@@ -197,6 +197,14 @@ class LogInputs(Request, about=About.TRAFFIC):
     )
 
 
+class Attributed(Request, about=About.TRAFFIC):
+    """Whose requests those of a log are."""
+
+    by: Texts | None = declared(
+        "Tenants by labels of the log: team, feature, user … (fields, metadata, tags).", example=["team", "feature"]
+    )
+
+
 class Seeded(Request, about=About.TRAFFIC):
     seed: Whole = declared("Of everything random: equal seeds give equal traffic.", 0, low=0, high=NO_LIMIT, example=0)
 

@@ -37,6 +37,7 @@ from tokonomics.serving.outcome import Moment, Outcome, SideOutcome
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.summary import TraceSummary
 from tokonomics.traffic.workload import Workload
+from tokonomics.types import Noun
 from tokonomics.units import count, percent, plural, seconds, usd
 
 
@@ -408,9 +409,27 @@ class CacheResult(Result):
     price_from: str | None
 
 
+class LabelRow(Noun):
+    """What the requests with one value of a label pay of the shared fleet."""
+
+    value: str
+    requests: int
+    tokens: int
+    pays_usd_per_hour: float
+
+
+class LabelBill(Noun):
+    """The bill of the shared fleet by one label, the largest first."""
+
+    label: str
+    values: tuple[LabelRow, ...]
+
+
 class TenantsResult(Result, Pooling):
     """One fleet for all tenants, or one for each."""
 
+    by: tuple[LabelBill, ...] = ()
+    """Where tenants are named by several labels: each label alone."""
     noisy_neighbour: NoisyNeighbour
     lora: LoraLever | None
     price_from: str

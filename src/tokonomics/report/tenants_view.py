@@ -35,6 +35,10 @@ def _sections(result: TenantsResult) -> blocks.View:
     cheaper = 1 if result.bill.saved_usd > 0 else 0
     yield blocks.section(blocks.table(heads, fleets, best=cheaper), title=f"The fewest replicas{targets}")
     yield blocks.section(_tenants(result), title="What each tenant sees and pays")
+    for bill in result.by:
+        lines = [[row.value, f"{row.requests:,}", usd(row.pays_usd_per_hour)] for row in bill.values]
+        table = blocks.table([f"!{bill.label}", ">requests", ">pays $/h"], lines, shown=_SHOWN)
+        yield blocks.section(table, title=f"The same bill by {bill.label}")
     noisy = result.noisy_neighbour
     title = f"Noisy neighbour: {noisy.tenant} sends {noisy.times} times as much"
     yield blocks.section(_noisy(noisy), title=title)

@@ -9,7 +9,8 @@ the variance ÷ mean of the counts of windows (1 for a Poisson process). Reuse i
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from tokonomics.errors import BadInput, option
 from tokonomics.memory_budget import check_room
+from tokonomics.traffic.attribution import values_of
 from tokonomics.traffic.slo import PERCENTILES
 from tokonomics.traffic.tally import GAP_EDGES, LADDER_S, Bins, Tally, Values, Window, fold
 from tokonomics.traffic.trace import Trace
@@ -40,6 +42,7 @@ _HOURS_FROM_S, _MINUTES_FROM_S = 2 * DAY_S, 600
 """Idle time of two days is looked at by the hour, of ten minutes by the minute, of less by the second."""
 _CURVE_BINS = 400
 _TOP_TENANTS = 10
+MOST_VALUES = 1000  # of one label that are told apart
 _PART = 1_000_000
 _BYTES_PER_TENANT = 380
 """Peak over that of a log with one, by tenant: 1.5 and 3 million tenants with names of 36 characters, as parquet."""
@@ -90,6 +93,25 @@ class TenantShare(Noun):
     name: str
     requests: float
     tokens: float
+
+
+class BilledValue(Noun):
+    """What the requests with one value of a label come to."""
+
+    name: str
+    requests: int
+    input_tokens: int
+    output_tokens: int
+    usd: float | None
+    """As the log says."""
+
+
+class BilledBy(Noun):
+    """Requests by the value of one label; every request has one, so that they sum to all."""
+
+    label: str
+    values: tuple[BilledValue, ...]
+    """Most tokens first; what is beyond ``MOST_VALUES`` together, last."""
 
 
 class RateBin(Noun):
@@ -161,6 +183,10 @@ class TraceSummary(Noun):
     block_tokens: int | None = None
     tenants: tuple[TenantShare, ...] = ()
     tenant_count: int = 0
+    by: tuple[BilledBy, ...] = ()
+    """For each label that was asked for."""
+    usd: float | None = None
+    """What the log says all requests cost."""
     bin_s: int
     curve: tuple[RateBin, ...]
     by_hour: tuple[float, ...] = ()
@@ -175,23 +201,28 @@ def summarize(
     *,
     tokens_per_second: float | None = None,
     usd_per_hour: float | None = None,
+    by: Sequence[str] = (),
     on_rows: Callable[[int], None] | None = None,
 ) -> TraceSummary:
     """Read all of it once; a log that lists prefix blocks is read a second time for them, up to ``MOST_REPLAYED``.
 
-    With the capacity and the price of one machine also what its idle time costs. ``on_rows`` hears after every batch
+    With the capacity and the price of one machine also what its idle time costs. ``by`` are the labels that the
+    tenants were named by, which are summed up one by one. ``on_rows`` hears after every batch
     how many rows were read so far.
     """
     if (tokens_per_second is None) != (usd_per_hour is None):
         missing = "machine_usd_per_hour" if usd_per_hour is None else "machine_tokens_per_second"
         raise BadInput("is missing: idle time needs both a capacity and a price", field=missing)
     tally = Tally(tuple(Window(width) for width in WINDOWS_S))
-    tenants: dict[str, tuple[int, int]] = {}
+    tenants: dict[str, Sums] = {}
+    costs: list[float] = []
     shared = False
     name = source.source if isinstance(source, Trace) else source.path.name
     for batch in _in_parts(source) if isinstance(source, Trace) else source.batches():
         tally.add(*(batch[column].to_numpy() for column in ("arrival", "input", "output")))
         shared = shared or "prefix" in batch.columns
+        if "usd" in batch.columns:
+            costs.append(float(batch["usd"].sum()))
         if "tenant" in batch.columns:
             _add_tenants(tenants, batch)
             check_room(
@@ -223,6 +254,10 @@ def summarize(
             notes.append(f"prefix reuse is that of the first {len(replayed):,} requests of the file")
         if replayed.prefix is not None and len(replayed.prefix.ids):
             known |= {"block_tokens": replayed.prefix.block_tokens, "reuse": tuple(_reuse(replayed))}
+    if costs:
+        known["usd"] = math.fsum(costs)
+    if by:
+        known["by"] = tuple(_billed(tenants, labels=by, place=place) for place in range(len(by)))
     return _summary(tally, tenants, notes=tuple(notes), **known)
 
 
@@ -239,20 +274,58 @@ def _in_parts(trace: Trace) -> "Iterator[pl.DataFrame]":
         }
         if trace.tenant is not None:
             columns["tenant"] = pl.Series(trace.tenants, dtype=pl.String)[trace.tenant[part]]
+        if trace.usd is not None:
+            columns["usd"] = pl.Series(trace.usd[part])
         yield pl.DataFrame(columns)
 
 
-def _add_tenants(tenants: dict[str, tuple[int, int]], batch: "pl.DataFrame") -> None:
-    """Requests and tokens of each tenant."""
+@dataclass(frozen=True)
+class Sums:
+    """Of the requests of one tenant."""
+
+    requests: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    usd: float | None = None
+
+    def __add__(self, other: "Sums") -> "Sums":
+        is_priced = self.usd is not None or other.usd is not None
+        return Sums(
+            self.requests + other.requests,
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            (self.usd or 0.0) + (other.usd or 0.0) if is_priced else None,
+        )
+
+    @property
+    def tokens(self) -> int:
+        return self.input_tokens + self.output_tokens
+
+
+def _add_tenants(tenants: dict[str, Sums], batch: "pl.DataFrame") -> None:
+    """Requests, tokens and dollars of each tenant."""
     import polars as pl
 
-    tokens = (pl.col("input") + pl.col("output")).sum()
-    for name, requests, sent in batch.group_by("tenant").agg(requests=pl.len(), tokens=tokens).iter_rows():
-        before = tenants.get(name, (0, 0))
-        tenants[name] = (before[0] + requests, before[1] + sent)
+    usd = pl.col("usd").sum() if "usd" in batch.columns else pl.lit(None, pl.Float64)
+    sums = batch.group_by("tenant").agg(pl.len(), pl.col("input").sum(), pl.col("output").sum(), usd=usd)
+    for name, *found in sums.iter_rows():
+        tenants[name] = tenants.get(name, Sums()) + Sums(*found)
 
 
-def _summary(tally: Tally, tenants: dict[str, tuple[int, int]], **known: Any) -> TraceSummary:
+def _billed(tenants: dict[str, Sums], labels: Sequence[str], place: int) -> BilledBy:
+    """By the value of one of the labels that tenants are named by."""
+    values: dict[str, Sums] = {}
+    for tenant, sums in tenants.items():
+        name = values_of(tenant, len(labels))[place]
+        values[name] = values.get(name, Sums()) + sums
+    ranked = sorted(values, key=lambda name: (-values[name].tokens, name))
+    rows = [(name, values[name]) for name in ranked[:MOST_VALUES]]
+    if others := ranked[MOST_VALUES:]:
+        rows.append((f"{len(others):,} more", sum((values[name] for name in others), Sums())))
+    return BilledBy(label=labels[place], values=tuple(BilledValue(name=name, **asdict(sums)) for name, sums in rows))
+
+
+def _summary(tally: Tally, tenants: dict[str, Sums], **known: Any) -> TraceSummary:
     span, requests = tally.duration_s, tally.requests
     rate = (requests - 1) / span if span > 0 else 0.0
     clock = _clock_step(tally, span)
@@ -291,8 +364,8 @@ def _summary(tally: Tally, tenants: dict[str, tuple[int, int]], **known: Any) ->
         tokens_per_second=tokens / span if span > 0 else 0.0,
         peak_minute_over_mean=_peak_minute(tally),
         tenants=tuple(
-            TenantShare(name=name, requests=tenants[name][0] / requests, tokens=tenants[name][1] / tokens)
-            for name in sorted(tenants, key=lambda name: (-tenants[name][1], name))[:_TOP_TENANTS]
+            TenantShare(name=name, requests=tenants[name].requests / requests, tokens=tenants[name].tokens / tokens)
+            for name in sorted(tenants, key=lambda name: (-tenants[name].tokens, name))[:_TOP_TENANTS]
         ),
         tenant_count=len(tenants),
         bin_s=width,
