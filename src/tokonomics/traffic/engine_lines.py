@@ -20,8 +20,10 @@ from tokonomics.traffic.exports import Row, Unfolding, layout_of_rows, row
 from tokonomics.traffic.formats import LogLayout
 from tokonomics.traffic.sources import load
 
-_ISO = re.compile(r"^\[?(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)\s?(Z|[+-]\d\d:?\d\d)?")
-_VLLM_TIME = re.compile(r"\b(?:INFO|DEBUG|WARNING|ERROR) (\d\d)-(\d\d) (\d\d):(\d\d):(\d\d)")
+_ISO = re.compile(
+    r"^\[?([0-9]{4}-[0-9]{2}-[0-9]{2})[T ]([0-9]{2}:[0-9]{2}:[0-9]{2}(?:[.,][0-9]{1,9})?)\s?(Z|[+-][0-9]{2}:?[0-9]{2})?"
+)
+_VLLM_TIME = re.compile(r"\b(?:INFO|DEBUG|WARNING|ERROR) ([0-9]{2})-([0-9]{2}) ([0-9]{2}):([0-9]{2}):([0-9]{2})")
 _VLLM = re.compile(
     r"(?P<what>Received request|Request|Generated response) (?P<id>\S{1,200}?)"
     r"(?P<part> \(streaming (?:delta|complete)\))?(?P<details> details)?: "
@@ -29,7 +31,7 @@ _VLLM = re.compile(
 _SGLANG = re.compile(r"\b(?P<what>Receive|Finish): obj=")
 _SGLANG_ID = re.compile(r"\brid='([^']{1,200})'")
 _SGLANG_EVENTS = ("request.received", "request.finished")
-_IDS = re.compile(r"(?:array\('\w', )?[\[(]([\d, ]*)[\])]")
+_IDS = re.compile(r"(?:array\('\w', )?[\[(]([0-9, ]*)[\])]")
 _NO_ANSWER = "requests are left out: their answers are not counted (vLLM: --enable-log-outputs and DEBUG) or not done"
 _NO_PROMPT = "requests are left out: their prompts are not counted (vLLM: VLLM_LOGGING_LEVEL=DEBUG)"
 _BANNER = 20  # lines in which an engine's own begin
@@ -168,7 +170,8 @@ def _sglang(line: str, reading: _Reading, unfolding: Unfolding) -> Row | None:
     asked = reading.open.pop(name, None)
     info = line[line.rfind("'meta_info':") :]
     counts = {
-        key: float(value) for key, value in re.findall(r"'(\w+_tokens|e2e_latency)': (\d{1,12}(?:\.\d{1,12})?)", info)
+        key: float(value)
+        for key, value in re.findall(r"'(\w+_tokens|e2e_latency)': ([0-9]{1,12}(?:\.[0-9]{1,12})?)", info)
     }
     return _finished(asked, when, counts, {}, unfolding)
 
