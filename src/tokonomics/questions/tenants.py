@@ -15,7 +15,7 @@ from tokonomics.questions.requests.traffic import TenantsRequest
 from tokonomics.questions.results import LabelBill, LabelRow, TenantsResult
 from tokonomics.questions.serving import deployment_of, fleet_of, prices_of, say_if_compiling
 from tokonomics.questions.traffic import traffic_of
-from tokonomics.traffic.attribution import values_of
+from tokonomics.traffic.attribution import labels_in, values_of
 from tokonomics.traffic.tenants import joined, present
 from tokonomics.traffic.trace import Trace
 from tokonomics.units import usd
@@ -53,7 +53,7 @@ def tenants(request: TenantsRequest, listener: Listener = SILENT) -> TenantsResu
     pooling = pool(sharing, listener.doing)
     return TenantsResult(
         **dict(pooling),
-        by=_by_label(request.by or (), pooling.tenants),
+        by=_by_label(labels_in(request.by or ()), pooling.tenants),
         noisy_neighbour=noisy_neighbour(sharing, pooling, say=listener.doing),
         lora=lora_lever(sharing, pooling) if rank else None,
         price_from=price_text(price(pooling.apart.replicas), price(pooling.together.replicas)),

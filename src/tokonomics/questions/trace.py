@@ -9,6 +9,7 @@ from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.requests.traffic import TraceRequest
 from tokonomics.questions.results import TraceResult
 from tokonomics.questions.traffic import open_log, traffic_of
+from tokonomics.traffic.attribution import labels_in
 from tokonomics.traffic.summary import summarize
 from tokonomics.traffic.trace import save_trace
 
@@ -25,7 +26,7 @@ def trace(request: TraceRequest, listener: Listener = SILENT) -> TraceResult:
         summarize,
         tokens_per_second=request.machine_tokens_per_second,
         usd_per_hour=request.machine_usd_per_hour,
-        by=request.by or (),
+        by=labels_in(request.by or ()),
     )
     given = {name for name, value in request.given().items() if value != type(request).model_fields[name].default}
     log = None

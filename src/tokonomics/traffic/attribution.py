@@ -61,15 +61,16 @@ def as_list(value: Any) -> list[Any]:
     return [word.strip() for word in value.split(",")]
 
 
-def labels_in(by: Sequence[str]) -> tuple[str, ...]:
-    """The labels that were asked for, checked."""
-    for label in by:
+def labels_in(by: Iterable[str]) -> tuple[str, ...]:
+    """The labels that were asked for, one by one or with commas between them, checked."""
+    labels = [label.strip() for part in by for label in part.split(",")]
+    for label in labels:
         if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", label):
             such = f"Such as {option('by', 'team,user')}."
             raise BadInput(f"'{shorten(label)}' is no name of a label", field="by", fix=such)
-    if len(set(by)) < len(by) or len(by) > MOST_LABELS:
+    if len(set(labels)) < len(labels) or len(labels) > MOST_LABELS:
         raise BadInput(f"takes up to {MOST_LABELS} different labels", field="by")
-    return tuple(by)
+    return tuple(labels)
 
 
 @dataclass
