@@ -94,9 +94,9 @@ def test_times_are_unix_time_where_the_log_has_a_year(tmp_path: Path) -> None:
     for name in LOGS:
         (batch,) = opened(tmp_path, name).batches()
         if name == "vllm":
-            assert batch["arrival"].max() < 946_684_800  # no year, so no date is told
+            assert max(batch["arrival"].to_list()) < 946_684_800  # no year, so no date is told
         else:
-            assert batch["arrival"].min() == pytest.approx(START, abs=1e-3)
+            assert min(batch["arrival"].to_list()) == pytest.approx(START, abs=1e-3)
 
 
 def test_what_is_no_call_of_a_model_is_left_out_and_counted(tmp_path: Path) -> None:
