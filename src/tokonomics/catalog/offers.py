@@ -9,7 +9,6 @@ import csv
 import datetime as dt
 import io
 import math
-import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
@@ -25,7 +24,7 @@ from tokonomics.catalog.places import Place, Seller, country_of, place_filter, s
 from tokonomics.catalog.user_file import user_market, user_tables
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, UnknownName, option, shorten
-from tokonomics.files import make_folder, write_text
+from tokonomics.files import cache_folder, make_folder, write_text
 from tokonomics.types import Noun
 
 STALE_AFTER_DAYS = 90  # an older price is marked as old
@@ -312,10 +311,7 @@ def _known(kind: str, name: str, known: set[str]) -> str:
 
 def cache_file() -> Path:
     """Where refreshed prices are kept."""
-    if own := os.environ.get("TOKONOMICS_CACHE"):
-        return Path(own) / "offers.csv"
-    shared = os.environ.get("XDG_CACHE_HOME")
-    return (Path(shared) if shared else Path.home() / ".cache") / "tokonomics" / "offers.csv"
+    return cache_folder() / "offers.csv"
 
 
 def load_offers(path: Path | None = None) -> tuple[Offer, ...]:

@@ -22,7 +22,7 @@ def reading_models(request: Request, listener: Listener) -> Iterator[None]:
             said.add(line)
             listener.note(line)
 
-    before = READING.set(ConfigReading(getattr(request, "as_family", None), note))
+    before = READING.set(ConfigReading(getattr(request, "as_family", None), note, getattr(request, "hub", False)))
     try:
         yield
     finally:

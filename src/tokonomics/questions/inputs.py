@@ -27,6 +27,7 @@ _MODEL = "A name (see `tokonomics models`) or a config.json; or a scenario file.
 _MODEL_PLACE: dict[str, Any] = {"kind": Kind.MODEL, "example": "llama-3.1-8b", "metavar": "MODEL | SCENARIO.toml"}
 READ_AS = "Read a config.json as this `model_type`, whatever it says."
 READ_AS_PLACE: dict[str, Any] = {"key": "as", "without": "as it says", "example": "llama"}
+ON_HUB = "Look up org/model on the Hugging Face hub: its config.json and the size of its weights."
 _GPU = "GPU to run it on."
 ROUTERS = "How requests find a replica: round-robin, least-outstanding, power-of-two or prefix-aware."
 
@@ -47,6 +48,7 @@ class About(StrEnum):
 class OneModel(Request, about=About.MODEL):
     model: Text = declared(_MODEL, ..., place=Placement.FIRST, **_MODEL_PLACE)
     as_family: Text | None = declared(READ_AS, **READ_AS_PLACE)
+    hub: Switch = declared(ON_HUB, False)
 
 
 class SomeModel(Request, about=About.MODEL):
@@ -54,6 +56,7 @@ class SomeModel(Request, about=About.MODEL):
 
     model: Text | None = declared(_MODEL, place=Placement.EITHER, **_MODEL_PLACE)
     as_family: Text | None = declared(READ_AS, **READ_AS_PLACE)
+    hub: Switch = declared(ON_HUB, False)
 
 
 class SeveralModels(Request, about=About.MODEL):
@@ -68,6 +71,7 @@ class SeveralModels(Request, about=About.MODEL):
         metavar="MODEL… | SCENARIO.toml",
     )
     as_family: Text | None = declared(READ_AS, **READ_AS_PLACE)
+    hub: Switch = declared(ON_HUB, False)
 
 
 class SomeModels(Request, about=About.MODEL):
@@ -82,6 +86,7 @@ class SomeModels(Request, about=About.MODEL):
         metavar="MODEL… | SCENARIO.toml",
     )
     as_family: Text | None = declared(READ_AS, **READ_AS_PLACE)
+    hub: Switch = declared(ON_HUB, False)
 
 
 class Profiled(Request, about=About.ENGINE):
