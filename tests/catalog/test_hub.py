@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tokonomics.catalog import hub
+from tokonomics.catalog.config_json import LARGEST_FILE
 from tokonomics.catalog.load_models import CONFIGS_IN, READING, ConfigReading, find_model
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.errors import TokonomicsError, flag
@@ -183,7 +184,7 @@ def test_no_token_is_sent_in_the_clear(hosts: tuple[Host, Host], monkeypatch: py
         ((500, {}, b""), "answered 500"),
         ((200, {}, b"<html>"), "no JSON object"),
         ((200, {}, b"[" * 100_000), "no JSON object"),
-        ((200, {}, b" " * (hub.LARGEST_FILE + 1)), "larger than"),
+        ((200, {}, b" " * (LARGEST_FILE + 1)), "larger than"),
         ((302, {"Location": "ftp://elsewhere/x"}, b""), "cannot be asked|answered 302"),
         ((302, {"Location": f"/{REPOSITORY}/resolve/main/config.json"}, b""), "cannot be asked|answered 302"),
     ],

@@ -64,7 +64,7 @@ def engine_layout(engine: str, attribution: Attribution | None) -> LogLayout:
 
 
 @dataclass
-class _Asked:
+class _OpenRequest:
     """A request that was received and not answered yet."""
 
     start: float | str | None
@@ -77,7 +77,7 @@ class _Asked:
 class _Reading:
     """Requests under way, and the clock of a log without years."""
 
-    open: dict[str, _Asked] = field(default_factory=dict)
+    open: dict[str, _OpenRequest] = field(default_factory=dict)
     years: int = 0
     month: int = 1
 
@@ -122,7 +122,7 @@ def _vllm(line: str, reading: _Reading, unfolding: Unfolding) -> Row | None:
     assert said is not None
     name = said["id"]
     if said["what"] != "Generated response":
-        asked = reading.open.setdefault(name, _Asked(None))
+        asked = reading.open.setdefault(name, _OpenRequest(None))
         if said["what"] == "Received request":
             asked.start = reading.clock(line)
             adapter = re.search(r"lora_name='([^']{1,100})'", line[-2000:])
@@ -165,7 +165,7 @@ def _sglang(line: str, reading: _Reading, unfolding: Unfolding) -> Row | None:
     name = found[1] if found else ""
     when = reading.clock(line)
     if said["what"] == "Receive":
-        reading.open[name] = _Asked(when)
+        reading.open[name] = _OpenRequest(when)
         return None
     asked = reading.open.pop(name, None)
     info = line[line.rfind("'meta_info':") :]
@@ -182,7 +182,7 @@ def _sglang_json(line: str, reading: _Reading, unfolding: Unfolding) -> Row | No
         return None
     name, when = str(item.get("rid")), item.get("timestamp")
     if item.get("event") == _SGLANG_EVENTS[0]:
-        reading.open[name] = _Asked(when if isinstance(when, str) else None)
+        reading.open[name] = _OpenRequest(when if isinstance(when, str) else None)
         return None
     out = item.get("out")
     info = out.get("meta_info") if isinstance(out, dict) else None
@@ -196,7 +196,9 @@ def _sglang_json(line: str, reading: _Reading, unfolding: Unfolding) -> Row | No
     )
 
 
-def _finished(asked: _Asked | None, when: Any, info: dict[str, Any], said: dict[str, Any], unfolding: Unfolding) -> Row:
+def _finished(
+    asked: _OpenRequest | None, when: Any, info: dict[str, Any], said: dict[str, Any], unfolding: Unfolding
+) -> Row:
     """A request that SGLang has counted; one received before the log begins started its latency before its end."""
     start = asked.start if asked else _earlier(when, info.get("e2e_latency"))
     adapter = said.get("lora_path")

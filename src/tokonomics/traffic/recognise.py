@@ -77,7 +77,7 @@ class DescribesClients(BadInput):
 
 def recognise(file: Path, columns: str | None, by: tuple[str, ...] = ()) -> Log:
     """What the file is; an error that names what was found where it is nothing we know."""
-    asked = _Asked(file, columns, Attribution(by) if by else None)
+    asked = _LogFile(file, columns, Attribution(by) if by else None)
     start = _start(file)
     if start.startswith(b"PAR1"):
         return _parquet(asked)
@@ -95,7 +95,7 @@ def recognise(file: Path, columns: str | None, by: tuple[str, ...] = ()) -> Log:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _LogFile:
     """The file, and what somebody said about it."""
 
     file: Path
@@ -160,7 +160,7 @@ def _engine(file: Path, lines: list[str]) -> str | None:
     return engine_of(line for _, line in islice(sources.numbered_lines(file), _BEFORE_A_REQUEST))
 
 
-def _engine_log(asked: _Asked, engine: str) -> Log:
+def _engine_log(asked: _LogFile, engine: str) -> Log:
     unfolding = Unfolding(asked.attribution)
 
     def rows() -> Iterator[tuple[int, Any]]:
@@ -191,7 +191,7 @@ def _start(file: Path) -> bytes:
     return start
 
 
-def _parquet(asked: _Asked) -> Log:
+def _parquet(asked: _LogFile) -> Log:
     file = asked.file
     schema = sources.parquet_schema(file)
 
@@ -210,7 +210,7 @@ def _parquet(asked: _Asked) -> Log:
     )
 
 
-def _csv(asked: _Asked, lines: list[str]) -> Log:
+def _csv(asked: _LogFile, lines: list[str]) -> Log:
     file = asked.file
     separator = max(SEPARATORS, key=lines[0].count)
     names = sources.csv_names(file, separator)
@@ -238,7 +238,7 @@ def _table_layout(file: Path, names: list[str], columns: str | None) -> LogLayou
     return layout
 
 
-def _json(asked: _Asked, lines: list[str]) -> Log:
+def _json(asked: _LogFile, lines: list[str]) -> Log:
     file = asked.file
     items = [sources.load(line) for line in lines]
     objects = [item for item in items if isinstance(item, dict)]
@@ -270,7 +270,7 @@ def _object_layout(file: Path, objects: list[dict[str, Any]], columns: str | Non
     return layout
 
 
-def _document(asked: _Asked) -> Log:
+def _document(asked: _LogFile) -> Log:
     file = asked.file
     whole = sources.document(file)
     if whole is None:
