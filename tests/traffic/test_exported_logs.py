@@ -142,6 +142,12 @@ def test_langfuse_parquet_with_maps_dates_and_decimals(tmp_path: Path) -> None:
     assert names(trace) == [request.team for request in REQUESTS]
 
 
+def test_an_openai_style_log_with_the_id_of_a_trace_is_no_langfuse_export(tmp_path: Path) -> None:
+    usage = {"prompt_tokens": 5, "completion_tokens": 6}
+    file = opened(tmp_path, json.dumps([{"trace_id": "t", "start_time": 1_790_000_000, "usage": usage}]))
+    assert (file.format, file.read().input_tokens.tolist()) == ("OpenAI-style usage log", [5])
+
+
 def test_totals_are_spread_over_their_time_and_kept(tmp_path: Path) -> None:
     file = opened(tmp_path, exported_logs.openai_usage())
     trace = file.read()

@@ -12,7 +12,8 @@ from tokonomics.questions.results import TraceResult
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.wording import NO_VALUE, duration_text, how_long
-from tokonomics.traffic.summary import BilledBy, BilledValue, Idle, LengthSummary, Peak, TraceSummary
+from tokonomics.traffic.billed import BilledBy, BilledValue
+from tokonomics.traffic.summary import Idle, LengthSummary, Peak, TraceSummary
 from tokonomics.units import TOKENS_PER_MTOK, count, percent, plural, seconds, usd
 
 _HEIGHTS = " ▁▂▃▄▅▆▇█"

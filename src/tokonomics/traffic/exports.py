@@ -132,15 +132,19 @@ def _number(text: str) -> float:
 # --- Langfuse -------------------------------------------------------------------------------------------------------
 
 _CALLS = ("GENERATION", "EMBEDDING")
-"""The types of observation that have usage; the others (SPAN, EVENT, TOOL, AGENT …) only hold them."""
+"""The types of observation that have usage; the others only hold them."""
+_OBSERVATIONS = (*_CALLS, "SPAN", "EVENT", "AGENT", "TOOL", "CHAIN", "RETRIEVER", "EVALUATOR", "GUARDRAIL")
 
 
 def _is_langfuse(item: Mapping[str, Any]) -> bool:
-    usage = ("usageDetails", "usage_details", "usage", "inputUsage", "promptTokens")
+    """An observation; of a table, whose values are not known yet, its columns."""
+    details = ("usageDetails", "usage_details", "inputUsage")
+    kind = item.get("type", "")
+    is_typed = kind is None or (isinstance(kind, str) and kind.upper() in _OBSERVATIONS)
     return (
         any(name in item for name in ("traceId", "trace_id"))
         and any(name in item for name in ("startTime", "start_time"))
-        and any(name in item for name in usage)
+        and (any(name in item for name in details) or (is_typed and ("usage" in item or "promptTokens" in item)))
     )
 
 

@@ -10,7 +10,6 @@ the variance ÷ mean of the counts of windows (1 for a Poisson process). Reuse i
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from tokonomics.errors import BadInput, option
 from tokonomics.memory_budget import check_room
-from tokonomics.traffic.attribution import values_of
+from tokonomics.traffic.billed import BilledBy, Sums, add_tenants, billed_by
 from tokonomics.traffic.slo import PERCENTILES
 from tokonomics.traffic.tally import GAP_EDGES, LADDER_S, Bins, Tally, Values, Window, fold
 from tokonomics.traffic.trace import Trace
@@ -42,7 +41,6 @@ _HOURS_FROM_S, _MINUTES_FROM_S = 2 * DAY_S, 600
 """Idle time of two days is looked at by the hour, of ten minutes by the minute, of less by the second."""
 _CURVE_BINS = 400
 _TOP_TENANTS = 10
-MOST_VALUES = 1000  # of one label that are told apart
 _PART = 1_000_000
 _BYTES_PER_TENANT = 380
 """Peak over that of a log with one, by tenant: 1.5 and 3 million tenants with names of 36 characters, as parquet."""
@@ -93,25 +91,6 @@ class TenantShare(Noun):
     name: str
     requests: float
     tokens: float
-
-
-class BilledValue(Noun):
-    """What the requests with one value of a label come to."""
-
-    name: str
-    requests: int
-    input_tokens: int
-    output_tokens: int
-    usd: float | None
-    """As the log says."""
-
-
-class BilledBy(Noun):
-    """Requests by the value of one label; every request has one, so that they sum to all."""
-
-    label: str
-    values: tuple[BilledValue, ...]
-    """Most tokens first; what is beyond ``MOST_VALUES`` together, last."""
 
 
 class RateBin(Noun):
@@ -224,7 +203,7 @@ def summarize(
         if "usd" in batch.columns:
             costs.append(float(batch["usd"].sum()))
         if "tenant" in batch.columns:
-            _add_tenants(tenants, batch)
+            add_tenants(tenants, batch)
             check_room(
                 len(tenants) * _BYTES_PER_TENANT,
                 f"to count more than {plural(len(tenants), 'tenant')} apart",
@@ -257,7 +236,7 @@ def summarize(
     if costs:
         known["usd"] = math.fsum(costs)
     if by:
-        known["by"] = tuple(_billed(tenants, labels=by, place=place) for place in range(len(by)))
+        known["by"] = tuple(billed_by(tenants, labels=by, place=place) for place in range(len(by)))
     return _summary(tally, tenants, notes=tuple(notes), **known)
 
 
@@ -277,52 +256,6 @@ def _in_parts(trace: Trace) -> "Iterator[pl.DataFrame]":
         if trace.usd is not None:
             columns["usd"] = pl.Series(trace.usd[part])
         yield pl.DataFrame(columns)
-
-
-@dataclass(frozen=True)
-class Sums:
-    """Of the requests of one tenant."""
-
-    requests: int = 0
-    input_tokens: int = 0
-    output_tokens: int = 0
-    usd: float | None = None
-
-    def __add__(self, other: "Sums") -> "Sums":
-        is_priced = self.usd is not None or other.usd is not None
-        return Sums(
-            self.requests + other.requests,
-            self.input_tokens + other.input_tokens,
-            self.output_tokens + other.output_tokens,
-            (self.usd or 0.0) + (other.usd or 0.0) if is_priced else None,
-        )
-
-    @property
-    def tokens(self) -> int:
-        return self.input_tokens + self.output_tokens
-
-
-def _add_tenants(tenants: dict[str, Sums], batch: "pl.DataFrame") -> None:
-    """Requests, tokens and dollars of each tenant."""
-    import polars as pl
-
-    usd = pl.col("usd").sum() if "usd" in batch.columns else pl.lit(None, pl.Float64)
-    sums = batch.group_by("tenant").agg(pl.len(), pl.col("input").sum(), pl.col("output").sum(), usd=usd)
-    for name, *found in sums.iter_rows():
-        tenants[name] = tenants.get(name, Sums()) + Sums(*found)
-
-
-def _billed(tenants: dict[str, Sums], labels: Sequence[str], place: int) -> BilledBy:
-    """By the value of one of the labels that tenants are named by."""
-    values: dict[str, Sums] = {}
-    for tenant, sums in tenants.items():
-        name = values_of(tenant, len(labels))[place]
-        values[name] = values.get(name, Sums()) + sums
-    ranked = sorted(values, key=lambda name: (-values[name].tokens, name))
-    rows = [(name, values[name]) for name in ranked[:MOST_VALUES]]
-    if others := ranked[MOST_VALUES:]:
-        rows.append((f"{len(others):,} more", sum((values[name] for name in others), Sums())))
-    return BilledBy(label=labels[place], values=tuple(BilledValue(name=name, **asdict(sums)) for name, sums in rows))
 
 
 def _summary(tally: Tally, tenants: dict[str, Sums], **known: Any) -> TraceSummary:
