@@ -21,6 +21,14 @@ ABANDONED_S = 3600.0
 """A hidden file that nobody has written to for so long is a killed writer's: the next writer of the name removes it."""
 
 
+def cache_folder() -> Path:
+    """Where what was fetched is kept."""
+    if own := os.environ.get("TOKONOMICS_CACHE"):
+        return Path(own)
+    shared = os.environ.get("XDG_CACHE_HOME")
+    return (Path(shared) if shared else Path.home() / ".cache") / "tokonomics"
+
+
 @contextmanager
 def whole(path: Path, where: str) -> Iterator[Path]:
     """Where to write what shall be ``path`` if the block ends well; ``where`` names it in the refusal."""

@@ -40,6 +40,30 @@ def test_a_log_with_a_tenant_column_gives_bills_that_sum(tokonomics: Call, tmp_p
     assert (tmp_path / "t.svg").exists()
 
 
+def test_labels_of_a_spend_log_share_one_bill(tokonomics: Call, tmp_path: Path) -> None:
+    """By both labels together, and by each alone: every way the dollars are those of the fleet."""
+    rows = [
+        {"startTime": 1_790_000_000 + place / 10, "prompt_tokens": 400, "completion_tokens": 20, "spend": 0.001}
+        | {"team_id": ("red", "blue")[place % 2], "request_tags": [f"feature:{('chat', 'mail', 'code')[place % 3]}"]}
+        for place in range(600)
+    ]
+    log = tmp_path / "spend.json"
+    log.write_text(json.dumps(rows), encoding="utf-8")
+    done = tokonomics(*SERVED, "--trace", log, "--by", "team,feature", "--json")
+    assert done.returncode == 0, done.stderr
+    made = json.loads(done.stdout)
+    bill = 2 * made["together"]["replicas"]
+    assert {row["tenant"] for row in made["tenants"]} == {
+        f"{team} / {feature}" for team in ("red", "blue") for feature in ("chat", "mail", "code")
+    }
+    assert math.fsum(row["pays_usd_per_hour"] for row in made["tenants"]) == pytest.approx(bill, rel=1e-12)
+    by = {label["label"]: label["values"] for label in made["by"]}
+    assert {row["value"]: row["requests"] for row in by["team"]} == {"red": 300, "blue": 300}
+    assert {row["value"]: row["requests"] for row in by["feature"]} == {"chat": 200, "mail": 200, "code": 200}
+    for rows_of_label in by.values():
+        assert math.fsum(row["pays_usd_per_hour"] for row in rows_of_label) == pytest.approx(bill, rel=1e-12)
+
+
 def test_one_log_for_each_tenant(tokonomics: Call) -> None:
     done = tokonomics(*SERVED, "--trace", "azure-conv", "--trace", "azure-code", "--requests", "500", "--json")
     assert done.returncode == 0, done.stderr

@@ -35,6 +35,34 @@ def refusal(tokonomics: Call, *args: str | Path) -> str:
     return done.stderr
 
 
+def test_a_log_by_its_labels(tokonomics: Call, tmp_path: Path) -> None:
+    """Nine requests of two teams at a cent each, in an OpenTelemetry export that nobody has to describe."""
+
+    def span(place: int) -> dict[str, Any]:
+        told = {"gen_ai.operation.name": "chat", "team": "red" if place < 6 else "blue"}
+        numbers = {"gen_ai.usage.input_tokens": 100, "gen_ai.usage.output_tokens": 10}
+        attributes = [{"key": key, "value": {"stringValue": value}} for key, value in told.items()]
+        attributes += [{"key": key, "value": {"intValue": str(value)}} for key, value in numbers.items()]
+        attributes.append({"key": "gen_ai.usage.cost", "value": {"doubleValue": 0.01}})
+        return {"startTimeUnixNano": str((1_790_000_000 + place) * 10**9), "attributes": attributes}
+
+    log = tmp_path / "spans.json"
+    spans = [span(place) for place in range(9)]
+    log.write_text(json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": spans}]}]}))
+    made = answer(tokonomics, "trace", log, "--by", "team")
+    assert made["format"] == "OpenTelemetry GenAI spans"
+    assert made["usd"] == pytest.approx(0.09)
+    (bill,) = made["by"]
+    assert [(row["name"], row["requests"], row["input_tokens"]) for row in bill["values"]] == [
+        ("red", 6, 600),
+        ("blue", 3, 300),
+    ]
+    shown = tokonomics("trace", log, "--by", "team").stdout
+    assert "logged cost" in shown
+    assert "no request says its floor" in refusal(tokonomics, "trace", log, "--by", "floor")
+    assert "is for a log" in refusal(tokonomics, *MADE_UP, "--by", "team")
+
+
 def test_a_sample_is_described(tokonomics: Call) -> None:
     """Requests, mean and percentiles as the published CSV has them."""
     made = answer(tokonomics, "trace", "azure-conv")

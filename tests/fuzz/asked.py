@@ -234,6 +234,27 @@ def read_trace(path: Path) -> object:
     return [trace, summarize(open_trace(path)).model_dump(mode="json")]
 
 
+def exported_logs() -> list[bytes]:
+    from tests.traffic.exported_logs import LOGS, openai_usage
+
+    return [make().encode() for make in (*LOGS.values(), openai_usage)]
+
+
+def read_attributed(path: Path) -> object:
+    from tokonomics.traffic.readers import open_trace
+
+    trace = open_trace(path, by=("user",)).read()
+    assert trace.tenant is not None
+    assert trace.usd is None or ((trace.usd >= 0) & (trace.usd <= 1e6)).all()
+    return [trace, read_trace(path)]
+
+
+def labelled_logs() -> list[bytes]:
+    from tests.traffic.exported_logs import LOGS
+
+    return [make().encode() for name, make in LOGS.items() if not name.startswith(("vllm", "sglang"))]
+
+
 def csv_logs() -> list[bytes]:
     return [
         b"TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,4808,10\n"

@@ -39,6 +39,8 @@ PARSERS = {
         Parser("trace-csv", "log.csv", asked.read_trace, asked.csv_logs),
         Parser("trace-json", "log.jsonl", asked.read_trace, asked.json_logs),
         Parser("trace-parquet", "log.parquet", asked.read_trace, asked.parquet_logs),
+        Parser("trace-exports", "log", asked.read_trace, asked.exported_logs),
+        Parser("trace-labels", "log", asked.read_attributed, asked.labelled_logs),
         Parser("trace-columns", "columns.txt", asked.read_columns, lambda: asked.COLUMNS, names_file=False),
         Parser("servegen-tables", "arrivals.csv", asked.read_servegen, lambda: [asked.SERVEGEN], names_file=False),
         Parser(

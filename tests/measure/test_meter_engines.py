@@ -1,11 +1,22 @@
 """Metrics pages of every engine come out as the same words; the traps of each are known."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tokonomics.measure.meter.engines import FINDER, WANTED, Sample, UnknownEngine, prefixes_of, readings_of, samples_of
+from tokonomics.measure.meter.engines import (
+    ENGINES,
+    FINDER,
+    WANTED,
+    Sample,
+    UnknownEngine,
+    is_frontend,
+    prefixes_of,
+    readings_of,
+    samples_of,
+)
 from tokonomics.measure.meter.readings import Counted, Missed, Reading
 
 PAGES = Path(__file__).parent / "pages"
@@ -36,6 +47,12 @@ def figures(reading: Reading) -> dict[str, float]:
         ("sglang-0.5.23.prom", "sglang", "glm", (10_000, 4000, 2000, 40, 2)),
         ("tensorrt-llm.prom", "tensorrt-llm", "llama", (5000, 1000, 700, 9, 5)),
         ("tgi-3.prom", "tgi", "", (2400, 0, 1500, 12, 3)),
+        ("triton.prom", "triton", "tensorrt_llm", (6400, 0, 900, 8, 0)),
+        # 30 streamed and 10 others; tokens as they come, not those of the requests that are done.
+        ("dynamo.prom", "dynamo", "qwen", (12_000, 4500, 3200, 40, 3)),
+        # Both models that stand behind the name; the older names beside are the same requests.
+        ("llm-d.prom", "llm-d", "chat", (9000 + 2500, 3000, 1800 + 400, 18 + 5, 2)),
+        ("gateway.prom", "gateway", "chat", (7700, 700, 1100, 11, 1)),
     ],
 )
 def test_every_engine_is_told_by_its_page_and_counts_in_the_same_words(
@@ -48,7 +65,23 @@ def test_every_engine_is_told_by_its_page_and_counts_in_the_same_words(
 
 def test_only_vllm_counts_tokens_as_they_come() -> None:
     lumpy = {read(page.read_text()).engine: read(page.read_text()).lumpy for page in PAGES.glob("*.prom")}
-    assert lumpy == {"vllm": False, "llama.cpp": True, "sglang": True, "tensorrt-llm": True, "tgi": True}
+    assert {engine for engine, is_lumpy in lumpy.items() if not is_lumpy} == {"vllm"}
+    assert len(lumpy) == len({words.name for words in ENGINES})
+
+
+def test_kserve_names_are_those_of_vllm() -> None:
+    """Its PodMonitor has Prometheus put ``kserve_`` before every name."""
+    page = recorded("vllm-0.32.prom")
+    as_kserve = re.sub(r"^(# \w+ )?vllm:", r"\1kserve_vllm:", page, flags=re.MULTILINE)
+    assert (read(as_kserve).engine, figures(read(as_kserve))) == ("vllm", figures(read(page)))
+    assert read(as_kserve).running == read(page).running
+
+
+def test_what_stands_before_engines_is_told() -> None:
+    told = {page.stem for page in PAGES.glob("*.prom") if is_frontend(samples_of(page.read_text(), FINDER))}
+    assert told == {"dynamo", "llm-d", "gateway"}
+    worker = recorded("vllm-0.32.prom") + recorded("dynamo.prom")
+    assert not is_frontend(samples_of(worker, FINDER))
 
 
 def test_data_parallel_ranks_add_up_and_of_tensor_ranks_one_speaks() -> None:

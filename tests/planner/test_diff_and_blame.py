@@ -1,5 +1,6 @@
 """Two scenarios compared, and limits that nothing meets: which constraint is to blame, and what is nearest."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -7,13 +8,14 @@ from tests.planner.small_catalogue import OFFERS, SLOS, asked, offer
 
 from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.precision import Precision
-from tokonomics.errors import BadInput, in_python
+from tokonomics.errors import BadInput, TokonomicsError, in_python
 from tokonomics.planner.compare import Diff, changes, diff
 from tokonomics.planner.infeasible import Blame, blame
 from tokonomics.planner.load import load_of_shape
 from tokonomics.planner.plan import plan, study
 from tokonomics.planner.plan_answer import Limits
 from tokonomics.questions.plan import _words
+from tokonomics.questions.plan import diff as answered
 from tokonomics.questions.requests.buy import DiffRequest, PlanRequest
 from tokonomics.questions.results import OneNoun
 from tokonomics.report.answer import Answer
@@ -47,6 +49,40 @@ def test_the_saving_is_the_difference_of_the_bills() -> None:
     back = diff(("b", TODAY_FILE, cheap), ("a", TODAY_FILE, dear))
     assert back.saved_usd_per_month == -made.saved_usd_per_month
     assert shown(back).markdown().startswith("**Costs $730.00 a month more (33 %).**\n")
+
+
+@pytest.mark.parametrize(
+    ("forge", "saves", "costs"),
+    [
+        ("github", ("> [!TIP]\n> **Saves $730.00", "−25 % |"), ("> [!WARNING]\n> **Costs $730.00", "| +33 % |")),
+        ("gitlab", ("**Saves $730.00", "{+ −25 % +}"), ("**Costs $730.00", "{- +33 % -}")),
+    ],
+)
+def test_a_comment_is_drawn_as_its_forge_does(forge: str, saves: tuple[str, str], costs: tuple[str, str]) -> None:
+    dear, cheap = (plan(asked(offers=(offer("H100-SXM", 1, price),))) for price in (4.0, 3.0))
+    sides = ("a", TODAY_FILE, dear), ("b", _words(PlanRequest.of({**SAID, "rate": 7})), cheap)
+    for made, (begins, cell) in ((diff(*sides), saves), (diff(*reversed(sides)), costs)):
+        text = described(OneNoun(noun=made), DiffRequest(before="a", after="b", format=forge)).text()
+        assert text.startswith(begins)
+        (bill,) = [line for line in text.splitlines() if line.startswith("| $ a month |")]
+        assert cell in bill
+        assert "<details><summary>1 changed</summary>\n\n| scenario |" in text
+
+
+def test_the_json_has_the_figures_and_the_comment() -> None:
+    dear, cheap = (plan(asked(offers=(offer("H100-SXM", 1, price),))) for price in (4.0, 3.0))
+    made = OneNoun(noun=diff(("a", TODAY_FILE, dear), ("b", TODAY_FILE, cheap)))
+    texts = {
+        form: described(made, DiffRequest(before="a", after="b", format=form)).text() for form in ("json", "github")
+    }
+    read = json.loads(texts["json"])
+    assert read.pop("comment") == texts["github"]
+    assert read == made.plain()
+
+
+def test_no_other_format() -> None:
+    with pytest.raises(TokonomicsError, match="bitbucket"):
+        answered(DiffRequest(before="a", after="b", format="bitbucket"))
 
 
 def test_a_scenario_that_nothing_fits_is_not_compared() -> None:

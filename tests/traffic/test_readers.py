@@ -185,7 +185,7 @@ def test_block_ids_may_be_any_64_bit_hash_or_text(tmp_path: Path) -> None:
 def test_usage_logs_of_openai_and_its_proxies(tmp_path: Path, rows: tuple[dict[str, Any], ...]) -> None:
     file = open_trace(written(tmp_path, lines(*rows)))
     trace = file.read()
-    assert file.format == "OpenAI-style usage log"
+    assert file.format == ("OpenAI batch output" if "custom_id" in rows[0] else "OpenAI-style usage log")
     assert columns(trace) == [[0, 7], [12, 5], [3, 0]]
     assert trace.tenants == ("a", "b")
     (batch,) = file.batches()

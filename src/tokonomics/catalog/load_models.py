@@ -11,7 +11,7 @@ from datetime import date, datetime
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -19,7 +19,11 @@ from tokonomics.catalog.config_json import from_config, read_config
 from tokonomics.catalog.models import ModelSpec, Published
 from tokonomics.catalog.names import resolve, spelling, spellings
 from tokonomics.catalog.user_file import user_path, user_tables
-from tokonomics.errors import BadInput, UnknownName, from_validation, nearest, shorten
+from tokonomics.errors import BadInput, UnknownName, from_validation, nearest, option, shorten
+from tokonomics.units import gigabytes
+
+if TYPE_CHECKING:
+    from tokonomics.catalog.hub import HubModel
 
 ADD_YOUR_OWN = (
     "Give the path of a Hugging Face config.json, or add it to {path}:\n"
@@ -59,6 +63,8 @@ class ConfigReading:
 
     as_family: str | None = None
     note: Callable[[str], None] = lambda line: None
+    hub: bool = False
+    """Whether a name that the catalogue does not have is looked up on the Hugging Face hub."""
 
 
 READING: ContextVar[ConfigReading] = ContextVar("reading", default=ConfigReading())  # noqa: B039 — frozen
@@ -69,11 +75,57 @@ def find_model(name_or_path: str) -> ModelSpec:
     reading = READING.get()
     if is_path(name_or_path):
         found = read_config(_expanded(name_or_path), as_family=reading.as_family)
+    elif reading.hub and _is_only_on_hub(name_or_path):
+        from tokonomics.catalog.hub import fetch
+
+        found = _hub_spec(fetch(name_or_path), reading)
     else:
-        fix = ADD_YOUR_OWN.format(path=user_path())
-        found = resolve("model", name_or_path, _rows(), fix=fix, listing="tokonomics models").spec()
+        found = _known(name_or_path, reading)
     for line in found.notes:
         reading.note(line)
+    return found
+
+
+def _known(name: str, reading: ConfigReading) -> ModelSpec:
+    """By the catalogue, else as it was fetched from the hub before."""
+    fix = ADD_YOUR_OWN.format(path=user_path())
+    try:
+        return resolve("model", name, _rows(), fix=fix, listing="tokonomics models").spec()
+    except UnknownName as error:
+        from tokonomics.catalog.hub import cached, is_repository
+
+        if CONFIGS_IN.get() is not None or not is_repository(name):
+            raise
+        if kept := cached(name):
+            return _hub_spec(kept, reading)
+        error.fix = f"Look it up on the Hugging Face hub with {option('hub')}.\n  {error.fix}"
+        raise
+
+
+def _is_only_on_hub(name: str) -> bool:
+    """A repository that no row of the catalogue is; strangers may not make us ask anybody."""
+    from tokonomics.catalog.hub import is_repository
+
+    theirs = {alias.casefold() for row in _rows() for alias in row.aliases if "/" in alias}
+    return CONFIGS_IN.get() is None and is_repository(name) and name.casefold() not in theirs
+
+
+_WEIGHTS_AS_COUNTED = 0.05
+"""Of the bytes that the index of the weights states; a module that drafts tokens, which we leave out, is 14 of the 685
+billion parameters of DeepSeek-V3 (its model card)."""
+
+
+def _hub_spec(files: "HubModel", reading: ConfigReading) -> ModelSpec:
+    """The model that fetched files describe; its size is held against that of the published weights."""
+    name = files.repository.partition("/")[2]
+    found = read_config(files.config, name=name, as_family=reading.as_family)
+    reading.note(f"{files.repository}: read from its config.json on the Hugging Face hub, {files.fetched:%Y-%m-%d}")
+    counted = found.weight_bytes(found.checkpoint)
+    if files.weight_bytes and abs(counted / files.weight_bytes - 1) > _WEIGHTS_AS_COUNTED:
+        reading.note(
+            f"{files.repository}: its weights are {gigabytes(files.weight_bytes)}, by its config.json "
+            f"{gigabytes(counted)}: what it does not say of them is counted wrongly"
+        )
     return found
 
 

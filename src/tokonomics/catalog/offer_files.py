@@ -8,7 +8,6 @@ import csv
 import datetime as dt
 import io
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache, lru_cache
@@ -27,7 +26,7 @@ from tokonomics.catalog.offers import (
 from tokonomics.catalog.user_file import user_tables
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, UnknownName, shorten
-from tokonomics.files import make_folder, write_text
+from tokonomics.files import cache_folder, make_folder, write_text
 
 BETWEEN_REGIONS = "|"  # in a file, between regions where a machine costs the same
 MAX_FILE_BYTES = 50_000_000  # hundreds of thousands of offers; a larger file is not a price list
@@ -51,10 +50,7 @@ _EXAMPLE = """It needs a header and rows such as:
 
 def cache_file() -> Path:
     """Where refreshed prices are kept."""
-    if own := os.environ.get("TOKONOMICS_CACHE"):
-        return Path(own) / "offers.csv"
-    shared = os.environ.get("XDG_CACHE_HOME")
-    return (Path(shared) if shared else Path.home() / ".cache") / "tokonomics" / "offers.csv"
+    return cache_folder() / "offers.csv"
 
 
 def load_offers(path: Path | None = None) -> tuple[Offer, ...]:

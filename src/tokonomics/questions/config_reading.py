@@ -25,7 +25,7 @@ def reading_models(request: Request, listener: Listener) -> Iterator[list[str]]:
     family = getattr(request, "as_family", None)
     if family is not None:
         _require_config(request)
-    before = READING.set(ConfigReading(family, note))
+    before = READING.set(ConfigReading(family, note, getattr(request, "hub", False)))
     try:
         yield said
     finally:

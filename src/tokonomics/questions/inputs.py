@@ -28,6 +28,7 @@ _MODEL = "A name (see `tokonomics models`) or a config.json; or a scenario file.
 _MODEL_PLACE: dict[str, Any] = {"kind": Kind.MODEL, "example": "llama-3.1-8b", "metavar": "MODEL | SCENARIO.toml"}
 READ_AS = "Read a config.json as this `model_type`, whatever it says."
 READ_AS_PLACE: dict[str, Any] = {"key": "as", "without": "as it says", "example": "llama"}
+ON_HUB = "Look up org/model on the Hugging Face hub: its config.json and the size of its weights."
 _GPU = "GPU to run it on."
 ROUTERS = "How requests find a replica: round-robin, least-outstanding, power-of-two or prefix-aware."
 
@@ -48,6 +49,7 @@ class About(StrEnum):
 class OneModel(Request, about=About.MODEL):
     model: Text = declared(_MODEL, ..., place=Placement.FIRST, **_MODEL_PLACE)
     as_family: Text | None = declared(READ_AS, **READ_AS_PLACE)
+    hub: Switch = declared(ON_HUB, False)
 
 
 class SomeModel(Request, about=About.MODEL):
@@ -55,6 +57,7 @@ class SomeModel(Request, about=About.MODEL):
 
     model: Text | None = declared(_MODEL, place=Placement.EITHER, **_MODEL_PLACE)
     as_family: Text | None = declared(READ_AS, **READ_AS_PLACE)
+    hub: Switch = declared(ON_HUB, False)
 
 
 class SeveralModels(Request, about=About.MODEL):
@@ -69,6 +72,7 @@ class SeveralModels(Request, about=About.MODEL):
         metavar="MODEL… | SCENARIO.toml",
     )
     as_family: Text | None = declared(READ_AS, **READ_AS_PLACE)
+    hub: Switch = declared(ON_HUB, False)
 
 
 class SomeModels(Request, about=About.MODEL):
@@ -83,6 +87,7 @@ class SomeModels(Request, about=About.MODEL):
         metavar="MODEL… | SCENARIO.toml",
     )
     as_family: Text | None = declared(READ_AS, **READ_AS_PLACE)
+    hub: Switch = declared(ON_HUB, False)
 
 
 class Profiled(Request, about=About.ENGINE):
@@ -195,6 +200,14 @@ class LogInputs(Request, about=About.TRAFFIC):
     columns: Text | None = declared(
         "Which column of the log is what: arrival=TIME,input=PROMPT_TOKENS,output=ANSWER_TOKENS.",
         example="arrival=time,input=prompt,output=answer",
+    )
+
+
+class Attributed(Request, about=About.TRAFFIC):
+    """Whose requests those of a log are."""
+
+    by: Texts | None = declared(
+        "Tenants by labels of the log: team, feature, user … (fields, metadata, tags).", example=["team", "feature"]
     )
 
 

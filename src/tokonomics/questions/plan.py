@@ -9,7 +9,7 @@ from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.precision import Precision
 from tokonomics.catalog.recovery import recovery_of
 from tokonomics.clock import today
-from tokonomics.errors import BadInput, did_you_mean, option, shorten
+from tokonomics.errors import BadInput, UnknownName, did_you_mean, option, shorten
 from tokonomics.files import make_folder, write_text
 from tokonomics.money.sale import FleetSale, SellTerms, fleet_sale, sell_terms
 from tokonomics.planner.compare import compare as side_by_side
@@ -229,15 +229,22 @@ def save_files(files: Sequence[DeployFile], folder: Path, listener: Listener) ->
         listener.note(f"{folder / file.name} saved")
 
 
+DIFF_FORMATS = ("github", "gitlab", "json")
+
+
 def diff(request: DiffRequest, listener: Listener = SILENT) -> OneNoun:
     """The inputs that differ, the pick of each side, and what the change saves."""
+    if request.format is not None and request.format not in DIFF_FORMATS:
+        raise UnknownName("format", request.format, DIFF_FORMATS)
+    paths = (Path(request.before), Path(request.after))
+    when = (" before", " after") if paths[0].name == paths[1].name else ("", "")
     sides = []
-    for path in (Path(request.before), Path(request.after)):
+    for path, then in zip(paths, when, strict=True):
         asked = read_request(path, PlanRequest, "plan")
         if len(cases_of(asked)) > 1 or len(asked.model) > 1:
             raise BadInput("is compared with one model and without ranges", where=str(path))
         (study,) = studied(questions_in(asked, listener), listener)
-        sides.append((path.name, _words(asked), study.plan))
+        sides.append((f"{path.name}{then}", _words(asked), study.plan))
     return OneNoun(noun=plan_diff(*sides))
 
 

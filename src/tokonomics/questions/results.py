@@ -447,9 +447,27 @@ class TenantsSale(Noun):
     """Of what full batches would do; None where that is not known."""
 
 
+class LabelRow(Noun):
+    """What the requests with one value of a label pay of the shared fleet."""
+
+    value: str
+    requests: int
+    tokens: int
+    pays_usd_per_hour: float
+
+
+class LabelBill(Noun):
+    """The bill of the shared fleet by one label, the largest first."""
+
+    label: str
+    values: tuple[LabelRow, ...]
+
+
 class TenantsResult(Result, Pooling):
     """One fleet for all tenants, or one for each."""
 
+    by: tuple[LabelBill, ...] = ()
+    """Where tenants are named by several labels: each label alone."""
     noisy_neighbour: NoisyNeighbour
     lora: LoraLever | None
     price_from: str

@@ -1,6 +1,6 @@
 """Tables that a user holds in memory, in place of a log or of a price list: frames, columns by name, a ``Trace``."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -33,19 +33,23 @@ def say_columns(file: "TraceFile", listener: Listener) -> None:
         listener.note(f"{shorten(file.path.name)}: {file.log.layout.note}")
 
 
-def trace_in(value: Any, columns: str | None, strict: bool, listener: Listener = SILENT) -> "Trace":
+def trace_in(
+    value: Any, columns: str | None, strict: bool, listener: Listener = SILENT, by: Sequence[str] = ()
+) -> "Trace":
     """The requests of a table in memory."""
     from tokonomics.traffic.readers import open_trace
     from tokonomics.traffic.trace import Trace
 
     if isinstance(value, Trace):
+        if by:
+            raise BadInput("is for a log or a table, not for requests in memory", field="by")
         return value
     # The readers of logs find out what a file is by looking into it; parquet keeps the types of the columns.
     with TemporaryDirectory(prefix="tokonomics-") as folder:
         path = Path(folder) / "trace.parquet"
         _polars(value, "trace").write_parquet(path)
         try:
-            opened = open_trace(str(path), columns=columns, strict=strict)
+            opened = open_trace(str(path), columns=columns, strict=strict, by=by)
             say_columns(opened, listener)
             return opened.read()
         except BadInput as error:

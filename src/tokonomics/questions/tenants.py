@@ -1,5 +1,6 @@
 """What does sharing a fleet among tenants save, do to each of them, and who pays what?"""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,14 +9,15 @@ from tokonomics.money.cost import split_by_gpu_time
 from tokonomics.money.sale import Sale, SellTerms, sell_terms
 from tokonomics.planner.levers.lora import lora_lever
 from tokonomics.planner.levers.noisy_neighbour import noisy_neighbour
-from tokonomics.planner.levers.tenancy import Pooling, Sharing, pool
+from tokonomics.planner.levers.tenancy import Pooling, Sharing, TenantRow, pool
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import targets_of
 from tokonomics.questions.reading import require_writer
 from tokonomics.questions.requests.traffic import TenantsRequest
-from tokonomics.questions.results import TenantSale, TenantsResult, TenantsSale
+from tokonomics.questions.results import LabelBill, LabelRow, TenantSale, TenantsResult, TenantsSale
 from tokonomics.questions.serving import deployment_of, fleet_of, prices_of, say_if_compiling
 from tokonomics.questions.traffic import traffic_of
+from tokonomics.traffic.attribution import labels_in, values_of
 from tokonomics.traffic.tenants import joined, present
 from tokonomics.traffic.trace import Trace
 from tokonomics.units import SECONDS_PER_HOUR, usd
@@ -55,6 +57,7 @@ def tenants(request: TenantsRequest, listener: Listener = SILENT) -> TenantsResu
     return TenantsResult(
         **dict(pooling),
         **sold,
+        by=_by_label(labels_in(request.by or ()), pooling.tenants),
         noisy_neighbour=noisy_neighbour(sharing, pooling, say=listener.doing),
         lora=lora_lever(sharing, pooling) if rank else None,
         price_from=price_text(price(pooling.apart.replicas), price(pooling.together.replicas)),
@@ -91,9 +94,31 @@ def _sold(pooling: Pooling, terms: SellTerms) -> TenantsSale:
     )
 
 
+def _by_label(labels: Sequence[str], rows: Sequence[TenantRow]) -> tuple[LabelBill, ...]:
+    """What the tenants pay by each label alone, where they are named by several: each sums to the whole bill."""
+    bills = []
+    for place, label in enumerate(labels if len(labels) > 1 else ()):
+        values: dict[str, list[TenantRow]] = {}
+        for row in rows:
+            values.setdefault(values_of(row.tenant, len(labels))[place], []).append(row)
+        lines = [
+            LabelRow(
+                value=value,
+                requests=sum(row.requests for row in own),
+                tokens=sum(row.tokens for row in own),
+                pays_usd_per_hour=math.fsum(row.pays_usd_per_hour for row in own),
+            )
+            for value, own in values.items()
+        ]
+        bills.append(LabelBill(label=label, values=tuple(sorted(lines, key=lambda line: -line.pays_usd_per_hour))))
+    return tuple(bills)
+
+
 def _requests(request: TenantsRequest, context: int, listener: Listener) -> Trace:
     """Of one log with tenants, of a log for each tenant, or made up."""
     logs: Sequence[str] = request.trace or ()
+    if len(logs) > 1 and request.by:
+        raise BadInput("is for one log: of several, each is a tenant", field="by")
     traces = [traffic_of(request.model_copy(update={"trace": log}), listener, context) for log in logs or (None,)]
     return joined(traces, _file_names(logs)) if len(traces) > 1 else traces[0]
 

@@ -9,10 +9,11 @@ from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.requests.traffic import TraceRequest
 from tokonomics.questions.results import TraceResult
 from tokonomics.questions.traffic import open_log, traffic_of
+from tokonomics.traffic.attribution import labels_in
 from tokonomics.traffic.summary import summarize
 from tokonomics.traffic.trace import save_trace
 
-_AS_IT_IS = {"trace", "columns", "strict", "seed", "machine_tokens_per_second", "machine_usd_per_hour"}
+_AS_IT_IS = {"trace", "columns", "strict", "by", "seed", "machine_tokens_per_second", "machine_usd_per_hour"}
 """What leaves the log as it is: it is summed up batch by batch, and need not fit in memory."""
 
 
@@ -22,12 +23,15 @@ def trace(request: TraceRequest, listener: Listener = SILENT) -> TraceResult:
     if save:
         check_path(save, "save", (".parquet",))
     summed_up = partial(
-        summarize, tokens_per_second=request.machine_tokens_per_second, usd_per_hour=request.machine_usd_per_hour
+        summarize,
+        tokens_per_second=request.machine_tokens_per_second,
+        usd_per_hour=request.machine_usd_per_hour,
+        by=labels_in(request.by or ()),
     )
     given = {name for name, value in request.given().items() if value != type(request).model_fields[name].default}
     log = None
     if isinstance(request.trace, str) and given <= _AS_IT_IS:
-        log = open_log(request.trace, request.columns, request.strict)
+        log = open_log(request.trace, request.columns, request.strict, request.by or ())
     if log:
         reading = f"reading {shorten(log.path.name)}"
         listener.doing(reading)

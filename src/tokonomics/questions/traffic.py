@@ -1,7 +1,7 @@
 """The requests that a ``Traffic`` describes: those of a log, of ServeGen's clients, or made-up ones."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.planner.load import conversations, cut_to_context, extent_of, load_of_log, load_of_shape
 from tokonomics.planner.parsing import amount
-from tokonomics.questions.inputs import Conversations, Traffic, TrafficShape
+from tokonomics.questions.inputs import Attributed, Conversations, Traffic, TrafficShape
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.tables import say_columns, trace_in
 from tokonomics.traffic.arrivals import Arrivals, parse_arrivals
@@ -47,6 +47,8 @@ def traffic_of(traffic: Traffic, listener: Listener, context: int | None = None)
             "no traffic is given", fix=f"Name a log or a shipped sample (azure-conv), or make requests up: {shape}."
         )
     _refuse(traffic, ("columns", "strict", *_OF_CLIENTS), "is for a log, not for made-up requests")
+    if isinstance(traffic, Attributed) and traffic.by:
+        raise BadInput("is for a log, not for made-up requests", field="by")
     trace, rate = _made_up(traffic, rate)
     if context is not None and traffic.sessions is None:
         trace, cut = cut_to_context(trace, context)
@@ -98,10 +100,10 @@ def _refuse(traffic: Traffic, names: Iterable[str], why: str) -> None:
             raise BadInput(why, field=name)
 
 
-def open_log(path: str, columns: str | None = None, strict: bool = False) -> TraceFile | None:
+def open_log(path: str, columns: str | None = None, strict: bool = False, by: Sequence[str] = ()) -> TraceFile | None:
     """The log; None for ServeGen's clients, who send requests but list none."""
     try:
-        return open_trace(path, columns=columns, strict=strict)
+        return open_trace(path, columns=columns, strict=strict, by=by)
     except DescribesClients:
         return None
 
@@ -110,8 +112,11 @@ def read_log(traffic: TrafficShape, listener: Listener = SILENT) -> tuple[Trace,
     """The requests of a log in its window, and its file; None for clients and for a table in memory."""
     window = window_of(traffic.start, traffic.end)
     more = traffic if isinstance(traffic, Traffic) else Traffic()  # a plan has no inputs for the rest
-    file = open_log(traffic.trace, traffic.columns, more.strict) if isinstance(traffic.trace, str) else None
+    by = (traffic.by or ()) if isinstance(traffic, Attributed) else ()
+    file = open_log(traffic.trace, traffic.columns, more.strict, by) if isinstance(traffic.trace, str) else None
     if isinstance(traffic.trace, str) and file is None:
+        if by:
+            raise BadInput("is for a log of requests, not for ServeGen's clients", field="by")
         # Only the window is drawn: two weeks of a large provider would not fit in memory.
         start_s, end_s = window or (0.0, math.inf)
         scale = 1.0 if more.servegen_scale is None else more.servegen_scale
@@ -124,7 +129,7 @@ def read_log(traffic: TrafficShape, listener: Listener = SILENT) -> tuple[Trace,
     if file:
         listener.doing(f"reading {shorten(file.path.name)}")
         say_columns(file, listener)
-    trace = file.read() if file else trace_in(traffic.trace, traffic.columns, more.strict, listener)
+    trace = file.read() if file else trace_in(traffic.trace, traffic.columns, more.strict, listener, by)
     return trace.window(*window) if window else trace, file
 
 

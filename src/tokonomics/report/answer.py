@@ -22,8 +22,8 @@ class Answer:
     title: str
     view: Callable[[], View]
     charts: Charts = field(default_factory=dict)
-    as_markdown: bool = False
-    """Whether a terminal prints Markdown."""
+    printed: Callable[[], str] | None = None
+    """What a terminal prints instead of the description."""
 
     def sections(self) -> list[Section]:
         """The description."""
@@ -52,8 +52,8 @@ class Answer:
 
     def text(self) -> str:
         """What a terminal of 140 columns shows."""
-        if self.as_markdown:
-            return self.markdown()
+        if self.printed:
+            return self.printed()
         from tokonomics.report.rich_text import as_text
 
         return as_text(self.sections())

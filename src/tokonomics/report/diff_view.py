@@ -1,6 +1,11 @@
-"""Two plans side by side; the same description is Markdown for a pull request."""
+"""Two plans side by side; the same description is Markdown for a pull request, and a comment as each forge draws it.
 
-from collections.abc import Callable
+GitHub draws ``> [!TIP]`` as a coloured box (docs.github.com, "Alerts"), GitLab ``{+ … +}`` and ``{- … -}`` in green and
+red (docs.gitlab.com, "Inline diff"); both fold what stands in ``<details>``.
+"""
+
+import json
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -9,6 +14,7 @@ from tokonomics.questions.requests.buy import DiffRequest
 from tokonomics.questions.results import OneNoun, layout_text
 from tokonomics.report import blocks
 from tokonomics.report.answer import Answer
+from tokonomics.report.markdown import markdown
 from tokonomics.report.wording import NO_VALUE
 from tokonomics.units import count, percent, seconds, usd
 
@@ -16,17 +22,63 @@ from tokonomics.units import count, percent, seconds, usd
 def diff(result: OneNoun, request: DiffRequest) -> Answer:
     """What changed, what it does, what it saves."""
     title = f"{Path(request.before).name} against {Path(request.after).name}"
-    return Answer(result, title, partial(_sections, result.noun), as_markdown=request.markdown)
+    made = result.noun
+    printed: dict[str | None, Callable[[], str]] = {
+        "github": lambda: _github(made),
+        "gitlab": lambda: _gitlab(made),
+        "json": lambda: json.dumps(result.plain() | {"comment": _github(made)}, ensure_ascii=False),
+    }
+    if request.markdown:
+        printed[None] = lambda: markdown(blocks.sections(_sections(made)))
+    return Answer(result, title, partial(_sections, made), printed=printed.get(request.format))
+
+
+def _github(made: Diff) -> str:
+    saves = round(made.saved_usd_per_month, 2)
+    alert = "TIP" if saves > 0 else "WARNING" if saves < 0 else "NOTE"
+    return _comment(made, f"> [!{alert}]\n> {_drawn(_verdict(made))}", _rows(made))
+
+
+def _gitlab(made: Diff) -> str:
+    """What costs more is red and what saves green, where a change is one of dollars."""
+    rows = []
+    for name, before, after, change in _rows(made):
+        if name.startswith("$") and change not in ("", "same"):
+            change = f"{{- {change} -}}" if change.startswith("+") else f"{{+ {change} +}}"
+        rows.append((name, before, after, change))
+    return _comment(made, _drawn(_verdict(made)), rows)
+
+
+def _comment(made: Diff, verdict: str, rows: Sequence[tuple[str, ...]]) -> str:
+    """The outcome, what it is a plan of, and folded what was changed."""
+    changed = _drawn(_changes(made), _dates(made))
+    folded = f"<details><summary>{len(made.changes)} changed</summary>\n\n{changed}\n\n</details>"
+    return f"{verdict}\n\n{_drawn(_plans(made, rows))}\n\n{folded}"
+
+
+def _drawn(*shown: blocks.Block) -> str:
+    return markdown(blocks.sections(iter(shown)))
 
 
 def _sections(made: Diff) -> blocks.View:
-    names = made.before.name, made.after.name
     yield _verdict(made)
+    yield _changes(made)
+    yield _plans(made, _rows(made))
+    yield _dates(made)
+
+
+def _changes(made: Diff) -> blocks.Table:
     changes = [(row.key, row.before or NO_VALUE, row.after or NO_VALUE) for row in made.changes]
-    yield blocks.table(["!scenario", *names], changes or [("nothing", "", "")])
-    yield blocks.table(["!plan", *(f">{name}" for name in names), ">change"], _rows(made))
+    return blocks.table(["!scenario", made.before.name, made.after.name], changes or [("nothing", "", "")])
+
+
+def _plans(made: Diff, rows: Sequence[tuple[str, ...]]) -> blocks.Table:
+    return blocks.table(["!plan", f">{made.before.name}", f">{made.after.name}", ">change"], rows)
+
+
+def _dates(made: Diff) -> blocks.Line:
     dates = f"Prices of {made.before.plan.price_date} and {made.after.plan.price_date}"
-    yield blocks.note(f"{dates}; made by `tokonomics diff`.")
+    return blocks.note(f"{dates}; made by `tokonomics diff`.")
 
 
 def _verdict(made: Diff) -> blocks.Line:

@@ -38,6 +38,10 @@ def _sections(result: TenantsResult) -> blocks.View:
     yield blocks.section(_tenants(result), title="What each tenant sees and pays")
     if result.sale is not None:
         yield blocks.section(*_sold(result.sale), title="Sold")
+    for bill in result.by:
+        lines = [[row.value, f"{row.requests:,}", usd(row.pays_usd_per_hour)] for row in bill.values]
+        table = blocks.table([f"!{bill.label}", ">requests", ">pays $/h"], lines, shown=_SHOWN)
+        yield blocks.section(table, title=f"The same bill by {bill.label}")
     noisy = result.noisy_neighbour
     title = f"Noisy neighbour: {noisy.tenant} sends {noisy.times} times as much"
     yield blocks.section(_noisy(noisy), title=title)

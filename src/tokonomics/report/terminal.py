@@ -146,8 +146,8 @@ def give(
         say(f"report saved to {html}")
     if json:
         show_json(answer.plain())
-    elif answer.as_markdown:
-        sys.stdout.write(f"{answer.markdown()}\n")
+    elif answer.printed:
+        sys.stdout.write(f"{answer.printed()}\n")
     else:
         show(answer.sections())
     return answer.exit_code

@@ -1,6 +1,7 @@
 """A trace's summary for a person."""
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from tokonomics.errors import option
@@ -11,11 +12,13 @@ from tokonomics.questions.results import TraceResult
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.wording import NO_VALUE, duration_text, how_long
+from tokonomics.traffic.billed import BilledBy, BilledValue
 from tokonomics.traffic.summary import Idle, LengthSummary, Peak, TraceSummary
-from tokonomics.units import count, percent, plural, seconds, usd
+from tokonomics.units import TOKENS_PER_MTOK, count, percent, plural, seconds, usd
 
 _HEIGHTS = " ▁▂▃▄▅▆▇█"
 _MOST_BARS = 80
+_MOST_VALUES = 12  # of a label to show at first
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 
 
@@ -34,7 +37,9 @@ def _sections(made: TraceSummary, request: Request) -> blocks.View:
     yield blocks.facts(*_arrivals(made))
     lengths = [_lengths("prompt", made.input), _lengths("answer", made.output)]
     yield blocks.table(["tokens", ">mean", ">p50", ">p90", ">p95", ">p99", ">max", ">all"], lengths)
-    if made.tenants:
+    if made.by:
+        yield from (_billed(bill) for bill in made.by)
+    elif made.tenants:
         yield _tenants(made)
     if made.idle:
         yield from _idle(made.idle)
@@ -76,6 +81,10 @@ def _arrivals(made: TraceSummary) -> Iterable[blocks.Fact]:
         size = "without limit" if reuse.cache_tokens is None else f"of {count(reuse.cache_tokens)} tokens"
         spared = f"of the prompt tokens, with a cache {size}"
         yield blocks.fact("prefix reuse", percent(reuse.share_of_input), spared)
+    if made.usd is not None:
+        tokens = made.input.total + made.output.total
+        said = "as the log says: no price was known there" if not made.usd else "as the log says"
+        yield blocks.fact("logged cost", usd(made.usd), f"{said}, {usd(made.usd / tokens * TOKENS_PER_MTOK)} per Mtok")
     if made.by_hour:
         busiest = max(range(24), key=made.by_hour.__getitem__)
         clock = f"at {busiest:02d}:00 UTC" if made.started else f"hour {busiest} of each day since the first request"
@@ -116,6 +125,22 @@ def _tenants(made: TraceSummary) -> blocks.Table:
         left = [1 - sum(tenant.requests for tenant in made.tenants), 1 - sum(tenant.tokens for tenant in made.tenants)]
         rows.append([f"{others:,} more", *(percent(max(share, 0.0)) for share in left)])
     return blocks.table(["!tenant", ">requests", ">tokens"], rows)
+
+
+def _billed(bill: BilledBy) -> blocks.Table:
+    """Requests, tokens and what the log says they cost; all of them first, which the others sum to."""
+    values = bill.values
+    priced = any(value.usd is not None for value in values)
+    heads = [f"!{bill.label}", ">requests", ">prompt tokens", ">answer tokens", *([">logged cost"] if priced else [])]
+
+    def cells(name: str, rows: Sequence[BilledValue]) -> list[str]:
+        numbers = [sum(row.requests for row in rows), sum(row.input_tokens for row in rows)]
+        numbers.append(sum(row.output_tokens for row in rows))
+        cost = [usd(math.fsum(row.usd or 0.0 for row in rows))] if priced else []
+        return [name, *(f"{number:,}" for number in numbers), *cost]
+
+    rows = [cells(f"all {len(values)}", values), *(cells(value.name, [value]) for value in values)]
+    return blocks.table(heads, rows, shown=_MOST_VALUES + 1)
 
 
 def _idle(idle: Idle) -> blocks.View:

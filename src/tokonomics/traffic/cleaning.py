@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from tokonomics.errors import BadInput, shorten
-from tokonomics.traffic.formats import LogLayout
+from tokonomics.traffic.formats import UNNAMED, LogLayout
 from tokonomics.traffic.trace import MOST_TOKENS
 
 if TYPE_CHECKING:
     from tokonomics.traffic.readers import Problems
 
 FIRST_SHOWN = 5
-UNNAMED = "(none)"  # the tenant of a request that names none
 LATEST_S = 1e11  # a time beyond year 5000 counted in seconds: it was in finer units
 MOST_S = 1e12
 """Either side of 1970 or of the log's own start, some 30,000 years: what is beyond is no time in any unit."""
 MOST_URGENT, LEAST_URGENT = -(2**31), 2**31 - 1
+MOST_USD = 1e6  # of one request: beyond any price of a hundred million tokens, so a slip in the file
 
 
 def seconds(column: pl.Series, per_second: float) -> pl.Series:
@@ -65,11 +65,13 @@ def _dates(text: pl.Series) -> pl.Series:
 
 def _after_seconds(rest: pl.Expr) -> pl.Expr:
     """Fraction of a second less the offset of the zone; null where it is anything else."""
-    parts = rest.str.extract_groups(r"^(\.\d{1,15})? ?(?:Z|z|UTC|([+-])(\d\d):?(\d\d)|)$")
+    parts = rest.str.extract_groups(r"^(\.[0-9]{1,15})? ?(?:Z|z|UTC|([+-])([0-9]{2}):?([0-9]{2})|)$")
     fraction = parts.struct.field("1").cast(pl.Float64).fill_null(0.0)
     minutes = parts.struct.field("3").cast(pl.Float64) * 60 + parts.struct.field("4").cast(pl.Float64)
     ahead = pl.when(parts.struct.field("2") == "-").then(-minutes).otherwise(minutes).fill_null(0.0)
-    return pl.when(rest.str.contains(r"^(\.\d{1,15})? ?(?:Z|z|UTC|[+-]\d\d:?\d\d|)$")).then(fraction - 60 * ahead)
+    return pl.when(rest.str.contains(r"^(\.[0-9]{1,15})? ?(?:Z|z|UTC|[+-][0-9]{2}:?[0-9]{2}|)$")).then(
+        fraction - 60 * ahead
+    )
 
 
 def _scaled(numbers: pl.Series, per_second: float) -> pl.Series:
@@ -99,7 +101,7 @@ def counts(column: pl.Series) -> pl.Series:
 
 
 def waits(column: pl.Series, per_second: float) -> pl.Series:
-    """Lengths of time as seconds: numbers only, no dates. Null where it is none."""
+    """Lengths of time as seconds, or dollars: numbers only, no dates. Null where it is none."""
     if column.dtype != pl.String and not column.dtype.is_numeric():
         return pl.Series(column.name, [None] * len(column), dtype=pl.Float64)
     return _scaled(column.cast(pl.Float64, strict=False), per_second)
@@ -126,6 +128,11 @@ def clean(raw: pl.DataFrame, layout: LogLayout) -> tuple[pl.DataFrame, pl.DataFr
         columns["patience"] = waits(raw["patience"], layout.patience_second)
         above_0 = pl.col("patience").is_not_nan() & (pl.col("patience") > 0)
         good &= above_0 | pl.col("patience_raw").is_null()
+    if "usd" in raw.columns:
+        if raw["usd"].dtype == pl.String:
+            raw = raw.with_columns(pl.col("usd").str.strip_chars().replace("", None))
+        columns["usd"] = waits(raw["usd"], 1.0)
+        good &= pl.col("usd").is_between(0, MOST_USD) | pl.col("usd_raw").is_null()
     if "trouble" in raw.columns:
         good &= pl.col("trouble").is_null()
     if "prefix" in raw.columns and not layout.prefix_is_key:
@@ -137,6 +144,7 @@ def clean(raw: pl.DataFrame, layout: LogLayout) -> tuple[pl.DataFrame, pl.DataFr
         "tenant": pl.col("tenant").cast(pl.String).fill_null(UNNAMED),
         "priority": pl.col("priority").fill_null(0),
         "patience": pl.col("patience").fill_null(math.inf),
+        "usd": pl.col("usd").fill_null(0.0),
         "prefix": pl.col("prefix") if layout.prefix_is_key else pl.col("prefix").fill_null([]),
     }
     optional = [column for name, column in tidy.items() if name in raw.columns]
@@ -174,6 +182,9 @@ def reason(row: dict[str, Any], layout: LogLayout) -> str:
     if (given := row.get("patience_raw")) is not None and not (row["patience"] or 0) > 0:
         shown = shorten(repr(given) if isinstance(given, str) else str(given))
         return f"{layout.label('patience')} is {shown}, not a time above 0"
+    if (given := row.get("usd_raw")) is not None and not 0 <= (-1 if row["usd"] is None else row["usd"]) <= MOST_USD:
+        shown = shorten(repr(given) if isinstance(given, str) else str(given))
+        return f"{layout.label('usd')} is {shown}, not dollars from 0 to {MOST_USD:,.0f}"
     blocks = row.get("prefix") or []
     if None in blocks:
         return f"{layout.label('prefix')} has a block without an id"

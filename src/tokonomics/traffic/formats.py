@@ -14,15 +14,17 @@ from tokonomics.errors import BadInput, nearest, option, shorten
 
 Path = tuple[str, ...]  # of a field: the column, or the keys that lead to it through nested objects
 
-FIELDS = ("arrival", "input", "output", "tenant", "priority", "patience", "prefix")
+FIELDS = ("arrival", "input", "output", "tenant", "priority", "patience", "prefix", "usd")
 REQUIRED = ("arrival", "input", "output")
 COLUMNS_HELP = option(
-    "columns", "arrival=TIME,input=PROMPT_TOKENS,output=ANSWER_TOKENS[,tenant=…,priority=…,patience=…,prefix=…]"
+    "columns", "arrival=TIME,input=PROMPT_TOKENS,output=ANSWER_TOKENS[,tenant=…,priority=…,patience=…,prefix=…,usd=…]"
 )
 KNOWN = (
-    "Azure LLM, BurstGPT (CSV); Mooncake, Qwen-Bailian, OpenAI-style usage (JSON lines); "
-    "vLLM bench --save-detailed, guidellm (JSON)"
+    "Azure LLM, BurstGPT (CSV); Mooncake, Qwen-Bailian, OpenAI-style usage and batches (JSON lines); "
+    "vLLM bench --save-detailed, guidellm, OpenAI usage pages (JSON); Langfuse, LiteLLM, OpenTelemetry GenAI spans; "
+    "the request logs of vLLM and SGLang"
 )
+UNNAMED = "(none)"  # the tenant of a request that names none
 SUPPORTED = f"{KNOWN}; any other CSV, JSON lines or parquet with usual names of columns, or {COLUMNS_HELP}"
 USUAL = "columns by their usual names"
 USUAL_NAMES = {
@@ -47,6 +49,7 @@ USUAL_NAMES = {
         "tenant", "tenant_id", "customer", "customer_id", "user", "user_id", "client", "client_id", "account",
         "account_id", "team", "team_id", "org", "org_id",
     ),
+    "usd": ("usd", "cost", "cost_usd", "usd_cost", "total_cost", "spend"),
 }  # fmt: skip
 """What people call the fields of a request, as ``spelling`` writes it: one of them alone needs no asking."""
 
@@ -66,6 +69,8 @@ class LogLayout:
     priority: tuple[Path, ...] = ()
     patience: tuple[Path, ...] = ()
     prefix: tuple[Path, ...] = ()
+    usd: tuple[Path, ...] = ()
+    """What the log says the request cost."""
     second: float = 1.0
     """Units of a number in the time field that make a second; 0: tell seconds from finer units by size."""
     patience_second: float = 1.0  # units of the patience field that make a second
@@ -112,6 +117,7 @@ OWN = _layout(
     priority="priority",
     patience="patience_s",
     prefix="prefix_blocks",
+    usd="usd",
 )
 AZURE = _layout("Azure LLM CSV", "TIMESTAMP", "ContextTokens", "GeneratedTokens")
 BURSTGPT = _layout(
@@ -147,6 +153,12 @@ OPENAI = LogLayout(
 )
 OPENAI_MODELS = replace(
     OPENAI, tenant=_anywhere("model"), note="no user or metadata.tenant in the log: tenants are the models"
+)
+OPENAI_BATCH = replace(
+    OPENAI_MODELS,
+    name="OpenAI batch output",
+    tenant=_paths("response.body.metadata.tenant", "response.body.user", "response.body.model"),
+    note="times are those at which the batch was worked off, not those at which users asked",
 )
 GUIDELLM = LogLayout(
     "guidellm benchmarks",
@@ -208,7 +220,13 @@ def layout_of_usual_names(names: Iterable[str]) -> LogLayout | None:
     )
 
 
-_FIELD_WORDS = {"arrival": "time of arrival", "input": "prompt tokens", "output": "answer tokens", "tenant": "tenant"}
+_FIELD_WORDS = {
+    "arrival": "time of arrival",
+    "input": "prompt tokens",
+    "output": "answer tokens",
+    "tenant": "tenant",
+    "usd": "cost",
+}
 
 
 def paths_in(item: Any, depth: int = 4) -> set[Path]:
@@ -230,6 +248,8 @@ def layout_of_objects(items: Sequence[dict[str, Any]]) -> LogLayout | None:
         told_apart = layout is not BAILIAN or ("chat_id",) in present
         if told_apart and all(layout.paths(field)[0] in present for field in REQUIRED):
             return layout.narrowed(present)
+    if {("custom_id",), ("response", "body", "usage")} <= present:
+        return OPENAI_BATCH.narrowed(present)
     users = OPENAI.narrowed(present)
     if users.arrival and users.input and users.output:
         return users if users.tenant else OPENAI_MODELS.narrowed(present)

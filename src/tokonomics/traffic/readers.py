@@ -9,7 +9,7 @@ what a prefix cache can reuse, and said so. It is cut into whole blocks, of 16 t
 where the shared parts are long.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from tokonomics.errors import BadInput, option
 from tokonomics.memory_budget import NoRoom, check_room
+from tokonomics.traffic.attribution import labels_in
 from tokonomics.traffic.formats import COLUMNS_HELP
 from tokonomics.traffic.recognise import Log, recognise
 from tokonomics.traffic.samples import TRACES, sample_path
@@ -112,7 +113,7 @@ class TraceFile:
             if most is not None and rows + blocks >= most:
                 break
         whole = pl.concat(frames)
-        columns = {name: whole[name].to_numpy() for name in ("priority", "patience") if name in whole.columns}
+        columns = {name: whole[name].to_numpy() for name in ("priority", "patience", "usd") if name in whole.columns}
         names, numbers = _numbered(whole["tenant"]) if "tenant" in whole.columns else ((), None)
         return make_trace(
             *(whole[name].to_numpy() for name in ("arrival", "input", "output")),
@@ -121,6 +122,7 @@ class TraceFile:
             priority=columns.get("priority"),
             patience_s=columns.get("patience"),
             prefix=_blocks(whole["prefix"], self.block_tokens) if "prefix" in whole.columns else None,
+            usd=columns.get("usd"),
             source=f"{self.path.name} ({self.format})",
         )
 
@@ -128,7 +130,8 @@ class TraceFile:
         """All usable rows, some hundred thousand at a time, in any order.
 
         Columns are arrival (unix time for dates, or the log's own clock), input and output; where the log has them,
-        tenant, priority, patience (infinite where the client waits for good) and prefix, a list of block ids.
+        tenant, priority, patience (infinite where the client waits for good), prefix, a list of block ids, and usd,
+        what the log says the request cost.
         """
         from tokonomics.traffic.cleaning import clean, set_aside
 
@@ -143,6 +146,10 @@ class TraceFile:
                 good += len(kept)
                 unanswered += int((kept["output"] == 0).sum())
                 yield self.shared.blocks(kept) if self.shared else kept
+        left_out = self.log.unfolding.left_out if self.log.unfolding else {}
+        if not good and not problems.count and left_out:
+            what = "; ".join(f"{number:,} {why}" for why, number in left_out.items())
+            raise BadInput(f"no request in it can be used: {what}", where=named(self.path))
         if not good and not problems.count:
             raise BadInput("has no requests: there is nothing below its header", where=named(self.path))
         if not good:
@@ -151,21 +158,26 @@ class TraceFile:
             raise BadInput(what, where=named(self.path), fix=fix)
         if unanswered and layout.unanswered:
             problems.notes.append(f"{unanswered:,} {layout.unanswered}")
+        if self.log.unfolding:
+            problems.notes += self.log.unfolding.said(named(self.path))
 
 
-def open_trace(path: Path | str, *, columns: str | None = None, strict: bool = False) -> TraceFile:
+def open_trace(
+    path: Path | str, *, columns: str | None = None, strict: bool = False, by: Sequence[str] = ()
+) -> TraceFile:
     """Recognises a log, or a shipped sample by its name, and makes it ready to be read.
 
     ``columns`` says which column is what (``arrival=…,input=…,output=…``) where the log is not a known one: times are
     seconds (milliseconds where the name ends in ``_ms``) or dates; ``prefix`` is a list of ids of chained blocks
     (``block=`` says of how many tokens), or a key that requests with a common start of their prompts share;
     ``patience`` is how long after its arrival the client hangs up (empty: it waits for good). With ``strict`` the first
-    row that cannot be used is an error.
+    row that cannot be used is an error. ``by`` names labels (team, feature, user …): the tenant of a request is then
+    what its fields, metadata or tags say of them.
     """
     file = Path(path)
     name = str(path)
     is_sample = name in TRACES and not file.exists()
-    log = recognise(sample_path(name) if is_sample else file, columns)
+    log = recognise(sample_path(name) if is_sample else file, columns, labels_in(by))
     opened = TraceFile(file, "shipped sample" if is_sample else log.layout.name, log, strict)
     return _with_blocks(opened) if log.layout.prefix else opened
 

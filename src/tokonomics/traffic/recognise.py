@@ -1,17 +1,22 @@
 """Which kind of log a file is, told from its first bytes, header or keys, and how to read it.
 
-The order is: parquet by its magic number, JSON by its first character, everything else as a table with a header. JSON
-documents are results of load generators: vLLM ``bench serve --save-detailed`` keeps parallel lists of its requests;
-guidellm a list of requests for each benchmark of a sweep.
+The order is: parquet by its magic number, an engine's log by its lines, JSON by its first character, everything else as
+a table with a header. What tools export is unfolded first (``exports``); where somebody asks whose requests they are,
+rows are gone through one by one (``attribution``). Other JSON documents are results of load generators: vLLM ``bench
+serve --save-detailed`` keeps parallel lists of its requests; guidellm a list of requests for each benchmark of a sweep.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tokonomics.errors import BadInput, nearest, option, shorten
 from tokonomics.traffic import formats, sources
+from tokonomics.traffic.attribution import Attribution
+from tokonomics.traffic.engine_lines import engine_layout, engine_of, engine_rows, looks_like_an_engine
+from tokonomics.traffic.exports import BULKY, Export, Unfolding, export_of, opened
 from tokonomics.traffic.formats import (
     COLUMNS_HELP,
     GUIDELLM,
@@ -32,6 +37,11 @@ if TYPE_CHECKING:
 
 SEPARATORS = ",\t;|"
 SERVEGEN_COLUMNS = {"model", "client", "t_s", "rate_rps"}
+_BEFORE_A_REQUEST = 50_000  # lines in which an engine that has started must have logged one
+_BY = "\x01by"  # the tenant by the labels asked for, beside the keys of a row
+
+Rows = Callable[[], Iterator[tuple[int, Any]]]
+"""The rows of a log with their places, from the beginning."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +52,8 @@ class Log:
     raw: "Callable[[LogLayout], Iterator[pl.DataFrame]]"
     place: str  # what the number of a row counts: line, row, request
     notes: tuple[str, ...] = ()
+    unfolding: Unfolding | None = None
+    """What was left out and attributed, after a pass over the rows."""
 
 
 class FoundRequests(NamedTuple):
@@ -63,11 +75,12 @@ class DescribesClients(BadInput):
         )
 
 
-def recognise(file: Path, columns: str | None) -> Log:
+def recognise(file: Path, columns: str | None, by: tuple[str, ...] = ()) -> Log:
     """What the file is; an error that names what was found where it is nothing we know."""
+    asked = _LogFile(file, columns, Attribution(by) if by else None)
     start = _start(file)
     if start.startswith(b"PAR1"):
-        return _parquet(file, columns)
+        return _parquet(asked)
     sources.refuse_bomb(file)
     lines = sources.head(file)
     if not lines:
@@ -76,7 +89,84 @@ def recognise(file: Path, columns: str | None) -> Log:
     odd = sum(char == "\ufffd" or (char < " " and char not in "\t\r") for char in seen)
     if odd > 0.05 * len(seen):
         raise BadInput("is not text", where=named(file), fix=f"Supported: {SUPPORTED}")
-    return _json(file, lines, columns) if lines[0].lstrip()[0] in "{[" else _csv(file, lines, columns)
+    if columns is None and (engine := _engine(file, lines)):
+        return _engine_log(asked, engine)
+    return _json(asked, lines) if lines[0].lstrip()[0] in "{[" else _csv(asked, lines)
+
+
+@dataclass(frozen=True)
+class _LogFile:
+    """The file, and what somebody said about it."""
+
+    file: Path
+    columns: str | None
+    attribution: Attribution | None
+
+    def log(
+        self, layout: LogLayout, raw: "Callable[[LogLayout], Iterator[pl.DataFrame]]", rows: Rows, place: str
+    ) -> Log:
+        """In batches as they are, or row by row where each must say whose it is."""
+        if self.attribution is None:
+            return Log(layout, raw, place)
+        by = self.attribution
+
+        def told() -> Iterator[tuple[int, Any]]:
+            for number, item in rows():
+                yield number, {**item, _BY: by.tenant(item)} if isinstance(item, dict) else item
+
+        return self.rows(replace(layout, tenant=((_BY,),)), told, place, Unfolding(by))
+
+    def rows(self, layout: LogLayout, rows: Rows, place: str, unfolding: Unfolding) -> Log:
+        """Of rows that are made one by one."""
+
+        def batches(known: LogLayout) -> "Iterator[pl.DataFrame]":
+            unfolding.restart()
+            made, read = rows(), 0
+            while part := self.part_of(made):
+                read += len(part)
+                sources.check_rows(read, self.file)
+                yield sources.objects_frame(part, known)
+
+        return Log(layout, batches, place, unfolding=unfolding)
+
+    def part_of(self, made: Iterator[tuple[int, Any]]) -> list[tuple[int, Any]]:
+        """The next rows; a mistake in them names the file."""
+        try:
+            return list(islice(made, sources.BATCH_LINES))
+        except BadInput as error:
+            error.where = error.where or named(self.file)
+            raise
+
+    def exported(self, export: Export, items: Rows, place: str) -> Log:
+        """Of a tool's objects, each of which may hold several requests or none."""
+        unfolding = Unfolding(self.attribution)
+
+        def rows() -> Iterator[tuple[int, Any]]:
+            for number, item in items():
+                for inner in opened(item):
+                    if isinstance(inner, dict):
+                        yield from ((number, row) for row in export.unfold(inner, unfolding))
+                    else:
+                        yield number, inner
+
+        return self.rows(export.layout(self.attribution), rows, place, unfolding)
+
+
+def _engine(file: Path, lines: list[str]) -> str | None:
+    if engine := engine_of(lines):
+        return engine
+    if not looks_like_an_engine(lines):
+        return None
+    return engine_of(line for _, line in islice(sources.numbered_lines(file), _BEFORE_A_REQUEST))
+
+
+def _engine_log(asked: _LogFile, engine: str) -> Log:
+    unfolding = Unfolding(asked.attribution)
+
+    def rows() -> Iterator[tuple[int, Any]]:
+        return engine_rows(sources.numbered_lines(asked.file), unfolding)
+
+    return asked.rows(engine_layout(engine, asked.attribution), rows, "line", unfolding)
 
 
 def _start(file: Path) -> bytes:
@@ -101,24 +191,38 @@ def _start(file: Path) -> bytes:
     return start
 
 
-def _parquet(file: Path, columns: str | None) -> Log:
+def _parquet(asked: _LogFile) -> Log:
+    file = asked.file
     schema = sources.parquet_schema(file)
-    layout = _table_layout(file, list(schema), columns)
+
+    def rows() -> Iterator[tuple[int, Any]]:
+        return sources.parquet_rows(file, BULKY)
+
+    if asked.columns is None and (export := export_of([dict.fromkeys(schema)])):
+        return asked.exported(export, rows, "row")
+    layout = _table_layout(file, list(schema), asked.columns)
     if layout.prefix:
         is_key = not schema[layout.prefix[0][0]].is_nested()
         said = None if is_key else sources.parquet_block_tokens(file)
         layout = replace(layout, prefix_is_key=is_key, block_tokens=layout.block_tokens or said)
-    return Log(layout, lambda known: sources.parquet_batches(file, known), "row")
+    return asked.log(
+        layout, lambda known: sources.parquet_batches(file, known), lambda: sources.parquet_rows(file), "row"
+    )
 
 
-def _csv(file: Path, lines: list[str], columns: str | None) -> Log:
+def _csv(asked: _LogFile, lines: list[str]) -> Log:
+    file = asked.file
     separator = max(SEPARATORS, key=lines[0].count)
-    layout = _table_layout(file, sources.csv_names(file, separator), columns)
+    names = sources.csv_names(file, separator)
+    if asked.columns is None and (export := export_of([dict.fromkeys(names)])):
+        return asked.exported(export, lambda: sources.csv_rows(file, separator, BULKY), "line")
+    layout = _table_layout(file, names, asked.columns)
     if layout.name == OWN.name:
         layout = replace(layout, prefix=())  # lists do not fit in a cell
-    return Log(
+    return asked.log(
         replace(layout, prefix_is_key=bool(layout.prefix)),
         lambda known: sources.csv_batches(file, known, separator),
+        lambda: sources.csv_rows(file, separator),
         "line",
     )
 
@@ -134,15 +238,25 @@ def _table_layout(file: Path, names: list[str], columns: str | None) -> LogLayou
     return layout
 
 
-def _json(file: Path, lines: list[str], columns: str | None) -> Log:
+def _json(asked: _LogFile, lines: list[str]) -> Log:
+    file = asked.file
     items = [sources.load(line) for line in lines]
     objects = [item for item in items if isinstance(item, dict)]
     if lines[0].lstrip().startswith("[") or 2 * len(objects) < len(items):
-        return _document(file, columns)
-    if _is_document(objects[0]) and columns is None:
-        return _runs(file, [sources.load(line) for line in sources.all_lines(file)])
-    layout = _keyed(_object_layout(file, objects, columns), objects)
-    return Log(layout, lambda known: sources.line_batches(file, known), "line")
+        return _document(asked)
+
+    def rows() -> Iterator[tuple[int, Any]]:
+        return ((number, sources.load(line)) for number, line in sources.numbered_lines(file))
+
+    if asked.columns is None:
+        if export := export_of(inner for item in objects for inner in opened(item)):
+            return asked.exported(export, rows, "line")
+        if _is_document(objects[0]):
+            return _runs(file, [sources.load(line) for line in sources.all_lines(file)])
+    if len(lines) == 1 and opened(objects[0]) != objects:
+        return _document(asked)
+    layout = _keyed(_object_layout(file, objects, asked.columns), objects)
+    return asked.log(layout, lambda known: sources.line_batches(file, known), rows, "line")
 
 
 def _object_layout(file: Path, objects: list[dict[str, Any]], columns: str | None) -> LogLayout:
@@ -156,17 +270,26 @@ def _object_layout(file: Path, objects: list[dict[str, Any]], columns: str | Non
     return layout
 
 
-def _document(file: Path, columns: str | None) -> Log:
+def _document(asked: _LogFile) -> Log:
+    file = asked.file
     whole = sources.document(file)
-    if not isinstance(whole, list):
-        if whole is None:
-            raise BadInput("neither JSON lines nor a JSON document", where=named(file), fix=f"Supported: {SUPPORTED}")
+    if whole is None:
+        raise BadInput("neither JSON lines nor a JSON document", where=named(file), fix=f"Supported: {SUPPORTED}")
+    items: list[Any] = whole if isinstance(whole, list) else opened(whole)
+
+    def rows() -> Iterator[tuple[int, Any]]:
+        return iter(enumerate(items, 1))
+
+    objects = [item for item in items[: sources.HEAD_LINES] if isinstance(item, dict)]
+    if asked.columns is None and (export := export_of(inner for item in objects for inner in opened(item))):
+        return asked.exported(export, rows, "item")
+    if (items and items[0] is whole) or not isinstance(whole, list | dict):
         return _runs(file, [whole])
-    objects = [item for item in whole[: sources.HEAD_LINES] if isinstance(item, dict)]
     if not objects:
         raise BadInput("a JSON list without objects", where=named(file), fix=f"Supported: {SUPPORTED}")
-    sources.check_rows(len(whole), file)
-    return _listed(_keyed(_object_layout(file, objects, columns), objects), whole, "item")
+    sources.check_rows(len(items), file)
+    layout = _keyed(_object_layout(file, objects, asked.columns), objects)
+    return asked.log(layout, _listed(layout, items, "item").raw, rows, "item")
 
 
 def _runs(file: Path, runs: list[Any]) -> Log:

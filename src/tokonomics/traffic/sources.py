@@ -9,7 +9,7 @@ import gzip
 import hashlib
 import json
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import reduce
@@ -218,6 +218,33 @@ def line_batches(path: Path, layout: LogLayout) -> "Iterator[pl.DataFrame]":
                 yield _parsed(filled, layout)
 
 
+def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Every line that holds something, with its number."""
+    with readable(path):
+        for batch in _counted(path, _lines(path), 0, BATCH_LINES):
+            yield from ((place, line) for place, line in batch.select(ROW, "line").iter_rows() if line and line.strip())
+
+
+def csv_rows(path: Path, separator: str, without: Collection[str] = ()) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The rows of a table as objects, but for some columns."""
+    return _table_rows(path, _csv(path, separator), without)
+
+
+def parquet_rows(path: Path, without: Collection[str] = ()) -> Iterator[tuple[int, dict[str, Any]]]:
+    import polars as pl
+
+    table = pl.scan_parquet(path, row_index_name=_INDEX, row_index_offset=1, glob=False)
+    return _table_rows(path, table, without)
+
+
+def _table_rows(path: Path, table: "pl.LazyFrame", without: Collection[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    with readable(path):
+        names = [name for name in table.collect_schema().names() if name not in without]
+        for batch in _counted(path, table.select(names), 0, BATCH_LINES):
+            for item in batch.iter_rows(named=True):
+                yield item.pop(_INDEX), item
+
+
 def _parsed(batch: "pl.DataFrame", layout: LogLayout) -> "pl.DataFrame":
     """The fields of a batch of lines, all at once where each line is as expected."""
     import polars as pl
@@ -308,7 +335,10 @@ def value_at(item: dict[str, Any], paths: tuple[formats.Path, ...]) -> Any:
 def _text(value: Any) -> str | None:
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
-    return None if value is None else json.dumps(value)
+    if value is None:
+        return None
+    # Cells of parquet may be dates and decimals.
+    return json.dumps(value) if isinstance(value, bool | int | float | list | dict) else str(value)
 
 
 def _ids(value: Any) -> list[int | None] | None:

@@ -9,7 +9,7 @@ the variance ÷ mean of the counts of windows (1 for a Poisson process). Reuse i
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from tokonomics.errors import BadInput, option
 from tokonomics.memory_budget import check_room
+from tokonomics.traffic.billed import BilledBy, Sums, add_tenants, billed_by
 from tokonomics.traffic.slo import PERCENTILES
 from tokonomics.traffic.tally import GAP_EDGES, LADDER_S, Bins, Tally, Values, Window, fold
 from tokonomics.traffic.trace import Trace
@@ -161,6 +162,10 @@ class TraceSummary(Noun):
     block_tokens: int | None = None
     tenants: tuple[TenantShare, ...] = ()
     tenant_count: int = 0
+    by: tuple[BilledBy, ...] = ()
+    """For each label that was asked for."""
+    usd: float | None = None
+    """What the log says all requests cost."""
     bin_s: int
     curve: tuple[RateBin, ...]
     by_hour: tuple[float, ...] = ()
@@ -175,25 +180,30 @@ def summarize(
     *,
     tokens_per_second: float | None = None,
     usd_per_hour: float | None = None,
+    by: Sequence[str] = (),
     on_rows: Callable[[int], None] | None = None,
 ) -> TraceSummary:
     """Read all of it once; a log that lists prefix blocks is read a second time for them, up to ``MOST_REPLAYED``.
 
-    With the capacity and the price of one machine also what its idle time costs. ``on_rows`` hears after every batch
+    With the capacity and the price of one machine also what its idle time costs. ``by`` are the labels that the
+    tenants were named by, which are summed up one by one. ``on_rows`` hears after every batch
     how many rows were read so far.
     """
     if (tokens_per_second is None) != (usd_per_hour is None):
         missing = "machine_usd_per_hour" if usd_per_hour is None else "machine_tokens_per_second"
         raise BadInput("is missing: idle time needs both a capacity and a price", field=missing)
     tally = Tally(tuple(Window(width) for width in WINDOWS_S))
-    tenants: dict[str, tuple[int, int]] = {}
+    tenants: dict[str, Sums] = {}
+    costs: list[float] = []
     shared = False
     name = source.source if isinstance(source, Trace) else source.path.name
     for batch in _in_parts(source) if isinstance(source, Trace) else source.batches():
         tally.add(*(batch[column].to_numpy() for column in ("arrival", "input", "output")))
         shared = shared or "prefix" in batch.columns
+        if "usd" in batch.columns:
+            costs.append(float(batch["usd"].sum()))
         if "tenant" in batch.columns:
-            _add_tenants(tenants, batch)
+            add_tenants(tenants, batch)
             check_room(
                 len(tenants) * _BYTES_PER_TENANT,
                 f"to count more than {plural(len(tenants), 'tenant')} apart",
@@ -223,6 +233,10 @@ def summarize(
             notes.append(f"prefix reuse is that of the first {len(replayed):,} requests of the file")
         if replayed.prefix is not None and len(replayed.prefix.ids):
             known |= {"block_tokens": replayed.prefix.block_tokens, "reuse": tuple(_reuse(replayed))}
+    if costs:
+        known["usd"] = math.fsum(costs)
+    if by:
+        known["by"] = tuple(billed_by(tenants, labels=by, place=place) for place in range(len(by)))
     return _summary(tally, tenants, notes=tuple(notes), **known)
 
 
@@ -239,20 +253,12 @@ def _in_parts(trace: Trace) -> "Iterator[pl.DataFrame]":
         }
         if trace.tenant is not None:
             columns["tenant"] = pl.Series(trace.tenants, dtype=pl.String)[trace.tenant[part]]
+        if trace.usd is not None:
+            columns["usd"] = pl.Series(trace.usd[part])
         yield pl.DataFrame(columns)
 
 
-def _add_tenants(tenants: dict[str, tuple[int, int]], batch: "pl.DataFrame") -> None:
-    """Requests and tokens of each tenant."""
-    import polars as pl
-
-    tokens = (pl.col("input") + pl.col("output")).sum()
-    for name, requests, sent in batch.group_by("tenant").agg(requests=pl.len(), tokens=tokens).iter_rows():
-        before = tenants.get(name, (0, 0))
-        tenants[name] = (before[0] + requests, before[1] + sent)
-
-
-def _summary(tally: Tally, tenants: dict[str, tuple[int, int]], **known: Any) -> TraceSummary:
+def _summary(tally: Tally, tenants: dict[str, Sums], **known: Any) -> TraceSummary:
     span, requests = tally.duration_s, tally.requests
     rate = (requests - 1) / span if span > 0 else 0.0
     clock = _clock_step(tally, span)
@@ -291,8 +297,8 @@ def _summary(tally: Tally, tenants: dict[str, tuple[int, int]], **known: Any) ->
         tokens_per_second=tokens / span if span > 0 else 0.0,
         peak_minute_over_mean=_peak_minute(tally),
         tenants=tuple(
-            TenantShare(name=name, requests=tenants[name][0] / requests, tokens=tenants[name][1] / tokens)
-            for name in sorted(tenants, key=lambda name: (-tenants[name][1], name))[:_TOP_TENANTS]
+            TenantShare(name=name, requests=tenants[name].requests / requests, tokens=tenants[name].tokens / tokens)
+            for name in sorted(tenants, key=lambda name: (-tenants[name].tokens, name))[:_TOP_TENANTS]
         ),
         tenant_count=len(tenants),
         bin_s=width,

@@ -95,6 +95,8 @@ class Trace:
     patience_s: Floats | None = None
     """How long after its arrival the client hangs up; infinite where it waits for good."""
     prefix: PrefixBlocks | None = None
+    usd: Floats | None = None
+    """What the log says each request cost; 0 where it says nothing."""
     source: str = "generated"
 
     def __len__(self) -> int:
@@ -117,6 +119,7 @@ class Trace:
             "priority": self.priority,
             "patience": None if self.patience_s is None else waits.replace(np.inf, None),
             "prefix": None if self.prefix is None else _lists(self.prefix),
+            "usd": self.usd,
         }
         return pl.DataFrame({OWN.paths(name)[0][0]: values for name, values in columns.items() if values is not None})
 
@@ -132,7 +135,7 @@ class Trace:
 
     def take(self, chosen: NDArray[np.intp]) -> "Trace":
         """The chosen requests, in the order given."""
-        names = ("arrival_s", "input_tokens", "output_tokens", "tenant", "priority", "patience_s")
+        names = ("arrival_s", "input_tokens", "output_tokens", "tenant", "priority", "patience_s", "usd")
         there = {name: column[chosen] for name in names if (column := getattr(self, name)) is not None}
         return replace(self, **there, prefix=None if self.prefix is None else self.prefix.take(chosen))
 
@@ -189,6 +192,7 @@ def make_trace(
     priority: ArrayLike | None = None,
     patience_s: ArrayLike | None = None,
     prefix: PrefixBlocks | None = None,
+    usd: ArrayLike | None = None,
     source: str = "generated",
 ) -> Trace:
     """A checked trace from columns in any order: sorted by arrival, times counted from the first."""
@@ -214,6 +218,7 @@ def make_trace(
         priority=None if priority is None else np.asarray(priority, np.int32),
         patience_s=patience,
         prefix=prefix,
+        usd=None if usd is None else np.asarray(usd, np.float64),
         source=source,
     )
     if np.all(np.diff(trace.arrival_s) >= 0):

@@ -24,7 +24,7 @@ MOST_ITEMS = 64
 _MOST_NUMBER = 2**53
 """What JSON can carry without loss in a browser."""
 
-_LEFT_OUT = frozenset({"embedding_model", "embedding_usd_per_mtok", "strict", "profile"})
+_LEFT_OUT = frozenset({"embedding_model", "embedding_usd_per_mtok", "strict", "profile", "hub"})
 _FORMER = {"what": "model", "model_name": "model", "models": "model", "file": "trace"}
 """What inputs were called in version 0.1."""
 _TIME_LIMITS = {"time_limit": 120.0}

@@ -5,6 +5,13 @@ engine renamed a metric, the newest name on the page counts. Prompt tokens inclu
 llama.cpp, where the two are added. Series of data-parallel engines add up; tensor and pipeline ranks all report the
 same work, so the lowest rank counts.
 
+What stands before engines counts too, by the tokens that it passes on: the frontend of NVIDIA Dynamo
+(``lib/runtime/src/metrics/prometheus_names.rs``, commit 04070c7), the endpoint picker of llm-d
+(llm-d-inference-scheduler, ``pkg/epp/metrics/metrics.go``, commit 490ffc7) and that of the Gateway API Inference
+Extension, whose names it kept. Triton with the TensorRT-LLM backend is an engine (TensorRT-LLM,
+``triton_backend/…/custom_metrics_reporter.cc``, commit 89fd9b7). KServe has Prometheus put ``kserve_`` before vLLM's
+names (``pkg/controller/v1alpha2/llmisvc/monitoring.go``, commit 8cb87c4).
+
 A page in the Prometheus text format is searched for the wanted names with one regular expression, and only those lines
 go to ``prometheus_client``'s parser. Types are left out on purpose: with them the parser renames samples
 (``llamacpp:n_tokens_max`` becomes ``…_max_total``), so names here are the ones on the page.
@@ -14,7 +21,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from tokonomics.errors import shorten
@@ -58,7 +65,11 @@ def _sum(*names: str) -> Choice:
 
 
 def _latencies(prefix: str) -> dict[Counted, Choice]:
-    ttft, e2e = f"{prefix}time_to_first_token_seconds", f"{prefix}e2e_request_latency_seconds"
+    return _timed(f"{prefix}time_to_first_token_seconds", f"{prefix}e2e_request_latency_seconds")
+
+
+def _timed(ttft: str, e2e: str) -> dict[Counted, Choice]:
+    """The sums and counts of two histograms."""
     times = {Counted.ttft_s: _one(f"{ttft}_sum"), Counted.ttft_count: _one(f"{ttft}_count")}
     return times | {Counted.e2e_s: _one(f"{e2e}_sum"), Counted.e2e_count: _one(f"{e2e}_count")}
 
@@ -74,6 +85,7 @@ class EngineWords:
     kv_share: Choice = ()
     lumpy: bool = True  # tokens count when a request ends
     moves_within: Sequence[str] = ()  # samples of work that move while a request still runs
+    frontend: bool = False  # it passes requests on to engines, which may count the same tokens
 
     def picks(self) -> Iterable[Pick]:
         choices = (*self.counters.values(), self.running, self.waiting, self.kv_share)
@@ -191,8 +203,100 @@ TGI = EngineWords(
     moves_within=("tgi_batch_inference_count", "tgi_batch_inference_count_total"),
 )
 
-ENGINES = (VLLM, SGLANG, TENSORRT_LLM, LLAMA_CPP, TGI)
+# Requests are counted by the histogram of their answers: Triton's own counters are also those of the steps before and
+# after the model.
+TRITON = EngineWords(
+    name="triton",
+    prefix="nv_",
+    switch="it is on unless --allow-metrics=false is given",
+    counters={
+        Counted.input_total: _one("nv_llm_input_token_len_sum"),
+        Counted.output: _one("nv_llm_output_token_len_sum"),
+        Counted.answered: _one("nv_llm_output_token_len_count"),
+    },
+    running=[[Pick("nv_trt_llm_request_metrics", "request_type", ("scheduled",))]],
+    waiting=[[Pick("nv_trt_llm_request_metrics", "request_type", ("waiting",))]],
+    kv_share=[[Pick("nv_trt_llm_kv_cache_block_metrics", "kv_cache_block_type", ("fraction",))]],
+)
+
+DYNAMO = EngineWords(
+    name="dynamo",
+    prefix="dynamo_frontend_",
+    switch="it is always on, on the port of its API",
+    counters={
+        Counted.input_total: _one("dynamo_frontend_input_sequence_tokens_sum"),
+        Counted.input_cached: _one("dynamo_frontend_cached_tokens_sum"),
+        Counted.output: _one("dynamo_frontend_output_tokens_total", "dynamo_frontend_output_sequence_tokens_sum"),
+        Counted.answered: [[Pick("dynamo_frontend_requests_total", "status", ("success",))]],
+        Counted.failed: [[Pick("dynamo_frontend_requests_total", "status", ("error",))]],
+        Counted.work: _one("dynamo_frontend_output_tokens_total"),
+        **_timed("dynamo_frontend_time_to_first_token_seconds", "dynamo_frontend_request_duration_seconds"),
+    },
+    running=_one("dynamo_frontend_inflight_requests"),
+    waiting=_one("dynamo_frontend_queued_requests"),
+    moves_within=("dynamo_frontend_output_tokens_total",),
+    frontend=True,
+)
+
+_COUNTS_USAGE = "streamed answers count where requests ask for stream_options.include_usage"
+LLM_D = EngineWords(
+    name="llm-d",
+    prefix="llm_d_epp_",
+    switch=_COUNTS_USAGE,
+    counters={
+        Counted.input_total: _one("llm_d_epp_request_input_tokens_sum"),
+        Counted.input_cached: _one("llm_d_epp_request_cached_tokens_sum"),
+        Counted.output: _one("llm_d_epp_request_output_tokens_sum"),
+        Counted.answered: _one("llm_d_epp_request_duration_seconds_count"),
+        Counted.failed: _one("llm_d_epp_request_error_total"),
+        **_timed("llm_d_epp_request_ttft_seconds", "llm_d_epp_request_duration_seconds"),
+    },
+    running=_one("llm_d_epp_request_running"),
+    waiting=(),
+    frontend=True,
+)
+
+GATEWAY = EngineWords(
+    name="gateway",
+    prefix="inference_objective_",
+    switch=_COUNTS_USAGE,
+    counters={
+        Counted.input_total: _one("inference_objective_input_tokens_sum"),
+        Counted.input_cached: _one("inference_objective_prompt_cached_tokens_sum"),
+        Counted.output: _one("inference_objective_output_tokens_sum"),
+        Counted.answered: _one("inference_objective_request_duration_seconds_count"),
+        Counted.failed: _one("inference_objective_request_error_total"),
+        Counted.e2e_s: _one("inference_objective_request_duration_seconds_sum"),
+        Counted.e2e_count: _one("inference_objective_request_duration_seconds_count"),
+    },
+    running=_one("inference_objective_running_requests"),
+    waiting=(),
+    frontend=True,
+)
+
+
+def _renamed(words: EngineWords, before: str) -> EngineWords:
+    """The same engine where something puts a word before its names."""
+
+    def choice(known: Choice) -> Choice:
+        return [[replace(pick, name=f"{before}{pick.name}") for pick in picks] for picks in known]
+
+    return replace(
+        words,
+        prefix=f"{before}{words.prefix}",
+        counters={kind: choice(known) for kind, known in words.counters.items()},
+        running=choice(words.running),
+        waiting=choice(words.waiting),
+        kv_share=choice(words.kv_share),
+        moves_within=tuple(f"{before}{name}" for name in words.moves_within),
+    )
+
+
+KSERVE = _renamed(VLLM, "kserve_")
+
+ENGINES = (VLLM, KSERVE, SGLANG, TENSORRT_LLM, LLAMA_CPP, TGI, TRITON, DYNAMO, LLM_D, GATEWAY)
 SUPPORTED = ", ".join(f"{words.name} ({words.prefix}…)" for words in ENGINES)
+FRONTENDS = frozenset(words.name for words in ENGINES if words.frontend)
 STARTED = "process_start_time_seconds"
 _CREATED = {
     pick.name: re.sub("_(total|sum|count)$", "", pick.name) + "_created"
@@ -265,6 +369,13 @@ def engine_of(samples: Iterable[Sample], found: Sequence[str] = ()) -> EngineWor
         f"no serving engine that we know wrote this page: it has {what}",
         fix=f"Supported: {SUPPORTED}. A server may have to be told to count: {switches}.",
     )
+
+
+def is_frontend(samples: Iterable[Sample]) -> bool:
+    """Whether a page is that of something before engines, and of no engine."""
+    names = {sample.name for sample in samples}
+    found = next((words for words in ENGINES if any(name.startswith(words.prefix) for name in names)), None)
+    return found is not None and found.frontend
 
 
 def readings_of(

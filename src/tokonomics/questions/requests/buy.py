@@ -86,11 +86,15 @@ class DiffRequest(Request):
     Examples:
       tokonomics diff today.toml proposal.toml
       tokonomics diff today.toml proposal.toml --markdown > comment.md
+      tokonomics diff today.toml proposal.toml --format github
     """
 
     before: Text = declared("A scenario file (TOML).", ..., place=Placement.FIRST, kind=Kind.FILE)
     after: Text = declared("The changed one.", ..., place=Placement.FIRST, kind=Kind.FILE)
     markdown: Switch = declared("Print Markdown, for a pull request.", False)
+    format: Text | None = declared(
+        "Print a comment for github or gitlab, or json: the figures and the comment.", example="github"
+    )
 
 
 class FleetRequest(

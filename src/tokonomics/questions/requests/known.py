@@ -1,6 +1,6 @@
 """What is asked of the catalogue and of the installation: ``models``, ``gpus``, ``offers``, ``apis``, ``doctor``."""
 
-from tokonomics.questions.inputs import READ_AS, READ_AS_PLACE, About, Market, SomeGpus
+from tokonomics.questions.inputs import ON_HUB, READ_AS, READ_AS_PLACE, About, Market, SomeGpus
 from tokonomics.questions.request import Kind, Number, Placement, Request, Switch, Text, Tokens, Whole, declared
 
 
@@ -15,6 +15,7 @@ class ModelsRequest(Request):
     match: Text | None = declared("Only names that contain this.", place=Placement.FIRST, kind=Kind.MODEL)
     family: Text | None = declared("Only this family, such as llama.")
     as_family: Text | None = declared(READ_AS, **READ_AS_PLACE)
+    hub: Switch = declared(ON_HUB, False)
     moe: Switch | None = declared("Only mixtures of experts, or only dense.", off="--dense")
 
 

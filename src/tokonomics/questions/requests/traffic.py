@@ -2,6 +2,7 @@
 
 from tokonomics.questions.inputs import (
     About,
+    Attributed,
     BatchLimits,
     Conversations,
     Drafting,
@@ -41,18 +42,19 @@ from tokonomics.questions.request import (
 )
 
 
-class TraceRequest(Traffic):
+class TraceRequest(Traffic, Attributed):
     """
     Examples:
       tokonomics trace azure-conv
       tokonomics trace requests.jsonl.gz --chart traffic.svg
       tokonomics trace log.csv --columns arrival=time,input=prompt,output=answer --from 10m --to 40m
+      tokonomics trace spend-logs.json --by team,feature
       tokonomics trace azure-conv --machine-tokens-per-second 20000 --machine-usd-per-hour 3
       tokonomics trace --arrivals gamma:2,cv=3 --requests 10000 --input sample:sharegpt --save demo.parquet
       tokonomics trace chat.toml
     """
 
-    FIRST = ("trace", "columns")
+    FIRST = ("trace", "columns", "by")
 
     trace: Table | None = declared(
         "A log (CSV, JSON lines, parquet; .gz, .zst), a sample such as azure-conv, or ServeGen's clients.",
@@ -198,10 +200,11 @@ class StackRequest(OneModel, OneGpu, Parallel, OneEngine, Runs, Profiled):
     )
 
 
-class TenantsRequest(SomeModel, OneGpu, Layout, Traffic, Routed, Objectives, Priced, Selling, Profiled):
+class TenantsRequest(SomeModel, OneGpu, Layout, Traffic, Attributed, Routed, Objectives, Priced, Selling, Profiled):
     """
     Examples:
       tokonomics tenants --model llama-3.1-8b --gpu H100 --trace log.csv --columns tenant=customer --slo ttft_p99=0.5
+      tokonomics tenants --model llama-3.1-8b --gpu H100 --trace spend-logs.json --by team,feature --slo ttft_p99=0.5
       tokonomics tenants --model llama-3.1-8b --gpu H100 --trace team-a.csv --trace team-b.csv --slo ttft_p99=0.5
       tokonomics tenants llama-3.1-8b --gpu L4 --tenants 10,skew=1 --rate 4 --input 500 --output 100 --slo ttft_p99=1
       tokonomics tenants --model llama-3.1-70b --gpu H200 --tp 2 --trace log.csv --lora-rank 16 --lora-adapters 50

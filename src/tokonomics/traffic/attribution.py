@@ -1,0 +1,152 @@
+"""Whose request it is: the value of each label that somebody asks for, from the fields, metadata and tags of a log.
+
+A label (team, feature, user …) is looked for in this order: a field of that name, also with ``_id``, ``_name`` or
+``_alias`` behind it; the names that tools use for it; the same in the metadata; a tag ``team:search`` or
+``team=search``; an attribute whose last part is the label (``app.feature``). A request has one value of each label, so
+what requests cost by label sums to what all of them cost.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from tokonomics.errors import BadInput, option, shorten
+from tokonomics.traffic.formats import UNNAMED, spelling
+
+BETWEEN = " / "  # the values of several labels, as the name of one tenant
+MOST_LABELS = 4
+_ENDINGS = ("", "_id", "_alias", "_name")
+_ALSO = {
+    "team": ("user_api_key_team_alias", "user_api_key_team_id"),
+    "user": ("end_user", "enduser_id", "user_api_key_end_user_id", "user_api_key_user_id"),
+    "session": ("gen_ai_conversation_id",),
+    "model": ("provided_model_name", "model_group", "gen_ai_request_model", "gen_ai_response_model"),
+}
+"""Of LiteLLM (its spend logs), Langfuse (its exports) and OpenTelemetry (gen_ai, user and enduser attributes)."""
+_NESTED = ("metadata", "spend_logs_metadata", "requester_metadata")  # the last two within LiteLLM's metadata
+_TAGS = ("tags", "request_tags", "trace_tags")
+_LONGEST = 100  # characters of a value
+
+
+def as_object(value: Any) -> dict[str, Any]:
+    """An object, as itself, as text in a cell, or as the key-value pairs of a parquet map; else an empty one."""
+    if isinstance(value, dict):
+        return value
+    if isinstance(value, str) and value.lstrip()[:1] == "{":
+        try:
+            read = json.loads(value)
+        except (ValueError, RecursionError):
+            return {}
+        return read if isinstance(read, dict) else {}
+    if isinstance(value, list) and value and all(isinstance(pair, dict) and "key" in pair for pair in value):
+        return {str(pair["key"]): pair.get("value") for pair in value}
+    return {}
+
+
+def as_list(value: Any) -> list[Any]:
+    """A list, as itself or as text in a cell: JSON, or words between commas; else an empty one."""
+    if isinstance(value, list):
+        return value
+    if not isinstance(value, str) or not value.strip():
+        return []
+    if value.lstrip()[:1] == "[":
+        try:
+            read = json.loads(value)
+        except (ValueError, RecursionError):
+            return []
+        return read if isinstance(read, list) else []
+    return [word.strip() for word in value.split(",")]
+
+
+def labels_in(by: Iterable[str]) -> tuple[str, ...]:
+    """The labels that were asked for, one by one or with commas between them, checked."""
+    labels = [label.strip() for part in by for label in part.split(",")]
+    for label in labels:
+        if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", label):
+            such = f"Such as {option('by', 'team,user')}."
+            raise BadInput(f"'{shorten(label)}' is no name of a label", field="by", fix=such)
+    if len(set(labels)) < len(labels) or len(labels) > MOST_LABELS:
+        raise BadInput(f"takes up to {MOST_LABELS} different labels", field="by")
+    return tuple(labels)
+
+
+@dataclass
+class Attribution:
+    """Names the tenant of each request by the labels asked for, and remembers which of them a log has."""
+
+    by: tuple[str, ...]
+    seen: set[str] = field(default_factory=set)
+
+    def tenant(self, item: Mapping[str, Any]) -> str:
+        """The values of the labels, in their order; ``(none)`` where a request has none."""
+        holders = list(_holders(item))
+        values = []
+        for label in self.by:
+            value = _value(holders, spelling(label))
+            if value is not None:
+                self.seen.add(label)
+            values.append(UNNAMED if value is None else value)
+        return BETWEEN.join(values)
+
+    def check(self, where: str) -> list[str]:
+        """What to say of labels that no request has; a mistake where there is none at all."""
+        missing = [label for label in self.by if label not in self.seen]
+        if self.by and len(missing) == len(self.by):
+            looked = "a column, an attribute, a key of the metadata or a tag LABEL:VALUE"
+            raise BadInput(
+                f"no request says its {' or '.join(missing)}",
+                where=where,
+                fix=f"Name what the log has with {option('by')}: {looked}.",
+            )
+        return [f"no request says its {label}" for label in missing]
+
+
+def values_of(tenant: str, labels: int) -> tuple[str, ...]:
+    """The values that ``Attribution.tenant`` made a name of."""
+    return tuple(tenant.split(BETWEEN)) if labels > 1 else (tenant,)
+
+
+_spelled = lru_cache(maxsize=4096)(spelling)
+
+
+def _holders(item: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+    """The request itself, then its metadata and the answer it got, with keys as ``spelling`` writes them."""
+    here = {_spelled(key): value for key, value in item.items() if isinstance(key, str)}
+    yield here
+    for name in _NESTED:
+        if nested := as_object(here.get(name)):
+            here = {_spelled(key): value for key, value in nested.items() if isinstance(key, str)}
+            yield here
+    if body := as_object(as_object(item.get("response")).get("body")):  # of a line of OpenAI's batches
+        yield from _holders({key: value for key, value in body.items() if key != "response"})
+
+
+def _value(holders: Sequence[Mapping[str, Any]], label: str) -> str | None:
+    names = (*(f"{label}{ending}" for ending in _ENDINGS), *_ALSO.get(label, ()))
+    for holder in holders:
+        for name in names:
+            if (value := _text(holder.get(name))) is not None:
+                return value
+    for holder in holders:
+        for tags in _TAGS:
+            for tag in as_list(holder.get(tags)):
+                key, parted, value = str(tag).replace("=", ":", 1).partition(":")
+                if parted and spelling(key) == label and (told := _text(value)) is not None:
+                    return told
+    for name, value in holders[0].items():
+        if name.endswith(f"_{label}") and (told := _text(value)) is not None:
+            return told
+    return None
+
+
+def _text(value: Any) -> str | None:
+    """A value as a name of bounded length; None where there is none, or no such."""
+    if isinstance(value, list):
+        value = ",".join(str(part) for part in value if isinstance(part, str | int | float))
+    if value is None or isinstance(value, dict):
+        return None
+    written = str(value).encode("utf-8", "replace").decode().strip().replace(BETWEEN, "/")
+    return written[:_LONGEST] or None

@@ -1,0 +1,214 @@
+"""The request logs that engines write themselves, line by line: vLLM with ``--enable-log-requests`` and
+``--enable-log-outputs``, SGLang with ``--log-requests``.
+
+vLLM (``vllm/entrypoints/logger.py``, from 0.9, commit 01ff126, to the form of late 2026) lists the ids of tokens, which
+are counted: of the prompt on the line of the request, in later versions on one of ``VLLM_LOGGING_LEVEL=DEBUG``; of the
+answer when it is done or, streamed, with every part. SGLang (``srt/utils/request_logger.py``, 0.5, commit 01bb912)
+states both counts when a request is done, as text or as JSON. A request begins when it was received, by the clock of
+the log.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any
+
+from tokonomics.traffic.attribution import Attribution
+from tokonomics.traffic.exports import Row, Unfolding, layout_of_rows, row
+from tokonomics.traffic.formats import LogLayout
+from tokonomics.traffic.sources import load
+
+_ISO = re.compile(
+    r"^\[?([0-9]{4}-[0-9]{2}-[0-9]{2})[T ]([0-9]{2}:[0-9]{2}:[0-9]{2}(?:[.,][0-9]{1,9})?)\s?(Z|[+-][0-9]{2}:?[0-9]{2})?"
+)
+_VLLM_TIME = re.compile(r"\b(?:INFO|DEBUG|WARNING|ERROR) ([0-9]{2})-([0-9]{2}) ([0-9]{2}):([0-9]{2}):([0-9]{2})")
+_VLLM = re.compile(
+    r"(?P<what>Received request|Request|Generated response) (?P<id>\S{1,200}?)"
+    r"(?P<part> \(streaming (?:delta|complete)\))?(?P<details> details)?: "
+)
+_SGLANG = re.compile(r"\b(?P<what>Receive|Finish): obj=")
+_SGLANG_ID = re.compile(r"\brid='([^']{1,200})'")
+_SGLANG_EVENTS = ("request.received", "request.finished")
+_IDS = re.compile(r"(?:array\('\w', )?[\[(]([0-9, ]*)[\])]")
+_NO_ANSWER = "requests are left out: their answers are not counted (vLLM: --enable-log-outputs and DEBUG) or not done"
+_NO_PROMPT = "requests are left out: their prompts are not counted (vLLM: VLLM_LOGGING_LEVEL=DEBUG)"
+_BANNER = 20  # lines in which an engine's own begin
+_A_YEAR = 1972
+"""vLLM writes no year: times are counted in a leap year that no log is from, so that no date is told."""
+_YEAR_S = 366 * 86400
+
+
+def engine_of(lines: Iterable[str]) -> str | None:
+    """The engine that writes such lines about requests; None where none of them is one."""
+    return next((engine for line in lines if (engine := _engine(line))), None)
+
+
+def looks_like_an_engine(lines: Iterable[str]) -> bool:
+    """Whether lines begin as an engine's do, be it about no request yet."""
+    return any(_VLLM_TIME.search(line[:200]) or _ISO.match(line) for line in islice(lines, _BANNER))
+
+
+def _engine(line: str) -> str | None:
+    if line.lstrip()[:1] == "{":
+        return "SGLang" if '"rid"' in line and any(f'"{event}"' in line for event in _SGLANG_EVENTS) else None
+    if _VLLM_TIME.search(line[:200]) and _VLLM.search(line[:600]):
+        return "vLLM"
+    return "SGLang" if _ISO.match(line) and _SGLANG.search(line[:200]) else None
+
+
+def engine_layout(engine: str, attribution: Attribution | None) -> LogLayout:
+    note = "lengths are counts of the ids it logs, which --max-log-len cuts short" if engine == "vLLM" else None
+    return layout_of_rows(f"{engine} request log", attribution, "the LoRA adapters", note)
+
+
+@dataclass
+class _OpenRequest:
+    """A request that was received and not answered yet."""
+
+    start: float | str | None
+    prompt: int | None = None
+    answer: int | None = None
+    adapter: str | None = None
+
+
+@dataclass
+class _Reading:
+    """Requests under way, and the clock of a log without years."""
+
+    open: dict[str, _OpenRequest] = field(default_factory=dict)
+    years: int = 0
+    month: int = 1
+
+    def clock(self, line: str) -> float | str | None:
+        """When a line was written: the time before it where a collector put one, else the engine's own."""
+        if found := _ISO.match(line):
+            return f"{found[1]} {found[2].replace(',', '.')}{found[3] or ''}"
+        found = _VLLM_TIME.search(line[:200])
+        if not found:
+            return None
+        month, day, hour, minute, second = map(int, found.groups())
+        self.years += month == 1 and self.month == 12
+        self.month = month
+        try:
+            return datetime(_A_YEAR, month, day, hour, minute, second, tzinfo=UTC).timestamp() + self.years * _YEAR_S
+        except ValueError:
+            return None
+
+
+def engine_rows(lines: Iterable[tuple[int, str]], unfolding: Unfolding) -> Iterator[tuple[int, Row]]:
+    """The requests, each with the line on which it ended; what never ended or is not counted is left out."""
+    reading = _Reading()
+    for place, line in lines:
+        found = None
+        engine = _engine(line)
+        if engine == "vLLM":
+            found = _vllm(line, reading, unfolding)
+        elif engine:
+            found = (
+                _sglang_json(line, reading, unfolding)
+                if line.lstrip()[:1] == "{"
+                else _sglang(line, reading, unfolding)
+            )
+        if found:
+            yield place, found
+    if reading.open:
+        unfolding.left_out[_NO_ANSWER] += len(reading.open)
+
+
+def _vllm(line: str, reading: _Reading, unfolding: Unfolding) -> Row | None:
+    said = _VLLM.search(line[:600])
+    assert said is not None
+    name = said["id"]
+    if said["what"] != "Generated response":
+        asked = reading.open.setdefault(name, _OpenRequest(None))
+        if said["what"] == "Received request":
+            asked.start = reading.clock(line)
+            adapter = re.search(r"lora_name='([^']{1,100})'", line[-2000:])
+            asked.adapter = adapter[1] if adapter else None
+        prompt = _listed(line, "prompt_token_ids: ")
+        asked.prompt = asked.prompt if prompt is None else prompt
+        return None
+    # The id of a completion has the number of its prompt behind it when it is received, and none when it is answered.
+    key = next((key for key in (name, f"{name}-0", f"{name}_0") if key in reading.open), None)
+    if key is None:
+        return None
+    asked = reading.open[key]
+    part = _listed(line, "output_token_ids: ")
+    if part is not None and "delta" in (said["part"] or ""):
+        asked.answer = (asked.answer or 0) + part
+    elif part is not None:
+        asked.answer = part
+    is_end = "delta" not in (said["part"] or "") and not said["details"]
+    if not is_end or asked.answer is None:
+        return None
+    del reading.open[key]
+    if asked.prompt is None:
+        unfolding.left_out[_NO_PROMPT] += 1
+        return None
+    tenant = unfolding.tenant({"lora": asked.adapter, "lora_name": asked.adapter}, asked.adapter)
+    return row(asked.start, asked.prompt, asked.answer, tenant=tenant)
+
+
+def _listed(line: str, name: str) -> int | None:
+    """How many ids a list has: the last of that name on the line, since a prompt may hold anything."""
+    place = line.rfind(name)
+    ids = _IDS.match(line, place + len(name)) if place >= 0 else None
+    return None if ids is None else len(ids[1].replace(",", " ").split())
+
+
+def _sglang(line: str, reading: _Reading, unfolding: Unfolding) -> Row | None:
+    said = _SGLANG.search(line[:200])
+    assert said is not None
+    found = _SGLANG_ID.search(line)
+    name = found[1] if found else ""
+    when = reading.clock(line)
+    if said["what"] == "Receive":
+        reading.open[name] = _OpenRequest(when)
+        return None
+    asked = reading.open.pop(name, None)
+    info = line[line.rfind("'meta_info':") :]
+    counts = {
+        key: float(value)
+        for key, value in re.findall(r"'(\w+_tokens|e2e_latency)': ([0-9]{1,12}(?:\.[0-9]{1,12})?)", info)
+    }
+    return _finished(asked, when, counts, {}, unfolding)
+
+
+def _sglang_json(line: str, reading: _Reading, unfolding: Unfolding) -> Row | None:
+    item = load(line)
+    if not isinstance(item, dict):
+        return None
+    name, when = str(item.get("rid")), item.get("timestamp")
+    if item.get("event") == _SGLANG_EVENTS[0]:
+        reading.open[name] = _OpenRequest(when if isinstance(when, str) else None)
+        return None
+    out = item.get("out")
+    info = out.get("meta_info") if isinstance(out, dict) else None
+    asked = item.get("obj")
+    return _finished(
+        reading.open.pop(name, None),
+        when,
+        info if isinstance(info, dict) else {},
+        asked if isinstance(asked, dict) else {},
+        unfolding,
+    )
+
+
+def _finished(
+    asked: _OpenRequest | None, when: Any, info: dict[str, Any], said: dict[str, Any], unfolding: Unfolding
+) -> Row:
+    """A request that SGLang has counted; one received before the log begins started its latency before its end."""
+    start = asked.start if asked else _earlier(when, info.get("e2e_latency"))
+    adapter = said.get("lora_path")
+    tenant = unfolding.tenant(said | {"lora": adapter}, adapter if isinstance(adapter, str) else None)
+    return row(start, info.get("prompt_tokens"), info.get("completion_tokens"), tenant=tenant)
+
+
+def _earlier(when: Any, latency_s: Any) -> Any:
+    try:
+        ended = datetime.fromisoformat(str(when))
+        return (ended if ended.tzinfo else ended.replace(tzinfo=UTC)).timestamp() - float(latency_s)
+    except (TypeError, ValueError, OverflowError, OSError):
+        return when

@@ -1,0 +1,360 @@
+"""Logs that tools export, whose requests must be worked out first: sums, nested lists, totals of an hour.
+
+Each is told by the keys of its objects and unfolded into plain rows (time, prompt tokens, answer tokens, cost, tenant).
+What is no request to a model (a tool's span, an answer from a cache) is left out and counted. Names are those of
+
+- Langfuse: blob storage export fields, public API and UI export (langfuse.com/docs/…/blob-storage-export-fields,
+  langfuse 3, ``observations_converters.ts``: prompt tokens are all usage types that begin with ``input``);
+- OpenTelemetry: OTLP/JSON 1.x and the GenAI conventions ``SEMCONV`` (open-telemetry/semantic-conventions-genai);
+- LiteLLM 1.8x: ``LiteLLM_SpendLogs`` in ``schema.prisma``, and the standard logging payload;
+- OpenAI: ``GET /v1/organization/usage/completions`` (OpenAPI document 2.3.0).
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tokonomics.errors import BadInput, option
+from tokonomics.traffic.attribution import Attribution, as_object
+from tokonomics.traffic.formats import BY_SIZE, LogLayout
+
+SEMCONV = "https://opentelemetry.io/schemas/gen-ai/1.42.0"
+"""The GenAI conventions that spans are read by; the names they replaced (up to 1.26.0) are understood too."""
+BULKY = frozenset({"input", "output", "messages", "response", "proxy_server_request", "tool_definitions", "tool_calls"})
+"""Columns of tables that hold texts, which nothing here needs."""
+MOST_SPREAD = 2_000_000
+"""Requests that totals are spread over: as many as made-up traffic has at the most, unasked."""
+_START, _PROMPT, _ANSWER, _COST, _TENANT = "start time", "prompt tokens", "answer tokens", "cost", "tenant"
+
+Row = dict[str, Any]
+
+
+@dataclass
+class Unfolding:
+    """What is asked of a log and what was found on the way through it."""
+
+    attribution: Attribution | None = None
+    left_out: Counter[str] = field(default_factory=Counter)
+    spread: int = 0
+
+    def restart(self) -> None:
+        """Before another pass over the same log."""
+        self.left_out.clear()
+        self.spread = 0
+
+    def said(self, where: str) -> list[str]:
+        """What to know after a pass."""
+        left = [f"{number:,} {what}" for what, number in self.left_out.items()]
+        return left + (self.attribution.check(where) if self.attribution else [])
+
+    def tenant(self, item: Mapping[str, Any], *usual: Any) -> Any:
+        """By the labels asked for, else the first usual value that is not empty."""
+        if self.attribution:
+            return self.attribution.tenant(item)
+        return next((value for value in usual if value not in (None, "")), None)
+
+
+@dataclass(frozen=True)
+class Export:
+    """One tool's log: how its objects are told, and the requests in one of them."""
+
+    name: str
+    is_one: Callable[[Mapping[str, Any]], bool]
+    unfold: Callable[[Mapping[str, Any], Unfolding], Iterator[Row]]
+    tenants: str
+    """Whose requests they are where nobody asks by what."""
+    note: str | None = None
+
+    def layout(self, attribution: Attribution | None) -> LogLayout:
+        return layout_of_rows(self.name, attribution, self.tenants, self.note)
+
+
+def layout_of_rows(name: str, attribution: Attribution | None, tenants: str, note: str | None) -> LogLayout:
+    """Of the rows that a log is unfolded into."""
+    notes = (note, None if attribution else f"tenants are {tenants}")
+    return LogLayout(
+        name,
+        arrival=((_START,),),
+        input=((_PROMPT,),),
+        output=((_ANSWER,),),
+        tenant=((_TENANT,),),
+        usd=((_COST,),),
+        second=BY_SIZE,
+        note="; ".join(said for said in notes if said),
+    )
+
+
+def export_of(objects: Iterable[Any]) -> Export | None:
+    """The tool that half of the objects or more come from."""
+    listed = [item for item in objects if isinstance(item, dict)]
+    for export in EXPORTS:
+        if listed and 2 * sum(export.is_one(item) for item in listed) >= len(listed):
+            return export
+    return None
+
+
+def opened(item: Any) -> list[Any]:
+    """The objects of a page, as the APIs of these tools wrap them in ``data``; else the object itself."""
+    if isinstance(item, dict) and isinstance(listed := item.get("data"), list):
+        return listed
+    return [item]
+
+
+def row(start: Any, prompt: Any, answer: Any, cost: Any = None, tenant: Any = None) -> Row:
+    """One request; what is missing is told where rows are checked."""
+    return {_START: start, _PROMPT: prompt, _ANSWER: answer, _COST: cost, _TENANT: tenant}
+
+
+def _first(item: Mapping[str, Any], *names: str) -> Any:
+    return next((item[name] for name in names if item.get(name) not in (None, "")), None)
+
+
+def _sum(values: Iterable[Any]) -> Any:
+    """Numbers, also as text, added; the first that is none, so that the row says what is wrong with it."""
+    total: float | int | None = None
+    for value in values:
+        if value is None:
+            continue
+        try:
+            total = (_number(value) if isinstance(value, str) else value) + (total or 0)
+        except (TypeError, ValueError, OverflowError):
+            return value
+    return total
+
+
+def _number(text: str) -> float:
+    """Whole where it can be: ClickHouse writes 64-bit numbers as text."""
+    return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else float(text)
+
+
+# --- Langfuse -------------------------------------------------------------------------------------------------------
+
+_CALLS = ("GENERATION", "EMBEDDING")
+"""The types of observation that have usage; the others only hold them."""
+_OBSERVATIONS = (*_CALLS, "SPAN", "EVENT", "AGENT", "TOOL", "CHAIN", "RETRIEVER", "EVALUATOR", "GUARDRAIL")
+
+
+def _is_langfuse(item: Mapping[str, Any]) -> bool:
+    """An observation; of a table, whose values are not known yet, its columns."""
+    details = ("usageDetails", "usage_details", "inputUsage")
+    kind = item.get("type", "")
+    is_typed = kind is None or (isinstance(kind, str) and kind.upper() in _OBSERVATIONS)
+    return (
+        any(name in item for name in ("traceId", "trace_id"))
+        and any(name in item for name in ("startTime", "start_time"))
+        and (any(name in item for name in details) or (is_typed and ("usage" in item or "promptTokens" in item)))
+    )
+
+
+def _langfuse(item: Mapping[str, Any], unfolding: Unfolding) -> Iterator[Row]:
+    kind = item.get("type")
+    if isinstance(kind, str) and kind.upper() not in _CALLS:
+        unfolding.left_out["observations that are no model calls (spans, events, tools) are left out"] += 1
+        return
+    details = as_object(_first(item, "usageDetails", "usage_details"))
+    usage = as_object(item.get("usage"))
+    if str(usage.get("unit") or "TOKENS").upper() != "TOKENS":
+        unfolding.left_out["model calls that are not counted in tokens are left out"] += 1
+        return
+    prompt, answer = (
+        _sum(value for key, value in details.items() if key.startswith(side)) for side in ("input", "output")
+    )
+    if prompt is None:
+        prompt = _first(item, "inputUsage", "promptTokens") or _first(usage, "input", "promptTokens")
+    if answer is None:
+        answer = _first(item, "outputUsage", "completionTokens") or _first(usage, "output", "completionTokens")
+    if prompt is None and answer is None:
+        unfolding.left_out["model calls without token counts are left out"] += 1
+        return
+    costs = as_object(_first(item, "costDetails", "cost_details"))
+    cost = _first(item, "totalCost", "total_cost", "calculatedTotalCost") or costs.get("total")
+    yield row(
+        _first(item, "startTime", "start_time"),
+        prompt,
+        0 if answer is None else answer,  # an embedding writes nothing
+        _sum(costs.values()) if cost is None else cost,
+        unfolding.tenant(item, as_object(item.get("metadata")).get("tenant"), _first(item, "userId", "user_id")),
+    )
+
+
+# --- LiteLLM --------------------------------------------------------------------------------------------------------
+
+
+def _is_litellm(item: Mapping[str, Any]) -> bool:
+    spent = "spend" in item or "response_cost" in item
+    return spent and "startTime" in item and "prompt_tokens" in item
+
+
+def _litellm(item: Mapping[str, Any], unfolding: Unfolding) -> Iterator[Row]:
+    if str(item.get("cache_hit")).lower() == "true":
+        unfolding.left_out["requests that LiteLLM answered from its own cache are left out"] += 1
+        return
+    prompt = item.get("prompt_tokens")
+    if item.get("status") == "failure" and prompt in (0, "0", "", None):
+        unfolding.left_out["failed requests without tokens are left out"] += 1
+        return
+    told = as_object(item.get("metadata"))
+    team = item.get("team_id") or told.get("user_api_key_team_id")
+    yield row(
+        item.get("startTime"),
+        prompt,
+        item.get("completion_tokens"),
+        _first(item, "spend", "response_cost"),
+        unfolding.tenant(item, told.get("tenant"), team, item.get("end_user"), item.get("user")),
+    )
+
+
+# --- OpenTelemetry --------------------------------------------------------------------------------------------------
+
+_WRAPPERS = ("invoke_agent", "create_agent", "invoke_workflow", "execute_tool", "plan", "retrieval")
+"""Operations whose usage, where they have one, is that of the model calls below them."""
+_DEEPEST = 5
+
+
+def _is_otlp(item: Mapping[str, Any]) -> bool:
+    return "resourceSpans" in item or "resource_spans" in item
+
+
+def _otlp(item: Mapping[str, Any], unfolding: Unfolding) -> Iterator[Row]:
+    for resource in _objects(_first(item, "resourceSpans", "resource_spans")):
+        shared = attributes(as_object(resource.get("resource")).get("attributes"))
+        for scope in _objects(_first(resource, "scopeSpans", "scope_spans", "instrumentationLibrarySpans")):
+            for span in _objects(scope.get("spans")):
+                yield from _span(span, shared, unfolding)
+
+
+def _span(span: Mapping[str, Any], shared: dict[str, Any], unfolding: Unfolding) -> Iterator[Row]:
+    told = attributes(span.get("attributes"))
+    if not any(name.startswith("gen_ai.") for name in told):
+        unfolding.left_out["spans that are no GenAI operation are left out"] += 1
+        return
+    if told.get("gen_ai.operation.name") in _WRAPPERS:
+        unfolding.left_out[
+            "spans of agents, workflows and tools are left out: their tokens are those of the calls"
+        ] += 1
+        return
+    prompt = _first(told, "gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
+    answer = _first(told, "gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens")
+    if prompt is None and answer is None:
+        unfolding.left_out["model calls without token counts are left out"] += 1
+        return
+    user = _first(told, "tenant.id", "user.id", "enduser.id")
+    yield row(
+        _first(span, "startTimeUnixNano", "start_time_unix_nano"),
+        prompt,
+        0 if answer is None else answer,
+        told.get("gen_ai.usage.cost"),  # in no convention: OpenLIT and Langfuse write it
+        unfolding.tenant({**shared, **told}, user, shared.get("service.name")),
+    )
+
+
+def _objects(value: Any) -> list[dict[str, Any]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def attributes(listed: Any) -> dict[str, Any]:
+    """Attributes of OTLP/JSON by their dotted names: ``{"key": …, "value": {"intValue": "3"}}``, nested or not."""
+    if isinstance(listed, dict):  # as some exporters write them
+        listed = [{"key": key, "value": value} for key, value in listed.items()]
+    found: dict[str, Any] = {}
+    for pair in _objects(listed):
+        _put(found, str(pair.get("key")), _plain(pair.get("value")))
+    return found
+
+
+def _put(found: dict[str, Any], name: str, value: Any, depth: int = 0) -> None:
+    if isinstance(value, dict) and depth < _DEEPEST:
+        for key, inner in value.items():
+            _put(found, f"{name}.{key}", inner, depth + 1)
+    elif value is not None:
+        found[name] = value
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    """The value of an AnyValue of OTLP: an integer is text there, a map a list of pairs."""
+    if not isinstance(value, dict) or depth >= _DEEPEST:
+        return value
+    for kind in ("stringValue", "intValue", "doubleValue", "boolValue"):
+        if kind in value:
+            return value[kind]
+    if "arrayValue" in value:
+        inner = as_object(value["arrayValue"]).get("values")
+        return [_plain(part, depth + 1) for part in inner] if isinstance(inner, list) else []
+    if "kvlistValue" in value:
+        pairs = _objects(as_object(value["kvlistValue"]).get("values"))
+        return {str(pair.get("key")): _plain(pair.get("value"), depth + 1) for pair in pairs}
+    return value
+
+
+# --- totals of OpenAI's usage API -----------------------------------------------------------------------------------
+
+
+def _is_bucket(item: Mapping[str, Any]) -> bool:
+    """A bucket of the API, or a row of the table that the dashboard exports."""
+    return item.get("object") == "bucket" or {"num_model_requests", "start_time", "end_time"} <= item.keys()
+
+
+def _bucket(item: Mapping[str, Any], unfolding: Unfolding) -> Iterator[Row]:
+    """Totals spread over their time: as many requests as there were, evenly, all of the mean length."""
+    results = [dict(item)] if "num_model_requests" in item else _objects(_first(item, "results", "result"))
+    if any(result.get("object") == "organization.costs.result" for result in results):
+        raise BadInput("a page of costs, which lists no tokens", fix="Export /v1/organization/usage/completions.")
+    for result in results:
+        sizes = [_count(result.get(name)) for name in ("num_model_requests", "input_tokens", "output_tokens")]
+        start, end = (_count(item.get(name)) for name in ("start_time", "end_time"))
+        requests, prompt, answer = sizes
+        if requests is None or prompt is None or answer is None or start is None or end is None or end < start:
+            yield row(item.get("start_time"), result.get("input_tokens"), None)
+            continue
+        unfolding.spread += requests
+        if unfolding.spread > MOST_SPREAD:
+            mean = f"{option('input', round(prompt / requests))} {option('output', round(answer / requests))}"
+            rate = f"{requests / max(end - start, 1):.3g}"
+            raise BadInput(
+                f"totals of more than {MOST_SPREAD:,} requests", fix=f"Plan their means: {option('rate', rate)} {mean}."
+            )
+        usual = (_first(result, "project_id", "user_id", "api_key_id", "model"),)
+        tenant = unfolding.tenant(result, *usual)
+        for place in range(requests):
+            yield row(
+                start + (end - start) * (place + 0.5) / requests,
+                _part(prompt, requests, place),
+                _part(answer, requests, place),
+                tenant=tenant,
+            )
+
+
+def _count(value: Any) -> int | None:
+    """A whole number, or text of one, from 0 to what a float holds exactly."""
+    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,16}", value.strip()):
+        value = int(value)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 2**53
+    return int(value) if is_number and value == int(value) else None
+
+
+def _part(total: int, parts: int, place: int) -> int:
+    """Whole numbers that differ by one at the most and sum to the total."""
+    return total * (place + 1) // parts - total * place // parts
+
+
+EXPORTS = (
+    Export(
+        "OpenTelemetry GenAI spans",
+        _is_otlp,
+        _otlp,
+        "user.id, else service.name",
+        f"spans are read by the GenAI conventions {SEMCONV.rsplit('/', 1)[1]}",
+    ),
+    Export(
+        "OpenAI usage export",
+        _is_bucket,
+        _bucket,
+        "the projects, users, keys or models that it is grouped by",
+        "totals, not requests: they are spread evenly over their time, each of the mean length. Tokens and their rate "
+        "by the hour are right; bursts and long requests are not in it, so what serves it in time is too small",
+    ),
+    Export("Langfuse export", _is_langfuse, _langfuse, "the users (userId)"),
+    Export("LiteLLM spend log", _is_litellm, _litellm, "the teams (team_id), else end_user, else user"),
+)

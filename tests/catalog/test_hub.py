@@ -1,0 +1,247 @@
+"""A model of the Hugging Face hub is looked up on request alone, from recorded answers on loopback.
+
+The answers have the shape that huggingface_hub (utils/_http.py, file_download.py of 1.x) reads: a small file is
+redirected within the host, a large one to a store on another; what is not there has an ``X-Error-Code``.
+"""
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tokonomics.catalog import hub
+from tokonomics.catalog.config_json import LARGEST_FILE
+from tokonomics.catalog.load_models import CONFIGS_IN, READING, ConfigReading, find_model
+from tokonomics.catalog.models import ModelSpec
+from tokonomics.errors import TokonomicsError, flag
+from tokonomics.questions.listener import Listener
+from tokonomics.questions.requests.buy import FitRequest
+from tokonomics.questions.verbs import VERBS
+
+REPOSITORY = "someone/Tiny-Llama"
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_act": "silu",
+    "hidden_size": 256,
+    "intermediate_size": 1024,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "vocab_size": 1000,
+    "max_position_embeddings": 2048,
+    "rms_norm_eps": 1e-05,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+}
+# Embedding and head, four layers (q, k, v, o, three matrices of the MLP, two norms) and the last norm; 2 bytes each.
+PARAMETERS = 2 * 1000 * 256 + 4 * (2 * 256 * 256 + 2 * 256 * 128 + 3 * 256 * 1024 + 2 * 256) + 256
+TOKEN = "hf_secretsecret"
+
+
+@dataclass
+class Host:
+    """What one server has, by path, and what it was asked with."""
+
+    url: str = ""
+    files: dict[str, tuple[int, dict[str, str], bytes]] = field(default_factory=dict)
+    asked: list[tuple[str, str | None]] = field(default_factory=list)
+
+
+def _serve(host: Host) -> ThreadingHTTPServer:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            host.asked.append((self.path, self.headers.get("Authorization")))
+            missing = (404, {"X-Error-Code": "EntryNotFound"}, b"Entry not found")
+            status, headers, body = host.files.get(self.path, missing)
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    host.url = f"http://127.0.0.1:{server.server_port}"
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Host, Host]]:
+    """The hub, and the store that it redirects to."""
+    found, store = Host(), Host()
+    servers = [_serve(found), _serve(store)]
+    monkeypatch.setenv("HF_ENDPOINT", found.url)
+    monkeypatch.setenv("TOKONOMICS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    for name in ("HF_TOKEN", "HF_TOKEN_PATH", "HF_HUB_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+    hub.fetch.cache_clear()
+    at, kept = f"/{REPOSITORY}/resolve/main", "/api/resolve-cache/models/someone/Tiny-Llama/0123abc"
+    found.files[f"{at}/config.json"] = (307, {"Location": f"{kept}/config.json"}, b"")
+    found.files[f"{kept}/config.json"] = (200, {"X-Repo-Commit": "0123abc"}, json.dumps(CONFIG).encode())
+    index = {"metadata": {"total_size": 2 * PARAMETERS}, "weight_map": {"lm_head.weight": "model-00001.safetensors"}}
+    found.files[f"{at}/model.safetensors.index.json"] = (302, {"Location": f"{store.url}/xet/abc?sig=1"}, b"")
+    store.files["/xet/abc?sig=1"] = (200, {}, json.dumps(index).encode())
+    yield found, store
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def looked_up(name: str = REPOSITORY, *, ask: bool = True) -> tuple[ModelSpec, list[str]]:
+    notes: list[str] = []
+    before = READING.set(ConfigReading(note=notes.append, hub=ask))
+    try:
+        return find_model(name), notes
+    finally:
+        READING.reset(before)
+
+
+def test_the_config_is_fetched_and_its_size_is_that_of_the_weights(hosts: tuple[Host, Host]) -> None:
+    model, notes = looked_up()
+    assert (model.name, model.parameters) == ("Tiny-Llama", PARAMETERS)
+    (note,) = notes  # nothing to say of its size
+    assert note.startswith(f"{REPOSITORY}: read from its config.json on the Hugging Face hub")
+    assert {path for path, _ in hosts[0].asked} == set(hosts[0].files)
+
+
+def test_weights_of_another_size_are_told(hosts: tuple[Host, Host]) -> None:
+    hosts[1].files["/xet/abc?sig=1"] = (200, {}, json.dumps({"metadata": {"total_size": PARAMETERS}}).encode())
+    assert "what it does not say of them is counted wrongly" in looked_up()[1][1]
+
+
+def test_a_model_in_one_file_has_no_index(hosts: tuple[Host, Host]) -> None:
+    del hosts[0].files[f"/{REPOSITORY}/resolve/main/model.safetensors.index.json"]
+    assert len(looked_up()[1]) == 1
+
+
+def test_nobody_is_asked_unless_somebody_says_so(hosts: tuple[Host, Host]) -> None:
+    with pytest.raises(TokonomicsError) as error:
+        looked_up(ask=False)
+    assert "Look it up on the Hugging Face hub with --hub." in error.value.message(flag)
+    assert not hosts[0].asked
+
+
+def test_what_was_fetched_is_found_again_without_a_network(hosts: tuple[Host, Host]) -> None:
+    fetched, _ = looked_up()
+    looked_up()  # and asked for once, however often it is looked up
+    asked = len(hosts[0].asked)
+    assert asked == 3
+    kept, notes = looked_up(ask=False)
+    assert kept == fetched
+    assert "on the Hugging Face hub" in notes[0]
+    assert len(hosts[0].asked) == asked
+
+
+def test_a_model_of_the_catalogue_is_not_looked_up(hosts: tuple[Host, Host]) -> None:
+    assert looked_up("meta-llama/Llama-3.1-8B")[0].key == looked_up("llama-3.1-8b", ask=False)[0].key
+    assert not hosts[0].asked
+
+
+@pytest.mark.parametrize("place", ["HF_TOKEN", "HF_TOKEN_PATH", "HF_HOME"])
+def test_the_token_goes_to_the_hub_and_to_no_other_host(
+    hosts: tuple[Host, Host], place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if place == "HF_TOKEN":
+        monkeypatch.setenv("HF_TOKEN", f" {TOKEN}\n")
+    else:
+        file = tmp_path / ("mine" if place == "HF_TOKEN_PATH" else "hf/token")
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(f"{TOKEN}\n")
+        if place == "HF_TOKEN_PATH":
+            monkeypatch.setenv("HF_TOKEN_PATH", str(file))
+    looked_up()
+    assert [token for _, token in hosts[0].asked] == [f"Bearer {TOKEN}"] * 3  # also after a redirect within the host
+    assert hosts[1].asked == [("/xet/abc?sig=1", None)]
+
+
+def test_no_token_is_sent_in_the_clear(hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch) -> None:
+    from urllib.parse import urlsplit
+
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    assert hub._token(urlsplit("https://hub.example")) == TOKEN
+    assert hub._token(urlsplit("http://hub.example")) is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ((401, {"X-Error-Code": "GatedRepo"}, b""), "private or gated"),
+        ((403, {}, b""), "private or gated"),
+        ((404, {"X-Error-Code": "RepoNotFound"}, b""), "not on the hub"),
+        ((404, {"X-Error-Code": "EntryNotFound"}, b""), "no config.json"),
+        ((500, {}, b""), "answered 500"),
+        ((200, {}, b"<html>"), "no JSON object"),
+        ((200, {}, b"[" * 100_000), "no JSON object"),
+        ((200, {}, b" " * (LARGEST_FILE + 1)), "larger than"),
+        ((302, {"Location": "ftp://elsewhere/x"}, b""), "cannot be asked|answered 302"),
+        ((302, {"Location": f"/{REPOSITORY}/resolve/main/config.json"}, b""), "cannot be asked|answered 302"),
+    ],
+)
+def test_every_refusal_names_the_model_and_no_token(
+    hosts: tuple[Host, Host], answer: tuple[int, dict[str, str], bytes], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    hosts[0].files[f"/{REPOSITORY}/resolve/main/config.json"] = answer
+    with pytest.raises(TokonomicsError, match=said) as error:
+        looked_up()
+    told = error.value.message(flag)
+    assert REPOSITORY in told
+    assert TOKEN not in told
+
+
+def test_a_hub_that_cannot_be_reached(hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
+    with pytest.raises(TokonomicsError, match="cannot be asked"):
+        looked_up()
+    monkeypatch.setenv("HF_ENDPOINT", "file:///etc")
+    with pytest.raises(TokonomicsError, match="not an address"):
+        looked_up()
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(TokonomicsError, match="HF_HUB_OFFLINE"):
+        looked_up()
+
+
+@pytest.mark.parametrize(
+    "name", ["a/b/c", "../x", "a/..", "a/b..c", "a--b/c", "/a/b", "a/b?x=1", "a b/c", "a/" + "b" * 99]
+)
+def test_other_texts_are_no_repositories(hosts: tuple[Host, Host], name: str) -> None:
+    assert not hub.is_repository(name)
+    with pytest.raises(TokonomicsError):
+        looked_up(name)
+    assert not hosts[0].asked
+
+
+def test_strangers_cannot_make_us_ask(hosts: tuple[Host, Host], tmp_path: Path) -> None:
+    before = CONFIGS_IN.set(tmp_path)
+    try:
+        with pytest.raises(TokonomicsError):
+            looked_up()
+    finally:
+        CONFIGS_IN.reset(before)
+    assert not hosts[0].asked
+
+
+def test_a_question_takes_a_model_of_the_hub(hosts: tuple[Host, Host]) -> None:
+    class Heard(Listener):
+        def __init__(self) -> None:
+            self.notes: list[str] = []
+
+        def note(self, line: str) -> None:
+            self.notes.append(line)
+
+    heard = Heard()
+    result = VERBS["fit"].answer(FitRequest(model=REPOSITORY, gpu="L4", hub=True), heard)
+    assert result.plain()["model"] == "tiny-llama"
+    assert any("Hugging Face hub" in note for note in heard.notes)

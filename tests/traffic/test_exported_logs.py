@@ -1,0 +1,240 @@
+"""What tools export is read without being told what it is: tokens, dollars, times and tenants as they were."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from tests.traffic import exported_logs
+from tests.traffic.exported_logs import LOGS, REQUESTS, START
+
+from tokonomics.errors import BadInput
+from tokonomics.traffic.readers import TraceFile, open_trace
+from tokonomics.traffic.summary import summarize
+from tokonomics.traffic.trace import Trace, save_trace
+
+FORMATS = {
+    "langfuse": "Langfuse export",
+    "litellm": "LiteLLM spend log",
+    "otlp": "OpenTelemetry GenAI spans",
+    "openai": "OpenAI batch output",
+    "vllm": "vLLM request log",
+    "sglang": "SGLang request log",
+}
+PRICED = ("langfuse", "litellm", "otlp")
+WHOLE_SECONDS = ("vllm", "sglang-text")  # the clocks of their logs
+
+
+def opened(folder: Path, name: str, *by: str) -> TraceFile:
+    path = folder / "log"
+    path.write_text(LOGS[name]() if name in LOGS else name)
+    return open_trace(path, by=by)
+
+
+def names(trace: Trace) -> list[str]:
+    assert trace.tenant is not None
+    return [trace.tenants[number] for number in trace.tenant]
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_every_log_gives_back_times_tokens_and_dollars(tmp_path: Path, name: str) -> None:
+    file = opened(tmp_path, name)
+    trace = file.read()
+    assert file.format == FORMATS[name.split("-")[0]]
+    assert file.problems.count == 0, file.problems.first
+    times = [np.floor(request.at_s) if name in WHOLE_SECONDS else request.at_s for request in REQUESTS]
+    assert trace.arrival_s.round(3).tolist() == times
+    assert trace.input_tokens.tolist() == [request.prompt for request in REQUESTS]
+    assert trace.output_tokens.tolist() == [request.answer for request in REQUESTS]
+    if name.startswith(PRICED):
+        assert trace.usd is not None
+        assert trace.usd.tolist() == [request.usd for request in REQUESTS]
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_what_is_saved_is_read_back_the_same(tmp_path: Path, name: str) -> None:
+    trace = opened(tmp_path, name).read()
+    saved = tmp_path / "saved.parquet"
+    save_trace(trace, saved)
+    again = open_trace(saved).read()
+    for column in ("arrival_s", "input_tokens", "output_tokens", "usd"):
+        before, after = getattr(trace, column), getattr(again, column)
+        assert (before is None and after is None) or before.tolist() == after.tolist()
+    assert names(again) == names(trace)
+
+
+@pytest.mark.parametrize("name", [name for name in LOGS if name.startswith(("langfuse", "litellm", "otlp", "openai"))])
+@pytest.mark.parametrize("by", [("team",), ("feature",), ("user",), ("team", "feature"), ("user", "team", "feature")])
+def test_requests_are_attributed_by_fields_metadata_tags_and_attributes(
+    tmp_path: Path, name: str, by: tuple[str, ...]
+) -> None:
+    trace = opened(tmp_path, name, *by).read()
+    assert names(trace) == [" / ".join(getattr(request, label) for label in by) for request in REQUESTS]
+
+
+@pytest.mark.parametrize("name", [name for name in LOGS if name.startswith(PRICED)])
+def test_what_each_label_costs_sums_to_all(tmp_path: Path, name: str) -> None:
+    by = ("team", "feature", "user")
+    summary = summarize(opened(tmp_path, name, *by), by=by)
+    assert [bill.label for bill in summary.by] == list(by)
+    assert summary.usd == pytest.approx(sum(request.usd for request in REQUESTS), abs=1e-12)
+    for bill in summary.by:
+        assert sum(value.requests for value in bill.values) == len(REQUESTS)
+        assert sum(value.input_tokens for value in bill.values) == sum(request.prompt for request in REQUESTS)
+        assert sum(value.output_tokens for value in bill.values) == sum(request.answer for request in REQUESTS)
+        assert sum(value.usd or 0 for value in bill.values) == pytest.approx(summary.usd, abs=1e-12)
+        for value in bill.values:
+            own = [request for request in REQUESTS if getattr(request, bill.label) == value.name]
+            assert value.usd == pytest.approx(sum(request.usd for request in own), abs=1e-12)
+            assert value.input_tokens == sum(request.prompt for request in own)
+
+
+def test_times_are_unix_time_where_the_log_has_a_year(tmp_path: Path) -> None:
+    for name in LOGS:
+        (batch,) = opened(tmp_path, name).batches()
+        if name == "vllm":
+            assert max(batch["arrival"].to_list()) < 946_684_800  # no year, so no date is told
+        else:
+            assert min(batch["arrival"].to_list()) == pytest.approx(START, abs=1e-3)
+
+
+def test_what_is_no_call_of_a_model_is_left_out_and_counted(tmp_path: Path) -> None:
+    left = {name: opened(tmp_path, name) for name in ("langfuse-api", "litellm-list", "otlp-document")}
+    notes = {}
+    for name, file in left.items():
+        file.path.write_text(LOGS[name]())
+        file.read()
+        notes[name] = " | ".join(file.problems.notes)
+    assert "1 observations that are no model calls" in notes["langfuse-api"]
+    assert "1 requests that LiteLLM answered from its own cache" in notes["litellm-list"]
+    assert "1 failed requests without tokens" in notes["litellm-list"]
+    assert "1 spans that are no GenAI operation" in notes["otlp-document"]
+    assert "1 spans of agents" in notes["otlp-document"]  # its 5,515 tokens are those of the calls below it
+    assert "GenAI conventions 1.42.0" in notes["otlp-document"]
+
+
+def test_langfuse_parquet_with_maps_dates_and_decimals(tmp_path: Path) -> None:
+    rows = [exported_logs.langfuse_item(request, snake=True) for request in REQUESTS]
+    pairs = pl.List(pl.Struct({"key": pl.String, "value": pl.Int64}))
+    table = pl.DataFrame(
+        {
+            "trace_id": ["t"] * len(rows),
+            "type": ["GENERATION"] * len(rows),
+            "start_time": [request.when.replace(tzinfo=None) for request in REQUESTS],
+            "usage_details": pl.Series(
+                [
+                    [{"key": "input", "value": request.prompt}, {"key": "output", "value": request.answer}]
+                    for request in REQUESTS
+                ],
+                dtype=pairs,
+            ),
+            "total_cost": pl.Series([str(request.usd) for request in REQUESTS]).cast(pl.Decimal(18, 6)),
+            "tags": [row["tags"] for row in rows],
+        }
+    )
+    path = tmp_path / "observations.parquet"
+    table.write_parquet(path)
+    trace = open_trace(path, by=("team",)).read()
+    assert trace.input_tokens.tolist() == [request.prompt for request in REQUESTS]
+    assert trace.usd is not None
+    assert trace.usd.tolist() == [request.usd for request in REQUESTS]
+    assert names(trace) == [request.team for request in REQUESTS]
+
+
+def test_an_openai_style_log_with_the_id_of_a_trace_is_no_langfuse_export(tmp_path: Path) -> None:
+    usage = {"prompt_tokens": 5, "completion_tokens": 6}
+    file = opened(tmp_path, json.dumps([{"trace_id": "t", "start_time": 1_790_000_000, "usage": usage}]))
+    assert (file.format, file.read().input_tokens.tolist()) == ("OpenAI-style usage log", [5])
+
+
+def test_totals_are_spread_over_their_time_and_kept(tmp_path: Path) -> None:
+    file = opened(tmp_path, exported_logs.openai_usage())
+    trace = file.read()
+    assert file.format == "OpenAI usage export"
+    assert any("totals, not requests" in note for note in file.problems.notes)
+    assert [len(trace), int(trace.input_tokens.sum()), int(trace.output_tokens.sum())] == [8, 1301, 502]
+    assert names(trace) == ["proj_a"] * 5 + ["proj_b"] * 3
+    # The middles of fifths of the first hour, then of thirds of the second, from the first of them on.
+    assert trace.arrival_s.round(3).tolist() == [0, 720, 1440, 2160, 2880, 3840, 5040, 6240]
+    assert trace.input_tokens.tolist()[:5] == [200, 200, 200, 200, 201]
+
+
+def test_the_table_of_the_dashboard_is_totals_too(tmp_path: Path) -> None:
+    text = (
+        "start_time,end_time,project_id,num_model_requests,input_tokens,output_tokens\n1790000000,1790003600,p,4,40,8\n"
+    )
+    trace = opened(tmp_path, text).read()
+    assert (len(trace), trace.input_tokens.tolist(), trace.output_tokens.tolist()) == (4, [10] * 4, [2] * 4)
+
+
+def test_more_totals_than_can_be_spread_are_refused_with_their_means(tmp_path: Path) -> None:
+    page = exported_logs.openai_usage().replace('"num_model_requests": 5', '"num_model_requests": 3000000')
+    with pytest.raises(BadInput, match="more than 2,000,000 requests"):
+        opened(tmp_path, page).read()
+
+
+def test_a_page_of_costs_is_no_log(tmp_path: Path) -> None:
+    cost = {"object": "organization.costs.result", "amount": {"value": 0.06, "currency": "usd"}}
+    bucket = {"object": "bucket", "start_time": 1, "end_time": 2, "results": [cost]}
+    with pytest.raises(BadInput, match="a page of costs"):
+        opened(tmp_path, json.dumps({"object": "page", "data": [bucket]})).read()
+
+
+def test_older_forms_of_a_vllm_line(tmp_path: Path) -> None:
+    """Up to 0.11 the ids stand on the line of the request; a completion's id has a number behind it there."""
+    log = (
+        "INFO 12-31 23:59:59 [logger.py:43] Received request cmpl-7-0: prompt: 'a]', params: SamplingParams(n=1), "
+        "prompt_token_ids: [1, 2, 3], prompt_embeds shape: None, lora_request: None.\n"
+        "INFO 01-01 00:00:02 [logger.py:43] Received request cmpl-8-0: prompt: 'b', params: SamplingParams(n=1), "
+        "prompt_token_ids: [1], prompt_embeds shape: None, lora_request: None.\n"
+        "INFO 01-01 00:00:03 [logger.py:71] Generated response cmpl-7: output: 'x', output_token_ids: (5, 6), "
+        "finish_reason: stop\n"
+        "INFO 01-01 00:00:04 [logger.py:71] Generated response cmpl-8: output: '', output_token_ids: [], "
+        "finish_reason: stop\n"
+    )
+    trace = opened(tmp_path, log).read()
+    assert trace.arrival_s.tolist() == [0, 3]  # over the new year
+    assert (trace.input_tokens.tolist(), trace.output_tokens.tolist()) == ([3, 1], [2, 0])
+
+
+def test_a_vllm_log_that_counts_nothing_says_what_to_switch_on(tmp_path: Path) -> None:
+    log = "INFO 09-21 13:33:20 [logger.py:59] Received request c-1: params: SamplingParams(n=1), lora_request: None.\n"
+    with pytest.raises(BadInput, match="--enable-log-outputs"):
+        opened(tmp_path, log).read()
+
+
+def test_a_label_that_no_request_has(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no request says its region"):
+        opened(tmp_path, "litellm-lines", "region").read()
+    file = opened(tmp_path, "litellm-lines", "team", "region")
+    assert names(file.read())[0] == "search / (none)"
+    assert "no request says its region" in file.problems.notes
+
+
+@pytest.mark.parametrize(
+    ("by", "said"), [(("te am",), "no name of a label"), (("a", "a"), "different"), (tuple("abcde"), "up to 4")]
+)
+def test_labels_that_cannot_be_asked_for(tmp_path: Path, by: tuple[str, ...], said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        opened(tmp_path, "litellm-lines", *by)
+
+
+def test_any_table_is_attributed_by_its_columns(tmp_path: Path) -> None:
+    text = "timestamp,prompt_tokens,completion_tokens,Team Name,cost\n1,5,6,red,0.5\n2,7,8,,0.25\n"
+    trace = opened(tmp_path, text, "team").read()
+    assert names(trace) == ["red", "(none)"]
+    assert trace.usd is not None
+    assert trace.usd.tolist() == [0.5, 0.25]
+
+
+def test_a_cost_that_is_none_is_a_row_that_cannot_be_used(tmp_path: Path) -> None:
+    rows = [exported_logs.litellm_item(request) for request in REQUESTS]
+    rows[1]["spend"] = "free"
+    rows[2]["spend"] = -1
+    file = opened(tmp_path, json.dumps(rows))
+    assert len(file.read()) == 2
+    assert file.problems.first == [
+        "item 2: cost is 'free', not dollars from 0 to 1,000,000",
+        "item 3: cost is '-1', not dollars from 0 to 1,000,000",
+    ]
