@@ -19,8 +19,8 @@ from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput
 from tokonomics.planner.candidates import Hosts, PrefillPool
 from tokonomics.planner.deploy_apart import deploy_file_apart
-from tokonomics.planner.deploy_files import Target
 from tokonomics.planner.deploy_job import Role
+from tokonomics.planner.deploy_text import Target
 from tokonomics.planner.disaggregation import Pair, cheapest_split, disaggregated, pair_of, splits_of
 from tokonomics.planner.load import Load, load_of_shape
 from tokonomics.planner.plan import Question, Study, prospects, study

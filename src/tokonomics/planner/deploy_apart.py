@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from tokonomics.errors import BadInput, option
-from tokonomics.planner.deploy_files import DeployFile, Target, comment, described, yaml_text
 from tokonomics.planner.deploy_job import FILL_IN, PORT, DeployJob, EngineCommand, Role, Shell, engine_command, listen
 from tokonomics.planner.deploy_job import shell_line as line
 from tokonomics.planner.deploy_kubernetes import NIXL_HOST, kubernetes_fill_in, kubernetes_notes, kubernetes_objects
+from tokonomics.planner.deploy_text import DeployFile, Target, comment, described, yaml_text
 from tokonomics.units import plural
 
 _SIDE_CHANNEL = 5600

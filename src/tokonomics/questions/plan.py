@@ -180,6 +180,9 @@ def deploy_files_of(study: Study, targets: Sequence[Target], command: str) -> li
         router=best.router.value,
         provenance=provenance(command, today(), offer),
         simulated=best.simulated,
+        tiers=best.tiers,
+        requests_per_s=best.capacity_requests_per_s,
+        usd_per_hour=best.instance_usd_per_hour,
     )
     pool = ranked.sized.screened.hosts.prefill
     if pool is None or best.prefill is None:
