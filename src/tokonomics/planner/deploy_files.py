@@ -49,7 +49,7 @@ def deploy_file(target: Target, job: DeployJob) -> DeployFile:
             objects = kubernetes_objects(job, command)
             body, notes, ending = "---\n".join(map(yaml_text, objects)), kubernetes_notes(job, command), "yaml"
     fill_in = [*command.fill_in, *(kubernetes_fill_in(job, command) if target is Target.kubernetes else ())]
-    heading = [job.provenance, *_what(job), *notes, *(f"FILL IN {text}" for text in fill_in)]
+    heading = [job.provenance, *what_runs(job), *notes, *(f"FILL IN {text}" for text in fill_in)]
     return DeployFile(
         name=f"{job.service_name}-{target.value}.{ending}",
         text=("#!/bin/sh\n" if ending == "sh" else "") + "".join(map(comment, heading)) + body,
@@ -63,7 +63,7 @@ def provenance(command: str, made_on: date, offer: Offer | None) -> str:
     return f"Made by `{' '.join(command.split())}` on {made_on}{price}."
 
 
-def _what(job: DeployJob) -> list[str]:
+def what_runs(job: DeployJob) -> list[str]:
     deployment = job.deployment
     engine = deployment.engine
     lines = [f"{job.replicas} × ({deployment}), KV {deployment.kv}, {engine.name} {engine.version}.", job.redundancy]

@@ -183,6 +183,13 @@ class DeployJob(Noun):
         return f"{self.public_name}-{self.role}" if self.role else self.public_name
 
 
+def spanning_targets(job: DeployJob) -> str:
+    """The targets whose files start a replica on several machines, as a door spells them."""
+    engine = job.deployment.engine.key
+    names = ["dynamo", *(["kserve"] if engine == "vllm" else []), *([] if job.role else ["skypilot", engine])]
+    return " or ".join(option("deploy", name) for name in names)
+
+
 def longest_context(deployment: Deployment) -> int:
     """The model's own context, or the longest of which one sequence fits."""
     longest = deployment.model.max_context

@@ -14,7 +14,7 @@ from tokonomics.catalog.gpus import Vendor
 from tokonomics.catalog.offers import UNSPECIFIED, Terms
 from tokonomics.errors import BadInput, option
 from tokonomics.planner.candidates import host_gib
-from tokonomics.planner.deploy_job import FILL_IN, PORT, DeployJob, EngineCommand, listen
+from tokonomics.planner.deploy_job import FILL_IN, PORT, DeployJob, EngineCommand, listen, spanning_targets
 from tokonomics.planner.deploy_tiers import tier_bytes
 from tokonomics.units import GIB
 
@@ -38,11 +38,9 @@ _REVISIONS = 2
 _WEIGHTS_STEP_GIB = 10
 _LEAVE_S = 10
 """For every load balancer to learn that a pod leaves, before the last requests are waited for. A choice."""
-_STOP_S = 30
+STOP_S = 30
 """For the engine to stop, after that: Kubernetes' own default of ``terminationGracePeriodSeconds``."""
-_PROBE_S = 10
-SPANNING = ("skypilot", "kserve", "dynamo")
-"""Targets whose files start a replica on several machines, besides the engine's own script."""
+PROBE_S = 10
 NIXL_HOST = "VLLM_NIXL_SIDE_CHANNEL_HOST"
 """Where a server of a disaggregated fleet is asked for its KV (vLLM docs, "NixlConnector usage"); others ignore it."""
 _LONGEST_WINDOW_S = 3600
@@ -60,7 +58,7 @@ def serving_objects(job: DeployJob, command: EngineCommand, target: str) -> list
         raise BadInput(
             f"a replica spans {job.machines_per_replica} machines, which a Deployment cannot start",
             where=option("deploy", target),
-            fix=f"Use {' or '.join(option('deploy', name) for name in SPANNING)}, or plan with a larger machine.",
+            fix=f"Use {spanning_targets(job)}, or plan with a larger machine.",
         )
     return [weights_claim(job), _deployment(job, command), _service(job), _disruption_budget(job)]
 
@@ -317,7 +315,8 @@ def _needed_gib(job: DeployJob) -> float:
 
 
 def pod_gpus(job: DeployJob) -> dict[str, str | int]:
-    return {GPU_RESOURCES[job.deployment.gpu.vendor]: job.deployment.gpus}
+    """GPUs of one pod: those of a machine where a replica spans several."""
+    return {GPU_RESOURCES[job.deployment.gpu.vendor]: min(job.deployment.gpus, job.gpus_per_machine)}
 
 
 # --- objects --------------------------------------------------------------------------------------------------------
@@ -347,7 +346,7 @@ def pod_template(job: DeployJob, command: EngineCommand, port: int = PORT) -> di
     """A pod that runs one replica, with the labels and annotations that others find it by."""
     scrape = {"prometheus.io/scrape": "true", "prometheus.io/port": str(port), "prometheus.io/path": "/metrics"}
     pod: dict[str, Any] = {
-        "terminationGracePeriodSeconds": _LEAVE_S + job.answer_s + _STOP_S,
+        "terminationGracePeriodSeconds": _LEAVE_S + job.answer_s + STOP_S,
         "containers": [_container(job, command, port)],
         "volumes": [
             {"name": "model-cache", "persistentVolumeClaim": {"claimName": _claim_name(job)}},
@@ -380,9 +379,9 @@ def _container(job: DeployJob, command: EngineCommand, port: int) -> dict[str, A
         ],
         "ports": [{"name": "http", "containerPort": port}],
         "resources": {"requests": pod_requests(job), "limits": pod_gpus(job)},
-        "startupProbe": {"httpGet": health, "periodSeconds": _PROBE_S, "failureThreshold": job.start_s // _PROBE_S},
+        "startupProbe": {"httpGet": health, "periodSeconds": PROBE_S, "failureThreshold": job.start_s // PROBE_S},
         "readinessProbe": {"httpGet": health, "periodSeconds": 5, "failureThreshold": 2},
-        "livenessProbe": {"httpGet": health, "periodSeconds": _PROBE_S, "timeoutSeconds": 5, "failureThreshold": 6},
+        "livenessProbe": {"httpGet": health, "periodSeconds": PROBE_S, "timeoutSeconds": 5, "failureThreshold": 6},
         # The engine is told to stop only when its last requests have been answered.
         "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(_LEAVE_S + job.answer_s)]}}},
         "volumeMounts": [
