@@ -72,8 +72,8 @@ def write(name: str, source: str, kinds: dict[str, Any], known: dict[str, Any]) 
 
 
 def main() -> None:
-    from dstack._internal.core.models.configurations import DstackConfiguration
-    from dstack.version import __version__
+    from dstack._internal.core.models.configurations import DstackConfiguration  # type: ignore[import-not-found]
+    from dstack.version import __version__  # type: ignore[import-not-found]
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("wheel", type=Path)

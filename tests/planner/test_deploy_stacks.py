@@ -27,7 +27,7 @@ from tokonomics.planner.deploy_files import deploy_file
 from tokonomics.planner.deploy_job import DeployJob, Role
 from tokonomics.planner.deploy_llm_d import endpoint_picker
 from tokonomics.planner.deploy_stacks import STACKS, stack_files
-from tokonomics.planner.deploy_target import Side
+from tokonomics.planner.deploy_target import FleetSide
 from tokonomics.planner.deploy_text import Target
 from tokonomics.serving.fleet import Router
 
@@ -335,7 +335,7 @@ def test_keda_scales_on_the_engines_queue_and_holds_the_plan_without_prometheus(
 
 def picker(router: str | None, jobs: Jobs) -> dict[str, list[str]]:
     """Plugins of each profile."""
-    sides = [Side(one.model_copy(update={"router": router}), None) for one in jobs]  # type: ignore[arg-type]
+    sides = [FleetSide(one.model_copy(update={"router": router}), None) for one in jobs]  # type: ignore[arg-type]
     config = endpoint_picker(sides)
     declared = {plugin["type"] for plugin in config["plugins"]}
     profiles = {

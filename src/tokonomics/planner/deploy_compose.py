@@ -20,7 +20,7 @@ from tokonomics.planner.deploy_apart import (
 )
 from tokonomics.planner.deploy_job import FILL_IN, PORT, Role, copies_in_one_server, listen
 from tokonomics.planner.deploy_kubernetes import NIXL_HOST, STOP_S
-from tokonomics.planner.deploy_target import Side, Written, engine_limits, refuse_spanning
+from tokonomics.planner.deploy_target import FleetSide, Written, engine_limits, refuse_spanning
 from tokonomics.planner.deploy_text import Target, yaml_text
 from tokonomics.units import plural
 
@@ -28,7 +28,7 @@ _WEIGHTS = "weights"
 _MACHINE = "MACHINE_ADDRESS"
 
 
-def write_compose(sides: Sequence[Side]) -> Written:
+def write_compose(sides: Sequence[FleetSide]) -> Written:
     """The file, which every machine has."""
     refuse_spanning(Target.compose, sides, "and containers of one file are on one machine")
     if len(sides) > 1:
@@ -53,7 +53,7 @@ def write_compose(sides: Sequence[Side]) -> Written:
     )
 
 
-def _apart(sides: Sequence[Side]) -> Written:
+def _apart(sides: Sequence[FleetSide]) -> Written:
     prefill, decode = (side.job for side in sides)
     machines = servers_on_machines(prefill, decode)
     alone = len(machines) == 1
@@ -93,7 +93,7 @@ def _apart(sides: Sequence[Side]) -> Written:
     )
 
 
-def _images(sides: Sequence[Side]) -> list[str]:
+def _images(sides: Sequence[FleetSide]) -> list[str]:
     images = dict.fromkeys(side.command.image for side in sides)
     return [f"{image}: a container with the engine" for image in images if image.startswith(FILL_IN)]
 
@@ -102,7 +102,7 @@ def _compose(services: dict[str, Any]) -> str:
     return yaml_text({"services": services, "volumes": {_WEIGHTS: {}}})
 
 
-def _together(side: Side) -> dict[str, Any]:
+def _together(side: FleetSide) -> dict[str, Any]:
     """The servers of one machine: copies behind one port, or a server for each replica."""
     job, gpus = side.job, side.job.deployment.gpus
     copies = copies_in_one_server(job)
@@ -113,7 +113,7 @@ def _together(side: Side) -> dict[str, Any]:
     return {"server": _service(side, whole, alone=True, more=copies)}
 
 
-def _service(side: Side, server: Server, alone: bool, more: tuple[str, ...] = ()) -> dict[str, Any]:
+def _service(side: FleetSide, server: Server, alone: bool, more: tuple[str, ...] = ()) -> dict[str, Any]:
     """One server on its GPUs and port; `alone`: no other machine asks it for KV."""
     job, command = side
     environment = {"HF_HOME": "/models", "HF_TOKEN": "${HF_TOKEN:-}"}

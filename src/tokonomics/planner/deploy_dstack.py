@@ -10,7 +10,7 @@ from typing import Any
 
 from tokonomics.catalog.offers import UNSPECIFIED, Terms
 from tokonomics.planner.deploy_job import FILL_IN, PORT, DeployJob, listen, shell_line
-from tokonomics.planner.deploy_target import Side, Written, band, engine_limits, refuse_apart, refuse_spanning
+from tokonomics.planner.deploy_target import FleetSide, Written, band, engine_limits, refuse_apart, refuse_spanning
 from tokonomics.planner.deploy_text import Target, yaml_text
 from tokonomics.serving.fleet import Router
 from tokonomics.units import BYTES_PER_GB
@@ -36,7 +36,7 @@ _SHARED_MEMORY = "32GB"
 """Through which ranks exchange data: SGLang's documentation, "Install", for Docker."""
 
 
-def write_dstack(sides: Sequence[Side]) -> Written:
+def write_dstack(sides: Sequence[FleetSide]) -> Written:
     """The fleet, and the service on it."""
     refuse_apart(Target.dstack, sides, "a service is written with one kind of replicas and no router")
     refuse_spanning(Target.dstack, sides, "and a replica of a service is on one")
@@ -88,7 +88,7 @@ def _fleet(job: DeployJob) -> dict[str, Any]:
     return fleet
 
 
-def _service(side: Side) -> dict[str, Any]:
+def _service(side: FleetSide) -> dict[str, Any]:
     job, command = side
     model = job.deployment.model
     weights_gb = math.ceil(2 * model.weight_bytes(model.checkpoint) / BYTES_PER_GB)
@@ -116,7 +116,7 @@ def _service(side: Side) -> dict[str, Any]:
     }
 
 
-def _repository(side: Side) -> str:
+def _repository(side: FleetSide) -> str:
     """Where the weights are, as clients name the model: the first word of vLLM, the first value of SGLang."""
     words = side.command.arguments
     return words[1] if words[0].startswith("--") else words[0]

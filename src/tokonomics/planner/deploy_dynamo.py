@@ -13,7 +13,7 @@ from typing import Any
 from tokonomics.planner.deploy_job import FILL_IN
 from tokonomics.planner.deploy_keda import PROMETHEUS_FILL_IN, scaled_object
 from tokonomics.planner.deploy_kubernetes import kubernetes_fill_in, pod_template, weights_claim
-from tokonomics.planner.deploy_target import Side, Written, band, engine_limits
+from tokonomics.planner.deploy_target import FleetSide, Written, band, engine_limits
 from tokonomics.planner.deploy_text import yaml_text
 from tokonomics.serving.fleet import Router
 
@@ -30,7 +30,7 @@ _PARTS_OF_THE_OPERATOR = ("ports", "startupProbe", "readinessProbe", "livenessPr
 _SHARED_MEMORY = "shared-memory"
 
 
-def write_dynamo(sides: Sequence[Side]) -> Written:
+def write_dynamo(sides: Sequence[FleetSide]) -> Written:
     """The graph, the volume of weights, and what scales each kind of workers."""
     job = sides[-1].job
     engine, name = job.deployment.engine, job.public_name
@@ -76,11 +76,11 @@ def _image(engine: str, vendor: str) -> str:
     return f"nvcr.io/nvidia/ai-dynamo/{engine}-runtime:{_VERSION}"
 
 
-def _component_name(side: Side) -> str:
+def _component_name(side: FleetSide) -> str:
     return side.job.role.value if side.job.role else "worker"
 
 
-def _frontend(sides: Sequence[Side]) -> dict[str, Any]:
+def _frontend(sides: Sequence[FleetSide]) -> dict[str, Any]:
     job = sides[-1].job
     container = {
         "name": "main",
@@ -96,7 +96,7 @@ def _frontend(sides: Sequence[Side]) -> dict[str, Any]:
     }
 
 
-def _workers(side: Side) -> dict[str, Any]:
+def _workers(side: FleetSide) -> dict[str, Any]:
     job, command = side
     deployment = job.deployment
     # Both engines' flags are taken as they are; vLLM's model is named by a flag, and its role by another.

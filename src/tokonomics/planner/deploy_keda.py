@@ -16,7 +16,7 @@ from tokonomics.planner.deploy_kubernetes import (
     scaling_behavior,
     serving_objects,
 )
-from tokonomics.planner.deploy_target import Side, Written, band, engine_limits
+from tokonomics.planner.deploy_target import FleetSide, Written, band, engine_limits
 from tokonomics.planner.deploy_text import Target, yaml_text
 
 PROMETHEUS = f"http://{FILL_IN}-prometheus:9090"
@@ -27,7 +27,7 @@ _POD = "-[a-z0-9]+-[a-z0-9]{5}"
 """How the name of a Deployment's pod ends: the hash of its template, and five characters."""
 
 
-def scaled_object(side: Side, target: Mapping[str, str], pods: str) -> dict[str, Any]:
+def scaled_object(side: FleetSide, target: Mapping[str, str], pods: str) -> dict[str, Any]:
     """Adds replicas to a target while requests queue in its pods, whose names match a regular expression."""
     job, command = side
     query = f'sum({command.queue_metric}{{pod=~"{pods}"}})'
@@ -53,7 +53,7 @@ def scaled_object(side: Side, target: Mapping[str, str], pods: str) -> dict[str,
     }
 
 
-def write_keda(sides: Sequence[Side]) -> Written:
+def write_keda(sides: Sequence[FleetSide]) -> Written:
     """Each side's objects and its ScaledObject, and the router of two sides."""
     objects: list[dict[str, Any]] = []
     for side in sides:

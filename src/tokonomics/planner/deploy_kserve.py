@@ -15,14 +15,14 @@ from typing import Any
 from tokonomics.planner.deploy_job import FILL_IN, Role
 from tokonomics.planner.deploy_kubernetes import labels_of, placement, pod_gpus, pod_requests
 from tokonomics.planner.deploy_llm_d import endpoint_picker, picked_as
-from tokonomics.planner.deploy_target import Side, Written, band, engine_limits, refuse_other_engines
+from tokonomics.planner.deploy_target import FleetSide, Written, band, engine_limits, refuse_other_engines
 from tokonomics.planner.deploy_text import Target, yaml_text
 
 _FAILURES = 3
 """Times that Prometheus does not answer before the planned replicas are held (KEDA's documentation)."""
 
 
-def write_kserve(sides: Sequence[Side]) -> Written:
+def write_kserve(sides: Sequence[FleetSide]) -> Written:
     """The service; where there are two sides, the one that answers is the service itself."""
     refuse_other_engines(Target.kserve, sides, "KServe's presets start vLLM")
     serving = sides[-1]
@@ -60,7 +60,7 @@ def write_kserve(sides: Sequence[Side]) -> Written:
     )
 
 
-def _workload(side: Side) -> dict[str, Any]:
+def _workload(side: FleetSide) -> dict[str, Any]:
     """One kind of pods: how many, how split, on which machines."""
     job = side.job
     deployment, several = job.deployment, job.machines_per_replica > 1
@@ -81,14 +81,14 @@ def _workload(side: Side) -> dict[str, Any]:
     }
 
 
-def _scaling(side: Side) -> dict[str, Any]:
+def _scaling(side: FleetSide) -> dict[str, Any]:
     job = side.job
     keda = {"fallback": {"failureThreshold": _FAILURES, "replicas": job.replicas}}
     cost = {} if job.usd_per_hour is None else {"variantCost": f"{job.usd_per_hour * job.machines / job.replicas:.4f}"}
     return {"minReplicas": job.replicas, "maxReplicas": job.most_replicas, "wva": {**cost, "keda": keda}}
 
 
-def _pod(side: Side) -> dict[str, Any]:
+def _pod(side: FleetSide) -> dict[str, Any]:
     """What differs from the preset's pod."""
     job, command = side
     # NVIDIA's preset containers run as a user of their own; another image has to be named elsewhere.

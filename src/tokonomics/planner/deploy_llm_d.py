@@ -13,7 +13,7 @@ from typing import Any
 
 from tokonomics.planner.deploy_job import PORT, Role
 from tokonomics.planner.deploy_kubernetes import autoscaler, kubernetes_fill_in, pod_template, serving_objects
-from tokonomics.planner.deploy_target import Side, Written, band, engine_limits
+from tokonomics.planner.deploy_target import FleetSide, Written, band, engine_limits
 from tokonomics.planner.deploy_text import Target, yaml_text
 from tokonomics.serving.fleet import Router
 
@@ -28,7 +28,7 @@ _CONNECTORS = {"vllm": "nixlv2", "sglang": "sglang"}
 _PLUGINS_FILE = "plan-plugins.yaml"
 
 
-def endpoint_picker(sides: Sequence[Side]) -> dict[str, Any]:
+def endpoint_picker(sides: Sequence[FleetSide]) -> dict[str, Any]:
     """The planned router as an EndpointPickerConfig: what replicas are scored by, on each side."""
     job, apart = sides[-1].job, len(sides) > 1
     prefixes = job.router == Router.prefix_aware
@@ -58,7 +58,7 @@ def endpoint_picker(sides: Sequence[Side]) -> dict[str, Any]:
     }
 
 
-def picked_as(sides: Sequence[Side]) -> tuple[list[str], list[str]]:
+def picked_as(sides: Sequence[FleetSide]) -> tuple[list[str], list[str]]:
     """How the endpoint picker routes, and what of the planned router it does not do."""
     router = sides[-1].job.router
     if router in (None, Router.round_robin):
@@ -67,7 +67,7 @@ def picked_as(sides: Sequence[Side]) -> tuple[list[str], list[str]]:
     return [f"the {router} router (EndpointPickerConfig)"], near
 
 
-def write_llm_d(sides: Sequence[Side]) -> Written:
+def write_llm_d(sides: Sequence[FleetSide]) -> Written:
     """Manifests of the model servers, and values of the router's chart."""
     objects: list[dict[str, Any]] = []
     for side in sides:
@@ -97,7 +97,7 @@ def write_llm_d(sides: Sequence[Side]) -> Written:
     )
 
 
-def _pod(side: Side) -> dict[str, Any]:
+def _pod(side: FleetSide) -> dict[str, Any]:
     """The replica's pod with labels for the pool; with a sidecar where answers begin with another's prompts."""
     job, command = side
     answers = job.role is Role.decode
@@ -123,11 +123,11 @@ def _pod(side: Side) -> dict[str, Any]:
     return template
 
 
-def _pool_labels(side: Side) -> dict[str, str]:
+def _pool_labels(side: FleetSide) -> dict[str, str]:
     return {"llm-d.ai/model": side.job.public_name}
 
 
-def _router_values(sides: Sequence[Side]) -> dict[str, Any]:
+def _router_values(sides: Sequence[FleetSide]) -> dict[str, Any]:
     side = sides[-1]
     return {
         "router": {

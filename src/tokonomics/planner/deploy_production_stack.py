@@ -22,7 +22,7 @@ from tokonomics.planner.deploy_kubernetes import (
     weights_claim,
 )
 from tokonomics.planner.deploy_target import (
-    Side,
+    FleetSide,
     Written,
     band,
     engine_limits,
@@ -45,7 +45,7 @@ _FIELDS = {
 _ROUTING = {Router.round_robin.value: "roundrobin", Router.prefix_aware.value: "prefixaware"}
 
 
-def write_production_stack(sides: Sequence[Side]) -> Written:
+def write_production_stack(sides: Sequence[FleetSide]) -> Written:
     """The values of one chart."""
     refuse_other_engines(Target.production_stack, sides, "the production stack starts vLLM")
     refuse_apart(Target.production_stack, sides, "its chart sends KV by LMCache between one named pair, not by NIXL")
@@ -88,7 +88,7 @@ def write_production_stack(sides: Sequence[Side]) -> Written:
     )
 
 
-def _model(side: Side) -> dict[str, Any]:
+def _model(side: FleetSide) -> dict[str, Any]:
     job, command = side
     repository, _, tag = command.image.partition(":")
     requests, claim = pod_requests(job), weights_claim(job)["spec"]

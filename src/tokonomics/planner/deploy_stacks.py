@@ -12,10 +12,10 @@ from tokonomics.planner.deploy_keda import write_keda
 from tokonomics.planner.deploy_kserve import write_kserve
 from tokonomics.planner.deploy_llm_d import write_llm_d
 from tokonomics.planner.deploy_production_stack import write_production_stack
-from tokonomics.planner.deploy_target import Side, Written
+from tokonomics.planner.deploy_target import FleetSide, Written
 from tokonomics.planner.deploy_text import DeployFile, Target, comment
 
-STACKS: Mapping[Target, Callable[[Sequence[Side]], Written]] = {
+STACKS: Mapping[Target, Callable[[Sequence[FleetSide]], Written]] = {
     Target.keda: write_keda,
     Target.llm_d: write_llm_d,
     Target.kserve: write_kserve,
@@ -28,7 +28,7 @@ STACKS: Mapping[Target, Callable[[Sequence[Side]], Written]] = {
 
 def stack_files(target: Target, *jobs: DeployJob) -> list[DeployFile]:
     """The files that start a fleet with that tool: of one job, or of the one for prompts and the one for answers."""
-    sides = [Side(job, engine_command(job)) for job in jobs]
+    sides = [FleetSide(job, engine_command(job)) for job in jobs]
     written = STACKS[target](sides)
     fill_in = tuple(dict.fromkeys([*(text for side in sides for text in side.command.fill_in), *written.fill_in]))
     serving = jobs[-1]

@@ -13,7 +13,7 @@ from tokonomics.planner.deploy_job import DeployJob, EngineCommand, Role, spanni
 from tokonomics.planner.deploy_text import Target
 
 
-class Side(NamedTuple):
+class FleetSide(NamedTuple):
     """Replicas of one kind, and the command that starts one."""
 
     job: DeployJob
@@ -38,7 +38,7 @@ class Written(NamedTuple):
     fill_in: Sequence[str] = ()
 
 
-def refuse_apart(target: Target, sides: Sequence[Side], why: str) -> None:
+def refuse_apart(target: Target, sides: Sequence[FleetSide], why: str) -> None:
     """Refuse a fleet of two sides, naming the targets that start this one."""
     if len(sides) == 1:
         return
@@ -51,7 +51,7 @@ def refuse_apart(target: Target, sides: Sequence[Side], why: str) -> None:
     _refuse(target, f"the plan is disaggregated: {why}", " or ".join(option("deploy", name) for name in able))
 
 
-def refuse_spanning(target: Target, sides: Sequence[Side], why: str) -> None:
+def refuse_spanning(target: Target, sides: Sequence[FleetSide], why: str) -> None:
     """Refuse replicas on several machines each, naming the targets that start them."""
     for job, _ in sides:
         if job.machines_per_replica > 1:
@@ -59,7 +59,7 @@ def refuse_spanning(target: Target, sides: Sequence[Side], why: str) -> None:
             _refuse(target, spans, f"{spanning_targets(job)}, or plan with a larger machine")
 
 
-def refuse_other_engines(target: Target, sides: Sequence[Side], why: str) -> None:
+def refuse_other_engines(target: Target, sides: Sequence[FleetSide], why: str) -> None:
     """Refuse engines but vLLM, naming the targets that start them."""
     job, apart = sides[0].job, len(sides) > 1
     if job.deployment.engine.key == "vllm":
@@ -74,12 +74,12 @@ def _refuse(target: Target, why: str, able: str) -> NoReturn:
     raise BadInput(why, where=option("deploy", target), fix=f"Use {able}.")
 
 
-def band(side: Side, where: str) -> str:
+def band(side: FleetSide, where: str) -> str:
     """That an autoscaler keeps between the planned replicas and twice as many."""
     return f"{side.job.replicas} to {side.job.most_replicas} replicas for {side.does} ({where})"
 
 
-def engine_limits(side: Side) -> str:
+def engine_limits(side: FleetSide) -> str:
     """What every engine command says of how a replica is split, and of its batches."""
     deployment, limits = side.job.deployment, side.job.limits
     split = "".join(f", {name}={ranks}" for name, ranks in (("PP", deployment.pp), ("DP", deployment.dp)) if ranks > 1)
