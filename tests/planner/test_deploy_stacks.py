@@ -163,7 +163,7 @@ def test_the_five_plans_are_written_by_every_target_but_those_that_say_why() -> 
 
 FREE = {
     "labels", "annotations", "matchLabels", "nodeSelector", "requests", "limits", "environment", "pluginsCustomConfig",
-    "parameters", "nodeSelectorTerms", "tolerations", "services",
+    "parameters", "services",
 }  # fmt: skip
 """Fields whose keys are the user's own, or that a chart passes on unread."""
 
@@ -241,6 +241,7 @@ def arguments(target: Target, found: dict[str, list[dict[str, Any]]]) -> list[li
 
 LIMITS = {"vllm": ("--tensor-parallel-size", "--max-num-seqs"), "sglang": ("--tp-size", "--max-running-requests")}
 OF_DYNAMO = {"--model", "--disaggregation-mode"}
+"""Its own, beside the engine's."""
 
 
 @pytest.mark.parametrize(("target", "plan", "engine"), FIVE_CASES)
@@ -412,6 +413,29 @@ def test_kserve_and_dynamo_start_replicas_on_several_machines() -> None:
     assert worker["multinode"] == {"nodeCount": 2}
     assert worker["replicas"] == 2
     assert worker["podTemplate"]["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": 8}
+
+
+def test_dynamos_older_sglang_is_told_of_attention_groups_in_its_own_words() -> None:
+    # Flags of sglang 0.5.21, which Dynamo 1.6.1 requires, lack `--attn-dp-size` (read in its wheel).
+    parts = documents(Target.dynamo, PLANS["several machines"]("sglang"))["dynamo.yaml"]
+    (words,) = arguments(Target.dynamo, {"": parts})
+    assert ("--dp-size", "16") in pairwise(words)
+    assert "--enable-dp-attention" in words
+    assert "--attn-dp-size" not in words
+
+
+@pytest.mark.parametrize("target", [Target.kserve, Target.dynamo])
+def test_pods_of_an_operator_are_spread_by_a_label_of_our_own(target: Target) -> None:
+    parts = next(iter(documents(target, PLANS["autoscaled"]("vllm")).values()))
+    spec = next(part["spec"] for part in parts if part["kind"] in ("LLMInferenceService", "DynamoGraphDeployment"))
+    if target is Target.kserve:
+        labels, pod = spec["labels"], spec["template"]
+    else:
+        template = spec["components"][1]["podTemplate"]
+        labels, pod = template["metadata"]["labels"], template["spec"]
+    assert not any(key.startswith("app.kubernetes.io/") for key in labels), "the operator selects pods by those"
+    selectors = [rule["labelSelector"]["matchLabels"] for rule in pod["topologySpreadConstraints"]]
+    assert selectors == [labels] * len(selectors)
 
 
 def test_kserve_is_told_what_a_replica_costs() -> None:

@@ -14,7 +14,13 @@ from typing import Any, NamedTuple
 from tokonomics.errors import BadInput, option
 from tokonomics.planner.deploy_job import FILL_IN, PORT, DeployJob, EngineCommand, Role, Shell, engine_command, listen
 from tokonomics.planner.deploy_job import shell_line as line
-from tokonomics.planner.deploy_kubernetes import NIXL_HOST, kubernetes_fill_in, kubernetes_notes, kubernetes_objects
+from tokonomics.planner.deploy_kubernetes import (
+    NIXL_HOST,
+    RDMA,
+    kubernetes_fill_in,
+    kubernetes_notes,
+    kubernetes_objects,
+)
 from tokonomics.planner.deploy_text import DeployFile, Target, comment, described, yaml_text
 from tokonomics.units import plural
 
@@ -215,8 +221,7 @@ def _kubernetes_notes(prefill: DeployJob, decode: DeployJob, commands: Sequence[
     own = ("Start:", "The plan is")
     said = dict.fromkeys(note for notes in both for note in notes if not note.startswith(own))
     plan = f"The plan is minReplicas ({prefill.replicas} for prompts, {decode.replicas} for answers); more cost more."
-    rdma = "Between machines, add your network plugin's RDMA resource to both sides (such as rdma/ib: 1), and IPC_LOCK."
-    return [start, plan, *said, *([rdma] if decode.machines > 1 else [])]
+    return [start, plan, *said, *([RDMA] if decode.machines > 1 else [])]
 
 
 def _objects(prefill: DeployJob, decode: DeployJob, *commands: EngineCommand) -> str:

@@ -12,8 +12,15 @@ from typing import Any
 
 from tokonomics.planner.deploy_job import FILL_IN
 from tokonomics.planner.deploy_keda import PROMETHEUS_FILL_IN, scaled_object
-from tokonomics.planner.deploy_kubernetes import kubernetes_fill_in, pod_template, weights_claim
-from tokonomics.planner.deploy_target import FleetSide, Written, band, engine_limits
+from tokonomics.planner.deploy_kubernetes import (
+    TOKEN,
+    kubernetes_fill_in,
+    own_labels,
+    placement,
+    pod_template,
+    weights_claim,
+)
+from tokonomics.planner.deploy_target import FleetSide, Written, band, cluster_notes, engine_limits
 from tokonomics.planner.deploy_text import yaml_text
 from tokonomics.serving.fleet import Router
 
@@ -56,6 +63,7 @@ def write_dynamo(sides: Sequence[FleetSide]) -> Written:
         files={"dynamo.yaml": "---\n".join(map(yaml_text, [weights_claim(sides[0].job), graph, *scalers]))},
         start=f"kubectl apply -f {name}-dynamo.yaml; Dynamo's operator, KEDA and Prometheus have to be there already; "
         f"clients ask the service {name}-frontend",
+        notes=cluster_notes(sides, TOKEN),
         carries=[
             *(band(side, "scalingAdapter and ScaledObject, 5 waiting requests a replica") for side in sides),
             *map(engine_limits, sides),
@@ -96,22 +104,33 @@ def _frontend(sides: Sequence[FleetSide]) -> dict[str, Any]:
     }
 
 
+def _words(side: FleetSide) -> list[str]:
+    """The engine's flags, which Dynamo takes as they are; vLLM's model and its role are named by two more."""
+    job, command = side
+    if job.deployment.engine.key == "vllm":
+        role = ["--disaggregation-mode", job.role.value] if job.role else []
+        return ["--model", *command.arguments, *role]
+    words = [*command.arguments]
+    if "--attn-dp-size" in words:
+        # SGLang 0.5.21 spells it so.
+        words[words.index("--attn-dp-size")] = "--dp-size"
+        words.append("--enable-dp-attention")
+    return words
+
+
 def _workers(side: FleetSide) -> dict[str, Any]:
     job, command = side
     deployment = job.deployment
-    # Both engines' flags are taken as they are; vLLM's model is named by a flag, and its role by another.
-    words = [*command.arguments] if deployment.engine.key == "sglang" else ["--model", *command.arguments]
-    if job.role and deployment.engine.key == "vllm":
-        words += ["--disaggregation-mode", job.role.value]
     template = pod_template(job, command)
-    template["metadata"].pop("annotations")
-    pod = template["spec"]
+    template["metadata"] = {"labels": own_labels(job)}
+    pod = template["spec"] | placement(job, own_labels(job))
+    template["spec"] = pod
     (container,) = pod["containers"]
     container |= {
         "name": "main",
         "image": _image(deployment.engine.key, deployment.gpu.vendor),
         "command": ["python3", "-m", f"dynamo.{deployment.engine.key}"],
-        "args": words,
+        "args": _words(side),
         "volumeMounts": [mount for mount in container["volumeMounts"] if mount["name"] != _SHARED_MEMORY],
     }
     for part in _PARTS_OF_THE_OPERATOR:

@@ -399,7 +399,7 @@ def _sglang(job: DeployJob, weights: Weights) -> EngineCommand:
         "model-path": weights.repository,
         # Of SGLang's tensor ranks, groups attend to sequences of their own.
         "tp-size": deployment.expert_gpus,
-        # Until 0.5.22 `--dp-size N --enable-dp-attention`, which goes at the end of 2026 (arg_groups/parallel_hook.py).
+        # `--dp-size N --enable-dp-attention` is deprecated until the end of 2026 (0.5.23, arg_groups/parallel_hook.py).
         "attn-dp-size": deployment.dp if deployment.dp > 1 else None,
         "moe-a2a-backend": "deepep" if deployment.spans_machines else None,
         "enable-two-batch-overlap": deployment.spans_machines,

@@ -10,13 +10,14 @@ from typing import Any
 from tokonomics.planner.deploy_apart import router_fill_in, router_objects
 from tokonomics.planner.deploy_job import FILL_IN
 from tokonomics.planner.deploy_kubernetes import (
+    TOKEN,
     WAITING_PER_REPLICA,
     kubernetes_fill_in,
     labels_of,
     scaling_behavior,
     serving_objects,
 )
-from tokonomics.planner.deploy_target import FleetSide, Written, band, engine_limits
+from tokonomics.planner.deploy_target import FleetSide, Written, band, cluster_notes, engine_limits
 from tokonomics.planner.deploy_text import Target, yaml_text
 
 PROMETHEUS = f"http://{FILL_IN}-prometheus:9090"
@@ -72,6 +73,7 @@ def write_keda(sides: Sequence[FleetSide]) -> Written:
     return Written(
         files={"keda.yaml": "---\n".join(map(yaml_text, objects))},
         start=f"kubectl apply -f {jobs[-1].public_name}-keda.yaml; KEDA and Prometheus have to be there already",
+        notes=cluster_notes(sides, TOKEN),
         carries=[
             *(band(side, "ScaledObject, a replica more for every 5 waiting requests of each") for side in sides),
             *map(engine_limits, sides),

@@ -13,9 +13,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from tokonomics.planner.deploy_job import FILL_IN, Role
-from tokonomics.planner.deploy_kubernetes import labels_of, placement, pod_gpus, pod_requests
+from tokonomics.planner.deploy_kubernetes import own_labels, placement, pod_gpus, pod_requests
 from tokonomics.planner.deploy_llm_d import endpoint_picker, picked_as
-from tokonomics.planner.deploy_target import FleetSide, Written, band, engine_limits, refuse_other_engines
+from tokonomics.planner.deploy_target import (
+    FleetSide,
+    Written,
+    band,
+    cluster_notes,
+    engine_limits,
+    refuse_other_engines,
+)
 from tokonomics.planner.deploy_text import Target, yaml_text
 
 _FAILURES = 3
@@ -45,6 +52,10 @@ def write_kserve(sides: Sequence[FleetSide]) -> Written:
         files={"kserve.yaml": yaml_text(service)},
         start=f"kubectl apply -f {job.public_name}-kserve.yaml; KServe's autoscaling (Workload Variant Autoscaler, "
         f"KEDA, Prometheus) has to be there already: without it put {fixed} in place of scaling",
+        notes=cluster_notes(
+            sides,
+            "Gated weights: a secret with HF_TOKEN that the service account of KServe's storage initializer uses.",
+        ),
         carries=[
             *(band(side, "spec.scaling") for side in sides),
             *map(engine_limits, sides),
@@ -75,7 +86,7 @@ def _workload(side: FleetSide) -> dict[str, Any]:
     return {
         "scaling": _scaling(side),
         "parallelism": parallelism,
-        "labels": labels_of(job),
+        "labels": own_labels(job),
         "template": pod,
         **({"worker": pod} if several else {}),
     }
@@ -99,4 +110,4 @@ def _pod(side: FleetSide) -> dict[str, Any]:
         "env": [{"name": "VLLM_ADDITIONAL_ARGS", "value": shlex.join(command.arguments[1:])}],
         "resources": {"requests": pod_requests(job), "limits": pod_gpus(job)},
     }
-    return {"containers": [container], **placement(job)}
+    return {"containers": [container], **placement(job, own_labels(job))}

@@ -8,6 +8,7 @@ nothing about the load of an engine that fills its memory at start.
 
 import math
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from tokonomics.catalog.gpus import Vendor
@@ -41,6 +42,8 @@ _LEAVE_S = 10
 STOP_S = 30
 """For the engine to stop, after that: Kubernetes' own default of ``terminationGracePeriodSeconds``."""
 PROBE_S = 10
+TOKEN = "Gated weights: kubectl create secret generic hugging-face --from-literal=token=…"
+RDMA = "Between machines, add your network plugin's RDMA resource to pods (such as rdma/ib: 1), and IPC_LOCK."
 NIXL_HOST = "VLLM_NIXL_SIDE_CHANNEL_HOST"
 """Where a server of a disaggregated fleet is asked for its KV (vLLM docs, "NixlConnector usage"); others ignore it."""
 _LONGEST_WINDOW_S = 3600
@@ -75,18 +78,16 @@ def kubernetes_fill_in(job: DeployJob, command: EngineCommand) -> list[str]:
 
 def kubernetes_notes(job: DeployJob, command: EngineCommand) -> list[str]:
     """What the cluster needs, and what the objects leave to it."""
-    resource = GPU_RESOURCES[job.deployment.gpu.vendor]
     notes = [
         f"Start: kubectl apply -f {job.service_name}-kubernetes.yaml.",
         f"The plan is minReplicas ({job.replicas}); more cost more.",
-        f"The cluster needs {job.deployment.gpu.key} machines, in a pool of their own (replicas spread over all that "
-        f"the selector matches), and the device plugin for {resource}.",
+        cluster_needs(job),
         f"The autoscaler needs {command.queue_metric} in the custom metrics API: Prometheus and prometheus-adapter.",
         _rollout(job),
         f"A pod that leaves serves on for {_LEAVE_S + job.answer_s} s: {_LEAVE_S} s until no request is sent to it, "
         f"{job.answer_s} s in which 99 % of requests are answered.",
         "The first pods download the weights to the volume; filled once by a job of your own it may be ReadOnlyMany.",
-        "Gated weights: kubectl create secret generic hugging-face --from-literal=token=…",
+        TOKEN,
     ]
     if job.router and job.replicas > 1:
         notes.append(
@@ -114,6 +115,14 @@ def kubernetes_notes(job: DeployJob, command: EngineCommand) -> list[str]:
             f"{_LABELLERS[job.deployment.gpu.vendor]} labels as having this GPU."
         )
     return notes
+
+
+def cluster_needs(job: DeployJob) -> str:
+    """Machines and what tells pods of their GPUs."""
+    return (
+        f"The cluster needs {job.deployment.gpu.key} machines, in a pool of their own (replicas spread over all that "
+        f"the selector matches), and the device plugin for {GPU_RESOURCES[job.deployment.gpu.vendor]}."
+    )
 
 
 def _has_free_places(job: DeployJob) -> bool:
@@ -240,8 +249,11 @@ def gpu_products(job: DeployJob) -> tuple[str, ...]:
     return _PRODUCTS.get(job.deployment.gpu.key, ())
 
 
-def placement(job: DeployJob) -> dict[str, Any]:
-    """On which machines a pod may run: by instance type where its label is known, by GPU elsewhere."""
+def placement(job: DeployJob, labels: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """On which machines a pod may run: by instance type where its label is known, by GPU elsewhere.
+
+    ``labels``: those that tell pods of one kind, where they are not the Deployment's.
+    """
     placed: dict[str, Any] = {}
     if selector := machine_labels(job):
         placed["nodeSelector"] = selector
@@ -257,18 +269,18 @@ def placement(job: DeployJob) -> dict[str, Any]:
     if job.replicas > 1:
         # The two sides of a disaggregated fleet share machines: strictly even, one could keep the other out.
         strict = job.role is None and (bool(placed) or job.replicas_per_machine == 1)
-        placed["topologySpreadConstraints"] = _spread(job, strict)
+        placed["topologySpreadConstraints"] = _spread(job, strict, labels or labels_of(job))
     return placed | {"tolerations": tolerations}
 
 
-def _spread(job: DeployJob, strict: bool) -> list[dict[str, Any]]:
+def _spread(job: DeployJob, strict: bool, labels: Mapping[str, str]) -> list[dict[str, Any]]:
     """Strictly over machines, or over zones where one may fail; over the others as far as it can be had.
 
     Not strictly over machines where no label tells them apart: those without a GPU would count as empty ones. Nor
     beside zones: what is lost with a machine is lost with its zone too, and two strict rules can each forbid the only
     places that the other allows.
     """
-    evenly = {"maxSkew": 1, "labelSelector": {"matchLabels": labels_of(job)}}
+    evenly = {"maxSkew": 1, "labelSelector": {"matchLabels": dict(labels)}}
     machine = evenly | {"topologyKey": "kubernetes.io/hostname"}
     zone = evenly | {"topologyKey": "topology.kubernetes.io/zone"}
     # Machines that a pod may not run on are not empty ones either.
@@ -326,6 +338,11 @@ def labels_of(job: DeployJob) -> dict[str, str]:
     return {"app.kubernetes.io/name": job.service_name}
 
 
+def own_labels(job: DeployJob) -> dict[str, str]:
+    """Tells pods of one kind where an operator gives the usual labels itself."""
+    return {"tokonomics/replicas": job.service_name}
+
+
 def _deployment(job: DeployJob, command: EngineCommand) -> dict[str, Any]:
     labels = labels_of(job)
     return {
@@ -335,8 +352,7 @@ def _deployment(job: DeployJob, command: EngineCommand) -> dict[str, Any]:
         "spec": {
             # No `replicas`: the autoscaler owns the number, and applying this file again must not undo it.
             "selector": {"matchLabels": labels},
-            # Without spare machines none may be missing; with them, as many as the plan can do without.
-            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": may_fail(job)}},
+            "strategy": update_strategy(job),
             "template": pod_template(job, command),
         },
     }
@@ -355,6 +371,11 @@ def pod_template(job: DeployJob, command: EngineCommand, port: int = PORT) -> di
         ],
     }
     return {"metadata": {"labels": labels_of(job), "annotations": scrape}, "spec": pod | placement(job)}
+
+
+def update_strategy(job: DeployJob) -> dict[str, Any]:
+    """Without spare machines none may be missing; with them, as many as the plan can do without."""
+    return {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": may_fail(job)}}
 
 
 def may_fail(job: DeployJob) -> int:

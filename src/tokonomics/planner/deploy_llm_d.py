@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tokonomics.planner.deploy_job import PORT, Role
-from tokonomics.planner.deploy_kubernetes import autoscaler, kubernetes_fill_in, pod_template, serving_objects
-from tokonomics.planner.deploy_target import FleetSide, Written, band, engine_limits
+from tokonomics.planner.deploy_kubernetes import TOKEN, autoscaler, kubernetes_fill_in, pod_template, serving_objects
+from tokonomics.planner.deploy_target import FleetSide, Written, band, cluster_notes, engine_limits
 from tokonomics.planner.deploy_text import Target, yaml_text
 from tokonomics.serving.fleet import Router
 
@@ -86,6 +86,7 @@ def write_llm_d(sides: Sequence[FleetSide]) -> Written:
         start=f"kubectl apply -f {name}-llm-d.yaml; helm install {name} {ROUTER_CHART} -f {name}-llm-d-router.yaml; "
         f"clients ask the service {name}-epp. The InferencePool's definition (Gateway API Inference Extension 1.5.0) "
         "has to be there already, and Prometheus with its adapter for the autoscaler",
+        notes=cluster_notes(sides, TOKEN),
         carries=[
             *(band(side, "HorizontalPodAutoscaler, 5 waiting requests a replica") for side in sides),
             *map(engine_limits, sides),

@@ -14,17 +14,20 @@ from tokonomics.planner.deploy_kubernetes import (
     GPU_RESOURCES,
     PROBE_S,
     PRODUCT_LABELS,
+    TOKEN,
     gpu_products,
     kubernetes_fill_in,
     machine_labels,
     placement,
     pod_requests,
+    update_strategy,
     weights_claim,
 )
 from tokonomics.planner.deploy_target import (
     FleetSide,
     Written,
     band,
+    cluster_notes,
     engine_limits,
     refuse_apart,
     refuse_other_engines,
@@ -63,6 +66,7 @@ def write_production_stack(sides: Sequence[FleetSide]) -> Written:
                 "failureThreshold": job.start_s // PROBE_S,
                 "httpGet": {"path": "/health", "port": PORT},
             },
+            "strategy": update_strategy(job),
             "tolerations": placement(job)["tolerations"],
             "modelSpec": [_model(side)],
         },
@@ -72,8 +76,10 @@ def write_production_stack(sides: Sequence[FleetSide]) -> Written:
     return Written(
         files={"production-stack.yaml": yaml_text(values)},
         start="helm repo add vllm https://vllm-project.github.io/production-stack; "
-        f"helm install {name} vllm/vllm-stack -f {name}-production-stack.yaml; KEDA and Prometheus have to be there "
-        f"already; clients ask the service {name}-router-service",
+        f"helm install {name} vllm/vllm-stack -f {name}-production-stack.yaml; KEDA and Prometheus (the chart's "
+        "trigger asks prometheus-operated.monitoring.svc:9090) have to be there already; clients ask the service "
+        f"{name}-router-service",
+        notes=cluster_notes(sides, f"{TOKEN} The chart wants the secret to be there: with any token for open weights."),
         carries=[
             band(side, "keda, with the chart's own trigger: 5 waiting requests a replica"),
             *map(engine_limits, sides),
@@ -82,7 +88,7 @@ def write_production_stack(sides: Sequence[FleetSide]) -> Written:
         ],
         lacks=[
             *([] if routing or not job.router else [f"the {job.router} router: its router takes turns"]),
-            "the spread over machines or zones, on which spare ones rely: keep one replica on each",
+            "the spread over machines or zones, on which spare ones rely: see that replicas are on all of them",
         ],
         fill_in=kubernetes_fill_in(*side),
     )

@@ -37,6 +37,7 @@ def stack_files(target: Target, *jobs: DeployJob) -> list[DeployFile]:
         serving.provenance,
         *what,
         f"Start: {written.start}.",
+        *written.notes,
         *(f"Carries {text}." for text in written.carries),
         *(f"CANNOT CARRY {text}." for text in written.lacks),
         *(f"FILL IN {text}" for text in fill_in),

@@ -10,6 +10,7 @@ from typing import NamedTuple, NoReturn
 
 from tokonomics.errors import BadInput, option
 from tokonomics.planner.deploy_job import DeployJob, EngineCommand, Role, spanning_targets
+from tokonomics.planner.deploy_kubernetes import RDMA, cluster_needs
 from tokonomics.planner.deploy_text import Target
 
 
@@ -36,6 +37,7 @@ class Written(NamedTuple):
     lacks: Sequence[str]
     """Those that the target has no place for, with what to do instead."""
     fill_in: Sequence[str] = ()
+    notes: Sequence[str] = ()
 
 
 def refuse_apart(target: Target, sides: Sequence[FleetSide], why: str) -> None:
@@ -72,6 +74,13 @@ def refuse_other_engines(target: Target, sides: Sequence[FleetSide], why: str) -
 
 def _refuse(target: Target, why: str, able: str) -> NoReturn:
     raise BadInput(why, where=option("deploy", target), fix=f"Use {able}.")
+
+
+def cluster_notes(sides: Sequence[FleetSide], *more: str) -> list[str]:
+    """What a cluster has to have, for targets that run on Kubernetes."""
+    job = sides[-1].job
+    networked = job.machines > 1 and (len(sides) > 1 or job.machines_per_replica > 1)
+    return [cluster_needs(job), *more, *([RDMA] if networked else [])]
 
 
 def band(side: FleetSide, where: str) -> str:
