@@ -7,6 +7,7 @@ that the refusal names starts it.
 
 import copy
 import json
+import os
 import re
 import shlex
 from collections.abc import Callable, Iterator
@@ -505,6 +506,20 @@ def test_every_file_begins_with_what_made_it_what_it_carries_and_what_to_fill_in
         body = file.text.removeprefix(heading)
         for word in set(re.findall(r"FILL-IN[\w./-]*", body)):
             assert any(word.strip("/") in text for text in file.fill_in), word
+
+
+@pytest.mark.parametrize("target", [target for target in STACKS if target not in (Target.keda, Target.dynamo)])
+def test_files_are_those_that_were_read_over(target: Target) -> None:
+    """The shortest of each target."""
+    plan = "disaggregated" if target in (Target.llm_d, Target.compose) else "autoscaled"
+    for file in stack_files(target, *PLANS[plan]("vllm")):
+        name = re.sub("^llm-llama-3-[13]-[78]0?b-", "", file.name)
+        if name == "llm-d.yaml":
+            continue  # Deployments, as in kubernetes.yaml.
+        path = Path(__file__).parent / "deploy" / name
+        if os.environ.get("UPDATE_GOLDEN"):
+            path.write_text(file.text, encoding="utf-8")
+        assert file.text == path.read_text(encoding="utf-8")
 
 
 def test_files_of_a_plan_that_was_not_simulated_say_so() -> None:

@@ -75,12 +75,12 @@ def _apart(sides: Sequence[FleetSide]) -> Written:
         "restart": "unless-stopped",
         "profiles": ["router"],
     }
-    file = f"docker compose -f {decode.public_name}-compose.yaml"
-    variable = "" if alone else f"{_MACHINE}=… "
+    # Compose wants the variable even for a profile that does not use it.
+    file = f"{'' if alone else f'{_MACHINE}=… '}docker compose -f {decode.public_name}-compose.yaml"
     named = [] if alone else [f"{FILL_IN}-machine-1 …: addresses of the machines, for the router"]
     return Written(
         files={"compose.yaml": _compose(services)},
-        start=f"on machine 1: {variable}{file} --profile machine-1 up -d; so on every machine with its own number; "
+        start=f"on machine 1: {file} --profile machine-1 up -d; so on every machine with its own number; "
         f"then where clients reach it: {file} --profile router up -d, which listens on port {ROUTER_PORT}",
         carries=[
             f"{prefill.replicas} replicas for prompts and {decode.replicas} for answers on "
