@@ -18,6 +18,9 @@ MARKS = re.compile("[\u2063\u2064]")
 
 ALLOWED = {
     "planner/deploy_job.py": {"--host", "--port"},  # of an engine
+    "planner/deploy_compose.py": {"--profile"},  # of docker compose
+    "planner/deploy_dynamo.py": {"--model"},  # of an engine under Dynamo
+    "planner/deploy_llm_d.py": {"--port", "--version"},  # of llm-d's sidecar, and of helm
     "measure/probe/timings.py": {"--quick", "--seconds"},  # a program of its own
     "planner/deploy_kubernetes.py": {"--spare"},
     "measure/importers/lm_eval.py": {"--limit", "--output"},  # of lm-evaluation-harness

@@ -77,10 +77,18 @@ def test_files_are_saved_where_asked(tokonomics: Run, tmp_path: Path) -> None:
     assert saved[0].name in done.stderr
 
 
+def test_a_stack_may_have_several_files(tokonomics: Run, tmp_path: Path) -> None:
+    done = tokonomics(*PLAN, "--deploy", "llm-d,dstack", "--deploy-to", tmp_path)
+    assert done.returncode == 0
+    endings = {each.name.removeprefix("llm-llama-3-1-8b-") for each in tmp_path.iterdir()}
+    assert endings == {"llm-d.yaml", "llm-d-router.yaml", "dstack.yaml", "dstack-fleet.yaml"}
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
         (("--deploy", "vlm"), "Did you mean vllm?"),
+        (("--deploy", "helm"), "production-stack, dstack, compose"),
         (("--deploy", ""), "--deploy: is empty"),
         (("--deploy-to", "here"), "Give --deploy vllm as well."),
     ],

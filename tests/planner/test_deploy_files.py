@@ -34,9 +34,10 @@ from tokonomics.catalog.offers import UNSPECIFIED, Offer, Terms
 from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput
 from tokonomics.physics.deployment import Deployment, deploy, why_not_run
-from tokonomics.planner.deploy_files import CLOUDS, Target, comment, deploy_file, provenance, yaml_text
+from tokonomics.planner.deploy_files import CLOUDS, deploy_file, provenance
 from tokonomics.planner.deploy_job import DeployJob, catalogue_repository, engine_command, listen, shell_line
 from tokonomics.planner.deploy_kubernetes import kubernetes_objects
+from tokonomics.planner.deploy_text import Target, comment, yaml_text
 from tokonomics.planner.hosts import room_for
 from tokonomics.planner.load import load_of_shape
 from tokonomics.planner.plan import Question, plan
@@ -345,6 +346,112 @@ def test_sglang_joins_machines_by_its_own_flags() -> None:
     )
     assert ("--dist-init-addr", "a:5000") in pairwise(words[0])
     assert {each for each in words[0] if each.startswith("--")} <= set(ACCEPTED["sglang"]["flags"])
+
+
+def wide(engine: str, **more: Any) -> DeployJob:
+    """DeepSeek V3 on two machines: sixteen groups of the attention, the experts over all GPUs."""
+    return job(served("deepseek-v3", "H200", engine, tp=1, dp=16, ep=16), replicas=1, offer=machine("H200"), **more)
+
+
+@pytest.mark.parametrize("target", [Target.vllm, Target.skypilot])
+def test_vllm_joins_groups_of_the_attention_over_machines_by_data_parallelism(target: Target) -> None:
+    # As in vLLM's documentation, "Data Parallel Deployment": sizes on both, headless and a first rank on the second.
+    text = script_of(deploy_file(target, wide("vllm")).text)
+    addresses = {"SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2"}
+    first, second = (
+        run_in_shell(f"set -- {rank} 10.0.0.1\n{text}", SKYPILOT_NODE_RANK=str(rank), **addresses)[0] for rank in (0, 1)
+    )
+    joined = {
+        ("--data-parallel-size", "16"),
+        ("--data-parallel-size-local", "8"),
+        ("--data-parallel-address", "10.0.0.1"),
+        ("--data-parallel-rpc-port", "13345"),
+    }
+    for words in (first, second):
+        assert joined <= set(pairwise(words))
+        assert {"--enable-expert-parallel", "--enable-dbo"} <= set(words)
+        assert {word for word in words if word.startswith("--")} <= set(ACCEPTED["vllm"]["flags"])
+        assert not {"--nnodes", "--node-rank"} & set(words)
+    assert second == [*first, "--headless", "--data-parallel-start-rank", "8"]
+
+
+def test_sglang_joins_groups_of_the_attention_over_machines_by_ranks() -> None:
+    text = deploy_file(Target.sglang, wide("sglang")).text
+    (words,) = run_in_shell(f"set -- 1 10.0.0.1\n{text}")
+    asked = {"tp-size": 16, "attn-dp-size": 16, "ep-size": 16, "nnodes": 2, "node-rank": 1, "moe-a2a-backend": "deepep"}
+    assert {(f"--{name}", str(value)) for name, value in asked.items()} <= set(pairwise(words))
+    assert ("--dist-init-addr", "10.0.0.1:5000") in pairwise(words)
+    assert {word for word in words if word.startswith("--")} <= set(ACCEPTED["sglang"]["flags"])
+
+
+def test_a_script_for_several_machines_asks_which_one_this_is() -> None:
+    text = deploy_file(Target.vllm, wide("vllm")).text
+    assert "# A replica spans 2 machines. Run on each of them with its number" in text
+    with pytest.raises(subprocess.CalledProcessError):
+        run_in_shell(text)
+
+
+def test_groups_that_span_machines_are_joined_by_ranks_instead() -> None:
+    made = job(served("deepseek-v3", tp=8, pp=2), replicas=1, offer=machine())
+    assert made.groups_per_machine == 0
+    assert "--nnodes 2" in deploy_file(Target.vllm, made).text
+    assert wide("vllm").groups_per_machine == 8
+
+
+# --- memories behind the GPUs ---------------------------------------------------------------------------------------
+
+
+def flags_with(tiers: str, engine: str, deployment: Deployment | None = None) -> dict[str, str]:
+    command = engine_command(job(deployment or served("llama-3.1-8b", engine=engine, tp=2), tiers=tiers))
+    assert {word for word in command.arguments if word.startswith("--")} <= set(ACCEPTED[engine]["flags"])
+    return dict(pairwise(command.arguments))
+
+
+def test_host_memory_for_kv_is_that_of_the_plan() -> None:
+    # vLLM: GiB of an engine, all its ranks together. SGLang: whole GB of each rank.
+    assert flags_with("dram=200@0", "vllm")["--kv-offloading-size"] == f"{200e9 / 2**30:.1f}"
+    flags = flags_with("dram=201@0", "sglang")
+    assert "--enable-hierarchical-cache" in flags
+    assert flags["--hicache-size"] == "100"
+
+
+def test_each_group_of_the_attention_has_its_part_of_host_memory() -> None:
+    deployment = wide("vllm").deployment
+    assert flags_with("dram=1600@0", "vllm", deployment)["--kv-offloading-size"] == f"{100e9 / 2**30:.1f}"
+
+
+def test_disks_lie_behind_host_memory_in_a_folder_that_the_user_names() -> None:
+    vllm = json.loads(flags_with("dram=200@0,ssd=2000@0", "vllm")["--kv-transfer-config"])
+    assert vllm["kv_connector"] == "OffloadingConnector"
+    assert vllm["kv_connector_extra_config"]["cpu_bytes_to_use"] == 200e9
+    (behind,) = vllm["kv_connector_extra_config"]["secondary_tiers"]
+    flags = flags_with("dram=200@0,ssd=2000@0", "sglang")
+    sglang = json.loads(flags["--hicache-storage-backend-extra-config"])
+    assert flags["--hicache-storage-backend"] == "file"
+    assert sglang["max_size"] == 1000e9, "of each of two ranks"
+    assert behind["root_dir"] == sglang["file_storage_path"] == "FILL-IN-kv-folder"
+    file = deploy_file(Target.vllm, job(replicas=1, tiers="dram=200@0,ssd=2000@0"))
+    assert file.fill_in[0].startswith("FILL-IN-kv-folder: ")
+
+
+@pytest.mark.parametrize(
+    ("engine", "tiers", "words"),
+    [
+        ("vllm", "ssd=2000@0", "behind host memory only"),
+        ("sglang", "ssd=2000@0", "needs a GB of host memory"),
+        ("sglang", "dram=8@0,ssd=9@0,remote=9@0", "one store"),
+    ],
+)
+def test_memories_that_an_engine_cannot_have_are_refused(engine: str, tiers: str, words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        flags_with(tiers, engine)
+
+
+def test_pods_count_the_kv_that_they_keep_in_host_memory() -> None:
+    known = machine(gpus=2).model_copy(update={"memory_gb": 160.0})
+    plain, kept = (deploy_file(Target.kubernetes, job(offer=known, tiers=tiers)).text for tiers in (None, "dram=60@0"))
+    assert "GiB of a machine's" not in plain
+    assert re.search(r"Weights and processes and KV may take 1[23]\d\.\d GiB of a machine's 160, ", kept)
 
 
 def test_spot_machines_are_asked_for_as_such() -> None:

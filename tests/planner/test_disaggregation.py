@@ -18,8 +18,8 @@ from tokonomics.catalog.offers import Offer
 from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput
 from tokonomics.planner.deploy_apart import deploy_file_apart
-from tokonomics.planner.deploy_files import Target
 from tokonomics.planner.deploy_job import Role
+from tokonomics.planner.deploy_text import Target
 from tokonomics.planner.disaggregation import Pair, cheapest_split, disaggregated, kv_transfer_s, pair_of, splits_of
 from tokonomics.planner.hosts import Hosts, PrefillPool
 from tokonomics.planner.load import Load, load_of_shape

@@ -12,17 +12,23 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from tokonomics.errors import BadInput, option
-from tokonomics.planner.deploy_files import DeployFile, Target, comment, described, yaml_text
 from tokonomics.planner.deploy_job import FILL_IN, PORT, DeployJob, EngineCommand, Role, Shell, engine_command, listen
 from tokonomics.planner.deploy_job import shell_line as line
-from tokonomics.planner.deploy_kubernetes import NIXL_HOST, kubernetes_fill_in, kubernetes_notes, kubernetes_objects
+from tokonomics.planner.deploy_kubernetes import (
+    NIXL_HOST,
+    RDMA,
+    kubernetes_fill_in,
+    kubernetes_notes,
+    kubernetes_objects,
+)
+from tokonomics.planner.deploy_text import DeployFile, Target, comment, described, yaml_text
 from tokonomics.units import plural
 
-_SIDE_CHANNEL = 5600
+SIDE_CHANNEL = 5600
 """First port on which a vLLM server is asked for its KV (its own default)."""
-_BOOTSTRAP = 8998
+BOOTSTRAP = 8998
 """First port on which a SGLang prefill server tells the others where its KV is (its own default)."""
-_ROUTER_PORT = 30_000
+ROUTER_PORT = 30_000
 """Where clients ask (the default of both routers)."""
 
 
@@ -95,7 +101,7 @@ def deploy_file_apart(target: Target, prefill: DeployJob, decode: DeployJob) -> 
     fill_in = list(dict.fromkeys(text for command in commands for text in command.fill_in))
     if target is Target.kubernetes:
         body, notes, ending = _objects(prefill, decode, *commands), _kubernetes_notes(prefill, decode, commands), "yaml"
-        fill_in += [*kubernetes_fill_in(decode, commands[1]), f"{_router_image(decode)}: a container with the router"]
+        fill_in += [*kubernetes_fill_in(decode, commands[1]), *router_fill_in(decode)]
     else:
         machines = servers_on_machines(prefill, decode)
         body, notes, ending = (
@@ -104,7 +110,7 @@ def deploy_file_apart(target: Target, prefill: DeployJob, decode: DeployJob) -> 
             "sh",
         )
         fill_in.append(f"{FILL_IN}-machine-1 …: addresses of the machines, for the router")
-    heading = [decode.provenance, *_what(prefill, decode), *notes, *(f"FILL IN {text}" for text in fill_in)]
+    heading = [decode.provenance, *what_runs_apart(prefill, decode), *notes, *(f"FILL IN {text}" for text in fill_in)]
     return DeployFile(
         name=f"{decode.public_name}-{target.value}.{ending}",
         text=("#!/bin/sh\n" if ending == "sh" else "") + "".join(map(comment, heading)) + body,
@@ -112,7 +118,7 @@ def deploy_file_apart(target: Target, prefill: DeployJob, decode: DeployJob) -> 
     )
 
 
-def _what(prefill: DeployJob, decode: DeployJob) -> list[str]:
+def what_runs_apart(prefill: DeployJob, decode: DeployJob) -> list[str]:
     machines = prefill.machines + decode.machines if decode.spare else decode.machines
     sides = [
         f"{job.replicas} × ({job.deployment}) for {does}" for job, does in ((prefill, "prompts"), (decode, "answers"))
@@ -137,7 +143,7 @@ def _script_notes(decode: DeployJob, machines: Sequence[Sequence[Server]], targe
     numbers = "1" if len(machines) == 1 else f"1 … {len(machines)}"
     return [
         f"Run on each machine with its number: sh {name} {numbers}. Then, where clients reach it: sh {name} router "
-        f"(pip install {router}); it listens on port {_ROUTER_PORT}.",
+        f"(pip install {router}); it listens on port {ROUTER_PORT}.",
     ]
 
 
@@ -150,7 +156,7 @@ def _script(
     """A function for each side, and which of them run on which machine."""
     functions = [_function(job, command) for job, command in zip((prefill, decode), commands, strict=True)]
     cases = [f"  {number}) {'; '.join(map(_start, servers))} ;;" for number, servers in enumerate(machines, 1)]
-    router = line(_router(decode, list(_addresses(machines))), "    ")
+    router = line(router_command(decode, list(addresses(machines))), "    ")
     usage = f'  *) echo "Which machine: 1 to {len(machines)}, or router?" >&2; exit 2 ;;'
     body = ['case "${1:-}" in', *cases, f"  router) {router} ;;", usage, "esac", "wait"]
     return "\n".join([*functions, *body]) + "\n"
@@ -168,21 +174,21 @@ def _function(job: DeployJob, command: EngineCommand) -> str:
     if job.deployment.engine.key == "vllm":
         before += [
             Shell(f'{NIXL_HOST}="$(hostname -i)"'),
-            Shell(f'VLLM_NIXL_SIDE_CHANNEL_PORT="$(({_SIDE_CHANNEL} + $2))"'),
+            Shell(f'VLLM_NIXLSIDE_CHANNEL_PORT="$(({SIDE_CHANNEL} + $2))"'),
         ]
     elif job.role is Role.prefill:
-        own = ("--disaggregation-bootstrap-port", Shell(f'"$(({_BOOTSTRAP} + $2))"'))
+        own = ("--disaggregation-bootstrap-port", Shell(f'"$(({BOOTSTRAP} + $2))"'))
     words = (*before, *command.program, *command.arguments, *own, *listen(Shell(f'"$(({PORT} + $2))"')))
     return f"{job.role}() {{\n  {line(words, '    ')} &\n}}"
 
 
-def _addresses(machines: Sequence[Sequence[Server]]) -> Iterator[tuple[Server, str]]:
+def addresses(machines: Sequence[Sequence[Server]]) -> Iterator[tuple[Server, str]]:
     for number, servers in enumerate(machines, 1):
         for server in servers:
             yield server, f"http://{FILL_IN}-machine-{number}:{server.port}"
 
 
-def _router(job: DeployJob, servers: Sequence[tuple[Server, str]]) -> tuple[str, ...]:
+def router_command(job: DeployJob, servers: Sequence[tuple[Server, str]]) -> tuple[str, ...]:
     """The router's command: every server by its address and role."""
     is_vllm = job.deployment.engine.key == "vllm"
     start = ("vllm-router", "--vllm-pd-disaggregation") if is_vllm else (
@@ -192,15 +198,19 @@ def _router(job: DeployJob, servers: Sequence[tuple[Server, str]]) -> tuple[str,
     for server, address in sorted(servers, key=lambda entry: entry[0].role is Role.decode):
         words += [f"--{server.role}", address]
         if server.role is Role.prefill and not is_vllm:
-            words.append(str(_BOOTSTRAP + server.place))
-    return (*words, *listen(_ROUTER_PORT))
+            words.append(str(BOOTSTRAP + server.place))
+    return (*words, *listen(ROUTER_PORT))
 
 
 # --- Kubernetes -----------------------------------------------------------------------------------------------------
 
 
-def _router_image(job: DeployJob) -> str:
+def router_image(job: DeployJob) -> str:
     return f"{FILL_IN}/{job.deployment.engine.key}-router"
+
+
+def router_fill_in(job: DeployJob) -> list[str]:
+    return [f"{router_image(job)}: a container with the router"]
 
 
 def _kubernetes_notes(prefill: DeployJob, decode: DeployJob, commands: Sequence[EngineCommand]) -> list[str]:
@@ -211,36 +221,35 @@ def _kubernetes_notes(prefill: DeployJob, decode: DeployJob, commands: Sequence[
     own = ("Start:", "The plan is")
     said = dict.fromkeys(note for notes in both for note in notes if not note.startswith(own))
     plan = f"The plan is minReplicas ({prefill.replicas} for prompts, {decode.replicas} for answers); more cost more."
-    rdma = "Between machines, add your network plugin's RDMA resource to both sides (such as rdma/ib: 1), and IPC_LOCK."
-    return [start, plan, *said, *([rdma] if decode.machines > 1 else [])]
+    return [start, plan, *said, *([RDMA] if decode.machines > 1 else [])]
 
 
 def _objects(prefill: DeployJob, decode: DeployJob, *commands: EngineCommand) -> str:
     """Both sides, which share the volume of weights, and the router."""
+    first, second = (kubernetes_objects(job, command) for job, command in zip((prefill, decode), commands, strict=True))
+    shared = [made for made in second if made["kind"] != "PersistentVolumeClaim"]
+    return "---\n".join(map(yaml_text, [*first, *shared, *router_objects(prefill, decode)]))
+
+
+def router_objects(prefill: DeployJob, decode: DeployJob) -> list[dict[str, Any]]:
+    """The router before the services of both sides: a server's answer says which one holds its KV."""
     if decode.deployment.engine.key != "vllm" and prefill.replicas > 1:
         raise BadInput(
             f"{decode.deployment.engine.name}'s router has to know every prefill pod by its address",
             where=option("deploy", "kubernetes"),
             fix=f"Use {option('deploy', decode.deployment.engine.key)}, or plan with {option('engine', 'vllm')}.",
         )
-    first, second = (kubernetes_objects(job, command) for job, command in zip((prefill, decode), commands, strict=True))
-    shared = [made for made in second if made["kind"] != "PersistentVolumeClaim"]
-    return "---\n".join(map(yaml_text, [*first, *shared, *_router_objects(prefill, decode)]))
-
-
-def _router_objects(prefill: DeployJob, decode: DeployJob) -> list[dict[str, Any]]:
-    """The router before the services of both sides: a server's answer says which one holds its KV."""
     labels = {"app.kubernetes.io/name": decode.public_name}
     services = [
         (Server(Role(str(job.role)), 0, 0, 0), f"http://{job.service_name}:{PORT}") for job in (prefill, decode)
     ]
-    program, *arguments = _router(decode, services)
+    program, *arguments = router_command(decode, services)
     container = {
         "name": "router",
-        "image": _router_image(decode),
+        "image": router_image(decode),
         "command": ["python3" if program == "python" else program],
         "args": arguments,
-        "ports": [{"name": "http", "containerPort": _ROUTER_PORT}],
+        "ports": [{"name": "http", "containerPort": ROUTER_PORT}],
         "readinessProbe": {"httpGet": {"path": "/health", "port": "http"}, "periodSeconds": 5, "failureThreshold": 2},
     }
     template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}

@@ -8,13 +8,8 @@ SkyPilot: the plan's offer comes from SkyPilot's own catalogue, so its instance 
 data parallelism, or, where the engine cannot do that, have a port each and no service.
 """
 
-import math
-import re
 from datetime import date
-from enum import StrEnum
 from typing import Any
-
-import yaml
 
 from tokonomics.catalog.offers import UNSPECIFIED, Offer, Terms
 from tokonomics.errors import BadInput, option
@@ -28,27 +23,11 @@ from tokonomics.planner.deploy_job import (
     listen,
     over_nodes,
     shell_line,
+    unless_first,
 )
 from tokonomics.planner.deploy_kubernetes import kubernetes_fill_in, kubernetes_notes, kubernetes_objects
-from tokonomics.types import Noun
+from tokonomics.planner.deploy_text import DeployFile, Target, comment, described, yaml_text
 from tokonomics.units import BYTES_PER_GB
-
-
-class Target(StrEnum):
-    """What a deploy file is for."""
-
-    vllm = "vllm"
-    sglang = "sglang"
-    skypilot = "skypilot"
-    kubernetes = "kubernetes"
-
-
-class DeployFile(Noun):
-    """A file to save, and what in it the plan could not know."""
-
-    name: str
-    text: str
-    fill_in: tuple[str, ...]
 
 
 def deploy_file(target: Target, job: DeployJob) -> DeployFile:
@@ -63,14 +42,14 @@ def deploy_file(target: Target, job: DeployJob) -> DeployFile:
     command = engine_command(job)
     match target:
         case Target.vllm | Target.sglang:
-            body, notes, ending = _engine_line(target, job, command), _engine_notes(job), "sh"
+            body, notes, ending = _engine_line(job, command), _engine_notes(target, job), "sh"
         case Target.skypilot:
             body, notes, ending = _skypilot_task(job, command), _skypilot_notes(job), "yaml"
         case Target.kubernetes:
             objects = kubernetes_objects(job, command)
             body, notes, ending = "---\n".join(map(yaml_text, objects)), kubernetes_notes(job, command), "yaml"
     fill_in = [*command.fill_in, *(kubernetes_fill_in(job, command) if target is Target.kubernetes else ())]
-    heading = [job.provenance, *_what(job), *notes, *(f"FILL IN {text}" for text in fill_in)]
+    heading = [job.provenance, *what_runs(job), *notes, *(f"FILL IN {text}" for text in fill_in)]
     return DeployFile(
         name=f"{job.service_name}-{target.value}.{ending}",
         text=("#!/bin/sh\n" if ending == "sh" else "") + "".join(map(comment, heading)) + body,
@@ -84,7 +63,7 @@ def provenance(command: str, made_on: date, offer: Offer | None) -> str:
     return f"Made by `{' '.join(command.split())}` on {made_on}{price}."
 
 
-def _what(job: DeployJob) -> list[str]:
+def what_runs(job: DeployJob) -> list[str]:
     deployment = job.deployment
     engine = deployment.engine
     lines = [f"{job.replicas} × ({deployment}), KV {deployment.kv}, {engine.name} {engine.version}.", job.redundancy]
@@ -93,53 +72,18 @@ def _what(job: DeployJob) -> list[str]:
     return [*lines, *described(job)]
 
 
-def described(job: DeployJob) -> list[str]:
-    """What to know of the weights."""
-    lines, model = [], job.deployment.model
-    if job.deployment.weights.is_below(model.served):
-        lines.append(f"Weights below the checkpoint's {model.checkpoint}: check quality on your own task.")
-    if model.is_encoder:
-        return lines
-    return [*lines, "Chat clients need a chat template: name the instruction-tuned checkpoint if this is a base model."]
-
-
-def comment(text: str) -> str:
-    """Text as ``#`` lines; what could end a line early in a shell or in YAML is shown instead of obeyed."""
-    shown = ("".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in line)
-             for line in text.strip().splitlines() or [""])  # fmt: skip
-    return "".join(f"# {line}".rstrip() + "\n" for line in shown)
-
-
-class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
-    """Block style, lists indented, nothing named and pointed at."""
-
-    def ignore_aliases(self, data: object) -> bool:
-        return True
-
-    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
-        super().increase_indent(flow, False)
-
-    def represent_text(self, text: str) -> yaml.ScalarNode:
-        """Lines as a literal block; quoted unless every reader of YAML 1.1 or 1.2 takes it for a string."""
-        not_strings = {"true", "false", "yes", "no", "on", "off", "null", "y", "n"}
-        plain = re.fullmatch("[A-Za-z][A-Za-z0-9_./-]*", text) and text.lower() not in not_strings
-        style = "|" if text.endswith("\n") and text[0].isalnum() else None if plain else '"'
-        return self.represent_scalar("tag:yaml.org,2002:str", text, style=style)
-
-
-_Dumper.add_representer(str, _Dumper.represent_text)
-
-
-def yaml_text(value: object) -> str:
-    return str(yaml.dump(value, Dumper=_Dumper, sort_keys=False, width=math.inf))
-
-
 # --- one engine -----------------------------------------------------------------------------------------------------
 
 
-def _engine_notes(job: DeployJob) -> list[str]:
-    notes = []
-    if job.machines > 1:
+def _engine_notes(target: Target, job: DeployJob) -> list[str]:
+    notes, spans = [], job.machines_per_replica
+    if spans > 1:
+        name = f"sh {job.service_name}-{target.value}.sh"
+        notes.append(
+            f"A replica spans {spans} machines. Run on each of them with its number and the address of the first, "
+            f"which answers: {name} 0 ADDRESS … {name} {spans - 1} ADDRESS."
+        )
+    elif job.machines > 1:
         notes.append(f"Run this on each of the {job.machines} machines.")
     if job.replicas_per_machine > 1:
         own = "a GPU" if job.deployment.gpus == 1 else f"{job.deployment.gpus} GPUs"
@@ -150,13 +94,12 @@ def _engine_notes(job: DeployJob) -> list[str]:
     return notes
 
 
-def _engine_line(target: Target, job: DeployJob, command: EngineCommand) -> str:
+def _engine_line(job: DeployJob, command: EngineCommand) -> str:
     if job.machines_per_replica > 1:
-        raise BadInput(
-            f"a replica spans {job.machines_per_replica} machines, which no single command starts",
-            where=option("deploy", target),
-            fix=f"Use {option('deploy', 'skypilot')}.",
-        )
+        rank, head = Shell('"$1"'), Shell('"$2"')
+        words = (*command.program, *command.arguments, *over_nodes(job, rank, head), *listen())
+        given = ': "${1:?number of this machine among those of its replica, from 0}" "${2:?address of the first}"'
+        return f"{given}\n{shell_line((*words, *unless_first(job, rank)))}\n"
     copies = copies_in_one_server(job)
     if copies is None:
         return _a_server_per_port(job, command) + "\n"
@@ -263,7 +206,4 @@ def _gpu_name(job: DeployJob) -> str:
 def _one_server(job: DeployJob, command: EngineCommand, copies: tuple[str, ...]) -> str:
     rank, head = Shell('"$SKYPILOT_NODE_RANK"'), Shell('"$(echo "$SKYPILOT_NODE_IPS" | head -n1)"')
     words = (*command.program, *command.arguments, *copies, *over_nodes(job, rank, head), *listen())
-    if job.machines_per_replica > 1 and job.deployment.engine.key == "vllm":
-        # Machines but the first only compute: they answer no requests.
-        words = (*words, Shell('$([ "$SKYPILOT_NODE_RANK" = 0 ] || echo --headless)'))
-    return shell_line(words)
+    return shell_line((*words, *unless_first(job, rank)))

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from tokonomics.catalog.checkpoints import checkpoint_for
 from tokonomics.catalog.engines import Defaults, MemoryRule
@@ -25,6 +25,7 @@ from tokonomics.errors import BadInput, option
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import max_sequences
 from tokonomics.physics.speculation import DraftMethod, Speculation
+from tokonomics.planner.deploy_tiers import sglang_memories, vllm_memories
 from tokonomics.planner.spare import in_zones, sold_in_zones
 from tokonomics.serving.outcome import Spread
 from tokonomics.types import Noun
@@ -49,6 +50,8 @@ _SGLANG_DRAFTS = {
     DraftMethod.eagle3: "EAGLE3",
     DraftMethod.draft_model: "STANDALONE",
 }
+_DATA_PARALLEL_PORT = 13345
+"""On the first machine of a vLLM replica, for the others: its documentation's example. Any free port would do."""
 _LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """vLLM 0.32.0, config/lora.py (MaxLoRARanks): a rank in between takes the next."""
 
@@ -87,6 +90,12 @@ class DeployJob(Noun):
     """Whether the plan simulated it, so that percentiles of its latencies are known."""
     role: Role | None = None
     """Of a disaggregated fleet: which side these replicas are; None: each does both."""
+    tiers: str | None = None
+    """Memories for KV behind the GPUs', of each replica: ``dram=200@0,ssd=2000@0``."""
+    requests_per_s: PositiveFloat | None = None
+    """That one replica holds; None: not known."""
+    usd_per_hour: PositiveFloat | None = None
+    """Of one machine; None: not known."""
 
     @property
     def gpus_per_machine(self) -> int:
@@ -101,6 +110,18 @@ class DeployJob(Noun):
         """Whole stages, or groups of the attention, on each machine: tensor parallelism does not leave one."""
         parts = self.deployment.pp * self.deployment.dp
         return math.ceil(parts / (self.gpus_per_machine // self.deployment.tp))
+
+    @property
+    def groups_per_machine(self) -> int:
+        """Groups of the attention that stand whole on each machine of a replica; 0: a group spans machines."""
+        groups, left = divmod(self.deployment.dp, self.machines_per_replica)
+        whole = not left and groups * self.deployment.tp * self.deployment.pp <= self.gpus_per_machine
+        return groups if whole else 0
+
+    @property
+    def most_replicas(self) -> int:
+        """To which an autoscaler may add. A choice: the plan itself is the least that it runs."""
+        return 2 * self.replicas
 
     @property
     def places_per_machine(self) -> int:
@@ -160,6 +181,13 @@ class DeployJob(Noun):
     def service_name(self) -> str:
         """The same, told apart by side where there are two."""
         return f"{self.public_name}-{self.role}" if self.role else self.public_name
+
+
+def spanning_targets(job: DeployJob) -> str:
+    """The targets whose files start a replica on several machines, as a door spells them."""
+    engine = job.deployment.engine.key
+    names = ["dynamo", *(["kserve"] if engine == "vllm" else []), *([] if job.role else ["skypilot", engine])]
+    return " or ".join(option("deploy", name) for name in names)
 
 
 def longest_context(deployment: Deployment) -> int:
@@ -278,13 +306,31 @@ def copies_in_one_server(job: DeployJob) -> tuple[str, ...] | None:
 
 
 def over_nodes(job: DeployJob, rank: Shell, head: Shell) -> tuple[str, ...]:
-    """Flags that join the machines of one replica; the same on each but for its rank."""
+    """Flags that join the machines of one replica; the same on each but for its rank.
+
+    vLLM joins whole groups of the attention by data parallelism, and parts of one by ranks (vllm 0.32.0, "Data Parallel
+    Deployment", and engine/arg_utils.py).
+    """
     if job.machines_per_replica == 1:
         return ()
     common = ("--nnodes", str(job.machines_per_replica), "--node-rank", rank)
-    if job.deployment.engine.key == "vllm":
+    if job.deployment.engine.key != "vllm":
+        return *common, "--dist-init-addr", Shell(f"{head}:5000")
+    if not job.groups_per_machine:
         return *common, "--master-addr", head
-    return *common, "--dist-init-addr", Shell(f"{head}:5000")
+    groups = ("--data-parallel-size-local", str(job.groups_per_machine))
+    return *groups, "--data-parallel-address", head, "--data-parallel-rpc-port", str(_DATA_PARALLEL_PORT)
+
+
+def unless_first(job: DeployJob, rank: Shell) -> tuple[str, ...]:
+    """What vLLM is told on a replica's machines but the first: they only compute, and answer no requests."""
+    if job.machines_per_replica == 1 or job.deployment.engine.key != "vllm":
+        return ()
+    words = "--headless"
+    if job.groups_per_machine:
+        number = rank.strip('"')
+        words += f" --data-parallel-start-rank $(({number} * {job.groups_per_machine}))"
+    return (Shell(f"$([ {rank} = 0 ] || echo {words})"),)
 
 
 def _flags(values: Mapping[str, object]) -> tuple[str, ...]:
@@ -305,7 +351,7 @@ def _vllm(job: DeployJob, weights: Weights) -> EngineCommand:
             field="ep",
             fix=f"Use {option('ep', 1)} or {option('ep', shared)}, or {option('engine', 'sglang')}.",
         )
-    adapters = deployment.lora_adapters
+    adapters, memories = deployment.lora_adapters, vllm_memories(deployment, job.tiers)
     flags = {
         "tensor-parallel-size": deployment.tp,
         "pipeline-parallel-size": deployment.pp if deployment.pp > 1 else None,
@@ -327,6 +373,7 @@ def _vllm(job: DeployJob, weights: Weights) -> EngineCommand:
         "runner": "pooling" if deployment.model.is_encoder else None,
         "enable-prefix-caching": deployment.reuses_prefixes,
         "kv-transfer-config": _vllm_transfer(job.role) if job.role else None,
+        **memories.flags,
         "enable-lora": bool(adapters),
         "max-loras": adapters or None,
         "max-lora-rank": next(rank for rank in _LORA_RANKS if rank >= deployment.lora_rank) if adapters else None,
@@ -336,7 +383,7 @@ def _vllm(job: DeployJob, weights: Weights) -> EngineCommand:
     return EngineCommand(
         program=("vllm", "serve"),
         arguments=(weights.repository, *_flags(flags)),
-        fill_in=_to_fill_in(job, weights, "--lora-modules NAME=PATH"),
+        fill_in=(*_to_fill_in(job, weights, "--lora-modules NAME=PATH"), *memories.fill_in),
         queue_metric="vllm:num_requests_waiting",
         image=_image(job, images),
         package=f"vllm=={version}",
@@ -347,13 +394,13 @@ def _sglang(job: DeployJob, weights: Weights) -> EngineCommand:
     deployment, limits, version = job.deployment, job.limits, job.deployment.engine.version
     # With a reserve in bytes the share is the engine's own, worked out at start from the GPU and the batch.
     shares = deployment.engine.memory_rule is MemoryRule.weights_and_kv and not limits.reserve_bytes
-    adapters = deployment.lora_adapters
+    adapters, memories = deployment.lora_adapters, sglang_memories(deployment, job.tiers)
     flags = {
         "model-path": weights.repository,
         # Of SGLang's tensor ranks, groups attend to sequences of their own.
         "tp-size": deployment.expert_gpus,
-        "dp-size": deployment.dp if deployment.dp > 1 else None,
-        "enable-dp-attention": deployment.dp > 1,
+        # `--dp-size N --enable-dp-attention` is deprecated until the end of 2026 (0.5.23, arg_groups/parallel_hook.py).
+        "attn-dp-size": deployment.dp if deployment.dp > 1 else None,
         "moe-a2a-backend": "deepep" if deployment.spans_machines else None,
         "enable-two-batch-overlap": deployment.spans_machines,
         "pp-size": deployment.pp if deployment.pp > 1 else None,
@@ -373,12 +420,13 @@ def _sglang(job: DeployJob, weights: Weights) -> EngineCommand:
         "disaggregation-mode": job.role and job.role.value,
         "disaggregation-transfer-backend": "nixl" if job.role else None,
         "enable-metrics": True,
+        **memories.flags,
         **_sglang_drafts(deployment.speculation),
     }
     return EngineCommand(
         program=("python", "-m", "sglang.launch_server"),
         arguments=_flags(flags),
-        fill_in=_to_fill_in(job, weights, "--lora-paths NAME=PATH"),
+        fill_in=(*_to_fill_in(job, weights, "--lora-paths NAME=PATH"), *memories.fill_in),
         queue_metric="sglang:num_queue_reqs",
         image=_image(job, {"nvidia": f"lmsysorg/sglang:v{version}"}),
         package=f"sglang=={version}",

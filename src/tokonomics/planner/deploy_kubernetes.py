@@ -8,21 +8,23 @@ nothing about the load of an engine that fills its memory at start.
 
 import math
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from tokonomics.catalog.gpus import Vendor
 from tokonomics.catalog.offers import UNSPECIFIED, Terms
 from tokonomics.errors import BadInput, option
-from tokonomics.planner.deploy_job import FILL_IN, PORT, DeployJob, EngineCommand, listen
+from tokonomics.planner.deploy_job import FILL_IN, PORT, DeployJob, EngineCommand, listen, spanning_targets
+from tokonomics.planner.deploy_tiers import tier_bytes
 from tokonomics.planner.hosts import host_gib
 from tokonomics.units import GIB
 
 _WEIGHTS_FOLDER = "/models"
 """Where a pod keeps downloaded weights (HF_HOME), whoever it runs as."""
-_RESOURCES: dict[Vendor, str] = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu", "intel": "habana.ai/gaudi"}
+GPU_RESOURCES: dict[Vendor, str] = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu", "intel": "habana.ai/gaudi"}
 """Names of the vendors' device plugins."""
 
-_WAITING_PER_REPLICA = 5
+WAITING_PER_REPLICA = 5
 """Queued requests at which a replica is added: the example of vLLM's production stack (use_cases/autoscaling-keda)."""
 
 _FOR_THE_SYSTEM = 0.25
@@ -37,9 +39,11 @@ _REVISIONS = 2
 _WEIGHTS_STEP_GIB = 10
 _LEAVE_S = 10
 """For every load balancer to learn that a pod leaves, before the last requests are waited for. A choice."""
-_STOP_S = 30
+STOP_S = 30
 """For the engine to stop, after that: Kubernetes' own default of ``terminationGracePeriodSeconds``."""
-_PROBE_S = 10
+PROBE_S = 10
+TOKEN = "Gated weights: kubectl create secret generic hugging-face --from-literal=token=…"
+RDMA = "Between machines, add your network plugin's RDMA resource to pods (such as rdma/ib: 1), and IPC_LOCK."
 NIXL_HOST = "VLLM_NIXL_SIDE_CHANNEL_HOST"
 """Where a server of a disaggregated fleet is asked for its KV (vLLM docs, "NixlConnector usage"); others ignore it."""
 _LONGEST_WINDOW_S = 3600
@@ -48,13 +52,18 @@ _LONGEST_WINDOW_S = 3600
 
 def kubernetes_objects(job: DeployJob, command: EngineCommand) -> list[dict[str, Any]]:
     """The objects, in the order in which to create them."""
+    return [*serving_objects(job, command, "kubernetes"), autoscaler(job, command)]
+
+
+def serving_objects(job: DeployJob, command: EngineCommand, target: str) -> list[dict[str, Any]]:
+    """All but what adds and removes replicas."""
     if job.machines_per_replica > 1:
         raise BadInput(
             f"a replica spans {job.machines_per_replica} machines, which a Deployment cannot start",
-            where=option("deploy", "kubernetes"),
-            fix=f"Use {option('deploy', 'skypilot')}, or plan with a larger machine.",
+            where=option("deploy", target),
+            fix=f"Use {spanning_targets(job)}, or plan with a larger machine.",
         )
-    return [_claim(job), _deployment(job, command), _service(job), _disruption_budget(job), _autoscaler(job, command)]
+    return [weights_claim(job), _deployment(job, command), _service(job), _disruption_budget(job)]
 
 
 def kubernetes_fill_in(job: DeployJob, command: EngineCommand) -> list[str]:
@@ -69,18 +78,16 @@ def kubernetes_fill_in(job: DeployJob, command: EngineCommand) -> list[str]:
 
 def kubernetes_notes(job: DeployJob, command: EngineCommand) -> list[str]:
     """What the cluster needs, and what the objects leave to it."""
-    resource = _RESOURCES[job.deployment.gpu.vendor]
     notes = [
         f"Start: kubectl apply -f {job.service_name}-kubernetes.yaml.",
         f"The plan is minReplicas ({job.replicas}); more cost more.",
-        f"The cluster needs {job.deployment.gpu.key} machines, in a pool of their own (replicas spread over all that "
-        f"the selector matches), and the device plugin for {resource}.",
+        cluster_needs(job),
         f"The autoscaler needs {command.queue_metric} in the custom metrics API: Prometheus and prometheus-adapter.",
         _rollout(job),
         f"A pod that leaves serves on for {_LEAVE_S + job.answer_s} s: {_LEAVE_S} s until no request is sent to it, "
         f"{job.answer_s} s in which 99 % of requests are answered.",
         "The first pods download the weights to the volume; filled once by a job of your own it may be ReadOnlyMany.",
-        "Gated weights: kubectl create secret generic hugging-face --from-literal=token=…",
+        TOKEN,
     ]
     if job.router and job.replicas > 1:
         notes.append(
@@ -92,21 +99,30 @@ def kubernetes_notes(job: DeployJob, command: EngineCommand) -> list[str]:
             "Machines have to be in zones as said above: pods may wait where they are less even, or in more zones. New "
             "pods wait while a zone is down: lower minDomains if it stays down."
         )
-    memory, needed = job.offer and job.offer.memory_gb, _host_gib(job)
+    memory, needed = job.offer and job.offer.memory_gb, _needed_gib(job)
     if memory and needed > (1 - _FOR_THE_SYSTEM) * memory:
         notes.append(
-            f"Weights and processes may take {needed:.1f} GiB of a machine's {memory:g}, more than pods ask for: the "
-            "system needs some too. If memory runs out, plan with a larger machine."
+            f"Weights and processes{' and KV' if job.tiers else ''} may take {needed:.1f} GiB of a machine's "
+            f"{memory:g}, more than pods ask for: the system needs some too. If memory runs out, plan with a larger "
+            "machine."
         )
-    if not _selector(job) and not _products(job):
+    if not machine_labels(job) and not gpu_products(job):
         on = f" {job.offer.provider} {job.offer.instance}, {job.offer.region}" if job.offer else ""
         notes.append(f"No label is known that tells{on or ' these machines'} apart: see that pods run there.")
-    elif job.offer and not _selector(job):
+    elif job.offer and not machine_labels(job):
         notes.append(
             f"Planned on {job.offer.provider} {job.offer.instance}, {job.offer.region}; pods go to any machine that "
             f"{_LABELLERS[job.deployment.gpu.vendor]} labels as having this GPU."
         )
     return notes
+
+
+def cluster_needs(job: DeployJob) -> str:
+    """Machines and what tells pods of their GPUs."""
+    return (
+        f"The cluster needs {job.deployment.gpu.key} machines, in a pool of their own (replicas spread over all that "
+        f"the selector matches), and the device plugin for {GPU_RESOURCES[job.deployment.gpu.vendor]}."
+    )
 
 
 def _has_free_places(job: DeployJob) -> bool:
@@ -162,7 +178,7 @@ _LABELLERS: dict[Vendor, str] = {
     "amd": "AMD's node labeller",
     "intel": "a labeller",
 }
-_PRODUCT_LABELS: dict[Vendor, str] = {"nvidia": "nvidia.com/gpu.product", "amd": "amd.com/gpu.device-id"}
+PRODUCT_LABELS: dict[Vendor, str] = {"nvidia": "nvidia.com/gpu.product", "amd": "amd.com/gpu.device-id"}
 """https://github.com/NVIDIA/k8s-device-plugin/blob/main/docs/gpu-feature-discovery/README.md;
 https://instinct.docs.amd.com/projects/k8s-device-plugin (labels of the node labeller)."""
 _PRODUCTS = {
@@ -211,7 +227,7 @@ not what was planned. AMD: PCI device ids (gpuhunt 0.1.34, constraints.py, from 
 _LABEL = re.compile(r"[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?", re.ASCII)
 
 
-def _selector(job: DeployJob) -> dict[str, str]:
+def machine_labels(job: DeployJob) -> dict[str, str]:
     """The machine of the plan, by the labels that managed clusters set; nothing where we do not know them."""
     offer = job.offer
     if offer is None or offer.provider not in _INSTANCE_LABELLED:
@@ -228,40 +244,43 @@ def _selector(job: DeployJob) -> dict[str, str]:
     return wanted | dict([_SPOT_LABELS[offer.provider]] if spot else [])
 
 
-def _products(job: DeployJob) -> tuple[str, ...]:
+def gpu_products(job: DeployJob) -> tuple[str, ...]:
     """Label values of the GPU; none where we do not know them."""
     return _PRODUCTS.get(job.deployment.gpu.key, ())
 
 
-def _placement(job: DeployJob) -> dict[str, Any]:
-    """On which machines a pod may run: by instance type where its label is known, by GPU elsewhere."""
+def placement(job: DeployJob, labels: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """On which machines a pod may run: by instance type where its label is known, by GPU elsewhere.
+
+    ``labels``: those that tell pods of one kind, where they are not the Deployment's.
+    """
     placed: dict[str, Any] = {}
-    if selector := _selector(job):
+    if selector := machine_labels(job):
         placed["nodeSelector"] = selector
-    elif products := _products(job):
-        label = _PRODUCT_LABELS[job.deployment.gpu.vendor]
+    elif products := gpu_products(job):
+        label = PRODUCT_LABELS[job.deployment.gpu.vendor]
         terms = [{"matchExpressions": [{"key": label, "operator": "In", "values": list(products)}]}]
         required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
         placed["affinity"] = {"nodeAffinity": required}
-    tolerations = [{"key": _RESOURCES[job.deployment.gpu.vendor], "operator": "Exists", "effect": "NoSchedule"}]
+    tolerations = [{"key": GPU_RESOURCES[job.deployment.gpu.vendor], "operator": "Exists", "effect": "NoSchedule"}]
     if job.terms is Terms.spot and job.offer and job.offer.provider == "azure":
         key, value = _SPOT_LABELS["azure"]
         tolerations.append({"key": key, "operator": "Equal", "value": value, "effect": "NoSchedule"})
     if job.replicas > 1:
         # The two sides of a disaggregated fleet share machines: strictly even, one could keep the other out.
         strict = job.role is None and (bool(placed) or job.replicas_per_machine == 1)
-        placed["topologySpreadConstraints"] = _spread(job, strict)
+        placed["topologySpreadConstraints"] = _spread(job, strict, labels or labels_of(job))
     return placed | {"tolerations": tolerations}
 
 
-def _spread(job: DeployJob, strict: bool) -> list[dict[str, Any]]:
+def _spread(job: DeployJob, strict: bool, labels: Mapping[str, str]) -> list[dict[str, Any]]:
     """Strictly over machines, or over zones where one may fail; over the others as far as it can be had.
 
     Not strictly over machines where no label tells them apart: those without a GPU would count as empty ones. Nor
     beside zones: what is lost with a machine is lost with its zone too, and two strict rules can each forbid the only
     places that the other allows.
     """
-    evenly = {"maxSkew": 1, "labelSelector": {"matchLabels": _labels(job)}}
+    evenly = {"maxSkew": 1, "labelSelector": {"matchLabels": dict(labels)}}
     machine = evenly | {"topologyKey": "kubernetes.io/hostname"}
     zone = evenly | {"topologyKey": "topology.kubernetes.io/zone"}
     # Machines that a pod may not run on are not empty ones either.
@@ -287,7 +306,7 @@ def _zone_limits(job: DeployJob) -> dict[str, int]:
     return {"maxSkew": max(1, math.ceil(others / max(1, larger))), "minDomains": len(zones)}
 
 
-def _requests(job: DeployJob) -> dict[str, str | int]:
+def pod_requests(job: DeployJob) -> dict[str, str | int]:
     """What one replica may count on: its part of the machine, without what is left to the system."""
     offer, places = job.offer, job.places_per_machine
     part = (1 - _FOR_THE_SYSTEM) / places
@@ -296,39 +315,36 @@ def _requests(job: DeployJob) -> dict[str, str | int]:
         cores = part * offer.vcpus
         asked["cpu"] = str(int(cores)) if cores >= 1 else f"{int(1000 * cores)}m"
     known = offer and offer.memory_gb
-    memory = math.floor(part * known) if known else math.ceil(_host_gib(job) / places)
+    memory = math.floor(part * known) if known else math.ceil(_needed_gib(job) / places)
     asked |= {"memory": f"{memory}Gi", "ephemeral-storage": f"{_SCRATCH_GIB}Gi"}
-    return asked | _gpus(job)
+    return asked | pod_gpus(job)
 
 
-def _host_gib(job: DeployJob) -> float:
-    """Memory of one machine that the replicas on it need."""
-    return host_gib(job.deployment, job.gpus_per_machine)
+def _needed_gib(job: DeployJob) -> float:
+    """Memory of one machine that the replicas on it need, with what they keep of KV there."""
+    kept = tier_bytes(job.deployment, job.tiers).get("dram", 0.0) * job.places_per_machine / job.machines_per_replica
+    return host_gib(job.deployment, job.gpus_per_machine) + kept / GIB
 
 
-def _gpus(job: DeployJob) -> dict[str, str | int]:
-    return {_RESOURCES[job.deployment.gpu.vendor]: job.deployment.gpus}
+def pod_gpus(job: DeployJob) -> dict[str, str | int]:
+    """GPUs of one pod: those of a machine where a replica spans several."""
+    return {GPU_RESOURCES[job.deployment.gpu.vendor]: min(job.deployment.gpus, job.gpus_per_machine)}
 
 
 # --- objects --------------------------------------------------------------------------------------------------------
 
 
-def _labels(job: DeployJob) -> dict[str, str]:
+def labels_of(job: DeployJob) -> dict[str, str]:
     return {"app.kubernetes.io/name": job.service_name}
 
 
+def own_labels(job: DeployJob) -> dict[str, str]:
+    """Tells pods of one kind where an operator gives the usual labels itself."""
+    return {"tokonomics/replicas": job.service_name}
+
+
 def _deployment(job: DeployJob, command: EngineCommand) -> dict[str, Any]:
-    labels = _labels(job)
-    scrape = {"prometheus.io/scrape": "true", "prometheus.io/port": str(PORT), "prometheus.io/path": "/metrics"}
-    pod: dict[str, Any] = {
-        "terminationGracePeriodSeconds": _LEAVE_S + job.answer_s + _STOP_S,
-        "containers": [_container(job, command)],
-        "volumes": [
-            {"name": "model-cache", "persistentVolumeClaim": {"claimName": _claim_name(job)}},
-            # Ranks exchange data through shared memory, of which a container has 64 MB by itself.
-            {"name": "shared-memory", "emptyDir": {"medium": "Memory"}},
-        ],
-    }
+    labels = labels_of(job)
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -336,19 +352,38 @@ def _deployment(job: DeployJob, command: EngineCommand) -> dict[str, Any]:
         "spec": {
             # No `replicas`: the autoscaler owns the number, and applying this file again must not undo it.
             "selector": {"matchLabels": labels},
-            # Without spare machines none may be missing; with them, as many as the plan can do without.
-            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": _may_fail(job)}},
-            "template": {"metadata": {"labels": labels, "annotations": scrape}, "spec": pod | _placement(job)},
+            "strategy": update_strategy(job),
+            "template": pod_template(job, command),
         },
     }
 
 
-def _may_fail(job: DeployJob) -> int:
+def pod_template(job: DeployJob, command: EngineCommand, port: int = PORT) -> dict[str, Any]:
+    """A pod that runs one replica, with the labels and annotations that others find it by."""
+    scrape = {"prometheus.io/scrape": "true", "prometheus.io/port": str(port), "prometheus.io/path": "/metrics"}
+    pod: dict[str, Any] = {
+        "terminationGracePeriodSeconds": _LEAVE_S + job.answer_s + STOP_S,
+        "containers": [_container(job, command, port)],
+        "volumes": [
+            {"name": "model-cache", "persistentVolumeClaim": {"claimName": _claim_name(job)}},
+            # Ranks exchange data through shared memory, of which a container has 64 MB by itself.
+            {"name": "shared-memory", "emptyDir": {"medium": "Memory"}},
+        ],
+    }
+    return {"metadata": {"labels": labels_of(job), "annotations": scrape}, "spec": pod | placement(job)}
+
+
+def update_strategy(job: DeployJob) -> dict[str, Any]:
+    """Without spare machines none may be missing; with them, as many as the plan can do without."""
+    return {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": may_fail(job)}}
+
+
+def may_fail(job: DeployJob) -> int:
     """Replicas that the plan can do without."""
     return min(job.replicas, job.spare * job.replicas_per_machine)
 
 
-def _container(job: DeployJob, command: EngineCommand) -> dict[str, Any]:
+def _container(job: DeployJob, command: EngineCommand, port: int) -> dict[str, Any]:
     health = {"path": "/health", "port": "http"}
     token = {"secretKeyRef": {"name": "hugging-face", "key": "token", "optional": True}}
     return {
@@ -356,18 +391,18 @@ def _container(job: DeployJob, command: EngineCommand) -> dict[str, Any]:
         "image": command.image,
         # The containers of these engines have python3; not all have python.
         "command": ["python3" if word == "python" else word for word in command.program],
-        "args": [*command.arguments, *listen()],
+        "args": [*command.arguments, *listen(port)],
         "env": [
             {"name": "HF_HOME", "value": _WEIGHTS_FOLDER},
             {"name": "HF_TOKEN", "valueFrom": token},
             # Where the other side asks for KV (vLLM 0.32.0, envs.py).
             *([{"name": NIXL_HOST, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}] if job.role else ()),
         ],
-        "ports": [{"name": "http", "containerPort": PORT}],
-        "resources": {"requests": _requests(job), "limits": _gpus(job)},
-        "startupProbe": {"httpGet": health, "periodSeconds": _PROBE_S, "failureThreshold": job.start_s // _PROBE_S},
+        "ports": [{"name": "http", "containerPort": port}],
+        "resources": {"requests": pod_requests(job), "limits": pod_gpus(job)},
+        "startupProbe": {"httpGet": health, "periodSeconds": PROBE_S, "failureThreshold": job.start_s // PROBE_S},
         "readinessProbe": {"httpGet": health, "periodSeconds": 5, "failureThreshold": 2},
-        "livenessProbe": {"httpGet": health, "periodSeconds": _PROBE_S, "timeoutSeconds": 5, "failureThreshold": 6},
+        "livenessProbe": {"httpGet": health, "periodSeconds": PROBE_S, "timeoutSeconds": 5, "failureThreshold": 6},
         # The engine is told to stop only when its last requests have been answered.
         "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(_LEAVE_S + job.answer_s)]}}},
         "volumeMounts": [
@@ -377,14 +412,14 @@ def _container(job: DeployJob, command: EngineCommand) -> dict[str, Any]:
     }
 
 
-def _claim(job: DeployJob) -> dict[str, Any]:
+def weights_claim(job: DeployJob) -> dict[str, Any]:
     model = job.deployment.model
     needed = _REVISIONS * model.weight_bytes(model.checkpoint) / GIB
     size = _WEIGHTS_STEP_GIB * math.ceil(needed / _WEIGHTS_STEP_GIB)
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
-        "metadata": {"name": _claim_name(job), "labels": _labels(job)},
+        "metadata": {"name": _claim_name(job), "labels": labels_of(job)},
         "spec": {
             "accessModes": ["ReadWriteMany"],
             "storageClassName": _storage_class(),
@@ -405,8 +440,8 @@ def _service(job: DeployJob) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": {"name": job.service_name, "labels": _labels(job)},
-        "spec": {"selector": _labels(job), "ports": [{"name": "http", "port": PORT, "targetPort": "http"}]},
+        "metadata": {"name": job.service_name, "labels": labels_of(job)},
+        "spec": {"selector": labels_of(job), "ports": [{"name": "http", "port": PORT, "targetPort": "http"}]},
     }
 
 
@@ -414,29 +449,33 @@ def _disruption_budget(job: DeployJob) -> dict[str, Any]:
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
-        "metadata": {"name": job.service_name, "labels": _labels(job)},
+        "metadata": {"name": job.service_name, "labels": labels_of(job)},
         "spec": {
             # None at all would keep a machine from ever being drained.
-            "maxUnavailable": max(1, _may_fail(job)),
-            "selector": {"matchLabels": _labels(job)},
+            "maxUnavailable": max(1, may_fail(job)),
+            "selector": {"matchLabels": labels_of(job)},
             # A pod that serves nothing must not keep a machine from being drained either.
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
         },
     }
 
 
-def _autoscaler(job: DeployJob, command: EngineCommand) -> dict[str, Any]:
-    target = {"type": "AverageValue", "averageValue": str(_WAITING_PER_REPLICA)}
+def autoscaler(job: DeployJob, command: EngineCommand) -> dict[str, Any]:
+    target = {"type": "AverageValue", "averageValue": str(WAITING_PER_REPLICA)}
     return {
         "apiVersion": "autoscaling/v2",
         "kind": "HorizontalPodAutoscaler",
-        "metadata": {"name": job.service_name, "labels": _labels(job)},
+        "metadata": {"name": job.service_name, "labels": labels_of(job)},
         "spec": {
             "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": job.service_name},
             "minReplicas": job.replicas,
-            "maxReplicas": 2 * job.replicas,
+            "maxReplicas": job.most_replicas,
             "metrics": [{"type": "Pods", "pods": {"metric": {"name": command.queue_metric}, "target": target}}],
-            # A replica that has just loaded its weights should not be sent away again at once.
-            "behavior": {"scaleDown": {"stabilizationWindowSeconds": min(job.start_s, _LONGEST_WINDOW_S)}},
+            "behavior": scaling_behavior(job),
         },
     }
+
+
+def scaling_behavior(job: DeployJob) -> dict[str, Any]:
+    """A replica that has just loaded its weights should not be sent away again at once."""
+    return {"scaleDown": {"stabilizationWindowSeconds": min(job.start_s, _LONGEST_WINDOW_S)}}

@@ -1,6 +1,6 @@
 """What are the cheapest ways to serve a model under latency targets? ``plan``, ``diff`` and ``compare``."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,10 @@ from tokonomics.planner.compare import compare as side_by_side
 from tokonomics.planner.compare import diff as plan_diff
 from tokonomics.planner.compare import parse_quality
 from tokonomics.planner.deploy_apart import deploy_file_apart
-from tokonomics.planner.deploy_files import DeployFile, Target, deploy_file, provenance
+from tokonomics.planner.deploy_files import deploy_file, provenance
 from tokonomics.planner.deploy_job import DeployJob, Role, longest_context
+from tokonomics.planner.deploy_stacks import STACKS, stack_files
+from tokonomics.planner.deploy_text import DeployFile, Target
 from tokonomics.planner.flips import flips
 from tokonomics.planner.parsing import listed
 from tokonomics.planner.plan import Question, Study, study
@@ -200,10 +202,13 @@ def deploy_files_of(study: Study, targets: Sequence[Target], command: str) -> li
         router=best.router.value,
         provenance=provenance(command, today(), offer),
         simulated=best.simulated,
+        tiers=best.tiers,
+        requests_per_s=best.capacity_requests_per_s or None,
+        usd_per_hour=best.instance_usd_per_hour or None,
     )
     pool = ranked.sized.screened.hosts.prefill
     if pool is None or best.prefill is None:
-        return [deploy_file(target, job) for target in targets]
+        return _files(targets, lambda target: deploy_file(target, job), job)
     # Both sides take requests of one length.
     context = min(longest_context(side) for side in (deployment, pool.deployment))
     decode = job.model_copy(update={"role": Role.decode, "max_context": context})
@@ -217,7 +222,14 @@ def deploy_files_of(study: Study, targets: Sequence[Target], command: str) -> li
             side.model_copy(update={"machines": count, "spare": spare.lost_of(count)})
             for side, count in zip((prefill, decode), counts, strict=True)
         )
-    return [deploy_file_apart(target, prefill, decode) for target in targets]
+    return _files(targets, lambda target: deploy_file_apart(target, prefill, decode), prefill, decode)
+
+
+def _files(targets: Sequence[Target], write: Callable[[Target], DeployFile], *jobs: DeployJob) -> list[DeployFile]:
+    """Those of every target, in the order asked; a tool that people deploy with may have several."""
+    return [
+        file for target in targets for file in (stack_files(target, *jobs) if target in STACKS else [write(target)])
+    ]
 
 
 def save_files(files: Sequence[DeployFile], folder: Path, listener: Listener) -> None:

@@ -14,7 +14,7 @@ from tokonomics.money.served import ServedCost
 from tokonomics.planner.breakeven import BreakEvenReport
 from tokonomics.planner.can_run import CanRun
 from tokonomics.planner.compare import Comparison
-from tokonomics.planner.deploy_files import DeployFile
+from tokonomics.planner.deploy_text import DeployFile
 from tokonomics.planner.disaggregation import RatioPoint
 from tokonomics.planner.fleet import FleetReport
 from tokonomics.planner.flips import Flips

@@ -63,6 +63,7 @@ class PlanRequest(
       tokonomics plan bge-m3 --rate 200 --input 400 --slo ttft_p99=0.2
       tokonomics plan llama-3.1-8b --rate 5 --input 1000 --output 300 --sell 0.20/0.80
       tokonomics plan chat.toml --rate 10 --deploy vllm,kubernetes --deploy-to out
+      tokonomics plan llama-3.3-70b --rate 5 --input 900 --output 300 --deploy llm-d,keda
     """
 
     gpus: Text | None = declared("The most GPUs to pay for; or GPU names, as --gpu.", example=8)
@@ -76,7 +77,9 @@ class PlanRequest(
     why: Switch = declared("Show why the other candidates were rejected.", False)
     explain: Switch = declared("Show which traffic would flip the choice, and what moves the bill; slower.", False)
     deploy: Texts | None = declared(
-        "The files that start the pick: vllm, sglang, skypilot, kubernetes.", example=["vllm"]
+        "The files that start the pick: vllm, sglang, skypilot, kubernetes, keda, llm-d, kserve, dynamo, "
+        "production-stack, dstack, compose.",
+        example=["vllm"],
     )
     deploy_to: Text | None = saved("A folder to save them in.", "out", without="they are printed")
 
