@@ -14,15 +14,13 @@ from tokonomics.errors import flag, spelled
 from tokonomics.questions.inputs import Shown
 from tokonomics.questions.request import parameters_of
 from tokonomics.questions.requests.run import MeterWatchRequest
-from tokonomics.questions.verbs import RUN, Verb
+from tokonomics.questions.verbs import METER_REPORT
 from tokonomics.report.terminal import console, say, show, show_json
 
 if TYPE_CHECKING:
     from tokonomics.measure.meter.session import Show
 
 _WATCH = "What the tokens of these servers cost now, this hour and today, until Ctrl-C."
-_REPORT = "What tokens have cost, by model, server, day, hour or label, from the meter's ledger."
-REPORT = Verb("meter-report", RUN, _REPORT, "meter", charts=True)
 
 
 class _UrlsOrVerb(TyperGroup):
@@ -135,5 +133,5 @@ def files(
 _JSON = replace(parameters_of(Shown)["as_json"], help="One JSON object an interval, or the last with --once.")
 _OPTIONS = {**parameters_of(MeterWatchRequest), "as_json": _JSON}
 app.command("watch")(with_options(watch, _OPTIONS, help_of(_WATCH, MeterWatchRequest)))
-app.command("report")(command_of(REPORT))
+app.command("report")(command_of(METER_REPORT))
 app.command("files")(files)

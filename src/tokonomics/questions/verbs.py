@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 from tokonomics.errors import UnknownName
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tokonomics.questions.listener import Listener
     from tokonomics.questions.request import Parameters, Request
     from tokonomics.questions.result import Result
@@ -38,7 +40,7 @@ class Verb:
 
     @property
     def function_name(self) -> str:
-        return "import_results" if self.name == "import" else self.name.replace("-", "_")
+        return "import_results" if self.name == "import" else self.name.replace("-", "_").replace(" ", "_")
 
     @cached_property
     def request(self) -> "type[Request]":
@@ -61,6 +63,19 @@ class Verb:
         left_out = {"chart": not self.charts, "html": not self.reports}
         shown = {name: output for name, output in parameters_of(Shown).items() if not left_out.get(name)}
         return {**self.parameters, **shown}
+
+    def asked(self, values: "Mapping[str, Any]") -> "Request":
+        """A request of these values; where a scenario file stands for the model, its values and those that win."""
+        given = values.get("model")
+        file = given[0] if isinstance(given, list | tuple) and len(given) == 1 else given
+        if not self.scenario or not str(file).lower().endswith(".toml"):
+            return self.request.of(values)
+        from pathlib import Path
+
+        from tokonomics.questions.scenario import read_request
+
+        rest = {name: value for name, value in values.items() if name != "model"}
+        return read_request(Path(str(file)), self.request, self.name, rest)
 
     def answer(self, request: "Request", listener: "Listener") -> "Result":
         """What is found, with the profile that the request names."""
@@ -130,9 +145,17 @@ _LISTED = (
          "the network.", reports=False),
 )  # fmt: skip
 VERBS = {verb.name: verb for verb in _LISTED}
+METER_REPORT = Verb("meter report", RUN, "What tokens have cost, by model, server, day, hour or label, from the "
+                    "meter's ledger.", "meter", charts=True)  # fmt: skip
+"""A verb within ``meter``, which answers nothing itself."""
+IN_PYTHON = ("plan", "fleet", "breakeven", "can-run", "fit", "predict", "curve", "trace", "simulate", "capacity",
+             "levers", "models", "gpus", "offers")  # fmt: skip
+"""The verbs that are functions of the library; the last three give frames."""
 
 
 def find_verb(name: str) -> Verb:
+    if name == METER_REPORT.name:
+        return METER_REPORT
     if name not in VERBS:
         raise UnknownName("verb", name, VERBS)
     return VERBS[name]
