@@ -100,7 +100,9 @@ class Function:
             values = self.__signature__.bind_partial(*by_place, **inputs).arguments
         except TypeError as error:
             raise TypeError(f"{self.__name__}(): {error}") from None
-        return self.verb.asked(values)
+        from tokonomics.questions.scenario import request_of
+
+        return request_of(self.verb, values)
 
 
 ABOUT = {

@@ -3,6 +3,8 @@
 ``result`` is what ``--json`` prints, ``text`` what the terminal shows, ``charts`` the specs that ``--chart`` draws.
 """
 
+import os
+import re
 import secrets
 import sys
 import time
@@ -79,6 +81,12 @@ def ours(text: str) -> TokonomicsError:
     number = secrets.token_hex(4)
     sys.stderr.write(f"error {number}: {text}\n")
     return TokonomicsError(f"something went wrong on our side (error {number})", fix="The server's log says what.")
+
+
+def without_home(text: str) -> str:
+    """A text with ~ for the home of this user, which is nobody else's business; a home of / hides nothing."""
+    home = os.path.expanduser("~").rstrip("/")  # noqa: PTH111 - never raises
+    return re.sub(re.escape(home) + r"(?=/|$)", "~", text) if home else text
 
 
 def _marked(field: str, value: str | None) -> str:

@@ -1,5 +1,6 @@
 """``tokonomics mcp``: the tools over stdin and stdout, or over HTTP on this machine."""
 
+import signal
 import socket
 import tempfile
 from contextlib import ExitStack
@@ -81,9 +82,12 @@ def _workers(fence: Path | None) -> "Pool":
 
 
 def _serve_stdio(server: "Server[Any]") -> None:
-    """Until the agent closes its end."""
+    """Until the agent closes its end, or Ctrl+C: that ends the process, and the workers with it, as a thread that
+    reads stdin cannot be stopped."""
     import anyio
     from mcp.server.stdio import stdio_server
+
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
     async def serve() -> None:
         async with stdio_server() as (heard, said):

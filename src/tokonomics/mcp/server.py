@@ -25,7 +25,7 @@ from mcp_types import (
 
 from tokonomics import __version__
 from tokonomics.errors import TokonomicsError
-from tokonomics.guarded.answering import ours
+from tokonomics.guarded.answering import ours, without_home
 from tokonomics.guarded.worker import LONG_S
 from tokonomics.mcp.tools import INSTRUCTIONS, Toolbox, described, document_of, headline, work_of
 from tokonomics.workers import Broken, Pool, Task
@@ -107,4 +107,4 @@ def _result(answer: dict[str, Any], whole: bool) -> CallToolResult:
 
 
 def _refusal(problem: TokonomicsError) -> CallToolResult:
-    return CallToolResult(content=[TextContent(text=str(problem))], is_error=True)
+    return CallToolResult(content=[TextContent(text=without_home(str(problem)))], is_error=True)

@@ -17,6 +17,7 @@ from tokonomics.errors import BadInput, UnknownName, by_name, did_you_mean, shor
 from tokonomics.guarded.inputs import checked_inputs
 from tokonomics.questions.command import command_of
 from tokonomics.questions.request import Kind, Parameters, Request
+from tokonomics.questions.scenario import request_of
 from tokonomics.questions.schema import inputs_schema
 from tokonomics.questions.verbs import METER_REPORT, Verb, find_verb
 
@@ -35,6 +36,8 @@ MOST_CHARACTERS = 40_000
 tokens and refuses one above 25,000 (MAX_MCP_OUTPUT_TOKENS, its MCP page)."""
 _ENTRIES = (1000, 500, 200, 100, 50, 20, 10, 5, 2)
 """Of every list, the first that fits."""
+_SHORTER = 10
+"""Entries that are one value, such as the regions of an offer, in the place of one that has parts."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ class Toolbox:
             given = checked_inputs(inputs, given, None)
         if verb is METER_REPORT and self.ledger:
             given.setdefault("ledger", str(self.ledger))
-        return verb.request.of(given) if self.fenced else verb.asked(given)
+        return verb.request.of(given) if self.fenced else request_of(verb, given)
 
 
 def described(verb: Verb) -> str:
@@ -132,6 +135,8 @@ def _cut(value: Any, most: int, at: str, counts: dict[str, int]) -> Any:
         return {key: _cut(part, most, f"{at}.{key}" if at else key, counts) for key, part in value.items()}
     if not isinstance(value, list):
         return value
+    if not any(isinstance(part, dict | list) for part in value):
+        most *= _SHORTER
     if len(value) > most:
         counts[at] = max(len(value), counts.get(at, 0))
     return [_cut(part, most, at, counts) for part in value[:most]]

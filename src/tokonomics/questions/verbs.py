@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any, cast
 from tokonomics.errors import UnknownName
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from tokonomics.questions.listener import Listener
     from tokonomics.questions.request import Parameters, Request
     from tokonomics.questions.result import Result
@@ -63,19 +61,6 @@ class Verb:
         left_out = {"chart": not self.charts, "html": not self.reports}
         shown = {name: output for name, output in parameters_of(Shown).items() if not left_out.get(name)}
         return {**self.parameters, **shown}
-
-    def asked(self, values: "Mapping[str, Any]") -> "Request":
-        """A request of these values; where a scenario file stands for the model, its values and those that win."""
-        given = values.get("model")
-        file = given[0] if isinstance(given, list | tuple) and len(given) == 1 else given
-        if not self.scenario or not str(file).lower().endswith(".toml"):
-            return self.request.of(values)
-        from pathlib import Path
-
-        from tokonomics.questions.scenario import read_request
-
-        rest = {name: value for name, value in values.items() if name != "model"}
-        return read_request(Path(str(file)), self.request, self.name, rest)
 
     def answer(self, request: "Request", listener: "Listener") -> "Result":
         """What is found, with the profile that the request names."""

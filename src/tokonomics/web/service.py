@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tokonomics.errors import BadInput, TokonomicsError
-from tokonomics.guarded.answering import ours
+from tokonomics.guarded.answering import ours, without_home
 from tokonomics.guarded.inputs import UPLOAD, checked_inputs
 from tokonomics.guarded.worker import LONG_S, LONG_WORKERS, WAITING, guarded_pool, memory_of_worker
 from tokonomics.memory_budget import available_bytes
@@ -67,8 +67,6 @@ class Service:
         self.jobs = Jobs(self.long, settings.jobs_at_once)
         self._asking: Counter[str] = Counter()
         self._remembered = Remembered()
-        home = os.path.expanduser("~").rstrip("/")  # noqa: PTH111 - never raises
-        self._home = re.compile(re.escape(home) + r"(?=/|$)" if home else r"(?!)")  # a home of / hides nothing
         self._where = re.compile(re.escape(str(self.uploads.root)) + r"/[\w-]+/", re.ASCII)
 
     def close(self) -> None:
@@ -141,7 +139,7 @@ class Service:
         if not isinstance(problem, TokonomicsError):
             return ours(str(problem))
         texts = {
-            name: self._home.sub("~", self._where.sub("", text)) if (text := getattr(problem, name)) else text
+            name: without_home(self._where.sub("", text)) if (text := getattr(problem, name)) else text
             for name in ("what", "where", "fix")
         }
         if isinstance(problem, TaskRefused):
