@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
     from tokonomics.workers import Pool
 
-HOST, PATH = "127.0.0.1", "/mcp"
+HOST, PORT, PATH = "127.0.0.1", 8322, "/mcp"
 MOST_BODY = 200_000
 """Bytes of a request, as of the page's."""
 
 
 def mcp(
     http: Annotated[bool, typer.Option("--http", help="Over streamable HTTP on this machine.")] = False,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="With --http; 0: any that is free.")] = 8322,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="With --http; 0: any that is free.")] = PORT,
     ledger: Annotated[
         Path | None, typer.Option(help="The meter's ledger; with --http there is none unless it is named.")
     ] = None,
