@@ -25,9 +25,10 @@ from mcp_types import CallToolResult, TextContent
 
 from tokonomics.errors import TokonomicsError
 from tokonomics.guarded.worker import guarded_pool
-from tokonomics.mcp import tools
+from tokonomics.mcp import server, tools
 from tokonomics.mcp.server import make_server
 from tokonomics.mcp.tools import MOST_CHARACTERS, TOOLS, Toolbox, document_of
+from tokonomics.memory_budget import can_limit_memory
 from tokonomics.questions.request import Kind, Request
 from tokonomics.workers import Pool
 
@@ -241,6 +242,22 @@ def test_a_malformed_call_is_answered_with_what_is_wrong(
     assert result.is_error
     assert said in text_of(result)
     assert "Traceback" not in text_of(result)
+
+
+def test_a_call_that_takes_too_long_is_stopped(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "LONG_S", 0.5)
+    result = call(pool, "simulate", ENDLESS)
+    assert result.is_error
+    assert "took longer than 0.5 seconds" in text_of(result)
+
+
+@pytest.mark.skipif(not can_limit_memory(), reason="this system limits no process's memory")
+def test_a_call_that_needs_too_much_memory_is_refused() -> None:
+    small = guarded_pool(1, 1, None, 150_000_000)
+    result = call(small, "simulate", {**ENDLESS, "requests": 100_000_000})
+    small.close()
+    assert result.is_error
+    assert "memory" in text_of(result)
 
 
 def test_an_unknown_tool_is_an_error_of_the_protocol(pool: Pool) -> None:
