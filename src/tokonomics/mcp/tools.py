@@ -92,8 +92,8 @@ class Toolbox:
 
 def described(verb: Verb) -> str:
     """A tool in words: what it answers."""
-    about = (verb.request.__doc__ or "").partition("Examples:")[0].strip()
-    return by_name(" ".join(part for part in (verb.summary, about) if part))
+    about = (verb.request.__doc__ or "").partition("Examples:")[0]
+    return by_name(" ".join([verb.summary, *about.split()]))
 
 
 def work_of(verb: Verb, request: Request) -> dict[str, Any]:
