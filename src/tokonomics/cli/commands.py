@@ -10,9 +10,9 @@ import typer
 
 from tokonomics.errors import BadInput, option
 from tokonomics.questions.command import command_line
-from tokonomics.questions.inputs import Shown, Written
-from tokonomics.questions.request import NO_LIMIT, Kind, Parameter, Parameters, Placement, Request, parameters_of
-from tokonomics.questions.verbs import IN_PYTHON, Verb
+from tokonomics.questions.inputs import Shown
+from tokonomics.questions.request import NO_LIMIT, Kind, Parameter, Parameters, Placement, Request
+from tokonomics.questions.verbs import Verb
 from tokonomics.report.terminal import Terminal, check_files, give, say
 
 BY_PLACE = "_by_place"
@@ -27,8 +27,7 @@ def command_of(verb: Verb) -> Callable[..., None]:
         if code:
             raise typer.Exit(code)
 
-    written = parameters_of(Written) if verb.name in IN_PYTHON else {}
-    return with_options(command, {**verb.keys, **written}, help_of(verb.summary, verb.request))
+    return with_options(command, verb.keys, help_of(verb.summary, verb.request))
 
 
 def with_options(command: Callable[..., None], parameters: Parameters, help: str) -> Callable[..., None]:
@@ -54,7 +53,7 @@ def _answered(verb: Verb, given: Mapping[str, Any]) -> int:
 
     request = verb.request.of(values_of(verb.parameters, given))
     shown = Shown.of({name: given.get(name) for name in Shown.model_fields})
-    if given.get("as_code"):
+    if shown.as_code:
         return _print_code(verb, request, shown)
     check_files(shown.chart, shown.html)
     typed = command_line(sys.argv[1:])

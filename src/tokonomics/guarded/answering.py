@@ -83,10 +83,10 @@ def ours(text: str) -> TokonomicsError:
     return TokonomicsError(f"something went wrong on our side (error {number})", fix="The server's log says what.")
 
 
-def without_home(text: str) -> str:
-    """A text with ~ for the home of this user, which is nobody else's business; a home of / hides nothing."""
+def home_in_texts() -> re.Pattern[str]:
+    """The home of this user, which others are told as ~; a home of / hides nothing."""
     home = os.path.expanduser("~").rstrip("/")  # noqa: PTH111 - never raises
-    return re.sub(re.escape(home) + r"(?=/|$)", "~", text) if home else text
+    return re.compile(re.escape(home) + r"(?=/|$)" if home else r"(?!)")
 
 
 def _marked(field: str, value: str | None) -> str:

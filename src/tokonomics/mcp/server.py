@@ -25,7 +25,7 @@ from mcp_types import (
 
 from tokonomics import __version__
 from tokonomics.errors import TokonomicsError
-from tokonomics.guarded.answering import ours, without_home
+from tokonomics.guarded.answering import home_in_texts, ours
 from tokonomics.guarded.worker import LONG_S
 from tokonomics.mcp.tools import INSTRUCTIONS, Toolbox, described, document_of, headline, work_of
 from tokonomics.workers import Broken, Pool, Task
@@ -36,6 +36,10 @@ Heard = Callable[[int, str], Any]
 
 def make_server(toolbox: Toolbox, pool: Callable[[], Pool]) -> Server[Any]:
     """A server of these tools; ``pool`` gives the workers, which are started at the first call."""
+    home = home_in_texts()
+
+    def refusal(problem: TokonomicsError) -> CallToolResult:
+        return CallToolResult(content=[TextContent(text=home.sub("~", str(problem)))], is_error=True)
 
     async def list_tools(context: ServerRequestContext[Any], params: PaginatedRequestParams | None) -> ListToolsResult:
         only_reads = ToolAnnotations(read_only_hint=True, open_world_hint=False)
@@ -58,9 +62,9 @@ def make_server(toolbox: Toolbox, pool: Callable[[], Pool]) -> Server[Any]:
             request = toolbox.asked(verb, params.arguments or {})
             answer = json.loads(await _answered(pool(), work_of(verb, request), heard))
         except TokonomicsError as problem:
-            return _refusal(problem)
+            return refusal(problem)
         except Broken as fault:
-            return _refusal(ours(str(fault)))
+            return refusal(ours(str(fault)))
         return _result(answer, toolbox.whole)
 
     return Server(
@@ -104,7 +108,3 @@ def _result(answer: dict[str, Any], whole: bool) -> CallToolResult:
         ],
         structured_content=document,
     )
-
-
-def _refusal(problem: TokonomicsError) -> CallToolResult:
-    return CallToolResult(content=[TextContent(text=without_home(str(problem)))], is_error=True)

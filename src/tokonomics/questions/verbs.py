@@ -58,7 +58,7 @@ class Verb:
         from tokonomics.questions.inputs import Shown
         from tokonomics.questions.request import parameters_of
 
-        left_out = {"chart": not self.charts, "html": not self.reports}
+        left_out = {"chart": not self.charts, "html": not self.reports, "as_code": self.name not in IN_PYTHON}
         shown = {name: output for name, output in parameters_of(Shown).items() if not left_out.get(name)}
         return {**self.parameters, **shown}
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tokonomics.errors import BadInput, TokonomicsError
-from tokonomics.guarded.answering import ours, without_home
+from tokonomics.guarded.answering import home_in_texts, ours
 from tokonomics.guarded.inputs import UPLOAD, checked_inputs
 from tokonomics.guarded.worker import LONG_S, LONG_WORKERS, WAITING, guarded_pool, memory_of_worker
 from tokonomics.memory_budget import available_bytes
@@ -67,6 +67,7 @@ class Service:
         self.jobs = Jobs(self.long, settings.jobs_at_once)
         self._asking: Counter[str] = Counter()
         self._remembered = Remembered()
+        self._home = home_in_texts()
         self._where = re.compile(re.escape(str(self.uploads.root)) + r"/[\w-]+/", re.ASCII)
 
     def close(self) -> None:
@@ -139,7 +140,7 @@ class Service:
         if not isinstance(problem, TokonomicsError):
             return ours(str(problem))
         texts = {
-            name: without_home(self._where.sub("", text)) if (text := getattr(problem, name)) else text
+            name: self._home.sub("~", self._where.sub("", text)) if (text := getattr(problem, name)) else text
             for name in ("what", "where", "fix")
         }
         if isinstance(problem, TaskRefused):
