@@ -56,6 +56,7 @@ PAGES = (
     "docs/calibrate.md",
     "docs/meter.md",
     "docs/meter-fleet.md",
+    "docs/agents.md",
     "docs/limits.md",
 )
 CHARTS = {
@@ -304,6 +305,11 @@ def _from(module: str, name: str) -> Callable[[], str]:
 TABLES: dict[str, Callable[[], str]] = {
     "accuracy": _from("document_accuracy", "accuracy_table"),
     "accuracy-short": _from("document_accuracy", "short_accuracy_table"),
+    "agent-call": _from("document_agents", "called"),
+    "agent-http": _from("document_agents", "http_config"),
+    "agent-instructions": _from("document_agents", "instructions"),
+    "agent-stdio": _from("document_agents", "stdio_config"),
+    "agent-tools": _from("document_agents", "tools_table"),
     "client": client_table,
     "growth": growth_table,
     "profile": profile_table,

@@ -7,20 +7,15 @@ show itself as a line, a table, a frame or a chart.
 import inspect
 import sys
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from tokonomics.errors import BadInput, TokonomicsError, by_name, in_python, spelled
 from tokonomics.questions.command import command_of
 from tokonomics.questions.listener import Listener
+from tokonomics.questions.python_code import FRAMES, LEFT_OUT
 from tokonomics.questions.request import Kind, Parameter, Placement, Request
 from tokonomics.questions.verbs import VERBS, Verb
 
-NAMES = ("plan", "fleet", "breakeven", "can_run", "fit", "predict", "curve", "trace", "simulate", "capacity", "levers")
-"""The verbs that are functions; the lists of the catalogue and ``read_trace`` beside them."""
-LISTS = ("models", "gpus", "offers")
-LEFT_OUT = frozenset({"top", "why", "deploy", "deploy_to"})
-"""Inputs that say how a terminal shows an answer, or write files: a frame has all rows, ``to_frame("rejected")``."""
 SUMMARISED = frozenset({"machine_tokens_per_second", "machine_usd_per_hour", "save"})
 """Inputs of ``trace`` that are about its summary, not about the requests that ``read_trace`` gives."""
 
@@ -48,7 +43,7 @@ class Function:
     @property
     def returns(self) -> str:
         """The name of the type that it gives."""
-        if self.__name__ in LISTS:
+        if self.__name__ in FRAMES:
             return "pl.DataFrame"
         return "Trace" if self.__name__ == "read_trace" else f"{self.__name__.title().replace('_', '')}Result"
 
@@ -80,7 +75,9 @@ class Function:
 
     def _answered(self, request: Request) -> Any:
         if self.__name__ == "plan":
-            _refuse_several(request)
+            from tokonomics.questions.load import refuse_several
+
+            refuse_several(request)
         if self.__name__ == "read_trace":
             from tokonomics.questions.traffic import traffic_of
 
@@ -90,7 +87,7 @@ class Function:
         result = self.verb.answer(request, Notes())
         described = partial(describe, self.verb, result, request)
         result.shown(described, command_of(self.verb, request))
-        if self.__name__ in LISTS:
+        if self.__name__ in FRAMES:
             return result.to_frame()
         if self.__name__ == "breakeven" and not result.is_found:
             why = [f"{reason.constraint}: {reason.why}; {reason.nearest}." for reason in result.blame]  # type: ignore[attr-defined]
@@ -103,13 +100,9 @@ class Function:
             values = self.__signature__.bind_partial(*by_place, **inputs).arguments
         except TypeError as error:
             raise TypeError(f"{self.__name__}(): {error}") from None
-        model = values.get("model")
-        if self.verb.scenario and isinstance(model, str | Path) and str(model).lower().endswith(".toml"):
-            from tokonomics.questions.scenario import read_request
+        from tokonomics.questions.scenario import request_of
 
-            rest = {name: value for name, value in values.items() if name != "model"}
-            return read_request(Path(model), self.verb.request, self.verb.name, rest)
-        return self.verb.request.of(values)
+        return request_of(self.verb, values)
 
 
 ABOUT = {
@@ -159,15 +152,3 @@ def annotation(argument: Parameter) -> str:
     elif argument.takes_text:
         kind = f"{kind} | str"
     return kind if argument.required or argument.default is not None else f"{kind} | None"
-
-
-def _refuse_several(request: Any) -> None:
-    """Refuse what has several answers, before any work is done."""
-    from tokonomics.questions.load import cases_of
-
-    several = len(request.model) > 1 or any("," in name for name in request.model)
-    if several or len(cases_of(request)) > 1:
-        what = "several models" if several else "a range of demand"
-        ranged = ", ".join(name for name in ("rate", "input", "output") if getattr(request, name))
-        fix = "Call plan() for each of them."
-        raise BadInput(f"{what}: that is a plan each", field="model" if several else ranged, fix=fix)

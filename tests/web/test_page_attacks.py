@@ -8,8 +8,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from tokonomics.errors import BadInput, TokonomicsError
+from tokonomics.guarded.inputs import checked_inputs
 from tokonomics.questions.request import Kind, Parameter
-from tokonomics.web.inputs import checked_inputs
 from tokonomics.web.safety import Gate
 from tokonomics.web.service import Service, Settings
 from tokonomics.web.verbs import verbs
@@ -72,7 +72,7 @@ def test_no_parameter_that_names_a_file_takes_a_path(path: str) -> None:
         for text in written(parameter, path):
             given: Any = [text] if parameter.is_list else text
             with pytest.raises(TokonomicsError):
-                checked_inputs(verbs()[verb], {name: given}, no_upload)
+                checked_inputs(verbs()[verb].parameters, {name: given}, no_upload)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_no_parameter_that_names_a_file_takes_a_path(path: str) -> None:
 def test_no_other_text_takes_one_either(path: str) -> None:
     for verb, name in TEXT_PARAMETERS:
         with pytest.raises(TokonomicsError):
-            checked_inputs(verbs()[verb], {name: path}, no_upload)
+            checked_inputs(verbs()[verb].parameters, {name: path}, no_upload)
 
 
 def test_every_text_of_every_verb_is_of_a_known_kind() -> None:

@@ -16,11 +16,10 @@ import pytest
 from starlette.testclient import TestClient
 from tests.web.page_events import events_of
 
+from tokonomics.guarded.worker import guarded_pool, memory_of_worker
 from tokonomics.memory_budget import can_limit_memory
 from tokonomics.web.jobs import Jobs, TooManyOfYours
 from tokonomics.web.safety import Gate
-from tokonomics.web.service import memory_of_worker
-from tokonomics.web.worker import page_pool
 from tokonomics.workers import Broken, Busy, Cancelled, NoWorker, Pool, Task, TaskRefused, TaskTimeout, WorkerProcess
 
 TOLD, BADLY = "tests.web.told_worker:begin", "tests.web.told_worker:begin_badly"
@@ -33,7 +32,7 @@ ENDLESS = {"model": "llama-3.1-8b", "gpu": "H100", "arrivals": "poisson:50", "re
 @pytest.fixture
 def pool(tmp_path: Path) -> Iterator[Pool]:
     """One worker that does as it is told, and room for two tasks."""
-    made = page_pool(1, 2, tmp_path, ROOM, begin=TOLD)
+    made = guarded_pool(1, 2, tmp_path, ROOM, begin=TOLD)
     yield made
     made.close()
 
@@ -134,7 +133,7 @@ def test_a_worker_whose_allocation_failed_answers_and_is_replaced(pool: Pool) ->
 
 
 def test_where_no_worker_starts_the_task_hears_why(tmp_path: Path) -> None:
-    pool = page_pool(1, 1, tmp_path, ROOM, begin=BADLY)
+    pool = guarded_pool(1, 1, tmp_path, ROOM, begin=BADLY)
     task = Asked("answer")
     pool.submit(task)
     problem = task.done.exception(LONG_ENOUGH_S)
@@ -267,7 +266,7 @@ def test_who_went_away_while_waiting_costs_nothing(pool: Pool) -> None:
 
 def test_a_task_goes_to_a_worker_that_is_not_warming_up(tmp_path: Path) -> None:
     """Two workers, and a warm-up without end: it holds up one of them alone, and tasks go to the other."""
-    pool = page_pool(2, 2, tmp_path, ROOM, begin=TOLD, warm_ups=["plan"])
+    pool = guarded_pool(2, 2, tmp_path, ROOM, begin=TOLD, warm_ups=["plan"])
     try:
         first = pid_of(pool)
         assert {pid_of(pool) for _ in range(5)} <= {
@@ -280,7 +279,7 @@ def test_a_task_goes_to_a_worker_that_is_not_warming_up(tmp_path: Path) -> None:
 
 def test_workers_do_not_know_the_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKONOMICS_TOKEN", "a-token-of-some-length")
-    pool = page_pool(1, 1, tmp_path, ROOM, begin=TOLD)
+    pool = guarded_pool(1, 1, tmp_path, ROOM, begin=TOLD)
     task = Asked("answer")
     pool.submit(task)
     assert json.loads(task.done.result(LONG_ENOUGH_S))["token"] is None
@@ -308,7 +307,7 @@ def test_workers_share_the_machines_memory(workers: int, whole_gib: float, each_
 
 @pytest.mark.skipif(not can_limit_memory(), reason="this system limits no process's memory")
 def test_a_real_worker_stops_at_its_memory_limit(tmp_path: Path) -> None:
-    pool = page_pool(1, 1, tmp_path, 150_000_000)
+    pool = guarded_pool(1, 1, tmp_path, 150_000_000)
     call = {**ENDLESS, "requests": 100_000_000}
     task = Task({"work": "answer", "verb": "simulate", "call": call, "inputs": {}, "command": "", "charts": False}, 120)
     pool.submit(task)

@@ -32,6 +32,14 @@ def user_path() -> Path:
     return Path(os.path.expanduser("~")) / ".config" / "tokonomics" / "catalog.toml"  # noqa: PTH111 — never raises
 
 
+def stamp(path: Path) -> int:
+    """Changes when the file does; 0 where there is none."""
+    try:
+        return path.stat().st_mtime_ns
+    except (OSError, ValueError):
+        return 0
+
+
 def user_market() -> dict[str, Any]:
     """The user's own market, which stands in for what is not asked: ``provider = ["aws"]``, ``region = "EU"`` …"""
     market = _section("market")

@@ -13,7 +13,7 @@ from tokonomics.questions.command import command_line
 from tokonomics.questions.inputs import Shown
 from tokonomics.questions.request import NO_LIMIT, Kind, Parameter, Parameters, Placement, Request
 from tokonomics.questions.verbs import Verb
-from tokonomics.report.terminal import Terminal, check_files, give
+from tokonomics.report.terminal import Terminal, check_files, give, say
 
 BY_PLACE = "_by_place"
 """Ends the name of the argument that stands for an option as well: ``plan MODEL`` and ``plan --model MODEL``."""
@@ -53,6 +53,8 @@ def _answered(verb: Verb, given: Mapping[str, Any]) -> int:
 
     request = verb.request.of(values_of(verb.parameters, given))
     shown = Shown.of({name: given.get(name) for name in Shown.model_fields})
+    if shown.as_code:
+        return _print_code(verb, request, shown)
     check_files(shown.chart, shown.html)
     typed = command_line(sys.argv[1:])
     with Terminal(typed) as terminal:
@@ -61,6 +63,17 @@ def _answered(verb: Verb, given: Mapping[str, Any]) -> int:
     if shown.chart and not answer.charts and verb.name == "validate":
         raise BadInput("an engine's log has no chart", field="chart")
     return give(answer, typed, json=shown.as_json, chart=shown.chart, html=shown.html)
+
+
+def _print_code(verb: Verb, request: Request, shown: Shown) -> int:
+    """Print the program; on standard error, what was asked for that it leaves out."""
+    from tokonomics.questions.python_code import code_of, left_out_of
+
+    typer.echo(code_of(verb, request, shown.as_json))
+    files = [name for name in ("chart", "html") if getattr(shown, name)]
+    if left := [option(name) for name in (*left_out_of(verb, request), *files)]:
+        say(f"not in the code, as it is about what a terminal shows or saves: {', '.join(left)}")
+    return 0
 
 
 def values_of(parameters: Parameters, given: Mapping[str, Any]) -> dict[str, Any]:

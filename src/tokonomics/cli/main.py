@@ -48,6 +48,8 @@ ACTIONS: dict[str, Action] = {
     "prices": Action(KNOWN, "Keep the shipped GPU prices up to date.", "tokonomics.cli.prices:app", several=True),
     "sweep": Action(BUY, "Ask a verb at many points of a scenario; what is done is kept, and the same command goes on "
                     "from there.", "tokonomics.sweep.sweep:sweep"),
+    "mcp": Action(RUN, "Answer agents over the Model Context Protocol: plan, fit, simulate, look up prices.",
+                  "tokonomics.mcp.serve:mcp"),
     "web": Action(RUN, "Open the page: the same answers as here, with sliders, charts and links; on this machine "
                   "alone.", "tokonomics.web.serve:web"),
 }  # fmt: skip

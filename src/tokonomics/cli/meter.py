@@ -14,16 +14,14 @@ from tokonomics.errors import flag, option, shorten, spelled
 from tokonomics.questions.inputs import Shown
 from tokonomics.questions.request import parameters_of
 from tokonomics.questions.requests.run import MeterExportRequest, MeterWatchRequest
-from tokonomics.questions.verbs import RUN, Verb
+from tokonomics.questions.verbs import METER_REPORT
 from tokonomics.report.terminal import Terminal, console, say, show, show_json
 
 if TYPE_CHECKING:
     from tokonomics.measure.meter.session import Show
 
 _WATCH = "What the tokens of these servers cost now, this hour and today, until Ctrl-C."
-_REPORT = "What tokens have cost, by model, server, day, hour or label, from the meter's ledger."
 _EXPORT = "What tokens have cost, for LiteLLM, FinOps tools (FOCUS 1.2), Prometheus or a spreadsheet."
-REPORT = Verb("meter-report", RUN, _REPORT, "meter", charts=True)
 
 
 class _UrlsOrVerb(TyperGroup):
@@ -159,7 +157,7 @@ def export(**given: Any) -> None:
 _JSON = replace(parameters_of(Shown)["as_json"], help="One JSON object an interval, or the last with --once.")
 _OPTIONS = {**parameters_of(MeterWatchRequest), "as_json": _JSON}
 app.command("watch")(with_options(watch, _OPTIONS, help_of(_WATCH, MeterWatchRequest)))
-app.command("report")(command_of(REPORT))
+app.command("report")(command_of(METER_REPORT))
 _EXPORTED = {**parameters_of(MeterExportRequest), "as_json": parameters_of(Shown)["as_json"]}
 app.command("export")(with_options(export, _EXPORTED, help_of(_EXPORT, MeterExportRequest)))
 app.command("files")(files)

@@ -35,6 +35,7 @@ NEEDED = ("numpy", "numba", "polars", "scipy", "pydantic", "typer", "rich", "aio
 """Imported to see that they work: compiled ones fail on a machine they were not built for."""
 EXTRAS = {
     "live": ("gpuhunt", "GPU prices fetched from the providers (prices refresh --source gpuhunt)"),
+    "mcp": ("mcp", "tools for coding agents (tokonomics mcp)"),
     "semantic": ("model2vec", "similar prompts answered from a cache (cache --semantic)"),
     "ray": ("ray", "sweeps on a cluster (sweep --ray)"),
 }

@@ -37,8 +37,8 @@ def command_words(verb: str, parameters: Parameters, values: Mapping[str, object
             for part in parts if parameter.is_list else [",".join(parts)]:
                 flagged += [f"{parameter.flag}={part}"] if part.startswith("-") else [str(parameter.flag), part]
     if any(part.startswith("-") for part in placed):
-        return [verb, *flagged, "--", *placed]
-    return [verb, *placed, *flagged]
+        return [*verb.split(), *flagged, "--", *placed]
+    return [*verb.split(), *placed, *flagged]
 
 
 def command_line(words: Iterable[str]) -> str:

@@ -435,3 +435,4 @@ class Shown(Request):
     chart: Text | None = saved("Save a chart: .svg, .png, .html or .json.", "chart.svg")
     html: Text | None = saved("Save a report in one file: figures, charts, inputs; opens offline.", "report.html")
     as_json: Switch = declared("Print the result as JSON.", False, key="json", writes=True)
+    as_code: Switch = declared("Print the Python that asks the same, instead of the answer.", False, writes=True)

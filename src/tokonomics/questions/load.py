@@ -78,6 +78,16 @@ def cases_of(request: Asked) -> dict[str, Asked]:
     }
 
 
+def refuse_several(request: Any) -> None:
+    """Refuse a plan that has several answers: the library gives one."""
+    several = len(request.model) > 1 or any("," in name for name in request.model)
+    if several or len(cases_of(request)) > 1:
+        what = "several models" if several else "a range of demand"
+        ranged = ", ".join(name for name in ("rate", "input", "output") if getattr(request, name))
+        fix = "Call plan() for each of them."
+        raise BadInput(f"{what}: that is a plan each", field="model" if several else ranged, fix=fix)
+
+
 def questions_of(request: PlanRequest | CompareRequest, quick: bool, listener: Listener = SILENT) -> list[Question]:
     """The request for each of its models; the traffic is the same requests for all."""
     names = listed(request.model, "model") or []

@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field, PrivateAttr
 
 from tokonomics.errors import BadInput, UnknownName
 from tokonomics.types import Noun
+from tokonomics.units import plural
 
 if TYPE_CHECKING:
     import altair as alt
@@ -130,6 +131,9 @@ class Listing(Result):
     """As the catalogue has them."""
     documents: tuple[dict[str, Any], ...]
     """The same for programs."""
+
+    def headline(self) -> str:
+        return plural(len(self.documents), "row")
 
     def plain(self) -> Any:
         return list(self.documents)

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from tokonomics.errors import BadInput, TokonomicsError, did_you_mean, option, shorten
 from tokonomics.questions.request import Kind, Parameter, Request
-from tokonomics.questions.verbs import find_verb, scenario_verbs
+from tokonomics.questions.verbs import Verb, find_verb, scenario_verbs
 
 MAX_FILE_BYTES = 1_000_000
 _TRACE_PREFIX = "trace:"
@@ -246,6 +246,16 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 Asked = TypeVar("Asked", bound=Request)
+
+
+def request_of(verb: Verb, values: Mapping[str, Any]) -> Request:
+    """What is asked; where a scenario file stands for the model: its values, and the others given, which win."""
+    given = values.get("model")
+    file = given[0] if isinstance(given, list | tuple) and len(given) == 1 else given
+    if not verb.scenario or not str(file).lower().endswith(".toml"):
+        return verb.request.of(values)
+    rest = {name: value for name, value in values.items() if name != "model"}
+    return read_request(Path(str(file)), verb.request, verb.name, rest)
 
 
 def read_request(path: Path, kind: type[Asked], verb: str, more: Mapping[str, object] | None = None) -> Asked:

@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from tokonomics.questions.inputs import About, Shown
-from tokonomics.questions.request import Kind, Parameter
+from tokonomics.questions.request import Parameter
 from tokonomics.questions.scenario import WORKING, shared_keys, sharers_of, shares, shown, takers_of
+from tokonomics.questions.schema import told_by, value_schema
 from tokonomics.questions.verbs import find_verb, scenario_verbs
 
 SCHEMA_FILE = "scenario.schema.json"
@@ -92,10 +93,10 @@ def scenario_schema() -> dict[str, Any]:
     keys = {}
     for key in shared_keys():
         takers = sharers_of(key)
-        said = [_said(tables[verb]["properties"][key]) for verb in takers]
+        said = [told_by(tables[verb]["properties"][key]) for verb in takers]
         used = {"description": f"{said[0]['description']} Used by {', '.join(takers)}."}
         alike = {name: text for name, text in said[0].items() if all(other.get(name) == text for other in said)}
-        keys[key] = {**alike, **used, **_value_schema(list(takers.values()))}
+        keys[key] = {**alike, **used, **value_schema(list(takers.values()))}
     both = {name: {"anyOf": [keys[name], tables[name]]} for name in keys.keys() & tables.keys()}
     return {
         "$schema": "http://json-schema.org/draft-04/schema#",
@@ -115,30 +116,6 @@ def _table_schema(verb: str) -> dict[str, Any]:
         "type": "object",
         "additionalProperties": False,
         "properties": {
-            taken.key: {**_said(said[taken.key]), **_value_schema([taken])} for taken in find_verb(verb).keys.values()
+            taken.key: {**told_by(said[taken.key]), **value_schema([taken])} for taken in find_verb(verb).keys.values()
         },
     }
-
-
-def _said(schema: dict[str, Any]) -> dict[str, Any]:
-    """What the schema of a request's field says to a reader; what a file may hold is said by ``_value_schema``."""
-    told = {name: schema.get(name) for name in ("title", "description", "unit", "default", "examples")}
-    return {name: text for name, text in told.items() if text is not None}
-
-
-_TYPES = {str: ["string", "number"], int: ["integer"], float: ["number"], bool: ["boolean"]}
-
-
-def _value_schema(parameters: Sequence[Parameter]) -> dict[str, Any]:
-    """One value; or several, where some verb takes them."""
-    every = [name for parameter in parameters for name in _TYPES[str if parameter.takes_text else parameter.type]]
-    types = [name for name in dict.fromkeys(every) if not (name == "integer" and "number" in every)]
-    one: dict[str, Any] = {"type": types[0] if len(types) == 1 else types}
-    if types != ["boolean"] and all(parameter.kind in (Kind.PLAIN, Kind.LENGTHS) for parameter in parameters):
-        one["minimum"] = min(parameter.low or 0 for parameter in parameters)
-    highs = [parameter.high for parameter in parameters]
-    if None not in highs:
-        one["maximum"] = max(high for high in highs if high is not None)
-    if any(parameter.is_list for parameter in parameters):
-        return {"anyOf": [one, {"type": "array", "items": one}]}
-    return one

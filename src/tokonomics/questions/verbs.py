@@ -38,7 +38,7 @@ class Verb:
 
     @property
     def function_name(self) -> str:
-        return "import_results" if self.name == "import" else self.name.replace("-", "_")
+        return "import_results" if self.name == "import" else self.name.replace("-", "_").replace(" ", "_")
 
     @cached_property
     def request(self) -> "type[Request]":
@@ -58,7 +58,7 @@ class Verb:
         from tokonomics.questions.inputs import Shown
         from tokonomics.questions.request import parameters_of
 
-        left_out = {"chart": not self.charts, "html": not self.reports}
+        left_out = {"chart": not self.charts, "html": not self.reports, "as_code": self.name not in IN_PYTHON}
         shown = {name: output for name, output in parameters_of(Shown).items() if not left_out.get(name)}
         return {**self.parameters, **shown}
 
@@ -131,9 +131,17 @@ _LISTED = (
          "the network.", reports=False),
 )  # fmt: skip
 VERBS = {verb.name: verb for verb in _LISTED}
+METER_REPORT = Verb("meter report", RUN, "What tokens have cost, by model, server, day, hour or label, from the "
+                    "meter's ledger.", "meter", charts=True)  # fmt: skip
+"""A verb within ``meter``, which answers nothing itself."""
+IN_PYTHON = ("plan", "fleet", "breakeven", "can-run", "fit", "predict", "curve", "trace", "simulate", "capacity",
+             "levers", "models", "gpus", "offers")  # fmt: skip
+"""The verbs that are functions of the library; the last three give frames."""
 
 
 def find_verb(name: str) -> Verb:
+    if name == METER_REPORT.name:
+        return METER_REPORT
     if name not in VERBS:
         raise UnknownName("verb", name, VERBS)
     return VERBS[name]

@@ -16,11 +16,12 @@ from starlette.responses import Response, StreamingResponse
 
 from tokonomics import __version__
 from tokonomics.errors import BadInput, TokonomicsError
+from tokonomics.guarded.answering import ours
 from tokonomics.report.blocks import Section
 from tokonomics.web import login, meter, pages
 from tokonomics.web.catalogue import catalogue_json, prices_as_of
 from tokonomics.web.jobs import Job, TooManyOfYours
-from tokonomics.web.problems import RefusalOut, of_validation, ours, problem_response, refusal_of
+from tokonomics.web.problems import RefusalOut, of_validation, problem_response, refusal_of
 from tokonomics.web.safety import Gate, LoginSessions, allowed_hosts, is_loopback
 from tokonomics.web.service import Service, Settings
 from tokonomics.web.uploads import TooMuch, TooSlow
@@ -60,6 +61,7 @@ class AnswerOut(BaseModel):
     inputs: dict[str, Any]
     command: str = Field(description="The line that asks the same of the command line.")
     title: str
+    headline: str = Field(description="What it comes to, in one line.")
     result: Any
     sections: list[Section] = Field(description="The description: lines, facts, tables, bars and files.")
     text: str = Field(description="What the terminal shows.")

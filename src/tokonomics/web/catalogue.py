@@ -3,7 +3,6 @@
 from collections import Counter
 from datetime import date
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from tokonomics import __version__
@@ -13,7 +12,7 @@ from tokonomics.catalog.gpus import all_gpus
 from tokonomics.catalog.load_models import find_models
 from tokonomics.catalog.offer_files import cache_file, load_offers
 from tokonomics.catalog.precision import KV_PRECISIONS, WEIGHT_PRECISIONS
-from tokonomics.catalog.user_file import user_path
+from tokonomics.catalog.user_file import stamp, user_path
 from tokonomics.clock import today
 from tokonomics.traffic.samples import SAMPLES, TRACES
 from tokonomics.types import copied
@@ -57,14 +56,6 @@ AsOf = tuple[date, int, int]
 def prices_as_of() -> AsOf:
     """Changes with the day, the user's own catalogue and the fetched prices; so does every answer."""
     return today(), stamp(user_path()), stamp(cache_file())
-
-
-def stamp(path: Path) -> int:
-    """Changes when the file does; 0 where there is none."""
-    try:
-        return path.stat().st_mtime_ns
-    except (OSError, ValueError):
-        return 0
 
 
 @lru_cache(maxsize=1)

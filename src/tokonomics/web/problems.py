@@ -1,7 +1,5 @@
 """Every refusal as JSON: ``{"error": {"what", "where", "fix"}}``, and never anything of the inside."""
 
-import secrets
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,13 +32,6 @@ def problem_response(
 
 def refusal_of(problem: TokonomicsError, status: int, retry_s: int | None = None) -> JSONResponse:
     return problem_response(status, problem.what, where=problem.where, fix=problem.fix, retry_s=retry_s)
-
-
-def ours(text: str) -> TokonomicsError:
-    """A fault of ours: the log gets all of it, the page a number to find it by."""
-    number = secrets.token_hex(4)
-    sys.stderr.write(f"error {number}: {text}\n")
-    return TokonomicsError(f"something went wrong on our side (error {number})", fix="The server's log says what.")
 
 
 def of_validation(found: Sequence[Mapping[str, Any]], known: tuple[str, ...]) -> BadInput:

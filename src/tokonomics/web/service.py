@@ -13,23 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from tokonomics.errors import BadInput, TokonomicsError
-from tokonomics.memory_budget import SHARE, available_bytes
+from tokonomics.guarded.answering import home_in_texts, ours
+from tokonomics.guarded.inputs import UPLOAD, checked_inputs
+from tokonomics.guarded.worker import LONG_S, LONG_WORKERS, WAITING, guarded_pool, memory_of_worker
+from tokonomics.memory_budget import available_bytes
 from tokonomics.web.catalogue import prices_as_of
-from tokonomics.web.inputs import checked_inputs
 from tokonomics.web.jobs import Job, Jobs, TooManyOfYours
-from tokonomics.web.problems import ours
 from tokonomics.web.uploads import Upload, UploadLimits, Uploads
-from tokonomics.web.verbs import UPLOAD, PageVerb
-from tokonomics.web.worker import page_pool
+from tokonomics.web.verbs import PageVerb
 from tokonomics.workers import Broken, Task, TaskRefused, as_json
 
 _CORES = os.cpu_count() or 1
-_GIB = 2**30
-
-
-def memory_of_worker(workers: int, free_bytes: float) -> int:
-    """All workers together leave a fifth of what is free to others, as long as each has a gigabyte to answer with."""
-    return max(_GIB, int(min(6 * _GIB, SHARE * free_bytes / max(workers, 1))))
 
 
 @dataclass(frozen=True)
@@ -42,12 +36,12 @@ class Settings:
     """Further names under which the page may be asked for."""
     ledger: Path | None = None
     quick_workers: int = max(2, min(4, _CORES // 2))
-    long_workers: int = max(1, min(4, _CORES // 2))
+    long_workers: int = LONG_WORKERS
     quick_s: float = 20.0
-    long_s: float = 900.0
+    long_s: float = LONG_S
     memory_bytes: int | None = None
     """Of one worker, beyond what its imports take; None: its share of what is free."""
-    waiting: int = 16
+    waiting: int = WAITING
     """Requests that wait for a worker, of each kind."""
     at_once: int = 12
     """Quick requests of one client."""
@@ -68,13 +62,12 @@ class Service:
         workers = settings.quick_workers + settings.long_workers
         memory = settings.memory_bytes or memory_of_worker(workers, available_bytes())
         common, turn = (settings.waiting, self.uploads.empty, memory), threading.Lock()
-        self.quick = page_pool(settings.quick_workers, *common, warm_ups=warm_ups[:1], turn=turn)
-        self.long = page_pool(settings.long_workers, *common, niceness=5, warm_ups=warm_ups, turn=turn)
+        self.quick = guarded_pool(settings.quick_workers, *common, warm_ups=warm_ups[:1], turn=turn)
+        self.long = guarded_pool(settings.long_workers, *common, niceness=5, warm_ups=warm_ups, turn=turn)
         self.jobs = Jobs(self.long, settings.jobs_at_once)
         self._asking: Counter[str] = Counter()
         self._remembered = Remembered()
-        home = os.path.expanduser("~").rstrip("/")  # noqa: PTH111 - never raises
-        self._home = re.compile(re.escape(home) + r"(?=/|$)" if home else r"(?!)")  # a home of / hides nothing
+        self._home = home_in_texts()
         self._where = re.compile(re.escape(str(self.uploads.root)) + r"/[\w-]+/", re.ASCII)
 
     def close(self) -> None:
@@ -88,7 +81,7 @@ class Service:
         return {
             "work": "answer",
             "verb": verb.name,
-            "call": checked_inputs(verb, given, self.uploads.find),
+            "call": checked_inputs(verb.parameters, given, self.uploads.find),
             "inputs": dict(given),
             "command": verb.command(self._with_names(given)),
             "charts": charts,

@@ -16,7 +16,6 @@ from tokonomics.questions.command import command_line, command_words
 from tokonomics.questions.request import Kind, Parameter, Text
 from tokonomics.questions.verbs import VERBS, Verb
 
-UPLOAD = "upload:"
 MOST_TEXT = 2_000
 """Characters of one value; the longest that makes sense is a list of all regions."""
 MOST_ITEMS = 64

@@ -3,6 +3,10 @@
 ``result`` is what ``--json`` prints, ``text`` what the terminal shows, ``charts`` the specs that ``--chart`` draws.
 """
 
+import os
+import re
+import secrets
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -45,6 +49,7 @@ def answer(request: dict[str, Any], tell: Told) -> dict[str, Any]:
         "inputs": request["inputs"],
         "command": request["command"],
         "title": made.title,
+        "headline": made.result.headline(),
         "result": made.plain(),
         "sections": made.document(_marked),
         "text": made.text(),
@@ -69,6 +74,19 @@ def error_of(problem: TokonomicsError) -> dict[str, Any]:
     what, _, fix = problem.told(_marked)
     _, where, _ = problem.told(in_python)
     return {"what": what, "where": where, "fix": fix}
+
+
+def ours(text: str) -> TokonomicsError:
+    """A fault of ours: the log gets all of it, whoever asked a number to find it by."""
+    number = secrets.token_hex(4)
+    sys.stderr.write(f"error {number}: {text}\n")
+    return TokonomicsError(f"something went wrong on our side (error {number})", fix="The server's log says what.")
+
+
+def home_in_texts() -> re.Pattern[str]:
+    """The home of this user, which others are told as ~; a home of / hides nothing."""
+    home = os.path.expanduser("~").rstrip("/")  # noqa: PTH111 - never raises
+    return re.compile(re.escape(home) + r"(?=/|$)" if home else r"(?!)")
 
 
 def _marked(field: str, value: str | None) -> str:

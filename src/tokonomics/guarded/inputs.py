@@ -1,9 +1,9 @@
 """No path of the server's disk gets in: every text of a request is checked before a verb sees it.
 
 The verbs take paths where the page has uploads. Here a model is a name of the catalogue, a log is a shipped sample, and
-a file is ``upload:ID``, each looked up in a list of what is allowed; whatever is not on the list is refused, whether it
-exists or not, so that nothing can be learned of the disk either. Other texts may hold nothing that looks like a path
-or an address; that is a second wall, as no verb opens them.
+a file is ``upload:ID`` (where there are uploads), each looked up in a list of what is allowed; whatever is not on the
+list is refused, whether it exists or not, so that nothing can be learned of the disk either. Other texts may hold
+nothing that looks like a path or an address; that is a second wall, as no verb opens them.
 """
 
 import re
@@ -14,29 +14,30 @@ from typing import Any
 
 from tokonomics.catalog.load_models import all_models
 from tokonomics.catalog.names import spelling, spellings
-from tokonomics.catalog.user_file import user_path
+from tokonomics.catalog.user_file import stamp, user_path
 from tokonomics.errors import BadInput, UnknownName, shorten
-from tokonomics.questions.request import Kind, Parameter
+from tokonomics.questions.request import Kind, Parameter, Parameters
 from tokonomics.traffic.samples import TRACES
-from tokonomics.web.catalogue import stamp
-from tokonomics.web.verbs import UPLOAD, PageVerb
 
+UPLOAD = "upload:"
 FindUpload = Callable[[str], Path]
 """The file of an upload's id; raises BadInput where there is none."""
+_NO_UPLOADS = "Here: names of the catalogue and shipped samples alone."
 
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][\w.+ -]*(/[A-Za-z0-9][\w.+ -]*)?", re.ASCII)
 _LIKE_A_PATH = re.compile(r"(^|[\s,;=:|@])(~|/|\\|\.{1,2}[/\\]|[A-Za-z]:[/\\])|[/\\]\.\.|\.\.[/\\]|://|\bfile:", re.I)
 _LENGTHS_OF_A_LOG = re.compile(r"trace\s*:\s*(?P<log>.*)", re.I | re.S)
 
 
-def checked_inputs(verb: PageVerb, given: Mapping[str, Any], find_upload: FindUpload) -> dict[str, Any]:
-    """What the verb's function is called with: names as the catalogue has them, uploads as their files."""
-    return {
-        name: _checked(value, verb.parameters[name], find_upload) for name, value in given.items() if value is not None
-    }
+def checked_inputs(parameters: Parameters, given: Mapping[str, Any], find_upload: FindUpload | None) -> dict[str, Any]:
+    """What the verb's function is called with: names as the catalogue has them, uploads as their files.
+
+    ``find_upload`` is None where nothing can be uploaded.
+    """
+    return {name: _checked(value, parameters[name], find_upload) for name, value in given.items() if value is not None}
 
 
-def _checked(value: Any, parameter: Parameter, find_upload: FindUpload) -> Any:
+def _checked(value: Any, parameter: Parameter, find_upload: FindUpload | None) -> Any:
     if isinstance(value, list):
         parts = [part for text in value for part in _parts(text, parameter)]
         if not parts and parameter.required:
@@ -57,7 +58,7 @@ def _checked(value: Any, parameter: Parameter, find_upload: FindUpload) -> Any:
         case Kind.LENGTHS:
             return _lengths(value, where, find_upload)
         case _:
-            return _plain(value, where)
+            return _plain(value, where, find_upload)
 
 
 def _parts(value: Any, parameter: Parameter) -> list[Any]:
@@ -67,7 +68,7 @@ def _parts(value: Any, parameter: Parameter) -> list[Any]:
     return [value]
 
 
-def _model(text: str, where: str, find_upload: FindUpload) -> str:
+def _model(text: str, where: str, find_upload: FindUpload | None) -> str:
     if text.startswith(UPLOAD):
         file = _file(text, where, find_upload)
         # The planner takes a scenario file in a model's place, and such a file names others: it stays outside.
@@ -77,41 +78,43 @@ def _model(text: str, where: str, find_upload: FindUpload) -> str:
     known = known_models(stamp(user_path()))
     found = known.get(spelling(text)) if _MODEL_NAME.fullmatch(text) else None
     if found is None:
-        raise UnknownName(
-            "model", text, sorted(set(known.values())), fix="Or upload its config.json and give upload:ID."
-        )
+        fix = "Or upload its config.json and give upload:ID." if find_upload else _NO_UPLOADS
+        raise UnknownName("model", text, sorted(set(known.values())), fix=fix)
     return found
 
 
-def _log(text: str, where: str, find_upload: FindUpload) -> str:
+def _log(text: str, where: str, find_upload: FindUpload | None) -> str:
     if text.startswith(UPLOAD):
         return _file(text, where, find_upload)
     if text not in TRACES:
-        raise UnknownName("sample", text, TRACES, fix="Or upload your log and give upload:ID.")
+        fix = "Or upload your log and give upload:ID." if find_upload else _NO_UPLOADS
+        raise UnknownName("sample", text, TRACES, fix=fix)
     return text
 
 
-def _file(text: str, where: str, find_upload: FindUpload) -> str:
+def _file(text: str, where: str, find_upload: FindUpload | None) -> str:
+    if find_upload is None:
+        raise BadInput(f"'{shorten(text)}' is a file, which is not taken here", where=where, fix=_NO_UPLOADS)
     if not text.startswith(UPLOAD):
         raise BadInput(f"'{shorten(text)}' is no upload", where=where, fix="Upload the file and give upload:ID.")
     return str(find_upload(text.removeprefix(UPLOAD)))
 
 
-def _lengths(text: str, where: str, find_upload: FindUpload) -> str:
+def _lengths(text: str, where: str, find_upload: FindUpload | None) -> str:
     log = _LENGTHS_OF_A_LOG.fullmatch(text.strip())
     if log:
         return f"trace:{_log(log['log'].strip(), where, find_upload)}"
     if re.search(r"trace\s*:", text, re.I):
         raise BadInput(f"'{shorten(text)}' is not understood", where=where, fix="Such as trace:azure-conv.")
-    return _plain(text, where)
+    return _plain(text, where, find_upload)
 
 
-def _plain(text: str, where: str) -> str:
+def _plain(text: str, where: str, find_upload: FindUpload | None) -> str:
     if _LIKE_A_PATH.search(text):
         raise BadInput(
-            f"'{shorten(text)}' looks like a path or an address, which the page does not take",
+            f"'{shorten(text)}' looks like a path or an address, which is not taken here",
             where=where,
-            fix="Upload the file and give upload:ID where a file is taken.",
+            fix="Upload the file and give upload:ID where a file is taken." if find_upload else _NO_UPLOADS,
         )
     return text
 

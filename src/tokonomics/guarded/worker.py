@@ -1,4 +1,7 @@
-"""What a worker of the page does: answers a verb, looks at an upload, makes a report, all within limits."""
+"""What a worker does: answers a verb, looks at an upload of the page, makes a report, all within limits.
+
+Behind a fence it reads no file but what is uploaded; without one it reads what it is told, as the command line does.
+"""
 
 import gc
 import os
@@ -9,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tokonomics.errors import TokonomicsError
+from tokonomics.memory_budget import SHARE
 from tokonomics.workers import Pool, WorkerProcess
 
 WARM_UPS: dict[str, dict[str, Any]] = {
@@ -18,42 +22,59 @@ WARM_UPS: dict[str, dict[str, Any]] = {
                  "input": "100", "output": "100"},
 }  # fmt: skip
 """What is done once while nobody asks, so that the first visitor does not wait for imports and compiled code."""
+LONG_S = 900.0
+"""Seconds that an answer may take, where nobody was told that it is quick."""
+LONG_WORKERS = max(1, min(4, (os.cpu_count() or 1) // 2))
+WAITING = 16
+"""Requests that wait for a worker."""
+_GIB = 2**30
 _SECRETS = ("TOKONOMICS_TOKEN",)
 """Of the environment: workers need none of them."""
 
 
-def page_pool(
+def guarded_pool(
     workers: int,
     waiting: int,
-    folder: Path,
+    folder: Path | None,
     memory_bytes: int,
     *,
     niceness: int = 0,
     warm_ups: Sequence[str] = (),
     turn: "threading.Lock | None" = None,
-    begin: str = "tokonomics.web.worker:begin",
+    begin: str = "tokonomics.guarded.worker:begin",
 ) -> Pool:
-    """So many workers in an empty folder; nice ones give way to others. All get the environment of now."""
+    """So many workers, fenced in by an empty folder if one is named; nice ones give way to others.
+
+    All get the environment of now.
+    """
     environment = {name: value for name, value in os.environ.items() if name not in _SECRETS}
-    start = partial(WorkerProcess, begin, (str(folder), niceness), memory_bytes, environment)
+    start = partial(WorkerProcess, begin, (folder and str(folder), niceness), memory_bytes, environment)
     pool = Pool(start, waiting, [_warm_up(verb) for verb in warm_ups], turn or threading.Lock())
     pool.grow(workers)
     return pool
 
 
-def begin(folder: str, niceness: int) -> Callable[..., dict[str, Any]]:
+def memory_of_worker(workers: int, free_bytes: float) -> int:
+    """All workers together leave a fifth of what is free to others, as long as each has a gigabyte to answer with."""
+    return max(_GIB, int(min(6 * _GIB, SHARE * free_bytes / max(workers, 1))))
+
+
+def begin(folder: str | None, niceness: int) -> Callable[..., dict[str, Any]]:
     """The function that answers, with all it needs imported."""
-    os.chdir(folder)  # a relative path leads nowhere
+    if folder:
+        os.chdir(folder)  # a relative path leads nowhere
     os.nice(niceness)
     gc.set_threshold(100_000, 20, 20)  # as on the command line: what is imported stays
     from altair.utils import schemapi
 
     from tokonomics.catalog.load_models import CONFIGS_IN
+    from tokonomics.guarded import looking
     from tokonomics.traffic.sources import MOST_ROWS
-    from tokonomics.web import looking
 
     schemapi.DEBUG_MODE = False  # checking each part of a chart takes longer than drawing it; the tests check them
     answered(_warm_up("curve"), lambda line: None)
+    if not folder:
+        return answered
     # A model is read from a file among the uploads alone: a benchmark's results may state a path of this machine. And
     # of every log, only so many rows: a small file can unfold into billions.
     CONFIGS_IN.set(Path(folder).parent)
@@ -63,7 +84,7 @@ def begin(folder: str, niceness: int) -> Callable[..., dict[str, Any]]:
 
 def answered(request: dict[str, Any], tell: Callable[[str], None]) -> dict[str, Any]:
     """The answer to a request, by the ``work`` it asks for; a refusal names inputs as the page does."""
-    from tokonomics.web import answering, looking
+    from tokonomics.guarded import answering, looking
 
     work = {"answer": answering.answer, "look": looking.look, "report": looking.report}[request["work"]]
     try:

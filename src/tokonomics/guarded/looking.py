@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tokonomics.errors import BadInput, TokonomicsError, in_python
-from tokonomics.web.answering import Told
+from tokonomics.guarded.answering import Told
 
 MOST_ROWS = 2_000_000
 """Rows of a log: a week of ten requests for each three seconds; a simulation of so many takes seconds."""
