@@ -11,6 +11,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Iterator
+from functools import cache
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,12 @@ import pytest
 import yaml
 from tests.planner.test_deploy_files import ACCEPTED, SCHEMA, job, machine, served
 
-from tokonomics.catalog.offers import Terms
+from tokonomics.catalog.engines import find_engine
+from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.offers import Terms, load_offers
 from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput, flag
+from tokonomics.physics.deployment import why_not_run
 from tokonomics.planner.deploy_apart import deploy_file_apart
 from tokonomics.planner.deploy_files import deploy_file
 from tokonomics.planner.deploy_job import DeployJob, Role
@@ -90,18 +94,23 @@ def refusals(name: str, document: dict[str, Any]) -> list[str]:
     """Why a document is not one of its project's."""
     kind = document.get("kind", "")
     if kind in SCHEMA["kinds"]:
-        return errors(SCHEMA, kind, document)
+        return errors("kubernetes", kind, document)
     if kind == "ScaledObject":
-        return errors(SCHEMAS["keda"], kind, document)
+        return errors("keda", kind, document)
     if name.startswith("dstack"):
-        return errors(SCHEMAS["dstack"], document["type"], document)
-    schema = SCHEMAS[name.removesuffix(".yaml")]
-    return errors(schema, kind or next(iter(schema["kinds"])), document)
+        return errors("dstack", document["type"], document)
+    schema = name.removesuffix(".yaml")
+    return errors(schema, kind or next(iter(SCHEMAS[schema]["kinds"])), document)
 
 
-def errors(schema: dict[str, Any], kind: str, document: dict[str, Any]) -> list[str]:
-    whole = {**schema["kinds"][kind], "$defs": SCHEMA["$defs"] | schema["$defs"]}
-    return [error.message for error in jsonschema.Draft202012Validator(whole).iter_errors(document)]
+def errors(schema: str, kind: str, document: dict[str, Any]) -> list[str]:
+    return [error.message for error in validator(schema, kind).iter_errors(document)]
+
+
+@cache
+def validator(name: str, kind: str) -> Any:
+    schema = SCHEMAS.get(name, SCHEMA)
+    return jsonschema.Draft202012Validator({**schema["kinds"][kind], "$defs": SCHEMA["$defs"] | schema["$defs"]})
 
 
 CASES = list(product(STACKS, PLANS, ENGINES))
@@ -134,7 +143,36 @@ def test_every_file_is_valid_by_the_schema_of_its_project(target: Target, plan: 
     for values in picked:
         epp = values["router"]["epp"]
         config = yaml.safe_load(epp["pluginsCustomConfig"][epp["pluginsConfigFile"]])
-        assert errors(SCHEMAS["llm-d-router"], "EndpointPickerConfig", config) == []
+        assert errors("llm-d-router", "EndpointPickerConfig", config) == []
+
+
+@pytest.mark.slow
+def test_files_are_valid_for_every_gpu_and_provider_of_the_shipped_offers() -> None:
+    vllm, bf16 = find_engine("vllm"), Precision.bf16
+    sold = {(offer.gpu, offer.provider): offer for offer in load_offers()}
+    places = [offer for offer in sold.values() if not why_not_run(vllm, find_gpu(offer.gpu), bf16, bf16)]
+    assert len(places) > 80
+    for offer in places:
+        made = job(served("llama-3.1-8b", gpu=offer.gpu), replicas=2, offer=offer)
+        for name, parts in ((name, parts) for target in STACKS for name, parts in documents(target, (made,)).items()):
+            assert [refusals(name, part) for part in parts] == [[]] * len(parts), (offer, name)
+
+
+@pytest.mark.parametrize(
+    ("model", "layout"),
+    [
+        ("bge-m3", {}),
+        ("qwen3-30b-a3b", {"tp": 4, "ep": 4}),
+        ("llama-3.3-70b", {"tp": 2, "pp": 2}),
+        ("llama-3.1-8b", {"lora_rank": 16, "lora_adapters": 3}),
+        ("deepseek-v3", {"tp": 4, "dp": 2, "ep": 8}),
+    ],
+)
+def test_files_are_valid_for_every_kind_of_model_and_layout(model: str, layout: dict[str, Any]) -> None:
+    made = job(served(model, "H200", **layout), replicas=2, offer=machine("H200"), router="prefix-aware")
+    for target in STACKS:
+        for name, parts in documents(target, (made,)).items():
+            assert [refusals(name, part) for part in parts] == [[]] * len(parts), name
 
 
 def start(target: Target, jobs: Jobs) -> None:

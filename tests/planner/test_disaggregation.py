@@ -384,6 +384,22 @@ def test_kubernetes_has_both_sides_one_volume_and_a_router() -> None:
         assert claims[0]["persistentVolumeClaim"]["claimName"] == f"{name}-weights"
 
 
+def test_the_tools_that_people_deploy_with_start_both_sides() -> None:
+    made = picked("vllm")
+    files = deploy_files_of(made, [Target.llm_d, Target.kserve, Target.dynamo, Target.compose], "a test")
+    best = made.plan.best
+    assert best is not None
+    assert best.prefill is not None
+    assert [file.name.removeprefix("llm-llama-3-1-8b-") for file in files] == [
+        "llm-d.yaml", "llm-d-router.yaml", "kserve.yaml", "dynamo.yaml", "compose.yaml",
+    ]  # fmt: skip
+    service = yaml.safe_load(files[2].text)["spec"]
+    assert service["scaling"]["minReplicas"] == best.replicas
+    assert service["prefill"]["scaling"]["minReplicas"] == best.prefill.replicas
+    with pytest.raises(BadInput, match="the plan is disaggregated"):
+        deploy_files_of(made, [Target.dstack], "a test")
+
+
 def test_what_no_file_can_start_says_why() -> None:
     with pytest.raises(BadInput, match="no one task starts"):
         text_of(picked("vllm"), Target.skypilot)
