@@ -19,6 +19,7 @@ MARKS = re.compile("[\u2063\u2064]")
 ALLOWED = {
     "planner/deploy_job.py": {"--host", "--port"},  # of an engine
     "measure/probe/timings.py": {"--quick", "--seconds"},  # a program of its own
+    "measure/probe/kernels.py": {"--format"},  # of nvidia-smi
     "planner/deploy_kubernetes.py": {"--spare"},
     "measure/importers/lm_eval.py": {"--limit", "--output"},  # of lm-evaluation-harness
     "measure/installation.py": {"--profile", "--ray", "--semantic", "--source"},
