@@ -22,6 +22,7 @@ ALLOWED = {
     "planner/deploy_dynamo.py": {"--model"},  # of an engine under Dynamo
     "planner/deploy_llm_d.py": {"--port", "--version"},  # of llm-d's sidecar, and of helm
     "measure/probe/timings.py": {"--quick", "--seconds"},  # a program of its own
+    "measure/probe/kernels.py": {"--format"},  # of nvidia-smi
     "planner/deploy_kubernetes.py": {"--spare"},
     "measure/importers/lm_eval.py": {"--limit", "--output"},  # of lm-evaluation-harness
     "measure/installation.py": {"--profile", "--ray", "--semantic", "--source"},

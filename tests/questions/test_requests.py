@@ -155,7 +155,7 @@ class Both(Paced, Counted):
 def test_fields_stand_in_the_order_of_their_groups_and_then_their_own() -> None:
     assert list(parameters_of(Both)) == ["rate", "count", "name", "own"]
     order = list(parameters_of(SimulateRequest))
-    assert order[:3] == ["model", "as_family", "gpu"]
+    assert order[:4] == ["model", "as_family", "hub", "gpu"]
     apart = ["prefill_replicas", "prefill_gpu", "prefill_tp", "link"]
     assert order[-8:] == ["replicas", "autoscale", "outage", *apart, "save"]
     assert order.index("profile") < order.index("replicas")

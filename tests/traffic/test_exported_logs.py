@@ -9,6 +9,7 @@ import pytest
 from tests.traffic import exported_logs
 from tests.traffic.exported_logs import LOGS, REQUESTS, START
 
+import tokonomics as tk
 from tokonomics.errors import BadInput
 from tokonomics.traffic.readers import TraceFile, open_trace
 from tokonomics.traffic.summary import summarize
@@ -238,3 +239,11 @@ def test_a_cost_that_is_none_is_a_row_that_cannot_be_used(tmp_path: Path) -> Non
         "item 2: cost is 'free', not dollars from 0 to 1,000,000",
         "item 3: cost is '-1', not dollars from 0 to 1,000,000",
     ]
+
+
+def test_a_table_in_memory_is_taken_as_a_file_of_it_would_be() -> None:
+    table = pl.DataFrame([exported_logs.litellm_item(request) for request in REQUESTS])
+    found = tk.trace(table, by=["team"])
+    (bill,) = found.by
+    by_team = {value.name: value.usd for value in bill.values}
+    assert by_team == pytest.approx({"search": 0.0041 + 0.0062, "support": 0.0125})

@@ -186,7 +186,8 @@ class _OwnHost(urllib.request.HTTPRedirectHandler):
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
     ) -> urllib.request.Request | None:
         to = urlsplit(newurl)
-        if self.endpoint.scheme == "https" and to.scheme != "https":
+        if to.scheme not in {"https", self.endpoint.scheme}:
+            fp.close()
             raise ValueError("it redirects to a place without TLS")
         is_own = (to.scheme, to.netloc) == (self.endpoint.scheme, self.endpoint.netloc)
         return urllib.request.Request(

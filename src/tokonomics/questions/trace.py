@@ -28,9 +28,8 @@ def trace(request: TraceRequest, listener: Listener = SILENT) -> TraceResult:
         usd_per_hour=request.machine_usd_per_hour,
         by=labels_in(request.by or ()),
     )
-    given = {name for name, value in request.given().items() if value != type(request).model_fields[name].default}
     log = None
-    if isinstance(request.trace, str) and given <= _AS_IT_IS:
+    if isinstance(request.trace, str) and _is_whole(request):
         log = open_log(request.trace, request.columns, request.strict, request.by or ())
     if log:
         reading = f"reading {shorten(log.path.name)}"
@@ -42,3 +41,9 @@ def trace(request: TraceRequest, listener: Listener = SILENT) -> TraceResult:
         save_trace(requests, save)
         listener.note(f"{len(requests):,} requests saved to {save}")
     return TraceResult(**dict(found))
+
+
+def _is_whole(request: TraceRequest) -> bool:
+    """Whether nothing asks for a part of the log, or for another pace."""
+    defaults = {name: field.default for name, field in type(request).model_fields.items()}
+    return {name for name, value in request.given().items() if value != defaults[name]} <= _AS_IT_IS

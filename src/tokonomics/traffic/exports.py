@@ -3,10 +3,10 @@
 Each is told by the keys of its objects and unfolded into plain rows (time, prompt tokens, answer tokens, cost, tenant).
 What is no request to a model (a tool's span, an answer from a cache) is left out and counted. Names are those of
 
-- Langfuse: blob storage export fields, public API and UI export (langfuse.com/docs/…/blob-storage-export-fields,
-  langfuse 3, ``observations_converters.ts``: prompt tokens are all usage types that begin with ``input``);
+- Langfuse 3: blob storage export fields (langfuse.com/docs/api-and-data-platform), public API and UI export; prompt
+  tokens are all usage types that begin with ``input`` (``observations_converters.ts``, commit 010ff92);
 - OpenTelemetry: OTLP/JSON 1.x and the GenAI conventions ``SEMCONV`` (open-telemetry/semantic-conventions-genai);
-- LiteLLM 1.8x: ``LiteLLM_SpendLogs`` in ``schema.prisma``, and the standard logging payload;
+- LiteLLM 1.x: ``LiteLLM_SpendLogs`` (``litellm/proxy/schema.prisma``, commit 0010143), the standard logging payload;
 - OpenAI: ``GET /v1/organization/usage/completions`` (OpenAPI document 2.3.0).
 """
 

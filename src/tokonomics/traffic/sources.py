@@ -337,6 +337,8 @@ def _text(value: Any) -> str | None:
         return value.encode("utf-8", "replace").decode()
     if value is None:
         return None
+    if type(value) is int:
+        return str(value)
     # Cells of parquet may be dates and decimals.
     return json.dumps(value) if isinstance(value, bool | int | float | list | dict) else str(value)
 
