@@ -205,7 +205,7 @@ def meter_export(request: MeterExportRequest, listener: Listener = SILENT) -> Ex
 def export_format(text: str) -> ExportFormat:
     if text not in set(ExportFormat):
         fix = f"Valid: {', '.join(ExportFormat)}. {did_you_mean(text, ExportFormat, 1) or ''}".rstrip()
-        raise BadInput(f"there is no format '{shorten(text)}'", field="format", fix=fix)
+        raise BadInput(f"there is no format '{shorten(text)}'", where="FORMAT", fix=fix)
     return ExportFormat(text)
 
 
