@@ -10,7 +10,7 @@ import pytest
 from tests.measure.ledgers import at, day_of, days_from, hour, ledger_of
 
 from tokonomics.errors import BadInput
-from tokonomics.measure.meter.budget import MonthlyBudget, budget_states, forecast, parse_budgets
+from tokonomics.measure.meter.budget import BudgetBook, MonthlyBudget, forecast, parse_budgets
 from tokonomics.measure.meter.ledger import Ledger
 from tokonomics.measure.meter.spans import PaidTime, WatchedSpan
 from tokonomics.measure.meter.state import BudgetState
@@ -21,7 +21,7 @@ NOVEMBER_15 = date(2026, 11, 15)
 
 def state(ledger: Path, budget: MonthlyBudget, now: float) -> BudgetState:
     with Ledger(ledger, read_only=True) as book:
-        (found,) = budget_states([budget], book, now)
+        (found,) = BudgetBook([budget], book).states(now)
     return found
 
 
@@ -119,6 +119,18 @@ def test_a_ledger_of_the_first_version_has_the_same_days(tmp_path: Path) -> None
     # The last hour of the day ends at midnight, and is told apart from those within it.
     assert sum(usd for day, usd in found if day == first) == pytest.approx(48 + 1)
     assert sum(usd for day, usd in found if day == first + 1) == pytest.approx(1)
+
+
+def test_a_book_that_is_asked_every_few_hours_says_what_a_new_one_does(tmp_path: Path) -> None:
+    """Over two months' ends: days that are gone are read once, and none is lost or counted twice."""
+    dollars = [40.0 + number % 9 for number in range(75)]
+    with Ledger(ledger_of(tmp_path / "meter.db", days_from(MONDAY, dollars)), read_only=True) as book:
+        kept = BudgetBook([MonthlyBudget(usd=1000)], book)
+        for hours in range(24 * 20, 24 * 75, 7):
+            now = at(MONDAY, hours)
+            (new,), (old,) = BudgetBook([MonthlyBudget(usd=1000)], book).states(now), kept.states(now)
+            assert old.spent_usd == pytest.approx(new.spent_usd)
+            assert old.month_end.mid == pytest.approx(new.month_end.mid)
 
 
 def month_ends(noise: str, months: int) -> float:

@@ -12,7 +12,7 @@ from tokonomics.errors import BadInput, did_you_mean, option, shorten
 from tokonomics.measure.meter.against_plan import read_plan
 from tokonomics.measure.meter.bill import bill, bill_csv, duration, instant
 from tokonomics.measure.meter.bill_sale import bill_sale
-from tokonomics.measure.meter.budget import budget_states, parse_budgets
+from tokonomics.measure.meter.budget import BudgetBook, parse_budgets
 from tokonomics.measure.meter.export import Exported, ExportFormat, estimated, exported, read_planned_month
 from tokonomics.measure.meter.exposition import listen_address
 from tokonomics.measure.meter.gpu import dcgm_gpus, nvml_gpus
@@ -162,7 +162,7 @@ def meter_report(request: MeterReportRequest, listener: Listener = SILENT) -> Me
         in_time = bill(book.spans(first, last), first, last, (over,))
         days = bill(book.spans(first, last), first, last, ("model", "day")) if over == "day" else None
         by_model = bill(book.spans(first, last), first, last, (*keys, "model", "engine")) if terms else None
-        states = budget_states(budgets, book, last)
+        states = BudgetBook(budgets, book).states(last)
     if request.csv:
         path = Path(request.csv)
         bill_csv(made, path)
@@ -205,7 +205,7 @@ def meter_export(request: MeterExportRequest, listener: Listener = SILENT) -> Ex
 def export_format(text: str) -> ExportFormat:
     if text not in set(ExportFormat):
         fix = f"Valid: {', '.join(ExportFormat)}. {did_you_mean(text, ExportFormat, 1) or ''}".rstrip()
-        raise BadInput(f"there is no format '{shorten(text)}'", field="format", fix=fix)
+        raise BadInput(f"there is no format '{shorten(text)}'", where="FORMAT", fix=fix)
     return ExportFormat(text)
 
 

@@ -67,15 +67,31 @@ def parse_budgets(texts: Iterable[str]) -> tuple[MonthlyBudget, ...]:
     return tuple(budgets)
 
 
-def budget_states(budgets: Sequence[MonthlyBudget], ledger: Ledger, now: float) -> tuple[BudgetState, ...]:
-    """Each budget in the month of an instant."""
-    if not budgets:
-        return ()
-    month = datetime.fromtimestamp(now, UTC).date().replace(day=1)
-    today = int(now // DAY_S)
-    since = min(_day(month), today - HISTORY_DAYS)
-    known = list(ledger.usd_by_day(since * DAY_S, now))
-    return tuple(_state(budget, [day for day in known if budget.holds(day)], month, now) for budget in budgets)
+class BudgetBook:
+    """Budgets and the ledger they are held against; days that are gone are read once."""
+
+    def __init__(self, budgets: Sequence[MonthlyBudget], ledger: Ledger) -> None:
+        self._budgets, self._ledger = budgets, ledger
+        self._gone: list[DayUsd] = []
+        self._read_to: int | None = None
+
+    def states(self, now: float) -> tuple[BudgetState, ...]:
+        """Each budget in the month of an instant."""
+        if not self._budgets:
+            return ()
+        month = datetime.fromtimestamp(now, UTC).date().replace(day=1)
+        known = self._days(min(_day(month), int(now // DAY_S) - HISTORY_DAYS), now)
+        states = (_state(budget, [day for day in known if budget.holds(day)], month, now) for budget in self._budgets)
+        return tuple(states)
+
+    def _days(self, first: int, now: float) -> list[DayUsd]:
+        """Yesterday is read again: its last minutes may have come late."""
+        since = first if self._read_to is None else max(first, self._read_to)
+        read = list(self._ledger.usd_by_day(since * DAY_S, now))
+        known = [day for day in self._gone if day.day >= first] + read
+        self._read_to = int(now // DAY_S) - 1
+        self._gone = [day for day in known if day.day < self._read_to]
+        return known
 
 
 def _state(budget: MonthlyBudget, known: Sequence[DayUsd], month: date, now: float) -> BudgetState:

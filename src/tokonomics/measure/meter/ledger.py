@@ -21,7 +21,7 @@ from pydantic import TypeAdapter
 
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.measure.meter.readings import Reading
-from tokonomics.measure.meter.spans import SUMS, PaidTime, WatchedSpan, cut, cut_every
+from tokonomics.measure.meter.spans import SUMS, PaidTime, WatchedSpan
 from tokonomics.measure.meter.state import MeterTally
 
 APPLICATION = 0x746F6B6F  # ``toko``: marks the file as ours, in SQLite's own field for it
@@ -171,24 +171,20 @@ class Ledger:
             yield from map(_span, self._db.execute(query, (until, since)))
 
     def usd_by_day(self, since: float, until: float) -> Iterator[DayUsd]:
-        """Dollars alone, added up by the database: weeks of a large fleet are millions of rows."""
-        inside = f"CAST(start / {DAY_S} AS INTEGER) = CAST((start + seconds) / {DAY_S} AS INTEGER)"
-        window = "start < ? AND start + seconds >= ?"
-        whole = f"""SELECT CAST(start / {DAY_S} AS INTEGER) AS day, model, labels, SUM(usd), MIN(start) FROM spans
-                    WHERE {window} AND start >= ? AND start + seconds <= ? AND {inside} GROUP BY day, model, labels"""
-        rest = f"""SELECT {", ".join(_COLUMNS)} FROM spans WHERE {window}
-                   AND NOT (start >= ? AND start + seconds <= ? AND {inside})"""
-        if self._is_first:
-            rest = rest.replace("failed_s", _FAILED_S)
-        asked = (until, since, since, until)
+        """Dollars alone, added up by the database: weeks of a large fleet are millions of rows.
+
+        A row that lies in one day goes into its sum; one that crosses midnight or an edge is cut by length.
+        """
+        first, last = f"CAST(start / {DAY_S} AS INTEGER)", f"CAST((start + seconds) / {DAY_S} AS INTEGER)"
+        apart = f"CASE WHEN {first} = {last} AND start >= ? AND start + seconds <= ? THEN 0 ELSE id END"
+        query = f"""SELECT {first} AS day, {apart} AS apart, model, labels, SUM(usd), MIN(start), SUM(seconds)
+                    FROM spans WHERE start < ? AND start + seconds >= ? GROUP BY day, apart, model, labels"""
         with _whole(self.path):
-            for day, model, labels, dollars, began in self._db.execute(whole, asked):
-                yield DayUsd(day, model, json.loads(labels), _finite(dollars), _finite(began))
-            for span in map(_span, self._db.execute(rest, asked)):
-                _, later = cut(span, since)
-                within = cut(later, until)[0] if later is not None else None
-                for piece in cut_every(within, DAY_S) if within is not None else ():
-                    yield DayUsd(int(piece.start // DAY_S), piece.model, piece.labels, piece.usd, piece.start)
+            for day, row, model, labels, *sums in self._db.execute(query, (since, until, until, since)):
+                usd, start, seconds = map(_finite, sums)
+                pieces = [(day, start, usd)] if not row else _by_day(start, seconds, usd, since, until)
+                for number, began, dollars in pieces:
+                    yield DayUsd(number, model, json.loads(labels), dollars, began)
 
     def _write(self) -> None:
         self._db.execute("BEGIN IMMEDIATE")
@@ -240,6 +236,16 @@ def _whole(path: Path) -> Iterator[None]:
 
 def _where(path: Path) -> str:
     return option("ledger", shorten(str(path), 200))
+
+
+def _by_day(start: float, seconds: float, usd: float, since: float, until: float) -> Iterator[tuple[int, float, float]]:
+    """The parts of a row in each day of a window: the day, where the part begins, and its dollars."""
+    first, end = max(start, since), min(start + seconds, until)
+    while first < end:
+        day = int(first // DAY_S)
+        ends = min(end, (day + 1) * DAY_S)
+        yield day, first, usd * (ends - first) / seconds
+        first = ends
 
 
 def _finite(value: object) -> float:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from tokonomics.errors import TokonomicsError, option
 from tokonomics.measure.meter.against_plan import compare
-from tokonomics.measure.meter.budget import MonthlyBudget, budget_states
+from tokonomics.measure.meter.budget import BudgetBook, MonthlyBudget
 from tokonomics.measure.meter.gpu import electricity_usd, joules_used
 from tokonomics.measure.meter.ledger import Ledger, Mark
 from tokonomics.measure.meter.prices import PriceOf, Prices
@@ -128,7 +128,7 @@ class Meter:
         self._usd_per_kwh = usd_per_kwh
         self._left_out_gpus = 0
         self._no_gpus: str | None = None
-        self._budgets, self._budget_hour = budgets, -1.0
+        self._budgets, self._budget_hour = BudgetBook(budgets, ledger), -1.0
         self._budget_states: tuple[BudgetState, ...] = ()
         for place, source in enumerate(sources):
             if not source.discovers:
@@ -309,10 +309,10 @@ class Meter:
         )  # fmt: skip
 
     def _budgeted(self, wall: float) -> tuple[BudgetState, ...]:
-        """Once an hour: it adds up weeks of the book."""
-        if self._budgets and wall // SECONDS_PER_HOUR != self._budget_hour:
+        """Once an hour: it adds up days of the book."""
+        if wall // SECONDS_PER_HOUR != self._budget_hour:
             self._budget_hour = wall // SECONDS_PER_HOUR
-            self._budget_states = budget_states(self._budgets, self._ledger, wall)
+            self._budget_states = self._budgets.states(wall)
         return self._budget_states
 
     def _group(self, watch: Watch, reading: Reading, wall: float, window_s: float) -> GroupState:

@@ -261,8 +261,8 @@ class MeterReportRequest(InLedger, AgainstPlan, Selling, BehindAddress, Budgeted
 
 class MeterExportRequest(InLedger, BehindAddress):
     """
-    litellm: a price file for litellm.register_model. focus: rows of FOCUS 1.2. openmetrics: for
-    `promtool tsdb create-blocks-from openmetrics`. Dollars are cents that sum to the ledger's total.
+    litellm: a price file for litellm.register_model. focus: rows of FOCUS 1.2, a day, model and team each.
+    openmetrics: for promtool tsdb create-blocks-from openmetrics. Dollars are cents that sum to the ledger's total.
 
     Examples:
       tokonomics meter export litellm --since 30d --gpu H100 > prices.json
@@ -272,7 +272,9 @@ class MeterExportRequest(InLedger, BehindAddress):
 
     FIRST = ("format", "since", "until", "by")
 
-    format: Text = declared("litellm, focus, openmetrics or csv.", ..., place=Placement.FIRST, example="litellm")
+    format: Text = declared(
+        "litellm, focus, openmetrics or csv.", ..., place=Placement.FIRST, metavar="FORMAT", example="litellm"
+    )
     since: Text = declared("From: 7d, 90m ago, or 2026-11-08 (UTC).", "30d", example="7d")
     until: Text | None = declared("To, likewise.", without="now", example="2026-11-08")
     by: Text = declared("The label that says whose a charge is.", "team", example="team")
