@@ -350,6 +350,20 @@ def test_a_dstack_fleet_rents_the_planned_machines() -> None:
     assert (spot["spot_policy"], fleet["spot_policy"]) == ("spot", "on-demand")
 
 
+@pytest.mark.parametrize(
+    ("provider", "named", "lost"),
+    [("runpod", ["runpod"], "the instance, region of the offer"), ("yotta", None, "the seller, instance, region")],
+)
+def test_a_dstack_fleet_names_nothing_that_dstack_calls_otherwise(
+    provider: str, named: list[str] | None, lost: str
+) -> None:
+    jobs = (job(served("llama-3.1-8b"), replicas=2, offer=machine("L40S", 1, provider, "1x_L40S_SECURE")),)
+    (fleet,) = documents(Target.dstack, jobs)["dstack-fleet.yaml"]
+    assert fleet.get("backends") == named
+    assert not {"instance_types", "regions"} & fleet.keys()
+    assert f"CANNOT CARRY {lost}" in stack_files(Target.dstack, *jobs)[0].text
+
+
 def test_keda_scales_on_the_engines_queue_and_holds_the_plan_without_prometheus() -> None:
     for engine, metric in (("vllm", "vllm:num_requests_waiting"), ("sglang", "sglang:num_queue_reqs")):
         parts = documents(Target.keda, PLANS["autoscaled"](engine))["keda.yaml"]

@@ -13,11 +13,14 @@ from tokonomics.planner.deploy_job import FILL_IN, PORT, DeployJob, listen, shel
 from tokonomics.planner.deploy_target import FleetSide, Written, band, engine_limits, refuse_apart, refuse_spanning
 from tokonomics.planner.deploy_text import Target, yaml_text
 from tokonomics.serving.fleet import Router
-from tokonomics.units import BYTES_PER_GB
+from tokonomics.units import BYTES_PER_GB, plural
 
 _SAME_NAME = ["aws", "azure", "crusoe", "cudo", "gcp", "lambda", "nebius", "oci", "runpod", "seeweb", "verda", "vultr"]
 _BACKENDS = {name: name for name in _SAME_NAME} | {"do": "digitalocean", "vast": "vastai"}
 """Providers of our catalogue by dstack's names (BackendType)."""
+_OWN_NAMES = frozenset({"aws", "azure", "gcp", "lambda", "oci"})
+"""Of those, whose machines and regions gpuhunt calls as their sellers do, as our catalogue does. Of the others it makes
+up names (RunPod's are kinds of GPU, Vast's numbers of offers): gpuhunt 0.1.34, providers/."""
 _GPUS = {
     "A100-40GB": ("A100", "40GB"),
     "A100-40GB-PCIe": ("A100", "40GB"),
@@ -44,7 +47,7 @@ def write_dstack(sides: Sequence[FleetSide]) -> Written:
     job, command = side
     name = job.public_name
     scales, by_turns = job.requests_per_s is not None, job.router == Router.round_robin
-    routed = bool(job.router) and job.replicas > 1
+    routed, lost = bool(job.router) and job.replicas > 1, _lost_of_machines(job)
     image = [f"{command.image}: a container with {job.deployment.engine.name}"]
     return Written(
         files={"dstack-fleet.yaml": yaml_text(_fleet(job)), "dstack.yaml": yaml_text(_service(side))},
@@ -53,11 +56,12 @@ def write_dstack(sides: Sequence[FleetSide]) -> Written:
         carries=[
             band(side, f"replicas, one more for every {job.requests_per_s:.3g} requests/s") if scales
             else f"{job.replicas} replicas",
-            f"{job.machines} machines: instance, region and spot (the fleet)",
+            f"{plural(job.machines, 'machine')}: {_told_of_machines(job)} (the fleet)",
             *map(engine_limits, sides),
             *(["the round-robin router (dstack's gateway)"] if routed and by_turns else []),
         ],
         lacks=[
+            *([f"the {lost} of the offer: dstack looks for such GPUs anywhere"] if lost else []),
             *([f"the {job.router} router: dstack's gateway takes turns"] if routed and not by_turns else []),
             *(["the spread on which spare machines rely: see that replicas are on all of them"] if job.spare else []),
             "the queue as a trigger: dstack scales by requests/s alone",
@@ -83,9 +87,23 @@ def _fleet(job: DeployJob) -> dict[str, Any]:
     }
     offer = job.offer
     if offer and offer.provider in _BACKENDS:
-        fleet |= {"backends": [_BACKENDS[offer.provider]], "instance_types": [offer.instance]}
-        fleet |= {"regions": [offer.region]} if offer.region != UNSPECIFIED else {}
+        fleet["backends"] = [_BACKENDS[offer.provider]]
+        if offer.provider in _OWN_NAMES:
+            fleet["instance_types"] = [offer.instance]
+            fleet |= {"regions": [offer.region]} if offer.region != UNSPECIFIED else {}
     return fleet
+
+
+def _told_of_machines(job: DeployJob) -> str:
+    lost = _lost_of_machines(job).split(", ")
+    return ", ".join(what for what in ("GPUs", "seller", "instance", "region", "spot or on demand") if what not in lost)
+
+
+def _lost_of_machines(job: DeployJob) -> str:
+    """What of the offer dstack has no name for."""
+    if job.offer is None or job.offer.provider not in _BACKENDS:
+        return "seller, instance, region"
+    return "" if job.offer.provider in _OWN_NAMES else "instance, region"
 
 
 def _service(side: FleetSide) -> dict[str, Any]:

@@ -66,7 +66,8 @@ def provenance(command: str, made_on: date, offer: Offer | None) -> str:
 def what_runs(job: DeployJob) -> list[str]:
     deployment = job.deployment
     engine = deployment.engine
-    lines = [f"{job.replicas} × ({deployment}), KV {deployment.kv}, {engine.name} {engine.version}.", job.redundancy]
+    kv = "" if deployment.model.is_encoder else f"KV {deployment.kv}, "
+    lines = [f"{job.replicas} × ({deployment}), {kv}{engine.name} {engine.version}.", job.redundancy]
     if not job.simulated:
         lines.insert(0, "NOT SIMULATED: whether these replicas meet a target is not checked. Simulate the plan first.")
     return [*lines, *described(job)]

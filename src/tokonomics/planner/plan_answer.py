@@ -221,6 +221,10 @@ class Plan(Noun):
         """The cheapest that serves the model as it was published."""
         return headline_of([row for row in self.ranked if not row.below_checkpoint])
 
+    def cheapest_at_checkpoint(self) -> float | None:
+        """Dollars a month of the cheapest such row, however old its price."""
+        return next((row.usd_per_month for row in self.ranked if not row.below_checkpoint), None)
+
     def runner_up(self) -> Candidate | None:
         """The cheapest on another kind of GPU; at a recent price, where that GPU has one near it."""
         others = [row for row in self.ranked if self.best and row.gpu != self.best.gpu]

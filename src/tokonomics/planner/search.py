@@ -225,5 +225,5 @@ def late_in_the_mean(candidate: Screened, rate: float, slos: Sequence[Slo]) -> s
     for slo in slos:
         if slo.statistic != "p50" and means[slo.latency] > slo.seconds:
             late = percent(means[slo.latency] / slo.seconds - 1)
-            return f"misses {describe(slo)} by {late} in the mean: {seconds(means[slo.latency])}"
+            return f"even the mean, {seconds(means[slo.latency])}, misses {describe(slo)} by {late}"
     return None

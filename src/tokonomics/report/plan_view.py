@@ -108,7 +108,9 @@ def _one(result: PlanResult, request: PlanRequest) -> blocks.View:
         faithful = whole.best_at_checkpoint()
         if faithful and faithful != whole.best:
             own = quality_facts(faithful, study.question.model)
-            yield blocks.section(*pick_blocks(faithful, "Cheapest at the checkpoint's own precision", whole, own))
+            recent = "" if faithful.usd_per_month == whole.cheapest_at_checkpoint() else ", at a recent price"
+            label = f"Cheapest at the checkpoint's own precision{recent}"
+            yield blocks.section(*pick_blocks(faithful, label, whole, own))
         if whole.set_aside:
             yield blocks.section(*set_aside_lines(whole))
         leaders = whole.leaders(len(whole.ranked))
@@ -256,7 +258,7 @@ def _notes(plan: Plan, shown: Sequence[Candidate], request: PlanRequest) -> bloc
         f"$/Mtok: the whole bill over {tokens}. load: requests over what full batches of mean requests",
         f"{less}: the room to grow is simulated." if plan.simulations else f"{less}.",
         split_legend(shown),
-        "speed: timed = kernels timed on that GPU; scaled = from a related GPU by the datasheets; assumed = neither.",
+        "speed: timed = kernels timed on that GPU; scaled = worked out from such, or a related GPU's; assumed = neither.",
         _how_sized(plan),
         f"{quoted_on(row.price_date for row in shown)}; {ranked} ranked, {rejected} rejected ({option('why')}).",
         f"After your discounts: {taken_off}." if discounts else "",

@@ -19,7 +19,7 @@ from tokonomics.units import gigabytes, percent, plural, seconds, usd
 
 _ORIGINS = {
     Speed.timed: "kernels timed on this GPU in this precision",
-    Speed.scaled: "kernel timings of a related GPU, scaled by the datasheets",
+    Speed.scaled: "kernels timed on this or a related GPU, scaled by layout and datasheets",
     Speed.assumed: "this GPU family or this precision was not timed: an extrapolation by the datasheet, wider interval",
 }
 _IMAGES_TOO = f"kernel timings by the datasheets; a vision tower {TOWER_SPEED}"
