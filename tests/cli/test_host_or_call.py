@@ -224,7 +224,7 @@ def test_can_run_lists_what_fits_and_says_how_to_get_dollars(tokonomics: Call) -
     text = tokonomics(*CAN_RUN).stdout
     assert "TPOT p99 ≤ 50 ms (default; --slo)" in text
     assert "--usd-per-kwh" in text
-    assert "; 4 GPUs at mxfp4: gpt-oss-120b;" in " ".join(text.split())
+    assert "; 4 GPUs (TP=4) at mxfp4: gpt-oss-120b;" in " ".join(text.split())
     made = json.loads(tokonomics(*CAN_RUN, "--json").stdout)
     assert made["power"] is None
     assert {row["usd_per_mtok"] for row in made["runs"]} == {None}
@@ -244,7 +244,7 @@ def test_can_run_prices_tokens_where_electricity_has_a_price(tokonomics: Call) -
 def test_can_run_exits_with_1_where_nothing_fits(tokonomics: Call) -> None:
     done = tokonomics("can-run", "llama-3.1-70b", "--gpu=T4")
     assert done.returncode == 1
-    assert "Too large here. They fit 4 GPUs at int4: llama-3.1-70b." in done.stdout
+    assert "Too large here. They fit 4 GPUs (TP=4) at int4: llama-3.1-70b." in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -164,7 +164,8 @@ def test_drafting_is_told_of_below_the_pick_with_its_source(tmp_path: Path, monk
     assert made is not None
     assert made.tokens_per_round == pytest.approx(2.6)
     text = as_text(shown(found, PlanRequest.of({"model": "llama-3.1-8b"})).sections())
-    assert "With drafting: from $" in text
+    saved = 1 - aside[Catch.drafting].usd_per_month / found.best.usd_per_month
+    assert f"{saved:.0%}".replace("%", " % less with --draft eagle3 (with drafting): from $") in " ".join(text.split())
     assert "test_acceptance_length.py" in text.replace("\n", "")
     asked_for = answered(tmp_path, offers, monkeypatch, slo="tpot_p99=5ms", weights="bf16", draft="eagle")
     assert asked_for.best is not None

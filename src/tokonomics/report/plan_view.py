@@ -258,7 +258,7 @@ def _notes(plan: Plan, shown: Sequence[Candidate], request: PlanRequest) -> bloc
         f"$/Mtok: the whole bill over {tokens}. load: requests over what full batches of mean requests",
         f"{less}: the room to grow is simulated." if plan.simulations else f"{less}.",
         split_legend(shown),
-        "speed: timed = kernels timed on that GPU; scaled = worked out from such, or a related GPU's; assumed = neither.",
+        "speed: timed = kernels timed on that GPU; scaled = from such, or from a related GPU's; assumed = neither.",
         _how_sized(plan),
         f"{quoted_on(row.price_date for row in shown)}; {ranked} ranked, {rejected} rejected ({option('why')}).",
         f"After your discounts: {taken_off}." if discounts else "",
