@@ -124,6 +124,7 @@ def test_the_tools_take_what_the_requests_have_and_write_nothing(pool: Pool) -> 
         needed = {name for name, field in request.model_fields.items() if field.is_required()}
         assert set(tool.input_schema["required"]) == needed
         assert tool.annotations.read_only_hint
+        assert tool.annotations.open_world_hint == ("hub" in tool.input_schema["properties"])
         assert "--" not in tool.description + json.dumps(tool.input_schema)
         jsonschema.Draft202012Validator.check_schema(tool.input_schema)
         if tool.name in ASKED:
@@ -298,6 +299,16 @@ def test_behind_a_fence_no_tool_takes_a_file(path: str) -> None:
                 with pytest.raises(TokonomicsError):
                     toolbox.asked(verb, {name: [path] if parameter.is_list else path})
     assert tried > 6
+
+
+def test_behind_a_fence_no_tool_asks_the_hub(pool: Pool) -> None:
+    assert "hub" in Toolbox().schema(Toolbox().find("fit"))["properties"]
+    listed = asked(Toolbox(fenced=True), pool, lambda client: client.list_tools()).tools
+    assert not any("hub" in tool.input_schema["properties"] for tool in listed)
+    assert not any(tool.annotations.open_world_hint for tool in listed)
+    refused = call(pool, "fit", {"model": "org/model", "gpu": "H100", "hub": True}, Toolbox(fenced=True))
+    assert refused.is_error
+    assert "unknown input 'hub'" in text_of(refused)
 
 
 def test_behind_a_fence_the_ledger_is_the_one_that_was_named(pool: Pool) -> None:

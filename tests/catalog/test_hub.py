@@ -201,6 +201,27 @@ def test_every_refusal_names_the_model_and_no_token(
     assert TOKEN not in told
 
 
+def test_a_token_that_no_header_can_hold_is_neither_sent_nor_told(
+    hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", f"{TOKEN}\nsecond-line")
+    looked_up()
+    assert {token for _, token in hosts[0].asked} == {None}
+
+
+def test_a_token_is_hidden_before_an_error_is_cut_within_it(
+    hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise OSError("x" * 110 + TOKEN + "y" * 100)
+
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    monkeypatch.setattr("urllib.request.OpenerDirector.open", fails)
+    with pytest.raises(TokonomicsError, match="cannot be asked") as error:
+        looked_up()
+    assert TOKEN[:4] not in str(error.value)
+
+
 def test_a_hub_that_cannot_be_reached(hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
     with pytest.raises(TokonomicsError, match="cannot be asked"):

@@ -262,7 +262,12 @@ def arguments(target: Target, found: dict[str, list[dict[str, Any]]]) -> list[li
         case Target.kserve:
             (spec,) = [part["spec"] for part in parts]
             sides = [spec["prefill"], spec] if "prefill" in spec else [spec]
-            return [shlex.split(side["template"]["containers"][0]["env"][0]["value"]) for side in sides]
+            given = [shlex.split(side["template"]["containers"][0]["env"][0]["value"]) for side in sides]
+            tensor = [["--tensor-parallel-size", str(side["parallelism"]["tensor"])] for side in sides]
+            # A preset for several machines makes the flag of the field.
+            return [
+                (own if "worker" in side else []) + words for side, own, words in zip(sides, tensor, given, strict=True)
+            ]
         case Target.dynamo:
             (graph,) = [part for part in parts if part["kind"] == "DynamoGraphDeployment"]
             workers = graph["spec"]["components"][1:]
@@ -461,6 +466,13 @@ def test_kserve_and_dynamo_start_replicas_on_several_machines() -> None:
     (service,) = documents(Target.kserve, jobs)["kserve.yaml"]
     assert service["spec"]["parallelism"] == {"tensor": 1, "data": 16, "dataLocal": 8, "expert": True}
     for pod in (service["spec"]["template"], service["spec"]["worker"]):
+        # What the preset makes of these fields is not said twice, and nothing else is lost.
+        said = shlex.split(pod["containers"][0]["env"][0]["value"])
+        assert not {"--tensor-parallel-size", "--data-parallel-size", "--enable-expert-parallel"} & set(said)
+        flags = [word for word in said if word.startswith("--")]
+        assert said[0] == flags[0] == "--all2all-backend"
+        assert said[1] == "deepep_low_latency"
+        assert "--max-num-seqs" in flags
         assert pod["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": 8}
     parts = documents(Target.dynamo, jobs)["dynamo.yaml"]
     (graph,) = [part for part in parts if part["kind"] == "DynamoGraphDeployment"]

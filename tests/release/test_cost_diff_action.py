@@ -1,5 +1,6 @@
 """The action on pull requests, as a runner would start it: a made repository, and GitHub's API on loopback."""
 
+import importlib.util
 import json
 import os
 import re
@@ -203,6 +204,53 @@ def test_new_and_removed_scenarios_count(repository: Repository, forge: Forge) -
     assert "Removed: $2,190.00 a month less." in body
 
 
+def test_a_file_that_becomes_a_scenario_or_is_none_any_more_counts(repository: Repository, forge: Forge) -> None:
+    repository.base = repository.commit(other_toml="rate = 1\n")
+    repository.commit(plans__chat_toml="rate = 1\n", other_toml=SCENARIO.format(offers="dear.csv"))
+    assert run(repository, forge, fail_above="729")[0] == 1  # $2,920 comes, $2,190 goes
+    body = forge.comments[0]["body"]
+    assert "New: $2,920.00 a month." in body
+    assert "Removed: $2,190.00 a month less." in body
+
+
+def test_a_scenario_that_is_no_toml_any_more_fails_and_the_older_comment_says_so(
+    repository: Repository, forge: Forge
+) -> None:
+    repository.commit(plans__chat_toml="model = [\n")
+    forge.comments = [{"id": 5, "user": {"type": "Bot"}, "body": "<!-- tokonomics cost-diff -->\n$1 a month"}]
+    code, said, _ = run(repository, forge)
+    assert code == 2
+    assert "plans/chat.toml: was a scenario and cannot be read" in said
+    (ours,) = forge.comments
+    assert ours["body"].startswith("<!-- tokonomics cost-diff -->\n### Cost of this change: not known")
+    assert "    plans/chat.toml: was a scenario" in ours["body"]
+    assert "$1 a month" not in ours["body"]
+
+
+def script() -> Any:
+    """The action's program, as a module."""
+    found = importlib.util.spec_from_file_location("cost_diff", ACTION / "cost_diff.py")
+    assert found
+    assert found.loader
+    made = importlib.util.module_from_spec(found)
+    sys.modules["cost_diff"] = made  # its dataclass looks itself up there
+    found.loader.exec_module(made)
+    return made
+
+
+def test_what_it_starts_has_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKEN", "a-token")
+    assert script()._run([sys.executable, "-c", "import os; print(os.environ.get('TOKEN'))"]).strip() == "None"
+
+
+def test_a_comment_that_is_cut_leaves_nothing_open() -> None:
+    made = script()
+    long = "<details>\n<summary>All</summary>\n\n```\n" + "a line of it\n" * 6000 + "```\n</details>\n"
+    text = made.comment([made.Change("a.toml", 1.0, 2.0, long)], 1.0, 2.0)
+    assert len(text) < 65_536
+    assert text.endswith("\na line of it\n```\n\n</details>\n\n… cut\n")
+
+
 def test_a_token_that_may_only_read_costs_the_comment_alone(repository: Repository, forge: Forge) -> None:
     repository.commit(plans__chat_toml=SCENARIO.format(offers="../dear.csv"))
     forge.refuses = 403
@@ -235,6 +283,11 @@ def test_the_action_is_pinned_and_lets_nothing_of_a_pull_request_into_its_script
     assert action["runs"]["using"] == "composite"
     assert all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", step["uses"]) for step in steps if "uses" in step)
     assert not any("${{" in step.get("run", "") for step in steps)
+    installs = [line.split() for step in steps for line in step.get("run", "").splitlines() if " install " in line]
+    assert len(installs) == 2
+    assert {"--require-hashes", "--only-binary"} <= set(installs[0])
+    assert installs[0][-1] == '"$tool/requirements/run.lock"'
+    assert {"--no-deps", "--no-build-isolation"} <= set(installs[1])
     read = set(
         re.findall(r"environ(?:\.get\(|\[)[\"']([A-Z_]+)", (ACTION / "cost_diff.py").read_text(encoding="utf-8"))
     )

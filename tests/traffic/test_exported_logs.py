@@ -229,16 +229,77 @@ def test_any_table_is_attributed_by_its_columns(tmp_path: Path) -> None:
     assert trace.usd.tolist() == [0.5, 0.25]
 
 
-def test_a_cost_that_is_none_is_a_row_that_cannot_be_used(tmp_path: Path) -> None:
+def test_a_cost_that_is_none_costs_no_request(tmp_path: Path) -> None:
     rows = [exported_logs.litellm_item(request) for request in REQUESTS]
     rows[1]["spend"] = "free"
     rows[2]["spend"] = -1
     file = opened(tmp_path, json.dumps(rows))
-    assert len(file.read()) == 2
-    assert file.problems.first == [
-        "item 2: cost is 'free', not dollars from 0 to 1,000,000",
-        "item 3: cost is '-1', not dollars from 0 to 1,000,000",
+    trace = file.read()
+    assert file.problems.count == 0
+    assert trace.usd is not None
+    assert trace.usd.tolist() == [REQUESTS[0].usd, 0, 0, *(request.usd for request in REQUESTS[3:])]
+    assert "2 requests have a cost that is no amount of dollars: taken as none" in file.problems.notes
+
+
+def test_a_column_of_costs_with_signs_and_gaps_is_read_and_one_that_is_named_is_checked(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("timestamp,prompt_tokens,completion_tokens,cost\n1,5,6,$0.0012\n2,7,8,n/a\n3,9,9,\n")
+    file = open_trace(path)
+    trace = file.read()
+    assert trace.usd is not None
+    assert trace.usd.tolist() == [0.0012, 0, 0]
+    assert trace.input_tokens.tolist() == [5, 7, 9]
+    assert "1 requests have a cost that is no amount of dollars: taken as none" in file.problems.notes
+    told = open_trace(path, columns="arrival=timestamp,input=prompt_tokens,output=completion_tokens,usd=cost")
+    assert told.read().input_tokens.tolist() == [5, 9]
+    assert told.problems.first == ["line 3: cost is 'n/a', not dollars from 0 to 1,000,000"]
+
+
+def span(own: str, above: str, trace: str = "t", **told: object) -> dict[str, object]:
+    """One of OpenTelemetry; keywords are GenAI attributes."""
+    kinds = {int: "intValue", str: "stringValue"}
+    named = {f"gen_ai.{name.replace('__', '.')}": value for name, value in told.items()}
+    listed = [{"key": key, "value": {kinds[type(value)]: value}} for key, value in named.items()]
+    when = "1790000000000000000"
+    ids = {"traceId": trace, "spanId": own, "parentSpanId": above}
+    return {**ids, "startTimeUnixNano": when, "attributes": listed}
+
+
+def test_a_server_s_span_within_the_client_s_call_is_not_counted_again(tmp_path: Path) -> None:
+    tokens = {"usage__input_tokens": 100, "usage__output_tokens": 10}
+    spans = [
+        # The server ends first, so its span comes first, in a batch of its own.
+        [span("engine", "http", **tokens), span("http", "call")],
+        [span("call", "agent", operation__name="chat", **tokens)],
+        [span("agent", "", operation__name="invoke_agent", **tokens)],
+        # A tool that asks a model within the call: a call of its own.
+        [span("tool", "call", operation__name="execute_tool"), span("inner", "tool", **tokens)],
+        # The same ids in another trace; and spans in a circle.
+        [span("engine", "http", "u", **tokens), span("b", "c"), span("c", "b"), span("d", "c", **tokens)],
     ]
+    lines = [json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": batch}]}]}) for batch in spans]
+    file = opened(tmp_path, "\n".join(lines))
+    for _ in range(2):  # each pass begins anew
+        assert file.read().input_tokens.tolist() == [100] * 4
+        assert "1 spans within a call that counts the same tokens are left out" in file.problems.notes
+
+
+@pytest.mark.parametrize(
+    ("details", "prompt"),
+    [
+        ({"input": 100, "cache_read_input_tokens": 900, "output": 100, "total": 1100}, 1000),
+        ({"input": 100, "cache_read_input_tokens": 800, "cache_creation_input_tokens": 100, "output": 100}, 1000),
+        ({"input": 100, "input_cached_tokens": 900, "cache_read_input_tokens": 900, "output": 100}, 1000),
+        ({"input": 100, "input_cache_creation": 900, "cache_creation_input_tokens": 900, "output": 100}, 1000),
+        ({"input": 1000, "cache_read_input_tokens": 900, "output": 100, "total": 1100}, 1000),
+    ],
+)
+def test_langfuse_prompts_have_what_came_from_a_cache_once(
+    tmp_path: Path, details: dict[str, int], prompt: int
+) -> None:
+    item = {"traceId": "t", "type": "GENERATION", "startTime": "2026-10-01T00:00:00Z", "usageDetails": details}
+    trace = opened(tmp_path, json.dumps([item])).read()
+    assert (trace.input_tokens.tolist(), trace.output_tokens.tolist()) == ([prompt], [100])
 
 
 def test_a_table_in_memory_is_taken_as_a_file_of_it_would_be() -> None:

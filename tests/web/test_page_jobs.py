@@ -277,12 +277,16 @@ def test_a_task_goes_to_a_worker_that_is_not_warming_up(tmp_path: Path) -> None:
         pool.close()
 
 
-def test_workers_do_not_know_the_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOKONOMICS_TOKEN", "a-token-of-some-length")
-    pool = guarded_pool(1, 1, tmp_path, ROOM, begin=TOLD)
+@pytest.mark.parametrize("fenced", [True, False])
+def test_workers_do_not_know_the_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fenced: bool) -> None:
+    hub = ["HF_TOKEN", "HF_TOKEN_PATH"]
+    for name in ("TOKONOMICS_TOKEN", *hub):
+        monkeypatch.setenv(name, "a-token-of-some-length")
+    pool = guarded_pool(1, 1, tmp_path if fenced else None, ROOM, begin=TOLD)
     task = Asked("answer")
     pool.submit(task)
-    assert json.loads(task.done.result(LONG_ENOUGH_S))["token"] is None
+    # On the command line's side of the fence the hub is asked as the command line does.
+    assert json.loads(task.done.result(LONG_ENOUGH_S))["secrets"] == ([] if fenced else hub)
     pool.close()
 
 

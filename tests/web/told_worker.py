@@ -25,7 +25,8 @@ def does(request: dict[str, Any], tell: Callable[[str], None]) -> dict[str, Any]
         raise MemoryError
     elif what == "break":
         raise RuntimeError("inside")
-    return {"pid": os.getpid(), "token": os.environ.get("TOKONOMICS_TOKEN")}
+    secrets = ("TOKONOMICS_TOKEN", "HF_TOKEN", "HF_TOKEN_PATH")
+    return {"pid": os.getpid(), "secrets": [name for name in secrets if name in os.environ]}
 
 
 def begin_badly(folder: str, niceness: int) -> Callable[..., dict[str, Any]]:

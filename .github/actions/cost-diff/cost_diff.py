@@ -38,6 +38,27 @@ class Change:
 
 
 def main() -> int:
+    try:
+        return _told()
+    except Refused as refused:
+        escaped = str(refused).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+        _say(f"::error::{escaped}")
+        _withdraw(str(refused))
+        return 2
+
+
+def _withdraw(why: str) -> None:
+    """An older comment no longer holds: it says why there is none. Indented, the reason is text whatever is in it."""
+    if os.environ.get("COMMENT", "true") != "true":
+        return
+    said = "\n".join(f"    {line}" for line in why.splitlines())
+    try:
+        _publish(f"{MARKER}\n### Cost of this change: not known\n\n{said}\n", any_changes=False)
+    except (Refused, OSError) as error:
+        _say(f"::warning::the comment is not up to date: {type(error).__name__}")
+
+
+def _told() -> int:
     base = _base()
     changes = _changes(base, os.environ.get("SCENARIOS", "*.toml").split("\n"))
     before, after = (sum(getattr(change, side) for change in changes) for side in ("before", "after"))
@@ -56,7 +77,15 @@ def comment(changes: list[Change], before: float, after: float) -> str:
     total = f"{_usd(before)} → {_usd(after)} a month ({_usd(after - before, signed=True)})"
     parts = [f"#### {_code(change.path)}\n\n{change.text}" for change in changes]
     text = f"{MARKER}\n### Cost of this change: {total}\n\n" + "\n\n".join(parts)
-    return f"{text[:LONGEST]}\n\n… cut\n" if len(text) > LONGEST else f"{text}\n"
+    return _cut(text) if len(text) > LONGEST else f"{text}\n"
+
+
+def _cut(text: str) -> str:
+    """The first lines; what they leave open is closed."""
+    kept = text[:LONGEST].rpartition("\n")[0]
+    fence = "\n```" if len(re.findall(r"^```", kept, re.MULTILINE)) % 2 else ""
+    hidden = "\n</details>" * max(0, kept.count("<details>") - kept.count("</details>"))
+    return f"{kept}{fence}\n{hidden}\n\n… cut\n"
 
 
 def _changes(base: str, patterns: list[str]) -> list[Change]:
@@ -78,26 +107,36 @@ def _changes(base: str, patterns: list[str]) -> list[Change]:
 
 def _change(status: str, path: str, then: Path) -> Change | None:
     """One file; None for TOML that is no scenario on either side, such as a project's own settings."""
-    sides = [side for side, gone in ((then / path, "A"), (Path.cwd() / path, "D")) if status != gone]
-    if not all(_is_scenario(side) for side in sides):
+    old, new = then / path, Path.cwd() / path
+    was, read = status != "A" and _is_scenario(_toml(old)), None if status == "D" else _toml(new)
+    if was and status != "D" and read is None:
+        raise Refused(f"{path}: was a scenario and cannot be read as TOML any more")
+    now = _is_scenario(read)
+    if not was and not now:
         return None
-    if len(sides) == 1:
-        bill = _plan(sides[0])
-        if status == "D":
-            return Change(path, bill, 0.0, f"Removed: {_usd(bill)} a month less.")
+    if not now:
+        bill = _plan(old)
+        return Change(path, bill, 0.0, f"Removed: {_usd(bill)} a month less.")
+    if not was:
+        bill = _plan(new)
         return Change(path, 0.0, bill, f"New: {_usd(bill)} a month.")
-    made = json.loads(_tokonomics("diff", str(sides[0]), str(sides[1]), "--format", "json"))
+    made = json.loads(_tokonomics("diff", str(old), str(new), "--format", "json"))
     before, after = (float(made[side]["plan"]["usd_per_month"]) for side in ("before", "after"))
     return Change(path, before, after, made["comment"])
 
 
-def _is_scenario(path: Path) -> bool:
+def _is_scenario(read: dict[str, Any] | None) -> bool:
+    return read is not None and "model" in read
+
+
+def _toml(path: Path) -> dict[str, Any] | None:
+    """What a file says; None where it is no TOML."""
     import tomllib
 
     try:
-        return "model" in tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
 
 
 def _plan(path: Path) -> float:
@@ -117,7 +156,9 @@ def _git(*words: str) -> str:
 
 
 def _run(command: list[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    # What reads files of the pull request has no need of the token.
+    environment = {name: value for name, value in os.environ.items() if name != "TOKEN"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
         raise Refused(f"{' '.join(command[-4:])}: {done.stderr.strip()[-1000:]}")
     return done.stdout
@@ -237,9 +278,4 @@ def _code(text: str) -> str:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except Refused as refused:
-        told = str(refused).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-        _say(f"::error::{told}")
-        sys.exit(2)
+    sys.exit(main())

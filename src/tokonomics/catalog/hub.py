@@ -114,7 +114,7 @@ def _get(repository: str, file: str, most: int) -> Mapping[str, Any] | None:
             return None
         raise _refusal(repository, error.code, token) from None
     except (OSError, HTTPException, ValueError) as error:
-        said = _hidden(shorten(str(getattr(error, "reason", error)), 120), token)
+        said = shorten(_hidden(str(getattr(error, "reason", error)), token), 120)
         raise BadInput(
             f"the hub cannot be asked: {said}", where=repository, fix="Give the path of its config.json instead."
         ) from None
@@ -156,14 +156,19 @@ def _token(endpoint: SplitResult) -> str | None:
     if endpoint.scheme != "https" and endpoint.hostname not in _LOOPBACK:
         return None
     if own := os.environ.get("HF_TOKEN", "").strip():
-        return own
+        return _if_one(own)
     shared = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     home = Path(os.environ.get("HF_HOME") or shared / "huggingface")
     try:
         kept = Path(os.environ.get("HF_TOKEN_PATH") or home / "token").expanduser().read_text("utf-8").strip()
     except (OSError, ValueError, RuntimeError):
         return None
-    return kept if re.fullmatch(r"[\x21-\x7e]{1,500}", kept) else None
+    return _if_one(kept)
+
+
+def _if_one(text: str) -> str | None:
+    """A token as a header can hold it: what cannot would be told in the error of whoever tries."""
+    return text if re.fullmatch(r"[\x21-\x7e]{1,500}", text) else None
 
 
 def _bearer(token: str | None) -> dict[str, str]:

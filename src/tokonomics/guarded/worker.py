@@ -30,6 +30,8 @@ WAITING = 16
 _GIB = 2**30
 _SECRETS = ("TOKONOMICS_TOKEN",)
 """Of the environment: workers need none of them."""
+_OF_THE_HUB = ("HF_TOKEN", "HF_TOKEN_PATH")
+"""What a worker behind a fence, which asks no hub, does not need either."""
 
 
 def guarded_pool(
@@ -47,7 +49,8 @@ def guarded_pool(
 
     All get the environment of now.
     """
-    environment = {name: value for name, value in os.environ.items() if name not in _SECRETS}
+    dropped = (*_SECRETS, *_OF_THE_HUB) if folder else _SECRETS
+    environment = {name: value for name, value in os.environ.items() if name not in dropped}
     start = partial(WorkerProcess, begin, (folder and str(folder), niceness), memory_bytes, environment)
     pool = Pool(start, waiting, [_warm_up(verb) for verb in warm_ups], turn or threading.Lock())
     pool.grow(workers)

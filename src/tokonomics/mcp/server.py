@@ -42,10 +42,14 @@ def make_server(toolbox: Toolbox, pool: Callable[[], Pool]) -> Server[Any]:
         return CallToolResult(content=[TextContent(text=home.sub("~", str(problem)))], is_error=True)
 
     async def list_tools(context: ServerRequestContext[Any], params: PaginatedRequestParams | None) -> ListToolsResult:
-        only_reads = ToolAnnotations(read_only_hint=True, open_world_hint=False)
         return ListToolsResult(
             tools=[
-                Tool(name=name, description=described(verb), input_schema=toolbox.schema(verb), annotations=only_reads)
+                Tool(
+                    name=name,
+                    description=described(verb),
+                    input_schema=toolbox.schema(verb),
+                    annotations=ToolAnnotations(read_only_hint=True, open_world_hint=toolbox.asks_others(verb)),
+                )
                 for name, verb in toolbox.verbs().items()
             ]
         )

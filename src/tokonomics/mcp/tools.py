@@ -1,7 +1,8 @@
 """Which questions are tools, what each takes, and an answer as an agent reads it.
 
 A tool takes the fields of the verb's request, but for those that name a file to write: no tool changes anything. Behind
-a fence (HTTP), it takes no file to read either, as the page, and sees the ledger that was named at the start.
+a fence (HTTP), it takes no file to read and asks no hub either, as the page, and sees the ledger that was named at the
+start.
 
 An agent pays for every character it reads, so a document longer than ``MOST_CHARACTERS`` has its lists cut to their
 first entries, and says so.
@@ -36,6 +37,8 @@ MOST_CHARACTERS = 40_000
 tokens and refuses one above 25,000 (MAX_MCP_OUTPUT_TOKENS, its MCP page)."""
 _ENTRIES = (1000, 500, 200, 100, 50, 20, 10, 5, 2)
 """Of every list, the first that fits."""
+_HUB = "hub"
+"""The one input that has a tool ask another machine."""
 _SHORTER = 10
 """Entries that are one value, such as the regions of an offer, in the place of one that has parts."""
 
@@ -69,7 +72,13 @@ class Toolbox:
             return taken
         if verb.name == "models":
             taken["match"] = replace(taken["match"], kind=Kind.PLAIN)  # part of a name; a worker opens no file anyway
-        return {name: parameter for name, parameter in taken.items() if parameter.kind is not Kind.FILE}
+        return {
+            name: parameter for name, parameter in taken.items() if parameter.kind is not Kind.FILE and name != _HUB
+        }
+
+    def asks_others(self, verb: Verb) -> bool:
+        """Whether a call may ask another machine, where it says so."""
+        return _HUB in self.inputs(verb)
 
     def schema(self, verb: Verb) -> dict[str, Any]:
         return inputs_schema(verb.request, self.inputs(verb))

@@ -14,6 +14,7 @@ from tokonomics.planner.deploy_job import FILL_IN
 from tokonomics.planner.deploy_keda import PROMETHEUS_FILL_IN, scaled_object
 from tokonomics.planner.deploy_kubernetes import (
     TOKEN,
+    WAITING,
     kubernetes_fill_in,
     own_labels,
     placement,
@@ -65,7 +66,7 @@ def write_dynamo(sides: Sequence[FleetSide]) -> Written:
         f"clients ask the service {name}-frontend",
         notes=cluster_notes(sides, TOKEN),
         carries=[
-            *(band(side, "scalingAdapter and ScaledObject, 5 waiting requests a replica") for side in sides),
+            *(band(side, f"scalingAdapter and ScaledObject, {WAITING} a replica") for side in sides),
             *map(engine_limits, sides),
             *([f"the {job.router} router (frontend's router mode)"] if job.router else []),
             "machines, spare ones and their spread (nodeSelector, topologySpreadConstraints)",

@@ -10,7 +10,9 @@ from typing import Any
 from tokonomics.planner.deploy_apart import router_fill_in, router_objects
 from tokonomics.planner.deploy_job import FILL_IN
 from tokonomics.planner.deploy_kubernetes import (
+    PROMETHEUS_FAILURES,
     TOKEN,
+    WAITING,
     WAITING_PER_REPLICA,
     kubernetes_fill_in,
     labels_of,
@@ -22,8 +24,6 @@ from tokonomics.planner.deploy_text import Target, yaml_text
 
 PROMETHEUS = f"http://{FILL_IN}-prometheus:9090"
 PROMETHEUS_FILL_IN = f"{PROMETHEUS}: the address of the Prometheus that scrapes these pods"
-_FAILURES = 3
-"""Times that Prometheus does not answer before the planned replicas are held: the example of KEDA's documentation."""
 _POD = "-[a-z0-9]+-[a-z0-9]{5}"
 """How the name of a Deployment's pod ends: the hash of its template, and five characters."""
 
@@ -47,7 +47,7 @@ def scaled_object(side: FleetSide, target: Mapping[str, str], pods: str) -> dict
             "scaleTargetRef": dict(target),
             "minReplicaCount": job.replicas,
             "maxReplicaCount": job.most_replicas,
-            "fallback": {"failureThreshold": _FAILURES, "replicas": job.replicas},
+            "fallback": {"failureThreshold": PROMETHEUS_FAILURES, "replicas": job.replicas},
             "advanced": {"horizontalPodAutoscalerConfig": {"behavior": scaling_behavior(job)}},
             "triggers": [trigger],
         },
@@ -75,7 +75,7 @@ def write_keda(sides: Sequence[FleetSide]) -> Written:
         start=f"kubectl apply -f {jobs[-1].public_name}-keda.yaml; KEDA and Prometheus have to be there already",
         notes=cluster_notes(sides, TOKEN),
         carries=[
-            *(band(side, "ScaledObject, a replica more for every 5 waiting requests of each") for side in sides),
+            *(band(side, f"ScaledObject, a replica more for every {WAITING} of each") for side in sides),
             *map(engine_limits, sides),
             "machines, spare ones and their spread (nodeSelector, topologySpreadConstraints)",
         ],

@@ -1,9 +1,10 @@
 """KServe: one LLMInferenceService, whose presets start vLLM and llm-d's endpoint picker.
 
-The presets make the command: parallel sizes are fields of the service, every other flag goes through the variable
-VLLM_ADDITIONAL_ARGS. A replica on several machines has a ``worker`` (a LeaderWorkerSet); prompts of a disaggregated
-fleet have a ``prefill`` of their own. Autoscaling is the Workload Variant Autoscaler's, which is told what a replica
-costs.
+The presets make the command: parallel sizes are fields of the service, which the presets for several machines make
+flags of; every other flag goes through the variable VLLM_ADDITIONAL_ARGS. The preset for one machine leaves out most of
+those fields, so there all flags are given. A replica on several machines has a ``worker`` (a LeaderWorkerSet); prompts
+of a disaggregated fleet have a ``prefill`` of their own. Autoscaling is the Workload Variant Autoscaler's, which is
+told what a replica costs.
 
 Fields: KServe 0.21.0 (pkg/apis/serving/v1alpha2/llm_inference_service_types.go, config/llmisvcconfig).
 """
@@ -12,8 +13,8 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from tokonomics.planner.deploy_job import FILL_IN, Role
-from tokonomics.planner.deploy_kubernetes import own_labels, placement, pod_gpus, pod_requests
+from tokonomics.planner.deploy_job import FILL_IN, DeployJob, Role
+from tokonomics.planner.deploy_kubernetes import PROMETHEUS_FAILURES, own_labels, placement, pod_gpus, pod_requests
 from tokonomics.planner.deploy_llm_d import endpoint_picker, picked_as
 from tokonomics.planner.deploy_target import (
     FleetSide,
@@ -25,8 +26,8 @@ from tokonomics.planner.deploy_target import (
 )
 from tokonomics.planner.deploy_text import Target, yaml_text
 
-_FAILURES = 3
-"""Times that Prometheus does not answer before the planned replicas are held (KEDA's documentation)."""
+_TENSOR, _PIPELINE, _DATA = (f"--{kind}-parallel-size" for kind in ("tensor", "pipeline", "data"))
+_EXPERTS = "--enable-expert-parallel"
 
 
 def write_kserve(sides: Sequence[FleetSide]) -> Written:
@@ -94,9 +95,32 @@ def _workload(side: FleetSide) -> dict[str, Any]:
 
 def _scaling(side: FleetSide) -> dict[str, Any]:
     job = side.job
-    keda = {"fallback": {"failureThreshold": _FAILURES, "replicas": job.replicas}}
+    keda = {"fallback": {"failureThreshold": PROMETHEUS_FAILURES, "replicas": job.replicas}}
     cost = {} if job.usd_per_hour is None else {"variantCost": f"{job.usd_per_hour * job.machines / job.replicas:.4f}"}
     return {"minReplicas": job.replicas, "maxReplicas": job.most_replicas, "wva": {**cost, "keda": keda}}
+
+
+def _more_flags(side: FleetSide) -> list[str]:
+    """What the preset does not say itself."""
+    said = _flags_of_preset(side.job)
+    words = iter(side.command.arguments[1:])
+    kept: list[str] = []
+    for word in words:
+        if word not in said:
+            kept.append(word)
+        elif word != _EXPERTS:
+            next(words)  # its size
+    return kept
+
+
+def _flags_of_preset(job: DeployJob) -> set[str]:
+    """Made of the fields of ``parallelism`` (config-llm-worker-data-parallel, config-llm-worker-pipeline-parallel)."""
+    if job.machines_per_replica == 1:
+        return set()
+    data, stages = job.deployment.dp > 1, job.deployment.pp > 1
+    if data == stages:
+        return set()  # there is no preset for both, or for layers alone that are split over machines
+    return {_TENSOR, _DATA, _EXPERTS} if data else {_TENSOR, _PIPELINE}
 
 
 def _pod(side: FleetSide) -> dict[str, Any]:
@@ -107,7 +131,7 @@ def _pod(side: FleetSide) -> dict[str, Any]:
     container = {
         "name": "main",
         **image,
-        "env": [{"name": "VLLM_ADDITIONAL_ARGS", "value": shlex.join(command.arguments[1:])}],
+        "env": [{"name": "VLLM_ADDITIONAL_ARGS", "value": shlex.join(_more_flags(side))}],
         "resources": {"requests": pod_requests(job), "limits": pod_gpus(job)},
     }
     return {"containers": [container], **placement(job, own_labels(job))}

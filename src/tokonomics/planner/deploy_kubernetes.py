@@ -26,6 +26,9 @@ GPU_RESOURCES: dict[Vendor, str] = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/
 
 WAITING_PER_REPLICA = 5
 """Queued requests at which a replica is added: the example of vLLM's production stack (use_cases/autoscaling-keda)."""
+WAITING = f"{WAITING_PER_REPLICA} waiting requests"
+PROMETHEUS_FAILURES = 3
+"""Times that Prometheus does not answer before the planned replicas are held: the example of KEDA's documentation."""
 
 _FOR_THE_SYSTEM = 0.25
 """Of a machine's CPUs and memory: not asked for. A choice: GPUs decide how many pods fit, so asking for less costs

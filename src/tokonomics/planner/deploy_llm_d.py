@@ -12,7 +12,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from tokonomics.planner.deploy_job import PORT, Role
-from tokonomics.planner.deploy_kubernetes import TOKEN, autoscaler, kubernetes_fill_in, pod_template, serving_objects
+from tokonomics.planner.deploy_kubernetes import (
+    TOKEN,
+    WAITING,
+    autoscaler,
+    kubernetes_fill_in,
+    pod_template,
+    serving_objects,
+)
 from tokonomics.planner.deploy_target import FleetSide, Written, band, cluster_notes, engine_limits
 from tokonomics.planner.deploy_text import Target, yaml_text
 from tokonomics.serving.fleet import Router
@@ -88,7 +95,7 @@ def write_llm_d(sides: Sequence[FleetSide]) -> Written:
         "has to be there already, and Prometheus with its adapter for the autoscaler",
         notes=cluster_notes(sides, TOKEN),
         carries=[
-            *(band(side, "HorizontalPodAutoscaler, 5 waiting requests a replica") for side in sides),
+            *(band(side, f"HorizontalPodAutoscaler, {WAITING} a replica") for side in sides),
             *map(engine_limits, sides),
             *carried,
             "machines, spare ones and their spread (nodeSelector, topologySpreadConstraints)",

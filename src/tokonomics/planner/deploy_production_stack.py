@@ -14,7 +14,9 @@ from tokonomics.planner.deploy_kubernetes import (
     GPU_RESOURCES,
     PROBE_S,
     PRODUCT_LABELS,
+    PROMETHEUS_FAILURES,
     TOKEN,
+    WAITING,
     gpu_products,
     kubernetes_fill_in,
     machine_labels,
@@ -81,7 +83,7 @@ def write_production_stack(sides: Sequence[FleetSide]) -> Written:
         f"{name}-router-service",
         notes=cluster_notes(sides, f"{TOKEN} The chart wants the secret to be there: with any token for open weights."),
         carries=[
-            band(side, "keda, with the chart's own trigger: 5 waiting requests a replica"),
+            band(side, f"keda, with the chart's own trigger: {WAITING} a replica"),
             *map(engine_limits, sides),
             *([f"the {job.router} router (routingLogic)"] if routing else []),
             "machines (nodeSelectorTerms)",
@@ -119,7 +121,7 @@ def _model(side: FleetSide) -> dict[str, Any]:
             "enabled": True,
             "minReplicaCount": job.replicas,
             "maxReplicaCount": job.most_replicas,
-            "fallback": {"failureThreshold": 3, "replicas": job.replicas},
+            "fallback": {"failureThreshold": PROMETHEUS_FAILURES, "replicas": job.replicas},
         },
     }
 

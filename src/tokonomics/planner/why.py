@@ -35,7 +35,7 @@ class LayoutKind(StrEnum):
     tensor = "every layer split (TP)"
     experts = "layers split, experts dealt out (TP, EP)"
     groups = "attention in groups over shared experts (DP, EP)"
-    over_machines = "the same over several machines"
+    over_machines = "attention in groups over several machines (DP, EP)"
     stages = "in stages (PP)"
     apart = "disaggregated prefill/decode"
     other_gpu = "another GPU"
@@ -95,7 +95,10 @@ class Contender(Noun):
 
 
 class WhyPick(Noun):
-    """The pick beside the nearest way of each other kind, the cheapest first."""
+    """The pick beside the nearest way of each other kind, the cheapest first.
+
+    One that was not sized, and might cost less than the pick by what it takes at the very least, is left out.
+    """
 
     text: str
     """The nearest of them in words: what it costs more, and why."""
@@ -307,7 +310,7 @@ _ENDS = {
 def in_words(pick: Contender, others: Sequence[Contender]) -> str:
     """The nearest other kind beside the pick; and the nearest that costs more, where that one costs the same."""
     if not others:
-        return "No other kind of layout, and no other GPU, serves this."
+        return "Of the other kinds of layout and the other GPUs, none that was sized is cheaper."
     said = [others[0]]
     if others[0].costs_more < _EQUAL:
         said += [other for other in others if other.costs_more >= _EQUAL][:1]

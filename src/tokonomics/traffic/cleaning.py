@@ -130,9 +130,12 @@ def clean(raw: pl.DataFrame, layout: LogLayout) -> tuple[pl.DataFrame, pl.DataFr
         good &= above_0 | pl.col("patience_raw").is_null()
     if "usd" in raw.columns:
         if raw["usd"].dtype == pl.String:
-            raw = raw.with_columns(pl.col("usd").str.strip_chars().replace("", None))
-        columns["usd"] = waits(raw["usd"], 1.0)
-        good &= pl.col("usd").is_between(0, MOST_USD) | pl.col("usd_raw").is_null()
+            bare = pl.col("usd").str.strip_chars().str.strip_prefix("$").str.strip_chars()
+            raw = raw.with_columns(bare.replace("", None))
+        read = pl.when(pl.col("usd").is_between(0, MOST_USD)).then(pl.col("usd"))
+        columns["usd"] = waits(raw["usd"], 1.0).to_frame().select(read).to_series()
+        if layout.usd_told:
+            good &= pl.col("usd").is_not_null() | pl.col("usd_raw").is_null()
     if "trouble" in raw.columns:
         good &= pl.col("trouble").is_null()
     if "prefix" in raw.columns and not layout.prefix_is_key:
@@ -144,7 +147,8 @@ def clean(raw: pl.DataFrame, layout: LogLayout) -> tuple[pl.DataFrame, pl.DataFr
         "tenant": pl.col("tenant").cast(pl.String).fill_null(UNNAMED),
         "priority": pl.col("priority").fill_null(0),
         "patience": pl.col("patience").fill_null(math.inf),
-        "usd": pl.col("usd").fill_null(0.0),
+        # Null is left where there is something that is no cost: to be counted by whoever asked.
+        "usd": pl.when(pl.col("usd_raw").is_null()).then(0.0).otherwise(pl.col("usd")).alias("usd"),
         "prefix": pl.col("prefix") if layout.prefix_is_key else pl.col("prefix").fill_null([]),
     }
     optional = [column for name, column in tidy.items() if name in raw.columns]
@@ -182,7 +186,7 @@ def reason(row: dict[str, Any], layout: LogLayout) -> str:
     if (given := row.get("patience_raw")) is not None and not (row["patience"] or 0) > 0:
         shown = shorten(repr(given) if isinstance(given, str) else str(given))
         return f"{layout.label('patience')} is {shown}, not a time above 0"
-    if (given := row.get("usd_raw")) is not None and not 0 <= (-1 if row["usd"] is None else row["usd"]) <= MOST_USD:
+    if layout.usd_told and (given := row.get("usd_raw")) is not None and row["usd"] is None:
         shown = shorten(repr(given) if isinstance(given, str) else str(given))
         return f"{layout.label('usd')} is {shown}, not dollars from 0 to {MOST_USD:,.0f}"
     blocks = row.get("prefix") or []

@@ -4,7 +4,8 @@ Each is told by the keys of its objects and unfolded into plain rows (time, prom
 What is no request to a model (a tool's span, an answer from a cache) is left out and counted. Names are those of
 
 - Langfuse 3: blob storage export fields (langfuse.com/docs/api-and-data-platform), public API and UI export; prompt
-  tokens are all usage types that begin with ``input`` (``observations_converters.ts``, commit 010ff92);
+  tokens are all usage types that begin with ``input`` (``observations_converters.ts``, commit 010ff92), and what was
+  read from or written to a cache by Anthropic's names, which its ``input_tokens`` leave out (Messages API, ``usage``);
 - OpenTelemetry: OTLP/JSON 1.x and the GenAI conventions ``SEMCONV`` (open-telemetry/semantic-conventions-genai);
 - LiteLLM 1.x: ``LiteLLM_SpendLogs`` (``litellm/proxy/schema.prisma``, commit 0010143), the standard logging payload;
 - OpenAI: ``GET /v1/organization/usage/completions`` (OpenAPI document 2.3.0).
@@ -38,11 +39,17 @@ class Unfolding:
     attribution: Attribution | None = None
     left_out: Counter[str] = field(default_factory=Counter)
     spread: int = 0
+    parents: dict[int, int] = field(default_factory=dict)
+    """Of spans, the one above each (``_key``); filled by a pass of its own, as a child is often written first."""
+    counting: set[int] = field(default_factory=set)
+    """The spans that count tokens."""
 
     def restart(self) -> None:
         """Before another pass over the same log."""
         self.left_out.clear()
         self.spread = 0
+        self.parents.clear()
+        self.counting.clear()
 
     def said(self, where: str) -> list[str]:
         """What to know after a pass."""
@@ -66,6 +73,8 @@ class Export:
     tenants: str
     """Whose requests they are where nobody asks by what."""
     note: str | None = None
+    look_over: Callable[[Mapping[str, Any], Unfolding], None] | None = None
+    """Of every object before the first is unfolded, where what counts depends on others."""
 
     def layout(self, attribution: Attribution | None) -> LogLayout:
         return layout_of_rows(self.name, attribution, self.tenants, self.note)
@@ -158,9 +167,8 @@ def _langfuse(item: Mapping[str, Any], unfolding: Unfolding) -> Iterator[Row]:
     if str(usage.get("unit") or "TOKENS").upper() != "TOKENS":
         unfolding.left_out["model calls that are not counted in tokens are left out"] += 1
         return
-    prompt, answer = (
-        _sum(value for key, value in details.items() if key.startswith(side)) for side in ("input", "output")
-    )
+    prompt = _langfuse_prompt(details)
+    answer = _sum(value for key, value in details.items() if key.startswith("output"))
     if prompt is None:
         prompt = _first(item, "inputUsage", "promptTokens") or _first(usage, "input", "promptTokens")
     if answer is None:
@@ -177,6 +185,22 @@ def _langfuse(item: Mapping[str, Any], unfolding: Unfolding) -> Iterator[Row]:
         _sum(costs.values()) if cost is None else cost,
         unfolding.tenant(item, as_object(item.get("metadata")).get("tenant"), _first(item, "userId", "user_id")),
     )
+
+
+def _langfuse_prompt(details: Mapping[str, Any]) -> Any:
+    """All types of prompt tokens; those of a cache once, however many names they have."""
+    own = {key: value for key, value in details.items() if key.startswith("input")}
+    whole = _sum(own.values())
+    rest = _sum(value for key, value in details.items() if key.startswith("output"))
+    if details.get("total") is not None and _sum((whole, rest)) == _sum((details["total"],)):
+        return whole  # they are among them already
+    written = any("cache" in key and "creation" in key for key in own)
+    read = any("cache" in key and "creation" not in key for key in own)
+    more = (
+        None if read else details.get("cache_read_input_tokens"),
+        None if written else details.get("cache_creation_input_tokens"),
+    )
+    return _sum((whole, *more))
 
 
 # --- LiteLLM --------------------------------------------------------------------------------------------------------
@@ -211,6 +235,8 @@ def _litellm(item: Mapping[str, Any], unfolding: Unfolding) -> Iterator[Row]:
 _WRAPPERS = ("invoke_agent", "create_agent", "invoke_workflow", "execute_tool", "plan", "retrieval")
 """Operations whose usage, where they have one, is that of the model calls below them."""
 _DEEPEST = 5
+_HIGHEST = 100
+"""Spans above one that are gone through: more than calls have, and an end where they go round in a circle."""
 
 
 def _is_otlp(item: Mapping[str, Any]) -> bool:
@@ -218,11 +244,53 @@ def _is_otlp(item: Mapping[str, Any]) -> bool:
 
 
 def _otlp(item: Mapping[str, Any], unfolding: Unfolding) -> Iterator[Row]:
-    for resource in _objects(_first(item, "resourceSpans", "resource_spans")):
+    for resource, span in _spans(item):
         shared = attributes(as_object(resource.get("resource")).get("attributes"))
+        yield from _span(span, shared, unfolding)
+
+
+def _spans(item: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Each span and the resource that it is of."""
+    for resource in _objects(_first(item, "resourceSpans", "resource_spans")):
         for scope in _objects(_first(resource, "scopeSpans", "scope_spans", "instrumentationLibrarySpans")):
-            for span in _objects(scope.get("spans")):
-                yield from _span(span, shared, unfolding)
+            yield from ((resource, span) for span in _objects(scope.get("spans")))
+
+
+def _key(span: Mapping[str, Any], *names: str) -> int | None:
+    """A span within its trace, by one of its own ids or of its parent's; a number, as a log may have millions."""
+    trace, own = _first(span, "traceId", "trace_id"), _first(span, *names)
+    return hash((trace, own)) if isinstance(trace, str) and isinstance(own, str) else None
+
+
+def _look_over_spans(item: Mapping[str, Any], unfolding: Unfolding) -> None:
+    """Which spans count tokens, and what is above each; above an agent or a tool begin other calls."""
+    for _, span in _spans(item):
+        own, above = _key(span, "spanId", "span_id"), _key(span, "parentSpanId", "parent_span_id")
+        told = attributes(span.get("attributes"))
+        if own is None or told.get("gen_ai.operation.name") in _WRAPPERS:
+            continue
+        if above is not None and above != own:
+            unfolding.parents[own] = above
+        if any(count is not None for count in _span_tokens(told)):
+            unfolding.counting.add(own)
+
+
+def _is_counted_above(span: Mapping[str, Any], unfolding: Unfolding) -> bool:
+    """Whether a span above it has the same tokens: the client's call, of which this is the server's part."""
+    at = _key(span, "spanId", "span_id")
+    for _ in range(_HIGHEST):
+        at = None if at is None else unfolding.parents.get(at)
+        if at is None:
+            return False
+        if at in unfolding.counting:
+            return True
+    return False
+
+
+def _span_tokens(told: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Of the prompt and of the answer."""
+    prompt = _first(told, "gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
+    return prompt, _first(told, "gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens")
 
 
 def _span(span: Mapping[str, Any], shared: dict[str, Any], unfolding: Unfolding) -> Iterator[Row]:
@@ -235,10 +303,12 @@ def _span(span: Mapping[str, Any], shared: dict[str, Any], unfolding: Unfolding)
             "spans of agents, workflows and tools are left out: their tokens are those of the calls"
         ] += 1
         return
-    prompt = _first(told, "gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
-    answer = _first(told, "gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens")
+    prompt, answer = _span_tokens(told)
     if prompt is None and answer is None:
         unfolding.left_out["model calls without token counts are left out"] += 1
+        return
+    if _is_counted_above(span, unfolding):
+        unfolding.left_out["spans within a call that counts the same tokens are left out"] += 1
         return
     user = _first(told, "tenant.id", "user.id", "enduser.id")
     yield row(
@@ -346,6 +416,7 @@ EXPORTS = (
         _otlp,
         "user.id, else service.name",
         f"spans are read by the GenAI conventions {SEMCONV.rsplit('/', 1)[1]}",
+        _look_over_spans,
     ),
     Export(
         "OpenAI usage export",

@@ -71,6 +71,8 @@ class LogLayout:
     prefix: tuple[Path, ...] = ()
     usd: tuple[Path, ...] = ()
     """What the log says the request cost."""
+    usd_told: bool = False
+    """Whether somebody said which column that is: a row whose cost cannot be read is then one that cannot be used."""
     second: float = 1.0
     """Units of a number in the time field that make a second; 0: tell seconds from finer units by size."""
     patience_second: float = 1.0  # units of the patience field that make a second
@@ -282,6 +284,7 @@ def layout_from_option(columns: str, present: set[Path]) -> LogLayout:
         second=_per_second(chosen["arrival"][0][-1], unknown=BY_SIZE),
         patience_second=_per_second(chosen["patience"][0][-1]) if "patience" in chosen else 1.0,
         block_tokens=block_tokens,
+        usd_told="usd" in chosen,
     )
 
 

@@ -137,7 +137,7 @@ class TraceFile:
 
         layout = self.log.layout
         problems = self.problems = Problems(notes=[*self.log.notes, *([layout.note] if layout.note else [])])
-        good = unanswered = 0
+        good = unanswered = costless = 0
         for raw in self.log.raw(layout):
             kept, bad = clean(raw, layout)
             if len(bad):
@@ -145,6 +145,9 @@ class TraceFile:
             if len(kept):
                 good += len(kept)
                 unanswered += int((kept["output"] == 0).sum())
+                if "usd" in kept.columns and (unread := kept["usd"].null_count()):
+                    costless += unread
+                    kept = kept.with_columns(kept["usd"].fill_null(0.0))
                 yield self.shared.blocks(kept) if self.shared else kept
         left_out = self.log.unfolding.left_out if self.log.unfolding else {}
         if not good and not problems.count and left_out:
@@ -158,6 +161,9 @@ class TraceFile:
             raise BadInput(what, where=named(self.path), fix=fix)
         if unanswered and layout.unanswered:
             problems.notes.append(f"{unanswered:,} {layout.unanswered}")
+        if costless:
+            what = f"{costless:,} requests have a {layout.label('usd')} that is no amount of dollars: taken as none"
+            problems.notes.append(what)
         if self.log.unfolding:
             problems.notes += self.log.unfolding.said(named(self.path))
 

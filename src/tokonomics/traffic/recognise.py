@@ -142,6 +142,11 @@ class _LogFile:
         unfolding = Unfolding(self.attribution)
 
         def rows() -> Iterator[tuple[int, Any]]:
+            if export.look_over:
+                for _, item in items():
+                    for inner in opened(item):
+                        if isinstance(inner, dict):
+                            export.look_over(inner, unfolding)
             for number, item in items():
                 for inner in opened(item):
                     if isinstance(inner, dict):
