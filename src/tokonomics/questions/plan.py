@@ -247,7 +247,7 @@ DIFF_FORMATS = ("github", "gitlab", "json")
 def diff(request: DiffRequest, listener: Listener = SILENT) -> OneNoun:
     """The inputs that differ, the pick of each side, and what the change saves."""
     if request.format is not None and request.format not in DIFF_FORMATS:
-        raise UnknownName("format", request.format, DIFF_FORMATS)
+        raise UnknownName("format", request.format, DIFF_FORMATS, fix=f"Formats: {', '.join(DIFF_FORMATS)}.")
     paths = (Path(request.before), Path(request.after))
     when = (" before", " after") if paths[0].name == paths[1].name else ("", "")
     sides = []

@@ -81,10 +81,9 @@ def _arrivals(made: TraceSummary) -> Iterable[blocks.Fact]:
         size = "without limit" if reuse.cache_tokens is None else f"of {count(reuse.cache_tokens)} tokens"
         spared = f"of the prompt tokens, with a cache {size}"
         yield blocks.fact("prefix reuse", percent(reuse.share_of_input), spared)
-    if made.usd is not None:
-        tokens = made.input.total + made.output.total
-        said = "as the log says: no price was known there" if not made.usd else "as the log says"
-        yield blocks.fact("logged cost", usd(made.usd), f"{said}, {usd(made.usd / tokens * TOKENS_PER_MTOK)} per Mtok")
+    if made.usd:
+        per_mtok = made.usd / (made.input.total + made.output.total) * TOKENS_PER_MTOK
+        yield blocks.fact("logged cost", usd(made.usd), f"as the log says, {usd(per_mtok)} per Mtok")
     if made.by_hour:
         busiest = max(range(24), key=made.by_hour.__getitem__)
         clock = f"at {busiest:02d}:00 UTC" if made.started else f"hour {busiest} of each day since the first request"

@@ -65,11 +65,11 @@ def _dates(text: pl.Series) -> pl.Series:
 
 def _after_seconds(rest: pl.Expr) -> pl.Expr:
     """Fraction of a second less the offset of the zone; null where it is anything else."""
-    parts = rest.str.extract_groups(r"^(\.[0-9]{1,15})? ?(?:Z|z|UTC|([+-])([0-9]{2}):?([0-9]{2})|)$")
+    parts = rest.str.extract_groups(r"^(\.[0-9]{1,15})? ?(?:Z|z|UTC|([+-])([0-9]{2})(?::?([0-9]{2}))?|)$")
     fraction = parts.struct.field("1").cast(pl.Float64).fill_null(0.0)
-    minutes = parts.struct.field("3").cast(pl.Float64) * 60 + parts.struct.field("4").cast(pl.Float64)
+    minutes = parts.struct.field("3").cast(pl.Float64) * 60 + parts.struct.field("4").cast(pl.Float64).fill_null(0.0)
     ahead = pl.when(parts.struct.field("2") == "-").then(-minutes).otherwise(minutes).fill_null(0.0)
-    return pl.when(rest.str.contains(r"^(\.[0-9]{1,15})? ?(?:Z|z|UTC|[+-][0-9]{2}:?[0-9]{2}|)$")).then(
+    return pl.when(rest.str.contains(r"^(\.[0-9]{1,15})? ?(?:Z|z|UTC|[+-][0-9]{2}(?::?[0-9]{2})?|)$")).then(
         fraction - 60 * ahead
     )
 
