@@ -371,13 +371,6 @@ def engine_of(samples: Iterable[Sample], found: Sequence[str] = ()) -> EngineWor
     )
 
 
-def is_frontend(samples: Iterable[Sample]) -> bool:
-    """Whether a page is that of something before engines, and of no engine."""
-    names = {sample.name for sample in samples}
-    found = next((words for words in ENGINES if any(name.startswith(words.prefix) for name in names)), None)
-    return found is not None and found.frontend
-
-
 def readings_of(
     samples: Iterable[Sample],
     target: str,
