@@ -39,7 +39,7 @@ class Frontends:
     def notes(self) -> list[str]:
         """Which frontends were left out for which models; and which count beside engines of other models."""
         notes = [
-            f"{target}: left out for {model or 'its unnamed model'}, whose engines are metered and count the same tokens"
+            f"{target}: left out for {model or 'its unnamed model'}, whose engines are metered and count the same"
             for target, model in sorted(self._left_out)
         ]
         if self._served:
