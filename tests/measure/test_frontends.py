@@ -1,7 +1,7 @@
 """A frontend and the engines behind it count the same tokens: dollars and tokens are those of the engines alone."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,13 +34,10 @@ class Server:
 @dataclass
 class Addressed:
     server: Server
+    name: str
     discovers: bool = False
     warnings: Sequence[str] = ()
-    labels: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        return self.server.target
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     async def read(self) -> Sequence[Reading]:
         if not self.server.up:
@@ -56,14 +53,14 @@ class Scraping:
     name: str = "http://prometheus:9090"
     discovers: bool = True
     warnings: Sequence[str] = ()
-    labels: dict[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     async def read(self) -> Sequence[Reading]:
         return [reading for server in self.servers if server.up for reading in server.readings()]
 
 
 def sources_of(servers: Sequence[Server], through: str) -> Sequence[Source]:
-    return [Scraping(servers)] if through == "prometheus" else [Addressed(server) for server in servers]
+    return [Scraping(servers)] if through == "prometheus" else [Addressed(server, server.target) for server in servers]
 
 
 class Run:

@@ -81,9 +81,9 @@ def exported(of: Bill, label: str, prices: Sequence[TokenCost], until: float) ->
                 requests=line.sums.answered,
             )
         )
-    since, until = (datetime.fromtimestamp(at, UTC) for at in (of.since, of.until))
+    first, last = (datetime.fromtimestamp(at, UTC) for at in (of.since, of.until))
     return Exported(
-        since=since, until=until, is_estimate=False, total_usd=total, charges=tuple(charges), prices=tuple(prices)
+        since=first, until=last, is_estimate=False, total_usd=total, charges=tuple(charges), prices=tuple(prices)
     )
 
 
