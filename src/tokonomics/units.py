@@ -7,6 +7,7 @@ import math
 import re
 
 SECONDS_PER_HOUR = 3600
+DAY_S = 24 * SECONDS_PER_HOUR
 HOURS_PER_MONTH = 730
 """8760 hours a year ÷ 12, as cloud price lists count."""
 TOKENS_PER_MTOK = 1_000_000

@@ -78,10 +78,11 @@ def test_a_ledger_of_a_few_hours_goes_on_as_it_began(tmp_path: Path) -> None:
     assert (found.month_end.low, found.month_end.high, found.month_end.days_known) == (None, None, 0)
 
 
-def test_a_budget_that_is_spent_says_so(tmp_path: Path) -> None:
+def test_a_budget_that_is_spent_says_so_and_on_which_day(tmp_path: Path) -> None:
+    """$48 a day: $100 were gone on the third day of the month, not today."""
     ledger = ledger_of(tmp_path / "meter.db", days_from(MONDAY, [48.0] * 41))
     found = state(ledger, MonthlyBudget(usd=100), at(NOVEMBER_15))
-    assert found.spent_up_on == NOVEMBER_15
+    assert found.spent_up_on == date(2026, 11, 3)
     assert "is spent" in found.said
 
 

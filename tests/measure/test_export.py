@@ -175,19 +175,70 @@ def planned(tmp_path: Path, **changed: object) -> Path:
 
 
 def test_a_plan_is_exported_as_an_estimate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two machines for 730 hours, and 2,628,000 requests at one a second, in the month that comes."""
+    """Two machines and one request a second in January: 744 hours where a plan's month has 730.
+
+    $1,460 × 744 ÷ 730 = $1,488, 2 × 744 machine hours and 744 × 3,600 = 2,678,400 requests; prices stay.
+    """
     monkeypatch.setenv("TOKONOMICS_TODAY", "2026-12-17")
     text = typed("focus", "--plan", str(planned(tmp_path)))
     assert problems(text) == []
     (row,) = rows(text)
-    assert (row["BilledCost"], row["x_IsEstimate"], row["PricingQuantity"]) == ("1460.00", "true", "1460")
+    assert (row["BilledCost"], row["x_IsEstimate"], row["PricingQuantity"]) == ("1488.00", "true", "1488")
     assert (row["ChargePeriodStart"], row["ChargePeriodEnd"]) == ("2027-01-01T00:00:00Z", "2027-02-01T00:00:00Z")
-    assert float(row["x_InputTokens"]) == 2_628_000 * 1000
+    assert float(row["x_InputTokens"]) == pytest.approx(2_678_400 * 1000)
     assert row["ChargeDescription"].startswith("Estimate")
     entry = json.loads(typed("litellm", "--plan", str(planned(tmp_path))))["hosted_vllm/llama-3.1-8b"]
     assert entry["input_cost_per_token"] == entry["cache_read_input_token_cost"] == pytest.approx(1e-7)
     assert entry["output_cost_per_token"] == pytest.approx(4e-7)
     assert "estimate" in entry["metadata"]["notes"]
+
+
+def day_and_a_half(tmp_path: Path, **changed: Any) -> Path:
+    return ledger_of(tmp_path / "meter.db", [hour(at(MONDAY, number), **changed) for number in range(36)])
+
+
+def exported_rows(ledger: Path, form: str, *words: str, since: str, until: str) -> str:
+    command = ["export", form, "--ledger", str(ledger), "--since", since, "--until", until, *words]
+    return CliRunner().invoke(app, command, catch_exceptions=False).stdout
+
+
+def test_charges_begin_at_midnight_and_end_when_they_do(tmp_path: Path) -> None:
+    """Asked from Monday noon to Tuesday 06:00: all of Monday at $48, and six hours of Tuesday at $2."""
+    asked = {"since": "2026-11-09T12:00", "until": "2026-11-10T06:00"}
+    charged = rows(exported_rows(day_and_a_half(tmp_path), "focus", **asked))
+    assert [(row["BilledCost"], row["ChargePeriodStart"], row["ChargePeriodEnd"]) for row in charged] == [
+        ("48.00", "2026-11-09T00:00:00Z", "2026-11-10T00:00:00Z"),
+        ("12.00", "2026-11-10T00:00:00Z", "2026-11-10T06:00:00Z"),
+    ]
+    parse: Any = text_string_to_metric_families
+    families = {family.name: family for family in parse(exported_rows(tmp_path / "meter.db", "openmetrics", **asked))}
+    times = [float(sample.timestamp) for sample in families["llm_ledger_cost_usd"].samples]
+    assert times == [at(date(2026, 11, 10)), at(date(2026, 11, 10), 6)]
+    spread = rows(exported_rows(tmp_path / "meter.db", "csv", **asked))
+    assert [row["to"] for row in spread] == ["2026-11-10", "2026-11-10T06:00:00Z"]
+
+
+def test_charges_are_told_by_the_label_that_was_asked_for(tmp_path: Path) -> None:
+    ledger = day_and_a_half(tmp_path, labels={"customer": "acme"})
+    asked = {"since": "2026-11-09", "until": "2026-11-10"}
+    (row,) = rows(exported_rows(ledger, "csv", "--by", "customer", **asked))
+    assert (row["customer"], "team" in row) == ("acme", False)
+    assert 'customer="acme"' in exported_rows(ledger, "openmetrics", "--by", "customer", **asked)
+    assert 'team="llama-3.1-8b"' in exported_rows(ledger, "openmetrics", "--by", "model", **asked)
+
+
+@pytest.mark.parametrize(
+    ("engine", "switch"), [("vllm", "--enable-prompt-tokens-details"), ("sglang", "--enable-cache-report")]
+)
+def test_litellm_is_told_what_cached_prices_need(tmp_path: Path, engine: str, switch: str) -> None:
+    """Only where cached tokens have a price of their own, and only there."""
+    ledger = day_and_a_half(tmp_path, engine=engine)
+    command = ["export", "litellm", "--ledger", str(ledger), "--since", "2026-11-09", "--until", "2026-11-10"]
+    alike, apart = (CliRunner().invoke(app, [*command, *more]) for more in ((), ("--gpu", "H100")))
+    (entry,) = json.loads(apart.stdout).values()
+    assert switch in entry["metadata"]["notes"]
+    assert switch in " ".join(apart.stderr.split())
+    assert "cached_tokens" not in alike.output
 
 
 BAD: list[dict[str, object]] = [

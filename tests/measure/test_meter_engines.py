@@ -9,10 +9,11 @@ import pytest
 from tokonomics.measure.meter.engines import (
     ENGINES,
     FINDER,
+    FRONTENDS,
     WANTED,
     Sample,
     UnknownEngine,
-    is_frontend,
+    engine_of,
     prefixes_of,
     readings_of,
     samples_of,
@@ -78,10 +79,10 @@ def test_kserve_names_are_those_of_vllm() -> None:
 
 
 def test_what_stands_before_engines_is_told() -> None:
-    told = {page.stem for page in PAGES.glob("*.prom") if is_frontend(samples_of(page.read_text(), FINDER))}
-    assert told == {"dynamo", "llm-d", "gateway"}
-    worker = recorded("vllm-0.32.prom") + recorded("dynamo.prom")
-    assert not is_frontend(samples_of(worker, FINDER))
+    pages = {page.stem: read(page.read_text()).engine for page in PAGES.glob("*.prom")}
+    assert {page for page, engine in pages.items() if engine in FRONTENDS} == {"dynamo", "llm-d", "gateway"}
+    worker = samples_of(recorded("vllm-0.32.prom") + recorded("dynamo.prom"), FINDER)
+    assert engine_of(worker).name not in FRONTENDS
 
 
 def test_data_parallel_ranks_add_up_and_of_tensor_ranks_one_speaks() -> None:

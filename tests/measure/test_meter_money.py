@@ -109,6 +109,16 @@ def test_unusual_days_stand_in_the_report(tmp_path: Path) -> None:
     assert "a server cost $6.00 an hour, usually $2.00 (×3.00)" in said
 
 
+def test_days_that_are_there_in_part_are_not_unusual(tmp_path: Path) -> None:
+    """A meter that began at noon on a dear Monday and is asked at noon of a dear Sunday: neither day is full."""
+    dear, half = {"usd": 20.0, "usd_per_hour": 20.0}, range(12)
+    spans = [hour(at(date(2026, 11, 2), 12 + number), **dear) for number in half]
+    spans += days_from(date(2026, 11, 3), [48.0, 48.5, 47.5, 48.0, 48.2])
+    spans += [hour(at(date(2026, 11, 8), number), **dear) for number in half]
+    ledger = ledger_of(tmp_path / "meter.db", spans)
+    assert report(ledger, since="2026-11-01", until="2026-11-08T12:00").unusual == ()
+
+
 def test_gpus_need_their_kind(two_teams: Path) -> None:
     with pytest.raises(BadInput, match="needs their kind"):
         report(two_teams, gpus=2)

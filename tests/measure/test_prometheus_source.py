@@ -317,21 +317,6 @@ def test_a_server_that_two_jobs_scrape_is_refused_before_it_counts_twice() -> No
     assert "query 'job=\"pods\"'" in str(twice.value)
 
 
-def test_frontends_count_until_their_engines_are_scraped_too() -> None:
-    def page(name: str, instance: str, at: float) -> Series:
-        return Series({"__name__": name, "job": "pods", "instance": instance}, [(at, 1.0)])
-
-    front, engine = "dynamo_frontend_output_tokens_total", "vllm:generation_tokens_total"
-    source = PrometheusSource("http://localhost:9090")
-    alone = source._of_engines(scrapes_of([page(front, "10.0.0.1:8000", 1)], []))
-    assert (len(alone), list(source.warnings)) == (1, [])
-    both = scrapes_of([page(front, "10.0.0.1:8000", 2), page(engine, "10.0.0.2:8000", 2)], [])
-    assert [scrape.samples[0].name for scrape in source._of_engines(both)] == [engine]
-    assert "count the same tokens" in source.warnings[-1]
-    # Nor when the engines are away for a moment.
-    assert source._of_engines(scrapes_of([page(front, "10.0.0.1:8000", 3)], [])) == []
-
-
 def test_a_pod_that_takes_over_anothers_address_is_no_second_scraper() -> None:
     found = scrapes_of([one("pods", [1, 3], pod="old"), one("pods", [5, 7], pod="new")], [])
     assert [(dict(each.target)["pod"], each.at) for each in found] == [("old", 1), ("old", 3), ("new", 5), ("new", 7)]

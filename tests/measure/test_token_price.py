@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tokonomics.measure.meter.bill import Bill, BillLine
 from tokonomics.measure.meter.state import MeterTally
-from tokonomics.measure.meter.token_price import ALIKE, MeteredGpu, TokenCost, token_cost
+from tokonomics.measure.meter.token_price import ALIKE, MeteredGpu, TokenCost, token_cost, token_costs
 
 H100 = MeteredGpu(gpu="h100-sxm")
 
@@ -48,6 +49,38 @@ def test_tokens_of_a_kind_that_was_not_served_take_no_dollars() -> None:
     assert found(sums(input_cached=0.0), H100).cached == 0
     with_none = sums(output=0.0)
     assert bill(found(with_none, H100), with_none) == pytest.approx(2.4)
+
+
+def test_answers_pay_for_attending_to_cached_prompts() -> None:
+    """1,000 computed tokens each, alone or after 9,000 cached: prefill's work is alike, each step reads ten times more.
+
+    Llama 3.1 8B has 128 KB of KV a token (32 layers × 8 heads × 128 × 2 × 2 bytes): at batch 20, 9,000 tokens more are
+    23.6 GB a step beside 16 GB of weights. So a step takes about (16 + 26.5) ÷ (16 + 2.9) = 2.25 times as long.
+    """
+    alone = found(sums(input_total=1e6, input_cached=0.0), H100)
+    after = sums(input_total=1e7, input_cached=9e6)
+    cost = found(after, H100)
+    shares = [price.output * 2e5 / 1e6 / 2.4 for price in (alone, cost)]
+    assert shares[1] > shares[0]
+    longer = (shares[1] / (1 - shares[1])) / (shares[0] / (1 - shares[0]))
+    assert longer == pytest.approx(2.25, rel=0.25)
+    assert bill(cost, after) == pytest.approx(2.4)
+
+
+def test_prompts_that_were_all_cached_have_one_price_and_say_why() -> None:
+    cost = found(sums(input_cached=1e6), H100)
+    assert cost.split == ALIKE
+    assert "came from the cache" in (cost.why_alike or "")
+
+
+def test_a_model_is_charged_as_on_the_engine_that_cost_most_in_all() -> None:
+    """vLLM's one line of $3 against SGLang's two of $2."""
+    lines = (("mon", "m", "vllm", 3.0), ("mon", "m", "sglang", 2.0), ("tue", "m", "sglang", 2.0))
+    of = Bill(
+        since=0.0, until=1.0, by=("day", "model", "engine"), total=sums(usd=7.0),
+        lines=tuple(BillLine(group=group, sums=sums(usd=usd)) for *group, usd in lines),
+    )  # fmt: skip
+    assert [cost.engine for cost in token_costs(of)] == ["sglang"]
 
 
 def test_a_model_that_we_do_not_know_has_one_price_and_says_why() -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tokonomics.errors import BadInput
 from tokonomics.money.cost import split_by_gpu_time
-from tokonomics.money.sale import Sale, SellPrice, fleet_sale, sell_terms
+from tokonomics.money.sale import Sale, SellPrice, break_even, fleet_sale, sell_terms
 
 
 def test_revenue_is_price_times_tokens() -> None:
@@ -32,6 +32,14 @@ def test_a_fleet_of_a_dollar_an_hour_pays_where_its_requests_bring_a_dollar_an_h
     assert sale.break_even_tokens_per_day == pytest.approx(500 * 24 * 1500)
     assert sale.break_even_load == pytest.approx(0.6 * 500 / 3600)
     assert sale.month.revenue_usd == pytest.approx(730 * 3600 * 0.002)
+
+
+def test_a_sale_pays_at_cost_over_revenue_of_its_volume_and_load() -> None:
+    """$60 of cost on $100 of revenue: at 60 % of 10 tokens a second, which are 864,000 a day, and of a load of half."""
+    sale = Sale(revenue_usd=100, cost_usd=60)
+    assert list(break_even(sale, 10.0, 0.5)) == pytest.approx([518_400, 0.3])
+    assert break_even(sale, 10.0, None)[1] is None
+    assert break_even(Sale(revenue_usd=0, cost_usd=60), 10.0, 0.5) == (None, None)
 
 
 @given(

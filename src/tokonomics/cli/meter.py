@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from tokonomics.cli.commands import command_of, help_of, values_of, with_options
 from tokonomics.errors import flag, option, shorten, spelled
+from tokonomics.measure.meter.engines import ENGINES
 from tokonomics.questions.inputs import Shown
 from tokonomics.questions.request import parameters_of
 from tokonomics.questions.requests.run import MeterExportRequest, MeterWatchRequest
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from tokonomics.measure.meter.session import Show
 
 _WATCH = "What the tokens of these servers cost now, this hour and today, until Ctrl-C."
+*_FIRST, _LAST = (words.title for words in ENGINES)
+_READ = f"{', '.join(_FIRST)} and {_LAST}"
 _EXPORT = "What tokens have cost, for LiteLLM, FinOps tools (FOCUS 1.2), Prometheus or a spreadsheet."
 
 
@@ -45,9 +48,9 @@ class _UrlsOrVerb(TyperGroup):
 app = typer.Typer(
     cls=_UrlsOrVerb,
     no_args_is_help=True,
-    help="""What the tokens of live servers cost, from the counters that they expose; idle time included.
+    help=f"""What the tokens of live servers cost, from the counters that they expose; idle time included.
 
-    Reads vLLM, SGLang, TensorRT-LLM, llama.cpp and TGI. Every interval goes to a ledger, which survives crashes of the
+    Reads {_READ}. Every interval goes to a ledger, which survives crashes of the
     meter and restarts of the servers without losing or inventing a token. How it counts: docs/meter.md.
 
     \b

@@ -306,7 +306,7 @@ def prompt_time(model: str, machine: MeasuredMachine, point: LoadPoint, cached_t
     row = _rows(run, point, machine)[0]
     steps = validate.steps_of(row)
     with_cache, without = (float(steps.prefill(row.input_tokens, past)) for past in (cached_tokens, 0.0))
-    return PromptTime(share=_prefill_share_of(row), cached_share=max(0.0, 1 - without / with_cache))
+    return PromptTime(share=_prefill_share_of(row, cached_tokens), cached_share=max(0.0, 1 - without / with_cache))
 
 
 def _prefill_share(row: Measurement) -> float | None:
@@ -317,9 +317,9 @@ def _prefill_share(row: Measurement) -> float | None:
         return None
 
 
-def _prefill_share_of(row: Measurement) -> float:
+def _prefill_share_of(row: Measurement, cached_tokens: float = 0.0) -> float:
     steps, most = validate.steps_of(row), validate.most_sequences(row)
-    curve = validate.replica_curve(steps, row.input_tokens, row.output_tokens, most)
+    curve = validate.replica_curve(steps, row.input_tokens, row.output_tokens, most, cached_tokens)
     steady = validate.steady_of(row, curve)
     on_prompts = steady.rate * float(np.interp(steady.batch, curve.batches, curve.stall_s))
     return min(0.999, on_prompts / min(1.0, steady.batch))  # with less than one request in the mean it is idle at times

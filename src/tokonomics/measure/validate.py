@@ -402,9 +402,19 @@ def steady_of(row: Measurement, curve: ReplicaCurve) -> Steady:
 
 
 @lru_cache(maxsize=8)
-def replica_curve(steps: StepModel, input_tokens: int, output_tokens: int, most: int | None) -> ReplicaCurve:
-    """The steady states of one replica; kept for a moment, as the figures of a run are all of one curve."""
-    return ReplicaCurve(steps.deployment, input_tokens, output_tokens, steps=steps, most_sequences=most)
+def replica_curve(
+    steps: StepModel, input_tokens: int, output_tokens: int, most: int | None, cached_tokens: float = 0.0
+) -> ReplicaCurve:
+    """The steady states of one replica; kept for a moment, as the figures of a run are all of one curve.
+
+    ``cached_tokens`` of each prompt come beside its input: answers attend to them, and requests share their memory.
+    """
+    require_fit(steps.deployment, input_tokens + output_tokens)
+    held = input_tokens + output_tokens / 2
+    return ReplicaCurve(
+        steps.deployment, input_tokens, output_tokens, steps=steps, most_sequences=most,
+        context_tokens=held + cached_tokens, held_tokens=held,
+    )  # fmt: skip
 
 
 def most_sequences(row: Measurement) -> int | None:

@@ -9,9 +9,8 @@ from pydantic import Field, NonNegativeFloat, computed_field
 
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.types import Noun
-from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK
+from tokonomics.units import DAY_S, HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK
 
-_DAY_S = 24 * SECONDS_PER_HOUR
 _MOST = 1e6
 """Dollars per Mtok: a dollar a token is beyond any price list."""
 
@@ -83,6 +82,17 @@ class Sale(Noun):
         return self.cost_usd / self.revenue_usd if self.revenue_usd > 0 else None
 
 
+def break_even(sale: Sale, tokens_per_s: float, load: float | None) -> tuple[float | None, float | None]:
+    """Tokens a day and the share of the capacity at which a sale pays, where these now are its volume and its load.
+
+    None where nothing is earned, or the load is not known.
+    """
+    share = sale.break_even_share
+    if share is None:
+        return None, None
+    return share * tokens_per_s * DAY_S, None if load is None else share * load
+
+
 class FleetSale(Noun):
     """What a planned fleet earns in a month, and the volume from which on it is profitable."""
 
@@ -103,11 +113,12 @@ def fleet_sale(
     seconds = HOURS_PER_MONTH * SECONDS_PER_HOUR
     month = Sale(revenue_usd=price.revenue(*lengths) * rate * seconds, cost_usd=usd_per_month)
     share = month.break_even_share
+    tokens_per_day, at_load = break_even(month, rate * sum(lengths), load)
     return FleetSale(
         model=model,
         usd_per_mtok=price,
         month=month,
         break_even_requests_per_s=None if share is None else share * rate,
-        break_even_tokens_per_day=None if share is None else share * rate * sum(lengths) * _DAY_S,
-        break_even_load=None if share is None else share * load,
+        break_even_tokens_per_day=tokens_per_day,
+        break_even_load=at_load,
     )

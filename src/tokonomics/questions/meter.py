@@ -1,5 +1,6 @@
 """What do the tokens of live servers cost? The settings of ``meter``, and ``meter report``."""
 
+import math
 import time
 from datetime import date
 from functools import partial
@@ -13,7 +14,14 @@ from tokonomics.measure.meter.against_plan import read_plan
 from tokonomics.measure.meter.bill import bill, bill_csv, duration, instant
 from tokonomics.measure.meter.bill_sale import bill_sale
 from tokonomics.measure.meter.budget import BudgetBook, parse_budgets
-from tokonomics.measure.meter.export import Exported, ExportFormat, estimated, exported, read_planned_month
+from tokonomics.measure.meter.export import (
+    Exported,
+    ExportFormat,
+    cached_needs,
+    estimated,
+    exported,
+    read_planned_month,
+)
 from tokonomics.measure.meter.exposition import listen_address
 from tokonomics.measure.meter.gpu import dcgm_gpus, nvml_gpus
 from tokonomics.measure.meter.ledger import Ledger, default_ledger
@@ -39,6 +47,7 @@ from tokonomics.questions.requests.run import (
     MeterReportRequest,
     MeterWatchRequest,
 )
+from tokonomics.units import DAY_S
 
 
 def ledger_of(request: InLedger) -> Path:
@@ -146,7 +155,7 @@ def _in_range(field: str, seconds: float, low: float, high: float) -> float:
 
 TEAM = "team"
 """The label that exports tell teams by unless told otherwise; servers may be without."""
-_BY_HOUR_S = 2 * 86_400
+_BY_HOUR_S = 2 * DAY_S
 """The chart has a bar for each hour of a stretch up to this long, for each day of a longer one."""
 
 
@@ -160,7 +169,11 @@ def meter_report(request: MeterReportRequest, listener: Listener = SILENT) -> Me
         made = bill(book.spans(first, last), first, last, keys, planned)
         over = "hour" if last - first <= _BY_HOUR_S else "day"
         in_time = bill(book.spans(first, last), first, last, (over,))
-        days = bill(book.spans(first, last), first, last, ("model", "day")) if over == "day" else None
+        # A day that is there in part has other hours than a full one, and so another price.
+        from_s, to_s = math.ceil(in_time.since / DAY_S) * DAY_S, math.floor(in_time.until / DAY_S) * DAY_S
+        days = (
+            bill(book.spans(from_s, to_s), from_s, to_s, ("model", "day")) if over == "day" and from_s < to_s else None
+        )
         by_model = bill(book.spans(first, last), first, last, (*keys, "model", "engine")) if terms else None
         states = BudgetBook(budgets, book).states(last)
     if request.csv:
@@ -189,6 +202,7 @@ def meter_export(request: MeterExportRequest, listener: Listener = SILENT) -> Ex
     if request.plan is not None:
         return estimated(read_planned_month(Path(request.plan)), today())
     first, last = stretch(request)
+    first = first // DAY_S * DAY_S  # charges are of whole days
     on = gpu_behind(request)
     with Ledger(ledger_of(request), read_only=True) as book:
         charged = bill(book.spans(first, last), first, last, ("day", "model", request.by), may_lack=(TEAM,))
@@ -199,7 +213,9 @@ def meter_export(request: MeterExportRequest, listener: Listener = SILENT) -> Ex
     for price in prices:
         if price.why_alike:
             listener.note(f"{price.model}: one price for every token, {' '.join(price.why_alike.split())}")
-    return exported(charged, request.by, prices)
+        if request.format == ExportFormat.litellm and (needs := cached_needs(price)):
+            listener.note(f"{price.model}: {needs}")
+    return exported(charged, request.by, prices, until=max(charged.until, min(last, time.time())))
 
 
 def export_format(text: str) -> ExportFormat:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tokonomics.errors import BadInput, option
 from tokonomics.money.cost import split_by_gpu_time
-from tokonomics.money.sale import Sale, SellTerms, sell_terms
+from tokonomics.money.sale import Sale, SellTerms, break_even, sell_terms
 from tokonomics.planner.levers.lora import lora_lever
 from tokonomics.planner.levers.noisy_neighbour import noisy_neighbour
 from tokonomics.planner.levers.tenancy import Pooling, Sharing, TenantRow, pool
@@ -84,13 +84,13 @@ def _sold(pooling: Pooling, terms: SellTerms) -> TenantsSale:
         for row in pooling.tenants
     ]
     hour = Sale(revenue_usd=price.revenue(*tokens) / hours, cost_usd=pooling.together.usd_per_hour)
-    share, load = hour.break_even_share, pooling.together.load_share
+    tokens_per_day, at_load = break_even(hour, sum(per_s), pooling.together.load_share)
     return TenantsSale(
         usd_per_mtok=price,
         tenants=tuple(sales),
         hour=hour,
-        break_even_tokens_per_day=None if share is None else share * sum(per_s) * 24 * SECONDS_PER_HOUR,
-        break_even_load=None if share is None or load is None else share * load,
+        break_even_tokens_per_day=tokens_per_day,
+        break_even_load=at_load,
     )
 
 

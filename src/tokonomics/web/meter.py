@@ -20,7 +20,7 @@ from tokonomics.measure.meter.ledger import Ledger
 from tokonomics.report import charts, page_views
 from tokonomics.report.answer import document
 from tokonomics.report.blocks import sections
-from tokonomics.units import seconds
+from tokonomics.units import DAY_S, seconds
 from tokonomics.workers import Busy, as_json
 
 EVERY_S = 5.0
@@ -28,7 +28,7 @@ EVERY_S = 5.0
 _STALE_S = 60.0
 """After so long the sums are made anew without a new reading too: the hour and the day go on."""
 MOST_WATCHERS = 32
-_NOW_S, _HOUR_S, _DAY_S = 300.0, 3600.0, 86400.0
+_NOW_S, _HOUR_S = 300.0, 3600.0
 _HOURS, _DAYS = 48, 30
 
 
@@ -110,10 +110,10 @@ def state(ledger: Path) -> dict[str, Any]:
     def sums(since: float, *by: str) -> Bill:
         return bill(book.spans(since, now), since, now, by)
 
-    today, hour = now - now % _DAY_S, now - now % _HOUR_S
+    today, hour = now - now % DAY_S, now - now % _HOUR_S
     with Ledger(ledger, read_only=True) as book:
         recent, servers = sums(now - _NOW_S), sums(today, "target", "model", "engine")
-        hours, days = sums(hour - _HOURS * _HOUR_S, "hour"), sums(today - _DAYS * _DAY_S, "day")
+        hours, days = sums(hour - _HOURS * _HOUR_S, "hour"), sums(today - _DAYS * DAY_S, "day")
         spans = {
             "Last 5 minutes": recent.total,
             "This hour": sums(hour).total,

@@ -17,9 +17,9 @@ from tokonomics.measure.meter.spans import PaidTime, cut, cut_every, tally
 from tokonomics.measure.meter.state import MeterTally, Planned, Verdict
 from tokonomics.traffic.grammar import span_s
 from tokonomics.types import Noun
-from tokonomics.units import SECONDS_PER_HOUR
+from tokonomics.units import DAY_S, SECONDS_PER_HOUR
 
-_PERIODS = {"day": 24 * SECONDS_PER_HOUR, "hour": SECONDS_PER_HOUR}
+_PERIODS = {"day": DAY_S, "hour": SECONDS_PER_HOUR}
 _FIELDS = ("model", "target", "engine")
 _ALIASES = {"server": "target"}
 _LONGEST_S = 1e10  # three hundred years

@@ -5,11 +5,11 @@ from collections import defaultdict
 from pydantic import NonNegativeFloat
 
 from tokonomics.measure.meter.bill import Bill
-from tokonomics.measure.meter.ledger import DAY_S
 from tokonomics.measure.meter.state import MeterTally
 from tokonomics.measure.meter.token_price import MeteredGpu, token_costs
 from tokonomics.money.sale import Sale, SellPrice, SellTerms
 from tokonomics.types import Noun
+from tokonomics.units import DAY_S
 
 
 class ModelPrice(Noun):

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat
 
 from tokonomics.errors import BadInput, shorten
-from tokonomics.measure.meter.ledger import DAY_S, DayUsd, Ledger
+from tokonomics.measure.meter.ledger import DayUsd, Ledger
 from tokonomics.measure.meter.state import BudgetState, MonthEnd
 from tokonomics.types import Noun
+from tokonomics.units import DAY_S
 
 Floats = NDArray[np.float64]
 WEEK = 7
@@ -80,7 +81,7 @@ class BudgetBook:
         if not self._budgets:
             return ()
         month = datetime.fromtimestamp(now, UTC).date().replace(day=1)
-        known = self._days(min(_day(month), int(now // DAY_S) - HISTORY_DAYS), now)
+        known = self._days(int(now // DAY_S) - HISTORY_DAYS, now)
         states = (_state(budget, [day for day in known if budget.holds(day)], month, now) for budget in self._budgets)
         return tuple(states)
 
@@ -102,22 +103,31 @@ def _state(budget: MonthlyBudget, known: Sequence[DayUsd], month: date, now: flo
     began = min((part.began for part in known), default=now)
     so_far = sum(dollars for day, dollars in spent.items() if first <= day < last)
     left = _left(spent, began, now, last)
-    crossed, sum_usd = None, so_far
-    for place, dollars in enumerate(left.mid):
-        if crossed is None and sum_usd + dollars > budget.usd:
-            crossed = place
-        sum_usd += dollars
-    if so_far >= budget.usd:
-        crossed = 0
     low, high = left.interval
     return BudgetState(
         budget=budget.name, month=f"{month:%Y-%m}", budget_usd=budget.usd, spent_usd=so_far,
         month_end=MonthEnd(
-            mid=sum_usd, days_known=left.days,
+            mid=so_far + sum(left.mid), days_known=left.days,
             low=None if low is None else so_far + low, high=None if high is None else so_far + high,
         ),
-        spent_up_on=None if crossed is None else _date(int(now // DAY_S) + crossed),
+        spent_up_on=_spent_up_on(budget.usd, spent, first, int(now // DAY_S), left.mid),
     )  # fmt: skip
+
+
+def _spent_up_on(
+    budget_usd: float, spent: Mapping[int, float], first: int, today: int, ahead: Sequence[float]
+) -> date | None:
+    """The day on which a month from ``first`` on uses its budget up: as booked, or else as forecast from today on."""
+    total = 0.0
+    for day in range(first, today + 1):
+        total += spent.get(day, 0.0)
+        if total >= budget_usd:
+            return _date(day)
+    for day, dollars in enumerate(ahead, today):
+        total += dollars
+        if total > budget_usd:
+            return _date(day)
+    return None
 
 
 class DaysLeft(Noun):

@@ -77,6 +77,7 @@ def _timed(ttft: str, e2e: str) -> dict[Counted, Choice]:
 @dataclass(frozen=True)
 class EngineWords:
     name: str
+    title: str  # for people
     prefix: str
     switch: str  # what must be given to the server so that it counts
     counters: Mapping[Counted, Choice]
@@ -94,6 +95,7 @@ class EngineWords:
 
 VLLM = EngineWords(
     name="vllm",
+    title="vLLM",
     prefix="vllm:",
     switch="it is on unless --disable-log-stats is given",
     lumpy=False,
@@ -122,6 +124,7 @@ VLLM = EngineWords(
 # retracted and aborted work, and not the token that prefill makes), so it tells of work and not of tokens.
 SGLANG = EngineWords(
     name="sglang",
+    title="SGLang",
     prefix="sglang:",
     switch="start it with --enable-metrics",
     counters={
@@ -146,6 +149,7 @@ SGLANG = EngineWords(
 
 TENSORRT_LLM = EngineWords(
     name="tensorrt-llm",
+    title="TensorRT-LLM",
     prefix="trtllm_",
     switch="give trtllm-serve return_perf_metrics: true and enable_iter_perf_stats: true in its options file",
     counters={
@@ -171,6 +175,7 @@ TENSORRT_LLM = EngineWords(
 
 LLAMA_CPP = EngineWords(
     name="llama.cpp",
+    title="llama.cpp",
     prefix="llamacpp:",
     switch="start it with --metrics",
     counters={
@@ -187,6 +192,7 @@ LLAMA_CPP = EngineWords(
 
 TGI = EngineWords(
     name="tgi",
+    title="TGI",
     prefix="tgi_",
     switch="it is always on",
     counters={
@@ -207,6 +213,7 @@ TGI = EngineWords(
 # after the model.
 TRITON = EngineWords(
     name="triton",
+    title="Triton with TensorRT-LLM",
     prefix="nv_",
     switch="it is on unless --allow-metrics=false is given",
     counters={
@@ -221,6 +228,7 @@ TRITON = EngineWords(
 
 DYNAMO = EngineWords(
     name="dynamo",
+    title="Dynamo's frontend",
     prefix="dynamo_frontend_",
     switch="it is always on, on the port of its API",
     counters={
@@ -241,6 +249,7 @@ DYNAMO = EngineWords(
 _COUNTS_USAGE = "streamed answers count where requests ask for stream_options.include_usage"
 LLM_D = EngineWords(
     name="llm-d",
+    title="llm-d",
     prefix="llm_d_epp_",
     switch=_COUNTS_USAGE,
     counters={
@@ -258,6 +267,7 @@ LLM_D = EngineWords(
 
 GATEWAY = EngineWords(
     name="gateway",
+    title="the Gateway API Inference Extension",
     prefix="inference_objective_",
     switch=_COUNTS_USAGE,
     counters={
@@ -275,7 +285,7 @@ GATEWAY = EngineWords(
 )
 
 
-def _renamed(words: EngineWords, before: str) -> EngineWords:
+def _renamed(words: EngineWords, before: str, title: str) -> EngineWords:
     """The same engine where something puts a word before its names."""
 
     def choice(known: Choice) -> Choice:
@@ -283,6 +293,7 @@ def _renamed(words: EngineWords, before: str) -> EngineWords:
 
     return replace(
         words,
+        title=title,
         prefix=f"{before}{words.prefix}",
         counters={kind: choice(known) for kind, known in words.counters.items()},
         running=choice(words.running),
@@ -292,7 +303,7 @@ def _renamed(words: EngineWords, before: str) -> EngineWords:
     )
 
 
-KSERVE = _renamed(VLLM, "kserve_")
+KSERVE = _renamed(VLLM, "kserve_", "vLLM under KServe")
 
 ENGINES = (VLLM, KSERVE, SGLANG, TENSORRT_LLM, LLAMA_CPP, TGI, TRITON, DYNAMO, LLM_D, GATEWAY)
 SUPPORTED = ", ".join(f"{words.name} ({words.prefix}…)" for words in ENGINES)
@@ -369,13 +380,6 @@ def engine_of(samples: Iterable[Sample], found: Sequence[str] = ()) -> EngineWor
         f"no serving engine that we know wrote this page: it has {what}",
         fix=f"Supported: {SUPPORTED}. A server may have to be told to count: {switches}.",
     )
-
-
-def is_frontend(samples: Iterable[Sample]) -> bool:
-    """Whether a page is that of something before engines, and of no engine."""
-    names = {sample.name for sample in samples}
-    found = next((words for words in ENGINES if any(name.startswith(words.prefix) for name in names)), None)
-    return found is not None and found.frontend
 
 
 def readings_of(

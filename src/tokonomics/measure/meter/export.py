@@ -12,9 +12,10 @@ the largest remainders. Prices are not rounded.
 import csv
 import io
 import json
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal, localcontext
 from enum import StrEnum
 from itertools import accumulate
@@ -56,8 +57,9 @@ class Exported(Noun):
     prices: tuple[TokenCost, ...]
 
 
-def exported(of: Bill, label: str, prices: Sequence[TokenCost]) -> Exported:
-    """A bill by day, model and a label."""
+def exported(of: Bill, label: str, prices: Sequence[TokenCost], until: float) -> Exported:
+    """A bill by day, model and a label; a day that was not over at ``until`` is charged up to then."""
+    ends = datetime.fromtimestamp(math.ceil(until), UTC)
     total = cents(of.total.usd)
     shares = in_cents([line.sums.usd for line in of.lines], total)
     charges = []
@@ -67,7 +69,7 @@ def exported(of: Bill, label: str, prices: Sequence[TokenCost]) -> Exported:
         charges.append(
             Charge(
                 start=start,
-                end=end,
+                end=min(end, ends),
                 model=model,
                 team=team,
                 label=label,
@@ -79,9 +81,9 @@ def exported(of: Bill, label: str, prices: Sequence[TokenCost]) -> Exported:
                 requests=line.sums.answered,
             )
         )
-    since, until = (datetime.fromtimestamp(at, UTC) for at in (of.since, of.until))
+    first, last = (datetime.fromtimestamp(at, UTC) for at in (of.since, of.until))
     return Exported(
-        since=since, until=until, is_estimate=False, total_usd=total, charges=tuple(charges), prices=tuple(prices)
+        since=first, until=last, is_estimate=False, total_usd=total, charges=tuple(charges), prices=tuple(prices)
     )
 
 
@@ -115,18 +117,22 @@ def read_planned_month(path: Path) -> PlannedMonth:
 
 
 def estimated(plan: PlannedMonth, today: date) -> Exported:
-    """A plan's month, as a charge of the calendar month that comes; cached prompt tokens cost what input does."""
+    """A plan's hours, as a charge of the calendar month that comes; cached prompt tokens cost what input does.
+
+    A plan's month has 730 hours, a calendar month 672 to 744: dollars, tokens and requests are those of its own hours.
+    """
     first = datetime(today.year, today.month, 1, tzinfo=UTC) + timedelta(days=32)
     start, end = month_of(first)
+    times = (end - start).total_seconds() / SECONDS_PER_HOUR / HOURS_PER_MONTH
     price = TokenCost(
         model=plan.model, engine=plan.engine, input=plan.input_usd_per_mtok, cached=plan.input_usd_per_mtok,
         output=plan.output_usd_per_mtok, blended=plan.blended_usd_per_mtok, split="GPU time, as planned",
     )  # fmt: skip
-    total = cents(plan.usd_per_month)
+    total = cents(plan.usd_per_month * times)
     charge = Charge(
         start=start, end=end, model=plan.model, team="", label="team", usd=total,
-        server_s=plan.server_hours * SECONDS_PER_HOUR, input_computed=plan.input_tokens, input_cached=0.0,
-        output=plan.output_tokens, requests=plan.requests, is_estimate=True,
+        server_s=plan.server_hours * SECONDS_PER_HOUR * times, input_computed=plan.input_tokens * times,
+        input_cached=0.0, output=plan.output_tokens * times, requests=plan.requests * times, is_estimate=True,
     )  # fmt: skip
     return Exported(since=start, until=end, is_estimate=True, total_usd=total, charges=(charge,), prices=(price,))
 
@@ -164,6 +170,26 @@ def _provider(engine: str) -> str:
     return "hosted_vllm" if engine == "vllm" else "openai"
 
 
+_TELLS_CACHED = {
+    "vllm": "start vLLM with --enable-prompt-tokens-details",
+    "sglang": "start SGLang with --enable-cache-report",
+}
+"""What makes an engine's usage carry ``prompt_tokens_details.cached_tokens`` (the arguments of both servers)."""
+
+
+def cached_needs(price: TokenCost) -> str | None:
+    """What LiteLLM needs to price cached tokens apart; None where they cost what input does."""
+    if price.cached == price.input:
+        return None
+    how = _TELLS_CACHED.get(price.engine, "have the engine report them")
+    return f"LiteLLM charges cached tokens as input unless usage carries cached_tokens: {how}"
+
+
+def _notes(price: TokenCost, where: str) -> str:
+    parts = (where, price.split, f"${price.blended:.6g} per Mtok in all", cached_needs(price))
+    return f"tokonomics: {'; '.join(part for part in parts if part)}"
+
+
 def _litellm(of: Exported) -> str:
     """By ``provider/model``, as one calls it there; without a price for cached tokens LiteLLM would take $0."""
     where = "estimate from a plan" if of.is_estimate else f"metered from {of.since:%Y-%m-%d} to {of.until:%Y-%m-%d} UTC"
@@ -174,7 +200,7 @@ def _litellm(of: Exported) -> str:
             "input_cost_per_token": price.input / TOKENS_PER_MTOK,
             "output_cost_per_token": price.output / TOKENS_PER_MTOK,
             "cache_read_input_token_cost": price.cached / TOKENS_PER_MTOK,
-            "metadata": {"notes": f"tokonomics: {where}; {price.split}; ${price.blended:.6g} per Mtok in all"},
+            "metadata": {"notes": _notes(price, where)},
         }
         for price in of.prices
     }
@@ -186,12 +212,13 @@ _PRICED = ("input", "cached", "output")
 
 
 def _openmetrics(of: Exported) -> str:
-    """Counters that grow from day to day, by model and team; prices at the end."""
+    """Counters that grow from day to day, by model and label; prices at the end."""
+    told_by = _told_by(of)
     about = "Estimated by a plan" if of.is_estimate else "From the ledger"
     cost = CounterMetricFamily(
-        "llm_ledger_cost_usd", f"{about}: US dollars since the first day of this file.", labels=["model", "team"]
+        "llm_ledger_cost_usd", f"{about}: US dollars since the first day of this file.", labels=["model", told_by]
     )
-    tokens = CounterMetricFamily("llm_ledger_tokens", f"{about}: tokens likewise.", labels=["model", "team", "kind"])
+    tokens = CounterMetricFamily("llm_ledger_tokens", f"{about}: tokens likewise.", labels=["model", told_by, "kind"])
     price = GaugeMetricFamily(
         "llm_ledger_price_usd_per_million_tokens", f"{about}: over the whole of it.", labels=["model", "kind"]
     )
@@ -218,19 +245,30 @@ def _add_sums(family: CounterMetricFamily, labels: Sequence[str], charges: Seque
         family.add_metric(labels, float(total), timestamp=charge.end.timestamp())
 
 
+def _told_by(of: Exported) -> str:
+    """The label that charges are told by, as a column or label beside ``model`` and ``kind``."""
+    label = next((charge.label for charge in of.charges), "team")
+    return label if label.isidentifier() and label.isascii() and label not in ("model", "kind") else "team"
+
+
+def _when(at: datetime) -> str:
+    """A day; to the second where a day was not over."""
+    return f"{at:%Y-%m-%d}" if at.time() == time() else f"{at:%Y-%m-%dT%H:%M:%SZ}"
+
+
 def _csv(of: Exported) -> str:
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     prices = {price.model: price for price in of.prices}
     figures = ("usd", "hours", *_KINDS, "requests")
     table.writerow(
-        ["from", "to", "model", "team", *figures, *(f"usd_per_mtok_{kind}" for kind in _PRICED), "is_estimate"]
+        ["from", "to", "model", _told_by(of), *figures, *(f"usd_per_mtok_{kind}" for kind in _PRICED), "is_estimate"]
     )
     for charge in of.charges:
         price = prices.get(charge.model)
         table.writerow(
             [
-                *(f"{at:%Y-%m-%d}" for at in (charge.start, charge.end)),
+                *(_when(at) for at in (charge.start, charge.end)),
                 *(charge.model, charge.team, charge.usd, charge.server_s / SECONDS_PER_HOUR),
                 *(getattr(charge, kind) for kind in _KINDS),
                 charge.requests,

@@ -15,7 +15,6 @@ from decimal import Decimal
 from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR
 
-VERSION = "1.2"
 _SELF = "Self-hosted"
 """Provider, publisher and invoice issuer: whoever runs the servers. Whose machines they rent, the meter is not told."""
 

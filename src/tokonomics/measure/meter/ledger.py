@@ -23,12 +23,12 @@ from tokonomics.errors import BadInput, option, shorten
 from tokonomics.measure.meter.readings import Reading
 from tokonomics.measure.meter.spans import SUMS, PaidTime, WatchedSpan
 from tokonomics.measure.meter.state import MeterTally
+from tokonomics.units import DAY_S
 
 APPLICATION = 0x746F6B6F  # ``toko``: marks the file as ours, in SQLite's own field for it
 SCHEMA = 2  # 1 had no ``failed_s``
-DAY_S = 86_400.0
 ROW_S = 300.0  # spans are joined within so long: a report's edge inside a row moves its tokens by at most this
-LATEST_S, LONGEST_S = 253_402_300_800.0, 10 * 366 * 86_400.0
+LATEST_S, LONGEST_S = 253_402_300_800.0, 10.0 * 366 * DAY_S
 """The end of the year 9999 as unix seconds, and ten years: a row beyond them is damaged, and has no end of hours."""
 MOST_HELD = 50_000  # spans in memory while the disk is full, about 50 MB; beyond it they are joined across five minutes
 
@@ -175,7 +175,7 @@ class Ledger:
 
         A row that lies in one day goes into its sum; one that crosses midnight or an edge is cut by length.
         """
-        first, last = f"CAST(start / {DAY_S} AS INTEGER)", f"CAST((start + seconds) / {DAY_S} AS INTEGER)"
+        first, last = f"CAST(start / {DAY_S}.0 AS INTEGER)", f"CAST((start + seconds) / {DAY_S}.0 AS INTEGER)"
         apart = f"CASE WHEN {first} = {last} AND start >= ? AND start + seconds <= ? THEN 0 ELSE id END"
         query = f"""SELECT {first} AS day, {apart} AS apart, model, labels, SUM(usd), MIN(start), SUM(seconds)
                     FROM spans WHERE start < ? AND start + seconds >= ? GROUP BY day, apart, model, labels"""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from tokonomics.errors import TokonomicsError, option
 from tokonomics.measure.meter.against_plan import compare
 from tokonomics.measure.meter.budget import BudgetBook, MonthlyBudget
+from tokonomics.measure.meter.frontends import Frontends
 from tokonomics.measure.meter.gpu import electricity_usd, joules_used
 from tokonomics.measure.meter.ledger import Ledger, Mark
 from tokonomics.measure.meter.prices import PriceOf, Prices
@@ -20,11 +21,10 @@ from tokonomics.measure.meter.readings import Clock, GpuReading, GpuSource, Miss
 from tokonomics.measure.meter.spans import PaidTime, WatchedSpan, cut_every, tally
 from tokonomics.measure.meter.state import BudgetState, GroupState, MeterState, MeterTally, Planned
 from tokonomics.measure.meter.watch import LONG_S, Watch
-from tokonomics.units import SECONDS_PER_HOUR, plural
+from tokonomics.units import DAY_S, SECONDS_PER_HOUR, plural
 
 NOW_S, LUMPY_NOW_S = 60.0, 300.0  # most answers take less than five minutes (assumed): a window holds whole requests
 LATE_S = 60.0  # a scrape may reach a Prometheus, or us through it, this much later than it was made
-DAY_S = 24 * SECONDS_PER_HOUR
 _NOTHING = MeterTally()
 
 
@@ -118,6 +118,7 @@ class Meter:
         self._marks = {target: mark for target, mark in known.items() if not mark.is_gone}
         self._gone = {target: _Gone(dict(mark.readings), mark.until) for target, mark in known.items() if mark.is_gone}
         self._watches: dict[str, Watch] = {}
+        self._frontends = Frontends()
         self._of_source: dict[int, set[str]] = defaultdict(set)
         self._first_asked: dict[int, float] = {}
         self._never: dict[str, Missed] = {}
@@ -144,6 +145,8 @@ class Meter:
         """What is known after reading everything once; nothing is written where ``before_booking`` raises."""
         asked = [self._ask(source) for source in self._sources]
         answers, gpus = await asyncio.gather(asyncio.gather(*asked), self._read_gpus())
+        self._frontends.forget_notes()
+        self._frontends.learn(reading for answer, *_ in answers if not isinstance(answer, Missed) for reading in answer)
         before = dict(self._watches)
         spans = [span for place, answer in enumerate(answers) for span in self._take(place, *answer)]
         before_booking()
@@ -156,6 +159,7 @@ class Meter:
 
     def backfill(self, source: Source, readings: Sequence[Reading], at: float) -> None:
         """Books scrapes of the past up to then, oldest first; what the book has already is left out."""
+        self._frontends.learn(readings)
         before = dict(self._watches)
         self._book(self._take_scrapes(self._sources.index(source), readings, at, live=False), before)
 
@@ -216,11 +220,24 @@ class Meter:
         if isinstance(answer, Missed):
             self._never[source.name] = answer
             # What a Prometheus scrapes meanwhile is asked for later; an engine's own page is gone.
-            return [] if source.discovers else self._watches[source.name].missed(answer, wall, steady)
+            left_out = source.name not in self._watches
+            return [] if source.discovers or left_out else self._watches[source.name].missed(answer, wall, steady)
         self._never.pop(source.name, None)
         if source.discovers:
             return self._take_scrapes(place, answer, wall, live=True)
-        return self._came(self._watches[source.name], answer, wall, steady)
+        counted = self._counted(answer)
+        if not counted:
+            # A frontend whose engines are metered is not paid for: it is gone, and no gap.
+            self._watches.pop(source.name, None)
+            return []
+        if source.name not in self._watches:
+            self._watch(source.name, source.labels)
+        return self._came(self._watches[source.name], counted, wall, steady)
+
+    def _counted(self, answer: Sequence[Reading]) -> list[Reading]:
+        """Without frontends that stand before engines which are metered too."""
+        watched = (reading for watch in self._watches.values() for reading in watch.readings.values())
+        return self._frontends.without(answer, watched)
 
     def _take_scrapes(self, place: int, answer: Sequence[Reading], asked_at: float, live: bool) -> list[PaidTime]:
         """Spans from readings with times of their own: all made since the last were taken, target by target.
@@ -228,7 +245,7 @@ class Meter:
         Of the past nobody can say yet which targets are late.
         """
         by_target: dict[str, dict[float, list[Reading]]] = defaultdict(lambda: defaultdict(list))
-        for reading in answer:
+        for reading in self._counted(answer):
             by_target[reading.target][reading.at].append(reading)
         for target in self._of_source[place] - by_target.keys():
             # Of before the time that the book has, nobody can say so.
@@ -337,6 +354,7 @@ class Meter:
             notes.append(f"{plural(self._left_out_gpus, 'GPU')} of pods that are not metered here: left out")
         unmet = [other.said for other in self._prices.others if not self._holds(other)]
         notes += [f"{option('price', said)}: no server has it" for said in unmet]
+        notes += self._frontends.notes
         notes += [warning for source in self._sources for warning in source.warnings]
         notes += [self._no_gpus] if self._no_gpus else []
         if self._unwritten is not None:

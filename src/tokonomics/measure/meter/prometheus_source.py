@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from tokonomics.errors import BadInput, option
-from tokonomics.measure.meter.engines import FRONTENDS, STARTED, SUPPORTED, WANTED, Sample, is_frontend, readings_of
+from tokonomics.measure.meter.engines import STARTED, SUPPORTED, WANTED, Sample, readings_of
 from tokonomics.measure.meter.gpu import DCGM_NAMES, NoGpuSeen, dcgm_readings
 from tokonomics.measure.meter.prometheus_api import PrometheusApi, Series, TooManySamples
 from tokonomics.measure.meter.readings import GpuReading, Missed, Reading
@@ -71,9 +71,8 @@ class PrometheusSource:
         self._newest: dict[TargetKey, Sequence[Reading]] = {}
         self._seen_until: dict[TargetKey, float] = {}
         self._read_until_s: float | None = None
-        self._knows_any = self._knows_engines = False
+        self._knows_any = False
         for reading in known:
-            self._knows_engines |= reading.engine not in FRONTENDS
             target = target_of(reading.labels)
             self._knows_any = True
             self._jobs.add(reading.labels.get("job", ""))
@@ -171,19 +170,9 @@ class PrometheusSource:
         self._jobs |= jobs
         self._knows_any = True
         targets = await self.api.raw_samples(_selector((STARTED, "up"), _among(jobs)), window_s, until_s)
-        scrapes = self._of_engines(scrapes_of(engines.series, targets.series, self._keep))
+        scrapes = scrapes_of(engines.series, targets.series, self._keep)
         self._names.learn((scrape.target, scrape.at) for scrape in scrapes)
         return scrapes
-
-    def _of_engines(self, scrapes: list[Scrape]) -> list[Scrape]:
-        """Without what stands before engines, from when on engines are seen: tokens would count twice."""
-        before = [scrape for scrape in scrapes if is_frontend(scrape.samples)]
-        self._knows_engines |= len(before) < len(scrapes)
-        if not before or not self._knows_engines:
-            return scrapes
-        left_out = "frontends are left out: the engines behind them are scraped, and count the same tokens"
-        self.warnings = [*self.warnings, left_out]
-        return [scrape for scrape in scrapes if not is_frontend(scrape.samples)]
 
     async def _living(self, at_s: float) -> Collection[TargetKey] | None:
         """Targets that Prometheus still knows, whether they answer or not; None if it scraped nothing at all."""

@@ -186,7 +186,7 @@ class BudgetState(Noun):
     spent_usd: NonNegativeFloat
     month_end: MonthEnd
     spent_up_on: date | None
-    """The day on which the middle passes the budget; None: not in this month."""
+    """The day on which the budget was spent, or on which the middle passes it; None: not in this month."""
 
     @property
     def is_missed(self) -> bool:

@@ -3,8 +3,8 @@
 Prompts are charged with prefill's share of the GPU's busy time and answers with the rest, idle time following the same
 shares: the rule of ``plan`` and ``import`` (``money.cost.split_by_gpu_time``). A meter sees no such shares, so they are
 modelled, at the metered batch and lengths, which needs a GPU and a model we know. Of prefill's time, cached tokens take
-what attending to them adds: ``money.attribution`` weighs prompts so. Where no GPU is known, every token costs the same,
-as in the meter's own $/Mtok.
+what attending to them adds: ``money.attribution`` weighs prompts so. Answers attend to the whole prompt, its cached
+tokens included. Where no GPU is known, every token costs the same, as in the meter's own $/Mtok.
 """
 
 from collections import defaultdict
@@ -47,12 +47,15 @@ class MeteredGpu(Noun):
 def token_costs(of: Bill, on: MeteredGpu | None = None) -> tuple[TokenCost, ...]:
     """Of a bill by model and engine, every model once; a model on two engines is charged as on the one with more."""
     sums: dict[str, MeterTally] = defaultdict(MeterTally)
-    engines: dict[str, tuple[float, str]] = {}
+    dollars: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for line in of.lines:
         model, engine = line.group[-2:]
         sums[model] = sums[model] + line.sums
-        engines[model] = max(engines.get(model, (0.0, "")), (line.sums.usd, engine))
-    costs = [token_cost(model, engines[model][1], tally, on) for model, tally in sums.items()]
+        dollars[model][engine] += line.sums.usd
+    costs = [
+        token_cost(model, max(dollars[model], key=lambda engine: (dollars[model][engine], engine)), tally, on)
+        for model, tally in sums.items()
+    ]
     return tuple(cost for cost in costs if cost is not None)
 
 
@@ -63,26 +66,25 @@ def token_cost(model: str, engine: str, sums: MeterTally, on: MeteredGpu | None 
         return None
     said = {"model": model, "engine": engine, "blended": blended}
     time = _prompt_time(model, engine, sums, on) if on else None
-    if not isinstance(time, PromptTime):
+    if on is None or not isinstance(time, PromptTime):
         return TokenCost(**said, input=blended, cached=blended, output=blended, split=ALIKE, why_alike=time)
-    prompts = sums.usd * time.share if sums.output > 0 else sums.usd
-    cached = prompts * time.cached_share if sums.input_cached > 0 else 0.0
-    computed = prompts - cached
-    if sums.input_computed <= 0:
-        computed, cached = 0.0, prompts
+    prompts = sums.usd * time.share
+    cached = prompts * time.cached_share
     return TokenCost(
         **said,
-        input=usd_per_mtok_of(computed, sums.input_computed) or 0.0,
+        input=usd_per_mtok_of(prompts - cached, sums.input_computed) or 0.0,
         cached=usd_per_mtok_of(cached, sums.input_cached) or 0.0,
         output=usd_per_mtok_of(sums.usd - prompts, sums.output) or 0.0,
-        split=f"GPU time, modelled for {on.gpus}×{on.gpu}" if on else ALIKE,
+        split=f"GPU time, modelled for {on.gpus}×{on.gpu}",
     )
 
 
 def _prompt_time(model: str, engine: str, sums: MeterTally, on: MeteredGpu) -> PromptTime | str:
     """Of one busy server at the metered batch and lengths; or why it is not known."""
-    if sums.answered <= 0 or sums.busy_s <= 0 or sums.output <= 0 or sums.input_computed <= 0:
+    if sums.answered <= 0 or sums.busy_s <= 0 or sums.output <= 0 or sums.input_total <= 0:
         return "no request was seen from end to end"
+    if sums.input_computed <= 0:
+        return "every prompt token came from the cache, so that no prompt's time can be modelled"
     try:
         point = LoadPoint(
             concurrency=max(1, round(sums.batch)) if sums.batch else None,
