@@ -14,6 +14,8 @@ from tokonomics.measure.meter.budget import BudgetBook, MonthlyBudget, forecast,
 from tokonomics.measure.meter.ledger import Ledger
 from tokonomics.measure.meter.spans import PaidTime, WatchedSpan
 from tokonomics.measure.meter.state import BudgetState
+from tokonomics.questions.meter import meter_report
+from tokonomics.questions.requests.run import MeterReportRequest
 
 MONDAY = date(2026, 10, 5)
 NOVEMBER_15 = date(2026, 11, 15)
@@ -33,7 +35,7 @@ def test_a_flat_month_ends_at_days_times_dollars(tmp_path: Path) -> None:
     assert found.month_end.mid == pytest.approx(30 * 48)
     assert found.month_end.low == pytest.approx(30 * 48)
     assert found.spent_up_on == date(2026, 11, 21)
-    assert "will be missed on 2026-11-21" in found.said
+    assert "will be exceeded on 2026-11-21" in found.said
 
 
 def test_weekends_and_a_trend_are_carried_on(tmp_path: Path) -> None:
@@ -204,3 +206,18 @@ def test_months_are_those_of_the_calendar_in_utc(tmp_path: Path) -> None:
     ledger = ledger_of(tmp_path / "meter.db", spans)
     assert state(ledger, MonthlyBudget(usd=1), new_year + 43_200).month == "2027-01"
     assert state(ledger, MonthlyBudget(usd=1), new_year + 43_200).spent_usd == pytest.approx(24)
+
+
+def test_a_budget_of_nobody_is_doubted(tmp_path: Path) -> None:
+    ledger = ledger_of(tmp_path / "meter.db", days_from(MONDAY, [48.0] * 41))
+    found = state(ledger, MonthlyBudget(key="team", value="nobody", usd=5), at(NOVEMBER_15))
+    assert "nothing is booked to it" in found.said
+
+
+def test_days_after_the_last_reading_are_not_taken_to_be_free(tmp_path: Path) -> None:
+    """$48 a day to the 14th, asked on the 20th: the month is still 30 × 48."""
+    ledger = ledger_of(tmp_path / "meter.db", days_from(MONDAY, [48.0] * 41))
+    asked = {"ledger": ledger, "since": "2026-11-01", "until": "2026-11-20", "budget": ["2000"]}
+    found = meter_report(MeterReportRequest.of(asked))
+    assert found.budgets[0].month_end.mid == pytest.approx(30 * 48)
+    assert found.extent == (at(MONDAY), at(NOVEMBER_15))

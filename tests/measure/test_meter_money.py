@@ -92,7 +92,7 @@ def test_the_screen_says_profit_loss_and_the_volume(two_teams: Path) -> None:
 def test_a_budget_stands_in_the_report(tmp_path: Path) -> None:
     ledger = ledger_of(tmp_path / "meter.db", days_from(date(2026, 10, 26), [48.0] * 15))
     asked = {"budget": ["team=search:1000"]}
-    assert "team=search: the budget of $1,000 will be missed on 2026-11-21" in text(ledger, **asked)
+    assert "team=search: the budget of $1,000 will be exceeded on 2026-11-21" in text(ledger, **asked)
     (found,) = report(ledger, **asked).plain()["budgets"]
     assert found["spent_usd"] == pytest.approx(9 * 48)
     assert found["spent_up_on"] == "2026-11-21"
@@ -126,7 +126,7 @@ def test_gpus_need_their_kind(two_teams: Path) -> None:
 
 def test_the_live_screen_warns_of_a_budget_that_will_be_missed() -> None:
     missed = budget(spent_up_on=date(2026, 11, 21))
-    assert "will probably be missed on 2026-11-21" in markdown(sections(live(state(group(), budgets=(missed,)))))
+    assert "will probably be exceeded on 2026-11-21" in markdown(sections(live(state(group(), budgets=(missed,)))))
     assert "budget" not in markdown(sections(live(state(group()))))
 
 

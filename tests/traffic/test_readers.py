@@ -21,7 +21,7 @@ AZURE_2023 = """TIMESTAMP,ContextTokens,GeneratedTokens
 AZURE_2024 = """TIMESTAMP,ContextTokens,GeneratedTokens
 2024-05-10 00:00:00.009930+00:00,2162,5
 2024-05-10 00:00:00+00:00,2399,6
-2024-05-10 02:00:01.5+02:00,76,15
+2024-05-10 02:00:01.5+02,76,15
 """
 BURSTGPT = """Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
 5,ChatGPT,472,18,490,Conversation log

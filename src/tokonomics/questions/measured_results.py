@@ -114,6 +114,8 @@ class MeterReportResult(Result, Bill):
     in_time: Any = beside()
     """The same by ``over`` alone, for the chart."""
     over: Any = beside()
+    extent: Any = beside()
+    """When the ledger begins and ends, in Unix seconds."""
 
     def headline(self) -> str:
         price = self.total.usd_per_mtok

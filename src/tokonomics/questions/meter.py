@@ -2,7 +2,7 @@
 
 import math
 import time
-from datetime import date
+from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
 
@@ -175,7 +175,9 @@ def meter_report(request: MeterReportRequest, listener: Listener = SILENT) -> Me
             bill(book.spans(from_s, to_s), from_s, to_s, ("model", "day")) if over == "day" and from_s < to_s else None
         )
         by_model = bill(book.spans(first, last), first, last, (*keys, "model", "engine")) if terms else None
-        states = BudgetBook(budgets, book).states(last)
+        extent = book.extent()
+        # Days after the last reading are not known to be free.
+        states = BudgetBook(budgets, book).states(min(last, extent[1]) if extent else last)
     if request.csv:
         path = Path(request.csv)
         bill_csv(made, path)
@@ -185,7 +187,10 @@ def meter_report(request: MeterReportRequest, listener: Listener = SILENT) -> Me
         found |= {"sale": bill_sale(made, by_model, terms, on)}
     if budgets:
         found |= {"budgets": states}
-    return MeterReportResult(**dict(made), **found, in_time=in_time, over=over)
+    if extent and extent[1] < last - DAY_S:
+        note = f"no reading since {datetime.fromtimestamp(extent[1], UTC):%Y-%m-%d %H:%M} UTC"
+        listener.note(f"{note}: budgets are as of then" if budgets else note)
+    return MeterReportResult(**dict(made), **found, in_time=in_time, over=over, extent=extent)
 
 
 def gpu_behind(request: BehindAddress) -> MeteredGpu | None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 
+from tokonomics.errors import option
 from tokonomics.measure.meter.bill import BillLine
 from tokonomics.measure.meter.bill_sale import BillSale
 from tokonomics.measure.meter.export import Exported
@@ -76,6 +77,9 @@ def _bill(bill: MeterReportResult) -> blocks.View:
     total = bill.total
     if not bill.lines:
         first = "Meter first: `tokonomics meter http://… --usd-per-hour 2.49`."
+        if bill.extent:
+            began, ended = (f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d}" for at in bill.extent)
+            first = f"It goes from {began} to {ended}: take {option('since', began)}."
         yield blocks.section(blocks.line("The ledger has nothing in this stretch."), blocks.hint(first))
         return
     price = f"{usd_text(total.usd_per_mtok)} per million tokens"

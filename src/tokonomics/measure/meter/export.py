@@ -261,9 +261,8 @@ def _csv(of: Exported) -> str:
     table = csv.writer(text, lineterminator="\n")
     prices = {price.model: price for price in of.prices}
     figures = ("usd", "hours", *_KINDS, "requests")
-    table.writerow(
-        ["from", "to", "model", _told_by(of), *figures, *(f"usd_per_mtok_{kind}" for kind in _PRICED), "is_estimate"]
-    )
+    priced = [f"usd_per_mtok_{kind}_over_all_days" for kind in _PRICED]
+    table.writerow(["from", "to", "model", _told_by(of), *figures, *priced, "is_estimate"])
     for charge in of.charges:
         price = prices.get(charge.model)
         table.writerow(

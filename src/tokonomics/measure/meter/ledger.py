@@ -170,6 +170,12 @@ class Ledger:
             query = f"SELECT {columns} FROM spans WHERE start < ? AND start + seconds >= ? ORDER BY start, id"
             yield from map(_span, self._db.execute(query, (until, since)))
 
+    def extent(self) -> tuple[float, float] | None:
+        """When its first row begins and its last one ends; None while it has none."""
+        with _whole(self.path):
+            first, last = self._db.execute("SELECT MIN(start), MAX(start + seconds) FROM spans").fetchone()
+            return None if first is None else (_finite(first), _finite(last))
+
     def usd_by_day(self, since: float, until: float) -> Iterator[DayUsd]:
         """Dollars alone, added up by the database: weeks of a large fleet are millions of rows.
 

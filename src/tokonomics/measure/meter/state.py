@@ -200,11 +200,13 @@ class BudgetState(Noun):
         if ends.low is not None and ends.high is not None and usd(ends.low) != usd(ends.high):
             until += f" ({usd(ends.low)} to {usd(ends.high)})"
         so_far = f"{usd(self.spent_usd)} spent so far, {until}"
+        if not self.spent_usd and not ends.mid:
+            return f"{self.budget}: nothing is booked to it, of its budget of {budget}; is it spelt so?"
         if self.spent_usd >= self.budget_usd:
             return f"{self.budget}: the budget of {budget} is spent: {so_far}"
         if self.spent_up_on is not None:
             sure = "will" if ends.low is not None and ends.low > self.budget_usd else "will probably"
-            return f"{self.budget}: the budget of {budget} {sure} be missed on {self.spent_up_on}: {so_far}"
+            return f"{self.budget}: the budget of {budget} {sure} be exceeded on {self.spent_up_on}: {so_far}"
         risk = ends.high is not None and ends.high > self.budget_usd
         return f"{self.budget}: the budget of {budget} holds{', but not surely' if risk else ''}: {so_far}"
 
