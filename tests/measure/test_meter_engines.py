@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tokonomics.cli.meter import app
 from tokonomics.measure.meter.engines import (
     ENGINES,
     FINDER,
@@ -213,3 +214,8 @@ def test_each_model_of_a_server_has_its_reading() -> None:
     assert [(reading.model, reading.total(Counted.output)) for reading in readings] == [("a", 3.0), ("b", 4.0)]
     assert sum(reading.total(Counted.preempted) for reading in readings) == 2.0
     assert replace(readings[0], labels={}) != readings[0]
+
+
+def test_help_names_every_engine() -> None:
+    said = " ".join((app.info.help or "").split())
+    assert [words.title for words in ENGINES if words.title not in said] == []
