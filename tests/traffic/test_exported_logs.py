@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -266,7 +267,7 @@ def span(own: str, above: str, trace: str = "t", **told: object) -> dict[str, ob
 
 
 def test_a_server_s_span_within_the_client_s_call_is_not_counted_again(tmp_path: Path) -> None:
-    tokens = {"usage__input_tokens": 100, "usage__output_tokens": 10}
+    tokens: dict[str, Any] = {"usage__input_tokens": 100, "usage__output_tokens": 10}
     spans = [
         # The server ends first, so its span comes first, in a batch of its own.
         [span("engine", "http", **tokens), span("http", "call")],
