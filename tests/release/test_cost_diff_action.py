@@ -183,17 +183,20 @@ def test_one_comment_is_written_and_then_kept_up_to_date(repository: Repository,
     assert repository.git("worktree", "list").count("\n") == 0
 
 
-@pytest.mark.parametrize(
-    ("fail_above", "code"), [("30%", 1), ("34%", 0), ("729", 1), ("$730", 0), ("", 0), ("much", 2)]
-)
-def test_it_fails_above_the_threshold_and_only_then(
-    repository: Repository, forge: Forge, fail_above: str, code: int
+@pytest.mark.parametrize(("fail_above", "code"), [("30%", 1), ("34%", 0), ("729", 1), ("$730", 0), ("", 0)])
+def test_it_fails_above_the_threshold_and_only_then(fail_above: str, code: int) -> None:
+    """From $2,190 to $2,920: $730 more, a third."""
+    assert script()._verdict(2190.0, 2920.0, fail_above) == code
+
+
+def test_a_threshold_that_is_none_fails_and_the_comment_is_there_all_the_same(
+    repository: Repository, forge: Forge
 ) -> None:
     repository.commit(plans__chat_toml=SCENARIO.format(offers="../dear.csv"))
-    found, said, _ = run(repository, forge, fail_above=fail_above)
-    assert found == code, said
-    assert ("::error::" in said) == bool(code)
-    assert len(forge.comments) == 1  # told in any case
+    code, said, _ = run(repository, forge, fail_above="much")
+    assert code == 2
+    assert "::error::" in said
+    assert len(forge.comments) == 1
 
 
 def test_new_and_removed_scenarios_count(repository: Repository, forge: Forge) -> None:
