@@ -50,7 +50,7 @@ def _commands_run_once(tmp_path_factory: pytest.TempPathFactory, monkeypatch: py
 DEAR = (
     "levers llama-3.3-70b ",
     "stack llama-3.3-70b ",
-    "breakeven llama-3.3-70b --api openai:gpt-4o,groq:llama-3.3-70b-versatile,novita:",
+    "breakeven llama-3.3-70b ",
     "fleet llama-3.1-8b --demand 10x40,14x6 --input ",
     "sweep docs/examples/chat.toml ",
 )
