@@ -13,6 +13,7 @@ from typing import Any
 
 from tokonomics.errors import TokonomicsError
 from tokonomics.memory_budget import SHARE
+from tokonomics.units import GIB
 from tokonomics.workers import Pool, WorkerProcess
 
 WARM_UPS: dict[str, dict[str, Any]] = {
@@ -27,7 +28,8 @@ LONG_S = 900.0
 LONG_WORKERS = max(1, min(4, (os.cpu_count() or 1) // 2))
 WAITING = 16
 """Requests that wait for a worker."""
-_GIB = 2**30
+MOST_BODY = 200_000
+"""Bytes of a request that is no upload."""
 _SECRETS = ("TOKONOMICS_TOKEN",)
 """Of the environment: workers need none of them."""
 _OF_THE_HUB = ("HF_TOKEN", "HF_TOKEN_PATH")
@@ -59,7 +61,7 @@ def guarded_pool(
 
 def memory_of_worker(workers: int, free_bytes: float) -> int:
     """All workers together leave a fifth of what is free to others, as long as each has a gigabyte to answer with."""
-    return max(_GIB, int(min(6 * _GIB, SHARE * free_bytes / max(workers, 1))))
+    return max(GIB, int(min(6 * GIB, SHARE * free_bytes / max(workers, 1))))
 
 
 def begin(folder: str | None, niceness: int) -> Callable[..., dict[str, Any]]:

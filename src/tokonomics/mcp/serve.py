@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tokonomics.errors import BadInput
+from tokonomics.guarded.worker import MOST_BODY
 
 if TYPE_CHECKING:
     from mcp.server import Server
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from tokonomics.workers import Pool
 
 HOST, PORT, PATH = "127.0.0.1", 8322, "/mcp"
-MOST_BODY = 200_000
-"""Bytes of a request, as of the page's."""
 
 
 def mcp(

@@ -26,6 +26,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tokonomics.guarded.worker import MOST_BODY
 from tokonomics.web.problems import problem_response
 
 if TYPE_CHECKING:
@@ -54,8 +55,6 @@ HEADERS = {
     "permissions-policy": "camera=(), microphone=(), geolocation=(), payment=(), usb=(), interest-cohort=()",
     "x-robots-tag": "noindex",
 }
-MOST_BODY = 200_000
-"""Bytes of a request that is no upload."""
 UPLOADS = "/api/v1/uploads"
 _OPEN = {"/login", "/login.css"}
 """What a browser without a session may load: the form and its looks."""
