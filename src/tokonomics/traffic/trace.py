@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.files import check_path, whole
 from tokonomics.traffic.formats import OWN
+from tokonomics.traffic.turns import Turns
 from tokonomics.units import seconds
 
 if TYPE_CHECKING:
@@ -97,6 +98,8 @@ class Trace:
     prefix: PrefixBlocks | None = None
     usd: Floats | None = None
     """What the log says each request cost; 0 where it says nothing."""
+    turns: Turns | None = None
+    """Who waits for whose answer; None: every request is sent at its time, whatever became of the others."""
     source: str = "generated"
 
     def __len__(self) -> int:
@@ -137,7 +140,8 @@ class Trace:
         """The chosen requests, in the order given."""
         names = ("arrival_s", "input_tokens", "output_tokens", "tenant", "priority", "patience_s", "usd")
         there = {name: column[chosen] for name in names if (column := getattr(self, name)) is not None}
-        return replace(self, **there, prefix=None if self.prefix is None else self.prefix.take(chosen))
+        prefix = None if self.prefix is None else self.prefix.take(chosen)
+        return replace(self, **there, prefix=prefix, turns=None if self.turns is None else self.turns.take(chosen))
 
     def faster(self, speed: float) -> "Trace":
         """The same requests arriving ``speed`` times as fast; clients wait as long as before."""

@@ -1,0 +1,53 @@
+"""Which requests wait for the answers of others: conversations and the jobs of agents, as columns beside a trace.
+
+A request that waits for nobody is sent at its arrival time. Any other is sent when the last of those it waits for was
+answered and its tool or person took its time: what a trace says of its arrival is then only when that was, once.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Counts = NDArray[np.int32]
+Offsets = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Turns:
+    """Request ``i`` waits for the answers of ``waits_for[starts[i]:starts[i + 1]]``, all of which come before it."""
+
+    waits_for: Counts  # positions in the trace
+    starts: Offsets
+    pause_s: Floats
+    """By request: from the last of those answers until it is sent; 0 where it waits for nobody."""
+    session: Counts
+    """By request: the conversation or job that it is part of, dense from 0. None waits for one of another session."""
+
+    @property
+    def roots(self) -> NDArray[np.bool_]:
+        """Requests that wait for nobody."""
+        return np.diff(self.starts) == 0
+
+    @property
+    def sessions(self) -> int:
+        return int(self.session.max(initial=-1)) + 1
+
+    def take(self, chosen: NDArray[np.intp]) -> "Turns":
+        """Those of the chosen requests, in that order; who waited only for requests left out begins by itself."""
+        place = np.full(len(self.starts) - 1, -1, np.int64)
+        place[chosen] = np.arange(len(chosen))
+        lengths = np.diff(self.starts)[chosen]
+        begin = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        flat = np.repeat(self.starts[:-1][chosen] - begin[:-1], lengths) + np.arange(begin[-1])
+        parents = place[self.waits_for[flat]]
+        kept = parents >= 0
+        counts = np.bincount(np.repeat(np.arange(len(chosen)), lengths)[kept], minlength=len(chosen))
+        _, session = np.unique(self.session[chosen], return_inverse=True)
+        return Turns(
+            waits_for=parents[kept].astype(np.int32),
+            starts=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+            pause_s=np.where(counts > 0, self.pause_s[chosen], 0.0),
+            session=session.astype(np.int32),
+        )
