@@ -5,6 +5,7 @@ the process's addresses; elsewhere the installed memory), or ``TOKONOMICS_MEMORY
 Estimates are bytes per request or row, measured where they are used.
 """
 
+import math
 import os
 import re
 from collections.abc import Iterator
@@ -75,6 +76,12 @@ def limit_memory(more_bytes: int) -> bool:
     except (ImportError, OSError, ValueError):
         return False
     return True
+
+
+def limited_room() -> float:
+    """Bytes that this process may still take of those that ``limit_memory`` gave it; infinite where none limits it."""
+    free = _free_addresses()
+    return math.inf if free is None else free
 
 
 def can_limit_memory() -> bool:

@@ -28,12 +28,15 @@ from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, Protocol
 
 from tokonomics.errors import TokonomicsError
-from tokonomics.memory_budget import limit_memory
+from tokonomics.memory_budget import limit_memory, limited_room
 
 COLD_S = 60.0
 """More for a worker that has not warmed up: it imports and compiles first, which is not the task's time."""
 WARM_UP_S = 300.0
 """After which a worker that still warms up is given up."""
+_LEAST_ROOM = 0.25
+"""Of a worker's memory: one that keeps more of it after an answer (an allocator gives back what it likes) would refuse
+what a fresh one can do, so a fresh one takes its place."""
 _IDLE_S = 0.1
 """How long nothing must have waited before a worker warms up."""
 _TOO_MUCH, _LESS = "needs more memory than one request may take", "Ask for fewer requests or rows."
@@ -326,7 +329,7 @@ class WorkerProcess:
         answer: bytes | Exception = content
         if kind.lower() == _REFUSAL:
             answer = TaskRefused(**json.loads(content))
-        elif kind == _FAULT:
+        elif kind.lower() == _FAULT:
             answer = Broken(content.decode())
         return Replied(answer, last=kind.isupper())
 
@@ -362,6 +365,8 @@ def live(line: int) -> None:
     with suppress(EOFError, OSError):  # nobody asks any more
         while True:
             said = _answered(answer, parent.recv(), lambda line: parent.send_bytes(_LINE + line.encode()))
+            if limited_room() < _LEAST_ROOM * memory_bytes:
+                said = said[:1].upper() + said[1:]
             parent.send_bytes(said)
 
 

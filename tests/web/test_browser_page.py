@@ -12,6 +12,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,8 @@ LEDGER = Path(__file__).parents[1] / "measure" / "pages" / "week.db"
 VIEWS = ("plan", "rightsize", "batching", "traffic", "levers", "own", "fleet", "meter", "accuracy")
 QUICK = "?view=batching"
 """The view that answers fastest: what is tested of every view is tested there."""
+NAME = "tokonomics.example"
+"""Of this machine on its network, as far as the browser knows."""
 PATIENCE_MS = 600_000
 """A worker's first answer compiles and loads; on a busy machine that takes a while."""
 
@@ -43,22 +46,30 @@ expect.set_options(timeout=PATIENCE_MS)
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server of our own."""
-    home = tmp_path_factory.mktemp("browser-home")
+    with served(tmp_path_factory.mktemp("browser-home")) as found:
+        yield found
+
+
+@contextmanager
+def served(home: Path, *guarded: str) -> Iterator[str]:
     changed = {"HOME": str(home), "TOKONOMICS_TODAY": "2026-11-15", "TOKONOMICS_CACHE": str(home / "prices")}
-    command = [sys.executable, str(Path(__file__).with_name("served_page.py")), str(LEDGER)]
+    command = [sys.executable, str(Path(__file__).with_name("served_page.py")), str(LEDGER), *guarded]
     with subprocess.Popen(command, env={**os.environ, **changed}, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         said = server.stdout.readline()
         found = re.search(r"http://[\d.]+:\d+/", said)
         assert found, said
-        yield found[0]
-        server.terminate()
+        try:
+            yield found[0]
+        finally:
+            server.terminate()
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        made = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        here = f"--host-resolver-rules=MAP {NAME} 127.0.0.1"
+        made = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu", here])
         yield made
         made.close()
 
@@ -93,7 +104,7 @@ class Visit:
             self.wrong.append(f"console: {message.text}")
 
     def guard(self, route: Route) -> None:
-        if urlsplit(route.request.url).hostname in ("127.0.0.1", "localhost"):
+        if urlsplit(route.request.url).hostname in ("127.0.0.1", "localhost", NAME):
             route.continue_()
         else:
             self.wrong.append(f"request to {route.request.url}")
@@ -179,7 +190,7 @@ def test_the_front_page_plans_at_once_and_shows_the_price_that_the_api_gives(win
     asked = {"what": "llama-3.1-8b", "rate": "5", "input": "1000", "output": "300", "quick": True}
     reply = page.request.post(
         f"{window.address}api/v1/answers/plan?charts=false",
-        data=json.dumps(asked | {"slo": "ttft_p99=500ms,tpot_p99=50ms"}),
+        data=json.dumps(asked | {"slo": "ttft_p99=1000ms,tpot_p99=50ms"}),
         headers=window.own,
     )
     best = reply.json()["result"]["best"]
@@ -656,3 +667,84 @@ def test_a_preset_fills_the_form(window: Visit) -> None:
     expect(page.locator(".command code")).to_contain_text("--offline")
     page.go_back()
     expect(page.get_by_label("Batch work: no SLO")).not_to_be_checked()
+
+
+def test_a_person_logs_in_and_out(browser: Browser, tmp_path: Path) -> None:
+    token = "a-token-of-some-length"
+    with served(tmp_path, token, NAME) as found:
+        for address in (found, found.replace("127.0.0.1", NAME)):
+            for window in visit(browser, address):
+                page = window.page
+                page.goto(address + "?view=accuracy")
+                page.get_by_label("Token").fill("mistyped-token-of-length")
+                page.get_by_role("button", name="Log in").click()
+                expect(page.get_by_role("alert")).to_have_text("That is not the token.")
+                window.wrong.clear()  # the browser notes the refusal
+                page.get_by_label("Token").fill(token)
+                page.get_by_role("button", name="Log in").click()
+                expect(page.locator("#main h1")).to_have_text("Accuracy")
+                page.get_by_role("button", name="Log out").click()
+                expect(page.get_by_label("Token")).to_be_visible()
+                page.goto(address)
+                expect(page.get_by_label("Token")).to_be_visible()
+
+
+def test_without_a_token_there_is_nothing_to_log_out_of(window: Visit) -> None:
+    assert window.open("?view=accuracy").get_by_role("button", name="Log out").count() == 0
+
+
+def test_views_share_one_scenario(window: Visit) -> None:
+    page = window.open()
+    box(page, "rate").fill("6")
+    box(page, "rate").press("Tab")
+    for view in ("batching", "traffic", "plan"):
+        page.locator(f"#views a[data-view={view}]").click()
+        page.wait_for_selector(".pane[data-state=shown] .headline", timeout=PATIENCE_MS)
+        assert "rate=6" in page.url
+        if view == "batching":
+            expect(box(page, "gpu")).to_have_value("H100-SXM")
+        else:
+            expect(box(page, "rate")).to_have_value("6")
+
+
+def test_going_back_asks_what_the_form_then_says(window: Visit) -> None:
+    page = window.answered(QUICK + "&gpu=L40S")
+    box(page, "gpu").fill("H200-SXM")
+    box(page, "gpu").press("Enter")
+    expect(page.locator(".command code")).to_contain_text("--gpu H200-SXM")
+    box(page, "gpu").fill("A100-80GB")  # and it still has the focus
+    page.go_back()
+    expect(box(page, "gpu")).to_have_value("L40S")
+    expect(page.locator(".command code")).to_contain_text("--gpu L40S")
+    assert "gpu=L40S" in page.url
+
+
+def test_numbers_stand_where_charts_cannot_be_drawn(window: Visit) -> None:
+    page = window.page
+    refusal = {"error": {"what": "no charts today", "where": None, "fix": None}}
+    page.route("**/api/v1/answers/plan", lambda route: route.fulfill(status=503, json=refusal))
+    window.answered()
+    expect(page.locator(".charts")).to_contain_text("could not be drawn: no charts today")
+    assert "$" in headline(page)
+
+
+def test_what_a_log_says_is_not_asked_for(window: Visit) -> None:
+    page = window.open("?trace=azure-conv")
+    expect(box(page, "rate")).to_be_disabled()
+    assert "as in the log" in page.locator(".field", has=box(page, "rate")).inner_text()
+
+
+def test_a_question_that_a_link_misspells_is_the_first(window: Visit) -> None:
+    assert "undefined" not in window.open("?view=levers&panel=x").locator("main").inner_text()
+
+
+def test_a_dropped_file_is_called_by_its_name(window: Visit) -> None:
+    page = window.open("?view=traffic")
+    drop(page, ("march.csv", "arrival_s,input_tokens,output_tokens\n" + "1,200,30\n" * 50))
+    expect(box(page, "trace")).to_have_value("march.csv")
+    page.reload()
+    expect(box(page, "trace")).to_have_value("march.csv")
+
+
+def box(page: Page, name: str) -> Locator:
+    return page.locator(f"input[name={name}]")

@@ -201,7 +201,7 @@ def test_every_reply_forbids_scripts_frames_and_sniffing(page: TestClient, path:
     assert "unsafe" not in headers["content-security-policy"]
     assert "http" not in headers["content-security-policy"]
     assert headers["x-content-type-options"] == "nosniff"
-    assert headers["referrer-policy"] == "no-referrer"
+    assert headers["referrer-policy"] == "same-origin"
     assert headers["cross-origin-opener-policy"] == "same-origin"
     assert headers["cross-origin-resource-policy"] == "same-origin"
     assert headers["x-frame-options"] == "DENY"

@@ -3,11 +3,13 @@
 import asyncio
 import json
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.requests import ClientDisconnect
 from starlette.testclient import TestClient
 
 from tokonomics.errors import BadInput
@@ -94,13 +96,19 @@ def test_only_so_many_watch(ledger: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
     async def two() -> None:
         watched = meter.Watched(ledger)
-        watched.admit()
-        first = watched.events()
-        await anext(first)
+        first = meter.Watching(watched)
         with pytest.raises(Busy):
-            watched.admit()
-        await first.aclose()
-        watched.admit()
+            meter.Watching(watched)
+
+        async def gone(message: object) -> None:
+            raise OSError  # the browser went away before a byte was sent
+
+        with suppress(ClientDisconnect, OSError):
+            await first({"type": "http", "asgi": {"spec_version": "2.4"}}, receive, gone)
+        meter.Watching(watched)
+
+    async def receive() -> dict[str, str]:
+        return {"type": "http.disconnect"}
 
     asyncio.run(two())
 

@@ -176,6 +176,17 @@ def test_a_packed_log_with_too_many_rows_is_refused(page: TestClient, name: str)
     assert "more than 2,000,000 rows" in reply.json()["error"]["what"]
 
 
+def test_a_line_without_end_is_refused_wherever_it_stands(page: TestClient) -> None:
+    """Small as it arrives, and more than a worker's memory when unpacked; the next file is read as if nothing was."""
+    rows = b"arrival_s,input_tokens,output_tokens\n" + b"0,9,9\n" * 1000
+    content = gzip.compress(rows + b"1" * 100_000_000, 1)
+    assert len(content) < 1_000_000
+    reply = page.post("/api/v1/uploads", params={"name": "log.csv.gz"}, content=content)
+    assert reply.json()["kind"] == "unknown"
+    assert "a line without end" in reply.json()["why"]
+    assert upload(page, "log.csv.gz", gzip.compress(rows))["kind"] == "trace"
+
+
 def test_a_packed_log_of_the_usual_size_is_taken(page: TestClient) -> None:
     assert upload(page, "log.csv.gz", gzip.compress(LOG.encode()))["kind"] == "trace"
 

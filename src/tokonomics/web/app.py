@@ -147,8 +147,7 @@ def _add_meter(app: FastAPI, watched: meter.Watched) -> None:
     )
     def events() -> Response:
         watched.state()  # what is wrong with the ledger is a refusal, not a stream that breaks off
-        watched.admit()
-        return StreamingResponse(watched.events(), media_type="text/event-stream")
+        return meter.Watching(watched)
 
 
 def _client(request: Request) -> str:
@@ -196,7 +195,7 @@ def _handle_problems(app: FastAPI) -> None:
 def _add_page(app: FastAPI, sessions: LoginSessions) -> None:
     @app.get("/", include_in_schema=False)
     def page() -> Response:
-        return pages.index()
+        return pages.index(logged_in=sessions.token is not None)
 
     @app.get("/static/{name:path}", include_in_schema=False)
     def static(name: str, request: Request) -> Response:
@@ -220,8 +219,7 @@ def _add_page(app: FastAPI, sessions: LoginSessions) -> None:
 
     @app.post("/logout", include_in_schema=False)
     def log_out(request: Request) -> Response:
-        sessions.logout(request.headers)
-        return Response(status_code=204)
+        return login.logged_out(request, sessions)
 
 
 def _add_catalogue(app: FastAPI) -> None:

@@ -52,3 +52,11 @@ async def logged_in(request: Request, sessions: LoginSessions) -> Response:
     # Lax: a link in a chat or a wiki opens the page. Whatever changes something is guarded by Origin as well.
     opened.set_cookie(COOKIE, session, max_age=SESSION_S, httponly=True, samesite="lax", path="/")
     return opened
+
+
+def logged_out(request: Request, sessions: LoginSessions) -> Response:
+    """The session ends, here and in the browser; the form is shown."""
+    sessions.logout(request.headers)
+    left = RedirectResponse("/login", 303)
+    left.delete_cookie(COOKIE, httponly=True, samesite="lax", path="/")
+    return left

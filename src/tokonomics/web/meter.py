@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from pydantic_core import to_jsonable_python
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from tokonomics.errors import BadInput, in_python
 from tokonomics.measure.meter.bill import Bill, bill
@@ -41,7 +43,7 @@ class Watched:
 
     def __init__(self, ledger: Path | None) -> None:
         self.ledger = ledger
-        self._lock = threading.Lock()
+        self._lock, self._count = threading.Lock(), threading.Lock()
         self._state: dict[str, Any] | None = None
         self._looked = float("-inf")
         self._watchers = 0
@@ -68,24 +70,42 @@ class Watched:
             return bool(_latest(book) != known["read"])
 
     def admit(self) -> None:
-        if self._watchers >= MOST_WATCHERS:
-            raise Busy("as many watch the meter as may", fix="Close another window of it.")
+        """One watcher more, if there is room."""
+        with self._count:
+            if self._watchers >= MOST_WATCHERS:
+                raise Busy("as many watch the meter as may", fix="Close another window of it.")
+            self._watchers += 1
+
+    def leave(self) -> None:
+        with self._count:
+            self._watchers -= 1
 
     async def events(self) -> AsyncGenerator[bytes, None]:
         """The state whenever it has changed."""
-        self._watchers += 1
+        before: float | None = None
+        while True:
+            made = await asyncio.to_thread(self.state)
+            if made["at"] != before:
+                before = made["at"]
+                yield b"event: state\ndata: " + as_json(made) + b"\n\n"
+            else:
+                yield b": nothing new\n\n"
+            await asyncio.sleep(EVERY_S)
+
+
+class Watching(StreamingResponse):
+    """The events for one watcher, counted from here until the response has ended, however it ends."""
+
+    def __init__(self, watched: Watched) -> None:
+        watched.admit()
+        self.watched = watched
+        super().__init__(watched.events(), media_type="text/event-stream")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            before: float | None = None
-            while True:
-                made = await asyncio.to_thread(self.state)
-                if made["at"] != before:
-                    before = made["at"]
-                    yield b"event: state\ndata: " + as_json(made) + b"\n\n"
-                else:
-                    yield b": nothing new\n\n"
-                await asyncio.sleep(EVERY_S)
+            await super().__call__(scope, receive, send)
         finally:
-            self._watchers -= 1
+            self.watched.leave()
 
 
 def _latest(book: Ledger) -> float | None:

@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import json
+import re
 import threading
 from functools import lru_cache
 from importlib import resources
@@ -26,13 +27,18 @@ _TYPES = {
 }  # fmt: skip
 
 
-def index() -> Response:
-    """The front page; the chart library's address in it changes with the library."""
+LOG_OUT = re.compile(r"\s*<form [^>]*id=\"leave\">.*?</form>")
+
+
+def index(logged_in: bool) -> Response:
+    """The front page; the chart library's address in it changes with the library. Who logged in can log out."""
     try:
         text = (FOLDER / "index.html").read_text("utf-8")
     except OSError:
         raise HTTPException(404) from None
     content = text.replace("/vega.js", f"/vega.js?v={library.name()}")
+    if not logged_in:
+        content = LOG_OUT.sub("", content)
     return Response(content, media_type="text/html", headers={"cache-control": "no-cache"})
 
 

@@ -48,7 +48,8 @@ HEADERS = {
     "font-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
+    # Not "no-referrer": browsers would then send "Origin: null" with our own forms.
+    "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "cross-origin-embedder-policy": "require-corp",
@@ -163,15 +164,17 @@ class Gate:
                 await self.app(scope, receive, send)
             return
 
+        headers = Headers(scope=scope)
+
         async def send_safely(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
-                    headers[name] = value
-                headers.setdefault("cache-control", "no-store")
+                kept = MutableHeaders(scope=message)
+                kept.update(HEADERS)
+                if not is_loopback(headers.get("host", "").rpartition(":")[0]):
+                    del kept["cross-origin-opener-policy"]  # over plain HTTP browsers note that they ignore it
+                kept.setdefault("cache-control", "no-store")
             await send(message)
 
-        headers = Headers(scope=scope)
         refused = self._refusal(scope, headers)
         if refused is None and scope["method"] not in ("GET", "HEAD") and scope["path"] != UPLOADS:
             refused, receive = await _body(scope, headers, receive)

@@ -77,10 +77,16 @@ export function asker({ view, labels, place, values, catalog, answered, refused 
     mine.draws = true;
     await new Promise((resolve) => setTimeout(resolve, again ? 0 : SETTLED_MS));
     if (flight !== mine || again) return;
-    const whole = await api.answer(verb, inputs, { signal });
+    let whole;
+    try {
+      whole = await api.answer(verb, inputs, { signal });
+    } catch (error) {
+      // The numbers stand without their charts.
+      if (flight === mine && error.name !== "AbortError") place.undrawn(labels.refusal(error));
+      return;
+    }
     if (flight !== mine) return;
     place.draw(whole);
-    answered(whole);
     remember(key, whole);
   }
 

@@ -2,6 +2,7 @@
 
 import { Refusal, upload } from "./api.js";
 import { announce, h, refill } from "./dom.js";
+import { keep } from "./uploads.js";
 
 export function dropping({ goTo, now }) {
   const veil = document.getElementById("veil");
@@ -34,6 +35,7 @@ export function dropping({ goTo, now }) {
     try {
       const taken = [];
       for (const file of list) taken.push(await upload(file));
+      taken.forEach(keep);
       const names = taken.map((each) => `upload:${each.id}`).join(",");
       const kinds = new Set(taken.map((each) => each.kind));
       if (kinds.size > 1)
@@ -49,14 +51,13 @@ export function dropping({ goTo, now }) {
   }
 
   function route(first, names) {
-    const named = { file: first.name };
-    if (first.kind === "benchmark") goTo("benchmark", { carried: { ...named, files: names } });
+    if (first.kind === "benchmark") goTo("benchmark", { carried: { files: names } });
     else if (first.kind === "trace")
       goTo(now().view === "fleet" || now().view === "levers" || now().view === "plan" ? now().view : "traffic", {
-        carried: { ...named, trace: `upload:${first.id}` },
+        carried: { trace: `upload:${first.id}` },
       });
     else if (first.kind === "config")
-      goTo(now().view === "batching" ? "batching" : "plan", { carried: { ...named, model: `upload:${first.id}` } });
+      goTo(now().view === "batching" ? "batching" : "plan", { carried: { model: `upload:${first.id}` } });
     else
       throw new Refusal({
         what: `${first.name} is no file we know${first.why ? `: ${first.why}` : ""}`,

@@ -1,5 +1,7 @@
 // Fields that several views ask for, and what of them a verb takes, as the server describes it.
 
+const byLog = (values) => (values.trace ? "as in the log" : "");
+
 export const model = { name: "model", label: "Model", kind: "model", fallback: "llama-3.1-8b" };
 export const gpu = { name: "gpu", label: "GPU", kind: "gpu", fallback: "H100-SXM" };
 export const rate = {
@@ -11,6 +13,7 @@ export const rate = {
   high: 500,
   log: true,
   fallback: "5",
+  unless: byLog,
 };
 export const tokensPerMonth = {
   name: "tokens_per_month",
@@ -19,6 +22,7 @@ export const tokensPerMonth = {
   kind: "text",
   fallback: "",
   placeholder: "such as 2B",
+  unless: byLog,
 };
 export const input = {
   name: "input",
@@ -30,6 +34,7 @@ export const input = {
   log: true,
   whole: true,
   fallback: "1000",
+  unless: byLog,
 };
 export const output = {
   name: "output",
@@ -41,13 +46,14 @@ export const output = {
   log: true,
   whole: true,
   fallback: "300",
+  unless: byLog,
 };
 export const slo = {
   name: "slo",
   label: "SLO",
   kind: "slo",
   when: (values) => values.offline !== "1",
-  fallback: "ttft_p99=500ms,tpot_p99=50ms",
+  fallback: "ttft_p99=1000ms,tpot_p99=50ms",
 };
 export const trace = {
   name: "trace",
@@ -64,6 +70,7 @@ export const arrivals = {
   fallback: "",
   placeholder: "Poisson",
   hint: "gamma:5,cv=3 for bursts; diurnal:5,peak=3 for days and nights.",
+  unless: byLog,
 };
 export const weights = {
   name: "weights",

@@ -4,6 +4,7 @@
 import { freshId, h, refill } from "./dom.js";
 import { capital } from "./format.js";
 import { coded } from "./labels.js";
+import { meant, shown } from "./uploads.js";
 
 const STEPS = 400; // of a slider: fine enough that a pixel is a step
 
@@ -16,7 +17,9 @@ export function fallbacksOf(groups) {
 export function form({ groups, catalog, changed, submitted, submitLabel, submits = () => true }) {
   const parts = new Map();
   const state = {};
+  let isOpen = true;
   const set = (name, final) => (value) => {
+    if (!isOpen) return;
     state[name] = value;
     reveal();
     changed({ ...state }, final);
@@ -50,7 +53,12 @@ export function form({ groups, catalog, changed, submitted, submitLabel, submits
   }
 
   function reveal() {
-    for (const { field, element: shown } of parts.values()) if (field.when) shown.hidden = !field.when(state);
+    for (const part of parts.values()) {
+      if (part.field.when) part.element.hidden = !part.field.when(state);
+      if (part.field.unless) overrule(part, part.field.unless(state));
+      if (typeof part.field.placeholder === "function")
+        part.element.querySelector("input").placeholder = part.field.placeholder(state);
+    }
     if (go) go.parentElement.hidden = !submits(state);
   }
 
@@ -78,7 +86,20 @@ export function form({ groups, catalog, changed, submitted, submitLabel, submits
     }
   }
 
-  return { element, fill, blame, values: () => ({ ...state }) };
+  return { element, fill, blame, close: () => (isOpen = false) };
+}
+
+// What another field says in its place: the control rests, and says why.
+function overrule(part, why) {
+  part.said?.remove();
+  part.said = why ? h("p", { class: "hint", id: freshId("overruled") }, why) : null;
+  if (part.said) part.element.append(part.said);
+  for (const control of part.element.querySelectorAll("input, select")) {
+    control.disabled = Boolean(why);
+    if (why) control.setAttribute("aria-describedby", part.said.id);
+    else if (control.getAttribute("aria-describedby")?.startsWith("overruled"))
+      control.removeAttribute("aria-describedby");
+  }
 }
 
 function framed(field, id, ...controls) {
@@ -110,10 +131,10 @@ function text(field, { live, final }) {
     inputmode: field.numeric ? "decimal" : null,
     "aria-describedby": described(field, id),
     class: field.numeric ? "number" : null,
-    oninput: () => live(input.value.trim()),
-    onchange: () => final(input.value.trim()),
+    oninput: () => live(meant(input.value.trim())),
+    onchange: () => final(meant(input.value.trim())),
   });
-  return { element: framed(field, id, input), fill: (value) => (input.value = value), blame: marker(input) };
+  return { element: framed(field, id, input), fill: (value) => (input.value = shown(value)), blame: marker(input) };
 }
 
 // A box to type in and a slider to drag; the box also takes what a slider cannot say, such as lognormal:mean=800.
@@ -226,11 +247,11 @@ function searched(listed) {
       name: field.name,
       list: `${id}-list`,
       spellcheck: "false",
-      placeholder: field.placeholder ?? "type to search",
+      placeholder: typeof field.placeholder === "function" ? "" : (field.placeholder ?? "type to search"),
       "aria-describedby": `${id}-hint`,
       onfocus: () => input.select(),
       oninput: () => (tell(), known.some((each) => each.key === input.value) && live(input.value)),
-      onchange: () => (tell(), final(input.value.trim())),
+      onchange: () => (tell(), final(meant(input.value.trim()))),
     });
     const tell = () => {
       const found = known.find((each) => each.key === input.value);
@@ -244,7 +265,7 @@ function searched(listed) {
       list,
       about,
     );
-    return { element, fill: (value) => ((input.value = value), tell()), blame: marker(input) };
+    return { element, fill: (value) => ((input.value = shown(value)), tell()), blame: marker(input) };
   };
 }
 

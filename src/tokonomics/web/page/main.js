@@ -13,7 +13,7 @@ import { pane } from "./pane.js";
 import * as url from "./url.js";
 import { VIEWS } from "./views.js";
 
-const SHARED = ["model", "gpu", "rate", "input", "output", "slo", "trace", "tp", "weights", "kv", "engine"];
+const OF_ONE_VIEW = ["run", "panel", "gpus", "context", "files"]; // all else is one scenario for every view
 const TRAFFIC = ["rate", "tokens_per_month", "input", "output", "slo", "offline", "trace", "arrivals"];
 const DRAG_MS = 40; // between two askings while a slider moves
 
@@ -33,6 +33,12 @@ const page = {
 
 const fallbacks = () => fallbacksOf(page.view.groups ?? []);
 const valuesOf = (which) => ({ ...fallbacks(), ...page.state.a, ...(which === "b" ? page.state.b : {}) });
+
+// What differs from the view's own defaults, and what other views were told: all of it is in the link.
+function given(values) {
+  const own = fallbacks();
+  return Object.fromEntries(Object.entries(values).filter(([name, value]) => value !== (own[name] ?? "")));
+}
 
 // What the form shows, and what the address may add to it in this view: a field that is hidden says nothing.
 function saidOf(values) {
@@ -69,9 +75,9 @@ function running(which) {
 // ---- the form changes the scenario
 
 function take(values) {
-  const given = differing(values);
-  delete given.run;
-  page.state[page.editing] = given;
+  const whole = page.editing === "a" ? { ...page.state.a, ...values } : differing(values);
+  delete whole.run;
+  page.state[page.editing] = page.editing === "a" ? given(whole) : whole;
 }
 
 function changed(values, final) {
@@ -88,10 +94,8 @@ function changed(values, final) {
 }
 
 function differing(values) {
-  const base = page.editing === "b" ? { ...fallbacks(), ...page.state.a } : {};
-  return Object.fromEntries(
-    Object.entries(values).filter(([name, value]) => page.editing === "a" || value !== base[name]),
-  );
+  const base = { ...fallbacks(), ...page.state.a };
+  return Object.fromEntries(Object.entries(values).filter(([name, value]) => value !== base[name]));
 }
 
 function submitted(values) {
@@ -122,8 +126,11 @@ function takePreset(preset) {
 // ---- views
 
 function goTo(key, { carried = {}, push = true } = {}) {
-  const kept = Object.fromEntries(Object.entries({ ...page.state?.a }).filter(([name]) => SHARED.includes(name)));
-  page.state = { view: key, a: { ...kept, ...carried }, b: null };
+  // An emptied box is nothing to another view, whose default stands; an emptied SLO says that there is none.
+  const stays = ([name, value]) => !OF_ONE_VIEW.includes(name) && (value !== "" || name === "slo");
+  const kept = Object.fromEntries(Object.entries({ ...page.state?.a }).filter(stays));
+  const view = VIEWS.find((each) => each.key === key);
+  page.state = { view: key, a: { ...(view.entered?.(kept) ?? kept), ...carried }, b: null };
   build();
   if (push) url.commit(page.state, fallbacks());
   window.scrollTo(0, 0);
@@ -137,6 +144,7 @@ function restore() {
 
 function build() {
   page.leave?.();
+  page.form?.close(); // a box that loses its focus because it goes says nothing any more
   for (const run of Object.values(page.runs)) run.stop();
   const view = VIEWS.find((each) => each.key === page.state.view);
   const labels = labelled(view.groups);

@@ -81,6 +81,8 @@ export function pane({ name, labels }) {
       if (focus) trouble.focus();
     },
     draw: (answer) => showCharts(charts, answer.charts),
+    undrawn: ({ what, fix }) =>
+      refill(charts, h("p", { class: "said note" }, `The charts could not be drawn: ${what}. ${fix ?? ""}`)),
     show(answer, { chartsFollow = false, isQuiet = false } = {}) {
       state("shown");
       element.classList.remove("outdated");

@@ -27,7 +27,7 @@ export default {
         field.trace,
       ],
     },
-    { name: "SLO", fields: [{ ...field.slo, fallback: "ttft_p99=1000ms,tpot_p99=50ms" }] },
+    { name: "SLO", fields: [field.slo] },
     {
       name: "What may be bought",
       folded: true,

@@ -8,10 +8,12 @@ const is =
   (values) =>
     panels.includes(values.panel);
 
+const CACHED = "mooncake-conversation"; // what caching is shown on, where no log is given: it has shared beginnings
+
 const REQUESTS = {
   levers: (values) => field.ofLog(field.asked("levers", values)),
   stack: (values) => field.ofLog(field.asked("stack", values)),
-  cache: (values) => field.ofLog(field.asked("cache", { ...values, trace: values.trace || "mooncake-conversation" })),
+  cache: (values) => field.ofLog(field.asked("cache", { ...values, trace: values.trace || CACHED })),
   tenants(values) {
     if (values.trace) return field.ofLog(field.asked("tenants", { ...values, tenants: "" }));
     const arrivals = values.arrivals || `poisson:${values.rate}`;
@@ -48,7 +50,7 @@ export default {
       name: "What runs today",
       fields: [
         field.model,
-        { ...field.gpu, fallback: "A100-80GB" },
+        field.gpu,
         field.tp,
         { ...field.weights, when: is("levers", "cache", "tenants") },
         field.usdPerHour,
@@ -57,14 +59,17 @@ export default {
     {
       name: "Traffic",
       fields: [
-        { ...field.rate, fallback: "20", when: is("levers", "stack", "tenants") },
+        { ...field.rate, when: is("levers", "stack", "tenants") },
         { ...field.input, when: is("levers", "stack", "tenants") },
         { ...field.output, when: is("levers", "stack", "tenants") },
         { name: "tenants", label: "Tenants", kind: "text", fallback: "10,skew=1", when: is("tenants") },
-        field.trace,
+        {
+          ...field.trace,
+          placeholder: (values) => (values.panel === "cache" ? CACHED : field.trace.placeholder),
+        },
       ],
     },
-    { name: "SLO", fields: [{ ...field.slo, fallback: "ttft_p99=1000ms,tpot_p99=60ms" }] },
+    { name: "SLO", fields: [field.slo] },
     {
       name: "More",
       folded: true,
@@ -94,12 +99,13 @@ export default {
     return { verb, inputs: REQUESTS[verb](values), long: true, waits: values.run !== "1" };
   },
   empty(values) {
-    const what = {
+    const told = {
       levers: "ranks every lever by what it saves on your traffic, alone and together",
       stack: "walks from one request at a time to the best deployment found, step by step",
       cache: "replays your log with caches of several sizes, routers and tiers",
       tenants: "compares one fleet for all tenants with a fleet for each",
-    }[values.panel];
+    };
+    const what = told[values.panel] ?? told.levers;
     return [
       h("h2", {}, "Say what runs today"),
       h("p", {}, `Then press Simulate: it ${what}. This takes some seconds and can be cancelled.`),

@@ -46,7 +46,7 @@ export default {
     {
       name: "Scenario",
       fields: [
-        { ...field.model, fallback: "llama-3.3-70b", when: rents },
+        { ...field.model, when: rents },
         {
           name: "api",
           label: "API to compare with",
@@ -68,7 +68,7 @@ export default {
           when: rents,
         },
         { ...number("cached_share", "Cached", "share", ""), when: rents },
-        { ...field.slo, fallback: "ttft_p99=1000ms,tpot_p99=80ms", when: rents },
+        { ...field.slo, when: rents },
         { ...field.gpu, when: owns },
         number("gpus", "GPUs in it", "", "8", { when: owns }),
         number("purchase_usd", "Price", "$, whole", "250000", { when: owns }),

@@ -18,7 +18,7 @@ export default {
       ],
     },
     { name: "Traffic", fields: [field.rate, field.input, field.output] },
-    { name: "SLO", fields: [{ ...field.slo, fallback: "ttft_p99=1000ms,tpot_p99=80ms" }, field.offline] },
+    { name: "SLO", fields: [field.slo, field.offline] },
     {
       name: "Where to buy",
       folded: true,

@@ -29,15 +29,11 @@ export default {
           ],
         },
         { ...field.trace, fallback: "azure-conv", when: (values) => !isMade(values) },
-        {
-          ...field.arrivals,
-          fallback: "gamma:5,cv=2",
-          hint: "poisson:5, gamma:5,cv=3 for bursts, diurnal:5,peak=3 for days and nights.",
-          when: isMade,
-        },
+        { ...field.rate, unless: (values) => (values.arrivals ? "as arrivals say" : ""), when: isMade },
+        { ...field.arrivals, unless: null, when: isMade },
         { name: "duration", label: "For", kind: "text", fallback: "1h", wide: false, when: isMade },
-        { ...field.input, when: isMade },
-        { ...field.output, when: isMade },
+        { ...field.input, unless: null, when: isMade },
+        { ...field.output, unless: null, when: isMade },
         {
           name: "speed",
           label: "Speed up",
@@ -92,10 +88,16 @@ export default {
     const { outage, speed, ...rest } = values;
     if (!isMade(values) && !values.trace) return null;
     const given = isMade(values) || Number(speed) === 1 ? rest : { ...rest, speed };
+    if (given.arrivals) delete given.rate;
     if (values.run !== "1") return { verb: "trace", inputs: field.asked("trace", given) };
     const inputs = field.asked("simulate", given);
     return { verb: "simulate", inputs: outage ? { ...inputs, outage: [outage] } : inputs, long: true };
   },
+  // Traffic that another view was told of is this one's too.
+  entered: (kept) =>
+    kept.trace || !["rate", "input", "output", "arrivals"].some((name) => name in kept)
+      ? kept
+      : { ...kept, from: "made" },
   empty: () => [
     h("h2", {}, "Bring your traffic"),
     h(
