@@ -740,7 +740,7 @@ def test_a_question_that_a_link_misspells_is_the_first(window: Visit) -> None:
 
 def test_a_dropped_file_is_called_by_its_name(window: Visit) -> None:
     page = window.open("?view=traffic")
-    drop(page, ("march.csv", "arrival_s,input_tokens,output_tokens\n" + "1,200,30\n" * 50))
+    dropped(page, ("march.csv", "arrival_s,input_tokens,output_tokens\n" + "1,200,30\n" * 50))
     expect(box(page, "trace")).to_have_value("march.csv")
     page.reload()
     expect(box(page, "trace")).to_have_value("march.csv")
