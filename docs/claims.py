@@ -11,6 +11,8 @@ from pathlib import Path
 
 import numpy as np
 from document_breakeven import DOCUMENT, OPEN_HOST, OPTIMISED, SMALL, document_break_even, half_and_half
+from document_right_sizing import LARGE, right_sizing_figure, right_sizing_table, rule_figure, rule_table
+from document_right_sizing import SMALL as SINGLE
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
@@ -326,7 +328,18 @@ CLAIMS = (
     Claim("C36", "burst then idle costs more per token than steady 70 %", "qualitative", "holds twice: its mean is lower, and at the same mean it needs the GPUs of its peak", lambda: f"{_bursty()}. {_bursts_simulated()}"),
     Claim("C37", "a small model on a big GPU can be cheaper per token than a large one on a cheap GPU", "qualitative", "holds for many pairs", _small_on_big),
     Claim("C38", "latency and throughput conflict", "qualitative", "holds: the same H100, a looser SLO, a lower price", _conflict),
+    Claim("C39", "tokens/s of its two right-sizing tables, ten rows", "350–6,200 tok/s", "holds where a batch above 64 fits (70B, Mixtral); the 7B rows need contexts well below 1,024 tokens, which the table does not say", right_sizing_figure),
+    Claim("C40", "A100 best for 7–13B, H100 for 70B+, L4 with INT8 below 7B", "qualitative", "H100 for 70B holds everywhere; the A100 at an H100 of twice its price and more; the L4 by the token never, by the machine where traffic is small", rule_figure),
 )  # fmt: skip
+
+
+RIGHT_SIZING = """The article names neither contexts nor, but for two rows, a batch. Here every sequence has 1,024 tokens and vLLM only decodes
+(prompts would take time from it): one row is `tokonomics curve llama-2-70b --gpu A100-80GB --tp 4 --context 1024`, one cell
+`tokonomics predict llama-2-70b --gpu A100-80GB --tp 4 --batch 64 --context 1024`."""
+
+CHEAPEST = """By the token, on machines that are always full, in 16 or 8 bits (INT8, or FP8 where the GPU computes it), in the layout that suits
+each GPU best. `tokonomics compare llama-3.2-3b llama-3.1-8b llama-2-70b --gpu L4,A100,H100 --rate 2 --input 512 --output 512`
+buys whole machines for a rate instead: at little traffic the cheapest machine wins, not the cheapest token."""
 
 
 def claims_page() -> str:
@@ -344,4 +357,6 @@ def claims_page() -> str:
     lines += [
         f"| {claim.key} | {claim.statement} | {claim.stated} | {claim.figure()} | {claim.verdict} |" for claim in CLAIMS
     ]
+    lines += ["", "## The right-sizing tables, row by row", "", RIGHT_SIZING, "", right_sizing_table((*SINGLE, *LARGE))]
+    lines += ["", "## Which GPU is cheapest", "", CHEAPEST, "", rule_table()]
     return "\n".join(lines) + "\n"
