@@ -22,13 +22,16 @@ from tokonomics.catalog.offer_files import SNAPSHOT, load_offers
 from tokonomics.catalog.precision import Precision
 from tokonomics.clock import today
 from tokonomics.money.breakeven import SelfHosted, bill_at
+from tokonomics.money.cache_tiers import DRAM_USD_PER_GB_HOUR
 from tokonomics.money.cost import cost, load_cost, saving
 from tokonomics.money.fleet import fixed_rule
+from tokonomics.money.vector_index import VectorIndex
 from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.steptime import decode_step
 from tokonomics.planner.bills import Bills, SetupBill
 from tokonomics.planner.levers.lora import lora
 from tokonomics.planner.levers.ranking import arrival_patterns, arriving
+from tokonomics.planner.levers.semantic_cache import BYTES_PER_TOKEN
 from tokonomics.planner.levers.stack import stack
 from tokonomics.planner.levers.tenancy import Pooling, Sharing, pool
 from tokonomics.planner.load import load_of_log, load_of_shape
@@ -41,7 +44,7 @@ from tokonomics.traffic.prefix_reuse import reuse
 from tokonomics.traffic.readers import open_trace
 from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import PrefixBlocks
-from tokonomics.units import gigabytes, percent, usd
+from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK, gigabytes, percent, usd
 
 H200_MEASURED_TOKENS_PER_S = 5155
 """Llama-2-7B in bf16, batch 64, context 1,024: whole decode steps in a CUDA graph on one H200 (2026)."""
@@ -256,6 +259,40 @@ def _semantic() -> str:
     )
 
 
+def _caching_infrastructure() -> str:
+    """A replica of an 8B at 70 % of its capacity: its index of a million answers, and KV in rented memory."""
+    results = Path(__file__).parent.parent / "benchmarks" / "results"
+    semantic, index = (
+        json.loads((results / f"{name}.json").read_text(encoding="utf-8")) for name in ("semantic", "vector_index")
+    )
+    largest, entries, hits = index["rows"][-1], 10**6, 0.2
+    kept = VectorIndex(
+        bytes_per_vector=index["width"] * 4,
+        embed_s=semantic["model"]["embed_s"],
+        lookup_s=largest["lookup_cpu_s"],
+        add_s=largest["add_cpu_s"],
+        measured_entries=largest["entries"],
+    )
+    rate = (
+        0.7
+        * ReplicaCurve(deploy(find_model("llama-3.1-8b"), find_gpu("H100-SXM"), find_engine("vllm")), 1000, 300)
+        .capacity()
+        .rate
+    )
+    gpu = cheapest_offer("H100-SXM", offers=load_offers(SNAPSHOT)).usd_per_gpu_hour() or 0.0
+    by_hour = rate * SECONDS_PER_HOUR
+    memory, cpu = kept.lines(entries, entries * 300 * BYTES_PER_TOKEN, by_hour, by_hour * (1 - hits))
+    bought = by_hour * 1000 / TOKENS_PER_MTOK * 0.02
+    own = memory.usd + cpu.usd
+    return (
+        f"an 8B on an H100 at {usd(gpu)}/h, {rate:.3g} requests/s of 1,000 tokens: a million answers and their index take "
+        f"{gigabytes(memory.quantity * 1e9)}, {usd(memory.usd)} an hour, embedding and look-ups {cpu.quantity:.0f} vCPU, {usd(cpu.usd)}: "
+        f"{percent(own / gpu)} of the GPU. Embedding by an API at $0.02/Mtok instead: {usd(bought)} an hour, {percent(bought / gpu)}. KV in rented "
+        f"memory: {percent(200 * DRAM_USD_PER_GB_HOUR / gpu)} for 200 GB, 5 % for {0.05 * gpu / DRAM_USD_PER_GB_HOUR:.0f} GB "
+        "(`tokonomics cache --model llama-3.1-8b --gpu H100 --trace LOG --prompts FILE --semantic MODEL --tiers dram=200`)"
+    )
+
+
 def _bursts_simulated() -> str:
     load = load_of_shape(20, "1000", "300")
     one = deploy(find_model("llama-3.1-8b"), find_gpu("A100-80GB"), find_engine("vllm"))
@@ -330,6 +367,7 @@ CLAIMS = (
     Claim("C38", "latency and throughput conflict", "qualitative", "holds: the same H100, a looser SLO, a lower price", _conflict),
     Claim("C39", "tokens/s of its two right-sizing tables, ten rows", "350–6,200 tok/s", "holds where a batch above 64 fits (70B, Mixtral); the 7B rows need contexts well below 1,024 tokens, which the table does not say", right_sizing_figure),
     Claim("C40", "A100 best for 7–13B, H100 for 70B+, L4 with INT8 below 7B", "qualitative", "H100 for 70B holds everywhere; the A100 at an H100 of twice its price and more; the L4 by the token never, by the machine where traffic is small", rule_figure),
+    Claim("C41", "caching infrastructure costs < 5 % of GPU costs", "< 5 %", "holds for an index of answers with a small embedding model of one's own; not for KV in rented memory, nor for embedding calls by the token at full load", _caching_infrastructure),
 )  # fmt: skip
 
 
