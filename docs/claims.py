@@ -7,10 +7,13 @@ property of someone's traffic says which capability measures it.
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from document_breakeven import DOCUMENT, OPEN_HOST, OPTIMISED, SMALL, document_break_even, half_and_half
+from document_right_sizing import LARGE, right_sizing_figure, right_sizing_table, rule_figure, rule_table
+from document_right_sizing import SMALL as SINGLE
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
@@ -18,18 +21,24 @@ from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offer_choice import cheapest_offer, select_offers
 from tokonomics.catalog.offer_files import SNAPSHOT, load_offers
 from tokonomics.catalog.precision import Precision
+from tokonomics.catalog.spot import SCARCE, find_band
 from tokonomics.clock import today
 from tokonomics.money.breakeven import SelfHosted, bill_at
+from tokonomics.money.cache_tiers import DRAM_USD_PER_GB_HOUR
 from tokonomics.money.cost import cost, load_cost, saving
 from tokonomics.money.fleet import fixed_rule
+from tokonomics.money.spot_verdict import spot_verdict
+from tokonomics.money.vector_index import VectorIndex
 from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.steptime import decode_step
 from tokonomics.planner.bills import Bills, SetupBill
 from tokonomics.planner.levers.lora import lora
 from tokonomics.planner.levers.ranking import arrival_patterns, arriving
+from tokonomics.planner.levers.semantic_cache import BYTES_PER_TOKEN
 from tokonomics.planner.levers.stack import stack
 from tokonomics.planner.levers.tenancy import Pooling, Sharing, pool
 from tokonomics.planner.load import load_of_log, load_of_shape
+from tokonomics.planner.lost_state import lost_state
 from tokonomics.planner.setup import Setup
 from tokonomics.serving.steady import ReplicaCurve
 from tokonomics.traffic.arrivals import parse_arrivals
@@ -39,7 +48,7 @@ from tokonomics.traffic.prefix_reuse import reuse
 from tokonomics.traffic.readers import open_trace
 from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import PrefixBlocks
-from tokonomics.units import gigabytes, percent, usd
+from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK, count, gigabytes, percent, seconds, usd
 
 H200_MEASURED_TOKENS_PER_S = 5155
 """Llama-2-7B in bf16, batch 64, context 1,024: whole decode steps in a CUDA graph on one H200 (2026)."""
@@ -254,6 +263,58 @@ def _semantic() -> str:
     )
 
 
+def _caching_infrastructure() -> str:
+    """A replica of an 8B at 70 % of its capacity: an index of a million answers, embedding, and KV in rented memory."""
+    file = Path(__file__).parent.parent / "benchmarks" / "results" / "vector_index.json"
+    index = json.loads(file.read_text(encoding="utf-8"))
+    largest, entries, hits, price = index["rows"][-1], 10**6, 0.2, partial(cheapest_offer, offers=load_offers(SNAPSHOT))
+    kept = VectorIndex(
+        bytes_per_vector=find_model(ENCODER).hidden * 4,
+        lookup_s=largest["lookup_cpu_s"],
+        add_s=largest["add_cpu_s"],
+        measured_entries=largest["entries"],
+    )
+    by_hour = 0.7 * _rate("llama-3.1-8b", "H100-SXM", 300) * SECONDS_PER_HOUR
+    gpu, l4 = (price(name).usd_per_gpu_hour() or 0.0 for name in ("H100-SXM", "L4"))
+    memory, cpu = kept.lines(entries, entries * 300 * BYTES_PER_TOKEN, by_hour, by_hour * (1 - hits))
+    encoder = cost(l4, _rate(ENCODER, "L4", 1) * 1000).usd_per_mtok
+    own, bought = (by_hour * 1000 / TOKENS_PER_MTOK * usd_per_mtok for usd_per_mtok in (encoder, 0.02))
+    total = memory.usd + cpu.usd + own
+    return (
+        f"an 8B on an H100 at {usd(gpu)}/h, {by_hour / SECONDS_PER_HOUR:.3g} requests/s of 1,000 tokens: a million answers and their index take "
+        f"{gigabytes(memory.quantity * 1e9)}, {usd(memory.usd)} an hour, look-ups {cpu.quantity:.0f} vCPU, {usd(cpu.usd)}, embedding every prompt "
+        f"with {ENCODER} on a full L4 {usd(own)}: {percent(total / gpu)} of the GPU. By an API at $0.02/Mtok it is {usd(bought)}, {percent(bought / gpu)}. "
+        f"KV in rented memory: {percent(200 * DRAM_USD_PER_GB_HOUR / gpu)} for 200 GB, 5 % for {0.05 * gpu / DRAM_USD_PER_GB_HOUR:.0f} GB "
+        "(`tokonomics cache --model llama-3.1-8b --gpu H100 --trace LOG --prompts FILE --semantic MODEL --tiers dram=200`)"
+    )
+
+
+def _lost_conversations() -> str:
+    """What a spot loss takes from eight replicas that serve Mooncake's conversations."""
+    one = deploy(find_model("llama-3.1-8b"), find_gpu("H100-SXM"), find_engine("vllm"))
+    state = lost_state(one, open_trace("mooncake-conversation").read(), 8)
+    assert state is not None
+    calm, scarce = (
+        spot_verdict(answer_s=60, cold_start_s=200, replicas=8, interruptions=risk, strict_p99=True, state=state)
+        for risk in (find_band("p5.48xlarge", "us-east-1").interruptions, SCARCE)
+    )
+    return (
+        f"Mooncake's conversations on 8 H100 (8B): a loss takes {count(state.tokens)} tokens of state that {state.requests:.0f} requests come back for, "
+        f"{seconds(state.prefill_s)} of prefill. Taken back as often as AWS says of p5.48xlarge, {percent(calm.waiting_share)} of requests wait for that; "
+        f"every 3.3 hours, {percent(scarce.waiting_share)} (`tokonomics fleet llama-3.1-8b --trace mooncake-conversation --slo ttft_p99=10,tpot_p99=200ms`)"
+    )
+
+
+ENCODER = "nomic-embed-text-v1.5"
+
+
+def _rate(model: str, gpu: str, output_tokens: int) -> float:
+    """Requests of 1,000 tokens a second on one GPU."""
+    return (
+        ReplicaCurve(deploy(find_model(model), find_gpu(gpu), find_engine("vllm")), 1000, output_tokens).capacity().rate
+    )
+
+
 def _bursts_simulated() -> str:
     load = load_of_shape(20, "1000", "300")
     one = deploy(find_model("llama-3.1-8b"), find_gpu("A100-80GB"), find_engine("vllm"))
@@ -326,7 +387,20 @@ CLAIMS = (
     Claim("C36", "burst then idle costs more per token than steady 70 %", "qualitative", "holds twice: its mean is lower, and at the same mean it needs the GPUs of its peak", lambda: f"{_bursty()}. {_bursts_simulated()}"),
     Claim("C37", "a small model on a big GPU can be cheaper per token than a large one on a cheap GPU", "qualitative", "holds for many pairs", _small_on_big),
     Claim("C38", "latency and throughput conflict", "qualitative", "holds: the same H100, a looser SLO, a lower price", _conflict),
+    Claim("C39", "tokens/s of its two right-sizing tables, ten rows", "350–6,200 tok/s", "holds where a batch above 64 fits (70B, Mixtral); the 7B rows need contexts well below 1,024 tokens, which the table does not say", right_sizing_figure),
+    Claim("C40", "A100 best for 7–13B, H100 for 70B+, L4 with INT8 below 7B", "qualitative", "H100 for 70B holds everywhere; the A100 at an H100 of twice its price and more; the L4 by the token never, by the machine where traffic is small", rule_figure),
+    Claim("C41", "caching infrastructure costs < 5 % of GPU costs", "< 5 %", "holds for the index itself; with embedding it depends on who embeds, and KV in rented memory costs more", _caching_infrastructure),
+    Claim("C42", "long multi-turn conversations are spot-hostile (state loss)", "qualitative", "the state is computed again within seconds; hostile where machines go so often that 1 % of requests wait for it under a p99 SLO", _lost_conversations),
 )  # fmt: skip
+
+
+RIGHT_SIZING = """The article names neither contexts nor, but for two rows, a batch. Here every sequence has 1,024 tokens and vLLM only decodes
+(prompts would take time from it): one row is `tokonomics curve llama-2-70b --gpu A100-80GB --tp 4 --context 1024`, one cell
+`tokonomics predict llama-2-70b --gpu A100-80GB --tp 4 --batch 64 --context 1024`."""
+
+CHEAPEST = """By the token, on machines that are always full, in 16 or 8 bits (INT8, or FP8 where the GPU computes it), in the layout that suits
+each GPU best. `tokonomics compare llama-3.2-3b llama-3.1-8b llama-2-70b --gpu L4,A100,H100 --rate 2 --input 512 --output 512`
+buys whole machines for a rate instead: at little traffic the cheapest machine wins, not the cheapest token."""
 
 
 def claims_page() -> str:
@@ -344,4 +418,6 @@ def claims_page() -> str:
     lines += [
         f"| {claim.key} | {claim.statement} | {claim.stated} | {claim.figure()} | {claim.verdict} |" for claim in CLAIMS
     ]
+    lines += ["", "## The right-sizing tables, row by row", "", RIGHT_SIZING, "", right_sizing_table((*SINGLE, *LARGE))]
+    lines += ["", "## Which GPU is cheapest", "", CHEAPEST, "", rule_table()]
     return "\n".join(lines) + "\n"

@@ -315,6 +315,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "profile": profile_table,
     "semantic": semantic_table,
     "document-table": _from("document_plan", "document_table"),
+    "right-sizing": _from("document_right_sizing", "right_sizing_table"),
     "document-bills": _from("document_breakeven", "document_bills"),
     "worked-example": _from("document_physics", "worked_example"),
     "prompt": _from("document_physics", "prompt_by_hand"),

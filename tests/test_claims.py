@@ -1,7 +1,9 @@
 """The founding documents' arithmetic, claim by claim, against figures computed by hand."""
 
 import math
+import sys
 from datetime import date
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,8 +18,15 @@ from tokonomics.money.cost import (
     saving,
 )
 from tokonomics.money.fleet import fixed_rule
+from tokonomics.physics.steptime import step_model
 from tokonomics.traffic.prefix_reuse import reuse
 from tokonomics.traffic.trace import PrefixBlocks
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))
+
+from claims import CLAIMS
+from document_right_sizing import CASES, LARGE, SMALL, cheapest_gpu, kv_bound, reaching, small_traffic, why
+from document_right_sizing import Row as RightSizingRow
 
 
 def test_c01_70b_on_four_a100() -> None:
@@ -140,3 +149,54 @@ def test_c36_burst_then_idle_against_steady_at_the_same_mean() -> None:
 def test_c36_burst_then_idle_against_steady_seventy_percent() -> None:
     burst, steady = load_cost("8x0.99,16x0", 10, 1000), load_cost("24x0.7", 10, 1000)
     assert burst.usd_per_mtok > 2 * steady.usd_per_mtok
+
+
+def test_the_documents_five_wrong_figures_are_still_called_wrong() -> None:
+    called = {claim.key: claim.verdict for claim in CLAIMS if claim.verdict.startswith("**")}
+    assert sorted(called) == ["C07", "C13", "C15", "C29", "C30"]
+
+
+def test_c39_no_row_decodes_faster_than_its_memory_can_be_read() -> None:
+    """Weights once a step and the KV of 1,024 tokens for each sequence, at the datasheets' bandwidth."""
+    bandwidth = {"H100-SXM": 3.35e12, "A100-80GB": 2.039e12, "A10G": 600e9, "L4": 300e9, "T4": 320e9}
+    kv_bytes = {
+        "llama-2-7b": 2 * 32 * 4096 * 2,
+        "llama-2-70b": 2 * 80 * 8 * 128 * 2,
+        "mixtral-8x7b": 2 * 32 * 8 * 128 * 2,
+    }
+    dense_bytes = {"llama-2-7b": 13.2e9, "llama-2-70b": 137e9}  # 16 bits; what decoding reads: not the embedding
+    for row in (*SMALL, *LARGE):
+        reach = bandwidth[row.gpu] * row.gpus
+        weights = dense_bytes.get(row.model, 0.0) * (0.25 if row.weights is Precision.int4 else 1)
+        steps = step_model(row.deployment)
+        for batch in (1, 64, 512):
+            least_s = (weights + batch * 1024 * kv_bytes[row.model]) / reach
+            assert float(steps.decode(batch, 1024)) > least_s, (row, batch)
+        assert kv_bound(row) == pytest.approx(reach / (1024 * kv_bytes[row.model]), rel=0.01)
+
+
+def test_c39_the_batch_that_makes_the_stated_figure_is_the_first_that_does() -> None:
+    for row in LARGE:
+        assert row.stated is not None
+        steps = step_model(row.deployment)
+        slow = next(batch for batch in range(1, 400) if batch / float(steps.decode(batch, 1024)) >= row.stated)
+        assert reaching(row.stated, steps) == slow
+    assert reaching(1e9, step_model(LARGE[0].deployment)) is None
+
+
+def test_c39_the_reasons_follow_from_memory_and_batch() -> None:
+    """A T4's 16 GB hold no sequence beside 13.5 GB; an L4's 24 GB some 13 of 0.54 GB."""
+    reasons = {row.gpu: why(row) for row in SMALL}
+    assert reasons["T4"].startswith("no room")
+    assert reasons["L4"].startswith("memory: reading KV alone allows 559 tok/s")  # 300 GB/s over 0.537 GB
+    assert why(LARGE[0]).startswith("batch")
+    assert "not in the article" in why(RightSizingRow("llama-2-7b", Precision.bf16, "L4", 1, 0.54, None))
+
+
+def test_c40_the_rule_of_thumb_turns_with_the_prices() -> None:
+    prices = {"A100-80GB": 1.0, "H100-SXM": 1.0}
+    assert cheapest_gpu("llama-2-13b", prices, CASES[0]) == "H100-SXM"
+    assert cheapest_gpu("llama-2-13b", prices | {"H100-SXM": 3.0}, CASES[0]) == "A100-80GB"
+    assert small_traffic("llama-3.3-70b", {"L4": 0.5, "H100-SXM": 1.8}) == 0  # three L4 hold no 70B
+    one, three = (small_traffic("llama-3.2-3b", {"L4": 0.5, "H100-SXM": price}) for price in (1.0, 1.8))
+    assert three == pytest.approx(3 * one)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokonomics.units import seconds
+from tokonomics.units import requests_a_second, seconds
 
 SHOWN = re.compile(r"([0-9,]*\.?[0-9]+(?:e-[0-9]+)?) (ms|s|min|h)")
 
@@ -26,3 +26,10 @@ def test_a_duration_is_shown_to_three_digits_and_never_in_a_thousand_of_its_unit
 )
 def test_a_duration_changes_its_unit_where_it_rounds_to_the_next(duration: float, shown: str) -> None:
     assert seconds(duration) == shown
+
+
+@pytest.mark.parametrize(
+    ("rate", "shown"), [("1", "1 request/s"), ("1.5", "1.5 requests/s"), ("0.1", "0.1 requests/s")]
+)
+def test_one_request_a_second_is_one(rate: str, shown: str) -> None:
+    assert requests_a_second(rate) == shown

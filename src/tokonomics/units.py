@@ -89,6 +89,11 @@ def fine_percent(share: float) -> str:
     return f"{share * 100:.1f} %"
 
 
+def requests_a_second(shown: str) -> str:
+    """1 request/s, 1.5 requests/s: after a rate as it is shown."""
+    return f"{shown} request{'' if shown == '1' else 's'}/s"
+
+
 def plural(number: int, noun: str) -> str:
     """1 model, 2 models."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

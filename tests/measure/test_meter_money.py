@@ -9,6 +9,7 @@ from tests.measure.meter_states import budget, group, state
 
 from tokonomics.errors import BadInput
 from tokonomics.measure.meter.exposition import Told, metrics
+from tokonomics.questions.listener import Listener
 from tokonomics.questions.measured_results import MeterReportResult
 from tokonomics.questions.meter import meter_report
 from tokonomics.questions.requests.run import MeterReportRequest
@@ -159,3 +160,16 @@ def test_a_meter_keeps_its_budget_up_to_date(tmp_path: Path) -> None:
         (later,) = meter._budgeted(now + 3600)
     assert first.spent_usd == pytest.approx(14 * 48)
     assert later.spent_usd == pytest.approx(14 * 48 + 2)
+
+
+def test_a_stretch_that_was_not_asked_for_is_named(two_teams: Path) -> None:
+    said: list[str] = []
+
+    class Notes(Listener):
+        def note(self, line: str) -> None:
+            said.append(line)
+
+    listener = Notes()
+    meter_report(MeterReportRequest.of({"ledger": str(two_teams)}), listener)
+    meter_report(MeterReportRequest.of({"ledger": str(two_teams), "since": "2026-11-09"}), listener)
+    assert [line.partition(";")[0] for line in said if line.startswith("the last")] == ["the last day"]

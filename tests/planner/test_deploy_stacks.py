@@ -505,6 +505,20 @@ def test_pods_of_an_operator_are_spread_by_a_label_of_our_own(target: Target) ->
     assert selectors == [labels] * len(selectors)
 
 
+@pytest.mark.parametrize("plan", ["single GPU", "disaggregated"])
+def test_the_heading_says_where_clients_ask(plan: str) -> None:
+    jobs = PLANS[plan]("vllm")
+    text = stack_files(Target.keda, *jobs)[0].text
+    named = re.search(r"clients ask the service (\S+), port 8000", text)
+    services = [each["metadata"]["name"] for each in yaml.safe_load_all(text) if each["kind"] == "Service"]
+    assert named
+    assert named[1] == services[-1]
+    kserve = stack_files(Target.kserve, *jobs)[0].text
+    named = re.search(r"clients ask the URL that kubectl get llminferenceservice (\S+) shows", kserve)
+    assert named
+    assert named[1] == yaml.safe_load(kserve)["metadata"]["name"]
+
+
 def test_kserve_is_told_what_a_replica_costs() -> None:
     (service,) = documents(Target.kserve, PLANS["autoscaled"]("vllm"))["kserve.yaml"]
     # Two machines of 30 $/h for seven replicas.

@@ -80,6 +80,24 @@ def test_the_json_has_the_figures_and_the_comment() -> None:
     assert read == made.plain()
 
 
+def test_a_comment_marks_fewer_bits_and_what_was_not_simulated() -> None:
+    sound = plan(asked(offers=(offer("H100-SXM", 1, 4.0),)))
+    made = diff(("a", TODAY_FILE, sound), ("b", TODAY_FILE, sound))
+
+    def marked(below: bool, simulated: bool) -> Diff:
+        pick = made.after.plan.model_copy(update={"below_checkpoint": below, "simulated": simulated})
+        checked = made.before.plan.model_copy(update={"simulated": True})
+        sides = {"before": made.before.model_copy(update={"plan": checked})}
+        return made.model_copy(update=sides | {"after": made.after.model_copy(update={"plan": pick})})
+
+    texts = [
+        described(OneNoun(noun=each), DiffRequest(before="a", after="b", format="github")).text()
+        for each in (marked(False, True), marked(True, False))
+    ]
+    said = [("fewer bits than published" in text, "so no SLO is checked: b." in text) for text in texts]
+    assert said == [(False, False), (True, True)]
+
+
 def test_no_other_format() -> None:
     with pytest.raises(TokonomicsError, match="bitbucket"):
         answered(DiffRequest(before="a", after="b", format="bitbucket"))

@@ -238,3 +238,10 @@ def test_the_schema_of_a_request_says_what_a_reader_needs_and_nothing_of_the_doo
         assert schema.get("minimum") == parameter.low
         assert schema.get("examples", [None]) == [parameter.example]
         assert not any({"ge", "le"} & set(part) for part in schema.get("anyOf", []))
+
+
+@pytest.mark.parametrize("given", [40, 40.0, "40", " 40 "])
+def test_a_share_without_its_sign_is_asked_for_with_it(given: object) -> None:
+    with pytest.raises(BadInput, match=r"margin.*for 40 % write 40% or 0\.4"):
+        planned(margin=given)
+    assert planned(margin="40%").margin == planned(margin=0.4).margin == 0.4

@@ -11,8 +11,9 @@ from tokonomics.catalog.offer_choice import STALE_MUST_SAVE
 from tokonomics.planner.load import load_of_shape
 from tokonomics.planner.plan import study
 from tokonomics.planner.plan_answer import Candidate, Catch, Plan, SetAside
+from tokonomics.planner.what_if import Headroom
 from tokonomics.report.plan_pick_view import _more_kv, set_aside_lines, tiers_text
-from tokonomics.report.plan_view import ranking
+from tokonomics.report.plan_view import _room, ranking
 from tokonomics.report.plan_why_view import _recent_one, split_legend
 from tokonomics.report.terminal import Terminal
 from tokonomics.report.wording import thinking_facts
@@ -132,3 +133,10 @@ def test_a_pipe_hears_of_long_work_now_and_then(capsys: pytest.CaptureFixture[st
 def test_memory_beside_the_gpus_says_whose_it_is_and_how_it_is_shared() -> None:
     said = _more_kv(row(gpus_per_replica=1, gpus_paid=3, instances=1, tiers="dram=380@0"))
     assert "a machine of 3 GPUs has what weights leave of its memory for 3 replicas" in said
+
+
+@pytest.mark.parametrize("simulated", [True, False])
+def test_room_to_grow_that_was_not_simulated_is_no_promise(simulated: bool) -> None:
+    room = Headroom(replicas=1, rate=20.0, share=0.5, at_most=21.0, breaks="it falls behind", simulated=simulated)
+    fact = repr(_room(room))
+    assert ("not simulated" in fact, "bursts leave less" in fact, "≤ +50 %" in fact) == (not simulated,) * 3

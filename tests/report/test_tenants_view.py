@@ -94,3 +94,12 @@ def test_the_points_of_the_chart_have_one_legend_and_fill_their_axis(
     seen = [row["seconds"] for row in made["datasets"][points["data"]["name"]]]
     assert low <= min(seen)
     assert high == pytest.approx(max(*seen, 0.5) * (1.1 if low == 0 else 1.2))
+
+
+def test_a_p99_of_few_requests_is_called_chance(no_slo: tuple[Pooling, NoisyNeighbour]) -> None:
+    pooling, noisy = no_slo
+    assert min(row.requests for row in pooling.tenants) > 100
+    assert "and chance" not in text_of(pooling, noisy)
+    first, *rest = pooling.tenants
+    few = pooling.model_copy(update={"tenants": (first.model_copy(update={"requests": 30}), *rest)})
+    assert f"{first.tenant} sends 30 requests: their p99 is their slowest request, and chance." in text_of(few, noisy)

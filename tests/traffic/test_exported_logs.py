@@ -309,3 +309,14 @@ def test_a_table_in_memory_is_taken_as_a_file_of_it_would_be() -> None:
     (bill,) = found.by
     by_team = {value.name: value.usd for value in bill.values}
     assert by_team == pytest.approx({"search": 0.0041 + 0.0062, "support": 0.0125})
+
+
+@pytest.mark.parametrize("name", ["sglang-text", "sglang-json", "vllm"])
+def test_an_answer_that_the_log_ends_before_names_no_flag_of_another_engine(tmp_path: Path, name: str) -> None:
+    lines = LOGS[name]().splitlines()
+    last = max(place for place, line in enumerate(lines) if "Receive" in line or "request.received" in line)
+    file = opened(tmp_path, "\n".join(lines[: last + 1]))
+    file.read()
+    said = " ".join(file.problems.notes)
+    assert "left out" in said
+    assert ("--enable-log-outputs" in said) is (name == "vllm")

@@ -16,6 +16,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 
 from tokonomics.traffic.slo import PERCENTILES
 from tokonomics.types import Marked, Noun
+from tokonomics.units import requests_a_second
 
 SCHEMA_VERSION: Final = 1  # of a saved run; rises when a field changes its meaning
 
@@ -97,7 +98,7 @@ class LoadPoint(Noun):
     def load(self) -> str:
         if self.concurrency is not None:
             return f"{self.concurrency:,} user{'s' * (self.concurrency != 1)}"
-        return f"{float(f'{self.rate:.3g}'):g} requests/s" if self.rate is not None else "all at once"
+        return requests_a_second(f"{float(f'{self.rate:.3g}'):g}") if self.rate is not None else "all at once"
 
     @property
     def error_share(self) -> float:

@@ -1,16 +1,17 @@
 """Whether a workload belongs on spot: the friendly and the hostile patterns, each tested on the user's own figures.
 
 The patterns are those of "Tokens per dollar" (batch, overflow, short answers against a lone replica, a strict p99, long
-answers, a slow start). Work is lost when a machine goes with answers unfinished: those longer than the notice.
+answers, a slow start, conversations whose state goes). Work is lost when a machine goes with answers unfinished: those
+longer than the notice. So are prefixes in its memory, which the next turn of a conversation computes again.
 """
 
 from enum import StrEnum
 
-from pydantic import NonNegativeFloat
+from pydantic import NonNegativeFloat, PositiveFloat
 
 from tokonomics.catalog.spot import NOTICE_S, Interruptions
 from tokonomics.types import Noun
-from tokonomics.units import SECONDS_PER_HOUR, percent, plural, seconds
+from tokonomics.units import SECONDS_PER_HOUR, count, percent, plural, seconds
 
 LONG_S = 300.0  # of an answer or of a cold start: five minutes for both
 LOST_SHARE = 0.01  # a hundredth of all answers cut off is a p99 SLO missed by spot alone
@@ -31,6 +32,18 @@ class SpotReason(Noun):
     text: str
 
 
+class LostState(Noun):
+    """What goes with one replica: prefixes in its memory that later requests would have found."""
+
+    tokens: NonNegativeFloat
+    requests: NonNegativeFloat
+    """That would have found them: one for every conversation under way, more where they share beginnings."""
+    prefill_s: NonNegativeFloat
+    """Of a replica, to compute them again."""
+    requests_per_hour: PositiveFloat
+    """That a replica serves."""
+
+
 class SpotVerdict(Noun):
     """How much of the fleet belongs on spot, and why."""
 
@@ -38,6 +51,9 @@ class SpotVerdict(Noun):
     reasons: tuple[SpotReason, ...]
     max_spot_share: NonNegativeFloat  # what a fleet may hold: of an hour's demand
     cut_off_share: NonNegativeFloat  # of all answers: begun on a machine that goes before they end
+    lost_state: LostState | None = None  # by a loss; None where no request is known to find a prefix
+    recomputed_share: NonNegativeFloat = 0.0  # of a replica's time: prefill of what losses take
+    waiting_share: NonNegativeFloat = 0.0  # of all requests: those that compute again what a loss took
 
 
 def spot_verdict(
@@ -48,6 +64,7 @@ def spot_verdict(
     interruptions: Interruptions,
     strict_p99: bool = False,
     batch: bool = False,
+    state: LostState | None = None,
     notice_s: float = NOTICE_S,
 ) -> SpotVerdict:
     """Judge a workload: ``answer_s`` is the time of a long answer (p99), ``replicas`` what the mean hour needs."""
@@ -69,8 +86,12 @@ def spot_verdict(
     ]
     if strict_p99:
         reasons.append(SpotReason(speaks_for=False, text="a strict p99 leaves no room for a replica that goes"))
+    recomputed = min(1.0, interruptions.per_hour * state.prefill_s / SECONDS_PER_HOUR) if state else 0.0
+    waiting = min(1.0, interruptions.per_hour * state.requests / state.requests_per_hour) if state else 0.0
+    if state:
+        reasons.append(_state_reason(state, recomputed, waiting))
     against = sum(not reason.speaks_for for reason in reasons[1:])
-    slow_p99 = strict_p99 and cold_start_s > LONG_S
+    slow_p99 = strict_p99 and (cold_start_s > LONG_S or waiting >= LOST_SHARE)
     if batch:
         suitability = Suitability.all
     elif replicas <= 1 or cut_off >= LOST_SHARE or slow_p99 or against >= 3:
@@ -78,7 +99,26 @@ def spot_verdict(
     else:
         suitability = Suitability.overflow
     share = {Suitability.all: 1.0, Suitability.overflow: 0.5, Suitability.none: 0.0}[suitability]
-    return SpotVerdict(suitability=suitability, reasons=tuple(reasons), max_spot_share=share, cut_off_share=cut_off)
+    return SpotVerdict(
+        suitability=suitability,
+        reasons=tuple(reasons),
+        max_spot_share=share,
+        cut_off_share=cut_off,
+        lost_state=state,
+        recomputed_share=recomputed,
+        waiting_share=waiting,
+    )
+
+
+def _state_reason(state: LostState, recomputed: float, waiting: float) -> SpotReason:
+    """Conversations come back to a machine that is gone: what they compute again, and how many of them."""
+    lost = (
+        f"a loss takes {count(state.tokens)} tokens of state that {count(round(state.requests))} requests come back for"
+    )
+    again = f"{seconds(state.prefill_s)} of prefill, {percent(recomputed)} of a replica's time"
+    return SpotReason(
+        speaks_for=waiting < LOST_SHARE, text=f"{lost}: {again}; {percent(waiting)} of requests wait for it"
+    )
 
 
 def _either(good: bool, what: str, limit: str) -> SpotReason:

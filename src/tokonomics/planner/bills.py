@@ -37,6 +37,7 @@ from tokonomics.planner.hosts import (
     told_apart,
     usable,
 )
+from tokonomics.planner.lost_state import lost_state
 from tokonomics.planner.setup import Memo, NotServed, Say, Setup, silent
 from tokonomics.planner.sizing import size
 from tokonomics.planner.spare import machines_for, replicas_on
@@ -97,6 +98,7 @@ def _spot_share(setup: Setup, sized: Sized) -> float:
         interruptions=max((market.interruptions for market in markets), key=lambda risk: risk.per_hour),
         strict_p99=any(slo.statistic == "p99" for slo in setup.slos),
         batch=setup.offline,
+        state=lost_state(setup.deployment, setup.load.trace, sized.replicas, setup.load.share),
     ).max_spot_share
 
 

@@ -43,7 +43,7 @@ from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.trace import PrefixBlocks, Trace
 from tokonomics.traffic.workload import lengths_text
 from tokonomics.types import Noun
-from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
+from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, requests_a_second
 
 SECONDS_PER_MONTH = HOURS_PER_MONTH * SECONDS_PER_HOUR
 TRICKLE = 0.01
@@ -133,7 +133,7 @@ def self_hosted(
             skipped.append(rate)
             return None
         asked.append(rate)
-        say(f"the cheapest hardware at {rate:.3g} requests/s")
+        say(f"the cheapest hardware at {requests_a_second(f'{rate:.3g}')}")
         made = study(replace(base, load=hosting.load(rate)))
         for pick in _picks(made):
             if _key(pick) not in found:

@@ -13,7 +13,7 @@ from tokonomics.planner.deploy_job import FILL_IN, PORT, DeployJob, listen, shel
 from tokonomics.planner.deploy_target import FleetSide, Written, band, engine_limits, refuse_apart, refuse_spanning
 from tokonomics.planner.deploy_text import Target, yaml_text
 from tokonomics.serving.fleet import Router
-from tokonomics.units import BYTES_PER_GB, plural
+from tokonomics.units import BYTES_PER_GB, plural, requests_a_second
 
 _SAME_NAME = ["aws", "azure", "crusoe", "cudo", "gcp", "lambda", "nebius", "oci", "runpod", "seeweb", "verda", "vultr"]
 _BACKENDS = {name: name for name in _SAME_NAME} | {"do": "digitalocean", "vast": "vastai"}
@@ -54,8 +54,8 @@ def write_dstack(sides: Sequence[FleetSide]) -> Written:
         start=f"dstack apply -f {name}-dstack-fleet.yaml, then -f {name}-dstack.yaml; HF_TOKEN has to be set in your "
         "shell, and a gateway there for replicas to be added",
         carries=[
-            band(side, f"replicas, one more for every {job.requests_per_s:.3g} requests/s") if scales
-            else f"{job.replicas} replicas",
+            band(side, f"replicas, one more for every {requests_a_second(f'{job.requests_per_s:.3g}')}") if scales
+            else plural(job.replicas, "replica"),
             f"{plural(job.machines, 'machine')}: {_told_of_machines(job)} (the fleet)",
             *map(engine_limits, sides),
             *(["the round-robin router (dstack's gateway)"] if routed and by_turns else []),

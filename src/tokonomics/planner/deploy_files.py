@@ -166,7 +166,7 @@ def _skypilot_task(job: DeployJob, command: EngineCommand) -> str:
 def _skypilot_notes(job: DeployJob) -> list[str]:
     name, offer = f"{job.service_name}-skypilot.yaml", job.offer
     if copies_in_one_server(job) is None:
-        over = f"ports {_ports(job)} of all {job.machines} machines"
+        over = f"ports {_ports(job)} of {'the machine' if job.machines == 1 else f'all {job.machines} machines'}"
         notes = [f"Start: sky launch {name}. Put a load balancer over {over}."]
     else:
         notes = [f"Start: sky serve up {name} (sky launch starts one replica of it). Gated weights: --secret HF_TOKEN."]

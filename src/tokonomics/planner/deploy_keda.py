@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tokonomics.planner.deploy_apart import router_fill_in, router_objects
-from tokonomics.planner.deploy_job import FILL_IN
+from tokonomics.planner.deploy_job import FILL_IN, PORT
 from tokonomics.planner.deploy_kubernetes import (
     PROMETHEUS_FAILURES,
     TOKEN,
@@ -72,7 +72,8 @@ def write_keda(sides: Sequence[FleetSide]) -> Written:
     lacks = [f"the {jobs[0].router} router: a Service spreads connections at random; llm-d routes requests"]
     return Written(
         files={"keda.yaml": "---\n".join(map(yaml_text, objects))},
-        start=f"kubectl apply -f {jobs[-1].public_name}-keda.yaml; KEDA and Prometheus have to be there already",
+        start=f"kubectl apply -f {jobs[-1].public_name}-keda.yaml; KEDA and Prometheus have to be there already; "
+        f"clients ask the service {jobs[-1].public_name if jobs[1:] else jobs[0].service_name}, port {PORT}",
         notes=cluster_notes(sides, TOKEN),
         carries=[
             *(band(side, f"ScaledObject, a replica more for every {WAITING} of each") for side in sides),

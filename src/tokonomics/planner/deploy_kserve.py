@@ -52,7 +52,8 @@ def write_kserve(sides: Sequence[FleetSide]) -> Written:
     return Written(
         files={"kserve.yaml": yaml_text(service)},
         start=f"kubectl apply -f {job.public_name}-kserve.yaml; KServe's autoscaling (Workload Variant Autoscaler, "
-        f"KEDA, Prometheus) has to be there already: without it put {fixed} in place of scaling",
+        f"KEDA, Prometheus) has to be there already: without it put {fixed} in place of scaling; clients ask the URL "
+        f"that kubectl get llminferenceservice {job.public_name} shows",
         notes=cluster_notes(
             sides,
             "Gated weights: a secret with HF_TOKEN that the service account of KServe's storage initializer uses.",

@@ -41,6 +41,7 @@ from tokonomics.planner.fleet_replay import (
     with_interruptions,
 )
 from tokonomics.planner.fleet_traffic import FleetTraffic
+from tokonomics.planner.lost_state import lost_state
 from tokonomics.planner.setup import Say, silent
 from tokonomics.traffic.slo import Slo
 from tokonomics.types import Marked, Noun
@@ -356,11 +357,13 @@ def _verdict(machines: Machines, traffic: FleetTraffic, slos: Sequence[Slo]) -> 
     cheapest = min(machines.offers, key=lambda offer: min(offer.prices) / mixed_capacity(offer, mix))
     carried = mixed_capacity(cheapest, mix) / cheapest.replicas
     riskiest: Interruptions = max((market.interruptions for market in markets), key=lambda risk: risk.per_hour)
+    replicas = max(1, math.ceil(traffic.demand.peak / carried))
     return spot_verdict(
         answer_s=machines.e2e_p99_s,
         cold_start_s=max(offer.startup_s for offer in machines.offers),
-        replicas=max(1, math.ceil(traffic.demand.peak / carried)),
+        replicas=replicas,
         interruptions=riskiest,
         strict_p99=any(slo.statistic == "p99" for slo in slos),
         batch=not slos,
+        state=lost_state(machines.deployments[cheapest.name], traffic.trace, replicas),
     )

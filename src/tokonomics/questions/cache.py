@@ -81,7 +81,7 @@ def _served(
             price,
             embed_usd_per_mtok=request.embedding_usd_per_mtok,
             wait_s=hits.embed_s + hits.lookup_s,
-            bytes_per_entry=hits.bytes_per_entry,
+            index=hits.index,
             slos=targets,
             seed=request.seed,
         )

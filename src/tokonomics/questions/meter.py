@@ -161,6 +161,7 @@ _BY_HOUR_S = 2 * DAY_S
 
 def meter_report(request: MeterReportRequest, listener: Listener = SILENT) -> MeterReportResult:
     """A stretch of the past from the meter's ledger, by model, server, day, hour or label."""
+    _say_stretch(request, "1d", f"the last day; {option('since', '30d')} is what exports hold", listener)
     first, last = stretch(request)
     keys = tuple(key.strip() for key in request.by.split(",") if key.strip())
     planned, on = planned_of(request), gpu_behind(request)
@@ -206,6 +207,7 @@ def meter_export(request: MeterExportRequest, listener: Listener = SILENT) -> Ex
     """Charges and prices of a stretch of the ledger, or of a plan."""
     if request.plan is not None:
         return estimated(read_planned_month(Path(request.plan)), today())
+    _say_stretch(request, "30d", f"the last 30 days; reports show one ({option('since', '1d')})", listener)
     first, last = stretch(request)
     first = first // DAY_S * DAY_S  # charges are of whole days
     on = gpu_behind(request)
@@ -228,6 +230,12 @@ def export_format(text: str) -> ExportFormat:
         fix = f"Valid: {', '.join(ExportFormat)}. {did_you_mean(text, ExportFormat, 1) or ''}".rstrip()
         raise BadInput(f"there is no format '{shorten(text)}'", where="FORMAT", fix=fix)
     return ExportFormat(text)
+
+
+def _say_stretch(request: MeterReportRequest | MeterExportRequest, usual: str, said: str, listener: Listener) -> None:
+    """Which stretch was taken where none was given."""
+    if request.since == usual and request.until is None:
+        listener.note(said)
 
 
 def stretch(request: MeterReportRequest | MeterExportRequest) -> tuple[float, float]:

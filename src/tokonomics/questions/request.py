@@ -131,14 +131,17 @@ def _number(value: object) -> object:
 
 
 def _share(value: object) -> object:
-    """``0.1`` or ``10%``."""
-    if not isinstance(value, str):
-        return _number(value)
-    written = value.strip()
+    """``0.1`` or ``10%``; a bare 40 may mean either 40 % or 40 times, so it is asked for."""
+    written = value.strip() if isinstance(value, str) else ""
     try:
-        return float(written.removesuffix("%")) / (100 if written.endswith("%") else 1)
+        number = float(written.removesuffix("%")) if written else _number(value)
     except ValueError:
         raise ValueError("is not a share: write 0.1 or 10%") from None
+    if written.endswith("%"):
+        return float(cast(float, number)) / 100
+    if isinstance(number, int | float) and 1 < number <= 100:
+        raise ValueError(f"is above 1: for {number:g} % write {number:g}% or {number / 100:g}")
+    return number
 
 
 def _tokens(value: object) -> object:

@@ -16,7 +16,7 @@ from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.plan_view import nothing
 from tokonomics.report.wording import OLD_PRICE, age_text, and_slos, speed_word
-from tokonomics.units import HOURS_PER_MONTH, count, percent, plural, seconds, usd
+from tokonomics.units import HOURS_PER_MONTH, count, percent, plural, requests_a_second, seconds, usd
 
 _DRAWN = 6
 """APIs whose bills and swings are shown, the cheapest; the list of prices has all."""
@@ -95,7 +95,8 @@ def _figures(result: BreakEvenReport, meets: BreakEven) -> blocks.Facts:
         fleet = result.hosted.kind(stays)
         replicas = plural(fleet.replicas(stays) + fleet.spare, "replica")
         gpus = plural(fleet.purchases(stays) * fleet.gpus_per_purchase, "GPU")
-        rate = f"tokens a month: {stays / result.tokens_per_request / SECONDS_PER_MONTH:.2g} requests/s"
+        a_second = requests_a_second(f"{stays / result.tokens_per_request / SECONDS_PER_MONTH:.2g}")
+        rate = f"tokens a month: {a_second}"
         rows.append(blocks.fact("break-even", count(stays), rate, number=stays))
         hosted = result.hosted.usd(stays)
         ages = {kind.kind.name: kind.pick.price_age_days for kind in result.hardware}

@@ -235,6 +235,8 @@ def _semantic(hits: SemanticHits, saved: SemanticLever | None, threshold: float)
         f"Embedded by {hits.embedded_by}: {measured} and an entry {gigabytes(hits.bytes_per_entry)} and its answer.",
         *_semantic_bill(saved),
     )
+    if saved and saved.bill and not hits.embedded_here and not saved.bill.after.line("embedding").usd:
+        yield blocks.hint(f"The embedding calls are not priced: give {option('embedding_usd_per_mtok')}.")
     if not hits.means:
         semantic = option("semantic")
         yield blocks.hint(f"Hashed words see spelling, not meaning: no bill is made of them. Give {semantic} a model.")
@@ -250,8 +252,20 @@ def _semantic_bill(saved: SemanticLever | None) -> Iterable[str]:
     if saved and saved.bill:
         replicas = f"{plural(saved.replicas_before, 'replica')} → {saved.replicas_after}"
         bills = f"{usd(saved.bill.before.usd)} → {usd(saved.bill.after.usd)} an hour"
-        stored = f"{gigabytes(saved.stored_bytes)} of stored vectors and answers included"
-        yield f"The trace with so many fewer: {replicas}, {bills}, embedding and {stored}."
+        yield f"The trace with so many fewer: {replicas}, {bills}, the cache included."
+        yield _beside_gpus(saved)
         if saved.ttft_before_s and saved.ttft_after_s:
             first, then = (seconds(spread.p99 or 0.0) for spread in (saved.ttft_before_s, saved.ttft_after_s))
             yield f"TTFT p99 of what is still computed: {first} → {then}, {seconds(saved.wait_s)} of it the look-up."
+
+
+def _beside_gpus(saved: SemanticLever) -> str:
+    """What the cache costs without its GPUs, part by part."""
+    parts = [
+        f"{usd(line.usd)} {line.name} ({line.quantity:,.3g} {line.unit})" for line in saved.beside_gpus if line.usd
+    ]
+    share = saved.share_of_gpus
+    of_gpus = "" if share is None else f", {percent(share)} of the GPUs' bill"
+    total = usd(sum(line.usd for line in saved.beside_gpus))
+    kept = f"{gigabytes(saved.stored_bytes)} of vectors, links and answers at the end of the trace"
+    return f"The cache itself: {total} an hour{of_gpus}: {', '.join(parts)}; {kept}, and more with every day kept."

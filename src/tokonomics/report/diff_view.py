@@ -10,12 +10,13 @@ from functools import partial
 from pathlib import Path
 
 from tokonomics.planner.compare import Diff
+from tokonomics.planner.plan_answer import Candidate
 from tokonomics.questions.requests.buy import DiffRequest
 from tokonomics.questions.results import OneNoun, layout_text
 from tokonomics.report import blocks
 from tokonomics.report.answer import Answer
 from tokonomics.report.markdown import markdown
-from tokonomics.report.wording import NO_VALUE
+from tokonomics.report.wording import FEWER_BITS, NO_VALUE
 from tokonomics.units import count, percent, seconds, usd
 
 
@@ -53,10 +54,11 @@ def _comment(made: Diff, verdict: str, rows: Sequence[tuple[str, ...]]) -> str:
     """The outcome, what it is a plan of, and folded what was changed."""
     changed = _drawn(_changes(made), _dates(made))
     folded = f"<details><summary>{len(made.changes)} changed</summary>\n\n{changed}\n\n</details>"
-    return f"{verdict}\n\n{_drawn(_plans(made, rows))}\n\n{folded}"
+    caveats = _drawn(_caveats(made))
+    return "\n\n".join(filter(None, (verdict, _drawn(_plans(made, rows)), caveats, folded)))
 
 
-def _drawn(*shown: blocks.Block) -> str:
+def _drawn(*shown: blocks.Block | None) -> str:
     return markdown(blocks.sections(iter(shown)))
 
 
@@ -64,6 +66,7 @@ def _sections(made: Diff) -> blocks.View:
     yield _verdict(made)
     yield _changes(made)
     yield _plans(made, _rows(made))
+    yield _caveats(made)
     yield _dates(made)
 
 
@@ -74,6 +77,17 @@ def _changes(made: Diff) -> blocks.Table:
 
 def _plans(made: Diff, rows: Sequence[tuple[str, ...]]) -> blocks.Table:
     return blocks.table(["!plan", f">{made.before.name}", f">{made.after.name}", ">change"], rows)
+
+
+def _caveats(made: Diff) -> blocks.Line | None:
+    """What a reader of the dollars must know of the plans: fewer bits, and latencies that nobody checked."""
+    sides = (made.before, made.after)
+    unchecked = " and ".join(side.name for side in sides if not side.plan.simulated)
+    said = [
+        FEWER_BITS if any(side.plan.below_checkpoint for side in sides) else "",
+        f"Not simulated, so no SLO is checked: {unchecked}." if unchecked else "",
+    ]
+    return blocks.note(*said) if any(said) else None
 
 
 def _dates(made: Diff) -> blocks.Line:
@@ -97,7 +111,7 @@ def _rows(made: Diff) -> list[tuple[str, ...]]:
     before, after = made.before.plan, made.after.plan
     rows: list[tuple[str, ...]] = [
         ("model", made.before.model, made.after.model, ""),
-        ("replicas", layout_text(before), layout_text(after), ""),
+        ("replicas", _layout(before), _layout(after), ""),
         ("offer", f"{before.provider} {before.instance}", f"{after.provider} {after.instance}", ""),
         ("terms", before.terms.replace("_", " "), after.terms.replace("_", " "), ""),
         ("tokens a month", *_pair(made.before.tokens_per_month, made.after.tokens_per_month, count)),
@@ -111,6 +125,10 @@ def _rows(made: Diff) -> list[tuple[str, ...]]:
         if first.p99 is not None and second.p99 is not None:
             rows.append((f"{name} p99", *_pair(first.p99, second.p99, seconds)))
     return rows
+
+
+def _layout(row: Candidate) -> str:
+    return f"{layout_text(row)}{'*' if row.below_checkpoint else ''}"
 
 
 def _pair(before: float, after: float, text: Callable[[float], str]) -> tuple[str, str, str]:

@@ -18,7 +18,7 @@ from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.wording import OLD_PRICE, age_text, quoted_on, slos_text, speed_word, usd_text
 from tokonomics.serving.outcome import SloOutcome
-from tokonomics.units import HOURS_PER_MONTH, count, percent, plural, seconds, usd
+from tokonomics.units import HOURS_PER_MONTH, count, percent, plural, requests_a_second, seconds, usd
 
 _WIDE = 0.05
 """A gap from which on more time may well find a cheaper fleet."""
@@ -66,9 +66,11 @@ def _asked(report: FleetReport) -> Iterable[blocks.Line]:
     slos = f"SLO: {targets}" if targets else batch
     yield blocks.line(f"{report.model} ({report.deployed}), {report.traffic}; {slos}", kind="asked")
     mean, peak = count(report.mean_requests_per_s), count(report.peak_requests_per_s)
-    yield blocks.line(f"{span} of demand: {mean} requests/s in the mean, {peak} at the peak", kind="asked")
+    yield blocks.line(f"{span} of demand: {requests_a_second(mean)} in the mean, {peak} at the peak", kind="asked")
     if len(report.classes) > 1:
-        means = "; ".join(f"{name}: {count(rate)} requests/s in the mean" for name, rate in report.classes.items())
+        means = "; ".join(
+            f"{name}: {requests_a_second(count(rate))} in the mean" for name, rate in report.classes.items()
+        )
         yield blocks.line(f"{means}; the SLO is met for each", kind="asked")
     if report.left_out_share:
         left_out = f"{percent(report.left_out_share)} of the requests are left out: longer than the model's context"

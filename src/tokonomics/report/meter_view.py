@@ -231,8 +231,10 @@ def _dollars(sums: MeterTally, whose: str) -> Iterable[blocks.Block]:
         return
     yield blocks.bar(parts, lambda size: f"{usd(size)} ({percent(size / sums.usd)})")
     if sums.failed or sums.preempted:
-        said = f"of {whose} busy dollars about {usd(sums.failed_usd)} went into {count(sums.failed)} failed or given-up"
-        yield blocks.line(f"{said} requests (as if each cost the same); {count(sums.preempted)} preemptions")
+        failed = f"{count(sums.failed)} failed or given-up request{'' if sums.failed == 1 else 's'}"
+        preempted = f"{count(sums.preempted)} preemption{'' if sums.preempted == 1 else 's'}"
+        said = f"of {whose} busy dollars about {usd(sums.failed_usd)} went into {failed}"
+        yield blocks.line(f"{said} (as if each cost the same); {preempted}")
     if sums.starved_usd:
         yield blocks.line(f"{usd(sums.starved_usd)} while less than half of the planned batch was running")
 

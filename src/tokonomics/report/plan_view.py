@@ -46,7 +46,7 @@ from tokonomics.report.wording import (
     usd_text,
     workload_text,
 )  # fmt: skip
-from tokonomics.units import count, percent, plural, usd
+from tokonomics.units import count, percent, plural, requests_a_second, usd
 
 
 def plan(result: "PlanResult | PlanModels | PlanCases", request: PlanRequest) -> Answer:
@@ -171,7 +171,7 @@ def _reads(model: ModelSpec, plan: Plan) -> Iterable[blocks.Fact]:
         workload, best = plan.workload, plan.best
         full = f"; full batches of all replicas read {count(workload.rate / best.utilization)}/s" if best else ""
         tokens = f"{count(workload.rate * workload.input_tokens)} tokens/s{full}"
-        yield blocks.fact("reads", f"{count(workload.rate)} requests/s", tokens)
+        yield blocks.fact("reads", requests_a_second(count(workload.rate)), tokens)
         yield blocks.fact("encoder", "no output", f"TTFT is the whole wait; {ENCODER_SPEED}")
 
 
@@ -184,11 +184,14 @@ def _firm(headroom: Headroom | None, bills: BillRange | None) -> list[blocks.Fac
 
 def _room(headroom: Headroom) -> blocks.Fact:
     if headroom.at_most is None:
-        return blocks.fact("room to grow", "any", "nothing breaks however much the traffic grows")
+        never = "nothing breaks however much the traffic grows"
+        return blocks.fact("room to grow", "any", never if headroom.simulated else f"{never}; not simulated")
     more = f"+{percent(headroom.share)}" if headroom.share < 2 else f"{headroom.share + 1:.2g} ×"
     if headroom.share < 0.005:
         more = "none"
-    said = f"holds up to {count(headroom.rate)} requests/s, then {headroom.breaks}"
+    said = f"holds up to {requests_a_second(count(headroom.rate))}, then {headroom.breaks}"
+    if not headroom.simulated:
+        more, said = f"≤ {more}", f"not simulated: {said.replace('holds', 'in the mean')}; bursts leave less"
     return blocks.fact("room to grow", more, said, number=headroom.share, less="worse")
 
 

@@ -3,7 +3,7 @@
 from tokonomics.money.sale import FleetSale, Sale, SellPrice
 from tokonomics.report import blocks
 from tokonomics.report.wording import NO_VALUE
-from tokonomics.units import count, percent, usd
+from tokonomics.units import count, percent, requests_a_second, usd
 
 SALE_COLUMNS = (">revenue", ">cost", ">profit", ">margin")
 
@@ -52,5 +52,5 @@ def fleet_sale_facts(sale: FleetSale) -> list[blocks.Fact]:
         return facts
     tokens = f"{count(sale.break_even_tokens_per_day)} tokens a day"
     full = f"load {percent(load)} of capacity" if load <= 1 else "more than this fleet can do: the price is too low"
-    value = f"{sale.break_even_requests_per_s:.3g} requests/s"
+    value = requests_a_second(f"{sale.break_even_requests_per_s:.3g}")
     return [*facts, blocks.fact("profitable from", value, f"{tokens}, {full}", number=sale.break_even_requests_per_s)]

@@ -25,7 +25,7 @@ from tokonomics.serving.outcome import Outcome, SloOutcome, Spread, sides
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.state import REFUSED
 from tokonomics.traffic.workload import lengths_text
-from tokonomics.units import BYTES_PER_GB, count, percent, plural, seconds, usd
+from tokonomics.units import BYTES_PER_GB, count, percent, plural, requests_a_second, seconds, usd
 
 _COLOURS: dict[str, blocks.Colour] = {
     "prefill": "blue", "decode": "green", "recomputed": "yellow", "abandoned": "red", "idle": "grey",
@@ -75,7 +75,7 @@ def _simulation(
     yield _hint(simulation, made)
     trace = simulation.trace
     yield blocks.note(
-        f"Traffic: {trace.source}, {made.requests:,} requests over {duration_text(trace.duration_s)}: "
+        f"Traffic: {trace.source}, {plural(made.requests, 'request')} over {duration_text(trace.duration_s)}: "
         f"{lengths_text(trace)}.",
         _price_text(cost, simulation.fleet.prefill is None) if cost else "",
         f"Every prompt has {model.images.tokens:,} tokens of images, of a vision tower {TOWER_SPEED}."
@@ -124,7 +124,8 @@ def _slos(made: Outcome) -> Iterable[blocks.Block]:
         yield blocks.line(mark, f"  {slo.slo} {time_text(slo.delivered_s)}, SLO {seconds(slo.objective_s)}")
     if made.slo:
         attained = percent(made.slo_attainment or 0.0)
-        yield blocks.line(f"{attained} of all requests answered within every SLO: {made.goodput_per_s:.3g} requests/s")
+        good = requests_a_second(f"{made.goodput_per_s:.3g}")
+        yield blocks.line(f"{attained} of all requests answered within every SLO: {good}")
 
 
 def _shares(made: Outcome, cost: ServedCost | None) -> Iterable[blocks.Block]:
@@ -239,13 +240,14 @@ def _hint(simulation: Simulation, made: Outcome) -> blocks.Line | None:
 def _capacity(result: CapacityResult) -> blocks.View:
     best, log, needed, cost = result.highest_rate, result.log, result.replicas_needed, result.cost
     made = best.outcome
-    yield blocks.headline(f"{best.rate:,.3g} requests/s", f" on one replica: {result.placed}")
+    yield blocks.headline(requests_a_second(f"{best.rate:,.3g}"), f" on one replica: {result.placed}")
     encoder = result.placed.model.is_encoder
     output = f"{made.output_tokens_per_s:,.0f} output tokens a second"
     if encoder:
         output = f"{made.total_tokens_per_s:,.0f} tokens a second"
     paid = f"per million tokens {'of this log' if needed else 'at that rate'}, prompts included"
-    price, traffic = cost.usd_per_mtok if cost else None, f"{log.source}, {log.rate:.3g} requests/s"
+    price = cost.usd_per_mtok if cost else None
+    traffic = f"{log.source}, {requests_a_second(f'{log.rate:.3g}')}"
     yield blocks.facts(
         blocks.fact("holds", f"{best.rate:,.3g}/s", output, number=best.rate, less="worse"),
         ("fails at", f"{best.at_most:,.3g}/s", best.breaks),

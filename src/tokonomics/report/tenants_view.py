@@ -17,6 +17,8 @@ from tokonomics.units import count, gigabytes, percent, plural, seconds, usd
 
 _SHOWN = 12
 """Tenants to show at first."""
+_FEW = 100
+"""Requests below which a p99 is the slowest of them."""
 _LATER = 1.05
 """Times the TTFT p99 alone from which first tokens are said to come later: what another seed changes is less."""
 
@@ -35,7 +37,7 @@ def _sections(result: TenantsResult) -> blocks.View:
     heads = ["!", ">replicas", ">$/hour", ">against apart", ">load", ">busy", ">correlation"]
     cheaper = 1 if result.bill.saved_usd > 0 else 0
     yield blocks.section(blocks.table(heads, fleets, best=cheaper), title=f"The fewest replicas{targets}")
-    yield blocks.section(_tenants(result), title="What each tenant sees and pays")
+    yield blocks.section(_tenants(result), _too_few(result), title="What each tenant sees and pays")
     if result.sale is not None:
         yield blocks.section(*_sold(result.sale), title="Sold")
     for bill in result.by:
@@ -127,6 +129,16 @@ def _tenants(pooling: Pooling) -> blocks.Table:
     every = [many, f"{pooling.requests:,}", own, "", "", "", *total, usd(pooling.apart.usd_per_hour), "", ""]
     rows = [every[: len(heads)], *(_tenant(row, checked) for row in pooling.tenants)]
     return blocks.table(heads, rows, shown=_SHOWN + 1)
+
+
+def _too_few(pooling: Pooling) -> blocks.Line | None:
+    few = [row for row in pooling.tenants if row.requests < _FEW]
+    if not few:
+        return None
+    least = min(few, key=lambda row: row.requests)
+    whose = f"{least.tenant} sends {plural(least.requests, 'request')}"
+    others = f", {plural(len(few) - 1, 'other tenant')} under {_FEW} as well" if len(few) > 1 else ""
+    return blocks.hint(f"{whose}{others}: their p99 is their slowest request, and chance. Give a longer log.")
 
 
 def _tenant(row: TenantRow, checked: bool) -> list[str]:

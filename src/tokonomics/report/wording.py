@@ -15,7 +15,7 @@ from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.summary import TraceSummary
 from tokonomics.traffic.workload import Workload
 from tokonomics.types import Speed
-from tokonomics.units import HOURS_PER_MONTH, count, percent, plural, seconds, usd
+from tokonomics.units import HOURS_PER_MONTH, count, percent, plural, requests_a_second, seconds, usd
 
 ENCODER_SPEED = "attention scaled from kernels timed with causal masks"
 """How the speed of an encoder is known."""
@@ -119,7 +119,7 @@ def how_long(made: TraceSummary) -> str:
 
 def workload_text(workload: Workload) -> str:
     """``5 requests/s of 1,000 in (p50 722, p99 4,720) / 300 out (p50 238, p99 1,160)``."""
-    return f"{workload.rate:.4g} requests/s of {workload.lengths_text}"
+    return f"{requests_a_second(f'{workload.rate:.4g}')} of {workload.lengths_text}"
 
 
 def slos_text(slos: Sequence[Slo]) -> str:

@@ -40,6 +40,7 @@ class Embedded(NamedTuple):
     how: str
     means: bool  # made by a model that was trained on meaning; False for hashing
     seconds_per_text: float  # as it took on this machine, or over the network
+    here: bool = True  # by this machine's processors; False: by an endpoint
 
 
 def embed(texts: Sequence[str], with_what: str, model: str | None = None) -> Embedded:
@@ -56,7 +57,8 @@ def embed(texts: Sequence[str], with_what: str, model: str | None = None) -> Emb
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     vectors = (vectors / np.maximum(lengths, 1e-12)).astype(np.float32)
     place = {text: row for row, text in enumerate(distinct)}
-    return Embedded(vectors[[place[text] for text in texts]], how, with_what != HASHED, took_s)
+    here = not with_what.startswith(("http://", "https://"))
+    return Embedded(vectors[[place[text] for text in texts]], how, with_what != HASHED, took_s, here)
 
 
 def _hashed(texts: Sequence[str]) -> NDArray[np.float32]:

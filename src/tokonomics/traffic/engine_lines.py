@@ -33,6 +33,7 @@ _SGLANG_ID = re.compile(r"\brid='([^']{1,200})'")
 _SGLANG_EVENTS = ("request.received", "request.finished")
 _IDS = re.compile(r"(?:array\('\w', )?[\[(]([0-9, ]*)[\])]")
 _NO_ANSWER = "requests are left out: their answers are not counted (vLLM: --enable-log-outputs and DEBUG) or not done"
+_NOT_DONE = "requests are left out: the log ends before their answers"
 _NO_PROMPT = "requests are left out: their prompts are not counted (vLLM: VLLM_LOGGING_LEVEL=DEBUG)"
 _BANNER = 20  # lines in which an engine's own begin
 _A_YEAR = 1972
@@ -71,6 +72,8 @@ class _OpenRequest:
     prompt: int | None = None
     answer: int | None = None
     adapter: str | None = None
+    counted: bool = False
+    """By the engine itself when it ends, whatever is switched on."""
 
 
 @dataclass
@@ -113,8 +116,8 @@ def engine_rows(lines: Iterable[tuple[int, str]], unfolding: Unfolding) -> Itera
             )
         if found:
             yield place, found
-    if reading.open:
-        unfolding.left_out[_NO_ANSWER] += len(reading.open)
+    for asked in reading.open.values():
+        unfolding.left_out[_NOT_DONE if asked.counted else _NO_ANSWER] += 1
 
 
 def _vllm(line: str, reading: _Reading, unfolding: Unfolding) -> Row | None:
@@ -165,7 +168,7 @@ def _sglang(line: str, reading: _Reading, unfolding: Unfolding) -> Row | None:
     name = found[1] if found else ""
     when = reading.clock(line)
     if said["what"] == "Receive":
-        reading.open[name] = _OpenRequest(when)
+        reading.open[name] = _OpenRequest(when, counted=True)
         return None
     asked = reading.open.pop(name, None)
     info = line[line.rfind("'meta_info':") :]
@@ -182,7 +185,7 @@ def _sglang_json(line: str, reading: _Reading, unfolding: Unfolding) -> Row | No
         return None
     name, when = str(item.get("rid")), item.get("timestamp")
     if item.get("event") == _SGLANG_EVENTS[0]:
-        reading.open[name] = _OpenRequest(when if isinstance(when, str) else None)
+        reading.open[name] = _OpenRequest(when if isinstance(when, str) else None, counted=True)
         return None
     out = item.get("out")
     info = out.get("meta_info") if isinstance(out, dict) else None

@@ -51,6 +51,34 @@ def found_share(trace: Trace, capacity_blocks: int | None = None, ttl_s: float |
     return float(hits.sum(dtype=np.int64) / trace.input_tokens.sum(dtype=np.int64)), held
 
 
+def waiting_state(trace: Trace) -> tuple[float, float]:
+    """Prompt tokens that lie in a cache and will be found again, and requests that will find them: at a mean moment.
+
+    A token found waits from the last time it was used until then. So many arrive a second and wait so long: their
+    product is how many wait (Little's law), and what a cache that is lost makes its users compute again.
+    """
+    prefix, duration_s = trace.prefix, trace.duration_s
+    if prefix is None or not duration_s > 0 or not len(prefix.ids):
+        return 0.0, 0.0
+    counts = np.diff(prefix.starts)
+    request = np.repeat(np.arange(len(counts)), counts)
+    place = np.arange(len(prefix.ids)) - np.repeat(prefix.starts[:-1], counts)
+    order = np.argsort(prefix.ids, kind="stable")
+    again = order[1:][prefix.ids[order][1:] == prefix.ids[order][:-1]]
+    before = order[:-1][prefix.ids[order][1:] == prefix.ids[order][:-1]]
+    waited_s = np.full(len(place), -1.0)
+    waited_s[again] = trace.arrival_s[request[again]] - trace.arrival_s[request[before]]
+    # Blocks behind one that is new, or beyond the prompt, are not found.
+    whole = trace.input_tokens // prefix.block_tokens
+    beyond = (counts - 1) * prefix.block_tokens >= trace.input_tokens
+    found = np.where(beyond, whole, counts)
+    np.minimum.at(found, request[waited_s < 0], place[waited_s < 0])
+    waited_s[place >= found[request]] = 0.0
+    longest_s = np.zeros(len(counts))
+    np.maximum.at(longest_s, request, waited_s)
+    return float(waited_s.sum() * prefix.block_tokens / duration_s), float(longest_s.sum() / duration_s)
+
+
 def _compiled(function: Function) -> Function:
     """Compile at the first call; keep the code on disk where Numba finds a place for it.
 

@@ -1,6 +1,7 @@
 """Semantic caching and templates on texts small enough to see through."""
 
 import json
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.errors import BadInput
 from tokonomics.money.cache_tiers import DRAM_USD_PER_GB_HOUR
+from tokonomics.money.vector_index import LINK_BYTES, VCPU_USD_PER_HOUR, VectorIndex
 from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.memory import kv_budget_bytes
 from tokonomics.physics.steptime import step_model
@@ -331,18 +333,21 @@ def asked() -> Trace:
 TEXTS = Prompts(("four" * 10, "four" * 30), None, "here")
 
 
-def test_without_hits_the_replicas_stay_and_the_embedding_and_its_memory_are_added(
+def test_without_hits_the_replicas_stay_and_embedding_memory_and_processors_are_added(
     deployment: Deployment, asked: Trace
 ) -> None:
-    made = semantic_cache_lever(
-        deployment, asked, TEXTS, 0.0, lambda count: USD, embed_usd_per_mtok=0.1, bytes_per_entry=1536
-    )
+    index = VectorIndex(bytes_per_vector=1536, embed_s=0.02, lookup_s=0.001, add_s=0.002)
+    made = semantic_cache_lever(deployment, asked, TEXTS, 0.0, lambda count: USD, embed_usd_per_mtok=0.1, index=index)
     assert made.replicas_after == made.replicas_before > 1
     assert made.bill
     embedding = 20 * len(asked) / 1e6 / (asked.duration_s / 3600) * 0.1
-    stored = len(asked) * (1536 + 200 * 4)
+    stored = len(asked) * (1536 + LINK_BYTES + 200 * 4)
     assert made.stored_bytes == stored
-    assert made.bill.after.usd == pytest.approx(made.bill.before.usd + embedding + stored / 1e9 * DRAM_USD_PER_GB_HOUR)
+    vcpus = math.ceil(len(asked) / asked.duration_s * 0.023)  # some 60 a second of 23 ms each: two
+    beside = embedding + stored / 1e9 * DRAM_USD_PER_GB_HOUR + vcpus * VCPU_USD_PER_HOUR
+    assert vcpus == 2
+    assert made.bill.after.usd == pytest.approx(made.bill.before.usd + beside)
+    assert made.share_of_gpus == pytest.approx(beside / (made.replicas_after * USD))
     assert made.bill.before.usd == made.replicas_before * USD
 
 
@@ -395,7 +400,7 @@ def test_the_screen_tells_the_wait_the_memory_and_what_breaks(deployment: Deploy
             0.3,
             lambda count: USD,
             wait_s=0.25,
-            bytes_per_entry=1536,
+            index=VectorIndex(bytes_per_vector=1536, lookup_s=0.001),
             slos=parse_slos(slo),
         )
         result = CacheResult.model_construct(
@@ -405,5 +410,6 @@ def test_the_screen_tells_the_wait_the_memory_and_what_breaks(deployment: Deploy
 
     kept, broken = shown("ttft_p99=5"), shown("ttft_p99=0.2")
     assert "250 ms of it the look-up" in kept
-    assert "of stored vectors and answers included" in kept
+    assert "of vectors, links and answers at the end of the trace" in kept
+    assert "(1 vCPU-hour)" in kept
     assert "no number of replicas meets the SLOs: ttft_p99 is 200 ms, the look-up alone takes 250 ms" in broken

@@ -31,7 +31,7 @@ from tokonomics.measure.load_curve import holds
 from tokonomics.traffic.lengths import draw_lengths, parse_lengths
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.trace import Trace
-from tokonomics.units import SECONDS_PER_HOUR, plural
+from tokonomics.units import SECONDS_PER_HOUR, plural, requests_a_second
 
 MOST_USERS = 4096
 _MORE = 1.05  # twice the users that bring less than this much more throughput are past the knee
@@ -246,7 +246,7 @@ class _Bench:
         return self._finished(window, stopping, concurrency=users)
 
     async def _open(self, trace: Trace | None, rate: float | None) -> LoadPoint | None:
-        asked, load = self.asked, f"{rate:g} requests/s" if rate else "the trace"
+        asked, load = self.asked, requests_a_second(f"{rate:g}") if rate else "the trace"
         window, stopping = LoadWindow(perf_counter()), Stopping(asked.budget, 3)
         for lengths in islice(self._lengths(), _WARM_UP):
             body = self.prompts.request(*lengths)

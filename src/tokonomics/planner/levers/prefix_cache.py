@@ -31,7 +31,7 @@ from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.trace import Trace
 from tokonomics.traffic.workload import lengths_text
 from tokonomics.types import Noun, copied
-from tokonomics.units import BYTES_PER_GB, SECONDS_PER_HOUR, TOKENS_PER_MTOK
+from tokonomics.units import BYTES_PER_GB, SECONDS_PER_HOUR, TOKENS_PER_MTOK, plural
 
 TTLS_S = (60.0, 300.0, 900.0, 3600.0)
 """From a minute to an hour; five minutes and an hour are what API providers sell (Anthropic, prompt caching)."""
@@ -157,7 +157,7 @@ def prefix_cache_lever(
         return _fewest(lambda count: serve_setting(deployment, trace, setting, count)[0], slos)
 
     def row(setting: CacheSetting, fleet: _Fewest) -> CacheRow:
-        say(f"{setting.name} on {fleet.replicas} replicas")
+        say(f"{setting.name} on {plural(fleet.replicas, 'replica')}")
         return _row(deployment, trace, setting, replicas or fleet.replicas, fleet, usd_per_replica_hour, slos)
 
     fleets = [needed(setting) for setting in plain]

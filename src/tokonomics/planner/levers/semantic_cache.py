@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from pydantic import NonNegativeFloat, NonNegativeInt
 
 from tokonomics.errors import BadInput
-from tokonomics.money.cache_tiers import DRAM_USD_PER_GB_HOUR
 from tokonomics.money.cost import CostLine, CostTree, LeverBill, replica_hour
+from tokonomics.money.vector_index import VectorIndex
 from tokonomics.physics.deployment import Deployment
 from tokonomics.serving.capacity import NeverHolds, ReplicasNeeded, replicas_needed
 from tokonomics.serving.fleet import FleetSettings
@@ -33,7 +33,7 @@ from tokonomics.traffic.prompts import Prompts, tokens_of
 from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.traffic.trace import Floats, Trace
 from tokonomics.types import Noun
-from tokonomics.units import BYTES_PER_GB, SECONDS_PER_HOUR, TOKENS_PER_MTOK, seconds
+from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK, seconds
 
 THRESHOLDS = (0.70, 0.75, 0.80, 0.85, 0.90, 0.95, 0.98, 0.999)
 BYTES_PER_TOKEN = 4
@@ -77,10 +77,25 @@ class SemanticHits(Noun):
     """A prompt, as measured."""
     lookup_s: NonNegativeFloat
     """A search in the fullest cache, as measured."""
+    add_s: NonNegativeFloat = 0.0
+    """Adding an entry, in the mean over the fullest cache, as measured."""
+    embedded_here: bool = True
+    """By this machine's processors; False: by an endpoint, which charges for it."""
     bytes_per_entry: NonNegativeInt
 
     def at(self, threshold: float) -> HitPoint:
         return min(self.points, key=lambda point: abs(point.threshold - threshold))
+
+    @property
+    def index(self) -> VectorIndex:
+        """What the index takes, as timed here in its fullest state: that of the highest threshold."""
+        return VectorIndex(
+            bytes_per_vector=self.bytes_per_entry,
+            embed_s=self.embed_s if self.embedded_here else 0.0,
+            lookup_s=self.lookup_s,
+            add_s=self.add_s,
+            measured_entries=max((point.stored for point in self.points), default=0),
+        )
 
 
 class SemanticLever(Noun):
@@ -95,10 +110,21 @@ class SemanticLever(Noun):
     ttft_after_s: Spread | None
     """Of the requests that are still computed, the wait included; None: there are none."""
     stored_bytes: NonNegativeInt
-    """Vectors and answers of the trace, all kept; what an index adds is not in it."""
+    """Vectors, the links between them and answers of the trace, all kept."""
     breaks: str | None
     """The SLO that the wait breaks on any number of replicas: there is no bill then."""
     bill: LeverBill | None
+
+    @property
+    def beside_gpus(self) -> tuple[CostLine, ...]:
+        """What the cache itself costs an hour: embedding calls, memory, processors."""
+        return self.bill.after.lines[1:] if self.bill else ()
+
+    @property
+    def share_of_gpus(self) -> float | None:
+        """That, of the bill of the GPUs that are left; None where none is."""
+        gpus = self.bill.after.lines[0].usd if self.bill else 0.0
+        return math.fsum(line.usd for line in self.beside_gpus) / gpus if gpus else None
 
 
 def semantic_hits(
@@ -107,9 +133,9 @@ def semantic_hits(
     """Replay the prompts at every threshold."""
     if ttl_s is not None and prompts.arrival_s is None:
         raise BadInput("needs prompts with times", field="ttl", fix="Add a column arrival_s (seconds) to the file.")
-    points, lookup_s = [], 0.0
+    points, lookup_s, add_s = [], 0.0, 0.0
     for threshold in thresholds:
-        hits, stored, lookup_s = _replay(embedded.vectors, threshold, prompts.arrival_s, ttl_s)
+        hits, stored, lookup_s, add_s = _replay(embedded.vectors, threshold, prompts.arrival_s, ttl_s)
         points.append(HitPoint(threshold=threshold, hit_share=float(hits.mean()), stored=stored))
     return SemanticHits(
         prompts=len(prompts),
@@ -121,6 +147,8 @@ def semantic_hits(
         points=tuple(points),
         embed_s=embedded.seconds_per_text,
         lookup_s=lookup_s,
+        add_s=add_s,
+        embedded_here=embedded.here,
         bytes_per_entry=embedded.vectors.shape[1] * 4,
     )
 
@@ -149,14 +177,14 @@ def semantic_cache_lever(
     *,
     embed_usd_per_mtok: float = 0.0,
     wait_s: float = 0.0,
-    bytes_per_entry: int = 0,
+    index: VectorIndex | None = None,
     slos: Sequence[Slo] = (),
     seed: int = 0,
 ) -> SemanticLever:
     """The trace without so many of its requests, drawn at random; the others wait ``wait_s`` for their look-up.
 
-    The bill has the embedding of all prompts, and memory for what is stored: a vector for each prompt that was
-    computed, and its answer.
+    The bill has the embedding of all prompts, memory for what is stored (each prompt that was computed, and its
+    answer) and the processors of embedding and index.
     """
     if not 0 <= hit_share <= 1:
         raise BadInput(f"a share of hits is from 0 to 1, got {hit_share}")
@@ -177,13 +205,11 @@ def semantic_cache_lever(
     mtok = float(np.mean([tokens_of(text) for text in prompts.texts])) * len(trace) / TOKENS_PER_MTOK
     mtok_per_hour = mtok / hours if hours else 0.0
     embedding = CostLine(name="embedding", quantity=mtok_per_hour, unit="Mtok", usd_per_unit=embed_usd_per_mtok)
-    stored_bytes = len(left) * bytes_per_entry + int(left.output_tokens.sum(dtype=np.int64)) * BYTES_PER_TOKEN
-    memory = CostLine(
-        name="stored prompts and answers",
-        quantity=stored_bytes / BYTES_PER_GB if bytes_per_entry else 0.0,
-        unit="GB-hour",
-        usd_per_unit=DRAM_USD_PER_GB_HOUR,
-    )
+    answer_bytes = int(left.output_tokens.sum(dtype=np.int64)) * BYTES_PER_TOKEN
+    beside = [embedding]
+    if index:
+        per_hour = [len(part) / hours if hours else 0.0 for part in (trace, left)]
+        beside += index.lines(len(left), answer_bytes, *per_hour)
 
     def hour(name: str, held: ReplicasNeeded | None, *more: CostLine) -> CostTree:
         replicas = held.replicas if held else 0
@@ -193,7 +219,7 @@ def semantic_cache_lever(
     bill = None
     if not breaks:
         now = hour("no answer reused", before)
-        bill = LeverBill(before=now, after=hour("similar ones answered from the cache", after, embedding, memory))
+        bill = LeverBill(before=now, after=hour("similar ones answered from the cache", after, *beside))
     return SemanticLever(
         hit_share=hit_share,
         replicas_before=before.replicas if before else 0,
@@ -201,7 +227,7 @@ def semantic_cache_lever(
         wait_s=wait_s,
         ttft_before_s=before.outcome.ttft_s if before else None,
         ttft_after_s=Spread(**later) if after else None,
-        stored_bytes=stored_bytes if bytes_per_entry else 0,
+        stored_bytes=index.stored_bytes(len(left), answer_bytes) if index else 0,
         breaks=breaks,
         bill=bill,
     )
@@ -218,12 +244,12 @@ def _sooner(slos: Sequence[Slo], wait_s: float) -> tuple[Slo, ...]:
 
 def _replay(
     vectors: Vectors, threshold: float, arrival_s: Floats | None, ttl_s: float | None
-) -> tuple[NDArray[np.bool_], int, float]:
-    """Which prompts hit, how many are stored in the end, and seconds of a search then."""
+) -> tuple[NDArray[np.bool_], int, float, float]:
+    """Which prompts hit, how many are stored in the end, seconds of a search then, and of adding one."""
     index = _index(vectors.shape[1])
     hits = np.zeros(len(vectors), bool)
     stored: list[int] = []
-    oldest = 0
+    oldest, adding_s = 0, 0.0
     ttl = math.inf if ttl_s is None else ttl_s
     for place, vector in enumerate(vectors):
         if arrival_s is not None:
@@ -234,13 +260,16 @@ def _replay(
             nearest = index.search(vector, 1)
             hits[place] = len(nearest.distances) > 0 and 1.0 - float(nearest.distances[0]) >= threshold
         if not hits[place]:
+            began = time.perf_counter()
             index.add(place, vector)
+            adding_s += time.perf_counter() - began
             stored.append(place)
     sample = vectors[:: max(1, len(vectors) // 200)]
     began = time.perf_counter()
     for vector in sample:
         index.search(vector, 1)
-    return hits, len(stored) - oldest, (time.perf_counter() - began) / len(sample)
+    lookup_s = (time.perf_counter() - began) / len(sample)
+    return hits, len(stored) - oldest, lookup_s, adding_s / max(1, len(stored))
 
 
 def _index(width: int) -> Any:

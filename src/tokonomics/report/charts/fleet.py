@@ -8,7 +8,7 @@ from tokonomics.catalog.offers import Terms
 from tokonomics.money.fleet import FleetPurchase
 from tokonomics.planner.fleet import FleetReport
 from tokonomics.report.charts import style
-from tokonomics.units import count, percent, usd
+from tokonomics.units import count, percent, requests_a_second, usd
 
 _SHADES = {
     Terms.reserved: ("#5b86c2", "#86a8d8", "#aec6e8", "#cfdef2"),
@@ -49,7 +49,7 @@ def fleet_chart(report: FleetReport, purchases: Iterable[FleetPurchase]) -> alt.
     return style.whole(
         style.panel(areas, edge, line, label.encode(x="hour:Q", y="requests/s:Q"), width=760, height=320),
         f"What to buy for {report.model}: {usd(plan.usd_per_month)} a month{saves}",
-        f"{report.traffic}; {count(report.mean_requests_per_s)} requests/s in the mean, "
+        f"{report.traffic}; {requests_a_second(count(report.mean_requests_per_s))} in the mean, "
         f"{count(report.peak_requests_per_s)} at the peak",
         "Coloured: what each purchase carries under the SLO. Black: the demand.",
     )

@@ -15,7 +15,7 @@ from tokonomics.questions.results import replicas_text
 from tokonomics.report.charts import style
 from tokonomics.report.wording import and_slos, workload_text
 from tokonomics.traffic.slo import Latency, Slo
-from tokonomics.units import count, percent, plural, seconds, usd
+from tokonomics.units import count, percent, plural, requests_a_second, seconds, usd
 
 _PARTS = {"prefill": style.BLUE, "decode": style.GREEN, "idle": style.SAND, UNUSED: style.DARK_SAND}
 _MOST_BILLS = 14
@@ -86,7 +86,7 @@ def frontier_chart(frontier: Frontier, plan: Plan, model_name: str) -> alt.TopLe
     return style.whole(
         alt.hconcat(*panels, spacing=30),
         f"Cheap or quick: what {model_name} can cost",
-        f"{count(mean.rate)} requests/s, {mean.input_tokens:,.0f} tokens in{written}; every "
+        f"{requests_a_second(count(mean.rate))}, {mean.input_tokens:,.0f} tokens in{written}; every "
         "point is a fleet of whole machines, its means in closed form",
         "Line: no fleet is both cheaper and quicker"
         + ("; diamond: the pick, as simulated" if plan.best and plan.best.simulated else "")

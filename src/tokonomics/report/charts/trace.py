@@ -7,7 +7,7 @@ import altair as alt
 from tokonomics.report.charts import style
 from tokonomics.report.wording import duration_text, how_long
 from tokonomics.traffic.summary import TraceSummary
-from tokonomics.units import count, plural
+from tokonomics.units import count, plural, requests_a_second
 
 _KINDS = {"prompt": style.BLUE, "answer": style.GREEN}
 _WIDTH, _HEIGHT = 720, 150
@@ -32,7 +32,9 @@ def traffic_chart(trace: TraceSummary) -> alt.TopLevelMixin:
         between = [{"low": gap.low, "high": gap.high, "share": gap.count / total} for gap in gaps]
         shapes.append(_shares(between, width, "from one request to the next", style.AS_TIME, "gaps"))
     panels = [*(_over_time(trace) if len(trace.curve) > 1 else []), alt.hconcat(*shapes)]
-    mean = f"{count(float(f'{trace.rate:.3g}'))} requests/s, {count(trace.tokens_per_second)} tokens/s on average"
+    mean = (
+        f"{requests_a_second(count(float(f'{trace.rate:.3g}')))}, {count(trace.tokens_per_second)} tokens/s on average"
+    )
     return style.whole(
         alt.vconcat(*panels),
         f"{trace.source}: {plural(trace.requests, 'request')}{how_long(trace)}",
