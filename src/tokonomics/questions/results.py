@@ -9,8 +9,10 @@ from tokonomics.catalog.precision import Precision
 from tokonomics.catalog.recovery import Recovery
 from tokonomics.errors import by_name, flag, spelled
 from tokonomics.money.cost import Cost, LoadCost, Needed
+from tokonomics.money.energy import Energy
 from tokonomics.money.sale import FleetSale, Sale, SellPrice
 from tokonomics.money.served import ServedCost
+from tokonomics.money.upkeep import Upkeep
 from tokonomics.planner.breakeven import BreakEvenReport
 from tokonomics.planner.can_run import CanRun
 from tokonomics.planner.compare import Comparison
@@ -192,6 +194,10 @@ class PlanResult(Result, Plan):
     """What was noted of how a config.json was read, such as fields that are not known."""
     sale: FleetSale | None = None
     """What the pick earns, where a price or a margin is given."""
+    energy: Energy | None = None
+    """What the pick draws and emits; None: nobody says what its GPU draws."""
+    upkeep: Upkeep | None = None
+    """The pick's month with people and overheads, where any are given."""
     study: Any = beside()
 
     @property
@@ -231,6 +237,10 @@ class LeversResult(Result, Ranking):
 
     utilization: Utilization | None
     """The bill against batch limit, load and burstiness, where asked for."""
+    upkeep_now: Upkeep | None = None
+    """A month of today's setup with people and overheads, where any are given."""
+    upkeep_together: Upkeep | None = None
+    """The same with all levers that help."""
     workload: Workload
     slos: tuple[Slo, ...] = Field(alias="promises")
 

@@ -40,10 +40,10 @@ def _question(setup: Setup) -> blocks.Section:
     return blocks.section(blocks.line(setup_text(setup), kind="asked"), blocks.hint(said) if without else None)
 
 
-def _ranking(ranking: Ranking, setup: Setup) -> blocks.View:
+def _ranking(ranking: LeversResult, setup: Setup) -> blocks.View:
     yield _question(setup)
     pulled = [(lever, lever.bill) for lever in ranking.levers if lever.bill]
-    yield blocks.section(*_together(ranking))
+    yield blocks.section(*_together(ranking), _with_people(ranking))
     rows = [
         ("as it is", "", *_figures(ranking.now)),
         *((*_name(lever, bill), *_figures(bill)) for lever, bill in pulled),
@@ -86,6 +86,17 @@ def _together(ranking: Ranking) -> Iterable[blocks.Block]:
     if first:
         saves = f"alone it saves {usd(first.saved_usd_per_month)} a month ({first.effort})"
         yield blocks.hint(f"Start with {first.name}: {saves}.")
+
+
+def _with_people(ranking: LeversResult) -> blocks.Facts | None:
+    """The same saving over a bill that has people and overheads."""
+    now, after = ranking.upkeep_now, ranking.upkeep_together
+    if now is None or after is None:
+        return None
+    saved = f"→ {usd(after.total_usd)}: {percent(1 - after.total_usd / now.total_usd)} less"
+    per = f"{usd(now.usd_per_mtok or 0)} → {usd(after.usd_per_mtok or 0)} per Mtok"
+    named = ", ".join(f"{line.name} {usd(line.usd)}" for line in now.lines.lines)
+    return blocks.facts(("with people", f"{usd(now.total_usd)}/month", f"{saved}, {per}; {named}"))
 
 
 def _bill_fact(name: str, bill: SetupBill) -> blocks.Fact:

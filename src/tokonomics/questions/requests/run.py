@@ -1,6 +1,6 @@
 """What is asked while one runs: ``bench``, ``import``, ``calibrate``, the meter … (see ``verbs``)."""
 
-from tokonomics.questions.inputs import GpuPrice, Objectives, Profiled, Selling
+from tokonomics.questions.inputs import GpuPrice, Objectives, OnGrid, Profiled, Selling, Staffed
 from tokonomics.questions.request import (
     Kind,
     Number,
@@ -242,7 +242,7 @@ class Budgeted(Request):
     )
 
 
-class MeterReportRequest(InLedger, AgainstPlan, Selling, BehindAddress, Budgeted):
+class MeterReportRequest(InLedger, AgainstPlan, Selling, BehindAddress, Budgeted, Staffed, OnGrid):
     """
     Examples:
       tokonomics meter report --since 7d --by model,day
