@@ -34,7 +34,8 @@ def energy_notes(drawn: Energy | None) -> Iterable[str]:
     """Where the watts are from, and what emissions count."""
     if drawn is None:
         return
-    yield f"Watts of the GPUs: {drawn.power_from}. Host: half of the GPUs' datasheet watts."
+    host = "half of the GPUs' datasheet watts" if drawn.host_watts else f"not counted, as no {option('gpu')} is named"
+    yield f"Watts of the GPUs: {drawn.power_from}. Host: {host}."
     own = f"; yours: {option('grid', 45)}" if drawn.grid.year is not None else ""
     yield f"Emissions are of the electricity, by the grid's mean (location-based), not of making the machines{own}."
 
