@@ -20,6 +20,7 @@ from tokonomics.planner.breakeven import (
 )
 from tokonomics.planner.load import Load
 from tokonomics.planner.parsing import amount, listed
+from tokonomics.questions.api_latency import latencies_of
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import blamed, every_offer, load_of, question_of, say_not_tried, targets_of
 from tokonomics.questions.reading import require_writer
@@ -39,11 +40,11 @@ _PLANNED = ("model", "slo", "offline", "gpu", "provider", "region", "terms", "di
 
 def breakeven(request: BreakevenRequest, listener: Listener = SILENT) -> BreakevenResult | NothingHosts:
     """A model of one's own against APIs, at every volume: whole machines against a price per token."""
-    extras = extras_of(request)
+    extras, latencies = extras_of(request), latencies_of(request)
     if request.replica_tokens_per_second is not None or request.usd_per_hour is not None:
-        return BreakevenResult(**dict(_given(request, extras)))
+        return BreakevenResult(**dict(_given(request, extras)), latencies=latencies)
     try:
-        return BreakevenResult(**dict(_planned(request, extras, listener)))
+        return BreakevenResult(**dict(_planned(request, extras, listener)), latencies=latencies)
     except NothingFits as nothing:
         return NothingHosts(blame=tuple(blamed(request, nothing.study)), study=nothing.study)
 

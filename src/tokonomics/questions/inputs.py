@@ -344,6 +344,12 @@ class OnGrid(Request, about=About.PRICES):
     )
 
 
+class MeasuredApis(Request, about=About.PRICES):
+    measured: Texts | None = declared(
+        "How fast APIs answer: files of `bench --api host:model --save`; repeat.", kind=Kind.FILE, example=["groq.json"]
+    )
+
+
 class SomeGpus(Request, about=About.HARDWARE):
     """GPUs to choose from."""
 

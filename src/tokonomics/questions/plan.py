@@ -1,9 +1,10 @@
 """What are the cheapest ways to serve a model under latency targets? ``plan``, ``diff`` and ``compare``."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tokonomics.catalog.api_hosts import hosts_of
 from tokonomics.catalog.checkpoints import checkpoint_for
 from tokonomics.catalog.grid import grid_named
 from tokonomics.catalog.models import ModelSpec
@@ -12,6 +13,8 @@ from tokonomics.catalog.recovery import recovery_of
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, UnknownName, did_you_mean, option, shorten
 from tokonomics.files import make_folder, write_text
+from tokonomics.measure.api_latency import ApiLatency
+from tokonomics.money.api_bill import ApiBill, host_bills
 from tokonomics.money.sale import FleetSale, SellTerms, fleet_sale, sell_terms
 from tokonomics.money.upkeep import upkeep
 from tokonomics.planner.compare import compare as side_by_side
@@ -31,6 +34,7 @@ from tokonomics.planner.regret import least_regret
 from tokonomics.planner.spare import machines_for
 from tokonomics.planner.what_if import bill_range, headroom, ratios, sensitivity
 from tokonomics.planner.why import why_pick
+from tokonomics.questions.api_latency import latencies_of
 from tokonomics.questions.command import command_of
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import blamed, cases_of, questions_of, say_not_tried
@@ -293,4 +297,23 @@ def compare(request: CompareRequest, listener: Listener = SILENT) -> CompareResu
     for question in questions:
         say_not_tried(question, listener)
     listener.doing("comparing")
-    return CompareResult(**dict(side_by_side(questions, scores, listener.doing)))
+    latencies = latencies_of(request)
+    apis = {
+        question.model.key: bills
+        for question, asked in zip(questions, listed(request.model, "model") or (), strict=True)
+        if (bills := _hosts(question, asked, latencies))
+    }
+    found = side_by_side(questions, scores, listener.doing)
+    return CompareResult(**dict(found), apis=apis, latencies=latencies)
+
+
+_HOSTS = 2
+"""Hosts of a model to show beside its hardware, the cheapest; `breakeven` has all of them."""
+
+
+def _hosts(question: Question, asked: str, measured: Mapping[str, ApiLatency]) -> tuple[ApiBill, ...]:
+    """What the cheapest hosts of a model charge for these requests, and those that were measured."""
+    if question.model.is_encoder:
+        return ()
+    bills = host_bills(hosts_of(question.model, asked), question.load.trace)
+    return tuple(bill for place, bill in enumerate(bills) if place < _HOSTS or bill.name in measured)

@@ -8,6 +8,8 @@ from tokonomics.catalog.checkpoints import Checkpoint
 from tokonomics.catalog.precision import Precision
 from tokonomics.catalog.recovery import Recovery
 from tokonomics.errors import by_name, flag, spelled
+from tokonomics.measure.api_latency import ApiLatency
+from tokonomics.money.api_bill import ApiBill
 from tokonomics.money.cost import Cost, LoadCost, Needed
 from tokonomics.money.energy import Energy
 from tokonomics.money.sale import FleetSale, Sale, SellPrice
@@ -263,6 +265,9 @@ class BreakevenResult(Result, BreakEvenReport):
 
     ROWS = "found"
 
+    latencies: dict[str, ApiLatency] = Field(default_factory=dict)
+    """How fast APIs answer, of those that were measured, by name."""
+
     def headline(self) -> str:
         said = [
             f"cheaper than {bill.api} from {count(from_here)} tokens a month on" if from_here
@@ -399,7 +404,12 @@ class NothingHosts(Result):
 
 
 class CompareResult(Result, Comparison):
-    """Several models on several GPUs, side by side."""
+    """Several models on several GPUs, side by side; and what APIs charge for the same requests."""
+
+    apis: dict[str, tuple[ApiBill, ...]] = Field(default_factory=dict)
+    """By model: the cheapest hosts of it, and those that were measured."""
+    latencies: dict[str, ApiLatency] = Field(default_factory=dict)
+    """How fast APIs answer, of those that were measured, by name."""
 
     @property
     def is_found(self) -> bool:

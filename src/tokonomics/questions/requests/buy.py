@@ -12,6 +12,7 @@ from tokonomics.questions.inputs import (
     LengthInputs,
     LogInputs,
     Market,
+    MeasuredApis,
     Objectives,
     OneEngine,
     OneGpu,
@@ -163,7 +164,7 @@ class FleetRequest(
     no_replay: Switch = declared("Do not try the fleet in the simulator.", False)
 
 
-class BreakevenRequest(SomeModel, PlanInputs, Reserve, Staffed, Quick, Profiled):
+class BreakevenRequest(SomeModel, PlanInputs, Reserve, Staffed, MeasuredApis, Quick, Profiled):
     """
     Examples:
       tokonomics breakeven llama-3.3-70b --input 1000 --output 300 --slo ttft_p99=1,tpot_p99=80ms
@@ -172,6 +173,7 @@ class BreakevenRequest(SomeModel, PlanInputs, Reserve, Staffed, Quick, Profiled)
       tokonomics breakeven llama-3.1-8b --cached-share 0.3 --input 2000 --output 99 --provider aws
       tokonomics breakeven traffic.toml --replica-tokens-per-second 2400 --usd-per-hour 2.21 --max-utilization 0.7
       tokonomics breakeven chat.toml --api openai:gpt-4o-mini --batch-api
+      tokonomics breakeven chat.toml --api groq:llama-3.3-70b-versatile --measured groq.json
     """
 
     FIRST = ("model", "api")
@@ -237,7 +239,7 @@ class CanRunRequest(SomeModels, OneGpu, Objectives, OneEngine, OwnedMachine, Pro
     context: Tokens = declared("Tokens of one sequence, prompt and answer: 4096, 32k.", 4096, unit="tokens")
 
 
-class CompareRequest(SeveralModels, PlanInputs, Conversations, Profiled):
+class CompareRequest(SeveralModels, PlanInputs, Conversations, MeasuredApis, Profiled):
     """
     Examples:
       tokonomics compare llama-3.1-8b qwen2.5-32b llama-3.3-70b --gpu L4,A100,H100 --rate 20 --input 1000 --output 300
