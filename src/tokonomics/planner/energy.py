@@ -1,10 +1,12 @@
 """What a row of a plan draws: its simulated time with prompts, with answers and idle, in watts.
 
 Where nothing was simulated, the closed form's mean number of running requests L tells the idle time: arrivals are
-random, so none runs for e^−L of it.
+random, so none runs for e^−L of it. Prompts take of the rest what their stalls add up to at this rate.
 """
 
 import math
+
+import numpy as np
 
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.grid import Grid, grid_of
@@ -41,9 +43,11 @@ def _busy_gpus(sized: Placed, row: Candidate, rate: float) -> tuple[float, float
         served = sized.trial.outcome
         busy, share, batch = 1 - served.shares.idle, prefill_share(served), served.batch
     else:
-        running = sized.screened.steady(rate / sized.replicas).batch
+        curve, each = sized.screened.curve, rate / sized.replicas
+        running = sized.screened.steady(each).batch
         busy = -math.expm1(-running)
-        share, batch = sized.screened.capacity.prefill_share, running / busy
+        prompts = each * float(np.interp(running, curve.batches, curve.stall_s))
+        share, batch = min(1.0, prompts / busy), running / busy
     share = 1.0 if sized.deployment.model.is_encoder else share
     working = sized.replicas * busy
     return working * share * gpus_for_prompts, working * (1 - share) * row.gpus_per_replica, batch
