@@ -14,7 +14,7 @@ from tokonomics.questions.requests.buy import BreakevenRequest
 from tokonomics.questions.results import BreakevenResult, NothingHosts
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
-from tokonomics.report.api_latency_view import API_LATENCY, api_latency_cells, api_latency_notes
+from tokonomics.report.api_latency_view import API_LATENCY, api_latency_cell, api_latency_notes
 from tokonomics.report.plan_view import nothing
 from tokonomics.report.wording import OLD_PRICE, age_text, and_slos, speed_word
 from tokonomics.units import HOURS_PER_MONTH, count, percent, plural, seconds, usd
@@ -134,9 +134,18 @@ def _apis(result: BreakevenResult, letters: list[str]) -> blocks.Table:
         listed = f"{usd(api.input_usd_per_mtok)} / {usd(api.output_usd_per_mtok)}"
         volumes = map(_tokens, (meets.first_tokens_per_month, meets.stays_tokens_per_month))
         old = "†" if (_days(api) or 0) > STALE_AFTER_DAYS else ""
-        latency = api_latency_cells(result.latencies.get(api.name))
+        latency = [api_latency_cell(result.latencies.get(api.name))] if result.latencies else []
         rows.append((letter, api.name, listed, usd(api.usd_per_mtok), *latency, *volumes, f"{api.date or '?'}{old}"))
-    columns = ["", "!API", ">list in / out", ">$/Mtok", *API_LATENCY, ">first", ">for good", "!price of"]
+    columns = [
+        "",
+        "!API",
+        ">list in / out",
+        ">$/Mtok",
+        *([API_LATENCY] if result.latencies else []),
+        ">first",
+        ">for good",
+        "!price of",
+    ]
     return blocks.table(columns, rows, "$/Mtok of this mix; break-even in tokens a month: first, and for good")
 
 

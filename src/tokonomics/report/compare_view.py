@@ -10,7 +10,7 @@ from tokonomics.questions.request import Request
 from tokonomics.questions.results import CompareResult, layout_text
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
-from tokonomics.report.api_latency_view import API_LATENCY, api_latency_cells, api_latency_notes
+from tokonomics.report.api_latency_view import API_LATENCY, api_latency_cell, api_latency_notes
 from tokonomics.report.plan_view import ranking
 from tokonomics.report.wording import (
     FEWER_BITS,
@@ -126,13 +126,13 @@ def _apis(result: CompareResult) -> blocks.Section:
             api.name,
             f"{usd(api.input_usd_per_mtok)} / {usd(api.output_usd_per_mtok)}",
             usd(api.usd_per_mtok),
-            *api_latency_cells(result.latencies.get(api.name)),
+            api_latency_cell(result.latencies.get(api.name)),
             str(api.date or "?"),
         )
         for model, bills in result.apis.items()
         for api in bills
     ]
-    columns = ["!model", "!API", ">list in / out", ">$/Mtok", *API_LATENCY, "!price of"]
+    columns = ["!model", "!API", ">list in / out", ">$/Mtok", API_LATENCY, "!price of"]
     shown = [api.name for bills in result.apis.values() for api in bills]
     return blocks.section(
         blocks.table(columns, rows, "The same requests by API, nothing cached: the cheapest hosts"),

@@ -203,7 +203,7 @@ def _waterfall(made: Waterfall, setup: Setup) -> blocks.View:
     )
     rows = [["one request at a time, 16 bit", "", "", "", *_figures(naive)]]
     rows += [_step(step, made.drafted) for step in made.steps]
-    heads = ["step", ">saves $/month", ">of the start", ">quality", *_FIGURES]
+    heads = ["step", ">saves $/month", ">of start", ">quality", *_FIGURES]
     yield blocks.table(heads, rows, best=len(rows) - 1)
     if made.left_out:
         left_out = [(lever.name, lever.reason.marked) for lever in made.left_out]
