@@ -315,7 +315,7 @@ def test_prompts_take_the_share_of_the_gpu_that_a_simulation_finds() -> None:
         (priced,) = price_run(run(load), H100, PRICE).points
         assert priced.usd_per_mtok is not None
         assert priced.usd_per_mtok.input is not None
-        shares[rate] = priced.usd_per_mtok.input * 1000 * rate * 3600 / 1e6 / PRICE.usd_per_hour
+        shares[rate] = priced.usd_per_mtok.input * 1000 * rate * 3600 / 1e6 / (PRICE.usd_per_hour or 1)
         trace = generate(
             parse_arrivals(f"poisson:{rate}"), parse_lengths("1000", "input"), parse_lengths("250", "output"),
             requests=2000, seed=1,

@@ -10,6 +10,7 @@ from tokonomics.catalog.load_models import all_models, find_model
 from tokonomics.catalog.precision import Precision
 from tokonomics.money.own_hardware import Power, Purchase
 from tokonomics.physics.deployment import deploy
+from tokonomics.physics.power import power_of
 from tokonomics.planner.can_run import CanRun, OwnMachine, RunnableModel, can_run
 from tokonomics.planner.predict import predict
 from tokonomics.traffic.slo import parse_slos
@@ -78,9 +79,12 @@ def test_dollars_are_watts_and_the_price_of_the_machine_over_the_tokens_written(
     bought = Purchase(gpus=2, usd_per_kwh=0.3, host_watts=150, pue=1.2, purchase_usd=2500, years=3)
     electric, owned = (row_of(asked("llama-3.1-8b", power=kept), "bf16") for kept in (power, bought))
     assert electric.tokens_per_s is not None
-    tokens_per_hour = electric.tokens_per_s.mid * 3600
+    tokens_per_hour, curve = electric.tokens_per_s.mid * 3600, power_of(find_gpu("RTX3090"))
+    assert curve is not None
+    assert curve.idle_w == pytest.approx(350 * 124 / 700)
+    busy_w = curve.decoding(electric.users / electric.replicas)
     for name, load in {"full": 1.0, "half": 0.5, "tenth": 0.1}.items():
-        kilowatts = (2 * 0.350 * load + 0.150) * 1.2
+        kilowatts = (2 * (load * busy_w + (1 - load) * curve.idle_w) / 1000 + 0.150) * 1.2
         mtok = tokens_per_hour * load / 1e6
         assert getattr(electric.usd_per_mtok, name) == pytest.approx(kilowatts * 0.3 / mtok)
         assert getattr(owned.usd_per_mtok, name) == pytest.approx((kilowatts * 0.3 + 2500 / 3 / 8760) / mtok)

@@ -139,6 +139,7 @@ class BenchmarkRun(Noun):
     tool: str
     tool_version: str | None = None
     model: str | None = None
+    api: str | None = None  # ``host:model`` of the API catalogue, where an API was measured
     when: datetime | None = None
     stated: Stated = Stated()
     points: tuple[LoadPoint, ...] = Field(min_length=1)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from pydantic import NonNegativeFloat, PositiveFloat, ValidationError
 
+from tokonomics.catalog.apis import ApiPrice, price_request
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.offer_choice import cheapest_offer, machines_usd_per_hour
 from tokonomics.catalog.offers import Offer
@@ -69,9 +70,10 @@ class MeasuredMachine(Noun):
 
 
 class Price(Noun):
-    """What the machine costs, all GPUs together."""
+    """What the machine costs, all GPUs together; or what an API charges by the token."""
 
-    usd_per_hour: PositiveFloat
+    usd_per_hour: PositiveFloat | None = None
+    api: ApiPrice | None = None
     price_from: str
 
 
@@ -219,8 +221,10 @@ def _priced(run: BenchmarkRun, point: LoadPoint, machine: MeasuredMachine | None
     )  # fmt: skip
 
 
-def _dollars(point: LoadPoint, price: Price, prefill_share: float | None) -> PointPrice:
-    per_second = price.usd_per_hour / SECONDS_PER_HOUR
+def _dollars(point: LoadPoint, price: Price, prefill_share: float | None) -> PointPrice | None:
+    if price.api is not None:
+        return _charged(point, price.api)
+    per_second = (price.usd_per_hour or 0.0) / SECONDS_PER_HOUR
     tokens = point.input_tokens_per_s + point.output_tokens_per_s
     split = None
     if prefill_share is not None:
@@ -231,6 +235,20 @@ def _dollars(point: LoadPoint, price: Price, prefill_share: float | None) -> Poi
         output_only=per_second / point.output_tokens_per_s * TOKENS_PER_MTOK,
         input=split.input if split and split.input > 0 else None,
         output=split.output if split and split.output > 0 else None,
+    )
+
+
+def _charged(point: LoadPoint, api: ApiPrice) -> PointPrice | None:
+    """What an API charges for the mean request, none of it from a cache; None for one that costs nothing."""
+    inputs, outputs = point.mean_input_tokens, point.mean_output_tokens
+    usd, rates = price_request(api, inputs, 0.0, outputs), api.rates(inputs)
+    if usd <= 0:
+        return None
+    return PointPrice(
+        blended=usd / (inputs + outputs) * TOKENS_PER_MTOK,
+        output_only=usd / outputs * TOKENS_PER_MTOK,
+        input=rates.input_usd_per_mtok or None,
+        output=rates.output_usd_per_mtok or None,
     )
 
 

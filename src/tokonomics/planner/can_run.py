@@ -26,6 +26,7 @@ from tokonomics.money.own_hardware import Power, Purchase, usd_per_hour
 from tokonomics.physics.deployment import Deployment, valid_tp, why_not_run
 from tokonomics.physics.intervals import Interval, known_speed
 from tokonomics.physics.memory import max_sequences, smallest
+from tokonomics.physics.power import power_of
 from tokonomics.physics.steptime import step_model
 from tokonomics.planner.candidates import is_faithful, weight_choices, why_not
 from tokonomics.planner.predict import predict
@@ -240,7 +241,7 @@ def _at_best(layouts: Sequence[Deployment], machine: OwnMachine, context: int, s
         tpot_s=full.decode_step_s.mid if full and full.decode_step_s else None,
         tokens_per_s=tokens_per_s,
         speed=known_speed(layout),
-        usd_per_mtok=_prices(machine, layout.gpus * replicas, tokens_per_s.mid) if tokens_per_s else None,
+        usd_per_mtok=_prices(machine, layout.gpus * replicas, tokens_per_s.mid, best.batch) if tokens_per_s else None,
     )
 
 
@@ -258,13 +259,18 @@ def _longest(layout: Deployment) -> int:
     return bisect_left(lengths, True, key=lambda tokens: max_sequences(layout, tokens) < 1)
 
 
-def _prices(machine: OwnMachine, gpus_used: int, tokens_per_s: float) -> LoadPrices | None:
-    """At each share of full use: GPUs draw their watts for that share of the time, the host all of it."""
+def _prices(machine: OwnMachine, gpus_used: int, tokens_per_s: float, batch: float) -> LoadPrices | None:
+    """At each share of full use: GPUs draw what answers take for that share of the time and else idle, the host always.
+
+    As ``physics.power`` has it; in shares of the datasheet's watts, which ``money.own_hardware`` counts by.
+    """
     if machine.power is None:
         return None
-    prices = {}
+    prices, curve, rated = {}, power_of(machine.gpu), machine.gpu.watts
     for name, load in LOADS.items():
-        at_load = machine.power.model_copy(update={"gpus": gpus_used, "gpu_load": load})
+        watts = load * curve.decoding(batch) + (1 - load) * curve.idle_w if curve else 0.0
+        share = min(1.0, watts / rated) if rated else 1.0
+        at_load = machine.power.model_copy(update={"gpus": gpus_used, "gpu_load": share})
         mtok_per_hour = tokens_per_s * load * SECONDS_PER_HOUR / TOKENS_PER_MTOK
         prices[name] = usd_per_hour(at_load, machine.gpu) / mtok_per_hour
     return LoadPrices(**prices)

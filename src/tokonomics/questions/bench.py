@@ -1,8 +1,11 @@
 """What do the tokens of a server cost under load? ``bench``, and ``import`` for benchmarks that were already run."""
 
 import secrets
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+from tokonomics.catalog.apis import ApiPrice, find_api, price_request
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
@@ -51,11 +54,27 @@ def said_of(ran: Ran, model: str | None = None) -> Said:
 
 
 def price_from(machine: MeasuredMachine | None, model: str | None, rented: Rented) -> Price | None:
-    """As given for each GPU, or the cheapest offer of the machine; None where there is neither."""
+    """An API's, or as given for each GPU, or the cheapest offer of the machine; None where there is none."""
+    if rented.api is not None:
+        for name in ("usd_per_hour", "gpu", "gpus"):
+            if getattr(rented, name) is not None:
+                raise BadInput(f"an API is paid by the token: {option('api')}", field=name, fix="Leave one out.")
+        return _api_price(rented.api)
     if rented.usd_per_hour is not None:
         count = machine.gpus if machine else rented.gpus or 1
         return Price(usd_per_hour=require_positive("usd_per_hour", rented.usd_per_hour) * count, price_from="as given")
     return rental_of(machine, model) if machine else None
+
+
+def _api_price(text: str) -> Price:
+    """``host:model`` as the API catalogue quotes it, or ``0.59/0.79`` dollars per Mtok of input and output."""
+    with suppress(ValueError):
+        dollars = [require_range("api", float(part), 0, 1e6) for part in text.split("/", 1)]
+        rates = {"input_usd_per_mtok": dollars[0], "output_usd_per_mtok": dollars[-1]}
+        given = ApiPrice(host="as given", model="as given", date=None, source="as given", **rates)
+        return Price(api=given, price_from="as given")
+    found = find_api(text)
+    return Price(api=found, price_from=f"{found.source}, {found.quoted}" if found.quoted else found.source)
 
 
 def paths_of(files: tuple[str, ...]) -> list[Path]:
@@ -77,6 +96,8 @@ def bench(request: BenchRequest, listener: Listener = SILENT) -> PricedRunResult
     if save:
         check_path(save, "save", (".json",))
     run = run_bench(_asked(request, listener), listener.watching())
+    if request.api is not None and ":" in request.api:
+        run = run.model_copy(update={"api": find_api(request.api).key})
     if save:
         save_run(run, save)
         listener.note(f"result saved to {save}")
@@ -96,7 +117,7 @@ def _asked(request: BenchRequest, listener: Listener) -> BenchSettings:
     if request.max_usd is not None:
         require_range("max_usd", request.max_usd, 1e-6, 1e9)
         if price is None:
-            fix = f"Give {option('usd_per_hour')}, or {option('gpu')}."
+            fix = f"Give {option('usd_per_hour')}, {option('gpu')} or {option('api')}."
             raise BadInput("needs a price", field="max_usd", fix=fix)
     return BenchSettings(
         target(request.url),
@@ -110,10 +131,16 @@ def _asked(request: BenchRequest, listener: Listener) -> BenchSettings:
         budget=Budget(request.precision, request.requests or 100_000, request.seconds, request.max_usd),
         slos=targets_of(request),
         usd_per_hour=price.usd_per_hour if price else None,
+        usd_of=_charge(price.api) if price and price.api else None,
         retries=request.retries,
         timeout_s=request.timeout,
         seed=seed,
     )
+
+
+def _charge(api: ApiPrice) -> Callable[[int, int], float]:
+    """What it charges for a prompt and an answer."""
+    return lambda prompt, answer: price_request(api, prompt, 0.0, answer)
 
 
 def _checked_lengths(text: str, field: str) -> str:

@@ -6,7 +6,7 @@ from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offers import Offer
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.money.api_bill import ApiBill, ApiLeftOut, api_bills, host_bills
-from tokonomics.money.breakeven import Extra, SelfHosted, engineers, kind_of_equation
+from tokonomics.money.breakeven import Extra, SelfHosted, kind_of_equation
 from tokonomics.planner.breakeven import (
     SECONDS_PER_MONTH,
     TRICKLE,
@@ -19,7 +19,8 @@ from tokonomics.planner.breakeven import (
     tokens_per_request,
 )
 from tokonomics.planner.load import Load
-from tokonomics.planner.parsing import amount, dollars, listed
+from tokonomics.planner.parsing import amount, listed
+from tokonomics.questions.api_latency import latencies_of
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import blamed, every_offer, load_of, question_of, say_not_tried, targets_of
 from tokonomics.questions.reading import require_writer
@@ -27,6 +28,7 @@ from tokonomics.questions.requests.buy import BreakevenRequest
 from tokonomics.questions.results import BreakevenResult, NothingHosts
 from tokonomics.questions.serving import named, say_if_compiling
 from tokonomics.questions.traffic import read_rate
+from tokonomics.questions.upkeep import extras_of
 from tokonomics.traffic.trace import Trace
 from tokonomics.units import percent, plural, usd
 
@@ -38,11 +40,11 @@ _PLANNED = ("model", "slo", "offline", "gpu", "provider", "region", "terms", "di
 
 def breakeven(request: BreakevenRequest, listener: Listener = SILENT) -> BreakevenResult | NothingHosts:
     """A model of one's own against APIs, at every volume: whole machines against a price per token."""
-    extras = _extras(request)
+    extras, latencies = extras_of(request), latencies_of(request)
     if request.replica_tokens_per_second is not None or request.usd_per_hour is not None:
-        return BreakevenResult(**dict(_given(request, extras)))
+        return BreakevenResult(**dict(_given(request, extras)), latencies=latencies)
     try:
-        return BreakevenResult(**dict(_planned(request, extras, listener)))
+        return BreakevenResult(**dict(_planned(request, extras, listener)), latencies=latencies)
     except NothingFits as nothing:
         return NothingHosts(blame=tuple(blamed(request, nothing.study)), study=nothing.study)
 
@@ -152,33 +154,3 @@ def _hosts(request: BreakevenRequest) -> list[ApiPrice]:
         what = f"the API catalogue has no host of {shorten(request.model)}"
         raise BadInput(what, field="api", fix=f"Name what to compare with as host:model, such as {such_as}")
     return found
-
-
-def _extras(request: BreakevenRequest) -> tuple[Extra, ...]:
-    """Lines beside the machines: none unless asked for."""
-    usd_per_month = dollars(request.engineer_usd_per_month, "engineer_usd_per_month")
-    if (request.engineers is None) != (usd_per_month is None):
-        missing = "engineer_usd_per_month" if request.engineers is not None else "engineers"
-        fix = f"Such as {option('engineers', 0.5)} {option('engineer_usd_per_month', 15000)}."
-        raise BadInput("is missing", field=missing, fix=fix)
-    people: tuple[Extra, ...] = ()
-    if request.engineers is not None and usd_per_month is not None:
-        people = (engineers(request.engineers, usd_per_month),)
-    return (*people, *(_overhead(text) for text in request.overhead or ()))
-
-
-def _overhead(text: str) -> Extra:
-    name, _, value = (part.strip() for part in text.partition("="))
-    try:
-        amount = float(value.removesuffix("%").strip())
-    except ValueError:
-        amount = -1.0
-    if not name or not 0 <= amount < 1e12:
-        raise BadInput(
-            f"'{shorten(text)}' is not understood",
-            field="overhead",
-            fix="Write monitoring=500 for dollars a month, or network=8% of what the machines cost.",
-        )
-    if value.endswith("%"):
-        return Extra(name=name, share_of_machines=amount / 100)
-    return Extra(name=name, usd_per_month=amount)

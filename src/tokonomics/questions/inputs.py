@@ -325,6 +325,31 @@ class OwnedMachine(Request, about=About.PRICES):
     years: Number | None = declared("Over which it is written off.", example=4, unit="years")
 
 
+class Staffed(Request, about=About.PRICES):
+    """People who run the machines, and overheads: on top of the machines' bill."""
+
+    engineers: Number | None = declared("People who run it, such as 0.5.", example=0.5)
+    engineer_usd_per_month: Text | None = declared("What one of them costs: 15k.", example="15k", unit="USD/month")
+    overhead: Texts | None = declared(
+        "Another line of the bill: monitoring=500 ($/month) or network=8% (of the machines).", example=["network=5%"]
+    )
+
+
+class OnGrid(Request, about=About.PRICES):
+    grid: Text | None = declared(
+        "What a kilowatt-hour emits, grams of CO₂e: 45; or a country: FR.",
+        without="the mean of where the machine stands, else of the world",
+        example="45",
+        unit="g/kWh",
+    )
+
+
+class MeasuredApis(Request, about=About.PRICES):
+    measured: Texts | None = declared(
+        "How fast APIs answer: files of `bench --api host:model --save`; repeat.", kind=Kind.FILE, example=["groq.json"]
+    )
+
+
 class SomeGpus(Request, about=About.HARDWARE):
     """GPUs to choose from."""
 

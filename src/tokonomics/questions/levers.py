@@ -6,6 +6,7 @@ from tokonomics.clock import today
 from tokonomics.errors import BadInput, did_you_mean, option, shorten
 from tokonomics.money.cache_tiers import parse_tiers
 from tokonomics.money.cost import require_positive
+from tokonomics.money.upkeep import upkeep
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.speculation import DRAFT_TOKENS
 from tokonomics.planner.bills import Bills
@@ -23,6 +24,7 @@ from tokonomics.questions.reading import require_writer
 from tokonomics.questions.requests.traffic import Changes, LeversRequest, StackRequest
 from tokonomics.questions.results import LeversResult, StackResult
 from tokonomics.questions.serving import deployment_of, say_if_compiling, say_left_out
+from tokonomics.questions.upkeep import extras_of
 
 _TAKES_A_WHILE = 200_000
 """Requests from which thirty simulations of them take more than a quarter of a minute."""
@@ -115,7 +117,7 @@ def _floor(changes: Changes) -> Precision | None:
 
 def levers(request: LeversRequest, listener: Listener = SILENT) -> LeversResult:
     """Every lever, the largest saving first, and all that help together."""
-    choices = choices_of(request)
+    choices, extras = choices_of(request), extras_of(request)
     setup = setup_of(request, listener)
     say_if_compiling(listener)
     listener.doing("simulating")
@@ -127,8 +129,11 @@ def levers(request: LeversRequest, listener: Listener = SILENT) -> LeversResult:
             f"what runs today cannot be simulated: {found.reason}",
             fix=found.fix or f"Name the GPUs ({hardware}) and the price ({option('usd_per_hour')}) it runs on.",
         )
+    ranking, tokens = found.ranking, setup.load.workload.tokens_per_month
     return LeversResult(
-        **dict(found.ranking),
+        **dict(ranking),
+        upkeep_now=upkeep(extras, ranking.now.usd_per_month, tokens),
+        upkeep_together=upkeep(extras, ranking.together.usd_per_month, tokens),
         utilization=utilization_bills(setup, bills) if request.utilization else None,
         workload=setup.load.workload,
         slos=setup.slos,

@@ -9,11 +9,13 @@ from tokonomics.measure.calibrate import Calibrated
 from tokonomics.measure.importers.lm_eval import KeptQuality
 from tokonomics.measure.meter.bill import Bill
 from tokonomics.measure.meter.bill_sale import BillSale
+from tokonomics.measure.meter.energy import MeteredEnergy
 from tokonomics.measure.meter.state import BudgetState
 from tokonomics.measure.meter.unusual import UnusualDay
 from tokonomics.measure.priced_run import PricedRun
 from tokonomics.measure.replay import Replay
 from tokonomics.measure.validate import Validation
+from tokonomics.money.upkeep import Upkeep
 from tokonomics.physics.calibration import Profile
 from tokonomics.questions.result import Result, beside
 from tokonomics.units import fine_percent, percent, plural, usd
@@ -111,6 +113,10 @@ class MeterReportResult(Result, Bill):
     sale: BillSale | None = None
     """What was earned, where a price or a margin is given."""
     budgets: tuple[BudgetState, ...] = ()
+    energy: MeteredEnergy | None = None
+    """What the servers drew and emitted; None where the GPUs were neither read nor named."""
+    upkeep: Upkeep | None = None
+    """The same bill with people and overheads of this stretch, where any are given."""
     in_time: Any = beside()
     """The same by ``over`` alone, for the chart."""
     over: Any = beside()

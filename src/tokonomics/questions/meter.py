@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.grid import WORLD, grid_named
 from tokonomics.catalog.offer_choice import cheapest_offer, machines_usd_per_hour, market_offers
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, did_you_mean, option, shorten
@@ -14,6 +15,7 @@ from tokonomics.measure.meter.against_plan import read_plan
 from tokonomics.measure.meter.bill import bill, bill_csv, duration, instant
 from tokonomics.measure.meter.bill_sale import bill_sale
 from tokonomics.measure.meter.budget import BudgetBook, parse_budgets
+from tokonomics.measure.meter.energy import metered_energy
 from tokonomics.measure.meter.export import (
     Exported,
     ExportFormat,
@@ -36,6 +38,7 @@ from tokonomics.measure.meter.token_price import MeteredGpu, token_costs
 from tokonomics.measure.meter.unusual import unusual_days
 from tokonomics.money.cost import require_positive
 from tokonomics.money.sale import sell_terms
+from tokonomics.money.upkeep import upkeep
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.measured_results import MeterReportResult
 from tokonomics.questions.requests.run import (
@@ -47,7 +50,8 @@ from tokonomics.questions.requests.run import (
     MeterReportRequest,
     MeterWatchRequest,
 )
-from tokonomics.units import DAY_S
+from tokonomics.questions.upkeep import extras_of
+from tokonomics.units import DAY_S, HOURS_PER_MONTH, SECONDS_PER_HOUR
 
 
 def ledger_of(request: InLedger) -> Path:
@@ -166,6 +170,7 @@ def meter_report(request: MeterReportRequest, listener: Listener = SILENT) -> Me
     keys = tuple(key.strip() for key in request.by.split(",") if key.strip())
     planned, on = planned_of(request), gpu_behind(request)
     terms, budgets = sell_terms(request.sell, request.margin), parse_budgets(request.budget or ())
+    grid, extras = grid_named(request.grid or WORLD), extras_of(request)
     with Ledger(ledger_of(request), read_only=True) as book:
         made = bill(book.spans(first, last), first, last, keys, planned)
         over = "hour" if last - first <= _BY_HOUR_S else "day"
@@ -175,8 +180,8 @@ def meter_report(request: MeterReportRequest, listener: Listener = SILENT) -> Me
         days = (
             bill(book.spans(from_s, to_s), from_s, to_s, ("model", "day")) if over == "day" and from_s < to_s else None
         )
-        by_model = bill(book.spans(first, last), first, last, (*keys, "model", "engine")) if terms else None
-        extent = book.extent()
+        by_model = bill(book.spans(first, last), first, last, (*keys, "model", "engine")) if terms or on else made
+        extent, drawn = book.extent(), book.energy(first, last)
         # Days after the last reading are not known to be free.
         states = BudgetBook(budgets, book).states(min(last, extent[1]) if extent else last)
     if request.csv:
@@ -184,8 +189,13 @@ def meter_report(request: MeterReportRequest, listener: Listener = SILENT) -> Me
         bill_csv(made, path)
         listener.note(f"table saved to {path}")
     found: dict[str, object] = {"unusual": unusual_days(days) if days else ()}
-    if terms and by_model:
+    if terms:
         found |= {"sale": bill_sale(made, by_model, terms, on)}
+    months = (made.until - made.since) / (HOURS_PER_MONTH * SECONDS_PER_HOUR)
+    found |= {
+        "energy": metered_energy(by_model, drawn, on, grid),
+        "upkeep": upkeep(extras, made.total.usd, made.total.billed_tokens, months),
+    }
     if budgets:
         found |= {"budgets": states}
     if extent and extent[1] < last - DAY_S:

@@ -1,17 +1,22 @@
 """What are the cheapest ways to serve a model under latency targets? ``plan``, ``diff`` and ``compare``."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tokonomics.catalog.api_hosts import hosts_of
 from tokonomics.catalog.checkpoints import checkpoint_for
+from tokonomics.catalog.grid import grid_named
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.precision import Precision
 from tokonomics.catalog.recovery import recovery_of
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, UnknownName, did_you_mean, option, shorten
 from tokonomics.files import make_folder, write_text
+from tokonomics.measure.api_latency import ApiLatency
+from tokonomics.money.api_bill import ApiBill, host_bills
 from tokonomics.money.sale import FleetSale, SellTerms, fleet_sale, sell_terms
+from tokonomics.money.upkeep import upkeep
 from tokonomics.planner.compare import compare as side_by_side
 from tokonomics.planner.compare import diff as plan_diff
 from tokonomics.planner.compare import parse_quality
@@ -20,6 +25,7 @@ from tokonomics.planner.deploy_files import deploy_file, provenance
 from tokonomics.planner.deploy_job import DeployJob, Role, longest_context
 from tokonomics.planner.deploy_stacks import STACKS, stack_files
 from tokonomics.planner.deploy_text import DeployFile, Target
+from tokonomics.planner.energy import energy_of
 from tokonomics.planner.flips import flips
 from tokonomics.planner.parsing import listed
 from tokonomics.planner.plan import Question, Study, study
@@ -28,6 +34,7 @@ from tokonomics.planner.regret import least_regret
 from tokonomics.planner.spare import machines_for
 from tokonomics.planner.what_if import bill_range, headroom, ratios, sensitivity
 from tokonomics.planner.why import why_pick
+from tokonomics.questions.api_latency import latencies_of
 from tokonomics.questions.command import command_of
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import blamed, cases_of, questions_of, say_not_tried
@@ -36,6 +43,7 @@ from tokonomics.questions.requests.buy import CompareRequest, DiffRequest, PlanR
 from tokonomics.questions.results import CompareResult, OneNoun, PlanCases, PlanModels, PlanResult
 from tokonomics.questions.scenario import read_request
 from tokonomics.questions.serving import say_if_compiling, say_left_out
+from tokonomics.questions.upkeep import extras_of
 from tokonomics.questions.verbs import find_verb
 from tokonomics.serving.first_answer import FirstAnswer, in_the_mean
 from tokonomics.traffic.thinking import parse_thinking
@@ -44,6 +52,7 @@ from tokonomics.traffic.thinking import parse_thinking
 def plan(request: PlanRequest, listener: Listener = SILENT) -> PlanResult | PlanModels | PlanCases:
     """Every candidate sized by simulation, cheapest first; how firm the pick is; every refusal."""
     targets, terms = _deploy_targets(request), sell_terms(request.sell, request.margin)
+    extras, grid = extras_of(request), grid_named(request.grid) if request.grid is not None else None
     cases = cases_of(request)
     several = len(cases) > 1 or len(request.model) > 1
     if len(cases) > 1 and len(request.model) > 1:
@@ -55,7 +64,7 @@ def plan(request: PlanRequest, listener: Listener = SILENT) -> PlanResult | Plan
         raise BadInput("has to be simulated", field="disaggregate", fix=fix)
     if len(cases) > 1 and terms:
         raise BadInput("is for one demand", field="sell" if request.sell else "margin")
-    for name in ("deploy", "explain", "why"):
+    for name in ("deploy", "explain", "why", "engineers", "overhead", "grid"):
         if several and getattr(request, name):
             raise BadInput("is for one model at one demand", field=name)
     asked = [questions_in(case, listener) for case in cases.values()]
@@ -70,7 +79,12 @@ def plan(request: PlanRequest, listener: Listener = SILENT) -> PlanResult | Plan
         return _cases(request, studies, list(cases))
     if len(studies) > 1:
         return _models(studies, terms)
-    return _one(request, studies[0], files, listener)
+    best = studies[0].plan.best
+    beside = {
+        "energy": energy_of(studies[0], best, grid) if best else None,
+        "upkeep": upkeep(extras, best.usd_per_month, studies[0].plan.workload.tokens_per_month) if best else None,
+    }
+    return _one(request, studies[0], files, listener).model_copy(update=beside)
 
 
 def questions_in(request: PlanRequest, listener: Listener = SILENT) -> list[Question]:
@@ -283,4 +297,23 @@ def compare(request: CompareRequest, listener: Listener = SILENT) -> CompareResu
     for question in questions:
         say_not_tried(question, listener)
     listener.doing("comparing")
-    return CompareResult(**dict(side_by_side(questions, scores, listener.doing)))
+    latencies = latencies_of(request)
+    apis = {
+        question.model.key: bills
+        for question, asked in zip(questions, listed(request.model, "model") or (), strict=True)
+        if (bills := _hosts(question, asked, latencies))
+    }
+    found = side_by_side(questions, scores, listener.doing)
+    return CompareResult(**dict(found), apis=apis, latencies=latencies)
+
+
+_HOSTS = 2
+"""Hosts of a model to show beside its hardware, the cheapest; `breakeven` has all of them."""
+
+
+def _hosts(question: Question, asked: str, measured: Mapping[str, ApiLatency]) -> tuple[ApiBill, ...]:
+    """What the cheapest hosts of a model charge for these requests, and those that were measured."""
+    if question.model.is_encoder:
+        return ()
+    bills = host_bills(hosts_of(question.model, asked), question.load.trace)
+    return tuple(bill for place, bill in enumerate(bills) if place < _HOSTS or bill.name in measured)

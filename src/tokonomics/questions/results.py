@@ -8,9 +8,13 @@ from tokonomics.catalog.checkpoints import Checkpoint
 from tokonomics.catalog.precision import Precision
 from tokonomics.catalog.recovery import Recovery
 from tokonomics.errors import by_name, flag, spelled
+from tokonomics.measure.api_latency import ApiLatency
+from tokonomics.money.api_bill import ApiBill
 from tokonomics.money.cost import Cost, LoadCost, Needed
+from tokonomics.money.energy import Energy
 from tokonomics.money.sale import FleetSale, Sale, SellPrice
 from tokonomics.money.served import ServedCost
+from tokonomics.money.upkeep import Upkeep
 from tokonomics.planner.breakeven import BreakEvenReport
 from tokonomics.planner.can_run import CanRun
 from tokonomics.planner.compare import Comparison
@@ -192,6 +196,10 @@ class PlanResult(Result, Plan):
     """What was noted of how a config.json was read, such as fields that are not known."""
     sale: FleetSale | None = None
     """What the pick earns, where a price or a margin is given."""
+    energy: Energy | None = None
+    """What the pick draws and emits; None: nobody says what its GPU draws."""
+    upkeep: Upkeep | None = None
+    """The pick's month with people and overheads, where any are given."""
     study: Any = beside()
 
     @property
@@ -231,6 +239,10 @@ class LeversResult(Result, Ranking):
 
     utilization: Utilization | None
     """The bill against batch limit, load and burstiness, where asked for."""
+    upkeep_now: Upkeep | None = None
+    """A month of today's setup with people and overheads, where any are given."""
+    upkeep_together: Upkeep | None = None
+    """The same with all levers that help."""
     workload: Workload
     slos: tuple[Slo, ...] = Field(alias="promises")
 
@@ -252,6 +264,9 @@ class BreakevenResult(Result, BreakEvenReport):
     """A model of one's own against APIs, at every volume."""
 
     ROWS = "found"
+
+    latencies: dict[str, ApiLatency] = Field(default_factory=dict)
+    """How fast APIs answer, of those that were measured, by name."""
 
     def headline(self) -> str:
         said = [
@@ -389,7 +404,12 @@ class NothingHosts(Result):
 
 
 class CompareResult(Result, Comparison):
-    """Several models on several GPUs, side by side."""
+    """Several models on several GPUs, side by side; and what APIs charge for the same requests."""
+
+    apis: dict[str, tuple[ApiBill, ...]] = Field(default_factory=dict)
+    """By model: the cheapest hosts of it, and those that were measured."""
+    latencies: dict[str, ApiLatency] = Field(default_factory=dict)
+    """How fast APIs answer, of those that were measured, by name."""
 
     @property
     def is_found(self) -> bool:

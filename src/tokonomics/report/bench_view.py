@@ -183,7 +183,7 @@ def _hints(result: PricedRun) -> Iterable[str]:
     """What to do next."""
     if result.price is None:
         yield f"No price: give {option('usd_per_hour')}, or {option('gpu')} for the cheapest offer."
-    if result.machine is None:
+    if result.machine is None and (result.price is None or result.price.api is None):
         yield f"No prediction: name the GPU with {option('gpu', 'H100')} {option('gpus', 2)}."
     for reason in sorted({point.not_predicted for point in result.points if point.not_predicted}):
         remedy = f" Name it with {option('model')}, see `tokonomics models`." if reason.startswith(_NAMELESS) else ""
@@ -208,8 +208,11 @@ def _busier(point: LoadPoint, other: LoadPoint) -> bool:
 
 def _notes(result: PricedRun) -> Iterable[str]:
     run, price, machine = result.run, result.price, result.machine
-    if price:
-        yield f"Price: {usd(price.usd_per_hour)} an hour for all GPUs ({price.price_from}), on reservation."
+    if price and price.api:
+        rates = price.api.input_usd_per_mtok, price.api.output_usd_per_mtok
+        yield f"Price: {usd(rates[0])} per Mtok of input, {usd(rates[1])} of output ({price.price_from}), none cached."
+    elif price:
+        yield f"Price: {usd(price.usd_per_hour or 0)} an hour for all GPUs ({price.price_from}), on reservation."
         yield "$/Mtok: the bill over all tokens of answered requests, in and out; out only: over the answers alone."
         if any(point.usd_per_mtok and point.usd_per_mtok.output for point in result.points):
             yield "in and out split the bill by the modelled share of GPU time that prompts take."

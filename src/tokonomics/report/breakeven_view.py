@@ -14,6 +14,7 @@ from tokonomics.questions.requests.buy import BreakevenRequest
 from tokonomics.questions.results import BreakevenResult, NothingHosts
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
+from tokonomics.report.api_latency_view import API_LATENCY, api_latency_cell, api_latency_notes
 from tokonomics.report.plan_view import nothing
 from tokonomics.report.wording import OLD_PRICE, age_text, and_slos, speed_word
 from tokonomics.units import HOURS_PER_MONTH, count, percent, plural, requests_a_second, seconds, usd
@@ -33,7 +34,7 @@ def breakeven(result: BreakevenResult | NothingHosts, request: BreakevenRequest)
     return Answer(result, f"Nothing hosts {name}", partial(nothing, study.plan, name, result.blame, see))
 
 
-def _sections(result: BreakEvenReport, every_host: bool) -> blocks.View:
+def _sections(result: BreakevenResult, every_host: bool) -> blocks.View:
     yield blocks.line(_asked(result, every_host), kind="asked")
     first, *others = result.found
     yield blocks.section(
@@ -128,14 +129,24 @@ def _advice(result: BreakEvenReport) -> Iterable[blocks.Line]:
         )
 
 
-def _apis(result: BreakEvenReport, letters: list[str]) -> blocks.Table:
+def _apis(result: BreakevenResult, letters: list[str]) -> blocks.Table:
     rows = []
     for letter, api, meets in zip(letters, result.apis, result.found, strict=True):
         listed = f"{usd(api.input_usd_per_mtok)} / {usd(api.output_usd_per_mtok)}"
         volumes = map(_tokens, (meets.first_tokens_per_month, meets.stays_tokens_per_month))
         old = "†" if (_days(api) or 0) > STALE_AFTER_DAYS else ""
-        rows.append((letter, api.name, listed, usd(api.usd_per_mtok), *volumes, f"{api.date or '?'}{old}"))
-    columns = ["", "!API", ">list in / out", ">$/Mtok", ">first", ">for good", "!price of"]
+        latency = [api_latency_cell(result.latencies.get(api.name))] if result.latencies else []
+        rows.append((letter, api.name, listed, usd(api.usd_per_mtok), *latency, *volumes, f"{api.date or '?'}{old}"))
+    columns = [
+        "",
+        "!API",
+        ">list in / out",
+        ">$/Mtok",
+        *([API_LATENCY] if result.latencies else []),
+        ">first",
+        ">for good",
+        "!price of",
+    ]
     return blocks.table(columns, rows, "$/Mtok of this mix; break-even in tokens a month: first, and for good")
 
 
@@ -222,13 +233,14 @@ def _holds(kind: FleetKind) -> str:
     return alone if last.replicas == 1 else f"{alone}; {count(last.tokens_per_month)} from {last.replicas} on"
 
 
-def _notes(result: BreakEvenReport, every_host: bool) -> blocks.Line:
+def _notes(result: BreakevenResult, every_host: bool) -> blocks.Line:
     volumes = ", ".join(count(volume) for volume in result.hosted.not_planned_for)
     same = "Hosts may serve it at fewer bits or with a shorter context than you would: ask them."
     other = f"Whether {result.model} is as good as the models it is compared with is for you to judge."
     return blocks.note(
         same if every_host else other,
-        "Of the APIs neither where they run nor how fast they answer is checked.",
+        "Of the APIs it is not checked where they run.",
+        *api_latency_notes(result.latencies.values(), [api.name for api in result.apis]),
         _ages(result),
         f"Machines are bought whole and run all {HOURS_PER_MONTH} hours; $/Mtok counts all tokens, in and out.",
         *_of_hardware(result),

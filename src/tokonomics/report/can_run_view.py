@@ -4,8 +4,10 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import groupby
 
+from tokonomics.catalog.gpus import find_gpu
 from tokonomics.errors import option
 from tokonomics.money.own_hardware import MEAN_PUE, Purchase
+from tokonomics.physics.power import power_of
 from tokonomics.planner.can_run import LOADS, CanRun, RunnableModel, TooLarge
 from tokonomics.questions.requests.buy import CanRunRequest
 from tokonomics.questions.results import CanRunResult
@@ -138,11 +140,12 @@ def _of_power(result: CanRun) -> Iterable[str]:
     power = result.power
     if power is None:
         return
-    gpus = f"{result.gpu_watts:g} W × load a GPU"
+    curve = power_of(find_gpu(result.gpu))
+    gpus = f"a GPU {curve.idle_w:.0f} W idle, {curve.decoding(1):.0f} W and more busy ({curve.known})" if curve else "?"
     host = f"{power.host_watts:g} W of the host" if power.host_watts else f"no host ({option('host_watts')})"
     yield (
         f"Load: the share of the time in which all users are busy. Power: {gpus}, {host}, PUE {power.pue:g}, "
-        f"{usd(power.usd_per_kwh)}/kWh. What GPUs draw while idle belongs to {option('host_watts')}."
+        f"{usd(power.usd_per_kwh)}/kWh."
     )
     if power.pue == 1:
         mean = f"mean of data centres in 2023, Uptime Institute: {option('pue', MEAN_PUE)}"

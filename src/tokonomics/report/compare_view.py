@@ -10,6 +10,7 @@ from tokonomics.questions.request import Request
 from tokonomics.questions.results import CompareResult, layout_text
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
+from tokonomics.report.api_latency_view import API_LATENCY, api_latency_cell, api_latency_notes
 from tokonomics.report.plan_view import ranking
 from tokonomics.report.wording import (
     FEWER_BITS,
@@ -33,7 +34,7 @@ def compare(result: CompareResult, request: Request) -> Answer:
     return Answer(result, "Models and GPUs side by side", partial(_sections, result), drawn)
 
 
-def _sections(result: Comparison) -> blocks.View:
+def _sections(result: CompareResult) -> blocks.View:
     yield blocks.line(f"{workload_text(result.workload)} for each model{and_slos(result.slos)}", kind="asked")
     picks = sorted(
         ((cell, cell.pick) for cell in result.cells if cell.pick), key=lambda pair: pair[1].usd_per_mtok.blended
@@ -51,6 +52,8 @@ def _sections(result: Comparison) -> blocks.View:
     yield _picks(result, picks)
     if result.front:
         yield _front(result)
+    if result.apis:
+        yield _apis(result)
     yield _notes(result)
     every = ranking([pick for _, pick in picks], None, [cell.model_name for cell, _ in picks])
     yield blocks.section(every, title="Every pair, at its cheapest offer", folded=True)
@@ -112,6 +115,29 @@ def _picks(result: Comparison, picks: list[tuple[Cell, Candidate]]) -> blocks.Ta
         weighted = usd(cell.usd_per_quality_mtok) if cell.usd_per_quality_mtok else ""
         rows.append([*row, f"{cell.quality:g}" if cell.quality else "no score", weighted] if with_quality else row)
     return blocks.table(columns, rows)
+
+
+def _apis(result: CompareResult) -> blocks.Section:
+    """What hosts of the same models charge for the same requests, and how fast they answer."""
+    names = {cell.model: cell.model_name for cell in result.cells}
+    rows = [
+        (
+            names[model],
+            api.name,
+            f"{usd(api.input_usd_per_mtok)} / {usd(api.output_usd_per_mtok)}",
+            usd(api.usd_per_mtok),
+            api_latency_cell(result.latencies.get(api.name)),
+            str(api.date or "?"),
+        )
+        for model, bills in result.apis.items()
+        for api in bills
+    ]
+    columns = ["!model", "!API", ">list in / out", ">$/Mtok", API_LATENCY, "!price of"]
+    shown = [api.name for bills in result.apis.values() for api in bills]
+    return blocks.section(
+        blocks.table(columns, rows, "The same requests by API, nothing cached: the cheapest hosts"),
+        blocks.note(*api_latency_notes(result.latencies.values(), shown)),
+    )
 
 
 def _front(result: Comparison) -> blocks.Table:

@@ -5,6 +5,7 @@ from functools import partial
 
 from tokonomics.errors import option
 from tokonomics.planner.bills import SetupBill
+from tokonomics.planner.levers.kept_quality import QualityKept
 from tokonomics.planner.levers.ranking import CHUNK, Effects, Pulled, Ranking, Utilization
 from tokonomics.planner.levers.stack import Drafted, Step, Waterfall
 from tokonomics.planner.setup import Setup
@@ -13,7 +14,7 @@ from tokonomics.questions.results import LeversResult, StackResult
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.wording import percent_text, quoted_text, setup_text, speed_word, time_text
-from tokonomics.units import gigabytes, percent, plural, seconds, usd
+from tokonomics.units import fine_percent, gigabytes, percent, plural, seconds, usd
 
 _FIGURES = [">$/month", ">$/Mtok", ">replicas", ">load", ">TTFT p99", ">TPOT p99"]
 
@@ -40,16 +41,16 @@ def _question(setup: Setup) -> blocks.Section:
     return blocks.section(blocks.line(setup_text(setup), kind="asked"), blocks.hint(said) if without else None)
 
 
-def _ranking(ranking: Ranking, setup: Setup) -> blocks.View:
+def _ranking(ranking: LeversResult, setup: Setup) -> blocks.View:
     yield _question(setup)
     pulled = [(lever, lever.bill) for lever in ranking.levers if lever.bill]
-    yield blocks.section(*_together(ranking))
+    yield blocks.section(*_together(ranking), _with_people(ranking))
     rows = [
-        ("as it is", "", *_figures(ranking.now)),
-        *((*_name(lever, bill), *_figures(bill)) for lever, bill in pulled),
+        ("as it is", "", "", *_figures(ranking.now)),
+        *((*_name(lever, bill), _kept(lever.kept), *_figures(bill)) for lever, bill in pulled),
     ]
     best = next((place for place, (lever, _) in enumerate(pulled, 1) if lever.name in ranking.taken), None)
-    yield blocks.table(["lever", ">saves", *_FIGURES], rows, best=best)
+    yield blocks.table(["lever", ">saves", ">quality", *_FIGURES], rows, best=best)
     if pulled:
         efforts = [(lever.name, lever.effort, lever.risk) for lever, _ in pulled]
         yield blocks.table(["!lever", "effort", "risk"], efforts)
@@ -60,6 +61,19 @@ def _ranking(ranking: Ranking, setup: Setup) -> blocks.View:
     if changed:
         yield _effects(changed)
     yield _footnotes(ranking, [lever for lever, _ in pulled])
+
+
+def _kept(kept: QualityKept | None) -> str:
+    """``98.3 %`` of the published model's quality; ``none lost`` where the answers do not change."""
+    if kept is None or kept.share is None:
+        return "not scored"
+    return fine_percent(kept.share) if kept.scores else "none lost"
+
+
+def _scored(named: Iterable[tuple[str, QualityKept | None]]) -> Iterable[str]:
+    """Whose scores they are, one a line."""
+    shown = {name: kept.said for name, kept in named if kept and (kept.scores or kept.share is None)}
+    yield from (f"quality of {name}: {said}." for name, said in shown.items())
 
 
 def _change(share: str, before: SetupBill, after: SetupBill, how: str = "") -> blocks.Line:
@@ -86,6 +100,17 @@ def _together(ranking: Ranking) -> Iterable[blocks.Block]:
     if first:
         saves = f"alone it saves {usd(first.saved_usd_per_month)} a month ({first.effort})"
         yield blocks.hint(f"Start with {first.name}: {saves}.")
+
+
+def _with_people(ranking: LeversResult) -> blocks.Facts | None:
+    """The same saving over a bill that has people and overheads."""
+    now, after = ranking.upkeep_now, ranking.upkeep_together
+    if now is None or after is None:
+        return None
+    saved = f"→ {usd(after.total_usd)}: {percent(1 - after.total_usd / now.total_usd)} less"
+    per = f"{usd(now.usd_per_mtok or 0)} → {usd(after.usd_per_mtok or 0)} per Mtok"
+    named = ", ".join(f"{line.name} {usd(line.usd)}" for line in now.lines.lines)
+    return blocks.facts(("with people", f"{usd(now.total_usd)}/month", f"{saved}, {per}; {named}"))
 
 
 def _bill_fact(name: str, bill: SetupBill) -> blocks.Fact:
@@ -144,6 +169,7 @@ def _footnotes(ranking: Ranking, pulled: Sequence[Pulled]) -> blocks.Line:
     names = {lever.name for lever in pulled}
     bills = [ranking.now, ranking.together, *(lever.bill for lever in pulled if lever.bill)]
     return blocks.note(
+        *_scored((lever.name, lever.kept) for lever in pulled),
         *(f"{lever.name}: {lever.quality}" for lever in pulled if lever.knob in ("weights", "kv")),
         "Every bill is of a simulated fleet: the fewest replicas that meet every SLO, on whole machines. load: "
         "requests served over what full batches would serve; a lever that saves nothing yet may make room.",
@@ -175,9 +201,9 @@ def _waterfall(made: Waterfall, setup: Setup) -> blocks.View:
         ),
         blocks.hint("Check the quality of what changed on your own task.") if made.quality else None,
     )
-    rows = [["one request at a time, 16 bit", "", "", *_figures(naive)]]
+    rows = [["one request at a time, 16 bit", "", "", "", *_figures(naive)]]
     rows += [_step(step, made.drafted) for step in made.steps]
-    heads = ["step", ">saves $/month", ">of the start", *_FIGURES]
+    heads = ["step", ">saves $/month", ">of start", ">quality", *_FIGURES]
     yield blocks.table(heads, rows, best=len(rows) - 1)
     if made.left_out:
         left_out = [(lever.name, lever.reason.marked) for lever in made.left_out]
@@ -185,6 +211,7 @@ def _waterfall(made: Waterfall, setup: Setup) -> blocks.View:
     yield blocks.section(
         _drafted(made.drafted) if made.drafted else None,
         blocks.note(
+            *_scored((step.name, step.kept) for step in made.steps),
             *made.quality,
             "Every step is a simulated fleet that meets the SLOs. The order changes what a step saves, not the end "
             f"({option('order')}). The start serves one request at a time on each replica.",
@@ -210,6 +237,7 @@ def _step(step: Step, drafted: Drafted | None) -> list[str]:
         f"{step.name}{memories}{assumed}",
         usd(step.saved_usd_per_month) if abs(step.saved_usd_per_month) >= 0.005 else "–",
         f"{step.saved_share * 100 + 0.0:.1f} %" if abs(step.saved_share) >= 5e-4 else "0 %",
+        _kept(step.kept),
         *_figures(step.bill),
     ]
 

@@ -17,6 +17,7 @@ from tokonomics.questions.request import Request
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.sale_view import SALE_COLUMNS, price_text, sale_cells, verdict
+from tokonomics.report.upkeep_view import energy_facts, energy_notes, upkeep_facts
 from tokonomics.report.wording import NO_VALUE, number_text, percent_text, usd_text
 from tokonomics.units import count, gigabytes, percent, plural, seconds, usd
 
@@ -89,12 +90,25 @@ def _bill(bill: MeterReportResult) -> blocks.View:
     yield blocks.section(*_dollars(total, "the"))
     if bill.sale is not None:
         yield blocks.section(*_sold(bill, bill.sale), title="Sold")
+    beside = [*upkeep_facts(bill.upkeep, "over this stretch"), *_energy(bill)]
+    if beside:
+        yield blocks.section(blocks.facts(*beside), blocks.note(*energy_notes(bill.energy)) if bill.energy else None)
     yield blocks.section(*map(_budget, bill.budgets))
     if bill.unusual:
         yield blocks.section(*map(_unusual, bill.unusual), title="Unusual days")
     yield from _verdict(bill.against_plan)
     yield _idle(total)
     yield blocks.note(*_bill_notes(total))
+
+
+def _energy(bill: MeterReportResult) -> Iterable[blocks.Fact]:
+    """What the servers drew and emitted, over the stretch and per million tokens."""
+    if (drawn := bill.energy) is None:
+        return
+    read = f", read {percent(drawn.read_share)} of the time" if 0 < drawn.read_share < 0.995 else ""
+    whole = f"{count(drawn.kwh)} kWh and {count(drawn.kg_co2e)} kg CO₂e of the site in all{read}"
+    yield blocks.fact("drawn", f"{count(drawn.kwh)} kWh", whole, number=drawn.kwh)
+    yield from energy_facts(drawn)
 
 
 def _sold(bill: MeterReportResult, sale: BillSale) -> Iterable[blocks.Block]:

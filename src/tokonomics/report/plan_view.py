@@ -32,6 +32,7 @@ from tokonomics.report.plan_why_view import (
 )
 from tokonomics.report.quality_view import not_tried, quality_facts
 from tokonomics.report.sale_view import SALE_COLUMNS, fleet_sale_facts, sale_cells
+from tokonomics.report.upkeep_view import energy_facts, energy_notes, upkeep_facts
 from tokonomics.report.wording import (
     ENCODER_SPEED,
     FEWER_BITS,
@@ -101,6 +102,7 @@ def _one(result: PlanResult, request: PlanRequest) -> blocks.View:
         firm = _firm(result.headroom, result.bill_range) + quality_facts(whole.best, study.question.model)
         firm += [*thinking_facts(result.thinking), *_reads(study.question.model, whole)]
         firm += fleet_sale_facts(result.sale) if result.sale else []
+        firm += [*upkeep_facts(result.upkeep), *energy_facts(result.energy)]
         label = "Cheapest, percentiles not checked" if whole.slos and not whole.best.simulated else "Cheapest"
         yield blocks.section(*pick_blocks(whole.best, label, whole, firm), not_tried(whole))
         if result.why:
@@ -116,7 +118,8 @@ def _one(result: PlanResult, request: PlanRequest) -> blocks.View:
         leaders = whole.leaders(len(whole.ranked))
         shown = leaders[: request.top or 10]
         yield ranking(leaders, len(shown))
-        yield blocks.section(_notes(whole, shown, request), *_dropped(study, request))
+        drawn = blocks.note(*energy_notes(result.energy)) if result.energy else None
+        yield blocks.section(_notes(whole, shown, request), drawn, *_dropped(study, request))
         if result.flips:
             yield blocks.section(*flip_lines(whole, result.flips))
         if result.why and request.explain:

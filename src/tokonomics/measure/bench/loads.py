@@ -116,12 +116,15 @@ class LoadWindow:
     unanswered: int = 0
     tokens: int = 0  # prompts and answers of the window so far
     output_tokens: int = 0
+    usd_of: Callable[[int, int], float] | None = None  # what an API charges for a prompt and an answer
+    usd: float = 0.0  # charged so far, in and outside of the window
 
     def keep(self, reply: Reply, *, inside: bool) -> None:
         """Counts a request that ended; gives up on a server that never answered one."""
         (self.replies if inside else self.outside).append(reply)
         if reply.error is None:
             self.answered += 1
+            self.usd += self.usd_of(reply.input_tokens, reply.output_tokens) if self.usd_of else 0.0
             if inside:
                 self.tokens += reply.input_tokens + reply.output_tokens
                 self.output_tokens += reply.output_tokens

@@ -10,7 +10,7 @@ loads between the last that held and the first that did not.
 import asyncio
 import math
 import random
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -61,6 +61,7 @@ class BenchSettings:
     budget: Budget = field(default_factory=Budget)
     slos: tuple[Slo, ...] = ()
     usd_per_hour: float | None = None  # all GPUs together: for the display and the dollar budget
+    usd_of: Callable[[int, int], float] | None = None  # or what an API charges for a prompt and an answer
     retries: int = 1
     timeout_s: float = 600.0
     seed: int = 0
@@ -90,6 +91,8 @@ class _Bench:
         self.inputs, self.outputs = parse_lengths(asked.input, "input"), parse_lengths(asked.output, "output")
         self.started_s = perf_counter()
         self.notes: list[str] = []
+        self.charged_usd = 0.0
+        self.open_window: LoadWindow | None = None
         self.prepared: list[Reply] = []
         self.result: BenchmarkRun | None = None
         self.limit: int | None = None  # tokens of a request, prompt and answer, where the server says so
@@ -234,11 +237,16 @@ class _Bench:
         return True
 
     def _spent(self) -> float:
-        return (self.asked.usd_per_hour or 0.0) * (perf_counter() - self.started_s) / SECONDS_PER_HOUR
+        charged = self.charged_usd + (self.open_window.usd if self.open_window else 0.0)
+        return charged + (self.asked.usd_per_hour or 0.0) * (perf_counter() - self.started_s) / SECONDS_PER_HOUR
+
+    def _window(self) -> LoadWindow:
+        self.open_window = LoadWindow(perf_counter(), usd_of=self.asked.usd_of)
+        return self.open_window
 
     async def _closed(self, users: int) -> LoadPoint | None:
         asked = self.asked
-        window, stopping = LoadWindow(perf_counter()), Stopping(asked.budget, users)
+        window, stopping = self._window(), Stopping(asked.budget, users)
         lengths = self._lengths()
         async with shown(self.show, plural(users, "user"), window, stopping, asked.usd_per_hour):
             ask = lambda: self.prompts.request(*next(lengths))  # noqa: E731
@@ -247,7 +255,7 @@ class _Bench:
 
     async def _open(self, trace: Trace | None, rate: float | None) -> LoadPoint | None:
         asked, load = self.asked, requests_a_second(f"{rate:g}") if rate else "the trace"
-        window, stopping = LoadWindow(perf_counter()), Stopping(asked.budget, 3)
+        window, stopping = self._window(), Stopping(asked.budget, 3)
         for lengths in islice(self._lengths(), _WARM_UP):
             body = self.prompts.request(*lengths)
             window.keep(await self.client.ask(body, perf_counter()), inside=False)
@@ -289,6 +297,7 @@ class _Bench:
     ) -> LoadPoint | None:
         """The load's figures; the first load also counts the requests that prepared the test."""
         prepared, self.prepared = self.prepared, []
+        self.charged_usd, self.open_window = self.charged_usd + window.usd, None
         point = point_of(window, prepared, concurrency=concurrency, rate=rate)
         if point is None:
             first = next((reply.error for reply in window.replies if reply.error), "nothing was answered in time")

@@ -48,6 +48,8 @@ CREATE TABLE servers (
 """
 
 
+_ENERGY = "CREATE TABLE IF NOT EXISTS energy (start REAL PRIMARY KEY, seconds REAL NOT NULL, joules REAL NOT NULL);"
+"""What the GPUs drew, in bins of five minutes; of no other table's business, so that older readers read on."""
 _FAILED_S = "CASE WHEN answered + failed > 0 THEN busy_s * failed / (answered + failed) ELSE 0.0 END"
 """Of a row of the first version, as it was reported then."""
 _UPGRADE = f"""
@@ -74,6 +76,15 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
+class Drawn:
+    """What all GPUs that were read drew up to an instant, over so many seconds."""
+
+    at: float
+    seconds: float
+    joules: float
+
+
+@dataclass(frozen=True, slots=True)
 class DayUsd:
     """Dollars of one model on servers with the same labels, in one day (UTC, counted from 1970)."""
 
@@ -97,6 +108,7 @@ class Ledger:
         self.path = path
         self._held: list[PaidTime] = []
         self._held_marks: dict[str, Mark] = {}
+        self._held_energy: list[Drawn] = []
         self._named: dict[str, tuple[str, str]] = {}
         self._last: dict[tuple[str, str], tuple[int, PaidTime]] = {}
         self._lock = None if read_only else _locked(path)
@@ -122,9 +134,10 @@ class Ledger:
         """Spans that could not be written yet."""
         return len(self._held)
 
-    def record(self, spans: Iterable[PaidTime], marks: Iterable[Mark]) -> str | None:
+    def record(self, spans: Iterable[PaidTime], marks: Iterable[Mark], drawn: Drawn | None = None) -> str | None:
         """Write a tick, with whatever is held from before; None, or why it could not be written."""
         _join(self._held, spans, ROW_S)
+        self._held_energy = [*self._held_energy, drawn][-MOST_HELD:] if drawn else self._held_energy
         self._held_marks |= {mark.target: mark for mark in marks}
         try:
             self._write()
@@ -136,7 +149,7 @@ class Ledger:
                 spans, self._held = self._held, []
                 _join(self._held, spans, float("inf"))
             return str(error)
-        self._held, self._held_marks, self._named = [], {}, {}
+        self._held, self._held_marks, self._named, self._held_energy = [], {}, {}, []
         return None
 
     def name(self, target: str, model: str, engine: str) -> None:
@@ -176,6 +189,15 @@ class Ledger:
             first, last = self._db.execute("SELECT MIN(start), MAX(start + seconds) FROM spans").fetchone()
             return None if first is None else (_finite(first), _finite(last))
 
+    def energy(self, since: float, until: float) -> Drawn | None:
+        """What the GPUs drew in a window, by whole bins that begin in it; None where none were read."""
+        with _whole(self.path):
+            if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'energy'").fetchone():
+                return None
+            query = "SELECT MAX(start), SUM(seconds), SUM(joules) FROM energy WHERE start >= ? AND start < ?"
+            last, seconds, joules = self._db.execute(query, (since // ROW_S * ROW_S, until)).fetchone()
+            return None if last is None else Drawn(_finite(last), _finite(seconds), _finite(joules))
+
     def usd_by_day(self, since: float, until: float) -> Iterator[DayUsd]:
         """Dollars alone, added up by the database: weeks of a large fleet are millions of rows.
 
@@ -214,6 +236,10 @@ class Ledger:
                 places = ", ".join("?" for _ in _COLUMNS)
                 done = self._db.execute(f"INSERT INTO spans ({', '.join(_COLUMNS)}) VALUES ({places})", values)
                 last[key] = done.lastrowid or 0, span
+        for drawn in self._held_energy:
+            add = "seconds = seconds + excluded.seconds, joules = joules + excluded.joules"
+            query = f"INSERT INTO energy VALUES (?, ?, ?) ON CONFLICT(start) DO UPDATE SET {add}"
+            self._db.execute(query, (drawn.at // ROW_S * ROW_S, drawn.seconds, drawn.joules))
         for mark in self._held_marks.values():
             readings = _READINGS.dump_json([*mark.readings.values()]).decode()
             totals = json.dumps({model: sums.__dict__ for model, sums in mark.totals.items()}, separators=(",", ":"))
@@ -303,6 +329,7 @@ def _open(path: Path, read_only: bool) -> sqlite3.Connection:
             db.executescript(f"BEGIN IMMEDIATE; {_CREATE} {header} COMMIT;")
         elif version < SCHEMA:
             db.executescript(_UPGRADE)
+        db.execute(_ENERGY)
     except (sqlite3.Error, UnicodeError) as error:  # a damaged schema is quoted in messages that are no text
         db.close()
         raise BadInput(f"cannot be used as a ledger: {shorten(str(error), 120)}", where=where) from None

@@ -15,7 +15,7 @@ from tokonomics.measure.meter.against_plan import compare
 from tokonomics.measure.meter.budget import BudgetBook, MonthlyBudget
 from tokonomics.measure.meter.frontends import Frontends
 from tokonomics.measure.meter.gpu import electricity_usd, joules_used
-from tokonomics.measure.meter.ledger import Ledger, Mark
+from tokonomics.measure.meter.ledger import Drawn, Ledger, Mark
 from tokonomics.measure.meter.prices import PriceOf, Prices
 from tokonomics.measure.meter.readings import Clock, GpuReading, GpuSource, Missed, Reading, Source
 from tokonomics.measure.meter.spans import PaidTime, WatchedSpan, cut_every, tally
@@ -150,12 +150,19 @@ class Meter:
         before = dict(self._watches)
         spans = [span for place, answer in enumerate(answers) for span in self._take(place, *answer)]
         before_booking()
-        self._book(spans, before)
         gpus = self._metered(gpus)
-        if gpus and self._gpus_before:
-            self._energy_j = (self._energy_j or 0.0) + joules_used(self._gpus_before, gpus)
-        self._gpus_before = gpus or self._gpus_before
+        self._book(spans, before, self._drawn(gpus))
         return self._state(self._clock.wall(), gpus)
+
+    def _drawn(self, gpus: Sequence[GpuReading]) -> Drawn | None:
+        """What the GPUs drew since they were read before; None where they were not."""
+        before, self._gpus_before = self._gpus_before, gpus or self._gpus_before
+        if not gpus or not before:
+            return None
+        joules = joules_used(before, gpus)
+        self._energy_j = (self._energy_j or 0.0) + joules
+        seconds = max(gpu.at for gpu in gpus) - max(gpu.at for gpu in before)
+        return Drawn(self._clock.wall(), max(0.0, seconds), joules)
 
     def backfill(self, source: Source, readings: Sequence[Reading], at: float) -> None:
         """Books scrapes of the past up to then, oldest first; what the book has already is left out."""
@@ -163,7 +170,7 @@ class Meter:
         before = dict(self._watches)
         self._book(self._take_scrapes(self._sources.index(source), readings, at, live=False), before)
 
-    def _book(self, spans: Sequence[PaidTime], before: Mapping[str, Watch]) -> None:
+    def _book(self, spans: Sequence[PaidTime], before: Mapping[str, Watch], drawn: Drawn | None = None) -> None:
         """Write spans, and marks of the servers that are there or were there before."""
         watches = {**before, **self._watches}
         for watch in watches.values():
@@ -181,7 +188,7 @@ class Meter:
             if span.watched is not WatchedSpan.away:
                 sums.remember(span)
         marks = [self._mark(watch, watch.until) for watch in watches.values() if watch.until is not None]
-        self._unwritten = self._ledger.record(spans, marks)
+        self._unwritten = self._ledger.record(spans, marks, drawn)
 
     def _metered(self, gpus: Sequence[GpuReading]) -> Sequence[GpuReading]:
         """Of GPUs that say whose they are, those of servers metered here."""

@@ -65,7 +65,7 @@ def token_cost(model: str, engine: str, sums: MeterTally, on: MeteredGpu | None 
     if blended is None:
         return None
     said = {"model": model, "engine": engine, "blended": blended}
-    time = _prompt_time(model, engine, sums, on) if on else None
+    time = prompt_time_of(model, engine, sums, on) if on else None
     if on is None or not isinstance(time, PromptTime):
         return TokenCost(**said, input=blended, cached=blended, output=blended, split=ALIKE, why_alike=time)
     prompts = sums.usd * time.share
@@ -79,7 +79,7 @@ def token_cost(model: str, engine: str, sums: MeterTally, on: MeteredGpu | None 
     )
 
 
-def _prompt_time(model: str, engine: str, sums: MeterTally, on: MeteredGpu) -> PromptTime | str:
+def prompt_time_of(model: str, engine: str, sums: MeterTally, on: MeteredGpu) -> PromptTime | str:
     """Of one busy server at the metered batch and lengths; or why it is not known."""
     if sums.answered <= 0 or sums.busy_s <= 0 or sums.output <= 0 or sums.input_total <= 0:
         return "no request was seen from end to end"

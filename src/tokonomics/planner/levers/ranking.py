@@ -19,6 +19,7 @@ from tokonomics.physics.memory import kv_budget_bytes, sequence_bytes
 from tokonomics.physics.sharding import shard
 from tokonomics.physics.steptime import step_model
 from tokonomics.planner.bills import CENT, Bills, SetupBill
+from tokonomics.planner.levers.kept_quality import QualityKept, quality_kept
 from tokonomics.planner.levers.lever_list import Lever, all_levers, billed, moved
 from tokonomics.planner.load import Load
 from tokonomics.planner.setup import NotServed, Setup
@@ -69,6 +70,8 @@ class Pulled(Noun):
     saved_share: float
     effects: Effects | None
     """Of levers on the deployment."""
+    kept: QualityKept | None = None
+    """What it keeps of the model's quality; None where it does not apply."""
 
 
 class Ranking(Noun):
@@ -177,6 +180,7 @@ def pull(lever: Lever, setup: Setup, now: SetupBill, bills: Bills) -> Pulled:
         saved_usd_per_month=now.usd_per_month - bill.usd_per_month if bill else 0.0,
         saved_share=saving(now.usd_per_month, bill.usd_per_month) if bill else 0.0,
         effects=effects,
+        kept=quality_kept(setup.deployment, changed.deployment) if isinstance(changed, Setup) else None,
     )
 
 

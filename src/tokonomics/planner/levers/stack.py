@@ -17,6 +17,7 @@ from tokonomics.physics.speculation import acceptance_for
 from tokonomics.physics.steptime import decode_step
 from tokonomics.planner.bills import CENT, Bills, SetupBill
 from tokonomics.planner.candidates import weight_choices
+from tokonomics.planner.levers.kept_quality import QualityKept, quality_kept
 from tokonomics.planner.levers.lever_list import NOTHING_SHARED, Choices, all_levers, billed, differs, memories, moved
 from tokonomics.planner.levers.right_size import right_size
 from tokonomics.planner.plan_answer import KV_CHOICES
@@ -55,6 +56,8 @@ class Step(Noun):
     """Below zero where it pays only with what follows."""
     saved_share: float
     """Of the baseline's bill: the steps add up to the whole."""
+    kept: QualityKept
+    """What it keeps of the model's quality."""
 
 
 class LeftOut(Noun):
@@ -198,7 +201,7 @@ def walk(
     """Move the knobs in which two setups differ, in this order; each step is what its own simulation says."""
     bills = bills or Bills()
     first, last = _must(bills, naive), _must(bills, end)
-    here, before = naive, first
+    here, before, was = naive, first, naive
     steps: list[Step] = []
     waiting: tuple[str, ...] = ()
     knobs = [knob for knob in order if differs(naive, end, knob)]
@@ -213,8 +216,10 @@ def walk(
             continue
         saved = before.usd_per_month - made.usd_per_month
         share = saved / first.usd_per_month
-        steps.append(Step(name=name, knobs=waiting, bill=made, saved_usd_per_month=saved, saved_share=share))
-        before, waiting = made, ()
+        kept = quality_kept(was.deployment, here.deployment)
+        moved_to = {"name": name, "knobs": waiting, "bill": made, "kept": kept}
+        steps.append(Step(**moved_to, saved_usd_per_month=saved, saved_share=share))
+        before, waiting, was = made, (), here
     batching = bills.of(moved(naive, end, "batch"))
     batched = batching if isinstance(batching, SetupBill) else None
     waterfall = Waterfall(

@@ -12,10 +12,12 @@ from tokonomics.questions.inputs import (
     LengthInputs,
     LogInputs,
     Market,
+    MeasuredApis,
     Objectives,
     OneEngine,
     OneGpu,
     OneModel,
+    OnGrid,
     OwnedMachine,
     Paced,
     PlanInputs,
@@ -31,6 +33,7 @@ from tokonomics.questions.inputs import (
     SomeGpus,
     SomeModel,
     SomeModels,
+    Staffed,
     ThinkingInput,
 )
 from tokonomics.questions.request import (
@@ -50,8 +53,9 @@ from tokonomics.questions.request import (
 
 
 class PlanRequest(
-    SeveralModels, PlanInputs, Conversations, ImageInputs, ThinkingInput, Drafting, Reserve, Selling, Quick, Profiled
-):
+    SeveralModels, PlanInputs, Conversations, ImageInputs, ThinkingInput, Drafting, Reserve, Selling, Staffed, OnGrid,
+    Quick, Profiled,
+):  # fmt: skip
     """
     Examples:
       tokonomics plan llama-3.1-8b --rate 5 --input 1000 --output 300 --slo ttft_p99=0.5,tpot_p99=50ms
@@ -62,6 +66,7 @@ class PlanRequest(
       tokonomics plan qwen3-vl-8b --rate 5 --images 1x1024x1024 --input 200 --output 300 --slo ttft_p99=1
       tokonomics plan bge-m3 --rate 200 --input 400 --slo ttft_p99=0.2
       tokonomics plan llama-3.1-8b --rate 5 --input 1000 --output 300 --sell 0.20/0.80
+      tokonomics plan chat.toml --engineers 0.5 --engineer-usd-per-month 15k --grid FR
       tokonomics plan chat.toml --rate 10 --deploy vllm,kubernetes --deploy-to out
       tokonomics plan llama-3.3-70b --rate 5 --input 900 --output 300 --deploy llm-d,keda
     """
@@ -159,7 +164,7 @@ class FleetRequest(
     no_replay: Switch = declared("Do not try the fleet in the simulator.", False)
 
 
-class BreakevenRequest(SomeModel, PlanInputs, Reserve, Quick, Profiled):
+class BreakevenRequest(SomeModel, PlanInputs, Reserve, Staffed, MeasuredApis, Quick, Profiled):
     """
     Examples:
       tokonomics breakeven llama-3.3-70b --input 1000 --output 300 --slo ttft_p99=1,tpot_p99=80ms
@@ -168,6 +173,7 @@ class BreakevenRequest(SomeModel, PlanInputs, Reserve, Quick, Profiled):
       tokonomics breakeven llama-3.1-8b --cached-share 0.3 --input 2000 --output 99 --provider aws
       tokonomics breakeven traffic.toml --replica-tokens-per-second 2400 --usd-per-hour 2.21 --max-utilization 0.7
       tokonomics breakeven chat.toml --api openai:gpt-4o-mini --batch-api
+      tokonomics breakeven chat.toml --api groq:llama-3.3-70b-versatile --measured groq.json
     """
 
     FIRST = ("model", "api")
@@ -183,11 +189,6 @@ class BreakevenRequest(SomeModel, PlanInputs, Reserve, Quick, Profiled):
         example=0.3,
     )
     batch_api: Switch = declared("The hosts' batch prices as well (answers within a day).", False)
-    engineers: Number | None = declared("People who run it, such as 0.5.", example=0.5)
-    engineer_usd_per_month: Text | None = declared("What one of them costs: 15k.", example="15k", unit="USD/month")
-    overhead: Texts | None = declared(
-        "Another line of the bill: monitoring=500 ($/month) or network=8% (of the machines).", example=["network=5%"]
-    )
     replica_tokens_per_second: Number | None = declared(
         "Instead of planning: what one replica of yours makes, in and out.", example=2400, unit="tokens/s"
     )
@@ -238,7 +239,7 @@ class CanRunRequest(SomeModels, OneGpu, Objectives, OneEngine, OwnedMachine, Pro
     context: Tokens = declared("Tokens of one sequence, prompt and answer: 4096, 32k.", 4096, unit="tokens")
 
 
-class CompareRequest(SeveralModels, PlanInputs, Conversations, Profiled):
+class CompareRequest(SeveralModels, PlanInputs, Conversations, MeasuredApis, Profiled):
     """
     Examples:
       tokonomics compare llama-3.1-8b qwen2.5-32b llama-3.3-70b --gpu L4,A100,H100 --rate 20 --input 1000 --output 300

@@ -1,6 +1,6 @@
 """What is asked while one runs: ``bench``, ``import``, ``calibrate``, the meter … (see ``verbs``)."""
 
-from tokonomics.questions.inputs import GpuPrice, Objectives, Profiled, Selling
+from tokonomics.questions.inputs import GpuPrice, Objectives, OnGrid, Profiled, Selling, Staffed
 from tokonomics.questions.request import (
     Kind,
     Number,
@@ -44,7 +44,12 @@ class Ran(Request):
 
 
 class Rented(Ran, Objectives, GpuPrice):
-    """A machine with a price, and the latency targets that its loads are held against."""
+    """A machine or an API with a price, and the latency targets that its loads are held against."""
+
+    api: Text | None = declared(
+        "Of an API: host:model as in `tokonomics apis`, or dollars per Mtok of input/output: 0.59/0.79.",
+        example="groq:llama-3.3-70b-versatile",
+    )
 
 
 class LoadTest(Request):
@@ -94,6 +99,7 @@ class BenchRequest(LoadTest, Rented, Profiled):
       tokonomics bench http://localhost:8000 --sweep --slo ttft_p99=0.5,tpot_p99=50ms --gpu H100 --gpus 2
       tokonomics bench http://localhost:8000 --rate 1,2,4 --input 1000 --output 300 --save run.json
       tokonomics bench http://localhost:8000 --trace azure-conv --speed 2 --seconds 120
+      tokonomics bench https://api.groq.com/openai/v1 --api groq:llama-3.3-70b-versatile --max-usd 1 --save groq.json
     """
 
 
@@ -242,7 +248,7 @@ class Budgeted(Request):
     )
 
 
-class MeterReportRequest(InLedger, AgainstPlan, Selling, BehindAddress, Budgeted):
+class MeterReportRequest(InLedger, AgainstPlan, Selling, BehindAddress, Budgeted, Staffed, OnGrid):
     """
     Examples:
       tokonomics meter report --since 7d --by model,day

@@ -23,6 +23,7 @@ from tokonomics.questions.inputs import (
     SomeGpu,
     SomeModel,
     Spared,
+    Staffed,
     ThinkingInput,
     TierInputs,
     Traffic,
@@ -172,7 +173,7 @@ class Runs(PlanTraffic, Conversations, Priced, Changes):
     """What runs today, what it serves, and what may be changed."""
 
 
-class LeversRequest(OneModel, OneGpu, Layout, BatchLimits, Runs, Profiled):
+class LeversRequest(OneModel, OneGpu, Layout, BatchLimits, Runs, Staffed, Profiled):
     """
     Examples:
       tokonomics levers llama-3.1-8b --gpu A100-80GB --rate 20 --input 1000 --output 300 --slo ttft_p99=1,tpot_p99=60ms

@@ -1,0 +1,19 @@
+"""The runs that measured how fast APIs answer, by the name of each."""
+
+from pathlib import Path
+
+from tokonomics.errors import BadInput, shorten
+from tokonomics.measure.api_latency import ApiLatency, api_latency
+from tokonomics.measure.importers.recognise import read_runs
+from tokonomics.questions.inputs import MeasuredApis
+
+
+def latencies_of(request: MeasuredApis) -> dict[str, ApiLatency]:
+    """By ``host:model``; none unless files are given."""
+    found: dict[str, ApiLatency] = {}
+    for name in request.measured or ():
+        made = api_latency(read_runs([Path(name)]), shorten(Path(name).name))
+        if made.api in found:
+            raise BadInput(f"{made.api} is measured by two files", field="measured", fix="Give one of them.")
+        found[made.api] = made
+    return found
