@@ -8,15 +8,16 @@ from tokonomics.catalog.precision import KV_PRECISIONS, WEIGHT_PRECISIONS, parse
 from tokonomics.catalog.spot import SCARCE, Interruptions, hourly_rate
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, option, shorten
-from tokonomics.money.demand import parse_demand
+from tokonomics.money.demand import is_curve, parse_demand
 from tokonomics.money.fleet import FleetLimits
 from tokonomics.money.fleet_availability import require_target
 from tokonomics.physics.deployment import Deployment, why_not_run
 from tokonomics.physics.intervals import known_speed
-from tokonomics.planner.fleet import FleetBounds, plan_fleet
-from tokonomics.planner.fleet_offers import FleetMarket, fleet_machines, zones_needed
+from tokonomics.planner.fleet import FleetBounds, FleetReport, plan_fleet
+from tokonomics.planner.fleet_offers import FleetMarket, Machines, fleet_machines, zones_needed
 from tokonomics.planner.fleet_traffic import FleetTraffic, traffic_from_curve, traffic_from_trace
 from tokonomics.planner.parsing import terms_from
+from tokonomics.planner.scaling import ScalingReport, scaling_ways
 from tokonomics.questions.inputs import Traffic
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import offers_of, targets_of
@@ -25,6 +26,7 @@ from tokonomics.questions.requests.buy import FleetRequest
 from tokonomics.questions.results import FleetResult
 from tokonomics.questions.serving import named, say_if_compiling
 from tokonomics.questions.traffic import lengths_of, read_rate, read_time, traffic_of
+from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.types import Speed
 from tokonomics.units import whole_number
 
@@ -74,7 +76,21 @@ def fleet(request: FleetRequest, listener: Listener = SILENT) -> FleetResult:
         seed=request.seed,
         say=listener.doing,
     )
-    return FleetResult(**dict(found))
+    return FleetResult(**dict(found), scaling=_scaling(request, found, machines, traffic, listener))
+
+
+def _scaling(
+    request: FleetRequest, found: FleetReport, machines: Machines, traffic: FleetTraffic, listener: Listener
+) -> ScalingReport | None:
+    """Ways to follow the demand, on the machines that the fleet could be made of."""
+    if not request.scaling:
+        if request.scaling_room is not None:
+            raise BadInput("is for ways to scale", field="scaling_room", fix=f"Give {option('scaling')} as well.")
+        return None
+    here = {kind.name for kind in found.machines}
+    sold = machines.only([offer for offer in machines.offers if offer.name in here])
+    counted = sold.counted_less(found.counted_share) if found.counted_share < 1 else sold
+    return scaling_ways(counted, traffic, found.slos, request.scaling_room, request.seed, listener.doing)
 
 
 def _known_speeds(like: Deployment, offers: tuple[Offer, ...], listener: Listener) -> tuple[Offer, ...]:
@@ -117,7 +133,8 @@ def _traffic(request: FleetRequest, context: int, listener: Listener) -> FleetTr
     if request.columns is not None:
         raise BadInput("is for a log", field="columns")
     inputs, outputs = lengths_of(Traffic(input=request.input, output=request.output), least=1)
-    return traffic_from_curve(curve, inputs, outputs, limits, request.seed, context)
+    arrivals = parse_arrivals(demand or "", "demand") if is_curve(demand or "") else None
+    return traffic_from_curve(curve, inputs, outputs, limits, request.seed, context, arrivals)
 
 
 def _size_classes(text: str | None) -> tuple[int, ...]:

@@ -30,6 +30,7 @@ from tokonomics.planner.levers.tenancy import Pooling
 from tokonomics.planner.plan_answer import Candidate, Plan, PrefillSide
 from tokonomics.planner.predict import BatchCurve, Prediction
 from tokonomics.planner.regret import Regret
+from tokonomics.planner.scaling import ScalingReport
 from tokonomics.planner.what_if import BillRange, Headroom, Sensitivity
 from tokonomics.planner.why import WhyPick
 from tokonomics.questions.result import Result, beside
@@ -215,6 +216,9 @@ class FleetResult(Result, FleetReport):
     """The cheapest fleet over time, what it is compared with, and how it fared in the simulator."""
 
     ROWS = "plan.purchases"
+
+    scaling: ScalingReport | None = None
+    """Ways to follow a day's traffic, where asked for."""
 
     def headline(self) -> str:
         plan = self.plan

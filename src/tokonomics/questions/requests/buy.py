@@ -157,6 +157,14 @@ class FleetRequest(
     gap: Number = declared("Stop when nothing can be cheaper by more than this.", 0.005, low=0, high=0.99)
     time_limit: Number = declared("Seconds for the solver.", 30.0, low=0.1, high=3600, unit="s")
     no_replay: Switch = declared("Do not try the fleet in the simulator.", False)
+    scaling: Switch = declared("Ways to follow a day's traffic: fixed, reactive, predictive, in the simulator.", False)
+    scaling_room: Number | None = declared(
+        "With --scaling: room above the peak, the target and the forecast, such as 0.2.",
+        low=-0.9,
+        high=10,
+        without="the least of a list that meets the SLO",
+        example=0.2,
+    )
 
 
 class BreakevenRequest(SomeModel, PlanInputs, Reserve, Quick, Profiled):
