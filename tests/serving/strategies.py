@@ -194,9 +194,10 @@ def schedules(draw: st.DrawFn, interval_s: float) -> tuple[tuple[float, int], ..
 
 @st.composite
 def scaled_fleets(draw: st.DrawFn) -> FleetSettings:
-    least = draw(st.integers(0, 2))
-    most = max(1, least + draw(st.integers(0, 3)))
     target = draw(st.sampled_from([None, 0.5, 1.0, 1.5, 2.0, 5.0]))
+    # Without a target, a schedule that ends with none would never serve what waits.
+    least = draw(st.integers(0 if target else 1, 2))
+    most = max(1, least + draw(st.integers(0, 3)))
     # Binary fractions, so that a tick is exactly as long ago as the hold says; or anything else, so that none is.
     exactly = draw(st.booleans())
     interval_s = draw(st.integers(1, 30)) * (2.0**-8 if exactly else TICKS_S)

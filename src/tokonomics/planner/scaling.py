@@ -2,8 +2,8 @@
 
 One kind of machine, on demand, in the simulator, four ways and a bound: a fixed number; the rule of outstanding
 requests (Kubernetes' autoscaler); a schedule ordered a cold start ahead of a forecast from the traffic's own past; that
-schedule with the rule on top; and the schedule of somebody who knows the day. Each has one number to set, the room above
-what it goes by. It is the least of a list with which the way meets the SLOs on this day, unless it is given.
+schedule with the rule on top; and the schedule of somebody who knows the day. Each has one number to set, the room
+above what it goes by. It is the least of a list with which the way meets the SLOs on this day, unless it is given.
 """
 
 import math
@@ -34,7 +34,8 @@ from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
 
 Ints = NDArray[np.int64]
 
-ROOMS = (-0.3, -0.2, -0.1, 0.0, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
+ROOMS = (-0.6, -0.5, -0.45, -0.4, -0.35, -0.3, -0.25, -0.2, -0.15, -0.1, -0.05, 0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75,
+         1.0, 1.5, 2.0, 3.0)  # fmt: skip
 """Above what a way goes by. Below 0: several replicas even out what one by itself, whose capacity it is, cannot."""
 LOOKS_S = 15.0
 """Between two looks of whoever scales: Kubernetes' HorizontalPodAutoscaler (``Autoscale.interval_s``)."""

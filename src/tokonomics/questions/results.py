@@ -11,6 +11,7 @@ from tokonomics.errors import by_name, flag, spelled
 from tokonomics.money.cost import Cost, LoadCost, Needed
 from tokonomics.money.sale import FleetSale, Sale, SellPrice
 from tokonomics.money.served import ServedCost
+from tokonomics.planner.batch_report import BatchReport
 from tokonomics.planner.breakeven import BreakEvenReport
 from tokonomics.planner.can_run import CanRun
 from tokonomics.planner.compare import Comparison
@@ -219,6 +220,8 @@ class FleetResult(Result, FleetReport):
 
     scaling: ScalingReport | None = None
     """Ways to follow a day's traffic, where asked for."""
+    batch_work: BatchReport | None = None
+    """Batch work beside the traffic, where asked for."""
 
     def headline(self) -> str:
         plan = self.plan

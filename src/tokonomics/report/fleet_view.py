@@ -16,6 +16,7 @@ from tokonomics.questions.request import Request
 from tokonomics.questions.results import FleetResult
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
+from tokonomics.report.batch_view import batch_blocks
 from tokonomics.report.scaling_view import scaling_blocks
 from tokonomics.report.wording import OLD_PRICE, age_text, quoted_on, slos_text, speed_word, usd_text
 from tokonomics.serving.outcome import SloOutcome
@@ -54,6 +55,8 @@ def _sections(report: FleetResult) -> blocks.View:
         yield blocks.hint(f"Not tried in the simulator: {report.not_replayed}.")
     if report.scaling:
         yield blocks.section(*scaling_blocks(report.scaling))
+    if report.batch_work:
+        yield blocks.section(*batch_blocks(report.batch_work))
     if report.verdict:
         yield blocks.section(*_verdict(report, report.verdict))
     yield _notes(report)

@@ -6,7 +6,7 @@ from tokonomics.errors import option
 from tokonomics.planner.scaling import ScalingReport, ScalingWay
 from tokonomics.report import blocks
 from tokonomics.serving.outcome import SloOutcome
-from tokonomics.units import count, percent, seconds, usd
+from tokonomics.units import count, fine_percent, percent, seconds, usd
 
 
 def scaling_blocks(scaling: ScalingReport) -> Iterable[blocks.Block]:
@@ -57,7 +57,7 @@ def _row(way: ScalingWay) -> list[blocks.Piece]:
         short,
         lag,
         *(blocks.Span(_delivered(slo), "good" if slo.met else "worst") for slo in way.slo),
-        percent(way.slo_attainment) if way.slo_attainment < 0.99995 else "all",
+        fine_percent(way.slo_attainment) if way.slo_attainment < 0.99995 else "all",
     ]
 
 

@@ -4,7 +4,7 @@ import math
 from bisect import bisect_right
 from enum import StrEnum
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from tokonomics.physics.deployment import Deployment
 from tokonomics.serving.links import PORTS
@@ -43,6 +43,12 @@ class Autoscale(Noun):
     hold_s: NonNegativeFloat = Field(default=300.0, le=7 * 86_400)  # how long fewer must do before one is removed
     schedule: tuple[tuple[NonNegativeFloat, NonNegativeInt], ...] = ()
     """From each moment on, at least so many, in order of time; those of time 0 are there at the start."""
+
+    @model_validator(mode="after")
+    def _serves_in_the_end(self) -> "Autoscale":
+        if self.target is None and not self.least(math.inf):
+            raise ValueError("a schedule by itself ends with one replica at least")
+        return self
 
     def least(self, at_s: float) -> int:
         """Replicas that are wanted at a moment whatever is outstanding."""
