@@ -14,7 +14,15 @@ from tokonomics.money.demand import EVERY_SIZE, demand_of
 from tokonomics.physics.deployment import deploy
 from tokonomics.planner.fleet_offers import Machines
 from tokonomics.planner.fleet_traffic import FleetTraffic
-from tokonomics.planner.scaling import LOOKS_S, ScalingReport, ordered_ahead, paid_seconds, scaling_ways, shortfall
+from tokonomics.planner.scaling import (
+    LOOKS_S,
+    ORDERS_S,
+    ScalingReport,
+    ordered_ahead,
+    paid_seconds,
+    scaling_ways,
+    shortfall,
+)
 from tokonomics.planner.scaling_day import day_of
 from tokonomics.serving.fleet import Autoscale, FleetSettings
 from tokonomics.serving.simulator import simulate
@@ -61,7 +69,7 @@ def test_the_lag_of_a_rule_is_the_next_look_and_the_cold_start() -> None:
     second = next(at_s for at_s, _, count in served.history.tolist() if count == 2)
     assert second == math.ceil(302 / LOOKS_S) * LOOKS_S + COLD_S
     enough = np.array([1, 2, 2])
-    short_s, lags = shortfall(served.history, enough, 302.0, 906.0)
+    short_s, lags = shortfall(served.history, enough, 302.0, 560.0)
     assert lags == [pytest.approx(second - 302.0)]
     assert short_s == pytest.approx(second - 302.0)
 
@@ -87,15 +95,16 @@ def test_a_demand_that_repeats_is_forecast_and_followed_as_by_somebody_who_knows
     assert predictive.model_copy(update={"name": "", "is_bound": True}) == bound.model_copy(update={"name": ""})
     assert (bound.short_minutes, bound.most_lag_s) == (0.0, 0.0)
     # Two for eight hours and one for the rest, and the second is paid while it starts and until it is empty.
-    early_s = COLD_S + LOOKS_S
+    early_s = COLD_S + ORDERS_S
     assert bound.replica_hours_per_day == pytest.approx(24 + 8 + early_s / 3600, abs=0.02)
     assert fixed.replica_hours_per_day == pytest.approx(48.0)
     for way in report.ways:
         assert way.usd_per_day == pytest.approx(way.replica_hours_per_day * 2.0)
         assert way.usd_per_month == pytest.approx(way.usd_per_day * HOURS_PER_MONTH / 24)
     assert by_name["reactive"].usd_per_day <= fixed.usd_per_day
-    assert report.best is not None
-    assert report.best.usd_per_day == min(way.usd_per_day for way in report.ways if way.met and not way.is_bound)
+    best = report.best()
+    assert best is not None
+    assert best.usd_per_day == min(way.usd_per_day for way in report.ways if way.met and not way.is_bound)
 
 
 def test_reserved_for_the_peak_is_the_same_fleet_at_another_price() -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat
 
+from tokonomics.catalog.offers import Terms
 from tokonomics.errors import BadInput, option
 from tokonomics.money.demand import machines_needed
 from tokonomics.money.fleet import FleetOffer
@@ -39,6 +40,8 @@ ROOMS = (-0.6, -0.5, -0.45, -0.4, -0.35, -0.3, -0.25, -0.2, -0.15, -0.1, -0.05, 
 """Above what a way goes by. Below 0: several replicas even out what one by itself, whose capacity it is, cannot."""
 LOOKS_S = 15.0
 """Between two looks of whoever scales: Kubernetes' HorizontalPodAutoscaler (``Autoscale.interval_s``)."""
+ORDERS_S = 60.0
+"""Between two looks at a schedule: cron's grain."""
 _MOST_GROWTH = 4
 """Times the replicas of the peak: what the rule may ask for at most."""
 _AT_CAPACITY = 4_000
@@ -49,7 +52,8 @@ class ScalingWay(Noun):
     """A way to follow the traffic, and what came of it."""
 
     name: str
-    room: float | None
+    terms: Terms = Terms.on_demand
+    room: float
     """Above what it goes by: the peak, the target, the forecast or the truth."""
     usd_per_day: PositiveFloat
     usd_per_month: PositiveFloat
@@ -90,10 +94,9 @@ class ScalingReport(Noun):
     forecast: ForecastError
     ways: tuple[ScalingWay, ...]
 
-    @property
-    def best(self) -> ScalingWay | None:
-        """The cheapest that meets the SLOs and that somebody can do."""
-        held = [way for way in self.ways if way.met and not way.is_bound]
+    def best(self, *terms: Terms) -> ScalingWay | None:
+        """The cheapest that meets the SLOs and that somebody can do, on those terms or any."""
+        held = [way for way in self.ways if way.met and not way.is_bound and way.terms in (terms or tuple(Terms))]
         return min(held, key=lambda way: way.usd_per_month, default=None)
 
     @property
@@ -125,7 +128,7 @@ class _Case:
 
     def schedule(self, forecasts: Floats, room: float) -> tuple[tuple[float, int], ...]:
         """From each moment on what the moments to come need that a replica ordered now could still be late for."""
-        wanted = ordered_ahead(self.needed(forecasts, room), self.day.moment_s, self.cold_start_s + LOOKS_S)
+        wanted = ordered_ahead(self.needed(forecasts, room), self.day.moment_s, self.cold_start_s + ORDERS_S)
         keep = np.flatnonzero(np.diff(wanted[:, 1], prepend=-1))
         return tuple((float(at_s), int(number)) for at_s, number in wanted[keep])
 
@@ -161,8 +164,7 @@ def scaling_ways(
     price = (offer.usd_per_hour or 0.0) / offer.replicas
     deployment = machines.deployments[offer.name]
     capacity = _capacity(offer, traffic)
-    ahead_s = offer.startup_s + LOOKS_S
-    day = day_of(traffic, ahead_s, seed)
+    day = day_of(traffic, offer.startup_s + ORDERS_S, seed)
     case = _Case(
         day=day,
         requests=day.requests if day.share == 1 else day.requests.sampled(day.share, seed),
@@ -190,7 +192,7 @@ def scaling_ways(
                 max_replicas=max(most, *(number for _, number in schedule)),
                 target=max(1e-3, case.outstanding / (1 + room)) if by_rule else None,
                 cold_start_s=case.cold_start_s,
-                interval_s=LOOKS_S,
+                interval_s=LOOKS_S if by_rule else ORDERS_S,
                 hold_s=300.0 if by_rule else 0.0,
                 schedule=schedule,
             )
@@ -328,7 +330,7 @@ def _way(case: _Case, name: str, room: float, served: Simulation, enough: Ints, 
 def _at_price(way: ScalingWay, name: str, ratio: float) -> ScalingWay:
     """The same replicas at another price."""
     usd = {"usd_per_day": way.usd_per_day * ratio, "usd_per_month": way.usd_per_month * ratio}
-    return way.model_copy(update={"name": name, **usd})
+    return way.model_copy(update={"name": name, "terms": Terms.reserved, **usd})
 
 
 def paid_seconds(history: Floats, end_s: float) -> float:

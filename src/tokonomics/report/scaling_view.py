@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from tokonomics.catalog.offers import Terms
 from tokonomics.errors import option
 from tokonomics.planner.scaling import ScalingReport, ScalingWay
 from tokonomics.report import blocks
@@ -17,7 +18,7 @@ def scaling_blocks(scaling: ScalingReport) -> Iterable[blocks.Block]:
 
 
 def _ways(scaling: ScalingReport) -> blocks.Table:
-    first, best = scaling.ways[0], scaling.best
+    first, best = scaling.ways[0], scaling.best()
     limits = [f">{slo.slo} ≤ {seconds(slo.objective_s)}" for slo in first.slo]
     head = [
         "!way to scale",
@@ -51,7 +52,7 @@ def _row(way: ScalingWay) -> list[blocks.Piece]:
         way.name,
         usd(way.usd_per_day),
         usd(way.usd_per_month),
-        "" if way.room is None else _signed(way.room),
+        _signed(way.room),
         replicas,
         f"{way.starts}",
         short,
@@ -72,19 +73,18 @@ def _delivered(slo: SloOutcome) -> str:
 
 def _verdict(scaling: ScalingReport) -> blocks.Line:
     """Which way is cheapest, and what is left for a better forecast."""
-    best, bound = scaling.best, scaling.bound
+    best, bound, scaled = scaling.best(), scaling.bound, scaling.best(Terms.on_demand)
     if best is None:
         larger = f"{option('scaling_room')} gives more room, {option('startup')} a shorter start"
         return blocks.line(f"No way to scale meets the SLO on this day: {larger}.", kind="bad")
-    left = 1 - bound.usd_per_month / best.usd_per_month
-    if not bound.met:
-        said = "somebody who knows the day misses the SLO too"
-    elif left > 0.0005:
-        said = f"a perfect forecast would save {percent(left)} more"
-    else:
-        said = "no forecast on demand is cheaper"
+    said = ""
+    if scaled is not None:
+        left = 1 - bound.usd_per_month / scaled.usd_per_month
+        more = f"would save {percent(left)} more" if bound.met and left > 0.0005 else "would save nothing more"
+        of_those = "" if scaled is best else f" On demand {scaled.name} is, {usd(scaled.usd_per_month)}."
+        said = f".{of_those} A perfect forecast {more}"
     bill = blocks.Span(f"{best.name}, {usd(best.usd_per_month)} a month", "best")
-    return blocks.line("Cheapest that meets the SLO: ", bill, f"; {said}.")
+    return blocks.line("Cheapest that meets the SLO: ", bill, f"{said}.")
 
 
 def _notes(scaling: ScalingReport) -> Iterable[str]:

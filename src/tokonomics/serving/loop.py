@@ -305,7 +305,9 @@ def _scale(world: World, rule: Autoscale, now_s: float) -> None:
     wanted = max(by_load, rule.least(now_s))
     wanted = min(wanted, rule.max_replicas)
     world.wanted[(ticks - 1) % len(world.wanted)] = wanted
-    current = int(np.count_nonzero((mode == BOOTING) | (mode == UP)))
+    current, kept = int(np.count_nonzero((mode == BOOTING) | (mode == UP))), int(world.wanted[:ticks].max())
+    if wanted <= current <= kept:
+        return
     for place in np.flatnonzero(mode == DRAINING)[: max(0, wanted - current)]:
         current += 1
         _come_up(world, int(place), now_s)
@@ -314,7 +316,6 @@ def _scale(world: World, rule: Autoscale, now_s: float) -> None:
         mode[place] = BOOTING
         replicas["ready_s"][place] = now_s + rule.cold_start_s
         replicas["paid_from_s"][place] = now_s
-    kept = int(world.wanted[:ticks].max())
     surplus = [*np.flatnonzero(mode == BOOTING)[::-1], *np.flatnonzero(mode == UP)[::-1]]
     for place in surplus[: max(0, current - kept)]:
         replicas["ready_s"][place] = np.inf
