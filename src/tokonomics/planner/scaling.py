@@ -177,37 +177,9 @@ def scaling_ways(
         seed=seed,
     )
     came = day.came
-    with_truth = _ahead_of(came, day.forecasts.shape[1])
-    peak = float(came.max())
-    most = _MOST_GROWTH * int(case.needed(np.array([peak]), 0.0)[0])
-
-    def fixed(room: float) -> FleetSettings:
-        return FleetSettings(replicas=int(case.needed(np.array([peak]), room)[0]))
-
-    def scaled(room: float, by_rule: bool, forecasts: Floats | None) -> FleetSettings:
-        start = ((0.0, int(case.needed(came[:1], room)[0])), (LOOKS_S, 0))
-        schedule = start if forecasts is None else case.schedule(forecasts, room)
-        return FleetSettings(
-            autoscale=Autoscale(
-                max_replicas=max(most, *(number for _, number in schedule)),
-                target=max(1e-3, case.outstanding / (1 + room)) if by_rule else None,
-                cold_start_s=case.cold_start_s,
-                interval_s=LOOKS_S if by_rule else ORDERS_S,
-                hold_s=300.0 if by_rule else 0.0,
-                schedule=schedule,
-            )
-        )
-
-    ways: list[tuple[str, Callable[[float], FleetSettings]]] = [
-        ("perfect foresight", lambda room: scaled(room, False, with_truth)),
-        ("fixed for the peak", fixed),
-        ("reactive", lambda room: scaled(room, True, None)),
-        ("predictive", lambda room: scaled(room, False, day.forecasts)),
-        ("predictive + reactive", lambda room: scaled(room, True, day.forecasts)),
-    ]
     found: list[ScalingWay] = []
     enough: Ints = np.zeros(0, np.int64)
-    for name, settings in ways:
+    for name, settings in _ways(case):
         say(f"the day in the simulator: {name}")
         used, served = _least_room(case, settings, room)
         if not found:  # the bound comes first: it says how many are enough
@@ -229,6 +201,39 @@ def scaling_ways(
         forecast=error_of(day.method, day.forecasts, came, day.moment_s),
         ways=(*found[1:], found[0]),
     )
+
+
+def _ways(case: _Case) -> list[tuple[str, Callable[[float], FleetSettings]]]:
+    """Each way's replicas by the room it is given; the bound first."""
+    day, came = case.day, case.day.came
+    with_truth = _ahead_of(came, day.forecasts.shape[1])
+    peak = float(came.max())
+    most = _MOST_GROWTH * int(case.needed(np.array([peak]), 0.0)[0])
+
+    def fixed(room: float) -> FleetSettings:
+        return FleetSettings(replicas=int(case.needed(np.array([peak]), room)[0]))
+
+    def scaled(room: float, by_rule: bool, forecasts: Floats | None) -> FleetSettings:
+        start = ((0.0, int(case.needed(came[:1], room)[0])), (LOOKS_S, 0))
+        schedule = start if forecasts is None else case.schedule(forecasts, room)
+        return FleetSettings(
+            autoscale=Autoscale(
+                max_replicas=max(most, *(number for _, number in schedule)),
+                target=max(1e-3, case.outstanding / (1 + room)) if by_rule else None,
+                cold_start_s=case.cold_start_s,
+                interval_s=LOOKS_S if by_rule else ORDERS_S,
+                hold_s=300.0 if by_rule else 0.0,
+                schedule=schedule,
+            )
+        )
+
+    return [
+        ("perfect foresight", lambda room: scaled(room, False, with_truth)),
+        ("fixed for the peak", fixed),
+        ("reactive", lambda room: scaled(room, True, None)),
+        ("predictive", lambda room: scaled(room, False, day.forecasts)),
+        ("predictive + reactive", lambda room: scaled(room, True, day.forecasts)),
+    ]
 
 
 def _cheapest(offers: Sequence[FleetOffer], traffic: FleetTraffic) -> FleetOffer:
