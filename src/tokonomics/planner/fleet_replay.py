@@ -242,8 +242,8 @@ def replay(
         if not len(chosen):
             continue
         own = [place for place, kind in zip(places, kind_of_place, strict=True) if kind == index]
-        rules = {"by_priority": urgent is not None, "seed": seed}
-        served = simulate(deployment, traffic.take(chosen), _settings(own, offers), **rules)
+        settings, by_priority = _settings(own, offers), urgent is not None
+        served = simulate(deployment, traffic.take(chosen), settings, by_priority=by_priority, seed=seed)
         status, latencies = served.served.status, request_latencies(served)
         arrival_s, (first_s, last_s) = served.trace.arrival_s, case.judged_s
         counts = (status != REFUSED) & (arrival_s >= first_s) & (arrival_s < last_s)
