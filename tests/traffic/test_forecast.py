@@ -15,7 +15,7 @@ def test_what_repeats_is_forecast_without_error() -> None:
 
 
 def test_a_straight_line_is_forecast_without_error() -> None:
-    rates = 3.0 + 0.25 * np.arange(60)
+    rates = 3.0 + 0.25 * np.arange(60, dtype=np.float64)
     forecast = by_trend(rates, RECENT, 5)
     assert error_of("", forecast, rates[RECENT:], 60.0).error_share == pytest.approx(0.0, abs=1e-12)
     assert forecast[0].tolist() == pytest.approx((3.0 + 0.25 * (RECENT + np.arange(6))).tolist())
