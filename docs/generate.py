@@ -30,6 +30,7 @@ PAGES = (
     "README.md",
     "docs/tutorial.md",
     "docs/questions/how-many-users.md",
+    "docs/questions/how-should-it-scale.md",
     "docs/questions/is-spot-worth-it.md",
     "docs/questions/own-or-api.md",
     "docs/questions/what-does-it-emit.md",

@@ -248,6 +248,9 @@ def fleet(
     gap: float = 0.005,
     time_limit: float = 30.0,
     no_replay: bool = False,
+    batch_work: Words | None = None,
+    scaling: bool = False,
+    scaling_room: float | None = None,
 ) -> FleetResult: ...
 def gpus(
     match: Words | None = None,

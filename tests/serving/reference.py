@@ -25,7 +25,8 @@ class World:
         self.unit_tokens = int(requests.unit_tokens)
         self.jobs = [self.job(requests, index) for index in range(len(requests.arrival_s))]
         self.scale = scale = fleet.autoscale
-        count, up = (scale.max_replicas, scale.min_replicas) if scale else (fleet.replicas, fleet.replicas)
+        count = scale.max_replicas if scale else fleet.replicas
+        up = self.planned(0.0) if scale else count
         states = ["up" if index < up else "off" for index in range(count)]
         self.replicas = [
             Replica(index, requests, rules, engine, state, self.answered) for index, state in enumerate(states)
@@ -198,7 +199,8 @@ class World:
             if replica.outstanding() == 0 and replica.step_end_s is None:
                 replica.state = "off"
                 replica.empty()
-        desired = max(math.ceil(outstanding / self.scale.target), self.scale.min_replicas)
+        by_load = 0 if self.scale.target is None else math.ceil(outstanding / self.scale.target)
+        desired = max(by_load, self.planned(now))
         desired = min(desired, self.scale.max_replicas)
         self.wished.append(desired)
         current = len(self.in_state("booting")) + len(self.in_state("up"))
@@ -215,6 +217,12 @@ class World:
             leaving = self.in_state("booting")[::-1] + self.in_state("up")[::-1]
             for replica in leaving[: current - max(recent)]:
                 replica.state = "off" if replica.state == "booting" else "draining"
+
+    def planned(self, now: float) -> int:
+        """The last entry of the schedule that has begun; never fewer than the least, or more than the most."""
+        assert self.scale is not None
+        begun = [number for since_s, number in self.scale.schedule if since_s <= now]
+        return min(max([self.scale.min_replicas, *begun[-1:]]), self.scale.max_replicas)
 
     def in_state(self, state: str) -> list[Replica]:
         return [replica for replica in self.replicas if replica.state == state]

@@ -186,10 +186,18 @@ def failing_fleets(draw: st.DrawFn) -> FleetSettings:
 
 
 @st.composite
+def schedules(draw: st.DrawFn, interval_s: float) -> tuple[tuple[float, int], ...]:
+    """Some that change on a tick, some between two."""
+    halves = sorted(draw(st.sets(st.integers(0, 40), max_size=6)))
+    return tuple((half * interval_s / 2, draw(st.integers(0, 5))) for half in halves)
+
+
+@st.composite
 def scaled_fleets(draw: st.DrawFn) -> FleetSettings:
-    least = draw(st.integers(0, 2))
+    target = draw(st.sampled_from([None, 0.5, 1.0, 1.5, 2.0, 5.0]))
+    # Without a target, a schedule that ends with none would never serve what waits.
+    least = draw(st.integers(0 if target else 1, 2))
     most = max(1, least + draw(st.integers(0, 3)))
-    target = draw(st.sampled_from([0.5, 1.0, 1.5, 2.0, 5.0]))
     # Binary fractions, so that a tick is exactly as long ago as the hold says; or anything else, so that none is.
     exactly = draw(st.booleans())
     interval_s = draw(st.integers(1, 30)) * (2.0**-8 if exactly else TICKS_S)
@@ -203,5 +211,6 @@ def scaled_fleets(draw: st.DrawFn) -> FleetSettings:
         interval_s=interval_s,
         cold_start_s=cold_start_s,
         hold_s=hold_s,
+        schedule=draw(st.one_of(st.just(()), schedules(interval_s))),
     )
     return FleetSettings.model_construct(router=draw(routers), autoscale=scaling)

@@ -86,8 +86,7 @@ def parse_demand(text: str, hours: int | None = None, field: str = "demand") -> 
     Over a week unless told, or over all the hours that were written where they are more.
     """
     _require_hours(HOURS_PER_WEEK if hours is None else hours)
-    head = text.split(",", 1)[0].partition(":")[0].strip()
-    if head.isalpha():
+    if is_curve(text):
         return _from_curve(text, HOURS_PER_WEEK if hours is None else hours, field)
     steps = [_step(part, field) for part in text.split(",")]
     written = sum(length for length, _ in steps)
@@ -96,6 +95,11 @@ def parse_demand(text: str, hours: int | None = None, field: str = "demand") -> 
         raise BadInput(f"has {written:,} hours", field=field, fix=fix)
     pattern = np.repeat([rate for _, rate in steps], [length for length, _ in steps])
     return demand_of(np.resize(pattern, max(HOURS_PER_WEEK, written) if hours is None else hours).tolist())
+
+
+def is_curve(text: str) -> bool:
+    """Written as a rate curve, such as ``diurnal:5,peak=3``, and not as hours × rate."""
+    return text.split(",", 1)[0].partition(":")[0].strip().isalpha()
 
 
 def demand_from_trace(trace: Trace, *, up_to_tokens: Sequence[int] = ()) -> Demand:

@@ -112,6 +112,7 @@ class FleetPlan(Noun):
     solve_s: NonNegativeFloat
     variables: NonNegativeInt
     comparisons: tuple[FleetComparison, ...] = ()
+    batch: tuple[float, ...] = ()  # requests a second of batch work beside the demand, by hour
 
     @property
     def committed_usd(self) -> float:

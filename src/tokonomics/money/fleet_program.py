@@ -4,7 +4,8 @@
 
 such that in every hour and size class the machines carry the demand (a spot machine counts for what interruptions leave
 of it), the firm ones carry what spot may not, what is left without any one zone carries its share, the least number of
-firm replicas is there, and whatever was not there an hour before is started. The horizon repeats. With several
+firm replicas is there, and whatever was not there an hour before is started. Batch work is a quantity for each day
+that hours between its start and its deadline share as they like, beside the demand. The horizon repeats. With several
 size classes a machine divides its time among those it can hold, as Mélange does (Griggs et al. 2024).
 
 A kind that another does as well for no more money is ruled out before the program is written: exact, and what makes a
@@ -26,6 +27,7 @@ from numpy.typing import NDArray
 
 from tokonomics.catalog.offers import Terms
 from tokonomics.errors import BadInput, option
+from tokonomics.money.batch_work import BatchWork
 from tokonomics.money.demand import Demand
 from tokonomics.money.fleet import FleetLimits, FleetOffer, SpotMarket, counted_share, spot_usd_per_hour
 from tokonomics.units import SECONDS_PER_HOUR
@@ -114,6 +116,8 @@ class FleetProblem:
     kinds: Sequence[PurchaseKind]
     demand: Demand
     limits: FleetLimits
+    batch: BatchWork | None = None
+    """Of the demand's one class."""
 
     def bill(self, counts: Ints) -> float:
         """Expected USD of these counts over their hours."""
@@ -129,6 +133,8 @@ class Solution:
     lower_bound: float
     solve_s: float
     variables: int
+    batch: Floats | None = None
+    """Requests a second of batch work, by hour."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +191,7 @@ def solve(
         # HiGHS takes less than none for no limit at all.
         raise OutOfTime("no fleet was found: no time was left for it", fix=_LONGER)
     began, kinds = time.perf_counter(), problem.kinds
-    demand, weights, group = _merged(problem.demand, window is not None or any(kind.start_usd for kind in kinds))
+    demand, weights, group = _merged(problem, window is not None)
     hours = demand.hours
     columns, size = _columns(kinds, hours)
     starting = [index for index, kind in enumerate(kinds) if kind.start_usd and kind.terms is not Terms.reserved]
@@ -207,6 +213,10 @@ def solve(
 
     table = _Rows()
     extra = _carry(table, kinds, columns, demand, problem.limits, size)
+    batch = None
+    if problem.batch is not None:
+        batch = _do_batch(table, kinds, columns, demand, problem.batch, size + extra)
+        extra += hours
     if problem.limits.min_replicas:
         rows = table.block(np.full(hours, float(problem.limits.min_replicas)))
         for kind, own in zip(kinds, columns, strict=True):
@@ -234,7 +244,11 @@ def solve(
     counts = np.array([np.broadcast_to(found.x[own], hours) for own in columns])
     bound = found.fun if relaxed or found.mip_dual_bound is None else found.mip_dual_bound
     return Solution(
-        np.rint(counts).astype(np.int64)[:, group], float(bound), time.perf_counter() - began, variables=size
+        np.rint(counts).astype(np.int64)[:, group],
+        float(bound),
+        time.perf_counter() - began,
+        variables=size,
+        batch=None if batch is None else np.maximum(0.0, found.x[batch]),
     )
 
 
@@ -268,11 +282,16 @@ def starts_of(counts: Ints) -> Ints:
     return started
 
 
-def _merged(demand: Demand, hours_matter: bool) -> tuple[Demand, Floats, Ints]:
+def _merged(problem: FleetProblem, in_window: bool) -> tuple[Demand, Floats, Ints]:
     """Hours of the same demand as one, with their number: all of them, or with start-ups those that follow each other.
 
     A fleet that changes while the demand does not gains nothing: its cheapest hour, kept, starts no more machines.
+    Batch work may need one of them only.
     """
+    demand = problem.demand
+    if problem.batch is not None:
+        return demand, np.ones(demand.hours), np.arange(demand.hours)
+    hours_matter = in_window or any(kind.start_usd for kind in problem.kinds)
     table = np.array(list(demand.rates.values()))
     if hours_matter:
         begins = np.append(True, (table[:, 1:] != table[:, :-1]).any(axis=0))
@@ -286,7 +305,7 @@ def _merged(demand: Demand, hours_matter: bool) -> tuple[Demand, Floats, Ints]:
 
 def different_hours(problem: FleetProblem) -> int:
     """Hours that the program has after merging: with start-ups, how often the demand changes."""
-    return _merged(problem.demand, any(kind.start_usd for kind in problem.kinds))[0].hours
+    return _merged(problem, False)[0].hours
 
 
 def _columns(kinds: Sequence[PurchaseKind], hours: int) -> tuple[list[Ints], int]:
@@ -331,6 +350,23 @@ def _carry(
                 if kind.is_firm or kind.place != zone:
                     table.put(rows, own, value)
     return extra
+
+
+def _do_batch(
+    table: _Rows, kinds: Sequence[PurchaseKind], columns: Sequence[Ints], demand: Demand, batch: BatchWork, size: int
+) -> Ints:
+    """Rows that make the fleet do each day's batch work beside the demand; its columns, requests a second by hour."""
+    ((name, rates),) = demand.rates.items()
+    own = size + np.arange(demand.hours)
+    beside = table.block(np.asarray(rates) * (1 - ROUNDING))
+    table.put(beside, own, -1.0)
+    for kind, counts in zip(kinds, columns, strict=True):
+        if kind.carries(name):
+            table.put(beside, counts, kind.carries(name))
+    for hours in batch.windows(demand.hours):
+        done = table.block(np.full(1, batch.requests_per_day / SECONDS_PER_HOUR * (1 - ROUNDING)))
+        table.put(np.repeat(done, len(hours)), own[hours], 1.0)
+    return own
 
 
 def _start(table: _Rows, starts: Ints, own: Ints, around: tuple[int, int] | None) -> None:

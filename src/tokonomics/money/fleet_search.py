@@ -18,7 +18,8 @@ import numpy as np
 from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.spot import REGION_CORRELATION
 from tokonomics.errors import BadInput, option
-from tokonomics.money.demand import Demand
+from tokonomics.money.batch_work import BatchWork
+from tokonomics.money.demand import Demand, demand_of
 from tokonomics.money.fleet import FleetLimits, FleetOffer, FleetPlan, FleetPurchase, mixed_capacity
 from tokonomics.money.fleet_bill import p99_bill
 from tokonomics.money.fleet_program import (
@@ -55,12 +56,13 @@ def optimal_fleet(
     time_limit_s: float = TIME_LIMIT_S,
     correlation: float = REGION_CORRELATION,
     seed: int = 0,
+    batch: BatchWork | None = None,
 ) -> FleetPlan:
     """The cheapest fleet for a demand; ``correlation`` is that of interruptions between zones, for the p99 bill."""
     limits = limits or FleetLimits()
     _check(offers, demand)
     kinds = undominated(kinds_of(offers, limits), limits)
-    solution = search(FleetProblem(kinds, demand, limits), gap, time_limit_s)
+    solution = search(FleetProblem(kinds, demand, limits, batch), gap, time_limit_s)
     if solution is None:
         raise _impossible(offers, demand, limits)
     counts = solution.counts
@@ -103,6 +105,7 @@ def optimal_fleet(
         gap=max(0.0, 1 - solution.lower_bound / expected) if expected > 0 else 0.0,
         solve_s=solution.solve_s,
         variables=solution.variables,
+        batch=() if solution.batch is None else tuple(solution.batch.tolist()),
     )
 
 
@@ -162,6 +165,8 @@ def _without_starts(problem: FleetProblem) -> FleetProblem:
 
 def search(problem: FleetProblem, gap: float, time_limit_s: float) -> Solution | None:
     """The counts by kind and hour with a proven bound; None where there is no fleet."""
+    if problem.batch is not None:
+        return _with_batch(problem, gap, time_limit_s)
     began, at_once = time.perf_counter(), None
     if len(problem.kinds) * different_hours(problem) <= AT_ONCE:
         with suppress(OutOfTime):
@@ -214,6 +219,38 @@ def _taken_apart(problem: FleetProblem, gap: float, time_limit_s: float) -> Solu
         proof = _solve_in_time(free, gap, until(0.95)())
         bound = max(bound, proof.lower_bound) if proof else bound
     return Solution(counts, bound, time.perf_counter() - began, variables)
+
+
+def _with_batch(problem: FleetProblem, gap: float, time_limit_s: float) -> Solution | None:
+    """All at once where it is small; otherwise batch work goes where divided machines would do it, then it is demand.
+
+    Unless what the demand alone takes leaves room for all of it: then that is the cheapest.
+    """
+    began, small = time.perf_counter(), len(problem.kinds) * different_hours(problem) <= AT_ONCE
+    at_once = _solve_in_time(problem, gap, 0.4 * time_limit_s) if small else None
+    if at_once is not None and problem.bill(at_once.counts) <= at_once.lower_bound / (1 - gap) * (1 + 1e-6):
+        return at_once
+    divided = _solve_in_time(_without_starts(problem), 0.0, time_limit_s / 4, relaxed=True)
+    if divided is None or divided.batch is None or problem.batch is None:
+        return at_once
+    ((name, rates),) = problem.demand.rates.items()
+    alone = search(replace(problem, batch=None), gap, time_limit_s / 4)
+    if alone is None:
+        return at_once
+    carried = np.array([kind.carries(name) for kind in problem.kinds]) @ alone.counts
+    free = np.maximum(0.0, carried - np.asarray(rates))
+    tried = [found for found in (at_once,) if found is not None]
+    if (filled := problem.batch.filled_into(free)) is not None:
+        tried.append(replace(alone, batch=filled))
+    else:
+        both = demand_of((np.asarray(rates) + divided.batch).tolist(), name)
+        found = search(replace(problem, demand=both, batch=None), gap, time_limit_s / 4)
+        tried += [replace(found, batch=divided.batch)] if found is not None else []
+    if not tried:
+        return None
+    best = min(tried, key=lambda found: problem.bill(found.counts))
+    bound = max(divided.lower_bound, alone.lower_bound, at_once.lower_bound if at_once else 0.0)
+    return replace(best, lower_bound=bound, solve_s=time.perf_counter() - began)
 
 
 def _by_hours(problem: FleetProblem, near: Ints, gap: float, left: Clock) -> Solution | None:

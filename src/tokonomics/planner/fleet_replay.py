@@ -225,7 +225,11 @@ def replay(
     window: tuple[float, float],
     seed: int = 0,
 ) -> FleetReplay:
-    """Serve the window's requests; ``deployments`` by offer, ``class_of`` each request's place in ``classes``."""
+    """Serve the window's requests; ``deployments`` by offer, ``class_of`` each request's place in ``classes``.
+
+    Where requests have priorities, the most urgent go first and are judged: nobody waits for the others.
+    """
+    urgent = None if traffic.priority is None else traffic.priority == traffic.priority.min()
     places = [replace(place, away=tuple(_merged(place.away))) for place in case.places]
     kinds = list(dict.fromkeys(deployments[place.offer] for place in places))
     kind_of_place = [kinds.index(deployments[place.offer]) for place in places]
@@ -238,10 +242,12 @@ def replay(
         if not len(chosen):
             continue
         own = [place for place, kind in zip(places, kind_of_place, strict=True) if kind == index]
-        served = simulate(deployment, traffic.take(chosen), _settings(own, offers), seed=seed)
+        settings, by_priority = _settings(own, offers), urgent is not None
+        served = simulate(deployment, traffic.take(chosen), settings, by_priority=by_priority, seed=seed)
         status, latencies = served.served.status, request_latencies(served)
         arrival_s, (first_s, last_s) = served.trace.arrival_s, case.judged_s
         counts = (status != REFUSED) & (arrival_s >= first_s) & (arrival_s < last_s)
+        counts &= True if urgent is None else urgent[chosen]
         answered += int((status == DONE).sum())
         restarts += int(served.served.restarts.sum())
         sizes.append(class_of[chosen][counts])

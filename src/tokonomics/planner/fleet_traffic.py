@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tokonomics.errors import BadInput
 from tokonomics.money.demand import Demand, class_names, demand_from_trace
 from tokonomics.planner.load import cut_to_context
-from tokonomics.traffic.arrivals import parse_arrivals
+from tokonomics.traffic.arrivals import Arrivals, parse_arrivals
 from tokonomics.traffic.generate import ENOUGH_REQUESTS, generate
 from tokonomics.traffic.lengths import Lengths
 from tokonomics.traffic.trace import MOST_TOKENS, Counts, Trace, make_trace
@@ -37,6 +37,8 @@ class FleetTraffic:
     source: str = ""
     left_out_share: float = 0.0
     """Of the requests: longer than the model's context, so that no machine takes them."""
+    arrivals: Arrivals | None = None
+    """How requests of a curve with minutes arrive; None: at the rate of their hour."""
 
     def class_of(self, trace: Trace) -> Counts:
         """The number of each request's class."""
@@ -109,6 +111,7 @@ def traffic_from_curve(
     up_to_tokens: Sequence[int] = (),
     seed: int = 0,
     context: int | None = None,
+    arrivals: Arrivals | None = None,
 ) -> FleetTraffic:
     """A demand of one class, split by the lengths drawn, which are cut to the model's ``context``."""
     limits = tuple(sorted(up_to_tokens))
@@ -123,7 +126,7 @@ def traffic_from_curve(
             rates[name] = tuple(rate * len(own) / len(drawn) for rate in demand.total)
             samples[name] = drawn.take(own)
     source = lengths_text(drawn, cut)
-    return FleetTraffic(Demand(rates=rates), samples, limits, None, source, 1 - float(fits.mean()))
+    return FleetTraffic(Demand(rates=rates), samples, limits, None, source, 1 - float(fits.mean()), arrivals)
 
 
 def _fit(trace: Trace, context: int | None) -> NDArray[np.bool_]:

@@ -8,15 +8,19 @@ from tokonomics.catalog.precision import KV_PRECISIONS, WEIGHT_PRECISIONS, parse
 from tokonomics.catalog.spot import SCARCE, Interruptions, hourly_rate
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, option, shorten
-from tokonomics.money.demand import parse_demand
+from tokonomics.money.batch_work import parse_batch_work
+from tokonomics.money.demand import is_curve, parse_demand
 from tokonomics.money.fleet import FleetLimits
 from tokonomics.money.fleet_availability import require_target
 from tokonomics.physics.deployment import Deployment, why_not_run
 from tokonomics.physics.intervals import known_speed
-from tokonomics.planner.fleet import FleetBounds, plan_fleet
-from tokonomics.planner.fleet_offers import FleetMarket, fleet_machines, zones_needed
+from tokonomics.planner.batch_report import BatchReport, batch_report
+from tokonomics.planner.fleet import FleetBounds, FleetReport, plan_fleet
+from tokonomics.planner.fleet_offers import FleetMarket, Machines, fleet_machines, zones_needed
 from tokonomics.planner.fleet_traffic import FleetTraffic, traffic_from_curve, traffic_from_trace
 from tokonomics.planner.parsing import terms_from
+from tokonomics.planner.scaling import ScalingReport, scaling_ways
+from tokonomics.questions.batch_api import batch_api
 from tokonomics.questions.inputs import Traffic
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import offers_of, targets_of
@@ -25,6 +29,7 @@ from tokonomics.questions.requests.buy import FleetRequest
 from tokonomics.questions.results import FleetResult
 from tokonomics.questions.serving import named, say_if_compiling
 from tokonomics.questions.traffic import lengths_of, read_rate, read_time, traffic_of
+from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.types import Speed
 from tokonomics.units import whole_number
 
@@ -74,7 +79,44 @@ def fleet(request: FleetRequest, listener: Listener = SILENT) -> FleetResult:
         seed=request.seed,
         say=listener.doing,
     )
-    return FleetResult(**dict(found))
+    here = {kind.name for kind in found.machines}
+    bought = machines.only([offer for offer in machines.offers if offer.name in here])
+    bought = bought.counted_less(found.counted_share) if found.counted_share < 1 else bought
+    return FleetResult(
+        **dict(found),
+        scaling=_scaling(request, found, bought, traffic, listener),
+        batch_work=_batch_work(request, found, bought, traffic, listener),
+    )
+
+
+def _scaling(
+    request: FleetRequest, found: FleetReport, machines: Machines, traffic: FleetTraffic, listener: Listener
+) -> ScalingReport | None:
+    """Ways to follow the demand, on the machines that the fleet could be made of."""
+    if not request.scaling:
+        if request.scaling_room is not None:
+            raise BadInput("is for ways to scale", field="scaling_room", fix=f"Give {option('scaling')} as well.")
+        return None
+    return scaling_ways(machines, traffic, found.slos, request.scaling_room, request.seed, listener.doing)
+
+
+def _batch_work(
+    request: FleetRequest, found: FleetReport, machines: Machines, traffic: FleetTraffic, listener: Listener
+) -> BatchReport | None:
+    """Batch work in the fleet's idle hours, on its own, or at the cheapest host of the model."""
+    if request.batch_work is None:
+        return None
+    sample = next(iter(traffic.samples.values()))
+    tokens = float(sample.input_tokens.mean() + sample.output_tokens.mean())
+    work = parse_batch_work(request.batch_work, tokens)
+    report = batch_report(
+        work, found.plan, machines, traffic, found.slos, found.limits,
+        gap=request.gap, time_limit_s=request.time_limit, with_replay=not request.no_replay, seed=request.seed,
+        say=listener.doing,
+    )  # fmt: skip
+    hosted = batch_api(find_model(named(request.model)), named(request.model), sample, work)
+    ways = sorted((*report.ways, *([hosted] if hosted else [])), key=lambda way: way.usd_per_month)
+    return report.model_copy(update={"ways": tuple(ways)})
 
 
 def _known_speeds(like: Deployment, offers: tuple[Offer, ...], listener: Listener) -> tuple[Offer, ...]:
@@ -117,7 +159,8 @@ def _traffic(request: FleetRequest, context: int, listener: Listener) -> FleetTr
     if request.columns is not None:
         raise BadInput("is for a log", field="columns")
     inputs, outputs = lengths_of(Traffic(input=request.input, output=request.output), least=1)
-    return traffic_from_curve(curve, inputs, outputs, limits, request.seed, context)
+    arrivals = parse_arrivals(demand or "", "demand") if is_curve(demand or "") else None
+    return traffic_from_curve(curve, inputs, outputs, limits, request.seed, context, arrivals)
 
 
 def _size_classes(text: str | None) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ from tokonomics.money.energy import Energy
 from tokonomics.money.sale import FleetSale, Sale, SellPrice
 from tokonomics.money.served import ServedCost
 from tokonomics.money.upkeep import Upkeep
+from tokonomics.planner.batch_report import BatchReport
 from tokonomics.planner.breakeven import BreakEvenReport
 from tokonomics.planner.can_run import CanRun
 from tokonomics.planner.compare import Comparison
@@ -34,6 +35,7 @@ from tokonomics.planner.levers.tenancy import Pooling
 from tokonomics.planner.plan_answer import Candidate, Plan, PrefillSide
 from tokonomics.planner.predict import BatchCurve, Prediction
 from tokonomics.planner.regret import Regret
+from tokonomics.planner.scaling import ScalingReport
 from tokonomics.planner.what_if import BillRange, Headroom, Sensitivity
 from tokonomics.planner.why import WhyPick
 from tokonomics.questions.result import Result, beside
@@ -223,6 +225,11 @@ class FleetResult(Result, FleetReport):
     """The cheapest fleet over time, what it is compared with, and how it fared in the simulator."""
 
     ROWS = "plan.purchases"
+
+    scaling: ScalingReport | None = None
+    """Ways to follow a day's traffic, where asked for."""
+    batch_work: BatchReport | None = None
+    """Batch work beside the traffic, where asked for."""
 
     def headline(self) -> str:
         plan = self.plan

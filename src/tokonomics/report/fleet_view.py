@@ -16,6 +16,8 @@ from tokonomics.questions.request import Request
 from tokonomics.questions.results import FleetResult
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
+from tokonomics.report.batch_view import batch_blocks
+from tokonomics.report.scaling_view import scaling_blocks
 from tokonomics.report.wording import OLD_PRICE, age_text, quoted_on, slos_text, speed_word, usd_text
 from tokonomics.serving.outcome import SloOutcome
 from tokonomics.units import HOURS_PER_MONTH, count, percent, plural, requests_a_second, seconds, usd
@@ -40,7 +42,7 @@ def _terms(purchase: FleetPurchase) -> str:
     return purchase.terms.replace("_", " ")
 
 
-def _sections(report: FleetReport) -> blocks.View:
+def _sections(report: FleetResult) -> blocks.View:
     if report.slos and any(not replay.met for replay in report.replays[:1]):
         yield blocks.line("This fleet does not meet its SLO: see the replay below.", kind="worst")
     yield blocks.section(*_asked(report))
@@ -51,6 +53,10 @@ def _sections(report: FleetReport) -> blocks.View:
         yield blocks.section(_replays(report.replays), _proof(report))
     if report.not_replayed:
         yield blocks.hint(f"Not tried in the simulator: {report.not_replayed}.")
+    if report.scaling:
+        yield blocks.section(*scaling_blocks(report.scaling))
+    if report.batch_work:
+        yield blocks.section(*batch_blocks(report.batch_work))
     if report.verdict:
         yield blocks.section(*_verdict(report, report.verdict))
     yield _notes(report)

@@ -1,9 +1,10 @@
 """The replicas a simulation runs on: how many, how requests find them, and what happens to them."""
 
 import math
+from bisect import bisect_right
 from enum import StrEnum
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from tokonomics.physics.deployment import Deployment
 from tokonomics.serving.links import PORTS
@@ -30,16 +31,30 @@ class Router(StrEnum):
 
 
 class Autoscale(Noun):
-    """Replicas that come and go: one for so many outstanding requests."""
+    """Replicas that come and go: one for so many outstanding requests, and as many as a schedule says at the least."""
 
     min_replicas: NonNegativeInt = 1
     max_replicas: PositiveInt = Field(le=_MOST_REPLICAS)
-    target: PositiveFloat  # outstanding requests, running and waiting, for each replica
+    target: PositiveFloat | None  # outstanding requests, running and waiting, for each replica; None: by schedule alone
     cold_start_s: NonNegativeFloat = Field(le=86_400)
     """From the decision to the first request: a machine, an image, weights."""
     interval_s: float = Field(default=15.0, ge=0.1, le=86_400)
     """How often it looks; the defaults are those of Kubernetes' HorizontalPodAutoscaler."""
     hold_s: NonNegativeFloat = Field(default=300.0, le=7 * 86_400)  # how long fewer must do before one is removed
+    schedule: tuple[tuple[NonNegativeFloat, NonNegativeInt], ...] = ()
+    """From each moment on, at least so many, in order of time; those of time 0 are there at the start."""
+
+    @model_validator(mode="after")
+    def _serves_in_the_end(self) -> "Autoscale":
+        if self.target is None and not self.least(math.inf):
+            raise ValueError("a schedule by itself ends with one replica at least")
+        return self
+
+    def least(self, at_s: float) -> int:
+        """Replicas that are wanted at a moment whatever is outstanding."""
+        place = bisect_right(self.schedule, at_s, key=lambda entry: entry[0])
+        planned = self.schedule[place - 1][1] if place else 0
+        return min(max(planned, self.min_replicas), self.max_replicas)
 
 
 class Outage(Noun):

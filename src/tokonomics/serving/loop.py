@@ -7,7 +7,7 @@ one step at a time and must agree.
 
 A replica that fails loses the step in flight and its cache; its requests begin again elsewhere. The autoscaler wants
 one replica for so many outstanding requests: upwards at once, after a cold start; downwards only when it has wanted
-less for a while (Kubernetes' HorizontalPodAutoscaler).
+less for a while (Kubernetes' HorizontalPodAutoscaler). A schedule is a number it never wants less than.
 """
 
 import math
@@ -60,11 +60,11 @@ def run(
     *,
     seed: int = 0,
     progress: Callable[[int], None] | None = None,
-    paid_for: list[tuple[float, int]] | None = None,
+    paid_for: list[tuple[float, int, int]] | None = None,
 ) -> tuple[Served, World]:
     """Serve all requests; what became of each, and the world after the last (totals and timeline).
 
-    ``paid_for`` is given the number of replicas that are not off after each change.
+    ``paid_for`` is given the number of replicas that are not off, and of those that serve, after each change.
     """
     world = new_world(requests, table, rules, fleet, seed)
     planned = _outages(fleet)
@@ -95,7 +95,8 @@ def run(
             if time_s > now_s or following not in (BACK, READY):  # all that come up at once, come up first
                 _route_held(world, now_s)
         if paid_for is not None:
-            paid_for.append((now_s, int(np.count_nonzero(world.replicas["mode"] != OFF))))
+            mode = world.replicas["mode"]
+            paid_for.append((now_s, int(np.count_nonzero(mode != OFF)), int(np.count_nonzero(mode == UP))))
     status = world.requests["status"]
     status[status == OPEN] = UNSERVED
     return Served(**{name: np.ascontiguousarray(world.requests[name]) for name in Served._fields}), world
@@ -300,10 +301,13 @@ def _scale(world: World, rule: Autoscale, now_s: float) -> None:
     mode = replicas["mode"]
     outstanding = int(replicas["outstanding"].sum() + world.clock["held"][0])
     # However small the target: what is divided by it may be more than any number.
-    wanted = max(math.ceil(min(outstanding / rule.target, rule.max_replicas)), rule.min_replicas)
+    by_load = 0 if rule.target is None else math.ceil(min(outstanding / rule.target, rule.max_replicas))
+    wanted = max(by_load, rule.least(now_s))
     wanted = min(wanted, rule.max_replicas)
     world.wanted[(ticks - 1) % len(world.wanted)] = wanted
-    current = int(np.count_nonzero((mode == BOOTING) | (mode == UP)))
+    current, kept = int(np.count_nonzero((mode == BOOTING) | (mode == UP))), int(world.wanted[:ticks].max())
+    if wanted <= current <= kept:
+        return
     for place in np.flatnonzero(mode == DRAINING)[: max(0, wanted - current)]:
         current += 1
         _come_up(world, int(place), now_s)
@@ -312,7 +316,6 @@ def _scale(world: World, rule: Autoscale, now_s: float) -> None:
         mode[place] = BOOTING
         replicas["ready_s"][place] = now_s + rule.cold_start_s
         replicas["paid_from_s"][place] = now_s
-    kept = int(world.wanted[:ticks].max())
     surplus = [*np.flatnonzero(mode == BOOTING)[::-1], *np.flatnonzero(mode == UP)[::-1]]
     for place in surplus[: max(0, current - kept)]:
         replicas["ready_s"][place] = np.inf

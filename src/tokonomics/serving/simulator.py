@@ -56,7 +56,7 @@ class Simulation:
     served: Served
     replicas: Rows  # totals by replica, the fields of ``state.REPLICA``; prefill replicas first
     paid_s: Floats  # by replica: from its start to its end, or to the last finish
-    history: Floats  # rows of time and replicas that are there from then on: starting, serving or told to go
+    history: Floats  # rows of time, replicas that are paid from then on (starting, serving, told to go), and serving
     timeline: Floats  # by bin: the columns of ``state.BUSY`` and following, over all replicas
     bin_s: float
     end_s: float  # when the last request was finished, and the last step had ended
@@ -109,8 +109,8 @@ def simulate(
         requests = chosen(requests, joins, requests.arrival_s + fetches.delay_s)._replace(fetched=fetched)
     table = table_for(steps or step_model(deployment), trace, rules)
     _check_memory(requests, rules, fleet)
-    at_first = fleet.autoscale.min_replicas if fleet.autoscale else fleet.replicas + fleet.prefill_replicas
-    paid_for = [(0.0, at_first)]
+    at_first = fleet.autoscale.least(0.0) if fleet.autoscale else fleet.replicas + fleet.prefill_replicas
+    paid_for = [(0.0, at_first, at_first)]
     prefill_rules = None
     if fleet.prefill_replicas:
         prefill = _prefill_side(deployment, trace, fleet, prefix_cache, max_batched_tokens, steps)

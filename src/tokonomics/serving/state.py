@@ -216,7 +216,7 @@ def too_long(requests: Requests, rules: Rules) -> NDArray[np.bool_]:
 def new_world(requests: Requests, table: StepTable, rules: Rules, fleet: FleetSettings, seed: int) -> World:
     """Empty replicas, nothing arrived."""
     count, scale = len(requests.arrival_s), fleet.autoscale
-    replicas, up = (scale.max_replicas, scale.min_replicas) if scale else (fleet.replicas, fleet.replicas)
+    replicas, up = (scale.max_replicas, scale.least(0.0)) if scale else (fleet.replicas, fleet.replicas)
     units = int(requests.unit_ids.max()) + 1 if rules.caches and len(requests.unit_ids) else 0
     nodes = _table((replicas, units + count + 1 if units else 1), NODE, references=NONE)
     # The list's two ends meet in its last node: an empty list points to itself.

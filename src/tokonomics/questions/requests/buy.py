@@ -114,6 +114,8 @@ class FleetRequest(
       tokonomics fleet llama-3.1-8b --demand weekly:9,peak=2 --input 900 --output 99 --slo ttft_p99=1 --chart fleet.png
       tokonomics fleet llama-3.1-70b --trace log.jsonl --slo ttft_p99=2,tpot_p99=60ms --size-classes 4000 --no-spot
       tokonomics fleet llama-3.1-8b --trace azure-conv --slo tpot_p99=50ms --provider aws --availability 0.999999
+      tokonomics fleet llama-3.1-8b --demand diurnal:9 --hours 24 --input 900 --output 99 --slo ttft_p99=1 --scaling
+      tokonomics fleet llama-3.1-8b --demand 12x20,12x2 --input 900 --output 99 --slo ttft_p99=1 --batch-work 500M
       tokonomics fleet chat.toml --demand weekly:9,peak=2
     """
 
@@ -162,6 +164,17 @@ class FleetRequest(
     gap: Number = declared("Stop when nothing can be cheaper by more than this.", 0.005, low=0, high=0.99)
     time_limit: Number = declared("Seconds for the solver.", 30.0, low=0.1, high=3600, unit="s")
     no_replay: Switch = declared("Do not try the fleet in the simulator.", False)
+    batch_work: Text | None = declared(
+        "Work nobody waits for, in the idle hours: 500M (tokens a day), 2B,start=20h,deadline=10h.", example="500M"
+    )
+    scaling: Switch = declared("Ways to follow a day's traffic: fixed, reactive, predictive, in the simulator.", False)
+    scaling_room: Number | None = declared(
+        "With --scaling: room above the peak, the target and the forecast, such as 0.2.",
+        low=-0.9,
+        high=10,
+        without="the least of a list that meets the SLO",
+        example=0.2,
+    )
 
 
 class BreakevenRequest(SomeModel, PlanInputs, Reserve, Staffed, MeasuredApis, Quick, Profiled):

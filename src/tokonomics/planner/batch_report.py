@@ -1,0 +1,158 @@
+"""What batch work costs beside a fleet's own traffic: in its idle hours, on a fleet of its own, or at an API.
+
+The fleet is bought again for both (``money/fleet_program``): batch work may use what the demand leaves free of any
+hour, up to what machines carry under the SLO, and buys the rest in the cheapest hours. The hour that holds most of it
+is then served in the simulator, batch requests behind all others. A fleet of its own has no SLO: its machines are
+counted on for full batches.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from pydantic import NonNegativeFloat
+
+from tokonomics.errors import BadInput, option
+from tokonomics.money.batch_work import BatchWork
+from tokonomics.money.demand import demand_of
+from tokonomics.money.fleet import FleetLimits, FleetOffer, FleetPlan
+from tokonomics.money.fleet_search import optimal_fleet
+from tokonomics.planner.fleet_offers import Machines
+from tokonomics.planner.fleet_replay import MOST_REQUESTS, FleetReplay, ReplayCase, places_of, replay
+from tokonomics.planner.fleet_traffic import FleetTraffic
+from tokonomics.planner.setup import Say, silent
+from tokonomics.serving.steady import ReplicaCurve
+from tokonomics.traffic.slo import Slo
+from tokonomics.traffic.trace import Trace, make_trace
+from tokonomics.types import Noun
+from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK
+
+
+class BatchWay(Noun):
+    """A way to have the batch work done."""
+
+    name: str
+    usd_per_month: NonNegativeFloat
+    """Of the batch work: beside the fleet, what both cost less what the fleet costs without it."""
+    usd_per_mtok: NonNegativeFloat
+    note: str = ""
+
+
+class BatchReport(Noun):
+    """Batch work beside a fleet's own traffic."""
+
+    work: BatchWork
+    online_usd_per_month: NonNegativeFloat
+    """The fleet without it."""
+    plan: FleetPlan
+    """The fleet for both."""
+    free_share: NonNegativeFloat
+    """Of the work: what fits into the fleet for the demand alone."""
+    ways: tuple[BatchWay, ...]
+    """The cheapest first."""
+    check: FleetReplay | None
+    """The hour with the most batch work in it: latencies are those of the other requests."""
+
+
+def batch_report(
+    work: BatchWork,
+    online: FleetPlan,
+    machines: Machines,
+    traffic: FleetTraffic,
+    slos: Sequence[Slo],
+    limits: FleetLimits,
+    *,
+    gap: float,
+    time_limit_s: float,
+    with_replay: bool = True,
+    seed: int = 0,
+    say: Say = silent,
+) -> BatchReport:
+    """The ways to do the work on machines of one's own, and whether its neighbours notice."""
+    if len(traffic.demand.rates) > 1:
+        raise BadInput(
+            "is for requests of one size class", field="batch_work", fix=f"Leave out {option('size_classes')}."
+        )
+    say("the fleet with batch work")
+    limit_s = {"gap": gap, "time_limit_s": time_limit_s}
+    both = optimal_fleet(machines.offers, traffic.demand, limits, **limit_s, batch=work, seed=seed)
+    # Within the gap of the solver a fleet for both may come out cheaper: it is a fleet for the demand as well.
+    online_usd = min(online.usd_per_month, both.usd_per_month)
+    ((name, _),) = traffic.demand.rates.items()
+    nothing = demand_of([0.0] * traffic.demand.hours, name)
+    full = [_at_full_batches(offer, machines, traffic.samples[name], name) for offer in machines.offers]
+    apart = optimal_fleet(full, nothing, FleetLimits(fallback=limits.fallback), **limit_s, batch=work, seed=seed)
+    free = np.asarray(online.firm_capacity) + np.asarray(online.spot_capacity) - np.asarray(traffic.demand.total)
+    ways = [
+        batch_way("in the fleet's idle hours", both.usd_per_month - online_usd, work),
+        batch_way(
+            "a fleet of its own", apart.usd_per_month, work, "no SLO: full batches, any hour before the deadline"
+        ),
+    ]
+    return BatchReport(
+        work=work,
+        online_usd_per_month=online_usd,
+        plan=both,
+        free_share=work.free_share(np.maximum(0.0, free)),
+        ways=tuple(sorted(ways, key=lambda way: way.usd_per_month)),
+        check=_check(both, machines, traffic, slos, seed) if with_replay else None,
+    )
+
+
+def batch_way(name: str, usd_per_month: float, work: BatchWork, note: str = "") -> BatchWay:
+    """With its price per million tokens."""
+    mtok = work.tokens_per_day * HOURS_PER_MONTH / 24 / TOKENS_PER_MTOK
+    usd = max(0.0, usd_per_month)
+    return BatchWay(name=name, usd_per_month=usd, usd_per_mtok=usd / mtok, note=note)
+
+
+def _at_full_batches(offer: FleetOffer, machines: Machines, sample: Trace, name: str) -> FleetOffer:
+    """The machine with what it carries when nobody waits: in closed form, and no less than under an SLO."""
+    lengths = (max(1, round(float(tokens.mean()))) for tokens in (sample.input_tokens, sample.output_tokens))
+    rate = ReplicaCurve(machines.deployments[offer.name], *lengths).capacity().rate * offer.replicas
+    return offer.model_copy(update={"requests_per_s": {name: max(rate, offer.requests_per_s[name])}})
+
+
+def _check(
+    plan: FleetPlan, machines: Machines, traffic: FleetTraffic, slos: Sequence[Slo], seed: int
+) -> FleetReplay | None:
+    """The hour with the most batch work, in the simulator: latencies of the demand's own requests."""
+    hours = traffic.seen.hours
+    hour = int(np.argmax(plan.batch[:hours]))
+    rate = plan.batch[hour]
+    if not rate or not slos or not plan.demand[hour]:
+        return None
+    length_s = min(SECONDS_PER_HOUR, MOST_REQUESTS / (rate + plan.demand[hour]))
+    window = hour * SECONDS_PER_HOUR, hour * SECONDS_PER_HOUR + length_s
+    own = traffic.requests_in(*window, seed=seed)
+    sample = next(iter(traffic.samples.values()))
+    mixed = with_batch(own, sample, rate, length_s, seed)
+    offers = {offer.name: offer for offer in machines.offers}
+    case = ReplayCase(places_of(plan, offers, *window), "with batch work", "batch requests behind all others")
+    classes = tuple(traffic.demand.rates)
+    return replay(
+        case,
+        offers,
+        machines.deployments,
+        mixed,
+        classes,
+        np.zeros(len(mixed), np.int32),
+        slos,
+        window=window,
+        seed=seed,
+    )
+
+
+def with_batch(own: Trace, sample: Trace, rate: float, length_s: float, seed: int = 0) -> Trace:
+    """Requests and so many a second of batch work, sent evenly, of a sample's lengths and less urgent than all."""
+    number = round(rate * length_s)
+    chosen = np.random.default_rng(seed).integers(len(sample), size=number)
+    first = float(own.arrival_s[0]) if len(own) else 0.0
+    mixed = make_trace(
+        np.concatenate([own.arrival_s, first + (np.arange(number) + 0.5) / rate]),
+        np.concatenate([own.input_tokens, sample.input_tokens[chosen]]),
+        np.concatenate([own.output_tokens, sample.output_tokens[chosen]]),
+        priority=np.concatenate([np.zeros(len(own)), np.ones(number)]),
+        source=own.source,
+    )
+    return replace(mixed, arrival_s=mixed.arrival_s + first)

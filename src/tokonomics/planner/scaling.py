@@ -1,0 +1,363 @@
+"""How replicas should follow a day's traffic: always enough for the peak, as a rule sees fit, or as a forecast says.
+
+One kind of machine, on demand, in the simulator, four ways and a bound: a fixed number; the rule of outstanding
+requests (Kubernetes' autoscaler); a schedule ordered a cold start ahead of a forecast from the traffic's own past; that
+schedule with the rule on top; and the schedule of somebody who knows the day. Each has one number to set, the room
+above what it goes by. It is the least of a list with which the way meets the SLOs on this day, unless it is given.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat
+
+from tokonomics.catalog.offers import Terms
+from tokonomics.errors import BadInput, option
+from tokonomics.money.demand import machines_needed
+from tokonomics.money.fleet import FleetOffer
+from tokonomics.physics.deployment import Deployment
+from tokonomics.planner.fleet_offers import Machines
+from tokonomics.planner.fleet_traffic import FleetTraffic
+from tokonomics.planner.scaling_day import ScalingDay, day_of
+from tokonomics.planner.setup import Say, silent
+from tokonomics.serving.fleet import Autoscale, FleetSettings
+from tokonomics.serving.outcome import SloOutcome, judged, outcome, request_latencies, within_slos
+from tokonomics.serving.simulator import Simulation, simulate
+from tokonomics.serving.state import DONE, REFUSED
+from tokonomics.traffic.forecast import ForecastError, error_of
+from tokonomics.traffic.slo import Latency, Slo
+from tokonomics.traffic.trace import Floats, Trace
+from tokonomics.types import Noun
+from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
+
+Ints = NDArray[np.int64]
+
+ROOMS = (-0.6, -0.5, -0.45, -0.4, -0.35, -0.3, -0.25, -0.2, -0.15, -0.1, -0.05, 0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75,
+         1.0, 1.5, 2.0, 3.0)  # fmt: skip
+"""Above what a way goes by. Below 0: several replicas even out what one by itself, whose capacity it is, cannot."""
+LOOKS_S = 15.0
+"""Between two looks of whoever scales: Kubernetes' HorizontalPodAutoscaler (``Autoscale.interval_s``)."""
+ORDERS_S = 60.0
+"""Between two looks at a schedule: cron's grain."""
+_MOST_GROWTH = 4
+"""Times the replicas of the peak: what the rule may ask for at most."""
+_AT_CAPACITY = 4_000
+"""Requests that tell how many are outstanding on a replica at its capacity."""
+
+
+class ScalingWay(Noun):
+    """A way to follow the traffic, and what came of it."""
+
+    name: str
+    terms: Terms = Terms.on_demand
+    room: float
+    """Above what it goes by: the peak, the target, the forecast or the truth."""
+    usd_per_day: PositiveFloat
+    usd_per_month: PositiveFloat
+    replica_hours_per_day: PositiveFloat
+    least_replicas: NonNegativeInt
+    most_replicas: NonNegativeInt
+    """Paid for at once, of the traffic simulated."""
+    starts: NonNegativeInt
+    short_minutes: NonNegativeFloat
+    """With fewer replicas serving than are enough for somebody who knows the day."""
+    lag_s: NonNegativeFloat | None
+    """From a need for more to as many serving, in the mean over such moments; None where more is never needed."""
+    most_lag_s: NonNegativeFloat | None
+    ttft_p99_s: float | None
+    slo: tuple[SloOutcome, ...]
+    slo_attainment: NonNegativeFloat
+    """Share of the requests that were answered within every SLO."""
+    met: bool
+    is_bound: bool = False
+    """Nobody can do this: it knows the day."""
+
+
+class ScalingReport(Noun):
+    """The ways to follow a day's traffic on one kind of machine."""
+
+    machine: str
+    usd_per_hour: PositiveFloat
+    """One replica on demand."""
+    replicas_per_machine: int
+    cold_start_s: NonNegativeFloat
+    requests_per_s: PositiveFloat
+    """Of one replica, as it is counted on."""
+    traffic: str
+    hours: PositiveFloat
+    requests: NonNegativeInt
+    simulated_share: PositiveFloat
+    """Of the traffic: dollars and hours are those of all of it."""
+    forecast: ForecastError
+    ways: tuple[ScalingWay, ...]
+
+    def best(self, *terms: Terms) -> ScalingWay | None:
+        """The cheapest that meets the SLOs and that somebody can do, on those terms or any."""
+        held = [way for way in self.ways if way.met and not way.is_bound and way.terms in (terms or tuple(Terms))]
+        return min(held, key=lambda way: way.usd_per_month, default=None)
+
+    @property
+    def bound(self) -> ScalingWay:
+        return next(way for way in self.ways if way.is_bound)
+
+
+@dataclass(frozen=True)
+class _Case:
+    """What all ways have in common."""
+
+    day: ScalingDay
+    requests: Trace
+    """Of the day, or of the share that is simulated."""
+    deployment: Deployment
+    slos: Sequence[Slo]
+    capacity: float
+    """Requests a second of a replica."""
+    outstanding: float
+    """On a replica at its capacity."""
+    cold_start_s: float
+    usd_per_hour: float
+    seed: int
+
+    def needed(self, rates: Floats, room: float) -> Ints:
+        """Replicas for the share simulated of such rates."""
+        load = rates * self.day.share * (1 + room) / self.capacity
+        return np.maximum(1, np.ceil(load - 1e-9)).astype(np.int64)
+
+    def schedule(self, forecasts: Floats, room: float) -> tuple[tuple[float, int], ...]:
+        """From each moment on what the moments to come need that a replica ordered now could still be late for."""
+        wanted = ordered_ahead(self.needed(forecasts, room), self.day.moment_s, self.cold_start_s + ORDERS_S)
+        keep = np.flatnonzero(np.diff(wanted[:, 1], prepend=-1))
+        return tuple((float(at_s), int(number)) for at_s, number in wanted[keep])
+
+
+def ordered_ahead(needed: Ints, moment_s: float, ahead_s: float) -> Floats:
+    """Rows of time and replicas to ask for then; row k of ``needed`` is what moments k, k + 1, … are thought to need.
+
+    Asked for at a time: the most that any moment needs which begins before an order of that time is there.
+    """
+    rows: list[tuple[float, int]] = []
+    for moment, needs in enumerate(needed.tolist()):
+        start_s = moment * moment_s
+        # Within a moment the orders for one more moment fall due.
+        last, due_s = int(ahead_s // moment_s), start_s + moment_s - ahead_s % moment_s
+        rows.append((start_s, max(needs[: last + 1])))
+        rows.append((due_s, max(needs[: last + 2])))
+    return np.array(rows, np.float64)
+
+
+def scaling_ways(
+    machines: Machines,
+    traffic: FleetTraffic,
+    slos: Sequence[Slo],
+    room: float | None = None,
+    seed: int = 0,
+    say: Say = silent,
+) -> ScalingReport:
+    """Every way on the kind of machine that would be cheapest on demand for this traffic, hour by hour."""
+    if not slos:
+        fix = f"Such as {option('slo', 'ttft_p99=1')}."
+        raise BadInput("ways to scale are told apart by the SLOs that they meet", field="scaling", fix=fix)
+    offer = _cheapest(machines.offers, traffic)
+    price = (offer.usd_per_hour or 0.0) / offer.replicas
+    deployment = machines.deployments[offer.name]
+    capacity = _capacity(offer, traffic)
+    day = day_of(traffic, offer.startup_s + ORDERS_S, seed)
+    case = _Case(
+        day=day,
+        requests=day.requests if day.share == 1 else day.requests.sampled(day.share, seed),
+        deployment=deployment,
+        slos=slos,
+        capacity=capacity,
+        outstanding=_outstanding(deployment, day.requests, capacity),
+        cold_start_s=offer.startup_s,
+        usd_per_hour=price,
+        seed=seed,
+    )
+    came = day.came
+    found: list[ScalingWay] = []
+    enough: Ints = np.zeros(0, np.int64)
+    for name, settings in _ways(case):
+        say(f"the day in the simulator: {name}")
+        used, served = _least_room(case, settings, room)
+        if not found:  # the bound comes first: it says how many are enough
+            enough = case.needed(came, used)
+        found.append(_way(case, name, used, served, enough, is_bound=not found))
+    reserved = min(offer.reserved.items(), key=lambda term: term[1], default=None)
+    if reserved is not None:
+        found.insert(2, _at_price(found[1], f"fixed, reserved {reserved[0]}", reserved[1] / offer.replicas / price))
+    return ScalingReport(
+        machine=offer.name,
+        usd_per_hour=price,
+        replicas_per_machine=offer.replicas,
+        cold_start_s=offer.startup_s,
+        requests_per_s=capacity,
+        traffic=day.what,
+        hours=day.hours,
+        requests=len(day.requests),
+        simulated_share=day.share,
+        forecast=error_of(day.method, day.forecasts, came, day.moment_s),
+        ways=(*found[1:], found[0]),
+    )
+
+
+def _ways(case: _Case) -> list[tuple[str, Callable[[float], FleetSettings]]]:
+    """Each way's replicas by the room it is given; the bound first."""
+    day, came = case.day, case.day.came
+    with_truth = _ahead_of(came, day.forecasts.shape[1])
+    peak = float(came.max())
+    most = _MOST_GROWTH * int(case.needed(np.array([peak]), 0.0)[0])
+
+    def fixed(room: float) -> FleetSettings:
+        return FleetSettings(replicas=int(case.needed(np.array([peak]), room)[0]))
+
+    def scaled(room: float, by_rule: bool, forecasts: Floats | None) -> FleetSettings:
+        start = ((0.0, int(case.needed(came[:1], room)[0])), (LOOKS_S, 0))
+        schedule = start if forecasts is None else case.schedule(forecasts, room)
+        return FleetSettings(
+            autoscale=Autoscale(
+                max_replicas=max(most, *(number for _, number in schedule)),
+                target=max(1e-3, case.outstanding / (1 + room)) if by_rule else None,
+                cold_start_s=case.cold_start_s,
+                interval_s=LOOKS_S if by_rule else ORDERS_S,
+                hold_s=300.0 if by_rule else 0.0,
+                schedule=schedule,
+            )
+        )
+
+    return [
+        ("perfect foresight", lambda room: scaled(room, False, with_truth)),
+        ("fixed for the peak", fixed),
+        ("reactive", lambda room: scaled(room, True, None)),
+        ("predictive", lambda room: scaled(room, False, day.forecasts)),
+        ("predictive + reactive", lambda room: scaled(room, True, day.forecasts)),
+    ]
+
+
+def _cheapest(offers: Sequence[FleetOffer], traffic: FleetTraffic) -> FleetOffer:
+    """The kind whose replicas would be cheapest on demand, as many as each hour needs."""
+
+    def bill(offer: FleetOffer) -> float:
+        alone = {name: rate / offer.replicas for name, rate in offer.requests_per_s.items()}
+        return sum(machines_needed(traffic.demand, alone)) * (offer.usd_per_hour or math.inf) / offer.replicas
+
+    sold = [
+        offer
+        for offer in offers
+        if offer.usd_per_hour is not None and all(name in offer.requests_per_s for name in traffic.samples)
+    ]
+    if not sold:
+        what = "no machine that holds every request is sold on demand: what scales is bought by the hour"
+        raise BadInput(what, field="scaling", fix=f"Allow {option('terms', 'on_demand')}.")
+    return min(sold, key=lambda offer: (bill(offer), offer.name))
+
+
+def _capacity(offer: FleetOffer, traffic: FleetTraffic) -> float:
+    """Requests a second of one replica at the traffic's own mix of sizes."""
+    mix = traffic.demand.mix
+    return 1 / math.fsum(share / offer.requests_per_s[name] for name, share in mix.items() if share) / offer.replicas
+
+
+def _outstanding(deployment: Deployment, requests: Trace, capacity: float) -> float:
+    """Requests on a replica that gets as many as it holds: Little's law, from a simulation of some of them."""
+    few = requests.take(np.arange(min(len(requests), _AT_CAPACITY)))
+    paced = few.faster(capacity / few.rate) if few.rate > 0 else few
+    return max(1.0, capacity * (outcome(simulate(deployment, paced), with_load=False).e2e_s.mean or 0.0))
+
+
+def _ahead_of(came: Floats, width: int) -> Floats:
+    """What a forecast that is never wrong says: row k is what comes from k on; after the day its last moment stays."""
+    rows = np.minimum(np.arange(len(came))[:, None] + np.arange(width), len(came) - 1)
+    return np.asarray(came[rows])
+
+
+def _least_room(
+    case: _Case, settings: Callable[[float], FleetSettings], room: float | None
+) -> tuple[float, Simulation]:
+    """The least room with which a way meets the SLOs, by bisection, or the largest; and the day with it."""
+    known: dict[FleetSettings, tuple[Simulation, bool]] = {}
+
+    def trial(room: float) -> tuple[Simulation, bool]:
+        fleet = settings(room)
+        if fleet not in known:
+            served = simulate(case.deployment, case.requests, fleet, seed=case.seed)
+            known[fleet] = served, all(slo.met for slo in _judged(served, case.slos))
+        return known[fleet]
+
+    if room is not None:
+        return room, trial(room)[0]
+    low, high = 0, len(ROOMS) - 1
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if trial(ROOMS[middle])[1] else (middle + 1, high)
+    return ROOMS[low], trial(ROOMS[low])[0]
+
+
+def _judged(served: Simulation, slos: Sequence[Slo]) -> tuple[SloOutcome, ...]:
+    """Every request that could be served counts; one that never was took for ever."""
+    latencies, done = request_latencies(served), served.served.status == DONE
+    unanswered = int((~done & (served.served.status != REFUSED)).sum())
+    return tuple(judged(slo, latencies[slo.latency][done], unanswered) for slo in slos)
+
+
+def _way(case: _Case, name: str, room: float, served: Simulation, enough: Ints, is_bound: bool) -> ScalingWay:
+    day, status, latencies = case.day, served.served.status, request_latencies(served)
+    slos, kept = _judged(served, case.slos), status != REFUSED
+    within = within_slos(status, latencies, case.slos)
+    first_s = latencies[Latency.ttft][status == DONE]
+    end_s = day.hours * SECONDS_PER_HOUR
+    paid_s = paid_seconds(served.history, end_s)
+    hours = paid_s / SECONDS_PER_HOUR * 24 / day.hours / day.share
+    short_s, lags = shortfall(served.history, enough, day.moment_s, end_s)
+    number = served.history[served.history[:, 0] < end_s][:, 1]
+    return ScalingWay(
+        name=name,
+        room=room,
+        usd_per_day=hours * case.usd_per_hour,
+        usd_per_month=hours * case.usd_per_hour * HOURS_PER_MONTH / 24,
+        replica_hours_per_day=hours,
+        least_replicas=int(number.min()),
+        most_replicas=int(number.max()),
+        starts=int(np.maximum(0, np.diff(number)).sum()),
+        short_minutes=short_s / 60,
+        lag_s=float(np.mean(lags)) if lags else None,
+        most_lag_s=max(lags, default=None),
+        ttft_p99_s=float(np.percentile(first_s, 99)) if len(first_s) else None,
+        slo=slos,
+        slo_attainment=float(within[kept].mean()) if kept.any() else 0.0,
+        met=all(slo.met for slo in slos),
+        is_bound=is_bound,
+    )
+
+
+def _at_price(way: ScalingWay, name: str, ratio: float) -> ScalingWay:
+    """The same replicas at another price."""
+    usd = {"usd_per_day": way.usd_per_day * ratio, "usd_per_month": way.usd_per_month * ratio}
+    return way.model_copy(update={"name": name, "terms": Terms.reserved, **usd})
+
+
+def paid_seconds(history: Floats, end_s: float) -> float:
+    """Replica-seconds up to an end; rows of ``history`` hold from their time on."""
+    lasts = np.diff(np.append(np.minimum(history[:, 0], end_s), end_s))
+    return float(lasts @ history[:, 1])
+
+
+def shortfall(history: Floats, enough: Ints, moment_s: float, end_s: float) -> tuple[float, list[float]]:
+    """Seconds with fewer serving than are enough, and for each rise of what is enough how long until they serve.
+
+    A rise that is over before that counts until it is over.
+    """
+    edges = np.unique(np.concatenate([history[:, 0], np.arange(len(enough)) * moment_s, [end_s]]))
+    edges = edges[edges <= end_s]
+    serving = history[np.searchsorted(history[:, 0], edges[:-1], side="right") - 1, 2]
+    wanted = enough[np.minimum((edges[:-1] / moment_s + 1e-9).astype(np.int64), len(enough) - 1)]
+    lasts = np.diff(edges)
+    lags = []
+    for moment in np.flatnonzero(np.diff(enough) > 0) + 1:
+        begin = int(np.searchsorted(edges, moment * moment_s))
+        there = np.flatnonzero((serving[begin:] >= enough[moment]) | (wanted[begin:] < enough[moment]))
+        until_s = edges[begin + there[0]] if len(there) else end_s
+        lags.append(float(until_s - edges[begin]))
+    return float(lasts[serving < wanted].sum()), lags

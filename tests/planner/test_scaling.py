@@ -1,0 +1,139 @@
+"""Ways to follow a day's traffic: lags and bills that can be worked out by hand."""
+
+import math
+
+import numpy as np
+import pytest
+from tests.money.simple_offers import simple_offer
+
+from tokonomics.catalog.engines import find_engine
+from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.load_models import find_model
+from tokonomics.errors import BadInput
+from tokonomics.money.demand import EVERY_SIZE, demand_of
+from tokonomics.physics.deployment import deploy
+from tokonomics.planner.fleet_offers import Machines
+from tokonomics.planner.fleet_traffic import FleetTraffic
+from tokonomics.planner.scaling import (
+    LOOKS_S,
+    ORDERS_S,
+    ScalingReport,
+    ordered_ahead,
+    paid_seconds,
+    scaling_ways,
+    shortfall,
+)
+from tokonomics.planner.scaling_day import day_of
+from tokonomics.serving.fleet import Autoscale, FleetSettings
+from tokonomics.serving.simulator import simulate
+from tokonomics.traffic.slo import parse_slos
+from tokonomics.traffic.trace import Trace, make_trace
+from tokonomics.units import DAY_S, HOURS_PER_MONTH
+
+L40S = deploy(find_model("llama-3.1-8b"), find_gpu("L40S"), find_engine("vllm"))
+COLD_S = 200.0
+
+
+def steady(rates: list[float], each_s: float) -> Trace:
+    """Requests evenly spaced, at one rate after another."""
+    parts = [place * each_s + np.arange(round(rate * each_s)) / rate for place, rate in enumerate(rates)]
+    arrival_s = np.concatenate(parts)
+    return make_trace(arrival_s, np.full(len(arrival_s), 500), np.full(len(arrival_s), 50))
+
+
+def scaled_by(trace: Trace, rates: list[float], **more: object) -> ScalingReport:
+    """On machines of one request a second, at $2 an hour, that start in 200 s."""
+    offer = simple_offer("one", 1.0, 2.0, startup_s=COLD_S, **more)
+    machines = Machines((offer,), {}, {"one": L40S}, 10.0)
+    traffic = FleetTraffic(demand_of(rates), {EVERY_SIZE: trace}, (), trace)
+    return scaling_ways(machines, traffic, parse_slos("ttft_p99=5"), room=0.0)
+
+
+def test_a_replica_asked_for_by_schedule_serves_a_cold_start_later() -> None:
+    rule = Autoscale(max_replicas=3, target=None, cold_start_s=COLD_S, schedule=((0.0, 1), (300.0, 3), (900.0, 1)))
+    served = simulate(L40S, steady([1.0], 1800.0), FleetSettings(autoscale=rule.model_copy(update={"hold_s": 0.0})))
+    assert served.history[0].tolist() == [0.0, 1.0, 1.0]
+    up = {count: at_s for at_s, _, count in reversed(served.history.tolist())}
+    assert up[3] == 300.0 + COLD_S
+    # Paid from the order to the end of the schedule; nothing is outstanding long enough to keep them.
+    extra = paid_seconds(served.history, 1800.0) - 1800.0
+    assert extra == pytest.approx(2 * 600.0, abs=2 * LOOKS_S)
+
+
+def test_the_lag_of_a_rule_is_the_next_look_and_the_cold_start() -> None:
+    """A burst at 302 s that one replica cannot hold: seen at 315 s, served by more at 515 s."""
+    arrival_s = np.concatenate([np.arange(302.0), np.full(400, 302.0), np.arange(303.0, 900.0)])
+    trace = make_trace(arrival_s, np.full(len(arrival_s), 500), np.full(len(arrival_s), 50))
+    rule = Autoscale(min_replicas=1, max_replicas=2, target=100, cold_start_s=COLD_S, interval_s=LOOKS_S)
+    served = simulate(L40S, trace, FleetSettings(autoscale=rule))
+    second = next(at_s for at_s, _, count in served.history.tolist() if count == 2)
+    assert second == math.ceil(302 / LOOKS_S) * LOOKS_S + COLD_S
+    enough = np.array([1, 2, 2])
+    short_s, lags = shortfall(served.history, enough, 302.0, 560.0)
+    assert lags == [pytest.approx(second - 302.0)]
+    assert short_s == pytest.approx(second - 302.0)
+
+
+def test_orders_are_placed_so_that_they_serve_in_time_and_not_sooner() -> None:
+    needed = np.array([[1, 1, 3], [1, 3, 3], [3, 3, 1], [3, 1, 1], [1, 1, 1]])
+    plan = ordered_ahead(needed, 300.0, 215.0)
+    wanted = dict(plan.tolist())
+    # Three are needed from 600 s on: asked for at 385 s, and until the last moment that needs them ends.
+    assert wanted[300.0] == 1
+    assert wanted[385.0] == 3
+    assert wanted[900.0] == 3
+    assert wanted[1200.0] == 1
+
+
+def test_a_demand_that_repeats_is_forecast_and_followed_as_by_somebody_who_knows_it() -> None:
+    two_days = [*([0.2] * 8 + [1.6] * 8 + [0.2] * 8), *([0.2] * 8 + [1.6] * 8 + [0.2] * 8), 0.2]
+    trace = steady(two_days, 3600.0)
+    report = scaled_by(trace, two_days[:48])
+    by_name = {way.name: way for way in report.ways}
+    predictive, bound, fixed = by_name["predictive"], report.bound, by_name["fixed for the peak"]
+    assert report.forecast.error_share == pytest.approx(0.0, abs=1e-9)
+    assert predictive.model_copy(update={"name": "", "is_bound": True}) == bound.model_copy(update={"name": ""})
+    assert (bound.short_minutes, bound.most_lag_s) == (0.0, 0.0)
+    # Two for eight hours and one for the rest, and the second is paid while it starts and until it is empty.
+    early_s = COLD_S + ORDERS_S
+    assert bound.replica_hours_per_day == pytest.approx(24 + 8 + early_s / 3600, abs=0.02)
+    assert fixed.replica_hours_per_day == pytest.approx(48.0)
+    for way in report.ways:
+        assert way.usd_per_day == pytest.approx(way.replica_hours_per_day * 2.0)
+        assert way.usd_per_month == pytest.approx(way.usd_per_day * HOURS_PER_MONTH / 24)
+    assert by_name["reactive"].usd_per_day <= fixed.usd_per_day
+    best = report.best()
+    assert best is not None
+    assert best.usd_per_day == min(way.usd_per_day for way in report.ways if way.met and not way.is_bound)
+
+
+def test_reserved_for_the_peak_is_the_same_fleet_at_another_price() -> None:
+    trace = steady([0.2, 1.6, 0.2], 1200.0)
+    report = scaled_by(trace, [0.7], reserved={"1 year": 1.5, "3 years": 0.5})
+    fixed, reserved = report.ways[:2]
+    assert reserved.name == "fixed, reserved 3 years"
+    assert reserved.usd_per_day == pytest.approx(fixed.usd_per_day / 4)
+    assert reserved.slo == fixed.slo
+    assert report.forecast.method == "the line through the last 10 minutes"
+
+
+def test_a_curve_is_judged_on_a_day_that_its_forecast_has_not_seen() -> None:
+    sample = steady([1.0], 600.0)
+    traffic = FleetTraffic(demand_of([0.1] * 12 + [0.3] * 12), {EVERY_SIZE: sample}, ())
+    day = day_of(traffic, COLD_S)
+    assert day.hours == 24
+    assert day.came.sum() * day.moment_s == len(day.requests)
+    assert float(day.requests.arrival_s[-1]) < DAY_S
+    assert not np.array_equal(day.forecasts[:, 0], day.came)
+    # Means of the same rates: apart by chance only.
+    assert day.forecasts[:, 0].mean() == pytest.approx(day.came.mean(), rel=0.05)
+
+
+def test_ways_to_scale_need_an_slo_and_a_price_on_demand() -> None:
+    trace = steady([0.2], 3600.0)
+    traffic = FleetTraffic(demand_of([0.2]), {EVERY_SIZE: trace}, (), trace)
+    unsold = Machines((simple_offer("one", 1.0, None, reserved={"1 year": 1.0}),), {}, {"one": L40S}, 10.0)
+    with pytest.raises(BadInput, match="on demand"):
+        scaling_ways(unsold, traffic, parse_slos("ttft_p99=5"))
+    with pytest.raises(BadInput, match="SLOs"):
+        scaling_ways(unsold, traffic, ())
