@@ -30,6 +30,7 @@ from tokonomics.planner.levers.tenancy import Pooling
 from tokonomics.planner.plan_answer import Candidate, Plan, PrefillSide
 from tokonomics.planner.predict import BatchCurve, Prediction
 from tokonomics.planner.regret import Regret
+from tokonomics.planner.route_answer import RouteReport
 from tokonomics.planner.what_if import BillRange, Headroom, Sensitivity
 from tokonomics.planner.why import WhyPick
 from tokonomics.questions.result import Result, beside
@@ -394,6 +395,16 @@ class CompareResult(Result, Comparison):
     @property
     def is_found(self) -> bool:
         return bool(self.gpus)
+
+
+class RouteResult(Result, RouteReport):
+    """Ways to share traffic among models."""
+
+    ROWS = "ways"
+
+    def headline(self) -> str:
+        way = self.best or self.ways[-1]
+        return f"{way.name}: {usd(way.usd_per_month)} a month"
 
 
 class StackResult(Result, Waterfall):
