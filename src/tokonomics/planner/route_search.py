@@ -105,15 +105,12 @@ def break_even_share(
 ) -> float | None:
     """The lowest share from which on the bill stays below the baseline's, ``within`` so much; None where it never does.
 
-    Bills go up and down in whole machines, so every share of the list is looked at, and the step before the last that
-    costs too much is halved.
+    Bills go up and down in whole machines, so every share of the list is looked at, and the step after the last that
+    costs too much is halved. A share of nothing is the baseline itself.
     """
-    dear = [share for share in shares if not usd(share) < baseline_usd]
-    if dear and dear[-1] == shares[-1]:
+    low = max((share for share in shares if not usd(share) < baseline_usd), default=0.0)
+    if low >= shares[-1]:
         return None
-    if not dear:
-        return shares[0]
-    low = dear[-1]
     high = next(share for share in shares if share > low)
     while high - low > within:
         middle = (low + high) / 2

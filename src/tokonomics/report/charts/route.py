@@ -13,6 +13,8 @@ _KINDS = {
     "labels": ("by label", "#e5a24f"),
     "spill": ("spill-over", "#8a6bb1"),
 }
+_WIDE = 8
+"""Times the lowest bill from which on an axis of powers tells the low ones apart."""
 
 
 def route_chart(found: RouteReport) -> alt.TopLevelMixin:
@@ -20,10 +22,13 @@ def route_chart(found: RouteReport) -> alt.TopLevelMixin:
     rows = [_row(way, found.scored) for way in dict.fromkeys((*found.ways, *found.frontier))]
     across = "quality" if found.scored else "share of requests on the first model"
     values = [row["x"] for row in rows]
+    bills = [row["usd"] for row in rows]
+    wide = max(bills) > _WIDE * min(bills)
+    scale = style.log(min(bills) / 1.3, max(bills) * 1.3) if wide else None
     room = (max(values) - min(values)) * 0.08 or 0.05
     encoded: style.Settings = {
         "x": style.across("x", across, style.linear(min(values) - room, max(values) + room)),
-        "y": style.upwards("usd", "dollars a month", **style.DOLLARS),
+        "y": style.upwards("usd", "dollars a month", scale, **style.DOLLARS),
         "color": style.colours("kind", dict(_KINDS.values())),
         "tooltip": style.tips("name", x=".3~g", usd="$,.0f"),
     }
