@@ -37,9 +37,13 @@ def far_apart() -> Load:
     return load_of_log(make_trace(np.arange(8) * 600.0, INPUTS, OUTPUTS))
 
 
+FEW = (OFFERS[0], OFFERS[1])
+"""Enough to tell models apart."""
+
+
 def routing(load: Load | None = None, **more: object) -> Routing:
     load = far_apart() if load is None else load
-    own = [OwnModel(asked(model, load, simulate=True, slos=SLOS)) for model in ("llama-3.1-8b", "qwen2.5-32b")]
+    own = [OwnModel(asked(model, load, FEW, simulate=True, slos=SLOS)) for model in ("llama-3.1-8b", "qwen2.5-32b")]
     fields = {"marks": Marks(SCORE, False, LABEL, ("a", "b", "c"), QUALITY), "slos": SLOS} | more
     return Routing(load, [*own, API], **fields)  # type: ignore[arg-type]
 
@@ -50,7 +54,7 @@ def by_hand(model: int, load: Load) -> float:
         tokens = load.trace.input_tokens.sum() * 1.0 + load.trace.output_tokens.sum() * 4.0
         per_request = float(tokens) / 1e6 / len(load.trace)
         return per_request * load.workload.rate * HOURS_PER_MONTH * SECONDS_PER_HOUR
-    best = plan(asked(("llama-3.1-8b", "qwen2.5-32b")[model], load, simulate=True, slos=SLOS)).best
+    best = plan(asked(("llama-3.1-8b", "qwen2.5-32b")[model], load, FEW, simulate=True, slos=SLOS)).best
     assert best is not None
     return best.usd_per_month
 
