@@ -259,7 +259,7 @@ class Routing:
         order = np.argsort(arrival_s, kind="stable")
         if not len(asked):
             return asked, None, waits
-        again = replace(trace.take(asked[order]), arrival_s=arrival_s[order])
+        again = replace(trace.take(asked[order]), arrival_s=arrival_s[order], turns=None)
         rate = self.load.workload.rate * len(again) / self._count
         return asked[order], replace(self.load, trace=again, workload=workload_of(again, rate)), waits
 

@@ -78,8 +78,6 @@ def _check(request: RouteRequest, own: int, models: int) -> None:
     if request.min_quality is not None and not request.quality:
         fix = f"Give your own scores: {option('quality', 'llama-3.1-8b=0.66,llama-3.3-70b=0.86')}."
         raise BadInput("is held against scores, and none are given", field="min_quality", fix=fix)
-    if request.score is not None and request.share is not None:
-        raise BadInput(f"says the same as {option('score')}", field="share", fix="Give one of the two.")
     for name in ("by", "score"):
         if getattr(request, name) is not None and request.trace is None:
             raise BadInput("is for a log, not for made-up requests", field=name)
@@ -168,7 +166,7 @@ def _marks(
     listener: Listener,
 ) -> Marks:
     """What is known of each request."""
-    label, labels = _labels(labels_in(request.by) if request.by else (), values, listener)
+    label, labels = _labels(labels_in(request.by) if request.by else (), values)
     by_chance = request.score is None
     drawn = np.random.default_rng(request.seed).permutation(requests) + 0.5
     score = drawn / requests if by_chance else _figures(str(request.score), values, "score", listener, none=0.0)
@@ -180,7 +178,7 @@ def _marks(
     return Marks(score, by_chance, joined, kept, marked)
 
 
-def _labels(by: Sequence[str], values: Values, listener: Listener) -> tuple[Counts | None, tuple[str, ...]]:
+def _labels(by: Sequence[str], values: Values) -> tuple[Counts | None, tuple[str, ...]]:
     """The label of each request; several labels as one, by their values."""
     if not by:
         return None, ()

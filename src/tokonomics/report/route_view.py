@@ -172,7 +172,7 @@ def _parts(result: RouteResult) -> blocks.Table:
 
 def _notes(result: RouteResult) -> blocks.Line:
     called = any(part.replicas is None for way in result.ways for part in way.parts)
-    split = f"Requests are split at random by share: the log has no score ({option('score')})."
+    split = f"Shares are of requests drawn at random: no score is named ({option('score')})."
     return blocks.note(
         split if result.routed_by == "share" else "The first model takes what scores at least the threshold.",
         "on the first: answered for good by the first model listed.",

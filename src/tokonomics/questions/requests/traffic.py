@@ -249,8 +249,8 @@ class RouteRequest(SeveralModels, PlanInputs, Attributed, Conversations, Profile
     by: Texts | None = declared("Send requests by a label of the log, each value to one model.", example=["task"])
     share: Share | None = declared(
         "Of the requests, answered by the first model.",
-        low=0,
-        high=1,
+        low=0.01,
+        high=0.99,
         without="scores from 0.5, or half",
         example="70%",
     )
