@@ -46,7 +46,8 @@ CACHED = ["--model", "llama-3.1-8b", "--gpu", "H100", "--trace", "mooncake-conve
 BREAKEVEN = ["llama-3.1-8b", "--api", "openai:gpt-4o-mini", *TRAFFIC[2:], "--offers", str(OFFERS), "--quick"]
 OWNED = ["--gpu", "H100", "--purchase-usd", "30000", "--years", "4", "--usd-per-kwh", "0.1", "--host-watts", "500"]
 LEVERS = ["--gpu", "A100-80GB", *TRAFFIC, "--slo", "ttft_p99=1", "--offers", str(OFFERS)]
-ROUTED = ["llama-3.2-1b", "llama-3.1-8b", *TRAFFIC, "--gpu", "L4", "--offers", str(OFFERS)]
+LITTLE = ["--rate", "2", "--input", "const:200", "--output", "const:9"]
+ROUTED = ["llama-3.2-1b", "--api", "openai:gpt-4o-mini", *LITTLE, "--gpu", "L4", "--offers", str(OFFERS)]
 OFFLINE = {
     "plan": PLAN,
     "fit": FIT,

@@ -13,6 +13,9 @@ from tokonomics.report.answer import Answer
 from tokonomics.report.wording import NO_VALUE, and_slos, time_text, workload_text
 from tokonomics.units import percent, usd
 
+_ALL = 0.98
+"""A break-even share above it, told to two points, is all of them."""
+
 
 def route(result: RouteResult, request: Request) -> Answer:
     """The headline, the ways, the frontier, and the break-evens."""
@@ -158,6 +161,8 @@ def _pays(found: RouteBreakEven) -> blocks.Line:
         said = f"Cascade: {found.first}'s answer must do for {percent(found.share or 0.0)} of the requests"
     if found.share is None:
         return blocks.line(f"{found.kind.capitalize()}: never cheaper than {against}.")
+    if found.share > _ALL:
+        return blocks.line(f"{found.kind.capitalize()}: only all on {found.first} costs less than {against}.")
     return blocks.line(f"{said} to cost less than {against}.")
 
 

@@ -226,7 +226,20 @@ class TenantsRequest(SomeModel, OneGpu, Layout, Traffic, Attributed, Routed, Obj
     )
 
 
-class RouteRequest(SeveralModels, PlanInputs, Attributed, Conversations, Profiled):
+class Judged(Request, about=About.MODEL):
+    """An API beside one's models, and how good the answers of each are."""
+
+    api: Text | None = declared(
+        "An API behind your models, as host:model in `tokonomics apis`.", example="groq:llama-3.3-70b-versatile"
+    )
+    quality: Texts | None = declared(
+        "Your score of each model: llama-3.1-8b=0.66, a column of the log (llama-3.1-8b=small_ok), or for a label: "
+        "hard/llama-3.1-8b=0.4.",
+        example=["llama-3.1-8b=0.66"],
+    )
+
+
+class RouteRequest(SeveralModels, Judged, PlanInputs, Attributed, Conversations, Profiled):
     """
     Examples:
       tokonomics route llama-3.1-8b llama-3.3-70b --trace log.csv --score confidence --slo ttft_p99=1,tpot_p99=60ms
@@ -238,9 +251,6 @@ class RouteRequest(SeveralModels, PlanInputs, Attributed, Conversations, Profile
 
     FIRST = ("model", "api", "score", "by", "share", "quality", "min_quality")
 
-    api: Text | None = declared(
-        "An API behind your models, as host:model in `tokonomics apis`.", example="groq:llama-3.3-70b-versatile"
-    )
     score: Text | None = declared(
         "What the log calls the router's score: from 0 to 1, how sure that the first model is enough.",
         without="requests are split at random",
@@ -253,10 +263,5 @@ class RouteRequest(SeveralModels, PlanInputs, Attributed, Conversations, Profile
         high=0.99,
         without="scores from 0.5, or half",
         example="70%",
-    )
-    quality: Texts | None = declared(
-        "Your score of each model: llama-3.1-8b=0.66, a column of the log (llama-3.1-8b=small_ok), or for a label: "
-        "hard/llama-3.1-8b=0.4.",
-        example=["llama-3.1-8b=0.66"],
     )
     min_quality: Number | None = declared("The lowest mean quality of answers.", example=0.8)
