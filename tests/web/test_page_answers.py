@@ -61,17 +61,6 @@ LONG: list[tuple[str, dict[str, Any]]] = [
     ("simulate", {**CURVE, "trace": "azure-conv", "requests": 300, "slo": "ttft_p99=0.5", "start": "10"}),
     ("cache", {**CURVE, "trace": "mooncake-conversation", "requests": 200}),
     ("levers", {**CURVE, "rate": "2", "input": "200", "output": "9", "slo": "ttft_p99=1", **FEW}),
-    (
-        "route",
-        {
-            "model": ["llama-3.2-1b", "llama-3.1-8b"],
-            "gpu": ["L4"],
-            "rate": "2",
-            "input": "200",
-            "output": "9",
-            "share": "70%",
-        },
-    ),
     ("capacity", {**CURVE, "input": "500", "output": "50", "requests": 200, "slo": "ttft_p99=1"}),
 ]
 _CLOCKS = {"wall_s", "simulated_requests_per_s"}
