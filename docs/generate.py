@@ -33,6 +33,7 @@ PAGES = (
     "docs/questions/how-should-it-scale.md",
     "docs/questions/is-spot-worth-it.md",
     "docs/questions/own-or-api.md",
+    "docs/questions/small-model-first.md",
     "docs/questions/what-does-it-emit.md",
     "docs/questions/what-to-change-first.md",
     "docs/questions/what-would-caching-save.md",
@@ -50,6 +51,7 @@ PAGES = (
     "docs/fleet.md",
     "docs/levers.md",
     "docs/physics.md",
+    "docs/route.md",
     "docs/simulator.md",
     "docs/tenants.md",
     "docs/traffic.md",
@@ -69,6 +71,9 @@ CHARTS = {
     "cache.svg": "cache --model llama-3.1-8b --gpu H100 --trace mooncake-conversation --tiers dram=200,ssd=2000",
     "tenants.svg": "tenants --model llama-3.1-8b --gpu L4 --arrivals diurnal:1.2,peak=2 --duration 1d --speed 12 "
     "--tenants 10,skew=1 --input 500 --output 100 --slo ttft_p99=2,tpot_p99=200ms",
+    "route.svg": "route llama-3.1-8b llama-3.3-70b --trace docs/examples/routed.csv --score confidence "
+    "--quality llama-3.1-8b=small_ok,llama-3.3-70b=large_ok --min-quality 0.85 --slo ttft_p99=1,tpot_p99=60ms "
+    "--gpu L40S,H100,H200",
     "breakeven.svg": "breakeven llama-3.3-70b "
     "--input 1000 --output 300 --slo ttft_p99=1,tpot_p99=80ms --min-weights fp8",
     "compare.svg": "compare llama-3.1-8b qwen2.5-32b llama-3.3-70b --gpu L4,L40S,A100,H100,H200 --rate 20 --input 1000 --output 300 "

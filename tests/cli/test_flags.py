@@ -33,7 +33,7 @@ OTHERWISE = {
 """The same word for another thing, each with its own explanation."""
 
 MODELLED = ("fit", "predict", "curve", "simulate", "capacity", "cache", "tenants", "levers")
-PLANNED = ("plan", "compare", "breakeven", "fleet")
+PLANNED = ("plan", "compare", "breakeven", "fleet", "route")
 SERVED = ("simulate", "capacity", "cache", "tenants")
 HARDWARE = {"--gpu", "--weights", "--kv", "--engine", "--json", "--html", "--profile"}
 TRAFFIC = {"--rate", "--tokens-per-month", "--input", "--output", "--arrivals", "--seed", "--json", "--html", "--chart"}

@@ -30,7 +30,7 @@ OFFERS = Path(__file__).parents[1] / "golden" / "offers.csv"
 STEPS = Path(__file__).parents[2] / "benchmarks" / "data" / "h200_steps.json"
 VERBS = [
     *["plan", "fit", "predict", "curve", "trace", "simulate", "capacity", "cache", "tenants", "fleet", "cost"],
-    *["levers", "stack"],
+    *["levers", "stack", "route"],
     *["breakeven", "own-hardware", "can-run", "compare"],
     *["models", "gpus", "offers", "apis", "validate", "prices refresh"],
 ]
@@ -46,6 +46,8 @@ CACHED = ["--model", "llama-3.1-8b", "--gpu", "H100", "--trace", "mooncake-conve
 BREAKEVEN = ["llama-3.1-8b", "--api", "openai:gpt-4o-mini", *TRAFFIC[2:], "--offers", str(OFFERS), "--quick"]
 OWNED = ["--gpu", "H100", "--purchase-usd", "30000", "--years", "4", "--usd-per-kwh", "0.1", "--host-watts", "500"]
 LEVERS = ["--gpu", "A100-80GB", *TRAFFIC, "--slo", "ttft_p99=1", "--offers", str(OFFERS)]
+LITTLE = ["--rate", "2", "--input", "const:200", "--output", "const:9"]
+ROUTED = ["llama-3.2-1b", "--api", "openai:gpt-4o-mini", *LITTLE, "--gpu", "L4", "--offers", str(OFFERS)]
 OFFLINE = {
     "plan": PLAN,
     "fit": FIT,
@@ -64,6 +66,7 @@ OFFLINE = {
     "compare": ["compare", "llama-3.1-8b", *TRAFFIC, "--gpu", "H100,L4", "--offers", str(OFFERS)],
     "levers": ["levers", "llama-3.1-8b", *LEVERS, "--without", "hardware,disaggregation"],
     "stack": ["stack", "llama-3.1-8b", *LEVERS, "--without", "hardware,disaggregation"],
+    "route": ["route", *ROUTED, "--slo", "ttft_p99=1"],
     "models": ["models", "llama-3"],
     "gpus": ["gpus", "--architecture", "hopper"],
     "offers": ["offers", "--offers", str(OFFERS)],

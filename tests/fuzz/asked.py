@@ -397,6 +397,7 @@ def _grammars() -> dict[str, tuple[Callable[[str], object], list[str]]]:
     from tokonomics.money.cost import parse_load
     from tokonomics.money.demand import parse_demand
     from tokonomics.planner.parsing import amount, dollars, parse_terms, router_from
+    from tokonomics.questions.route import parse_scores
     from tokonomics.questions.serving import _autoscale, _outage, timeout_of
     from tokonomics.traffic.arrivals import parse_arrivals
     from tokonomics.traffic.generate import parse_sessions, parse_system, parse_tenants
@@ -422,6 +423,10 @@ def _grammars() -> dict[str, tuple[Callable[[str], object], list[str]]]:
         "tenants": (parse_tenants, ["10,skew=1", "3,priorities=0/1/1"]),
         "sessions": (parse_sessions, ["5,think=30,limit=32000"]),
         "system": (parse_system, ["20,tokens=1000,skew=1"]),
+        "scores": (
+            lambda text: parse_scores([text], [("small",), ("large", "api")]),
+            ["small=0.5,large=0.9", "hard/small=0.4,small=ok,api=0.9"],
+        ),
         "load": (parse_load, ["12x0.8,12x0.1", "24x1"]),
         "demand": (parse_demand, ["12x20,12x2", "diurnal:5,peak=3"]),
         "terms": (parse_terms, ["spot", "on_demand", "reserved"]),

@@ -259,6 +259,7 @@ SIMULATED = {
     "stack": "?view=levers&panel=stack&run=1&rate=2&input=300&output=100",
     "cache": "?view=levers&panel=cache&run=1",
     "tenants": "?view=levers&panel=tenants&run=1",
+    "route": "?view=levers&panel=route&run=1&rate=2&input=300&output=100",
     "fleet": "?view=fleet&run=1",
 }
 """Where the page asks each verb."""

@@ -145,8 +145,7 @@ def study(question: Question, progress: Say = silent) -> Study:
     """Rank every candidate by the monthly bill for this traffic, and keep what that was made from."""
     load = question.load.within(question.model.max_context)
     trials = Trials(load, question.slos, question.router)
-    if Catch.old_price in question.catches and _old_prices_save(question, trials, progress):
-        question = question.taking(Catch.old_price)
+    question = at_prices_that_count(question, trials, progress)
     hosts, rejected = prospects(question, load)
     search = searched(question, trials, hosts, progress=progress)
     best_usd = min((placed.usd_per_hour for placed in search.sized), default=math.inf)
@@ -200,6 +199,13 @@ def searched(
     search = Search(trials, question.simulate, question.limits.max_utilization, below, progress)
     search.run(hosts)
     return search
+
+
+def at_prices_that_count(question: Question, trials: Trials, progress: Say = silent) -> Question:
+    """The question with old prices where they save so much that they are the pick; else without."""
+    if Catch.old_price in question.catches and _old_prices_save(question, trials, progress):
+        return question.taking(Catch.old_price)
+    return question
 
 
 def _old_prices_save(question: Question, trials: Trials, progress: Say) -> bool:

@@ -35,6 +35,7 @@ from tokonomics.planner.levers.tenancy import Pooling
 from tokonomics.planner.plan_answer import Candidate, Plan, PrefillSide
 from tokonomics.planner.predict import BatchCurve, Prediction
 from tokonomics.planner.regret import Regret
+from tokonomics.planner.route_answer import RouteReport
 from tokonomics.planner.scaling import ScalingReport
 from tokonomics.planner.what_if import BillRange, Headroom, Sensitivity
 from tokonomics.planner.why import WhyPick
@@ -421,6 +422,16 @@ class CompareResult(Result, Comparison):
     @property
     def is_found(self) -> bool:
         return bool(self.gpus)
+
+
+class RouteResult(Result, RouteReport):
+    """Ways to share traffic among models."""
+
+    ROWS = "ways"
+
+    def headline(self) -> str:
+        way = self.best or self.ways[-1]
+        return f"{way.name}: {usd(way.usd_per_month)} a month"
 
 
 class StackResult(Result, Waterfall):

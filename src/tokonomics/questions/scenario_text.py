@@ -22,7 +22,7 @@ from tokonomics.questions.verbs import find_verb, scenario_verbs
 SCHEMA_FILE = "scenario.schema.json"
 _WIDTH = 110
 _SEARCHED = ["L40S", "A100-80GB", "H100", "H200"]
-_SEARCHERS = ("plan", "fleet", "breakeven", "compare")
+_SEARCHERS = ("plan", "fleet", "breakeven", "compare", "route")
 
 
 def groups() -> dict[str, list[str]]:

@@ -111,6 +111,8 @@ _LISTED = (
          "saving, simulated.", "levers", **_CHARTED),
     Verb("tenants", TRAFFIC, "One fleet for all tenants, or one for each: replicas, latency, a noisy neighbour, and "
          "who pays what.", **_CHARTED),
+    Verb("route", TRAFFIC, "A small model first, a large one or an API behind it: routed, cascaded or for what spills "
+         "over; cost, latency, quality, and the share from which it pays.", **_CHARTED),
     Verb("bench", RUN, "Load an OpenAI-compatible server and say what its tokens cost, latency and knee included.",
           charts=True),
     Verb("import", RUN, "What a benchmark you already ran costs per million tokens, and how far our prediction was "

@@ -16,7 +16,8 @@ _VIEWS = {
     "predict": "predict_view", "curve": "predict_view", "cost": "cost_view", "models": "catalog_view",
     "gpus": "catalog_view", "offers": "catalog_view", "apis": "catalog_view", "trace": "trace_view",
     "simulate": "simulate_view", "capacity": "simulate_view", "cache": "cache_view", "levers": "levers_view",
-    "stack": "levers_view", "tenants": "tenants_view", "bench": "bench_view", "import_results": "bench_view",
+    "stack": "levers_view", "tenants": "tenants_view", "route": "route_view", "bench": "bench_view",
+    "import_results": "bench_view",
     "calibrate": "calibrate_view", "probe": "calibrate_view", "validate": "validate_view", "doctor": "doctor_view",
     "meter_report": "meter_view",
 }  # fmt: skip

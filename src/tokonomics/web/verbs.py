@@ -56,7 +56,7 @@ _QUICK: dict[str, bool | dict[str, bool]] = {
     "can-run": True,
     "compare": {"simulate": False}, "trace": True, "import": True, "offers": True, "breakeven": {"quick": True},
     "simulate": False, "capacity": False, "fleet": False, "levers": False, "stack": False, "cache": False,
-    "tenants": False,
+    "tenants": False, "route": False,
 }  # fmt: skip
 """The verbs of the page, and when a closed form answers them."""
 

@@ -14,12 +14,14 @@ from tokonomics.questions.inputs import (
     OneGpu,
     OneModel,
     Parallel,
+    PlanInputs,
     PlanTraffic,
     Priced,
     Profiled,
     Routed,
     Selling,
     Serving,
+    SeveralModels,
     SomeGpu,
     SomeModel,
     Spared,
@@ -33,6 +35,7 @@ from tokonomics.questions.request import (
     Number,
     Placement,
     Request,
+    Share,
     Switch,
     Table,
     Text,
@@ -222,3 +225,44 @@ class TenantsRequest(SomeModel, OneGpu, Layout, Traffic, Attributed, Routed, Obj
     lora_adapters: Whole | None = declared(
         "Adapters loaded on each replica.", low=1, without="one for each tenant", example=10
     )
+
+
+class Judged(Request, about=About.MODEL):
+    """An API beside one's models, and how good the answers of each are."""
+
+    api: Text | None = declared(
+        "An API behind your models, as host:model in `tokonomics apis`.", example="groq:llama-3.3-70b-versatile"
+    )
+    quality: Texts | None = declared(
+        "Your score of each model: llama-3.1-8b=0.66, a column of the log (llama-3.1-8b=small_ok), or for a label: "
+        "hard/llama-3.1-8b=0.4.",
+        example=["llama-3.1-8b=0.66"],
+    )
+
+
+class RouteRequest(SeveralModels, Judged, PlanInputs, Attributed, Conversations, Profiled):
+    """
+    Examples:
+      tokonomics route llama-3.1-8b llama-3.3-70b --trace log.csv --score confidence --slo ttft_p99=1,tpot_p99=60ms
+      tokonomics route llama-3.1-8b llama-3.3-70b --rate 10 --input 900 --output 200 --slo ttft_p99=1 --share 70%
+      tokonomics route llama-3.1-8b llama-3.3-70b --trace log.csv --by task --quality mini/llama-3.1-8b=0.9
+      tokonomics route llama-3.3-70b --api openai:gpt-4o --trace azure-conv --slo ttft_p99=1,tpot_p99=60ms
+      tokonomics route chat.toml llama-3.1-8b llama-3.3-70b --quality llama-3.1-8b=0.66,llama-3.3-70b=0.86
+    """
+
+    FIRST = ("model", "api", "score", "by", "share", "quality", "min_quality")
+
+    score: Text | None = declared(
+        "What the log calls the router's score: from 0 to 1, how sure that the first model is enough.",
+        without="requests are split at random",
+        example="confidence",
+    )
+    by: Texts | None = declared("Send requests by a label of the log, each value to one model.", example=["task"])
+    share: Share | None = declared(
+        "Of the requests, answered by the first model.",
+        low=0.01,
+        high=0.99,
+        without="scores from 0.5, or half",
+        example="70%",
+    )
+    min_quality: Number | None = declared("The lowest mean quality of answers.", example=0.8)

@@ -1,4 +1,5 @@
-// Levers: what to change first. Each lever simulated alone and together, the way from the naive start, caching, tenancy.
+// Levers: what to change first. Each lever simulated alone and together, the way from the naive start, caching, tenancy, a small
+// model first.
 
 import { h } from "../dom.js";
 import * as field from "../fields.js";
@@ -18,6 +19,10 @@ const REQUESTS = {
     if (values.trace) return field.ofLog(field.asked("tenants", { ...values, tenants: "" }));
     const arrivals = values.arrivals || `poisson:${values.rate}`;
     return field.asked("tenants", { ...values, rate: "", arrivals, requests: "20000" });
+  },
+  route(values) {
+    const model = values.large ? `${values.model},${values.large}` : values.model;
+    return field.ofLog(field.asked("route", { ...values, model, gpu: "" }));
   },
 };
 
@@ -42,6 +47,7 @@ export default {
             ["stack", "Waterfall"],
             ["cache", "Caching"],
             ["tenants", "Tenancy"],
+            ["route", "Routing"],
           ],
         },
       ],
@@ -50,19 +56,32 @@ export default {
       name: "What runs today",
       fields: [
         field.model,
-        field.gpu,
-        field.tp,
+        { name: "large", label: "Behind it", kind: "text", fallback: "llama-3.3-70b", when: is("route") },
+        { name: "api", label: "And an API", kind: "text", fallback: "", placeholder: "openai:gpt-4o", when: is("route") },
+        { ...field.gpu, when: is("levers", "stack", "cache", "tenants") },
+        { ...field.tp, when: is("levers", "stack", "cache", "tenants") },
         { ...field.weights, when: is("levers", "cache", "tenants") },
-        field.usdPerHour,
+        { ...field.usdPerHour, when: is("levers", "stack", "cache", "tenants") },
       ],
     },
     {
       name: "Traffic",
       fields: [
-        { ...field.rate, when: is("levers", "stack", "tenants") },
-        { ...field.input, when: is("levers", "stack", "tenants") },
-        { ...field.output, when: is("levers", "stack", "tenants") },
+        { ...field.rate, when: is("levers", "stack", "tenants", "route") },
+        { ...field.input, when: is("levers", "stack", "tenants", "route") },
+        { ...field.output, when: is("levers", "stack", "tenants", "route") },
         { name: "tenants", label: "Tenants", kind: "text", fallback: "10,skew=1", when: is("tenants") },
+        { name: "share", label: "Share of the first", kind: "text", fallback: "", placeholder: "70%", when: is("route") },
+        { name: "score", label: "Score in the log", kind: "text", fallback: "", placeholder: "confidence", when: is("route") },
+        {
+          name: "quality",
+          label: "Your scores",
+          kind: "text",
+          fallback: "",
+          placeholder: "llama-3.1-8b=0.66,llama-3.3-70b=0.86",
+          when: is("route"),
+        },
+        { name: "min_quality", label: "At least", kind: "text", fallback: "", placeholder: "0.8", when: is("route") },
         {
           ...field.trace,
           placeholder: (values) => (values.panel === "cache" ? CACHED : field.trace.placeholder),
@@ -74,8 +93,8 @@ export default {
       name: "More",
       folded: true,
       fields: [
-        { ...field.minWeights, when: is("levers", "stack") },
-        { ...field.provider, when: is("levers", "stack") },
+        { ...field.minWeights, when: is("levers", "stack", "route") },
+        { ...field.provider, when: is("levers", "stack", "route") },
         {
           name: "tiers",
           label: "Memory for KV behind the GPU",
@@ -104,6 +123,7 @@ export default {
       stack: "walks from one request at a time to the best deployment found, step by step",
       cache: "replays your log with caches of several sizes, routers and tiers",
       tenants: "compares one fleet for all tenants with a fleet for each",
+      route: "sends requests to the first model, and to the one or the API behind it, at every share",
     };
     const what = told[values.panel] ?? told.levers;
     return [

@@ -1,0 +1,342 @@
+"""Several models for one traffic: all on one, routed by score, share or label, a cascade, an API for what spills over.
+
+Routed, each request is answered by one model: the first where its score is at least the threshold, or the one that its
+label is sent to. In a cascade the first model answers every request, and those whose score is below the threshold are
+asked again of another: both are paid, and the waits add up. Every fleet of one's own is sized by simulation for its
+part of the traffic (``route_models``); qualities are the user's scores, in the mean over requests.
+"""
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokonomics.planner.load import Load
+from tokonomics.planner.route_answer import RouteKind, RoutePart, RouteWay
+from tokonomics.planner.route_models import (
+    WAITS,
+    CalledModel,
+    Latencies,
+    OwnModel,
+    PartFleet,
+    Places,
+    RoutedModel,
+    part_of,
+)
+from tokonomics.planner.route_search import Part, Sending, cheapest, cheapest_first, every_sending, front
+from tokonomics.planner.setup import Say, silent
+from tokonomics.serving.outcome import judged, spread
+from tokonomics.traffic.slo import Latency, Slo
+from tokonomics.traffic.trace import Counts, Floats
+from tokonomics.traffic.workload import workload_of
+
+ALL: Part = "all"
+MOST_LABELS = 6
+"""Labels that are sent each to its own model: with three models 729 ways, of at most 64 fleets for each model."""
+ROUND_SHARES = tuple(round(0.1 * step, 1) for step in range(1, 10))
+"""Of requests on the first model, where scores have more than ``_DISTINCT`` values."""
+_DISTINCT = 11
+_MOST_SENDINGS = 12
+"""Ways to send labels that are shown where no scores say which are better."""
+
+
+@dataclass(frozen=True)
+class Marks:
+    """What is known of each request, in the order of the traffic."""
+
+    score: Floats
+    """How sure it is that the first model is enough, from 0 to 1."""
+    by_chance: bool = False
+    """The score is drawn: requests are split by share."""
+    label: Counts | None = None
+    labels: tuple[str, ...] = ()
+    quality: tuple[Floats, ...] | None = None
+    """Of each model's answers."""
+
+
+@dataclass
+class Routing:
+    """A traffic, the models that may serve it, and what is known of its requests."""
+
+    load: Load
+    models: Sequence[RoutedModel]
+    """The first is one's own; an API stands last."""
+    marks: Marks
+    slos: tuple[Slo, ...] = ()
+    floor: float | None = None
+    share: float | None = None
+    """Of requests on the first model, where it is asked for."""
+    say: Say = silent
+    _parts: dict[Part, tuple[Hashable, Load | None]] = field(default_factory=dict)
+
+    # --- parts of the traffic ---------------------------------------------------------------------------------------
+
+    @property
+    def splits(self) -> bool:
+        """Whether there is anything to split by but labels: a score, or a share where no labels are named."""
+        return not self.marks.by_chance or self.share is not None or self.marks.label is None
+
+    @property
+    def _count(self) -> int:
+        return len(self.load.trace)
+
+    def mask(self, part: Part) -> NDArray[np.bool_]:
+        """Which requests a part holds: all, those with some labels, or those from or below a score."""
+        if part == ALL:
+            return np.ones(self._count, bool)
+        if isinstance(part, frozenset):
+            assert self.marks.label is not None
+            return np.isin(self.marks.label, list(part))
+        assert isinstance(part, tuple)
+        side, threshold = part
+        above: NDArray[np.bool_] = self.marks.score >= threshold
+        return above if side == "from" else ~above
+
+    def part(self, part: Part) -> tuple[Hashable, Load | None]:
+        """What tells it from other parts, and its requests; None where there are none."""
+        if part not in self._parts:
+            mask = self.mask(part)
+            key: Hashable = np.packbits(mask).tobytes()
+            whole = self.load if mask.all() else None
+            load = whole or (part_of(self.load, np.flatnonzero(mask)) if mask.any() else None)
+            self._parts[part] = key, load
+        return self._parts[part]
+
+    def exactly(self, model: int, part: Part) -> float:
+        """Dollars a month, simulated."""
+        key, load = self.part(part)
+        return 0.0 if load is None else self.models[model].usd_per_month(load, key)
+
+    def at_least(self, model: int, part: Part) -> float:
+        key, load = self.part(part)
+        return 0.0 if load is None else self.models[model].at_least(load, key)
+
+    # --- thresholds -------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _falling(self) -> Places:
+        return np.argsort(-self.marks.score, kind="stable")
+
+    def threshold_at(self, share: float) -> float:
+        """The score from which so many of the requests are, or as many as ties allow."""
+        place = min(self._count, max(1, round(share * self._count)))
+        return float(self.marks.score[self._falling[place - 1]])
+
+    def thresholds(self, second: int) -> list[float]:
+        """Each distinct score but the lowest; of many, those of round shares, the one asked for, and where the floor
+        of quality is just reached."""
+        distinct = np.unique(self.marks.score)
+        if len(distinct) <= _DISTINCT:
+            found = {float(value) for value in distinct}
+        else:
+            found = {self.threshold_at(share) for share in ROUND_SHARES} | {self.named_threshold}
+            found |= {threshold for threshold in [self._just_good_enough(second)] if threshold is not None}
+        return sorted(found - {float(distinct[0])}, reverse=True)
+
+    @cached_property
+    def named_threshold(self) -> float:
+        """That of the share asked for; else even odds, where the log has scores on both sides of them."""
+        if self.share is not None:
+            return self.threshold_at(self.share)
+        score = self.marks.score
+        above = score[score >= 0.5]
+        if self.marks.by_chance or len(above) in (0, self._count):
+            return self.threshold_at(0.5)
+        return float(above.min())
+
+    def _just_good_enough(self, second: int) -> float | None:
+        """The lowest threshold whose quality is not below the floor; None without scores, or where there is none."""
+        if self.floor is None or self.marks.quality is None:
+            return None
+        order, score = self._falling, self.marks.score
+        gained = np.cumsum((self.marks.quality[0] - self.marks.quality[second])[order])
+        means = (gained + self.marks.quality[second].sum()) / self._count
+        # Requests of equal score go the same way.
+        ends = np.append(score[order][1:] != score[order][:-1], True)
+        good = np.flatnonzero(ends & (means >= self.floor - 1e-12))
+        return float(score[order[good[-1]]]) if len(good) else None
+
+    # --- ways -------------------------------------------------------------------------------------------------------
+
+    def quality(self, to: NDArray[np.int64]) -> float | None:
+        """In the mean, where each request is answered by the model at that place."""
+        if self.marks.quality is None:
+            return None
+        return float(np.choose(to, self.marks.quality).mean())
+
+    def single(self, model: int) -> RouteWay | None:
+        return self.way("single", f"all on {self.models[model].name}", [(model, ALL)])
+
+    def routed(self, second: int, threshold: float) -> RouteWay | None:
+        """From the threshold on to the first model, the others to the second."""
+        parts = [(0, ("from", threshold)), (second, ("below", threshold))]
+        to = np.where(self.mask(("from", threshold)), 0, second)
+        share = float((to == 0).mean())
+        what = f"{share:.0%}".replace("%", " %") if self.marks.by_chance else f"score ≥ {threshold:.3g}"
+        name = f"{what} on {self.models[0].name}, else {self.models[second].name}"
+        way = self.way("routed", name, parts, self.quality(to))
+        return way and way.model_copy(update={"threshold": threshold})
+
+    def sent(self, sending: Sending) -> RouteWay | None:
+        """Each label to one model."""
+        to: dict[int, list[str]] = {}
+        for label, model in enumerate(sending.name):
+            assert isinstance(model, int)
+            to.setdefault(model, []).append(self.marks.labels[label])
+        name = "; ".join(f"{', '.join(labels)} → {self.models[model].name}" for model, labels in sorted(to.items()))
+        return self.way("labels", name, sending.parts, sending.quality)
+
+    def way(
+        self, kind: RouteKind, name: str, parts: Sequence[tuple[int, Part]], quality: float | None = None
+    ) -> RouteWay | None:
+        """A way in which each request is answered by one model; None where a part cannot be served."""
+        made: list[RoutePart] = []
+        waits: list[Latencies] = []
+        for model, part in parts:
+            key, load = self.part(part)
+            if load is None:
+                continue
+            found = self._on(model, load, key)
+            if found is None:
+                return None
+            made.append(found[0])
+            waits += [found[1]] if found[1] is not None else []
+        if kind == "single" and self.marks.quality is not None:
+            quality = float(self.marks.quality[parts[0][0]].mean())
+        latencies = {wait: np.concatenate([one[wait] for one in waits] or [np.zeros(0)]) for wait in WAITS}
+        first = next((part.share for part in made if part.model == self.models[0].key), 0.0)
+        return self.told(kind, name, made, latencies, quality, first)
+
+    def _on(self, model: int, load: Load, key: Hashable) -> tuple[RoutePart, Latencies | None] | None:
+        """A part on one model, and how long its requests take where that is known."""
+        server, share = self.models[model], len(load.trace) / self._count
+        if isinstance(server, CalledModel):
+            return called_part(server, load, share), None
+        fleet = server.fleet(load, key)
+        return None if fleet is None else (own_part(server, fleet, share), fleet.latencies)
+
+    def told(
+        self,
+        kind: RouteKind,
+        name: str,
+        parts: Sequence[RoutePart],
+        latencies: Latencies,
+        quality: float | None,
+        first: float,
+    ) -> RouteWay:
+        usd = math.fsum(part.usd_per_month for part in parts)
+        known = {wait: seconds[~np.isnan(seconds)] for wait, seconds in latencies.items()}
+        return RouteWay(
+            kind=kind,
+            name=name,
+            parts=tuple(parts),
+            first_share=first,
+            usd_per_month=usd,
+            usd_per_mtok=usd / self.load.workload.tokens_per_month * 1e6,
+            quality=quality,
+            simulated_share=1 - math.fsum(part.share for part in parts if part.replicas is None),
+            ttft_s=spread(known[Latency.ttft]),
+            e2e_s=spread(known[Latency.e2e]),
+            slo=tuple(judged(slo, latencies[slo.latency], 0) for slo in self.slos) if len(known[Latency.e2e]) else (),
+        )
+
+    # --- cascades ---------------------------------------------------------------------------------------------------
+
+    def escalated(self, threshold: float) -> tuple[Places, Load | None, Latencies]:
+        """The requests whose score is too low, by when the first model has answered them; and its waits, of all."""
+        first = self.models[0]
+        assert isinstance(first, OwnModel)
+        key, _ = self.part(ALL)
+        fleet = first.fleet(self.load, key)
+        assert fleet is not None
+        waits, trace = fleet.latencies, self.load.trace
+        asked = np.flatnonzero(self.mask(("below", threshold)) & ~np.isnan(waits[Latency.e2e]))
+        arrival_s = trace.arrival_s[asked] + waits[Latency.e2e][asked]
+        order = np.argsort(arrival_s, kind="stable")
+        if not len(asked):
+            return asked, None, waits
+        again = replace(trace.take(asked[order]), arrival_s=arrival_s[order], turns=None)
+        rate = self.load.workload.rate * len(again) / self._count
+        return asked[order], replace(self.load, trace=again, workload=workload_of(again, rate)), waits
+
+    def cascade_usd(self, second: int, threshold: float) -> float:
+        """Dollars a month of the first model for all, and of the second for those asked again."""
+        _, load, _ = self.escalated(threshold)
+        again = 0.0 if load is None else self.models[second].usd_per_month(load, ("after", threshold))
+        return self.exactly(0, ALL) + again
+
+    def cascade(self, second: int, threshold: float) -> RouteWay | None:
+        """The first model answers all; requests below the threshold are asked again of the second."""
+        asked, load, waits = self.escalated(threshold)
+        parts = [self._on(0, self.load, self.part(ALL)[0])]
+        latencies = waits
+        if load is not None:
+            found = self._on(second, load, ("after", threshold))
+            if found is None:
+                return None
+            parts.append(found)
+            latencies = added(latencies, asked, found[1])
+        to = np.where(self.mask(("from", threshold)), 0, second)
+        cut = f"score < {threshold:.3g}"
+        what = f"{(to > 0).mean():.0%}".replace("%", " %") if self.marks.by_chance else cut
+        name = f"{self.models[0].name} first; {what} again on {self.models[second].name}"
+        made = [part[0] for part in parts if part]
+        way = self.told("cascade", name, made, latencies, self.quality(to), float((to == 0).mean()))
+        return way.model_copy(update={"threshold": threshold})
+
+    # --- labels -----------------------------------------------------------------------------------------------------
+
+    def by_label(self) -> list[RouteWay]:
+        """The front of price and quality over all ways to send labels; without scores, the cheapest of them."""
+        if self.marks.label is None:
+            return []
+        count = np.bincount(self.marks.label, minlength=len(self.marks.labels))
+        shares = [float(number / self._count) for number in count]
+        scores = None
+        if self.marks.quality is not None:
+            totals = [np.bincount(self.marks.label, quality, len(count)) for quality in self.marks.quality]
+            scores = [[float(value) for value in total / np.maximum(count, 1)] for total in totals]
+        sendings = list(every_sending(shares, scores, len(self.models)))
+        if scores is None:
+            ranked = cheapest_first(sendings, self.at_least, self.exactly)
+            found = [sending for _, sending in islice(ranked, _MOST_SENDINGS)]
+        else:
+            found = [sending for _, sending in front(sendings, self.at_least, self.exactly)]
+            best = cheapest(sendings, self.at_least, self.exactly, self.floor)
+            found += [best[1]] if best and best[1] not in found else []
+        mixed = [sending for sending in found if len(sending.parts) > 1]
+        return [way for way in map(self.sent, mixed) if way]
+
+
+def own_part(model: OwnModel, fleet: PartFleet, share: float) -> RoutePart:
+    """A part on machines of one's own."""
+    return RoutePart(
+        model=model.key,
+        share=share,
+        usd_per_month=fleet.usd_per_month,
+        replicas=fleet.placed.replicas,
+        fleet=fleet.text,
+        machines=fleet.machines,
+    )
+
+
+def called_part(model: CalledModel, load: Load | None, share: float) -> RoutePart:
+    """A part on an API."""
+    usd = 0.0 if load is None else model.usd_per_month(load)
+    return RoutePart(model=model.key, share=share, usd_per_month=usd, replicas=None, fleet="API", machines="API")
+
+
+def added(first: Latencies, asked: Places, second: Latencies | None) -> Latencies:
+    """Waits of a cascade: who is asked again waits for the first answer, and then for the second.
+
+    An API's own time is not known: of what it is asked, the wait for the first answer is left.
+    """
+    made = {wait: seconds.copy() for wait, seconds in first.items()}
+    for wait in (Latency.ttft, Latency.e2e):
+        made[wait][asked] = first[Latency.e2e][asked] + (0.0 if second is None else second[wait])
+    made[Latency.tpot][asked] = np.nan if second is None else second[Latency.tpot]
+    return made

@@ -1,0 +1,190 @@
+"""Several models for one traffic: what each way costs, how long it takes, how good it is, and when it pays."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+
+from tokonomics.errors import option
+from tokonomics.money.cost import saving
+from tokonomics.planner.route_answer import RouteBreakEven, RouteWay
+from tokonomics.questions.request import Request
+from tokonomics.questions.results import RouteResult
+from tokonomics.report import blocks, charts
+from tokonomics.report.answer import Answer
+from tokonomics.report.wording import NO_VALUE, and_slos, time_text, workload_text
+from tokonomics.units import percent, usd
+
+_ALL = 0.98
+"""A break-even share above it, told to two points, is all of them."""
+
+
+def route(result: RouteResult, request: Request) -> Answer:
+    """The headline, the ways, the frontier, and the break-evens."""
+    drawn = {"Cost and quality by threshold": lambda: charts.route.route_chart(result)} if result.frontier else {}
+    return Answer(result, "Several models for one traffic", partial(_sections, result), drawn)
+
+
+def _sections(result: RouteResult) -> blocks.View:
+    yield blocks.line(f"{workload_text(result.workload)}{and_slos(result.slos)}", kind="asked")
+    yield blocks.section(*_headline(result))
+    yield _ways(result)
+    yield from _thresholds(result)
+    yield _labels(result)
+    yield _break_evens(result)
+    yield _notes(result)
+    yield blocks.section(_parts(result), title="What each model gets", folded=True)
+
+
+def _headline(result: RouteResult) -> Iterable[blocks.Block]:
+    baseline = result.baseline
+    if result.best is None and result.min_quality is not None:
+        yield blocks.headline(f"No way reaches a quality of {result.min_quality:g} within the SLO.", mood="worst")
+        return
+    mixed = [way for way in result.ways if way.kind != "single" and way.meets]
+    best = result.best or min(mixed, key=lambda way: way.usd_per_month, default=baseline)
+    what = f"with quality ≥ {result.min_quality:g}" if result.best else "of several models together"
+    against = _against(best, baseline)
+    yield blocks.line(
+        f"Cheapest {what}: ", blocks.Span(f"{usd(best.usd_per_month)} a month", "best"), f", {best.name}{against}",
+        kind="headline",
+    )  # fmt: skip
+    yield blocks.facts(
+        blocks.fact("per Mtok", usd(best.usd_per_mtok), "the whole bill over the tokens asked for",
+                    number=best.usd_per_mtok),
+        blocks.fact("quality", f"{best.quality:.3g}", "your own scores, in the mean over requests",
+                    number=best.quality, less="worse") if best.quality is not None else None,
+        blocks.fact("TTFT p99", time_text(best.ttft_s.p99), _simulated(best), number=best.ttft_s.p99),
+    )  # fmt: skip
+    if not result.scored:
+        yield blocks.hint(
+            f"No quality is known: only cost and latency are compared. Give your own scores by {option('quality')}."
+        )
+
+
+def _against(best: RouteWay, baseline: RouteWay) -> str:
+    if best.name == baseline.name:
+        return ": no mix of models is cheaper" if best.kind == "single" else ""
+    saved = saving(baseline.usd_per_month, best.usd_per_month)
+    change = f"{percent(abs(saved))} {'less' if saved >= 0 else 'more'}"
+    return f"; {change} than {baseline.name} ({usd(baseline.usd_per_month)})"
+
+
+def _simulated(way: RouteWay) -> str:
+    if way.simulated_share >= 1:
+        return ""
+    return f"without the API's own time for {percent(1 - way.simulated_share)} of the requests"
+
+
+def _ways(result: RouteResult) -> blocks.Table:
+    scored, judged = [">quality"] if result.scored else [], ["SLO"] if result.slos else []
+    columns = ["way", "machines", ">on the first", ">$/month", ">$/Mtok", *scored, ">TTFT p99", ">e2e p99", *judged]
+    rows = []
+    for way in result.ways:
+        quality = [_quality(way)] if result.scored else []
+        machines = " + ".join(part.machines for part in way.parts)
+        prices = usd(way.usd_per_month), usd(way.usd_per_mtok)
+        times = _time(way.ttft_s.p99, way), _time(way.e2e_s.p99, way)
+        slo = [_judged(way)] if result.slos else []
+        rows.append([way.name, machines, percent(way.first_share), *prices, *quality, *times, *slo])
+    best = next((place for place, way in enumerate(result.ways) if way == result.best), None)
+    return blocks.table(columns, rows, "Ways to serve it", best=best)
+
+
+def _quality(way: RouteWay) -> str:
+    return NO_VALUE if way.quality is None else f"{way.quality:.3g}"
+
+
+def _time(seconds: float | None, way: RouteWay) -> str:
+    return time_text(seconds) + ("" if way.simulated_share >= 1 or seconds is None else "‡")
+
+
+def _judged(way: RouteWay) -> str:
+    return NO_VALUE if not way.slo else "met" if way.meets else "missed"
+
+
+def _thresholds(result: RouteResult) -> Iterable[blocks.Table]:
+    """For each model behind the first, what every threshold costs: routed, and as a cascade."""
+    by_backup: dict[str, dict[float, dict[str, RouteWay]]] = {}
+    for way in result.frontier:
+        if way.threshold is not None and len(way.parts) > 1:
+            by_backup.setdefault(way.parts[-1].model, {}).setdefault(way.threshold, {})[way.kind] = way
+    scored, at = [">quality"] if result.scored else [], [">score"] if result.routed_by == "score" else []
+    routed, cascade = [">routed $/month", ">$/Mtok", ">TTFT p99"], [">cascade $/month", ">$/Mtok", ">TTFT p99"]
+    for backup, thresholds in by_backup.items():
+        rows = []
+        for threshold, kinds in thresholds.items():
+            one = next(iter(kinds.values()))
+            score = [f"≥ {threshold:.3g}"] if at else []
+            quality = [_quality(one)] if result.scored else []
+            rows.append(
+                [*score, percent(one.first_share), *quality, *_priced(kinds, "routed"), *_priced(kinds, "cascade")]
+            )
+        title = f"{result.models[0]} before {backup}, by share" + (" and score" if at else "")
+        yield blocks.table([*at, ">on the first", *scored, *routed, *cascade], rows, title)
+
+
+def _priced(kinds: Mapping[str, RouteWay], kind: str) -> list[str]:
+    way = kinds.get(kind)
+    if way is None:
+        return [NO_VALUE] * 3
+    return [usd(way.usd_per_month), usd(way.usd_per_mtok), _time(way.ttft_s.p99, way)]
+
+
+def _labels(result: RouteResult) -> blocks.Table | None:
+    """The ways to send labels."""
+    sent = [way for way in result.frontier if way.kind == "labels"]
+    if not sent:
+        return None
+    scored = [">quality"] if result.scored else []
+    rows = [
+        [
+            way.name,
+            *([_quality(way)] if result.scored else []),
+            usd(way.usd_per_month),
+            usd(way.usd_per_mtok),
+            _time(way.ttft_s.p99, way),
+        ]
+        for way in sent
+    ]
+    title = "Labels: no other way to send them is both better and cheaper" if result.scored else "Labels"
+    return blocks.table(["each label to", *scored, ">$/month", ">$/Mtok", ">TTFT p99"], rows, title)
+
+
+def _break_evens(result: RouteResult) -> blocks.Section | None:
+    return blocks.section(*(_pays(found) for found in result.break_even), title="From which share on it pays")
+
+
+def _pays(found: RouteBreakEven) -> blocks.Line:
+    against = f"all on {found.second} ({usd(found.baseline_usd_per_month)} a month)"
+    if found.kind == "routed":
+        said = f"Routing: {found.first} must take {percent(found.share or 0.0)} of the requests"
+    else:
+        said = f"Cascade: {found.first}'s answer must do for {percent(found.share or 0.0)} of the requests"
+    if found.share is None:
+        return blocks.line(f"{found.kind.capitalize()}: never cheaper than {against}.")
+    if found.share > _ALL:
+        return blocks.line(f"{found.kind.capitalize()}: only all on {found.first} costs less than {against}.")
+    return blocks.line(f"{said} to cost less than {against}.")
+
+
+def _parts(result: RouteResult) -> blocks.Table:
+    rows: list[Sequence[str]] = [
+        (way.name if place == 0 else "", part.model, percent(part.share), part.fleet, usd(part.usd_per_month))
+        for way in result.ways
+        for place, part in enumerate(way.parts)
+    ]
+    return blocks.table(["way", "!model", ">requests", "fleet", ">$/month"], rows)
+
+
+def _notes(result: RouteResult) -> blocks.Line:
+    called = any(part.replicas is None for way in result.ways for part in way.parts)
+    split = f"Shares are of requests drawn at random: no score is named ({option('score')})."
+    return blocks.note(
+        split if result.routed_by == "share" else "The first model takes what scores at least the threshold.",
+        "on the first: answered for good by the first model listed.",
+        "Each own fleet: the fewest whole replicas that meet the SLO for its part, by simulation.",
+        "A cascade pays for both answers of a request that is asked again, and waits for both.",
+        "Every model is taken to read and write as many tokens as the log says.",
+        "‡ without the time that the API takes, which is not known here: `tokonomics bench` measures it."
+        if called
+        else "",
+    )

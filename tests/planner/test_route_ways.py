@@ -1,0 +1,195 @@
+"""Several models for one traffic, on a small log and five offers: bills, waits and qualities add up."""
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+from tests.planner.small_catalogue import OFFERS, RECENT, asked
+
+from tokonomics.catalog.apis import ApiPrice
+from tokonomics.planner.load import Load, load_of_log, load_of_shape
+from tokonomics.planner.plan import plan
+from tokonomics.planner.route import break_evens, route
+from tokonomics.planner.route_models import CalledModel, OwnModel, part_of
+from tokonomics.planner.route_spill import Spill
+from tokonomics.planner.route_ways import ALL, Marks, Routing
+from tokonomics.traffic.slo import Latency, parse_slos
+from tokonomics.traffic.trace import make_trace
+from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
+
+SLOS = parse_slos("ttft_p99=2,tpot_p99=0.1")
+API = CalledModel(
+    ApiPrice(host="acme", model="large", input_usd_per_mtok=1.0, output_usd_per_mtok=4.0, date=RECENT, source="test")
+)
+INPUTS, OUTPUTS = [900, 300, 700, 1500, 200, 400, 800, 100], [200, 50, 90, 300, 20, 120, 60, 10]
+SCORE = np.array([0.9, 0.2, 0.6, 0.6, 0.1, 0.8, 0.4, 0.95])
+LABEL = np.array([0, 1, 2, 0, 1, 2, 0, 1], np.int32)
+QUALITY = (
+    np.array([0.9, 0.1, 0.5, 0.6, 0.2, 0.9, 0.3, 1.0]),
+    np.array([0.8, 0.7, 0.8, 0.9, 0.6, 0.9, 0.7, 0.9]),
+    np.full(8, 0.95),
+)
+
+
+def far_apart() -> Load:
+    """Eight requests, ten minutes from each other: none waits for another."""
+    return load_of_log(make_trace(np.arange(8) * 600.0, INPUTS, OUTPUTS))
+
+
+FEW = (OFFERS[0], OFFERS[1])
+"""Enough to tell models apart."""
+
+
+def routing(load: Load | None = None, **more: object) -> Routing:
+    load = far_apart() if load is None else load
+    own = [OwnModel(asked(model, load, FEW, simulate=True, slos=SLOS)) for model in ("llama-3.1-8b", "qwen2.5-32b")]
+    fields = {"marks": Marks(SCORE, False, LABEL, ("a", "b", "c"), QUALITY), "slos": SLOS} | more
+    return Routing(load, [*own, API], **fields)  # type: ignore[arg-type]
+
+
+def by_hand(model: int, load: Load) -> float:
+    """The plan's own bill of a part, or the API's list price of its tokens."""
+    if model == 2:
+        tokens = load.trace.input_tokens.sum() * 1.0 + load.trace.output_tokens.sum() * 4.0
+        per_request = float(tokens) / 1e6 / len(load.trace)
+        return per_request * load.workload.rate * HOURS_PER_MONTH * SECONDS_PER_HOUR
+    best = plan(asked(("llama-3.1-8b", "qwen2.5-32b")[model], load, FEW, simulate=True, slos=SLOS)).best
+    assert best is not None
+    return best.usd_per_month
+
+
+def test_labels_are_sent_as_trying_all_27_ways_with_the_planner_would() -> None:
+    floor = 0.78
+    made, load = routing(floor=floor), far_apart()
+    bills: dict[tuple[int, tuple[int, ...]], float] = {}
+    every = []
+    for chosen in product(range(3), repeat=3):
+        to = np.array(chosen)[LABEL]
+        usd = 0.0
+        for model in set(chosen):
+            places = np.flatnonzero(to == model)
+            key = model, tuple(map(int, places))
+            bills.setdefault(key, by_hand(model, part_of(load, places)))
+            usd += bills[key]
+        every.append((usd, float(np.mean([QUALITY[model][place] for place, model in enumerate(to)])), chosen))
+    good = min(usd for usd, quality, _ in every if quality >= floor)
+    ways = [*made.by_label(), *(way for way in map(made.single, range(3)) if way)]
+    reached = [way.usd_per_month for way in ways if (way.quality or 0) >= floor]
+    assert min(reached) == pytest.approx(good)
+    # Each row of the front is one of the 27, at its own bill and quality.
+    for way in ways:
+        assert any(
+            usd == pytest.approx(way.usd_per_month) and quality == pytest.approx(way.quality)
+            for usd, quality, _ in every
+        )
+
+
+def test_every_threshold_of_a_small_log_is_looked_at_and_none_that_reaches_the_floor_is_cheaper() -> None:
+    made = routing(floor=0.7)
+    assert made.thresholds(1) == sorted(set(SCORE) - {SCORE.min()}, reverse=True)
+    found = route(made)
+    bills = []
+    for threshold in made.thresholds(1):
+        first = threshold <= SCORE
+        parts = [(0, first), (1, ~first)]
+        usd = sum(by_hand(model, part_of(far_apart(), np.flatnonzero(mask))) for model, mask in parts if mask.any())
+        quality = float(np.where(first, *QUALITY[:2]).mean())
+        way = next(way for way in found.frontier if way.kind == "routed" and way.threshold == threshold)
+        assert way.usd_per_month == pytest.approx(usd)
+        assert way.quality == pytest.approx(quality)
+        bills += [usd] if quality >= 0.7 else []
+    picked = next(way for way in found.ways if way.kind == "routed")
+    assert picked.usd_per_month == pytest.approx(min(bills))
+    assert found.best is not None
+    assert found.best.usd_per_month <= picked.usd_per_month
+    for way in (*found.ways, *found.frontier):
+        assert way.usd_per_month == pytest.approx(sum(part.usd_per_month for part in way.parts))
+        mtok = found.workload.tokens_per_month / 1e6
+        assert way.usd_per_mtok * mtok == pytest.approx(way.usd_per_month)
+
+
+def test_a_cascade_pays_both_and_waits_for_both() -> None:
+    made, threshold = routing(), 0.6
+    own = [model for model in made.models if isinstance(model, OwnModel)]
+    alone = [model.fleet(made.load, made.part(ALL)[0]) for model in own]
+    assert alone[0]
+    assert alone[1]
+    way = made.cascade(1, threshold)
+    assert way is not None
+    again = ~(threshold <= SCORE)
+    # No request meets another, so each waits as it would with all of the others on one model.
+    first, second = (fleet.latencies for fleet in alone if fleet)
+    e2e = np.where(again, first[Latency.e2e] + second[Latency.e2e], first[Latency.e2e])
+    ttft = np.where(again, first[Latency.e2e] + second[Latency.ttft], first[Latency.ttft])
+    assert way.e2e_s.mean == pytest.approx(e2e.mean(), rel=1e-6)
+    assert way.ttft_s.mean == pytest.approx(ttft.mean(), rel=1e-6)
+    assert way.usd_per_month == pytest.approx(
+        by_hand(0, made.load) + by_hand(1, part_of(made.load, np.flatnonzero(again)))
+    )
+    assert way.quality == pytest.approx(np.where(again, QUALITY[1], QUALITY[0]).mean())
+    # Behind it an API: its own time is not known, the wait for the first answer is.
+    called = made.cascade(2, threshold)
+    assert called is not None
+    assert called.simulated_share == pytest.approx(1 - again.mean())
+    assert called.ttft_s.mean == pytest.approx(
+        np.where(again, first[Latency.e2e], first[Latency.ttft]).mean(), rel=1e-6
+    )
+
+
+def test_parts_of_an_api_bill_sum_to_the_whole() -> None:
+    made = routing()
+    parts = made.exactly(2, ("from", 0.6)) + made.exactly(2, ("below", 0.6))
+    assert parts == pytest.approx(made.exactly(2, ALL)) == pytest.approx(by_hand(2, made.load))
+
+
+def busy() -> Load:
+    """A small model that takes several L4 for it."""
+    load = load_of_shape(16, "const:700", "const:120")
+    return replace(load, trace=load.trace.take(np.arange(3000)), is_stationary=False)
+
+
+def test_the_own_fleet_before_an_api_is_the_cheapest_of_all_sizes() -> None:
+    load = busy()
+    own = OwnModel(asked("llama-3.1-8b", load, OFFERS[:1], simulate=True, slos=SLOS))
+    whole = own.fleet(load, "all")
+    assert whole is not None
+    assert whole.placed.replicas > 2
+    dear = CalledModel(API.price.model_copy(update={"input_usd_per_mtok": 0.02, "output_usd_per_mtok": 0.1}))
+    spill = Spill(load, dear, whole)
+    bills = {}
+    for replicas in range(1, whole.placed.replicas):
+        found = spill.kept(replicas)
+        if found is None:
+            continue
+        gone = np.flatnonzero(~found[1])
+        api_usd = dear.usd_per_month(part_of(load, gone)) if len(gone) else 0.0
+        bills[replicas] = replicas * (OFFERS[0].usd_per_hour or 0) * HOURS_PER_MONTH + api_usd
+        assert found[0].trial is not None
+        assert found[0].trial.holds
+        # What stays and what goes are all requests.
+        assert len(gone) + found[1].sum() == len(load.trace)
+    assert bills
+    best = Spill(load, dear, whole).best()
+    assert best is not None
+    assert bills[best] == pytest.approx(min(bills.values()))
+
+
+def test_break_even_shares_lie_where_the_bills_cross() -> None:
+    load = busy()
+    chance = (np.random.default_rng(0).permutation(len(load.trace)) + 0.5) / len(load.trace)
+    own = [OwnModel(asked(model, load, simulate=True, slos=SLOS)) for model in ("llama-3.1-8b", "qwen2.5-32b")]
+    made = Routing(load, own, Marks(chance, by_chance=True), SLOS)
+    routed, cascade = break_evens(made)
+    assert routed.share is not None
+    large = made.exactly(1, ALL)
+    assert routed.baseline_usd_per_month == large
+
+    def usd(share: float) -> float:
+        threshold = made.threshold_at(share)
+        return made.exactly(0, ("from", threshold)) + made.exactly(1, ("below", threshold))
+
+    assert usd(routed.share) < large
+    assert usd(routed.share - 0.03) >= large or routed.share < 0.03
+    if cascade.share is not None:
+        assert cascade.share >= routed.share - 0.02  # the small model serves all requests, not a share
