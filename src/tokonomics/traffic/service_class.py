@@ -5,7 +5,7 @@ acme and of those whose names begin with beta, under two latency targets, served
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from tokonomics.errors import BadInput, shorten
 from tokonomics.traffic.grammar import Phrase, read_options
@@ -66,26 +66,6 @@ def parse_classes(texts: Sequence[str], slos: Sequence[Slo] = ()) -> tuple[Servi
     if total > 1 + 1e-9:
         raise BadInput(f"shares sum to {total:.3g}, more than 1", field="classes")
     return tuple(found)
-
-
-def text_of(table: Mapping[str, object]) -> str:
-    """A ``[[class]]`` table as one would type it."""
-    unknown = [name for name in table if str(name).replace("-", "_") not in FIELDS]
-    if unknown or "name" not in table:
-        said = f"has no key '{shorten(str(unknown[0]))}'" if unknown else "has no name"
-        raise ValueError(f"{said}: a class has {', '.join(FIELDS)}")
-    keys = {str(name).replace("-", "_"): value for name, value in table.items()}
-    rest = [f"{name}={_written(value)}" for name, value in keys.items() if name != "name"]
-    return ",".join([str(keys["name"]), *rest])
-
-
-def _written(value: object) -> str:
-    """Lists with / between, targets with + between: commas are between the keys."""
-    if isinstance(value, Mapping):
-        return "+".join(f"{name}={part}" for name, part in value.items())
-    if isinstance(value, list | tuple):
-        return "/".join(str(part) for part in value)
-    return str(value).replace(",", "+")
 
 
 def _parse(text: str, slos: tuple[Slo, ...]) -> ServiceClass:

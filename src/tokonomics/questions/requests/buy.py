@@ -3,6 +3,7 @@
 from tokonomics.questions.inputs import (
     ROUTERS,
     Adapters,
+    Classed,
     ContextInput,
     Conversations,
     Drafting,
@@ -50,8 +51,9 @@ from tokonomics.questions.request import (
 
 
 class PlanRequest(
-    SeveralModels, PlanInputs, Conversations, ImageInputs, ThinkingInput, Drafting, Reserve, Selling, Quick, Profiled
-):
+    SeveralModels, PlanInputs, Classed, Conversations, ImageInputs, ThinkingInput, Drafting, Reserve, Selling, Quick,
+    Profiled,
+):  # fmt: skip
     """
     Examples:
       tokonomics plan llama-3.1-8b --rate 5 --input 1000 --output 300 --slo ttft_p99=0.5,tpot_p99=50ms
