@@ -35,8 +35,8 @@ class ClassBill(Noun):
     """Of what was delivered; None where nothing was."""
 
 
-def class_bills(simulation: Simulation, bill_usd: float) -> tuple[ClassBill, ...]:
-    """A bill for the paid time of a simulation, split among the classes of its trace."""
+def class_bills(simulation: Simulation, bill_usd: float, times: float = 1.0) -> tuple[ClassBill, ...]:
+    """A bill, split among the classes of a simulation as they used it; it pays for so many such simulations."""
     trace, done = simulation.trace, simulation.served.status == DONE
     prompts_s, answers_s = gpu_seconds(simulation)
     worked_s, paid_s = prompts_s + answers_s, float(simulation.paid_s.sum())
@@ -47,7 +47,8 @@ def class_bills(simulation: Simulation, bill_usd: float) -> tuple[ClassBill, ...
     found = []
     for (place, at), own, rest in zip(places.items(), used, unused, strict=True):
         answered = at[done[at]]
-        tokens = int(trace.input_tokens[answered].sum(dtype="i8") + trace.output_tokens[answered].sum(dtype="i8"))
+        delivered = trace.input_tokens[answered].sum(dtype="i8") + trace.output_tokens[answered].sum(dtype="i8")
+        tokens = round(float(delivered) * times)
         found.append(
             ClassBill(
                 name=trace.classes[place].name,

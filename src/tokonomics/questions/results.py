@@ -13,6 +13,7 @@ from tokonomics.money.sale import FleetSale, Sale, SellPrice
 from tokonomics.money.served import ServedCost
 from tokonomics.planner.breakeven import BreakEvenReport
 from tokonomics.planner.can_run import CanRun
+from tokonomics.planner.class_report import ClassReport
 from tokonomics.planner.compare import Comparison
 from tokonomics.planner.deploy_text import DeployFile
 from tokonomics.planner.disaggregation import RatioPoint
@@ -192,6 +193,8 @@ class PlanResult(Result, Plan):
     """What was noted of how a config.json was read, such as fields that are not known."""
     sale: FleetSale | None = None
     """What the pick earns, where a price or a margin is given."""
+    classes: ClassReport | None = None
+    """What each class of service gets and pays on the pick, where there are any."""
     study: Any = beside()
 
     @property
@@ -292,6 +295,8 @@ class SimulateResult(Result, Outcome):
     """Of a reasoning model: when the answer begins, and what its tokens cost."""
     sides: tuple[SideOutcome, ...] = ()
     """Of a disaggregated fleet: what computes prompts, then what answers."""
+    classes: ClassReport | None = None
+    """What each class of service gets and pays, where there are any."""
     timeline: tuple[Moment, ...]
     wall_s: float
     simulated_requests_per_s: float
@@ -326,6 +331,8 @@ class CapacityResult(Result):
     highest_rate: HighestRate
     replicas_needed: ReplicasNeeded | None
     cost: ServedCost | None
+    classes: ClassReport | None = None
+    """What each class of service gets and pays at that rate, where there are any."""
 
     placed: Any = beside()
     log: Any = beside()
@@ -473,6 +480,8 @@ class TenantsResult(Result, Pooling):
     price_from: str
     sale: TenantsSale | None = None
     """What the shared fleet earns, where a price or a margin is given."""
+    classes: ClassReport | None = None
+    """What each class of service gets and pays on the shared fleet, where there are any."""
     targets: Any = beside()
 
     def plain(self) -> Any:

@@ -21,6 +21,7 @@ from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.results import PlanCases, PlanModels, PlanResult, layout_text, replicas_text
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer, Charts
+from tokonomics.report.class_view import class_sections
 from tokonomics.report.plan_pick_view import pick_blocks, set_aside_lines
 from tokonomics.report.plan_why_view import (
     flip_lines,
@@ -111,6 +112,7 @@ def _one(result: PlanResult, request: PlanRequest) -> blocks.View:
             recent = "" if faithful.usd_per_month == whole.cheapest_at_checkpoint() else ", at a recent price"
             label = f"Cheapest at the checkpoint's own precision{recent}"
             yield blocks.section(*pick_blocks(faithful, label, whole, own))
+        yield from class_sections(result.classes, whole.best.replicas)
         if whole.set_aside:
             yield blocks.section(*set_aside_lines(whole))
         leaders = whole.leaders(len(whole.ranked))

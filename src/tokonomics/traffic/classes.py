@@ -52,6 +52,26 @@ def strictest(classes: Sequence[ServiceClass]) -> tuple[Slo, ...]:
     return tuple(found.values())
 
 
+def most_shed(one: ServiceClass) -> float:
+    """The largest share of a class that may be turned away while it gets what it is owed."""
+    if one.max_wait_s is None and one.max_queue is None:
+        return 0.0
+    percentiles = [float(slo.statistic[1:]) for slo in one.slos if slo.statistic != "mean"]
+    return one.shed if one.shed is not None else 1 - min(percentiles, default=99.0) / 100
+
+
+def hurried(trace: Trace, times: float) -> Trace:
+    """The same requests with everybody's patience, and what classes are owed, so many times as short."""
+
+    def sooner(one: ServiceClass) -> ServiceClass:
+        slos = tuple(slo.model_copy(update={"seconds": slo.seconds / times}) for slo in one.slos)
+        wait_s = None if one.max_wait_s is None else one.max_wait_s / times
+        return one.model_copy(update={"slos": slos, "max_wait_s": wait_s})
+
+    patience_s = None if trace.patience_s is None else trace.patience_s / times
+    return replace(trace, patience_s=patience_s, classes=tuple(map(sooner, trace.classes)))
+
+
 def by_class(trace: Trace) -> dict[int, NDArray[np.intp]]:
     """The places of each class's requests; of every class, in the order given."""
     assert trace.service is not None
