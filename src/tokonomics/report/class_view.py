@@ -6,6 +6,9 @@ from tokonomics.report.wording import NO_VALUE, time_text, usd_text
 from tokonomics.serving.class_outcome import ClassOutcome
 from tokonomics.units import percent, plural, usd
 
+_SAME_RATE = 0.01
+"""The rates of a search are known to 1 %."""
+
 
 def class_sections(report: ClassReport | None, replicas: int | None = None, rate: float | None = None) -> blocks.View:
     """Two tables and what they come to; nothing without classes.
@@ -81,7 +84,8 @@ def _one_slo(one: OneSlo, report: ClassReport, replicas: int | None, rate: float
         return blocks.hint(f"{asks}, is met on no number of these replicas: {one.why_not}.")
     if one.rate is not None and rate is not None:
         more = rate / one.rate - 1
-        change = f"classes hold {percent(more)} more" if more > 0 else f"{percent(-more)} more than with classes"
+        change = f"classes hold {percent(more)} more" if more > 0 else f"classes hold {percent(-more)} less"
+        change = "classes hold the same" if abs(more) < _SAME_RATE else change
         return blocks.hint(f"{asks}: a replica holds {one.rate:.3g} requests/s; {change}.")
     bill = sum(own.usd for own in report.bill)
     if one.usd_per_month is None or one.replicas is None or replicas is None or not bill:

@@ -80,7 +80,8 @@ def _parse(text: str, slos: tuple[Slo, ...]) -> ServiceClass:
     try:
         own = parse_slos(given["slo"].replace("+", ",")) if "slo" in given else slos
     except BadInput as error:
-        raise phrase.wrong(error.what) from None
+        error.what, error.field = f"'{shorten(text)}': {error.what}", "classes"
+        raise
     limits = "max_wait" in given or "max_queue" in given
     if "shed" in given and not limits:
         raise phrase.wrong("shed= is for classes with max_wait= or max_queue=")

@@ -256,7 +256,7 @@ def pool(sharing: Sharing, say: Say = silent) -> Pooling:
         source=f"{trace.source}, {lengths_text(trace)}",
         requests=len(trace),
         duration_s=trace.duration_s,
-        slos=tuple(f"{slo} ≤ {seconds(slo.seconds)}" for slo in sharing.slos),
+        slos=_slo_texts(sharing),
         tenants=rows,
         apart=apart,
         together=together,
@@ -267,6 +267,13 @@ def pool(sharing: Sharing, say: Say = silent) -> Pooling:
         bill=LeverBill(before=_bill(apart), after=_bill(together)),
         shared_by_usage_usd_per_hour=by_usage,
     )
+
+
+def _slo_texts(sharing: Sharing) -> tuple[str, ...]:
+    """What every tenant is owed, or what each class is."""
+    owed = [("", slo) for slo in sharing.slos]
+    owed += [(f"{one.name} ", slo) for one in sharing.trace.classes for slo in one.slos]
+    return tuple(f"{whose}{slo} ≤ {seconds(slo.seconds)}" for whose, slo in owed)
 
 
 def least_replicas(deployment: Deployment, trace: Trace) -> int:
