@@ -164,7 +164,8 @@ def test_what_is_shed_is_a_miss_unless_the_class_allows_it() -> None:
         for more in ("", ",shed=99%", ",shed=1%")
     )
     assert unasked.shed == allowed.shed > 0.1 * unasked.requests
-    assert unasked.breaks is not None and "never" not in unasked.breaks
+    assert unasked.breaks is not None
+    assert "never" not in unasked.breaks
     assert allowed.breaks is None
     assert too_many.breaks == f"{round(100 * too_many.shed_share)} % of free is turned away; 1 % may be"
 
