@@ -36,8 +36,8 @@ priority = 1
 max_wait = 30
 max_queue = 200
 """
-TYPED = ("--class", "gold,share=20%,slo=ttft_p99=9,priority=0")
-TYPED += ("--class", "free,slo=ttft_p90=60,priority=1,max_wait=30,max_queue=200")
+GOLD = "gold,share=20%,slo=ttft_p99=9,priority=0"
+TYPED = ("--class", GOLD, "--class", "free,slo=ttft_p90=60,priority=1,max_wait=30,max_queue=200")
 
 
 def test_a_scenario_and_the_flags_say_the_same(tokonomics: Call, tmp_path: Path) -> None:

@@ -80,11 +80,11 @@ def classed_worlds(draw: st.DrawFn) -> World:
     """Classes with priorities, longest waits and queue limits of their own."""
     asked, rules, fleet, seed = draw(worlds())
     count = draw(st.integers(1, 4))
-    waits = [draw(st.none() | st.integers(1, 60)) for _ in range(count)]
+    waits = [draw(st.just(math.inf) | st.integers(1, 60).map(float)) for _ in range(count)]
     queues = [draw(st.none() | st.integers(1, 6)) for _ in range(count)]
     priorities = draw(st.lists(st.integers(0, 2), min_size=count, max_size=count))
     service = [draw(st.integers(0, count - 1)) for _ in asked.arrival_s]
-    wait_s = [math.inf if waits[one] is None else WAITS_S * waits[one] for one in service]
+    wait_s = [WAITS_S * waits[one] for one in service]
     most = np.iinfo(np.int32).max
     asked = asked._replace(
         urgency=np.unique([priorities[one] for one in service], return_inverse=True)[1].astype(np.int32),
