@@ -39,6 +39,7 @@ PAGES = (
     "docs/questions/what-would-caching-save.md",
     "docs/questions/which-gpu-for-a-70b.md",
     "docs/questions/which-quantisation.md",
+    "docs/questions/who-comes-first.md",
     "docs/questions/why-is-my-bill-twice-the-plan.md",
     "docs/breakeven.md",
     "docs/caching.md",

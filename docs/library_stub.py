@@ -41,6 +41,7 @@ class _Frame(Protocol):
     def __getitem__(self, name: Any, /) -> Any: ...
 
 Words = str | float | Path | Sequence[str | float] | Mapping[str, float | str]
+Tables = str | Mapping[str, object] | Sequence[str | Mapping[str, object]]
 Requests = str | Path | Trace | _Frame | Mapping[str, Sequence[object]]
 Prices = str | Path | _Frame | Mapping[str, Sequence[object]]
 '''

@@ -48,6 +48,7 @@ class _Frame(Protocol):
     def __getitem__(self, name: Any, /) -> Any: ...
 
 Words = str | float | Path | Sequence[str | float] | Mapping[str, float | str]
+Tables = str | Mapping[str, object] | Sequence[str | Mapping[str, object]]
 Requests = str | Path | Trace | _Frame | Mapping[str, Sequence[object]]
 Prices = str | Path | _Frame | Mapping[str, Sequence[object]]
 
@@ -158,6 +159,7 @@ def capacity(
     priority: bool = False,
     max_batched_tokens: int | str | None = None,
     slo: Words | None = None,
+    classes: Tables | None = None,
     usd_per_hour: float | None = None,
     offers: Prices | None = None,
     provider: Words | None = None,
@@ -358,6 +360,7 @@ def plan(
     region: Words | None = None,
     sellers: Words | None = None,
     discount: Words | None = None,
+    classes: Tables | None = None,
     system_prompts: Words | None = None,
     sessions: Words | None = None,
     images: Words | None = None,
@@ -471,6 +474,7 @@ def simulate(
     priority: bool = False,
     max_batched_tokens: int | str | None = None,
     slo: Words | None = None,
+    classes: Tables | None = None,
     usd_per_hour: float | None = None,
     offers: Prices | None = None,
     provider: Words | None = None,

@@ -43,7 +43,15 @@ def in_python(field: str, value: str | None) -> str:
     return f"{field}={value}"
 
 
-_FLAGS = {"start": "from", "end": "to", "for_": "for", "as_json": "json", "timings": "from", "as_family": "as"}
+_FLAGS = {
+    "start": "from",
+    "end": "to",
+    "for_": "for",
+    "as_json": "json",
+    "timings": "from",
+    "as_family": "as",
+    "classes": "class",
+}
 """Of fields whose flag is no name in Python."""
 
 

@@ -149,6 +149,8 @@ def annotation(argument: Parameter) -> str:
         kind = "Requests"
     elif argument.name == "offers":
         kind = "Prices"
+    elif argument.takes_tables:
+        kind = "Tables"
     elif argument.takes_text:
         kind = f"{kind} | str"
     return kind if argument.required or argument.default is not None else f"{kind} | None"

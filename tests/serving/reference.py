@@ -8,12 +8,12 @@ import heapq
 import math
 
 import numpy as np
-from tests.serving.reference_replica import NEVER_SERVED, OPEN, REFUSED, TIMED_OUT, EngineTimes, Job, Replica
+from tests.serving.reference_replica import NEVER_SERVED, OPEN, REFUSED, SHED, TIMED_OUT, EngineTimes, Job, Replica
 
 from tokonomics.serving.fleet import FleetSettings
 from tokonomics.serving.state import Requests, Rules, Served
 
-BACK, NOTICE, DOWN, DEADLINE, TICK, ARRIVAL = range(6)
+BACK, NOTICE, DOWN, DEADLINE, WAITED, TICK, ARRIVAL = range(7)
 """Events, in the order in which those of the same time happen; a boot that is ready counts as back."""
 
 
@@ -42,6 +42,8 @@ class World:
             if job.index < self.sent:
                 self.expect(job.arrival_s, ARRIVAL, job.index)
             self.expect(float(requests.deadline_s[job.index]), DEADLINE, job.index)
+            if requests.shed_s is not None:
+                self.expect(float(requests.shed_s[job.index]), WAITED, job.index)
         for outage in fleet.outages:
             self.expect(max(0.0, outage.at_s - outage.notice_s), NOTICE, outage.replica)
             self.expect(outage.at_s, DOWN, outage.replica)
@@ -61,6 +63,7 @@ class World:
             units=[int(unit) for unit in units],
             prefilled=bool(requests.prefilled),
             fetched=0 if requests.fetched is None or requests.prefilled else int(requests.fetched[i]),
+            queue_limit=math.inf if requests.queue_limit is None else int(requests.queue_limit[i]),
         )
 
     def answered(self, at_s: float) -> None:
@@ -105,7 +108,10 @@ class World:
         elif kind == DOWN:
             self.down(self.replicas[whom], now)
         elif kind == DEADLINE:
-            self.deadline(self.jobs[whom], now)
+            self.leave(self.jobs[whom], TIMED_OUT, now)
+        elif kind == WAITED:
+            if math.isnan(self.jobs[whom].start_s):
+                self.leave(self.jobs[whom], SHED, now)
         elif kind == TICK:
             self.tick(whom, now)
         else:
@@ -121,10 +127,10 @@ class World:
         else:
             self.route(job, now)
 
-    def deadline(self, job: Job, now: float) -> None:
+    def leave(self, job: Job, how: int, now: float) -> None:
         if job.status != OPEN:
             return
-        job.status, job.finish_s = TIMED_OUT, now
+        job.status, job.finish_s = how, now
         for line in [self.held, *(queue for replica in self.replicas for queue in replica.queues)]:
             if job in line:
                 line.remove(job)
@@ -146,6 +152,9 @@ class World:
         ]
         replica = choose(job, choices)
         self.last_used = job.replica = replica.index
+        if sum(other.urgency <= job.urgency for other in replica.waiting()) >= job.queue_limit:
+            job.status, job.finish_s = SHED, now
+            return
         replica.enqueue(job, now)
 
     def round_robin(self, job: Job, choices: list[Replica]) -> Replica:

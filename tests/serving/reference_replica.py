@@ -29,7 +29,7 @@ class EngineTimes:
     answer_s: float = 0.0
 
 
-OPEN, REFUSED, DONE, TIMED_OUT, NEVER_SERVED = -1, 0, 1, 2, 3
+OPEN, REFUSED, DONE, TIMED_OUT, NEVER_SERVED, SHED = -1, 0, 1, 2, 3, 4
 
 
 @dataclass(eq=False)
@@ -44,6 +44,7 @@ class Job:
     units: list[int]
     prefilled: bool
     fetched: int = 0
+    queue_limit: float = math.inf
 
     target: int = 0
     computed: int = 0

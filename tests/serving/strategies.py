@@ -17,7 +17,9 @@ from tokonomics.serving.state import Requests, Rules
 
 STEP_S = 0.008
 """About how long a step takes in the worlds these are tried on; other times are some fraction or multiple of it."""
-ARRIVALS_S, DEADLINES_S, OUTAGES_S, TICKS_S, BOOTS_S = (STEP_S * math.sqrt(prime) / 4 for prime in (2, 3, 5, 7, 11))
+ARRIVALS_S, DEADLINES_S, OUTAGES_S, TICKS_S, BOOTS_S, WAITS_S = (
+    STEP_S * math.sqrt(prime) / 4 for prime in (2, 3, 5, 7, 11, 37)
+)
 MOST_REQUESTS, MOST_INPUT, MOST_OUTPUT = 40, 60, 30
 MOST_TOKENS_IN_A_STEP = 64 + MOST_REQUESTS + MOST_INPUT + MOST_OUTPUT
 
@@ -71,6 +73,25 @@ def closed_worlds(draw: st.DrawFn) -> World:
         users=min(count, draw(st.integers(1, 12))),
     )
     return asked, rules, FleetSettings(router=fleet.router), seed
+
+
+@st.composite
+def classed_worlds(draw: st.DrawFn) -> World:
+    """Classes with priorities, longest waits and queue limits of their own."""
+    asked, rules, fleet, seed = draw(worlds())
+    count = draw(st.integers(1, 4))
+    waits = [draw(st.just(math.inf) | st.integers(1, 60).map(float)) for _ in range(count)]
+    queues = [draw(st.none() | st.integers(1, 6)) for _ in range(count)]
+    priorities = draw(st.lists(st.integers(0, 2), min_size=count, max_size=count))
+    service = [draw(st.integers(0, count - 1)) for _ in asked.arrival_s]
+    wait_s = [WAITS_S * waits[one] for one in service]
+    most = np.iinfo(np.int32).max
+    asked = asked._replace(
+        urgency=np.unique([priorities[one] for one in service], return_inverse=True)[1].astype(np.int32),
+        shed_s=asked.arrival_s + np.array(wait_s),
+        queue_limit=np.array([most if queues[one] is None else queues[one] for one in service], np.int32),
+    )
+    return asked, rules, fleet, seed
 
 
 @st.composite

@@ -18,9 +18,11 @@ import numpy as np
 from tokonomics.errors import BadInput, option
 from tokonomics.serving.steady import context_while_answering
 from tokonomics.traffic.arrivals import Arrivals, parse_arrivals
+from tokonomics.traffic.classes import by_class, most_shed
 from tokonomics.traffic.generate import ENOUGH_REQUESTS, Sessions, SystemPrompts, Tenants, generate
 from tokonomics.traffic.lengths import Lengths, parse_lengths
 from tokonomics.traffic.prefix_reuse import reuse
+from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.trace import Floats, Trace
 from tokonomics.traffic.workload import Workload, workload_of
 
@@ -100,6 +102,34 @@ class Load:
     def fewest_replicas(self) -> int:
         """Of which the simulated share is a whole one."""
         return math.ceil(1 / self.share - 1e-9)
+
+    @cached_property
+    def least_rate(self) -> float:
+        """Requests a second that must be answered: without those that classes may turn away."""
+        trace = self.trace
+        if trace.service is None:
+            return self.workload.rate
+        kept = 1 - np.array([most_shed(one) for one in trace.classes])
+        return self.workload.rate * float(kept[trace.service].mean())
+
+    def owed(self, slos: tuple[Slo, ...]) -> list[tuple["Load", tuple[Slo, ...]]]:
+        """The requests that are owed the same targets, with those: all of them, or each class.
+
+        What a class may turn away could be its slowest requests: then nothing is owed to it for sure.
+        """
+        if self.trace.service is None:
+            return [(self, slos)]
+        return [
+            (part, () if one.shed else one.slos)
+            for one, part in zip(self.trace.classes, self._parts, strict=True)
+            if part
+        ]
+
+    @cached_property
+    def _parts(self) -> list["Load | None"]:
+        """The requests of each class."""
+        places = by_class(self.trace).values()
+        return [replace(self, trace=self.trace.take(at)) if len(at) else None for at in places]
 
     def on(self, replicas: int) -> tuple[Trace, int]:
         """What is simulated for so many replicas: requests, and the replicas that serve them."""

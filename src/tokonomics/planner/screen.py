@@ -55,20 +55,25 @@ class Screened:
         return self.curve.at_rate(min(rate, self.capacity.rate), self.capacity)
 
 
-def screen(deployment: Deployment, hosts: Hosts, load: Load, slos: Sequence[Slo]) -> Screened | Refusal:
+def screen(deployment: Deployment, hosts: Hosts, load: Load, slos: tuple[Slo, ...]) -> Screened | Refusal:
     """How one replica serves this load at best, or why it cannot."""
     curve = curve_for(deployment, load)
-    late = [(alone_s / slo.seconds, alone_s, slo) for slo, alone_s in floors(curve.steps, load, slos).items()]
+    owed = load.owed(slos)
+    late = [
+        (alone_s / slo.seconds, alone_s, slo)
+        for part, targets in owed
+        for slo, alone_s in floors(curve.steps, part, targets).items()
+    ]
     times, alone_s, worst = max(late, key=itemgetter(0), default=(0.0, 0.0, None))
     if worst and times > 1:
         by = f"{describe(worst)} by {percent(times - 1)}"
         return Refusal(Reason.too_slow, f"misses {by} even for a lone request: {seconds(alone_s)} at best")
     try:
-        capacity = curve.capacity(tpot_limit(slos))
+        capacity = curve.capacity(_loosest([tpot_limit(targets) for _, targets in owed]))
     except MissesSlo as miss:
         by = f"TPOT by {percent(miss.tpot_s / miss.objective_s - 1)}"
         return Refusal(Reason.too_slow, f"misses {by} even for a single request: {seconds(miss.tpot_s)} at best")
-    fewest = max(1, math.ceil(load.workload.rate / (capacity.rate * LEEWAY) - 1e-9))
+    fewest = max(1, math.ceil(load.least_rate / (capacity.rate * LEEWAY) - 1e-9))
     return Screened(deployment=deployment, hosts=hosts, curve=curve, capacity=capacity, fewest=fewest)
 
 
@@ -88,7 +93,7 @@ def fewest_by_arithmetic(deployment: Deployment, load: Load) -> int:
     layers, one = [(group.count, group.mixer) for group in model.groups if group.mixer], np.float64(1)
     once_s = sum(count * float(least_decode_attention_s(mixer, deployment, one, held)) for count, mixer in layers)
     busy_s = max(flops / gpu.peak_flops(deployment.weights), reads * once_s * deployment.tp) / deployment.gpus
-    return max(1, math.ceil(workload.rate * busy_s / LEEWAY - 1e-9))
+    return max(1, math.ceil(load.least_rate * busy_s / LEEWAY - 1e-9))
 
 
 def curve_for(deployment: Deployment, load: Load) -> ReplicaCurve:
@@ -113,6 +118,12 @@ def tpot_limit(slos: Sequence[Slo]) -> float | None:
     """What the mean TPOT must keep: the strictest SLO on any statistic that is not below it."""
     bounds = [slo.seconds for slo in slos if slo.latency is Latency.tpot and slo.statistic != "p50"]
     return min(bounds, default=None)
+
+
+def _loosest(limits: Sequence[float | None]) -> float | None:
+    """What the mean over several classes must keep; None where one of them may take any time."""
+    known = [limit for limit in limits if limit is not None]
+    return max(known, default=None) if len(known) == len(limits) else None
 
 
 def floors(steps: StepModel, load: Load, slos: Sequence[Slo]) -> dict[Slo, float]:

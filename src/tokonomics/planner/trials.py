@@ -8,6 +8,7 @@ is simulated first: where it alone is late more often than the SLO allows of the
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import cache, partial
@@ -21,12 +22,14 @@ from tokonomics.planner.load import Load
 from tokonomics.planner.screen import Screened, curve_for, tpot_limit
 from tokonomics.planner.setup import NotServed, Setup
 from tokonomics.serving.capacity import BEHIND, MOST_REPLICAS, apart_in_time, fewest_that_hold, halved, what_breaks
+from tokonomics.serving.class_outcome import tokens_late
 from tokonomics.serving.fleet import Autoscale, FleetSettings, Router
 from tokonomics.serving.links import link_speed
 from tokonomics.serving.outcome import Outcome, outcome, request_latencies
 from tokonomics.serving.simulator import Simulation, simulate
 from tokonomics.serving.steady import MissesSlo, ReplicaCurve
 from tokonomics.serving.tiers import TierHits, plan_fetches
+from tokonomics.traffic.classes import strictest
 from tokonomics.traffic.generate import ENOUGH_REQUESTS
 from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.traffic.trace import Floats, Trace
@@ -62,6 +65,8 @@ class Sized:
     breaks: str | None = None
     """What gives way; None when it holds."""
     outcome: Outcome
+    tokens_late: bool = False
+    """An SLO on the time per token is missed."""
     simulation: Simulation | None = None
     by_time: Floats | None = None
     """Rows of time and replicas from then on; None where they are always as many."""
@@ -225,6 +230,7 @@ def _whole(
         router=_routers(setup)[0],
         breaks=what_breaks(made, summed),
         outcome=summed,
+        tokens_late=any(not slo.met and slo.slo.startswith(Latency.tpot) for slo in summed.slo) or tokens_late(made),
         simulation=made,
     )
 
@@ -267,8 +273,7 @@ def _limited(setup: Setup, replicas: int) -> Sized:
 
 
 def _tokens_are_late(trial: Sized) -> bool:
-    slo = trial.outcome.slo
-    return not trial.holds and any(not judged.met and judged.slo.startswith(Latency.tpot) for judged in slo)
+    return not trial.holds and trial.tokens_late
 
 
 def fewest_replicas(setup: Setup, tried: Callable[[int], Sized], start: int = 1) -> Sized | NotServed:
@@ -366,7 +371,7 @@ class Trials:
         return self.made[key]
 
     def _settings(self, candidate: Screened, replicas: int) -> Iterator[Sized]:
-        batch = candidate.capacity.batch
+        batch = self._batch(candidate)
         for router in self._routers(replicas):
             for limit in (None, batch):
                 trial = self._serve(candidate, self.load, replicas, limit, router)
@@ -376,6 +381,13 @@ class Trials:
                     return
                 if not _tokens_are_late(trial) or batch >= candidate.deployment.limits.max_sequences:
                     break
+
+    def _batch(self, candidate: Screened) -> int:
+        """Sequences at a time that leave tokens in time, by the closed form; for whoever is owed them soonest."""
+        limit = tpot_limit(strictest(self.load.trace.classes))
+        with suppress(MissesSlo):
+            return candidate.capacity.batch if limit is None else candidate.curve.capacity(limit).batch
+        return candidate.capacity.batch
 
     def _routers(self, replicas: int) -> tuple[Router, ...]:
         if replicas == 1:
@@ -388,6 +400,25 @@ class Trials:
     def _serve(
         self, candidate: Screened, load: Load, replicas: int, max_sequences: int | None, router: Router
     ) -> Sized:
+        self.count += 1
+        owed = (*self.slos, *(slo for one in load.trace.classes for slo in one.slos))
+        waits = any(slo.latency is not Latency.tpot for slo in owed)
+        setup, prompts = self._setup(candidate, load, replicas, router)
+        how = setup, replicas, max_sequences, prompts, 1.0 if waits else _IN_HAND
+        # A row of a plan tells its load from its own closed form.
+        trial = _hopeless(*how, with_load=False) or _whole(*how, with_load=False)
+        # Of hundreds of simulations only what came out is kept.
+        return replace(trial, simulation=None)
+
+    def again(self, candidate: Screened, sized: Sized, faster: float = 1.0) -> Simulation:
+        """What was sized, simulated once more on all of the load; or on so many times as much."""
+        setup, prompts = self._setup(candidate, self.load, sized.replicas, sized.router)
+        made = _whole(setup, sized.replicas, sized.max_sequences, prompts, faster, with_load=False).simulation
+        assert made is not None
+        return made
+
+    def _setup(self, candidate: Screened, load: Load, replicas: int, router: Router) -> tuple[Setup, int]:
+        """What serves, and on how many replicas for prompts alone."""
         # Served, not bought: offers and the day of their prices do not matter.
         memories = candidate.hosts.tiers if load.trace.prefix is not None else None
         setup = Setup(candidate.deployment, load, (), date.min, self.slos, router=router, tiers=memories)
@@ -396,11 +427,4 @@ class Trials:
             prompts = prefill.replicas
             link = link_speed(candidate.hosts.link(replicas), candidate.deployment.gpu)
             setup = replace(setup, prefill=prefill.deployment, link_bytes_per_s=link)
-        self.count += 1
-        waits = any(slo.latency is not Latency.tpot for slo in self.slos)
-        faster = 1.0 if waits else _IN_HAND
-        how = setup, replicas, max_sequences, prompts, faster
-        # A row of a plan tells its load from its own closed form.
-        trial = _hopeless(*how, with_load=False) or _whole(*how, with_load=False)
-        # Of hundreds of simulations only what came out is kept.
-        return replace(trial, simulation=None)
+        return setup, prompts

@@ -29,6 +29,7 @@ from tokonomics.planner.search import Placed, late_in_the_mean
 from tokonomics.planner.setup import Say, silent
 from tokonomics.planner.trials import Trials
 from tokonomics.serving.capacity import BEHIND
+from tokonomics.traffic.classes import hurried
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.trace import Counts
 from tokonomics.traffic.workload import workload_of
@@ -129,9 +130,7 @@ def _broken(question: Question, screened: Screened, replicas: int, load: Load, s
 
 def slower(load: Load, slos: Sequence[Slo], times: float) -> Circumstances:
     """Traffic and SLOs under which the unchanged fleet does what one so many times slower would do."""
-    trace = load.trace
-    if trace.patience_s is not None:
-        load = replace(load, trace=replace(trace, patience_s=trace.patience_s / times))
+    load = replace(load, trace=hurried(load.trace, times))
     return load.at(load.workload.rate * times), loosened(slos, 1 / times)
 
 

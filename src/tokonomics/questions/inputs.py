@@ -16,6 +16,7 @@ from tokonomics.questions.request import (
     Share,
     Switch,
     Table,
+    Tables,
     Text,
     Texts,
     Tokens,
@@ -157,6 +158,17 @@ class Objectives(Request, about=About.TARGETS):
     slo: Text | None = declared(
         "Latency targets: ttft_p99=0.5,tpot_p99=50ms,e2e_p90=20 (p50 … p99, mean).",
         example="ttft_p99=0.5,tpot_p99=50ms",
+    )
+
+
+class Classed(Request, about=About.TARGETS):
+    """Classes of service: an SLO, a priority and limits of their own."""
+
+    classes: Tables | None = declared(
+        "A class of service: gold,tenants=acme/beta,slo=ttft_p99=0.5+tpot_p99=40ms,priority=0; or share=20%, "
+        "max_wait=2, max_queue=9, shed=5%. Repeat it.",
+        key="class",
+        example=["gold,share=20%,slo=ttft_p99=0.5,priority=0", "batch,slo=e2e_p90=60,priority=1"],
     )
 
 

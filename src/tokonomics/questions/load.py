@@ -43,6 +43,7 @@ from tokonomics.planner.parsing import (
 from tokonomics.planner.plan import Question, Study
 from tokonomics.planner.plan_answer import KV_CHOICES, Catch
 from tokonomics.questions.inputs import (
+    Classed,
     Conversations,
     Drafting,
     ImageInputs,
@@ -57,6 +58,8 @@ from tokonomics.questions.reading import NO_ANSWERS, encodes, load_for, reading
 from tokonomics.questions.requests.buy import CompareRequest, PlanRequest
 from tokonomics.questions.tables import prices_in
 from tokonomics.questions.traffic import number_above_0, prompts_of, rate_of, read_log, read_rate
+from tokonomics.traffic.classes import classed
+from tokonomics.traffic.service_class import ServiceClass, parse_classes
 from tokonomics.traffic.slo import Slo, parse_slos
 
 CASES = ("low", "mid", "high")
@@ -277,14 +280,31 @@ def blamed(request: PlanInputs, study: Study) -> Iterator[Blame]:
 
 
 def targets_of(request: Objectives) -> tuple[Slo, ...]:
-    """The latency targets; none offline."""
+    """The latency targets of all requests; none offline, nor where classes have their own."""
     if isinstance(request, PlanTraffic) and request.offline and request.slo:
         fix = f"Leave out {option('slo')} or {option('offline')}."
         raise BadInput("has no latency targets", field="offline", fix=fix)
+    if isinstance(request, Classed) and request.classes:
+        return ()
     return parse_slos(request.slo) if request.slo is not None else ()
 
 
+def classes_of(request: Objectives) -> tuple[ServiceClass, ...]:
+    """The classes of service that were asked for; those that name no targets have those of all."""
+    if not isinstance(request, Classed) or not request.classes:
+        return ()
+    if isinstance(request, PlanTraffic) and request.offline:
+        raise BadInput("a batch has no classes", field="classes", fix=f"Leave out {option('offline')}.")
+    return parse_classes(request.classes, parse_slos(request.slo) if request.slo is not None else ())
+
+
 def load_of(request: PlanTraffic, listener: Listener = SILENT, writes_nothing: bool = False) -> Load:
+    """The requests that are planned for, in their classes where there are any."""
+    load = _load_of(request, listener, writes_nothing)
+    return replace(load, trace=classed(load.trace, classes_of(request), request.seed))
+
+
+def _load_of(request: PlanTraffic, listener: Listener = SILENT, writes_nothing: bool = False) -> Load:
     """The requests that are planned for: those of a log, or made-up ones; without answers where nothing is written."""
     outputs = NO_ANSWERS if writes_nothing else request.output
     rate = read_rate(request.rate) if request.rate is not None else None

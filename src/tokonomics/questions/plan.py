@@ -17,6 +17,7 @@ from tokonomics.measure.api_latency import ApiLatency
 from tokonomics.money.api_bill import ApiBill, host_bills
 from tokonomics.money.sale import FleetSale, SellTerms, fleet_sale, sell_terms
 from tokonomics.money.upkeep import upkeep
+from tokonomics.planner.class_report import report_of_pick
 from tokonomics.planner.compare import compare as side_by_side
 from tokonomics.planner.compare import diff as plan_diff
 from tokonomics.planner.compare import parse_quality
@@ -62,6 +63,9 @@ def plan(request: PlanRequest, listener: Listener = SILENT) -> PlanResult | Plan
     if request.disaggregate and request.quick:
         fix = f"Leave out {option('quick')} or {option('disaggregate')}."
         raise BadInput("has to be simulated", field="disaggregate", fix=fix)
+    if request.classes and request.quick:
+        fix = f"Leave out {option('quick')}: who waits for whom takes a simulation."
+        raise BadInput("have to be simulated", field="classes", fix=fix)
     if len(cases) > 1 and terms:
         raise BadInput("is for one demand", field="sell" if request.sell else "margin")
     for name in ("deploy", "explain", "why", "engineers", "overhead", "grid"):
@@ -134,6 +138,7 @@ def _one(request: PlanRequest, study: Study, files: Sequence[DeployFile], listen
         ratios=ratios(study, say) if request.explain else (),
         **_quality(study.question.model, best),
         thinking=_thinking(request, study, best),
+        classes=report_of_pick(study, say),
     )
 
 

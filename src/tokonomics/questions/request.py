@@ -159,8 +159,33 @@ def _table(value: object) -> object:
     return str(value) if isinstance(value, str | Path) else value
 
 
+def _tables(value: object) -> tuple[str, ...]:
+    """Texts, or tables with a name each, which are written as texts: ``gold,tenants=acme/beta,priority=0``."""
+    several = isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
+    parts: list[object] = list(cast("Iterable[object]", value)) if several else [value]
+    return tuple(_table_text(part) if isinstance(part, Mapping) else _typed(part)[0] for part in parts)
+
+
+def _table_text(table: Mapping[object, object]) -> str:
+    """Its name, then its keys; lists with / between, and + for the commas of a value."""
+    if "name" not in table:
+        raise ValueError("a table needs a name")
+
+    def written(value: object) -> str:
+        if isinstance(value, Mapping):
+            return "+".join(f"{name}={part}" for name, part in value.items())
+        if isinstance(value, list | tuple):
+            return "/".join(_typed(value))
+        return _typed(value)[0].replace(",", "+")
+
+    rest = [f"{name}={written(value)}" for name, value in table.items() if name != "name"]
+    return ",".join([*_typed(table["name"]), *rest])
+
+
 Text = Annotated[str, BeforeValidator(lambda value: ",".join(_typed(value)))]
 Texts = Annotated[tuple[str, ...], BeforeValidator(lambda value: tuple(_typed(value)))]
+Tables = Annotated[tuple[str, ...], BeforeValidator(_tables)]
+"""Texts that may be tables with a name: ``[[class]]`` in a scenario file."""
 Whole = Annotated[int, BeforeValidator(_number)]
 Number = Annotated[float, BeforeValidator(_number)]
 Share = Annotated[float, BeforeValidator(_share)]
@@ -170,7 +195,7 @@ Table = Annotated[Any, BeforeValidator(_table)]
 """A file by name, a frame (polars, pandas), or columns by name."""
 
 _TYPES: dict[Any, type] = {
-    Text: str, Texts: str, Table: str, Whole: int, Tokens: int, Number: float, Share: float, Switch: bool,
+    Text: str, Texts: str, Tables: str, Table: str, Whole: int, Tokens: int, Number: float, Share: float, Switch: bool,
 }  # fmt: skip
 """What one value of each annotation is."""
 
@@ -241,7 +266,12 @@ class Parameter(Seen):
 
     @property
     def is_list(self) -> bool:
-        return bool(self.annotation == Texts)
+        return bool(self.annotation in (Texts, Tables))
+
+    @property
+    def takes_tables(self) -> bool:
+        """Each of its texts may be a table of a scenario file."""
+        return bool(self.annotation == Tables)
 
     @property
     def takes_text(self) -> bool:

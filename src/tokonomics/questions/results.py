@@ -18,6 +18,7 @@ from tokonomics.money.upkeep import Upkeep
 from tokonomics.planner.batch_report import BatchReport
 from tokonomics.planner.breakeven import BreakEvenReport
 from tokonomics.planner.can_run import CanRun
+from tokonomics.planner.class_report import ClassReport
 from tokonomics.planner.compare import Comparison
 from tokonomics.planner.deploy_text import DeployFile
 from tokonomics.planner.disaggregation import RatioPoint
@@ -203,6 +204,8 @@ class PlanResult(Result, Plan):
     """What the pick draws and emits; None: nobody says what its GPU draws."""
     upkeep: Upkeep | None = None
     """The pick's month with people and overheads, where any are given."""
+    classes: ClassReport | None = None
+    """What each class of service gets and pays on the pick, where there are any."""
     study: Any = beside()
 
     @property
@@ -315,6 +318,8 @@ class SimulateResult(Result, Outcome):
     """Of a reasoning model: when the answer begins, and what its tokens cost."""
     sides: tuple[SideOutcome, ...] = ()
     """Of a disaggregated fleet: what computes prompts, then what answers."""
+    classes: ClassReport | None = None
+    """What each class of service gets and pays, where there are any."""
     timeline: tuple[Moment, ...]
     wall_s: float
     simulated_requests_per_s: float
@@ -349,6 +354,8 @@ class CapacityResult(Result):
     highest_rate: HighestRate
     replicas_needed: ReplicasNeeded | None
     cost: ServedCost | None
+    classes: ClassReport | None = None
+    """What each class of service gets and pays at that rate, where there are any."""
 
     placed: Any = beside()
     log: Any = beside()
@@ -511,6 +518,8 @@ class TenantsResult(Result, Pooling):
     price_from: str
     sale: TenantsSale | None = None
     """What the shared fleet earns, where a price or a margin is given."""
+    classes: ClassReport | None = None
+    """What each class of service gets and pays on the shared fleet, where there are any."""
     targets: Any = beside()
 
     def plain(self) -> Any:

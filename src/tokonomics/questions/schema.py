@@ -5,6 +5,7 @@ from typing import Any
 
 from tokonomics.errors import by_name
 from tokonomics.questions.request import Kind, Parameter, Parameters, Request
+from tokonomics.traffic.service_class import FIELDS
 
 
 def inputs_schema(request: type[Request], parameters: Parameters) -> dict[str, Any]:
@@ -30,6 +31,18 @@ def told_by(schema: dict[str, Any]) -> dict[str, Any]:
     return {name: text for name, text in told.items() if text is not None}
 
 
+def _class_schema() -> dict[str, Any]:
+    """A ``[[class]]`` table: the only kind of table that inputs take."""
+    kinds = {
+        "tenants": ["string", "array"],
+        "slo": ["string", "object"],
+        "priority": ["integer"],
+        "max_queue": ["integer"],
+    }
+    said = {name: {"description": text, "type": kinds.get(name, ["string", "number"])} for name, text in FIELDS.items()}
+    return {"type": "object", "additionalProperties": False, "required": ["name"], "properties": said}
+
+
 _TYPES = {str: ["string", "number"], int: ["integer"], float: ["number"], bool: ["boolean"]}
 
 
@@ -43,6 +56,8 @@ def value_schema(parameters: Sequence[Parameter]) -> dict[str, Any]:
     highs = [parameter.high for parameter in parameters]
     if None not in highs:
         one["maximum"] = max(high for high in highs if high is not None)
+    if any(parameter.takes_tables for parameter in parameters):
+        return {"anyOf": [one, {"type": "array", "items": {"anyOf": [one, _class_schema()]}}]}
     if any(parameter.is_list for parameter in parameters):
         return {"anyOf": [one, {"type": "array", "items": one}]}
     return one

@@ -1,5 +1,6 @@
 """What does a deployment do with traffic, and how much does it hold? ``simulate`` and ``capacity``."""
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -8,10 +9,12 @@ from typing import Any
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.errors import BadInput
 from tokonomics.files import check_path
-from tokonomics.money.served import served_cost, served_cost_apart
+from tokonomics.money.class_bill import class_bills
+from tokonomics.money.served import ServedCost, served_cost, served_cost_apart
 from tokonomics.physics.deployment import Deployment
+from tokonomics.planner.class_report import ClassReport, OneSlo, class_report, run_bill, slo_texts
 from tokonomics.questions.listener import SILENT, Listener
-from tokonomics.questions.load import targets_of
+from tokonomics.questions.load import classes_of, targets_of
 from tokonomics.questions.reading import NO_ANSWERS, encodes, trace_for
 from tokonomics.questions.requests.traffic import CapacityRequest, SimulateRequest
 from tokonomics.questions.results import CapacityResult, SimulateResult
@@ -26,13 +29,15 @@ from tokonomics.questions.serving import (
     timeout_of,
 )
 from tokonomics.questions.traffic import traffic_of, trial_of
-from tokonomics.serving.capacity import highest_rate, replicas_needed
+from tokonomics.serving.capacity import NeverHolds, highest_rate, replicas_needed
 from tokonomics.serving.first_answer import simulated
 from tokonomics.serving.outcome import moments, outcome, save_records, sides
 from tokonomics.serving.simulator import Simulation, requests_for, rules_for
 from tokonomics.serving.simulator import simulate as run
 from tokonomics.serving.state import too_long
 from tokonomics.serving.steady import ReplicaCurve
+from tokonomics.traffic.classes import classed, strictest, without_classes
+from tokonomics.traffic.generate import ENOUGH_REQUESTS
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.thinking import parse_thinking
 from tokonomics.traffic.trace import Trace
@@ -55,6 +60,7 @@ def simulate(request: SimulateRequest, listener: Listener = SILENT) -> SimulateR
     price = price_of(deployment, fleet, request) if not fleet.prefill_replicas else None
     both_prices = prices_apart(deployment, fleet, request) if fleet.prefill_replicas else None
     requests = _requests(request, deployment.model, targets, partial(traffic_of, listener=listener))
+    requests = classed(requests, classes_of(request), request.seed)
     say_if_compiling(listener)
     count = len(requests)
     simulation = run(
@@ -79,12 +85,27 @@ def simulate(request: SimulateRequest, listener: Listener = SILENT) -> SimulateR
         cost=cost,
         thinking=simulated(simulation, thinking, cost.usd_per_mtok_output if cost else None) if thinking else None,
         sides=both,
+        classes=_classes(request, simulation, cost, listener),
         timeline=tuple(moments(simulation)),
         wall_s=simulation.wall_s,
         simulated_requests_per_s=found.requests / simulation.wall_s,
         simulation=simulation,
         log=requests,
     )
+
+
+def _classes(
+    request: SimulateRequest, made: Simulation, cost: ServedCost | None, listener: Listener
+) -> ClassReport | None:
+    """What each class gets and pays, and who breaks first on the same fleet."""
+    if not made.trace.classes:
+        return None
+    listener.doing("simulating the classes under more and more load")
+
+    def serve(times: float) -> Simulation:
+        return run(made.deployment, made.trace.faster(times), made.fleet, **_rules(request))
+
+    return class_report(serve, made, class_bills(made, cost.usd) if cost else (), "this run")
 
 
 def _requests(
@@ -117,6 +138,7 @@ def capacity(request: CapacityRequest, listener: Listener = SILENT) -> CapacityR
     made_up = request.trace is None
     make = trial_of if made_up else traffic_of
     log = _requests(request, deployment.model, targets, partial(make, listener=listener))
+    log = classed(log, classes_of(request), request.seed)
     rules = _rules(request)
 
     def serve(requests: Trace, count: int = 1) -> Simulation:
@@ -132,6 +154,8 @@ def capacity(request: CapacityRequest, listener: Listener = SILENT) -> CapacityR
         needed = replicas_needed(lambda count: serve(log, count), targets)
     price = price_of(deployment, fleet_of(needed.replicas if needed else 1, request.router), request)
     cost = served_cost(needed.outcome if needed else best.outcome, *price) if price else None
+    listener.doing("simulating the classes under more and more load")
+    classes = _classes_at(best.rate, log, serve, guess, price[0] if price else None)
     return CapacityResult(
         deployment=str(deployment),
         rate=best.rate,
@@ -140,9 +164,29 @@ def capacity(request: CapacityRequest, listener: Listener = SILENT) -> CapacityR
         highest_rate=best,
         replicas_needed=needed,
         cost=cost,
+        classes=classes,
         placed=deployment,
         log=log,
     )
+
+
+def _classes_at(
+    rate: float, log: Trace, serve: Callable[[Trace], Simulation], guess: float, usd_per_hour: float | None
+) -> ClassReport | None:
+    """The classes at the highest rate of one replica, and the rate that one SLO for all would leave."""
+    if not log.classes:
+        return None
+    at_that_rate = log.repeated(math.ceil(ENOUGH_REQUESTS / len(log)))
+    at_that_rate = at_that_rate.faster(rate / at_that_rate.rate)
+    made = serve(at_that_rate)
+    texts = slo_texts(log.classes)
+    try:
+        strict = highest_rate(serve, without_classes(log), strictest(log.classes), guess)
+        one_slo = OneSlo(slos=texts, rate=strict.rate)
+    except NeverHolds as never:
+        one_slo = OneSlo(slos=texts, why_not=never.what)
+    bill = run_bill(made, usd_per_hour)
+    return class_report(lambda times: serve(at_that_rate.faster(times)), made, bill, "this run", one_slo)
 
 
 def _guessed_rate(deployment: Deployment, traffic: Trace) -> float:

@@ -4,23 +4,27 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from tokonomics.errors import BadInput, option
+from tokonomics.errors import BadInput, option, shorten
+from tokonomics.money.class_bill import ClassBill
 from tokonomics.money.cost import split_by_gpu_time
 from tokonomics.money.sale import Sale, SellTerms, break_even, sell_terms
+from tokonomics.planner.class_report import ClassReport, class_report
 from tokonomics.planner.levers.lora import lora_lever
 from tokonomics.planner.levers.noisy_neighbour import noisy_neighbour
 from tokonomics.planner.levers.tenancy import Pooling, Sharing, TenantRow, pool
 from tokonomics.questions.listener import SILENT, Listener
-from tokonomics.questions.load import targets_of
+from tokonomics.questions.load import classes_of, targets_of
 from tokonomics.questions.reading import require_writer
 from tokonomics.questions.requests.traffic import TenantsRequest
 from tokonomics.questions.results import LabelBill, LabelRow, TenantSale, TenantsResult, TenantsSale
 from tokonomics.questions.serving import deployment_of, fleet_of, prices_of, say_if_compiling
 from tokonomics.questions.traffic import traffic_of
 from tokonomics.traffic.attribution import labels_in, values_of
+from tokonomics.traffic.classes import classed
+from tokonomics.traffic.service_class import ServiceClass
 from tokonomics.traffic.tenants import joined, present
 from tokonomics.traffic.trace import Trace
-from tokonomics.units import SECONDS_PER_HOUR, usd
+from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK, usd
 
 _TAKES_A_WHILE = 400_000
 """Requests from which some twenty simulations of all of them take more than half a minute."""
@@ -36,6 +40,7 @@ def tenants(request: TenantsRequest, listener: Listener = SILENT) -> TenantsResu
     own = shared = deployment_of(request, request.model, request.gpu)
     require_writer(own.model)
     requests = _requests(request, own.model.max_context, listener)
+    requests = classed(requests, _classes_of(request), request.seed)
     if rank:
         senders = len(present(requests))
         count = request.lora_adapters or senders
@@ -61,8 +66,38 @@ def tenants(request: TenantsRequest, listener: Listener = SILENT) -> TenantsResu
         noisy_neighbour=noisy_neighbour(sharing, pooling, say=listener.doing),
         lora=lora_lever(sharing, pooling) if rank else None,
         price_from=price_text(price(pooling.apart.replicas), price(pooling.together.replicas)),
+        classes=_classes(sharing, pooling),
         targets=targets,
     )
+
+
+def _classes_of(request: TenantsRequest) -> tuple[ServiceClass, ...]:
+    """The classes of service; a tenant is in one of them."""
+    classes = classes_of(request)
+    if drawn := next((one.name for one in classes if one.share is not None), None):
+        fix = f"Name them: {option('classes', 'gold,tenants=acme')}."
+        raise BadInput(
+            f"{shorten(drawn)} is a share of the requests, and here classes have tenants", field="classes", fix=fix
+        )
+    return classes
+
+
+def _classes(sharing: Sharing, pooling: Pooling) -> ClassReport | None:
+    """What each class gets on the shared fleet; it pays what its tenants do."""
+    trace, replicas = sharing.trace, pooling.together.replicas
+    if trace.service is None or trace.tenant is None:
+        return None
+    service = {trace.tenants[tenant]: int(place) for tenant, place in zip(trace.tenant, trace.service, strict=True)}
+    hours, bills = pooling.duration_s / SECONDS_PER_HOUR, []
+    for place, one in enumerate(trace.classes):
+        own = [row for row in pooling.tenants if service[row.tenant] == place]
+        used, unused = (math.fsum(getattr(row, f"{name}_usd_per_hour") for row in own) for name in ("usage", "unused"))
+        tokens = sum(row.tokens for row in own)
+        mtok = (used + unused) * hours / tokens * TOKENS_PER_MTOK if tokens and hours else None
+        parts = {"used_usd": used, "unused_usd": unused, "usd": used + unused}
+        bills.append(ClassBill(name=one.name, tokens=tokens, **parts, usd_per_mtok=mtok))
+    made = sharing.serve(trace, replicas)
+    return class_report(lambda times: sharing.serve(trace.faster(times), replicas), made, bills, "an hour")
 
 
 def _sold(pooling: Pooling, terms: SellTerms) -> TenantsSale:

@@ -21,6 +21,7 @@ from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.results import PlanCases, PlanModels, PlanResult, layout_text, replicas_text
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer, Charts
+from tokonomics.report.class_view import class_sections
 from tokonomics.report.plan_pick_view import pick_blocks, set_aside_lines
 from tokonomics.report.plan_why_view import (
     flip_lines,
@@ -107,6 +108,7 @@ def _one(result: PlanResult, request: PlanRequest) -> blocks.View:
         yield blocks.section(*pick_blocks(whole.best, label, whole, firm), not_tried(whole))
         if result.why:
             yield why_line(result.why)
+        yield from class_sections(result.classes, whole.best.replicas)
         faithful = whole.best_at_checkpoint()
         if faithful and faithful != whole.best:
             own = quality_facts(faithful, study.question.model)
@@ -265,7 +267,7 @@ def _notes(plan: Plan, shown: Sequence[Candidate], request: PlanRequest) -> bloc
         f"{less}: the room to grow is simulated." if plan.simulations else f"{less}.",
         split_legend(shown),
         "speed: timed = kernels timed on that GPU; scaled = from such, or from a related GPU's; assumed = neither.",
-        _how_sized(plan),
+        _how_sized(plan, bool(plan.slos or request.classes)),
         f"{quoted_on(row.price_date for row in shown)}; {ranked} ranked, {rejected} rejected ({option('why')}).",
         f"After your discounts: {taken_off}." if discounts else "",
         _fewer_bits(plan) if any(row.below_checkpoint for row in shown) else "",
@@ -287,13 +289,13 @@ def _old(plan: Plan, shown: Sequence[Candidate]) -> str:
     return OLD_PRICE if any(row.price_stale for row in shown) else ""
 
 
-def _how_sized(plan: Plan) -> str:
+def _how_sized(plan: Plan, has_slos: bool) -> str:
     if not plan.simulations:
         share = percent(plan.limits.max_utilization or CLOSED_FORM_UTILIZATION)
         quick = option("quick")
         return f"Replicas are planned to at most {share} of the closed form's capacity; leave out {quick} to simulate."
     spare = f" with {plan.limits.spare} down" if plan.limits.spare else ""
-    targets = "meet every SLO" if plan.slos else f"keep up (no SLO is set: {option('slo')})"
+    targets = "meet every SLO" if has_slos else f"keep up (no SLO is set: {option('slo')})"
     aside = "apart from what is set aside above, nothing" if plan.set_aside else "nothing else"
     return (
         f"Replicas are the fewest that {targets}{spare}: {plan.simulations:,} simulations; "

@@ -7,11 +7,13 @@ import numpy as np
 
 from tokonomics.errors import option
 from tokonomics.money.served import ServedCost
+from tokonomics.planner.class_report import ClassReport
 from tokonomics.questions.request import Request
 from tokonomics.questions.results import CapacityResult, SimulateResult
 from tokonomics.questions.serving import AS_GIVEN
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
+from tokonomics.report.class_view import class_sections
 from tokonomics.report.wording import (
     ENCODER_SPEED,
     TOWER_SPEED,
@@ -44,7 +46,7 @@ def simulate(result: SimulateResult, request: Request) -> Answer:
     drawn = {
         "What happens over time": lambda: charts.simulate.simulate_chart(result, result.timeline, served, subtitle)
     }
-    view = partial(_simulation, simulation, result, result.cost, result.thinking)
+    view = partial(_simulation, simulation, result, result.cost, result.thinking, result.classes)
     return Answer(result, f"{served} under {log.source}", view, drawn)
 
 
@@ -58,7 +60,11 @@ def capacity(result: CapacityResult, request: Request) -> Answer:
 
 
 def _simulation(
-    simulation: Simulation, made: Outcome, cost: ServedCost | None, thinking: FirstAnswer | None
+    simulation: Simulation,
+    made: Outcome,
+    cost: ServedCost | None,
+    thinking: FirstAnswer | None,
+    classes: ClassReport | None,
 ) -> blocks.View:
     what = what_serves(simulation)
     model = simulation.deployment.model
@@ -70,6 +76,7 @@ def _simulation(
     yield blocks.headline(value, f": {what}")
     yield _latencies(made, model.is_encoder)
     yield blocks.section(*_slos(made))
+    yield from class_sections(classes)
     yield blocks.section(*_shares(made, cost))
     yield _figures(simulation, made, cost, thinking)
     yield _hint(simulation, made)
@@ -150,6 +157,7 @@ def _figures(
         ("refused", made.refused, _why_refused(simulation) if made.refused else ""),
         ("timed out", made.timed_out, "clients hung up"),
         ("unserved", made.unserved, "no replica was up"),
+        ("shed", made.shed, "turned away by the limits of their class"),
     )
     autoscaled = simulation.fleet.autoscale
     replicas = f"paid for in the mean, {made.peak_replicas} at the most"
@@ -275,6 +283,7 @@ def _capacity(result: CapacityResult) -> blocks.View:
             for trial in best.trials
         ],
     )
+    yield from class_sections(result.classes, rate=best.rate)
     requests = best.trials[0].outcome.requests
     yield blocks.note(
         f"{log.source}: {lengths_text(log)}; {requests:,} requests in each of {len(best.trials)} simulations; the two "

@@ -11,6 +11,7 @@ from tokonomics.questions.request import Request
 from tokonomics.questions.results import TenantsResult, TenantsSale
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
+from tokonomics.report.class_view import class_sections
 from tokonomics.report.sale_view import SALE_COLUMNS, price_text, sale_cells, verdict
 from tokonomics.report.wording import NO_VALUE, hourly_text, percent_text, time_text, usd_text
 from tokonomics.units import count, gigabytes, percent, plural, seconds, usd
@@ -38,6 +39,7 @@ def _sections(result: TenantsResult) -> blocks.View:
     cheaper = 1 if result.bill.saved_usd > 0 else 0
     yield blocks.section(blocks.table(heads, fleets, best=cheaper), title=f"The fewest replicas{targets}")
     yield blocks.section(_tenants(result), _too_few(result), title="What each tenant sees and pays")
+    yield from class_sections(result.classes)
     if result.sale is not None:
         yield blocks.section(*_sold(result.sale), title="Sold")
     for bill in result.by:

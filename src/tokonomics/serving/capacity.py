@@ -17,6 +17,7 @@ import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from tokonomics.errors import BadInput, TokonomicsError, option
+from tokonomics.serving.class_outcome import class_breaks
 from tokonomics.serving.outcome import Outcome, outcome
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.state import REFUSED
@@ -211,6 +212,8 @@ def what_breaks(simulation: Simulation, result: Outcome) -> str | None:
         return f"{worst.slo} is {late}; the SLO is {seconds(worst.objective_s)}"
     if result.timed_out + result.unserved > _UNANSWERED_SHARE * result.requests:
         return f"{percent(unanswered)} of the requests are given up before they are answered"
+    if broken := class_breaks(simulation):
+        return broken
     return BEHIND if _finishes_too_few(simulation) or _backlog_grows(simulation) else None
 
 

@@ -21,6 +21,7 @@ from tokonomics.serving.fleet import Autoscale, FleetSettings
 from tokonomics.serving.routing import ROUND_ROBIN, in_turn, route
 from tokonomics.serving.scheduler import advance, count_busy, cut_run, drain_if_empty, settle
 from tokonomics.serving.sequences import count_abandoned
+from tokonomics.serving.shedding import leaves_as
 from tokonomics.serving.state import (
     ANSWER,
     BOOTING,
@@ -34,7 +35,6 @@ from tokonomics.serving.state import (
     OPEN,
     QUEUED,
     REFUSED,
-    TIMED_OUT,
     UNSERVED,
     UP,
     Ints,
@@ -152,7 +152,7 @@ def _serve_until(world: World, stop: int, until_s: float, deadlines_too: bool) -
             return True  # nobody is left to answer: the rest is never sent
         deadline = np.inf
         if clock.deadlines < len(world.impatient):
-            deadline = requests[world.impatient[clock.deadlines]].deadline_s
+            deadline = world.due_s[clock.deadlines]
         hangs_up = deadline <= arrival and (deadline < until_s or (deadlines_too and deadline == until_s))
         arrives = not hangs_up and arrival < until_s
         if arrives and clock.arrivals >= stop:
@@ -162,7 +162,8 @@ def _serve_until(world: World, stop: int, until_s: float, deadlines_too: bool) -
         now = until_s
         if hangs_up:
             now = deadline
-            first = last = wide(requests[world.impatient[clock.deadlines]].replica)
+            whom = world.impatient[clock.deadlines]
+            first = last = wide(requests[whom if whom >= 0 else -1 - whom].replica)
         elif arrives:
             now = arrival
             if by_turn:
@@ -194,13 +195,15 @@ def _arrive(world: World, index: int, now_s: float) -> None:
 
 
 @inlined
-def _hang_up(world: World, index: int, now_s: float) -> None:
-    """The client of a request has waited long enough."""
+def _hang_up(world: World, whom: int, now_s: float) -> None:
+    """A client has waited long enough; or a request is shed, having waited as long as its class does (-1 less it)."""
+    index = whom if whom >= 0 else -1 - whom
     request = world.requests[index]
     placed = request.place != HELD and request.place != NOWHERE
-    if request.status != OPEN:
+    how = leaves_as(request, whom < 0)
+    if how == OPEN:
         return
-    request.status = TIMED_OUT
+    request.status = how
     request.finish_s = now_s
     if not placed:
         world.clock[0].held -= request.place == HELD
@@ -211,6 +214,7 @@ def _hang_up(world: World, index: int, now_s: float) -> None:
     replica.outstanding -= 1
     if request.place == QUEUED:
         request.place = ENDED
+        world.waiting[place, request.urgency] -= 1
         count_abandoned(replica, request)
         # It may have been the one for whom there was no room: the next in the queue gets its chance.
         cut_run(world, place, now_s, False)
@@ -274,7 +278,7 @@ def _go_down(world: World, place: int, now_s: float) -> None:
     for name, value in emptied.items():
         replica[name] = value
     slots["request"], slots["free"] = NONE, np.arange(len(slots))[::-1]
-    world.phases[place], world.queues[place, :, HEAD] = 0, NONE
+    world.phases[place], world.queues[place, :, HEAD], world.waiting[place] = 0, NONE, 0
     empty_cache(world, place)
     for name in ("computed", "generated", "target", "blocks", "shared_blocks"):
         requests[name][moved] = 0

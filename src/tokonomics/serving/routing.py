@@ -12,6 +12,7 @@ from tokonomics.serving.blocks import resident_units
 from tokonomics.serving.compiled import compiled, inlined, wide
 from tokonomics.serving.scheduler import cut_run, settle
 from tokonomics.serving.sequences import enqueue, receive
+from tokonomics.serving.shedding import is_full, turn_away
 from tokonomics.serving.state import HELD, NONE, UP, Rows, World
 
 ROUND_ROBIN, LEAST_OUTSTANDING, POWER_OF_TWO, PREFIX_AWARE = range(4)  # in the order of ``fleet.Router``
@@ -23,7 +24,7 @@ _WORTH_IT = 0.3  # share of a prompt that must be cached for the cache to decide
 
 @compiled
 def route(world: World, index: int, now_s: float) -> None:
-    """Give a request to a replica, or hold it while there is none."""
+    """Give a request to a replica, hold it while there is none, or turn it away where too many wait."""
     request, clock = world.requests[index], world.clock[0]
     place = _pick_replica(world, index, now_s)
     if place == NONE:
@@ -32,6 +33,9 @@ def route(world: World, index: int, now_s: float) -> None:
         clock.held_first = index if clock.held_first == NONE else min(clock.held_first, index)
         return
     replica = world.replicas[place]
+    if is_full(world, place, index):
+        turn_away(world, place, index, now_s)
+        return
     receive(world, place, index, now_s)
     if replica.running < world.settings[0].max_sequences:
         cut_run(world, place, min(request.queued_s, max(replica.front_end_s, now_s)), True)
@@ -39,6 +43,7 @@ def route(world: World, index: int, now_s: float) -> None:
         replica.time_s = max(replica.time_s, now_s)
     request.replica = place
     replica.outstanding += 1
+    world.waiting[place, request.urgency] += 1
     enqueue(world.queues[place], world.requests, index)
 
 

@@ -22,8 +22,9 @@ Bytes = NDArray[np.int8]
 Row = Any  # one row of a table below: its fields are read and set by name
 Rows = Any
 
-REFUSED, DONE, TIMED_OUT, UNSERVED = range(4)
-"""How a request ended: too long for the replica, answered, given up by its client, or never given a replica."""
+REFUSED, DONE, TIMED_OUT, UNSERVED, SHED = range(5)
+"""How a request ended: too long for the replica, answered, given up by its client, never given a replica, or turned
+away because too many waited or it had waited too long."""
 OPEN = -1  # it has not ended yet
 NOWHERE, HELD, QUEUED, PROMPT, ANSWER, ENDED = range(6)
 """Where a request is: not arrived, waiting for a replica, in a queue, its prompt or its answer being computed, gone."""
@@ -49,6 +50,10 @@ class Requests(NamedTuple):
     """They come with their prompt computed and one token written: the decode side of a disaggregated fleet."""
     fetched: Counts | None = None
     """Leading tokens of each prompt that have been brought from a slower memory when it arrives; None: of no prompt."""
+    shed_s: Floats | None = None
+    """When each is turned away if no step has worked on it by then; infinite for never. None: none ever is."""
+    queue_limit: Counts | None = None
+    """Each is turned away where so many, as urgent or more, wait for the replica that it is sent to. None: none is."""
     users: int = 0
     """A closed loop: so many requests arrive at their times, each later one when another has been answered. 0: none."""
 
@@ -116,6 +121,7 @@ REQUEST = np.dtype(
         ("shared_blocks", "i4"),  # of those, blocks of shared units
         ("following", "i4"),  # the next in the list it waits in
         ("fetched", "i4"),  # leading tokens brought from a slower memory
+        ("queue_limit", "i4"),  # it is turned away where so many wait before it
         *_fields("i2", "preemptions restarts replica"),
         *_fields("i1", "place status"),
     ]
@@ -192,6 +198,7 @@ class World(NamedTuple):
     replicas: Rows
     slots: Rows  # by replica and slot
     queues: Counts  # first and last request by replica and urgency
+    waiting: Counts  # how many are in each of those queues
     phases: Counts  # by replica: decoding sequences by the step, modulo the block, at which they need another block
     nodes: Rows  # by replica: the prefix cache
     units: Counts
@@ -200,7 +207,8 @@ class World(NamedTuple):
     clock: Rows
     wanted: Counts  # what the autoscaler wanted at its last ticks
     timeline: Floats
-    impatient: Ints  # requests with a deadline, by deadline
+    impatient: Ints  # requests whose client hangs up; -1 less the request: those that are shed; by time
+    due_s: Floats  # when
     table: StepTable
 
 
@@ -221,7 +229,7 @@ def new_world(requests: Requests, table: StepTable, rules: Rules, fleet: FleetSe
     nodes = _table((replicas, units + count + 1 if units else 1), NODE, references=NONE)
     # The list's two ends meet in its last node: an empty list points to itself.
     nodes["next"][:, -1] = nodes["previous"][:, -1] = nodes.shape[1] - 1
-    impatient = np.flatnonzero(np.isfinite(requests.deadline_s))
+    impatient, due_s = _impatient(requests)
     # The arrivals fill at least half of the bins, whose width is a power of two of a second.
     span = float(requests.arrival_s[-1]) if count else 0.0
     bin_s = 2.0 ** np.ceil(np.log2(max(span, 1e-3) / BINS))
@@ -237,6 +245,7 @@ def new_world(requests: Requests, table: StepTable, rules: Rules, fleet: FleetSe
         ),
         slots=_table((replicas, rules.max_sequences), SLOT, request=NONE, free=np.arange(rules.max_sequences)[::-1]),
         queues=np.full((replicas, int(requests.urgency.max(initial=0)) + 1, 2), NONE, np.int32),
+        waiting=np.zeros((replicas, int(requests.urgency.max(initial=0)) + 1), np.int32),
         phases=np.zeros((replicas, 1 if rules.reserves else rules.block_tokens), np.int32),
         nodes=nodes,
         units=requests.unit_ids,
@@ -256,9 +265,20 @@ def new_world(requests: Requests, table: StepTable, rules: Rules, fleet: FleetSe
         clock=_table(1, CLOCK, last_routed=NONE, held_first=NONE, released=requests.users, bin_s=bin_s),
         wanted=np.zeros(max(1, math.ceil(scale.hold_s / scale.interval_s)) if scale else 1, np.int32),
         timeline=np.zeros((BINS, 5)),
-        impatient=impatient[np.argsort(requests.deadline_s[impatient], kind="stable")].astype(np.int64),
+        impatient=impatient,
+        due_s=due_s,
         table=table,
     )
+
+
+def _impatient(requests: Requests) -> tuple[Ints, Floats]:
+    """Who hangs up, and who is shed (-1 less the request), with the times, in order; who hangs up comes first."""
+    leaves = np.flatnonzero(np.isfinite(requests.deadline_s))
+    shed_s = np.full(len(requests.arrival_s), np.inf) if requests.shed_s is None else requests.shed_s
+    shed = np.flatnonzero(np.isfinite(shed_s))
+    whom, due_s = np.concatenate([leaves, -1 - shed]), np.concatenate([requests.deadline_s[leaves], shed_s[shed]])
+    order = np.argsort(due_s, kind="stable")
+    return whom[order].astype(np.int64), np.ascontiguousarray(due_s[order])
 
 
 def _table(shape: int | tuple[int, int], kind: np.dtype[np.void], **columns: Any) -> Rows:
@@ -281,6 +301,7 @@ def _request_rows(requests: Requests, refused: NDArray[np.bool_]) -> Rows:
         **dict.fromkeys(("slot", "following", "replica"), NONE),
         finish_s=np.where(refused, requests.arrival_s, np.nan),
         fetched=0 if requests.fetched is None else requests.fetched,
+        queue_limit=np.iinfo(np.int32).max if requests.queue_limit is None else requests.queue_limit,
         first_unit=requests.unit_starts[:-1],
         units=listed,
         prompt_units=np.where(listed <= np.ceil(in_prompt), listed, np.floor(in_prompt)),

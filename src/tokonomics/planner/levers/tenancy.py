@@ -7,7 +7,7 @@ all peaks together, and with the peaks spread evenly (``traffic.tenants``).
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, compu
 
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.money.attribution import gpu_seconds, shapley, unused_shares
+from tokonomics.money.class_bill import at_peak
 from tokonomics.money.cost import CostTree, LeverBill, replica_hour
 from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.levers.tenant_latency import TenantLatency, latency_reader, tenant_breaks
@@ -33,7 +34,6 @@ from tokonomics.traffic.tenants import (
     by_tenant,
     correlation,
     have_peaks,
-    load_by_time,
     only,
     present,
     with_peaks,
@@ -46,8 +46,6 @@ from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK, seconds
 PEAKS = (("if all peaks fell together", ALIGNED), ("if peaks were spread evenly", SPREAD))
 SHAPLEY_TENANTS = 4
 """Up to so many are checked against the Shapley value: 15 groups, each with its own search."""
-_FULLEST = 0.9
-"""Of the highest load: what counts as the peak, so that one lucky stretch does not decide who pays."""
 _SURELY_NEEDED = 0.8
 """Of the replicas that the closed form of a mean request asks for: those of unequal length may do a little better. Only
 where a search begins: if it holds there, fewer are tried."""
@@ -258,7 +256,7 @@ def pool(sharing: Sharing, say: Say = silent) -> Pooling:
         source=f"{trace.source}, {lengths_text(trace)}",
         requests=len(trace),
         duration_s=trace.duration_s,
-        slos=tuple(f"{slo} ≤ {seconds(slo.seconds)}" for slo in sharing.slos),
+        slos=_slo_texts(sharing),
         tenants=rows,
         apart=apart,
         together=together,
@@ -269,6 +267,13 @@ def pool(sharing: Sharing, say: Say = silent) -> Pooling:
         bill=LeverBill(before=_bill(apart), after=_bill(together)),
         shared_by_usage_usd_per_hour=by_usage,
     )
+
+
+def _slo_texts(sharing: Sharing) -> tuple[str, ...]:
+    """What every tenant is owed, or what each class is."""
+    owed = [("", slo) for slo in sharing.slos]
+    owed += [(f"{one.name} ", slo) for one in sharing.trace.classes for slo in one.slos]
+    return tuple(f"{whose}{slo} ≤ {seconds(slo.seconds)}" for whose, slo in owed)
 
 
 def least_replicas(deployment: Deployment, trace: Trace) -> int:
@@ -304,7 +309,7 @@ def _tenant_rows(
     bill = together.usd_per_hour
     usage = [bill * used_s[tenant] / paid_s for tenant in senders]
     alone = [apart.usd_per_hour * own[tenant][0] / apart.replicas for tenant in senders]
-    unused = unused_shares(bill, usage, _at_peak(trace, worked_s, senders), alone)
+    unused = unused_shares(bill, usage, at_peak(trace, worked_s, senders), alone)
     check = _shapley(sharing, own, together, say)
     hours = trace.duration_s / SECONDS_PER_HOUR
     tokens = trace.input_tokens.astype(np.int64) + trace.output_tokens
@@ -336,14 +341,6 @@ def _tenant_rows(
     order = sorted(range(len(rows)), key=lambda place: -rows[place].pays_usd_per_hour)
     by_usage = [bill * used / math.fsum(usage) for used in usage]
     return tuple(rows[place] for place in order), tuple(by_usage[place] for place in order)
-
-
-def _at_peak(trace: Trace, used_s: Floats, senders: Sequence[int]) -> list[float]:
-    """Each tenant's load in the fullest of 24 stretches of the trace: those within a tenth of the highest."""
-    load = load_by_time(trace, used_s)
-    total = load.sum(axis=0)
-    fullest = total >= _FULLEST * total.max()
-    return [float(load[tenant, fullest].sum()) for tenant in senders]
 
 
 def _shapley(

@@ -3,6 +3,7 @@
 from tokonomics.questions.inputs import (
     ROUTERS,
     Adapters,
+    Classed,
     ContextInput,
     Conversations,
     Drafting,
@@ -53,8 +54,8 @@ from tokonomics.questions.request import (
 
 
 class PlanRequest(
-    SeveralModels, PlanInputs, Conversations, ImageInputs, ThinkingInput, Drafting, Reserve, Selling, Staffed, OnGrid,
-    Quick, Profiled,
+    SeveralModels, PlanInputs, Classed, Conversations, ImageInputs, ThinkingInput, Drafting, Reserve, Selling, Staffed,
+    OnGrid, Quick, Profiled,
 ):  # fmt: skip
     """
     Examples:

@@ -4,6 +4,7 @@ from tokonomics.questions.inputs import (
     About,
     Attributed,
     BatchLimits,
+    Classed,
     Conversations,
     Drafting,
     ImageInputs,
@@ -79,8 +80,8 @@ class ReplicaInputs(Request, about=About.HARDWARE):
 
 
 class SimulateRequest(
-    SomeModel, OneGpu, Layout, Drafting, Traffic, ImageInputs, ThinkingInput, Routed, Serving, Objectives, Priced,
-    Profiled, ReplicaInputs,
+    SomeModel, OneGpu, Layout, Drafting, Traffic, ImageInputs, ThinkingInput, Routed, Serving, Objectives, Classed,
+    Priced, Profiled, ReplicaInputs,
 ):  # fmt: skip
     """
     Examples:
@@ -91,7 +92,7 @@ class SimulateRequest(
       tokonomics simulate --model llama-3.1-8b --gpu L40S --trace azure-code --replicas 4 --outage replica=0,at=600
       tokonomics simulate --model bge-reranker-v2-m3 --gpu L4 --rate 40 --input 300 --slo e2e_p99=0.2
       tokonomics simulate --model llama-3.1-70b --gpu H200 --tp 4 --trace azure-conv --prefill-replicas 2 --prefill-tp 2
-      tokonomics simulate chat.toml --replicas 2
+      tokonomics simulate chat.toml --replicas 2 --class gold,share=20%,priority=0 --class free,priority=1,max_wait=9
     """
 
     autoscale: Text | None = declared(
@@ -115,7 +116,7 @@ class SimulateRequest(
 
 
 class CapacityRequest(
-    SomeModel, OneGpu, Layout, Drafting, Traffic, ImageInputs, Routed, Serving, Objectives, Priced, Profiled
+    SomeModel, OneGpu, Layout, Drafting, Traffic, ImageInputs, Routed, Serving, Objectives, Classed, Priced, Profiled
 ):
     """
     Examples:
@@ -204,7 +205,9 @@ class StackRequest(OneModel, OneGpu, Parallel, OneEngine, Runs, Profiled):
     )
 
 
-class TenantsRequest(SomeModel, OneGpu, Layout, Traffic, Attributed, Routed, Objectives, Priced, Selling, Profiled):
+class TenantsRequest(
+    SomeModel, OneGpu, Layout, Traffic, Attributed, Routed, Objectives, Classed, Priced, Selling, Profiled
+):
     """
     Examples:
       tokonomics tenants --model llama-3.1-8b --gpu H100 --trace log.csv --columns tenant=customer --slo ttft_p99=0.5

@@ -1,0 +1,191 @@
+"""Classes of service on one fleet: what each gets and pays, who breaks first when more comes, and what one SLO for all
+would cost instead.
+
+The same requests arrive faster and faster on the fleet as it is. A class breaks where it no longer gets what it is
+owed; between the last load at which it did and the first at which it did not, the gap is halved until it is 5 %.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+
+from tokonomics.money.class_bill import ClassBill, class_bills
+from tokonomics.planner.candidates import Refusal
+from tokonomics.planner.plan import Study
+from tokonomics.planner.screen import screen
+from tokonomics.planner.setup import Say, silent
+from tokonomics.planner.trials import Trials
+from tokonomics.serving.class_outcome import ClassOutcome, class_outcomes
+from tokonomics.serving.simulator import Simulation
+from tokonomics.traffic.classes import strictest, without_classes
+from tokonomics.traffic.service_class import ServiceClass
+from tokonomics.types import Noun
+from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, seconds
+
+LOADS = (1.0, 1.25, 1.5, 2.0, 3.0)
+"""Times the traffic: from what was asked to three times of it."""
+_CLOSE_ENOUGH = 1.05
+
+ServeLoad = Callable[[float], Simulation]
+"""What the fleet does with so many times the traffic."""
+
+
+class ClassLoad(Noun):
+    """One class at one load."""
+
+    name: str
+    ttft_p99_s: float | None
+    tpot_p99_s: float | None
+    within: float | None
+    shed_share: NonNegativeFloat
+    breaks: str | None
+
+
+class LoadRow(Noun):
+    """All classes at one load."""
+
+    load: PositiveFloat
+    """Times the traffic that was asked about."""
+    classes: tuple[ClassLoad, ...]
+
+
+class BreaksAt(Noun):
+    """Where a class no longer gets what it is owed."""
+
+    name: str
+    load: float | None
+    """The lowest tried; None: it holds at all of them."""
+    breaks: str | None
+
+
+class OneSlo(Noun):
+    """The same traffic where everybody is owed what the strictest class is."""
+
+    slos: tuple[str, ...]
+    replicas: PositiveInt | None = None
+    """None where no number of them is enough."""
+    usd_per_month: float | None = None
+    rate: float | None = None
+    """Requests a second that one replica holds, where that was asked."""
+    why_not: str | None = None
+
+
+class ClassReport(Noun):
+    """What classes of service get, pay and save."""
+
+    classes: tuple[ClassOutcome, ...]
+    bill: tuple[ClassBill, ...]
+    """Of ``bill_for``; none where no price is known."""
+    bill_for: str
+    """``a month``, ``an hour``, ``this run``."""
+    overload: tuple[LoadRow, ...]
+    breaks_at: tuple[BreaksAt, ...]
+    """Who breaks first comes first."""
+    one_slo: OneSlo | None = None
+
+
+def class_report(
+    serve: ServeLoad, made: Simulation, bill: Sequence[ClassBill], bill_for: str, one_slo: OneSlo | None = None
+) -> ClassReport:
+    """The report for a fleet: ``serve`` gives it other loads, ``made`` is what it did with the one asked about."""
+    seen: dict[float, tuple[ClassOutcome, ...]] = {1.0: class_outcomes(made)}
+
+    def at(load: float) -> tuple[ClassOutcome, ...]:
+        if load not in seen:
+            seen[load] = class_outcomes(serve(load))
+        return seen[load]
+
+    rows = tuple(LoadRow(load=load, classes=tuple(map(_under_load, at(load)))) for load in LOADS)
+    places = range(len(made.trace.classes))
+    breaks = sorted(
+        (_breaks_at(place, at) for place in places),
+        key=lambda found: math.inf if found.load is None else found.load,
+    )
+    return ClassReport(
+        classes=seen[1.0],
+        bill=tuple(bill),
+        bill_for=bill_for,
+        overload=rows,
+        breaks_at=tuple(breaks),
+        one_slo=one_slo,
+    )
+
+
+def _under_load(found: ClassOutcome) -> ClassLoad:
+    return ClassLoad(
+        name=found.name,
+        ttft_p99_s=found.ttft_s.p99,
+        tpot_p99_s=found.tpot_s.p99,
+        within=found.within,
+        shed_share=found.shed_share,
+        breaks=found.breaks,
+    )
+
+
+def _breaks_at(place: int, at: Callable[[float], tuple[ClassOutcome, ...]]) -> BreaksAt:
+    """Where one class breaks first, of the loads in the table, and then between two of them."""
+    name = at(1.0)[place].name
+    high = next((load for load in LOADS if at(load)[place].breaks), None)
+    if high is None:
+        return BreaksAt(name=name, load=None, breaks=None)
+    low = max((load for load in LOADS if load < high), default=high)
+    while high / low > _CLOSE_ENOUGH:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if at(middle)[place].breaks else (middle, high)
+    return BreaksAt(name=name, load=high, breaks=at(high)[place].breaks)
+
+
+def slo_texts(classes: Sequence[ServiceClass]) -> tuple[str, ...]:
+    """The strictest targets, as one reads them."""
+    return tuple(f"{slo} ≤ {seconds(slo.seconds)}" for slo in strictest(classes))
+
+
+def run_bill(made: Simulation, usd_per_replica_hour: float | None) -> tuple[ClassBill, ...]:
+    """What the classes pay of a simulation's paid time; nothing where no price is known."""
+    if usd_per_replica_hour is None:
+        return ()
+    return class_bills(made, usd_per_replica_hour * float(made.paid_s.sum()) / SECONDS_PER_HOUR)
+
+
+def report_of_pick(study: Study, say: Say = silent) -> ClassReport | None:
+    """The classes on a plan's pick; None without classes or a simulated pick."""
+    load, best = study.question.load, study.plan.best
+    if best is None or not load.trace.classes:
+        return None
+    placed = study.of(best)
+    sized = placed.trial
+    if sized is None:
+        return None
+    trials = Trials(load, study.question.slos, study.question.router)
+    say("the classes on the pick, under more and more load")
+
+    def serve(times: float) -> Simulation:
+        return trials.again(placed.screened, sized, times)
+
+    made = serve(1.0)
+    # The bill is for a month of the whole fleet; simulated was so much of it.
+    months = load.workload.rate * HOURS_PER_MONTH * SECONDS_PER_HOUR / len(made.trace)
+    bill = class_bills(made, best.usd_per_month, times=months)
+    say("one SLO for all")
+    return class_report(serve, made, bill, "a month", _one_slo(study, best.usd_per_month))
+
+
+def _one_slo(study: Study, usd_per_month: float) -> OneSlo:
+    """The pick's deployment on as many replicas as the strictest SLO for all takes, in order of arrival."""
+    question, best = study.question, study.plan.best
+    assert best is not None
+    placed, classes = study.of(best), question.load.trace.classes
+    hosts, targets = placed.screened.hosts, strictest(classes)
+    alike = replace(question.load, trace=without_classes(question.load.trace))
+    texts = slo_texts(classes)
+    found = screen(placed.deployment, hosts, alike, targets)
+    if isinstance(found, Refusal):
+        return OneSlo(slos=texts, why_not=found.reason)
+    sized = Trials(alike, targets, question.router).fewest(found, at_least=alike.fewest_replicas)
+    if not sized.holds:
+        return OneSlo(slos=texts, why_not=sized.breaks)
+    times = hosts.usd_per_hour(sized.replicas) / hosts.usd_per_hour(placed.replicas)
+    spare = best.replicas - placed.replicas
+    return OneSlo(slos=texts, replicas=sized.replicas + spare, usd_per_month=usd_per_month * times)

@@ -1,0 +1,110 @@
+"""Classes of service: how they are written, and whose requests they have."""
+
+import numpy as np
+import pytest
+
+from tokonomics.errors import BadInput
+from tokonomics.questions.requests.traffic import SimulateRequest
+from tokonomics.traffic.classes import classed, hurried, most_shed, strictest, without_classes
+from tokonomics.traffic.service_class import parse_classes
+from tokonomics.traffic.slo import parse_slos
+from tokonomics.traffic.trace import Trace, make_trace
+
+GOLD = "gold,tenants=acme/b*,slo=ttft_p99=0.5+tpot_p99=40ms,priority=-1"
+
+
+def of_tenants(*names: str) -> Trace:
+    """One request of each in turn, ten times."""
+    count = 10 * len(names)
+    tenant = np.tile(np.arange(len(names), dtype=np.int32), 10)
+    return make_trace(np.arange(count), np.full(count, 9), np.full(count, 9), tenant=tenant, tenants=names)
+
+
+def test_a_class_says_whose_requests_under_which_targets_when_and_how_long_they_wait() -> None:
+    gold, rest = parse_classes([GOLD, "rest,max_wait=500ms,max_queue=7,shed=5%,priority=3"], parse_slos("ttft_p90=9"))
+    assert (gold.name, gold.tenants, gold.priority, gold.shed) == ("gold", ("acme", "b*"), -1, None)
+    assert [(str(slo), slo.seconds) for slo in gold.slos] == [("ttft_p99", 0.5), ("tpot_p99", 0.04)]
+    assert (rest.max_wait_s, rest.max_queue, rest.shed, rest.slos) == (0.5, 7, 0.05, parse_slos("ttft_p90=9"))
+
+
+def test_a_table_says_the_same_as_a_text() -> None:
+    table = {"name": "gold", "tenants": ["acme", "b*"], "slo": "ttft_p99=0.5,tpot_p99=40ms", "priority": -1}
+    typed, written, nested = (
+        SimulateRequest.of({"gpu": "H100", "classes": classes}).classes
+        for classes in (GOLD, [table], {**table, "slo": {"ttft_p99": 0.5, "tpot_p99": "40ms"}})
+    )
+    assert typed == written == nested == (GOLD,)
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        (["tenants=acme"], "the name of the class comes first"),
+        (["a,tenants=x,share=1"], "not both"),
+        (["a,shed=5%"], "max_wait"),
+        (["a,share=120%"], "above 0 and at most 1"),
+        (["a,priority=1.5"], "a whole number"),
+        (["a,max_queue=0"], "a whole number"),
+        (["a,slo=soon"], "is not an SLO"),
+        (["a,speed=9"], "unknown option"),
+        (["a", "a,share=1"], "given twice"),
+        (["a", "b"], "only one class takes the rest"),
+        (["a,share=70%", "b,share=60%"], "more than 1"),
+    ],
+)
+def test_what_is_no_class_is_refused_in_words(texts: list[str], said: str) -> None:
+    with pytest.raises(BadInput, match=said) as refused:
+        parse_classes(texts)
+    assert refused.value.field == "classes"
+
+
+def test_tenants_find_their_class_by_name_and_the_others_take_the_rest() -> None:
+    trace = classed(of_tenants("acme", "beta", "bits", "zoo"), parse_classes([GOLD, "rest,priority=2"]))
+    assert trace.service is not None
+    assert trace.priority is not None
+    assert trace.service[:4].tolist() == [0, 0, 0, 1]
+    assert trace.priority[:4].tolist() == [-1, -1, -1, 2]
+    later = trace.take(np.array([3, 0])).faster(2).repeated(2)
+    assert later.service is not None
+    assert later.service.tolist() == [1, 0, 1, 0]
+    assert without_classes(trace).classes == ()
+
+
+def test_who_belongs_to_no_class_and_who_is_nobody_is_said() -> None:
+    with pytest.raises(BadInput, match="10 requests of 40 belong to no class"):
+        classed(of_tenants("acme", "beta", "bits", "zoo"), parse_classes([GOLD]))
+    with pytest.raises(BadInput, match="no tenant is called 'acme'"):
+        classed(of_tenants("acne", "beta"), parse_classes([GOLD, "rest"]))
+    with pytest.raises(BadInput, match="the requests have none"):
+        classed(make_trace([0.0], [9], [9]), parse_classes([GOLD]))
+
+
+def test_shares_are_drawn_the_same_for_the_same_seed() -> None:
+    trace = make_trace(np.arange(20_000), np.full(20_000, 9), np.full(20_000, 9))
+    classes = parse_classes(["gold,share=20%", "silver,share=0.3", "rest"])
+    made, again, other = (classed(trace, classes, seed).service for seed in (0, 0, 1))
+    assert made is not None
+    assert again is not None
+    assert other is not None
+    assert np.bincount(made) / 20_000 == pytest.approx([0.2, 0.3, 0.5], abs=0.01)
+    assert (made == again).all()
+    assert not (made == other).all()
+    whole = classed(trace, parse_classes(["gold,share=20%", "others,share=80%"])).service
+    assert whole is not None
+    assert set(whole.tolist()) == {0, 1}
+
+
+def test_the_strictest_of_all_classes_and_what_may_be_shed() -> None:
+    gold, free = parse_classes([GOLD, "free,slo=ttft_p99=9+e2e_p50=60,max_wait=5"])
+    assert {str(slo): slo.seconds for slo in strictest((gold, free))} == {
+        "ttft_p99": 0.5,
+        "tpot_p99": 0.04,
+        "e2e_p50": 60.0,
+    }
+    assert (most_shed(gold), most_shed(free)) == (0.0, 0.5)
+
+
+def test_a_fleet_that_is_half_as_fast_is_one_whose_classes_are_owed_everything_in_half_the_time() -> None:
+    trace = hurried(classed(of_tenants("acme"), parse_classes(["all,slo=ttft_p99=4,max_wait=6"])), 2)
+    (one,) = trace.classes
+    assert (one.slos[0].seconds, one.max_wait_s) == (2.0, 3.0)
