@@ -28,6 +28,7 @@ from tokonomics.planner.regret import least_regret
 from tokonomics.planner.spare import machines_for
 from tokonomics.planner.what_if import bill_range, headroom, ratios, sensitivity
 from tokonomics.planner.why import why_pick
+from tokonomics.questions.beside import plan_beside
 from tokonomics.questions.command import command_of
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import blamed, cases_of, questions_of, say_not_tried
@@ -43,6 +44,8 @@ from tokonomics.traffic.thinking import parse_thinking
 
 def plan(request: PlanRequest, listener: Listener = SILENT) -> PlanResult | PlanModels | PlanCases:
     """Every candidate sized by simulation, cheapest first; how firm the pick is; every refusal."""
+    if request.beside:
+        return plan_beside(request, listener)
     targets, terms = _deploy_targets(request), sell_terms(request.sell, request.margin)
     cases = cases_of(request)
     several = len(cases) > 1 or len(request.model) > 1

@@ -30,6 +30,8 @@ from tokonomics.planner.levers.tenancy import Pooling
 from tokonomics.planner.plan_answer import Candidate, Plan, PrefillSide
 from tokonomics.planner.predict import BatchCurve, Prediction
 from tokonomics.planner.regret import Regret
+from tokonomics.planner.shared_answer import SharedPlan
+from tokonomics.planner.shared_crossing import Crossing
 from tokonomics.planner.what_if import BillRange, Headroom, Sensitivity
 from tokonomics.planner.why import WhyPick
 from tokonomics.questions.result import Result, beside
@@ -159,6 +161,28 @@ class CurveResult(Result, BatchCurve):
         )
 
 
+class AskedModel(Noun):
+    """One of several models that are planned together."""
+
+    model: str
+    name: str
+    workload: Workload
+    slos: tuple[Slo, ...] = Field(alias="promises")
+
+
+class Together(SharedPlan):
+    """Several models on one GPU or on own ones, and the traffic at which the choice changes."""
+
+    asked: tuple[AskedModel, ...]
+    crossing: Crossing | None
+
+    def headline(self) -> str:
+        """The cheapest way, in one line."""
+        if self.best is None:
+            return "no way meets every SLO"
+        return f"{usd(self.best.usd_per_month)} a month, {self.best.way.value} ({self.best.gpu})"
+
+
 class PlanResult(Result, Plan):
     """Every candidate that could be the pick, cheapest first, how firm the pick is, and every refusal."""
 
@@ -192,13 +216,17 @@ class PlanResult(Result, Plan):
     """What was noted of how a config.json was read, such as fields that are not known."""
     sale: FleetSale | None = None
     """What the pick earns, where a price or a margin is given."""
+    together: Together | None = None
+    """Where other models are named beside it: all of them on one GPU or on own ones. The rest is the first alone."""
     study: Any = beside()
 
     @property
     def is_found(self) -> bool:
-        return self.best is not None
+        return (self.together or self).best is not None
 
     def headline(self) -> str:
+        if self.together:
+            return f"{', '.join(asked.model for asked in self.together.asked)}: {self.together.headline()}"
         best = self.best
         if best is None:
             # Inputs by name, also in a result that was read from a document, which has flags.
