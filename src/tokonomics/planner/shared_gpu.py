@@ -23,7 +23,7 @@ from tokonomics.planner.hosts import Machine, usable
 from tokonomics.planner.setup import Say, silent
 from tokonomics.planner.shared_answer import SHARED_WAYS, ModelHere, SharedPlan, Way, WayRow
 from tokonomics.planner.shared_ways import Attempt, Judged, Tenant, aligned, by_shares, by_slices, by_turns, judged
-from tokonomics.serving.shared import Engine, Turns, in_turns
+from tokonomics.serving.shared import SharedEngine, TurnRules, in_turns
 from tokonomics.traffic.trace import Trace
 from tokonomics.types import Speed
 from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK
@@ -217,7 +217,7 @@ def _held(
     """One model that scales to zero: its row, the share of the time that is paid, and how long it waits."""
     tried = []
     for hold_s in HOLDS_S:
-        run = in_turns([Engine(deployment, trace)], Turns((cold_s,), (0.0,), hold_s=hold_s))
+        run = in_turns([SharedEngine(deployment, trace)], TurnRules((cold_s,), (0.0,), hold_s=hold_s))
         share = min(1.0, run.paid_s / run.end_s)
         found = judged(tenant, run.engines[0], f"cold start {cold_s:.0f} s, waits {hold_s:.0f} s", None)
         busy = float(run.engines[0].replicas["busy_s"].sum()) / run.paid_s

@@ -27,7 +27,7 @@ from tokonomics.planner.plan import Question, Study, study
 from tokonomics.planner.screen import curve_for, tpot_limit
 from tokonomics.serving.capacity import what_breaks
 from tokonomics.serving.outcome import Outcome, outcome
-from tokonomics.serving.shared import Engine, SharedRun, Turns, in_turns, side_by_side
+from tokonomics.serving.shared import SharedEngine, SharedRun, TurnRules, in_turns, side_by_side
 from tokonomics.serving.simulator import Simulation, simulate
 from tokonomics.serving.steady import MissesSlo
 from tokonomics.traffic.trace import Trace
@@ -198,7 +198,7 @@ def by_shares(tenants: Sequence[Tenant], traces: Sequence[Trace], machine: Machi
     shares = memory_shares(whole, [tenant.load for tenant in tenants]) if whole else None
     if not whole or shares is None:
         return None
-    run = side_by_side([Engine(each, trace) for each, trace in zip(shares, traces, strict=True)])
+    run = side_by_side([SharedEngine(each, trace) for each, trace in zip(shares, traces, strict=True)])
     gpu, fraction = whole[0].gpu, whole[0].limits.memory_fraction
     parts = [each.gpu.usable_bytes / gpu.usable_bytes for each in shares]
     return _attempt(run, tenants, [f"memory utilization {part * fraction:.2f}" for part in parts], parts)
@@ -215,7 +215,9 @@ def by_turns(tenants: Sequence[Tenant], traces: Sequence[Trace], machine: Machin
         return None
     kept = int(gpu.usable_bytes - (len(tenants) - 1) * times.asleep_bytes.value)
     left = gpu.model_copy(update={"visible_bytes": kept})
-    engines = [Engine(each.model_copy(update={"gpu": left}), trace) for each, trace in zip(whole, traces, strict=True)]
+    engines = [
+        SharedEngine(each.model_copy(update={"gpu": left}), trace) for each, trace in zip(whole, traces, strict=True)
+    ]
     if not all(
         max_sequences(one.deployment, tenant.load.longest) for one, tenant in zip(engines, tenants, strict=True)
     ):
@@ -224,7 +226,7 @@ def by_turns(tenants: Sequence[Tenant], traces: Sequence[Trace], machine: Machin
     sleep = tuple(times.sleep_s(size, gpu) for size in weights)
     tried = []
     for patience_s in _PATIENCE_S:
-        run = in_turns(engines, Turns(wake, sleep, patience_s))
+        run = in_turns(engines, TurnRules(wake, sleep, patience_s))
         places = [f"wakes in {seconds:.1f} s" for seconds in wake]
         tried.append(_attempt(run, tenants, places, [kept / gpu.usable_bytes] * len(tenants)))
         if tried[-1].meets:

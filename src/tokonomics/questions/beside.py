@@ -15,7 +15,7 @@ from tokonomics.planner.shared_ways import tenants_of
 from tokonomics.questions.listener import Listener
 from tokonomics.questions.load import cases_of, questions_of
 from tokonomics.questions.requests.buy import PlanRequest
-from tokonomics.questions.results import AskedModel, PlanResult, Together
+from tokonomics.questions.results import AskedModel, PlanResult, PlanTogether
 from tokonomics.questions.serving import say_if_compiling, say_left_out
 
 MOST_MODELS = 8
@@ -57,8 +57,8 @@ def plan_beside(request: PlanRequest, listener: Listener) -> PlanResult:
     return PlanResult(**dict(first.plan) | {"ranked": first.plan.ranked[: request.top]}, together=together, study=first)
 
 
-def _together(asked: tuple[AskedModel, ...], ways: SharedPlan, found: Crossing | None) -> Together:
-    return Together(**dict(ways), asked=asked, crossing=found)
+def _together(asked: tuple[AskedModel, ...], ways: SharedPlan, found: Crossing | None) -> PlanTogether:
+    return PlanTogether(**dict(ways), asked=asked, crossing=found)
 
 
 def _question(request: PlanRequest, listener: Listener) -> Question:

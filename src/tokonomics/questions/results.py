@@ -170,7 +170,7 @@ class AskedModel(Noun):
     slos: tuple[Slo, ...] = Field(alias="promises")
 
 
-class Together(SharedPlan):
+class PlanTogether(SharedPlan):
     """Several models on one GPU or on own ones, and the traffic at which the choice changes."""
 
     asked: tuple[AskedModel, ...]
@@ -216,7 +216,7 @@ class PlanResult(Result, Plan):
     """What was noted of how a config.json was read, such as fields that are not known."""
     sale: FleetSale | None = None
     """What the pick earns, where a price or a margin is given."""
-    together: Together | None = None
+    together: PlanTogether | None = None
     """Where other models are named beside it: all of them on one GPU or on own ones. The rest is the first alone."""
     study: Any = beside()
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from tokonomics.errors import option
 from tokonomics.planner.shared_answer import ModelHere, Way, WayRow
 from tokonomics.planner.shared_crossing import Crossing
-from tokonomics.questions.results import Together
+from tokonomics.questions.results import PlanTogether
 from tokonomics.report import blocks
 from tokonomics.report.wording import NO_VALUE, and_slos, duration_text, percent_text, time_text, workload_text
 from tokonomics.units import percent, plural, usd
@@ -18,7 +18,7 @@ _SHARED = {
 }
 
 
-def together_view(found: Together) -> blocks.View:
+def together_view(found: PlanTogether) -> blocks.View:
     """The ways to serve several models."""
     yield blocks.section(
         *(
@@ -32,7 +32,7 @@ def together_view(found: Together) -> blocks.View:
     yield blocks.note(*_notes(found))
 
 
-def _headline(found: Together) -> blocks.Line:
+def _headline(found: PlanTogether) -> blocks.Line:
     best = found.best
     if best is None:
         return blocks.line("No way meets every SLO.", kind="worst")
@@ -49,7 +49,7 @@ def _place(row: WayRow) -> str:
     return f"{row.gpu} at {row.machine}"
 
 
-def _crossing_line(found: Together) -> Iterator[blocks.Line]:
+def _crossing_line(found: PlanTogether) -> Iterator[blocks.Line]:
     """From which traffic on the other choice is cheaper."""
     crossed = found.crossing
     if crossed is None:
@@ -87,7 +87,7 @@ def _rates(rates: list[float], factor: float) -> str:
     return f"{' + '.join(f'{rate * factor:.3g}' for rate in rates)} requests/s"
 
 
-def _ways(found: Together) -> blocks.Table:
+def _ways(found: PlanTogether) -> blocks.Table:
     rows: list[Sequence[blocks.Pieces]] = [
         (
             row.way.value,
@@ -111,7 +111,7 @@ def _missed(row: WayRow) -> str:
     return f"missed: {late[0]}{more}"
 
 
-def _models(found: Together) -> blocks.Table:
+def _models(found: PlanTogether) -> blocks.Table:
     """Each model in each way."""
     rows = [
         (
@@ -148,7 +148,7 @@ def _late(text: str, model: ModelHere, latency: str) -> blocks.Span:
     return blocks.Span(text, "bad" if model.breaks and model.breaks.startswith(latency) else "")
 
 
-def _notes(found: Together) -> Iterator[str]:
+def _notes(found: PlanTogether) -> Iterator[str]:
     ways = {row.way: row for row in found.rows}
     yield "memory: of the GPU's. GPU time: in which it works for the model. A shared bill is split by GPU time."
     if Way.shares in ways:

@@ -35,7 +35,7 @@ _LATER_S = 1e300
 _TO_THE_END_S = 1e299
 
 
-class Engine(NamedTuple):
+class SharedEngine(NamedTuple):
     """One of the engines, with its own requests."""
 
     deployment: Deployment
@@ -44,7 +44,7 @@ class Engine(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Turns:
+class TurnRules:
     """How engines take turns, in seconds."""
 
     wake_s: tuple[float, ...]
@@ -71,7 +71,7 @@ class SharedRun(NamedTuple):
 class _Side:
     """One engine while it runs: its world, its clock, and the requests that are still outside."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: SharedEngine) -> None:
         self.engine = engine
         self.rules = rules_for(engine.deployment, engine.trace, max_sequences=engine.max_sequences)
         table = table_for(step_model(engine.deployment), engine.trace, self.rules)
@@ -153,7 +153,7 @@ class _Side:
         return served._replace(arrival_s=self.arrival_s, **real)
 
 
-def side_by_side(engines: Sequence[Engine]) -> SharedRun:
+def side_by_side(engines: Sequence[SharedEngine]) -> SharedRun:
     """Serve all engines' requests on one GPU that divides its time among those with work."""
     sides = [_Side(engine) for engine in engines]
     now, at = 0.0, [(0.0, *(0.0 for _ in sides))]
@@ -191,7 +191,7 @@ def side_by_side(engines: Sequence[Engine]) -> SharedRun:
     return SharedRun(tuple(made), end_s, end_s, 0)
 
 
-def in_turns(engines: Sequence[Engine], turns: Turns) -> SharedRun:
+def in_turns(engines: Sequence[SharedEngine], turns: TurnRules) -> SharedRun:
     """Serve all engines' requests on one GPU with one of them awake at a time."""
     if not len(engines) == len(turns.wake_s) == len(turns.sleep_s):
         raise BadInput("every engine has a time to wake and one to sleep")
@@ -239,7 +239,7 @@ def _woken(side: _Side, now: float) -> float:
     return now
 
 
-def _worked(side: _Side, now: float, other_s: float, turns: Turns) -> float:
+def _worked(side: _Side, now: float, other_s: float, turns: TurnRules) -> float:
     """The engine that is awake has worked on; until its next request, or until it has none. Returns the time then."""
     if not side.has_work:
         return now
