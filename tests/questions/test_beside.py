@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from tokonomics.errors import BadInput
+from tokonomics.errors import BadInput, TokonomicsError
+from tokonomics.guarded.inputs import checked_inputs
 from tokonomics.questions.beside import requests_of
 from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.scenario import read_request
+from tokonomics.questions.verbs import find_verb
 
 ASKED = {"model": ["llama-3.1-8b"], "rate": 0.2, "input": 1000, "output": 300, "slo": "ttft_p99=1"}
 
@@ -59,3 +61,24 @@ def test_a_slip_is_named(beside: str, said: str) -> None:
 def test_what_is_for_one_model_is_refused() -> None:
     with pytest.raises(BadInput, match="is for one model"):
         requests_of(PlanRequest.of(ASKED | {"beside": ["qwen3-8b,rate=0.1"], "deploy": ["vllm"]}))
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        "config.json,rate=0.1",
+        "model=secret/config.json,rate=0.1",
+        "qwen3-8b,rate=0.1,input=trace:log.csv",
+        {"model": "config.json", "rate": 0.1},
+        {"model": "qwen3-8b", "rate": 0.1, "output": "trace:log.csv"},
+    ],
+)
+def test_no_path_of_the_disk_gets_in_beside_a_model(beside: object) -> None:
+    with pytest.raises(TokonomicsError):
+        checked_inputs(find_verb("plan").parameters, {"beside": [beside]}, None)
+
+
+def test_a_model_of_the_catalogue_gets_in() -> None:
+    given = {"beside": [{"model": "Qwen3 8B", "rate": 0.1, "ttft_p99": 2}]}
+    taken = checked_inputs(find_verb("plan").parameters, given, None)
+    assert requests_of(asked(*taken["beside"])) == requests_of(asked("qwen3-8b,rate=0.1,ttft_p99=2"))

@@ -1,12 +1,9 @@
 """Several models at once, from what was asked: a plan for the first, and one GPU for all of them or own ones.
 
-Each further model is written in one text, ``qwen3-8b,rate=0.1,input=800,output=200,ttft_p99=2``, or as a table of a
-scenario file with the same keys. What it does not say is as for the first model, but for the rate.
+Each further model is written as ``model_text`` reads it. What it does not say is as for the first, but for the rate.
 """
 
-import re
-
-from tokonomics.errors import BadInput, did_you_mean, option, shorten
+from tokonomics.errors import BadInput, option
 from tokonomics.planner.plan import Question
 from tokonomics.planner.shared_answer import SharedPlan
 from tokonomics.planner.shared_crossing import Crossing, crossing
@@ -14,21 +11,19 @@ from tokonomics.planner.shared_gpu import shared_plan
 from tokonomics.planner.shared_ways import tenants_of
 from tokonomics.questions.listener import Listener
 from tokonomics.questions.load import cases_of, questions_of
+from tokonomics.questions.model_text import model_in
 from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.results import AskedModel, PlanResult, PlanTogether
 from tokonomics.questions.serving import say_if_compiling, say_left_out
 
 MOST_MODELS = 8
 """On one GPU, the first included."""
-_KEYS = ("model", "rate", "input", "output")
-_SLO = re.compile(r"(ttft|tpot|e2e)(_\w+)?=")
 _ALONE = (
     "quick", "disaggregate", "deploy", "why", "explain", "sell", "margin", "spare", "tiers", "draft", "thinking",
     "images", "max_utilization",
 )  # fmt: skip
 """Inputs that a plan of several models does not take."""
 _TRAFFIC = ("tokens_per_month", "arrivals", "trace", "columns", "start", "end", "system_prompts", "sessions")
-_SUCH_AS = "qwen3-8b,rate=0.1,input=800,output=200"
 
 
 def plan_beside(request: PlanRequest, listener: Listener) -> PlanResult:
@@ -68,7 +63,7 @@ def _question(request: PlanRequest, listener: Listener) -> Question:
 
 def requests_of(request: PlanRequest) -> list[PlanRequest]:
     """The request for each model: the first as asked, the others with their own traffic and SLOs."""
-    others = [_model_in(text) for text in request.beside or ()]
+    others = [model_in(text) for text in request.beside or ()]
     if len(request.model) > 1 or "," in request.model[0]:
         raise BadInput("is for one model and those beside it", field="beside", fix="Name one model first.")
     if not 1 <= len(others) < MOST_MODELS:
@@ -86,33 +81,3 @@ def _beside(first: PlanRequest, said: dict[str, str]) -> PlanRequest:
     alone = dict.fromkeys(_TRAFFIC)
     own = {name: said.get(name, getattr(first, name)) for name in ("input", "output", "slo")}
     return first.model_copy(update={**alone, **own, "rate": said["rate"], "model": (said["model"],)})
-
-
-def _model_in(text: str) -> dict[str, str]:
-    """``qwen3-8b,rate=0.1,ttft_p99=2`` → its model, its traffic and its SLOs; a comma within a value stays there."""
-    said: dict[str, str] = {}
-    last = ""
-    for place, part in enumerate(piece.strip() for piece in text.split(",")):
-        name, equals, value = (piece.strip() for piece in part.partition("="))
-        if _SLO.match(part):
-            last = "slo"
-            said[last] = f"{said[last]},{part}" if last in said else part
-        elif equals and name in _KEYS:
-            if name in said:
-                raise BadInput(f"'{shorten(name)}' is given twice", field="beside")
-            last = name
-            said[name] = value
-        elif place == 0 and not equals:
-            last = "model"
-            said[last] = part
-        elif last in ("input", "output") and part:
-            said[last] += f",{part}"
-        else:
-            near = did_you_mean(name, [*_KEYS, "ttft_p99", "tpot_p99", "e2e_p99"], 1)
-            fix = f"Write such as {option('beside', _SUCH_AS)}. {near or ''}".rstrip()
-            raise BadInput(f"'{shorten(part)}' is no part of a model's traffic", field="beside", fix=fix)
-    for name in ("model", "rate"):
-        if not said.get(name):
-            what = "names no model" if name == "model" else "has no rate"
-            raise BadInput(f"'{shorten(text)}' {what}", field="beside", fix=f"Such as {option('beside', _SUCH_AS)}.")
-    return said

@@ -36,6 +36,8 @@ class Kind(StrEnum):
     LENGTHS = "lengths"
     FILE = "file"
     EMBEDDER = "embedder"
+    TENANT = "tenant"
+    """A model with its traffic, as one text or as a table of a scenario file."""
 
 
 class Placement(StrEnum):

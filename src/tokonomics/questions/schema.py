@@ -44,5 +44,7 @@ def value_schema(parameters: Sequence[Parameter]) -> dict[str, Any]:
     if None not in highs:
         one["maximum"] = max(high for high in highs if high is not None)
     if any(parameter.is_list for parameter in parameters):
-        return {"anyOf": [one, {"type": "array", "items": one}]}
+        tables = all(parameter.kind is Kind.TENANT for parameter in parameters)
+        items = {"anyOf": [one, {"type": "object"}]} if tables else one
+        return {"anyOf": [one, {"type": "array", "items": items}]}
     return one

@@ -77,6 +77,7 @@ class PlanRequest(
     beside: Texts | None = declared(
         "Another model and its traffic, on the same GPU or its own: qwen3-8b,rate=0.1,input=800,output=200,ttft_p99=2; "
         "repeat for more.",
+        kind=Kind.TENANT,
         example=["qwen3-8b,rate=0.1"],
     )
     top: Whole | None = declared("Rows to show.", low=1, without="10; all with --json", example=10)
