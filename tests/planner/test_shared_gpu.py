@@ -1,5 +1,6 @@
 """One GPU for several models: what must hold of the bills, the memory and the crossing."""
 
+from collections.abc import Sequence
 from datetime import date
 from functools import cache
 
@@ -14,9 +15,9 @@ from tokonomics.physics.memory import kv_budget_bytes, workspace_bytes
 from tokonomics.physics.sharding import shard
 from tokonomics.planner.load import load_of_shape
 from tokonomics.planner.plan import Question, plan
-from tokonomics.planner.shared_answer import SHARED_WAYS, SharedPlan, Way
+from tokonomics.planner.shared_answer import SHARED_WAYS, SharedPlan, Way, WayRow
 from tokonomics.planner.shared_crossing import crossing
-from tokonomics.planner.shared_gpu import cheapest_of, own_way, shared_plan
+from tokonomics.planner.shared_gpu import shared_plan
 from tokonomics.planner.shared_ways import Tenant, aligned, memory_shares, tenants_of
 from tokonomics.traffic.slo import parse_slos
 
@@ -66,23 +67,46 @@ def test_the_pick_is_the_cheapest_of_those_that_meet_every_slo() -> None:
     assert {row.way for row in found.rows} | set(found.not_possible) == set(Way)
 
 
-def test_one_gpu_for_all_stops_being_the_cheaper_choice_where_the_crossing_says(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("ends", "own_grows", "expected"),
+    [(3.3, 9.0, 3.3), (3.3, 2.0, 3.3), (0.2, 9.0, 0.2), (1000.0, 9.0, None), (0.001, 9.0, 0.0)],
+)
+def test_the_crossing_is_where_the_bills_cross(
+    monkeypatch: pytest.MonkeyPatch, ends: float, own_grows: float, expected: float | None
 ) -> None:
+    # One GPU for all costs 60 up to a factor and 150 beyond; own ones cost 100, and 120 from another factor on.
     tenants, found = planned()
-    monkeypatch.setattr("tokonomics.planner.shared_ways.ENOUGH_OF_THE_SLOWEST", 500)
-    crossed = crossing(tenants, found)
+    row, rate = found.rows[0], tenants[0].load.workload.rate
+
+    def factor(there: Sequence[Tenant]) -> float:
+        return there[0].load.workload.rate / rate
+
+    def own(there: Sequence[Tenant]) -> WayRow:
+        bill = 100.0 if factor(there) < own_grows else 120.0
+        return row.model_copy(update={"way": Way.own, "usd_per_month": bill, "meets": True})
+
+    def shared(way: Way, there: Sequence[Tenant], _: object, below: float, only_met: bool) -> WayRow | None:
+        bill = 60.0 if factor(there) <= ends else 150.0
+        made = row.model_copy(update={"way": way, "usd_per_month": bill, "meets": True})
+        return made if bill < below and way is Way.shares else None
+
+    monkeypatch.setattr("tokonomics.planner.shared_crossing.own_way", own)
+    monkeypatch.setattr("tokonomics.planner.shared_crossing.cheapest_of", shared)
+    first = shared(Way.shares, tenants, None, 1e9, True)
+    rows = (own(tenants), *([first] if first else []))
+    crossed = crossing(tenants, SharedPlan(rows=rows, not_possible={}, best=None))
     assert crossed is not None
-    assert crossed.above is not None
-    assert 1 < crossed.below < crossed.above <= 1.1 * crossed.below
-    wins = []
-    for factor in (crossed.below, crossed.above):
-        there = [tenant.times(factor) for tenant in tenants]
-        traces, own = aligned([tenant.load.trace for tenant in there]), own_way(there)
-        assert own is not None
-        shared = [cheapest_of(way, there, traces, own.usd_per_month, only_met=True) for way in SHARED_WAYS]
-        wins.append(any(shared))
-    assert wins == [True, False]
+    if expected is None:
+        assert (crossed.below, crossed.above) == (64, None)
+    elif expected == 0:
+        assert crossed.below == 0
+    else:
+        assert crossed.above is not None
+        assert crossed.below <= expected < crossed.above <= 1.1 * crossed.below
+        assert (crossed.together_usd_per_month, crossed.own_usd_per_month) == (
+            60.0,
+            100.0 if expected < own_grows else 120.0,
+        )
 
 
 def test_memory_shares_hold_every_engine_and_no_more_than_the_gpu_has() -> None:

@@ -78,9 +78,13 @@ def _between(crossed: Crossing, rates: list[float]) -> str:
         else "no GPU below that serves all"
     )
     return (
-        f"One GPU for all is the cheaper choice up to {crossed.below:.3g} times this traffic{cheap}; from "
+        f"One GPU for all is the cheaper choice up to {_times(crossed.below)}{cheap}; from "
         f"{above:.3g} times on ({_rates(rates, above)}) apart is: {own}, {other}."
     )
+
+
+def _times(factor: float) -> str:
+    return "this traffic" if factor == 1 else f"{factor:.3g} times this traffic"
 
 
 def _rates(rates: list[float], factor: float) -> str:
