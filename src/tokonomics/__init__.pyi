@@ -382,6 +382,7 @@ def plan(
     tiers: Words | None = None,
     router: Words | None = None,
     disaggregate: bool = False,
+    beside: Words | None = None,
     explain: bool = False,
 ) -> PlanResult: ...
 def predict(

@@ -16,7 +16,8 @@ from tokonomics.catalog.load_models import all_models
 from tokonomics.catalog.names import spelling, spellings
 from tokonomics.catalog.user_file import stamp, user_path
 from tokonomics.errors import BadInput, UnknownName, shorten
-from tokonomics.questions.request import Kind, Parameter, Parameters
+from tokonomics.questions.model_text import model_in
+from tokonomics.questions.request import Kind, Parameter, Parameters, texts
 from tokonomics.traffic.samples import TRACES
 
 UPLOAD = "upload:"
@@ -38,7 +39,9 @@ def checked_inputs(parameters: Parameters, given: Mapping[str, Any], find_upload
 
 
 def _checked(value: Any, parameter: Parameter, find_upload: FindUpload | None) -> Any:
-    if isinstance(value, list):
+    if parameter.kind is Kind.TENANT and isinstance(value, Mapping):
+        value = [value]
+    if isinstance(value, list | tuple):
         parts = [part for text in value for part in _parts(text, parameter)]
         if not parts and parameter.required:
             raise BadInput("names nothing", where=parameter.name)
@@ -57,6 +60,8 @@ def _checked(value: Any, parameter: Parameter, find_upload: FindUpload | None) -
             return _file(value, where, find_upload)
         case Kind.LENGTHS:
             return _lengths(value, where, find_upload)
+        case Kind.TENANT:
+            return _tenant(value, where, find_upload)
         case _:
             return _plain(value, where, find_upload)
 
@@ -65,6 +70,8 @@ def _parts(value: Any, parameter: Parameter) -> list[Any]:
     """Names of models may be written with commas between them; each is looked at alone."""
     if parameter.kind is Kind.MODEL and isinstance(value, str):
         return [part.strip() for part in value.split(",") if part.strip()]
+    if parameter.kind is Kind.TENANT:
+        return [",".join(texts(value))]  # a table as the text that it stands for
     return [value]
 
 
@@ -107,6 +114,17 @@ def _lengths(text: str, where: str, find_upload: FindUpload | None) -> str:
     if re.search(r"trace\s*:", text, re.I):
         raise BadInput(f"'{shorten(text)}' is not understood", where=where, fix="Such as trace:azure-conv.")
     return _plain(text, where, find_upload)
+
+
+def _tenant(text: str, where: str, find_upload: FindUpload | None) -> str:
+    """A model with its traffic: its name and its lengths are looked at as where they stand alone."""
+    said = model_in(_plain(text, where, find_upload))
+    said["model"] = _model(said["model"], where, find_upload)
+    for name in ("input", "output"):
+        if name in said:
+            said[name] = _lengths(said[name], where, find_upload)
+    slo = said.pop("slo", None)
+    return ",".join([*(f"{name}={value}" for name, value in said.items()), *([slo] if slo else [])])
 
 
 def _plain(text: str, where: str, find_upload: FindUpload | None) -> str:

@@ -22,6 +22,7 @@ from tokonomics.catalog.offer_choice import within_age
 from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.catalog.precision import Precision
 from tokonomics.catalog.spot import Interruptions, load_bands, load_zone_prices
+from tokonomics.catalog.start_times import start_times
 from tokonomics.errors import BadInput, option
 from tokonomics.money.fleet import ADVISOR, FleetOffer, SpotMarket, aws_spot
 from tokonomics.physics.deployment import Deployment, valid_tp
@@ -41,11 +42,6 @@ from tokonomics.types import Noun, Speed, copied
 
 _MEASURED = 10
 """Layouts of each class whose capacity is searched: the rest would cost more in closed form."""
-READY_S = 180.0
-"""From the order to an engine that loads weights: machine 1 min, container image 1 to 2, engine and its graphs half
-(assumed: what public accounts of vLLM on cloud machines come to; ``startup`` sets your own)."""
-LOAD_BYTES_PER_S = 1e9
-"""Weights from a network disk: the most an AWS gp3 volume gives (EBS user guide: 1,000 MiB/s)."""
 DRAIN_S = 120.0
 """A machine that is no longer needed takes nothing new for so long before it stops (assumed: longer than most answers;
 what is not finished then is answered by another)."""
@@ -176,7 +172,7 @@ def fleet_machines(
 
 def startup_seconds(deployment: Deployment) -> float:
     """Boot, image and engine, then the weights from a network disk."""
-    return READY_S + deployment.model.weight_bytes(deployment.weights) / LOAD_BYTES_PER_S
+    return start_times().cold_s(deployment.model.weight_bytes(deployment.weights))
 
 
 @cache

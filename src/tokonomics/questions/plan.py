@@ -36,6 +36,7 @@ from tokonomics.planner.spare import machines_for
 from tokonomics.planner.what_if import bill_range, headroom, ratios, sensitivity
 from tokonomics.planner.why import why_pick
 from tokonomics.questions.api_latency import latencies_of
+from tokonomics.questions.beside import plan_beside
 from tokonomics.questions.command import command_of
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import blamed, cases_of, questions_of, say_not_tried
@@ -52,6 +53,8 @@ from tokonomics.traffic.thinking import parse_thinking
 
 def plan(request: PlanRequest, listener: Listener = SILENT) -> PlanResult | PlanModels | PlanCases:
     """Every candidate sized by simulation, cheapest first; how firm the pick is; every refusal."""
+    if request.beside:
+        return plan_beside(request, listener)
     targets, terms = _deploy_targets(request), sell_terms(request.sell, request.margin)
     extras, grid = extras_of(request), grid_named(request.grid) if request.grid is not None else None
     cases = cases_of(request)

@@ -36,6 +36,8 @@ class Kind(StrEnum):
     LENGTHS = "lengths"
     FILE = "file"
     EMBEDDER = "embedder"
+    TENANT = "tenant"
+    """A model with its traffic, as one text or as a table of a scenario file."""
 
 
 class Placement(StrEnum):
@@ -100,11 +102,14 @@ def saved(help: str, example: str, without: str | None = None) -> Any:
 
 
 def texts(value: object) -> list[str]:
-    """As one would type it: one text, or one for each part of a list or of names with values."""
+    """As one would type it: one text, or one for each part of a list or of names with values.
+
+    Of a list of names with values, as arrays of tables are, one for each: ``model=qwen3-8b,rate=0.1``.
+    """
     if isinstance(value, Mapping):
         return [f"{name}={part}" for name, part in value.items()]
     if isinstance(value, Iterable) and not isinstance(value, str):
-        return [str(part) for part in value]
+        return [",".join(texts(part)) if isinstance(part, Mapping) else str(part) for part in value]
     return [repr(value) if isinstance(value, float) else str(value)]
 
 
@@ -113,7 +118,8 @@ def _typed(value: object) -> list[str]:
     several = isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
     given: Any = tuple(cast("Iterable[object]", value)) if several else value
     parts = given.values() if isinstance(given, Mapping) else given if several else (given,)
-    if not all(_is_plain(part) for part in parts):
+    rows = [part.values() if isinstance(part, Mapping) and several else (part,) for part in parts]
+    if not all(_is_plain(part) for row in rows for part in row):
         raise ValueError("must be text or a number")
     return texts(given)
 

@@ -38,6 +38,8 @@ from tokonomics.planner.predict import BatchCurve, Prediction
 from tokonomics.planner.regret import Regret
 from tokonomics.planner.route_answer import RouteReport
 from tokonomics.planner.scaling import ScalingReport
+from tokonomics.planner.shared_answer import SharedPlan
+from tokonomics.planner.shared_crossing import Crossing
 from tokonomics.planner.what_if import BillRange, Headroom, Sensitivity
 from tokonomics.planner.why import WhyPick
 from tokonomics.questions.result import Result, beside
@@ -167,6 +169,28 @@ class CurveResult(Result, BatchCurve):
         )
 
 
+class AskedModel(Noun):
+    """One of several models that are planned together."""
+
+    model: str
+    name: str
+    workload: Workload
+    slos: tuple[Slo, ...] = Field(alias="promises")
+
+
+class PlanTogether(SharedPlan):
+    """Several models on one GPU or on own ones, and the traffic at which the choice changes."""
+
+    asked: tuple[AskedModel, ...]
+    crossing: Crossing | None
+
+    def headline(self) -> str:
+        """The cheapest way, in one line."""
+        if self.best is None:
+            return "no way meets every SLO"
+        return f"{usd(self.best.usd_per_month)} a month, {self.best.way.value} ({self.best.gpu})"
+
+
 class PlanResult(Result, Plan):
     """Every candidate that could be the pick, cheapest first, how firm the pick is, and every refusal."""
 
@@ -206,13 +230,17 @@ class PlanResult(Result, Plan):
     """The pick's month with people and overheads, where any are given."""
     classes: ClassReport | None = None
     """What each class of service gets and pays on the pick, where there are any."""
+    together: PlanTogether | None = None
+    """Where other models are named beside it: all of them on one GPU or on own ones. The rest is the first alone."""
     study: Any = beside()
 
     @property
     def is_found(self) -> bool:
-        return self.best is not None
+        return (self.together or self).best is not None
 
     def headline(self) -> str:
+        if self.together:
+            return f"{', '.join(asked.model for asked in self.together.asked)}: {self.together.headline()}"
         best = self.best
         if best is None:
             # Inputs by name, also in a result that was read from a document, which has flags.

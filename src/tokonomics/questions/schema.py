@@ -59,5 +59,7 @@ def value_schema(parameters: Sequence[Parameter]) -> dict[str, Any]:
     if any(parameter.takes_tables for parameter in parameters):
         return {"anyOf": [one, {"type": "array", "items": {"anyOf": [one, _class_schema()]}}]}
     if any(parameter.is_list for parameter in parameters):
-        return {"anyOf": [one, {"type": "array", "items": one}]}
+        tables = all(parameter.kind is Kind.TENANT for parameter in parameters)
+        items = {"anyOf": [one, {"type": "object"}]} if tables else one
+        return {"anyOf": [one, {"type": "array", "items": items}]}
     return one

@@ -33,6 +33,7 @@ from tokonomics.report.plan_why_view import (
 )
 from tokonomics.report.quality_view import not_tried, quality_facts
 from tokonomics.report.sale_view import SALE_COLUMNS, fleet_sale_facts, sale_cells
+from tokonomics.report.together_view import together_view
 from tokonomics.report.upkeep_view import energy_facts, energy_notes, upkeep_facts
 from tokonomics.report.wording import (
     ENCODER_SPEED,
@@ -66,6 +67,9 @@ def plan(result: "PlanResult | PlanModels | PlanCases", request: PlanRequest) ->
         heading = "What each model costs on its cheapest hardware"
         drawn = {"Bills": lambda: charts.plan.bill_chart(picks, names, heading, asked)} if picks else {}
         return Answer(result, title, lambda: [*_models(studies, picks), *_sold(result)], drawn)
+    if result.together:
+        several, served = result.together, ", ".join(asked.name for asked in result.together.asked)
+        return Answer(result, f"What serving {served} costs", lambda: together_view(several), {})
     files = [] if request.deploy_to else [blocks.File(file.name, file.text) for file in result.deploy]
     return Answer(result, title, lambda: [*_one(result, request), *files], _charts(result))
 

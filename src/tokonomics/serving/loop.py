@@ -127,7 +127,7 @@ def _serve(world: World, until_s: float, deadlines_too: bool, progress: Callable
     count = len(world.requests)
     part = max(1 if progress else _UNINTERRUPTED, count // _SLICES)
     stop = part
-    while not _serve_until(world, min(stop, count), until_s, deadlines_too):
+    while not serve_until(world, min(stop, count), until_s, deadlines_too):
         if progress:
             progress(min(stop, count))
         stop += part
@@ -136,7 +136,7 @@ def _serve(world: World, until_s: float, deadlines_too: bool, progress: Callable
 
 
 @entry
-def _serve_until(world: World, stop: int, until_s: float, deadlines_too: bool) -> bool:
+def serve_until(world: World, stop: int, until_s: float, deadlines_too: bool) -> bool:
     """Handle events before ``until_s``; False when it stopped because ``stop`` requests have arrived."""
     clock, requests, replicas = world.clock[0], world.requests, world.replicas
     by_turn = world.settings[0].router == ROUND_ROBIN

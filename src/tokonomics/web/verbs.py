@@ -128,4 +128,5 @@ _NOTES = {
     Kind.FILE: "Here: upload:ID.",
     Kind.LENGTHS: "Here trace: takes a shipped sample or upload:ID.",
     Kind.EMBEDDER: "Here: hashed.",
+    Kind.TENANT: "Here: of a model of the catalogue.",
 }

@@ -66,6 +66,7 @@ class PlanRequest(
       tokonomics plan qwen3-30b-a3b --rate 10:20:40 --input 500 --output 200 --provider aws --discount aws=0.2
       tokonomics plan qwen3-vl-8b --rate 5 --images 1x1024x1024 --input 200 --output 300 --slo ttft_p99=1
       tokonomics plan bge-m3 --rate 200 --input 400 --slo ttft_p99=0.2
+      tokonomics plan llama-3.1-8b --rate 0.2 --input 1000 --output 300 --beside qwen3-8b,rate=0.1 --slo ttft_p99=2
       tokonomics plan llama-3.1-8b --rate 5 --input 1000 --output 300 --sell 0.20/0.80
       tokonomics plan chat.toml --engineers 0.5 --engineer-usd-per-month 15k --grid FR
       tokonomics plan chat.toml --rate 10 --deploy vllm,kubernetes --deploy-to out
@@ -79,6 +80,12 @@ class PlanRequest(
     )
     router: Text | None = declared(ROUTERS, without="whichever needs fewest replicas", example="least-outstanding")
     disaggregate: Switch = declared("Prefill and decode on replicas of their own may be the pick.", False)
+    beside: Texts | None = declared(
+        "Another model and its traffic, on the same GPU or its own: qwen3-8b,rate=0.1,input=800,output=200,ttft_p99=2; "
+        "repeat for more.",
+        kind=Kind.TENANT,
+        example=["qwen3-8b,rate=0.1"],
+    )
     top: Whole | None = declared("Rows to show.", low=1, without="10; all with --json", example=10)
     why: Switch = declared("Show why the other candidates were rejected.", False)
     explain: Switch = declared("Show which traffic would flip the choice, and what moves the bill; slower.", False)

@@ -1,0 +1,66 @@
+"""What a plan of several models answers: each way with its bill, and how every model fares in it."""
+
+from enum import StrEnum
+
+from tokonomics.catalog.precision import Precision
+from tokonomics.types import Noun, Speed
+
+
+class Way(StrEnum):
+    """How several models stand on GPUs."""
+
+    own = "each its own GPU"
+    shares = "one GPU, memory shares"
+    slices = "one GPU, MIG slices"
+    turns = "one GPU, sleep and wake"
+    zero = "own GPUs, scaled to zero"
+
+
+SHARED_WAYS = (Way.shares, Way.slices, Way.turns)
+"""One GPU for all."""
+
+
+class ModelHere(Noun):
+    """One model in one way: where it stands, how its requests fare, and what it pays."""
+
+    model: str
+    weights: Precision
+    rate: float
+    place: str
+    """Its machines, its slice, or what it takes of the GPU's memory."""
+    memory_share: float | None
+    """Of the GPU's memory; None where it has a GPU of its own."""
+    ttft_p99_s: float | None
+    tpot_p99_s: float | None
+    breaks: str | None
+    """The SLO that is missed, in words; None: all are met."""
+    usd_per_month: float
+    usd_per_mtok: float
+    gpu_share: float | None
+    """Of the paid time in which the GPU works for it; None for own GPUs and slices."""
+
+
+class WayRow(Noun):
+    """One way, with its bill."""
+
+    way: Way
+    gpu: str
+    machine: str
+    """Provider and instance; of several, the first and how many more."""
+    gpus_paid: float
+    """In the mean over time."""
+    usd_per_month: float
+    meets: bool
+    models: tuple[ModelHere, ...]
+    speed: Speed | None = None
+    switches_per_hour: float | None = None
+    hold_s: float | None = None
+
+
+class SharedPlan(Noun):
+    """Every way to serve several models: those that meet every SLO first, the cheapest before the others."""
+
+    rows: tuple[WayRow, ...]
+    not_possible: dict[Way, str]
+    """Why a way is not among them."""
+    best: WayRow | None

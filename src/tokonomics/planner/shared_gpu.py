@@ -1,0 +1,227 @@
+"""Several models on one GPU, or each on its own: every way simulated, priced, and judged by each model's SLOs.
+
+    own      each model on the machines of its own plan
+    shares   all engines on one GPU, each with a share of its memory; its time is divided among those with work
+    slices   the GPU cut into MIG slices, one for each model
+    turns    one model awake at a time, the others' weights in the host's memory
+    zero     own machines that are paid for only from a request on until nothing has come for a while
+
+The bill of a GPU that several share is split by the GPU time that each takes. Machines are tried in the order of their
+price, so the first that meets every SLO is the cheapest of its way.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from tokonomics.catalog.start_times import start_times
+from tokonomics.physics.deployment import Deployment
+from tokonomics.physics.intervals import known_speed
+from tokonomics.physics.sharding import shard
+from tokonomics.planner.hosts import Machine, usable
+from tokonomics.planner.setup import Say, silent
+from tokonomics.planner.shared_answer import SHARED_WAYS, ModelHere, SharedPlan, Way, WayRow
+from tokonomics.planner.shared_ways import Attempt, Judged, Tenant, aligned, by_shares, by_slices, by_turns, judged
+from tokonomics.serving.shared import SharedEngine, TurnRules, in_turns
+from tokonomics.traffic.trace import Trace
+from tokonomics.types import Speed
+from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK
+
+HOLDS_S = (60.0, 300.0, 900.0, 3600.0)
+"""How long a server that scales to zero waits for the next request: what is tried, the shortest first."""
+
+
+def shared_plan(tenants: Sequence[Tenant], say: Say = silent) -> SharedPlan:
+    """All ways for these models at the traffic asked, the cheapest that meets every SLO first."""
+    traces = aligned([tenant.load.trace for tenant in tenants])
+    say(Way.own.value)
+    own = own_way(tenants)
+    rows, missing = ([own] if own else []), {}
+    if own is None:
+        lost = ", ".join(tenant.question.model.name for tenant in tenants if tenant.own.plan.best is None)
+        missing[Way.own] = f"no offer meets the constraints of {lost}"
+    limit = SHOWN_UP_TO * own.usd_per_month if own else math.inf
+    for way in SHARED_WAYS:
+        say(way.value)
+        if row := cheapest_of(way, tenants, traces, limit):
+            rows.append(row)
+        else:
+            missing[way] = _WHY_NOT[way]
+    say(Way.zero.value)
+    if zero := _zero_way(tenants):
+        rows.append(zero)
+    else:
+        missing[Way.zero] = "a model needs several replicas, or has no plan of its own"
+    rows.sort(key=lambda row: (not row.meets, row.usd_per_month, list(Way).index(row.way)))
+    best = rows[0] if rows and rows[0].meets else None
+    return SharedPlan(rows=tuple(rows), not_possible=missing, best=best)
+
+
+SHOWN_UP_TO = 2.0
+"""Times the bill of own GPUs up to which one GPU for all is looked for."""
+_FAR_OFF = 1.5
+"""Times an SLO: what misses it by that much in a part of the traffic is not simulated in full."""
+_PART = 8
+_WHY_NOT = {
+    Way.shares: "no GPU up to twice the bill of own ones has memory and time for all",
+    Way.slices: "no GPU up to twice the bill of own ones has slices that hold them",
+    Way.turns: "no GPU up to twice the bill of own ones has time for all, and host memory for the weights",
+}
+
+
+# --- each its own ---------------------------------------------------------------------------------------------------
+
+
+def own_way(tenants: Sequence[Tenant]) -> WayRow | None:
+    picks = [tenant.own.plan.best for tenant in tenants]
+    rows = []
+    for tenant, pick in zip(tenants, picks, strict=True):
+        if pick is None:
+            return None
+        rows.append(
+            ModelHere(
+                model=tenant.question.model.key,
+                weights=pick.weights,
+                rate=tenant.load.workload.rate,
+                place=f"{pick.gpus_paid}×{pick.gpu} at {pick.provider}",
+                memory_share=None,
+                ttft_p99_s=pick.ttft_s.p99,
+                tpot_p99_s=pick.tpot_s.p99,
+                breaks=None,
+                usd_per_month=pick.usd_per_month,
+                usd_per_mtok=pick.usd_per_month / tenant.tokens_per_month * TOKENS_PER_MTOK,
+                gpu_share=None,
+            )
+        )
+    found = [pick for pick in picks if pick]
+    gpus = list(dict.fromkeys(pick.gpu for pick in found))
+    return WayRow(
+        way=Way.own,
+        gpu=", ".join(gpus),
+        machine=_machines_text([f"{pick.provider} {pick.instance}" for pick in found]),
+        gpus_paid=sum(pick.gpus_paid for pick in found),
+        usd_per_month=math.fsum(row.usd_per_month for row in rows),
+        meets=True,
+        models=tuple(rows),
+    )
+
+
+def _machines_text(names: Sequence[str]) -> str:
+    several = list(dict.fromkeys(names))
+    return several[0] if len(several) == 1 else f"{several[0]} and {len(several) - 1} more"
+
+
+def cheapest_of(
+    way: Way, tenants: Sequence[Tenant], traces: Sequence[Trace], usd_per_month: float, only_met: bool = False
+) -> WayRow | None:
+    """The cheapest machine below a bill on which the way meets every SLO; the nearest miss where none does.
+
+    A beginning of the traffic shows what is far too slow.
+    """
+    serve = {Way.shares: by_shares, Way.slices: by_slices, Way.turns: by_turns}[way]
+    few = [trace.take(np.arange(math.ceil(len(trace) / _PART))) for trace in traces]
+    missed: tuple[Attempt, Machine] | None = None
+    for machine in _machines(tenants):
+        if machine.usd_per_month(1) >= usd_per_month:
+            break
+        attempt = serve(tenants, few, machine)
+        if attempt and attempt.worst <= _FAR_OFF:
+            attempt = serve(tenants, traces, machine)
+            if attempt and attempt.meets:
+                return _row(way, attempt, machine, tenants)
+        if attempt and (missed is None or attempt.worst < missed[0].worst):
+            missed = attempt, machine
+    return _row(way, *missed, tenants) if missed and not only_met else None
+
+
+def _machines(tenants: Sequence[Tenant]) -> Iterator[Machine]:
+    """The cheapest machine of every GPU that all models may stand on, by its price."""
+    question = tenants[0].question
+    limits = question.limits
+    found, _ = usable(question.offers, question.terms, limits.max_usd_per_gpu_hour, limits.max_age_days, question.today)
+    cheapest: dict[str, Machine] = {}
+    for machine in sorted(found, key=lambda machine: (machine.usd_per_hour, machine.offer.gpus)):
+        cheapest.setdefault(machine.offer.gpu, machine)
+    yield from cheapest.values()
+
+
+def _row(way: Way, attempt: Attempt, machine: Machine, tenants: Sequence[Tenant]) -> WayRow:
+    bill, working = machine.usd_per_month(1), math.fsum(attempt.busy)
+    rows = []
+    for tenant, model, busy_s in zip(tenants, attempt.models, attempt.busy, strict=True):
+        part = bill * (busy_s / working if working else 1 / len(tenants))
+        rows.append(_model_row(tenant, model, part, None if way is Way.slices else busy_s / attempt.span_s))
+    return WayRow(
+        way=way,
+        gpu=machine.offer.gpu,
+        machine=f"{machine.offer.provider} {machine.offer.instance}",
+        gpus_paid=machine.offer.gpus,
+        usd_per_month=bill,
+        meets=attempt.meets,
+        models=tuple(rows),
+        speed=max((known_speed(model.deployment) for model in attempt.models), key=list(Speed).index),
+        switches_per_hour=attempt.switches / attempt.span_s * SECONDS_PER_HOUR if way is Way.turns else None,
+    )
+
+
+def _model_row(tenant: Tenant, model: Judged, usd_per_month: float, gpu_share: float | None) -> ModelHere:
+    return ModelHere(
+        model=tenant.question.model.key,
+        weights=model.deployment.weights,
+        rate=tenant.load.workload.rate,
+        place=model.place,
+        memory_share=model.memory_share,
+        ttft_p99_s=model.outcome.ttft_s.p99,
+        tpot_p99_s=model.outcome.tpot_s.p99,
+        breaks=model.breaks,
+        usd_per_month=usd_per_month,
+        usd_per_mtok=usd_per_month / tenant.tokens_per_month * TOKENS_PER_MTOK,
+        gpu_share=gpu_share,
+    )
+
+
+# --- scaled to zero -------------------------------------------------------------------------------------------------
+
+
+def _zero_way(tenants: Sequence[Tenant]) -> WayRow | None:
+    """Each on the machine of its own plan, off while nothing comes; the shortest wait that meets its SLOs."""
+    rows, paid, holds, names = [], [], [], []
+    for tenant in tenants:
+        best = tenant.own.plan.best
+        if best is None or best.replicas != 1 or best.prefill is not None:
+            return None
+        deployment = tenant.own.of(best).deployment
+        (trace,) = aligned([tenant.load.trace])
+        cold_s = start_times().cold_s(shard(deployment).total * deployment.gpus)
+        row, share, hold_s = _held(tenant, deployment, trace, cold_s, best.usd_per_month)
+        rows.append(row)
+        paid.append(share * best.gpus_paid)
+        holds.append(hold_s)
+        names.append(f"{best.provider} {best.instance}")
+    return WayRow(
+        way=Way.zero,
+        gpu=", ".join(dict.fromkeys(tenant.own.plan.best.gpu for tenant in tenants if tenant.own.plan.best)),
+        machine=_machines_text(names),
+        gpus_paid=sum(paid),
+        usd_per_month=math.fsum(row.usd_per_month for row in rows),
+        meets=all(row.breaks is None for row in rows),
+        models=tuple(rows),
+        hold_s=max(holds),
+    )
+
+
+def _held(
+    tenant: Tenant, deployment: Deployment, trace: Trace, cold_s: float, usd_per_month: float
+) -> tuple[ModelHere, float, float]:
+    """One model that scales to zero: its row, the share of the time that is paid, and how long it waits."""
+    tried = []
+    for hold_s in HOLDS_S:
+        run = in_turns([SharedEngine(deployment, trace)], TurnRules((cold_s,), (0.0,), hold_s=hold_s))
+        share = min(1.0, run.paid_s / run.end_s)
+        found = judged(tenant, run.engines[0], f"cold start {cold_s:.0f} s, waits {hold_s:.0f} s", None)
+        busy = float(run.engines[0].replicas["busy_s"].sum()) / run.paid_s
+        tried.append((_model_row(tenant, found, usd_per_month * share, busy), share, hold_s))
+        if found.breaks is None:
+            return tried[-1]
+    return tried[-1]
