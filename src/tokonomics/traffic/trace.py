@@ -123,6 +123,7 @@ class Trace:
             "patience": None if self.patience_s is None else waits.replace(np.inf, None),
             "prefix": None if self.prefix is None else _lists(self.prefix),
             "usd": self.usd,
+            **({} if self.turns is None else self.turns.columns()),
         }
         return pl.DataFrame({OWN.paths(name)[0][0]: values for name, values in columns.items() if values is not None})
 

@@ -5,9 +5,13 @@ answered and its tool or person took its time: what a trace says of its arrival 
 """
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import polars as pl
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int32]
@@ -33,6 +37,21 @@ class Turns:
     @property
     def sessions(self) -> int:
         return int(self.session.max(initial=-1)) + 1
+
+    def columns(self) -> "dict[str, pl.Series]":
+        """As columns of a log: the number of each request, those it waits for, its pause and its session."""
+        import polars as pl
+
+        requests = np.arange(len(self.starts) - 1)
+        listed = pl.Series(
+            np.split(self.waits_for, self.starts[1:-1]) if len(requests) else [], dtype=pl.List(pl.Int32)
+        )
+        return {
+            "request": pl.Series(requests),
+            "parent": listed,
+            "pause": pl.Series(self.pause_s),
+            "session": pl.Series(self.session),
+        }
 
     def take(self, chosen: NDArray[np.intp]) -> "Turns":
         """Those of the chosen requests, in that order; who waited only for requests left out begins by itself."""
