@@ -42,7 +42,8 @@ from tokonomics.planner.sizing import size
 from tokonomics.planner.spare import machines_for, replicas_on
 from tokonomics.planner.trials import Sized, better, cached_share
 from tokonomics.serving.fleet import Router
-from tokonomics.serving.outcome import Shares, SloOutcome, Spread
+from tokonomics.serving.outcome import Shares, SloOutcome
+from tokonomics.serving.spread import Spread
 from tokonomics.types import Noun, Speed, copied
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK
 

@@ -44,7 +44,7 @@ from tokonomics.planner.setup import Say, silent
 from tokonomics.planner.trials import Trials, prefill_share
 from tokonomics.serving.fleet import Router
 from tokonomics.serving.links import link_speed
-from tokonomics.serving.outcome import Spread
+from tokonomics.serving.spread import Spread
 from tokonomics.traffic.slo import Slo
 from tokonomics.types import Speed, copied
 from tokonomics.units import SECONDS_PER_HOUR

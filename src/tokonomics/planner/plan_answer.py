@@ -16,7 +16,7 @@ from tokonomics.planner.candidates import Reason
 from tokonomics.planner.search import Kind
 from tokonomics.planner.spare import NO_SPARE, Spare
 from tokonomics.serving.fleet import Router
-from tokonomics.serving.outcome import Spread
+from tokonomics.serving.spread import Spread
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.workload import Workload
 from tokonomics.types import Noun, Speed

@@ -21,7 +21,8 @@ from tokonomics.report.wording import (
     time_text,
 )
 from tokonomics.serving.first_answer import FirstAnswer
-from tokonomics.serving.outcome import Outcome, SloOutcome, Spread, sides
+from tokonomics.serving.outcome import Outcome, SloOutcome, sides
+from tokonomics.serving.spread import Spread
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.state import REFUSED
 from tokonomics.traffic.workload import lengths_text

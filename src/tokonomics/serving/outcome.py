@@ -17,10 +17,12 @@ from tokonomics.errors import option, shorten
 from tokonomics.files import whole
 from tokonomics.physics.memory import max_sequences
 from tokonomics.physics.steptime import step_model
+from tokonomics.serving.session_outcome import SessionOutcome, session_outcome
 from tokonomics.serving.simulator import Simulation
+from tokonomics.serving.spread import Spread, spread
 from tokonomics.serving.state import ANSWERS, BUSY, DONE, KV, PROMPTS, REFUSED, SEQUENCES, TIMED_OUT, UNSERVED
 from tokonomics.serving.steady import ReplicaCurve, context_while_answering, prompts_alone
-from tokonomics.traffic.slo import PERCENTILES, Latency, Slo
+from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.traffic.trace import Floats
 from tokonomics.types import Noun
 
@@ -28,16 +30,6 @@ if TYPE_CHECKING:
     import polars as pl
 
 _STATUS = ("refused", "done", "timed out", "unserved")
-
-
-class Spread(Noun):
-    """A latency over requests, in seconds; None where no request has it."""
-
-    p50: float | None
-    p90: float | None
-    p95: float | None
-    p99: float | None
-    mean: float | None
 
 
 class SloOutcome(Noun):
@@ -128,6 +120,8 @@ class Outcome(Noun):
     """Share of all requests that were answered within every SLO; None without SLOs."""
     goodput_per_s: float | None
     """Such requests a second."""
+    sessions: SessionOutcome | None = None
+    """By conversation or job, where the traffic says which requests wait for whose answer."""
 
 
 def outcome(simulation: Simulation, slos: Sequence[Slo] = (), with_load: bool = True) -> Outcome:
@@ -176,6 +170,7 @@ def outcome(simulation: Simulation, slos: Sequence[Slo] = (), with_load: bool = 
         slo_met=all(slo.met for slo in judgements) if slos else None,
         slo_attainment=float(within.sum() / len(trace)) if slos else None,
         goodput_per_s=_ratio(int(within.sum()), duration) if slos else None,
+        sessions=session_outcome(simulation),
     )
 
 
@@ -275,16 +270,6 @@ def save_records(simulation: Simulation, path: Path) -> None:
     """Write the table as parquet: whole, or not at all."""
     with whole(path, option("save", shorten(str(path), 200))) as unfinished:
         records(simulation).write_parquet(unfinished)
-
-
-def spread(values: Floats) -> Spread:
-    """Percentiles and mean of what is a number."""
-    known = values[~np.isnan(values)]
-    if not len(known):
-        return Spread(p50=None, p90=None, p95=None, p99=None, mean=None)
-    points = np.percentile(known, PERCENTILES)
-    named = {f"p{percent}": float(point) for percent, point in zip(PERCENTILES, points, strict=True)}
-    return Spread(**named, mean=float(known.mean()))
 
 
 def moments(simulation: Simulation, most: int = 120) -> tuple[Moment, ...]:

@@ -83,10 +83,11 @@ class Rules(NamedTuple):
 
 
 class Served(NamedTuple):
-    """What became of each request."""
+    """What became of each request: the fate and the times of its last attempt, but for when it was first sent."""
 
     status: Bytes
     arrival_s: Floats
+    """When it was sent, first; in a closed loop, one that was never sent has when that became clear."""
     start_s: Floats
     first_token_s: Floats
     finish_s: Floats
@@ -94,6 +95,8 @@ class Served(NamedTuple):
     preemptions: Shorts
     restarts: Shorts
     replica: Shorts
+    attempts: Shorts
+    """How often it was sent: once, and again after each time-out that is retried; 0: never."""
 
 
 def _fields(kind: str, names: str) -> list[tuple[str, str]]:

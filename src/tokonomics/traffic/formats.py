@@ -15,7 +15,7 @@ from tokonomics.errors import BadInput, nearest, option, shorten
 Path = tuple[str, ...]  # of a field: the column, or the keys that lead to it through nested objects
 
 OF_SESSIONS = ("session", "request", "parent", "pause", "took", "ended")
-"""Whose turn a request is, its own id, those that it waits for, how long after them; how long it took, or until when."""
+"""Whose turn a request is, its id, those it waits for, how long after them; how long it took, or until when."""
 FIELDS = ("arrival", "input", "output", "tenant", "priority", "patience", "prefix", "usd", *OF_SESSIONS)
 REQUIRED = ("arrival", "input", "output")
 COLUMNS_HELP = option(

@@ -3,12 +3,15 @@
 A turn's number is one more than the largest of those it waits for: branches of one answer have the same.
 """
 
+from itertools import pairwise
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from tokonomics.traffic.prefix_reuse import reuse
 from tokonomics.traffic.slo import PERCENTILES
-from tokonomics.traffic.trace import Trace
+from tokonomics.traffic.trace import Counts, Trace
 from tokonomics.traffic.turns import Turns
 from tokonomics.types import Noun
 
@@ -16,7 +19,7 @@ _TURN_GROUPS = (1, 2, 3, 4, 5, 10, 20, 50, 100)
 """First turns of the rows of a table: the first five one by one, where caches fill; then together."""
 
 
-class Spread(Noun):
+class SessionSpread(Noun):
     """Mean and percentiles of what a session or a turn has."""
 
     mean: float
@@ -34,16 +37,16 @@ class TurnsAlike(Noun):
     requests: int
     mean_input: float
     cached_share: float | None = None
-    """Of their prompt tokens, what a cache without limit would find; None where the trace does not say what is shared."""
+    """Of their prompt tokens, what a cache without limit would find; None where the trace does not say."""
 
 
 class SessionSummary(Noun):
     """Conversations or jobs of a trace."""
 
     sessions: int
-    turns: Spread
+    turns: SessionSpread
     """Requests a session."""
-    pause_s: Spread | None
+    pause_s: SessionSpread | None
     """Between an answer and the next request; None where every session has one request."""
     growth_tokens: float | None
     """Tokens by which a prompt is longer than the one it follows, in the mean."""
@@ -52,27 +55,18 @@ class SessionSummary(Noun):
     by_turn: tuple[TurnsAlike, ...]
 
 
-def spread(values: NDArray[np.floating | np.integer]) -> Spread:  # type: ignore[type-arg]
+def session_spread(values: NDArray[Any]) -> SessionSpread:
     """Of at least one value."""
     found = np.percentile(values, PERCENTILES, method="inverted_cdf")
     cuts = {f"p{rank}": float(cut) for rank, cut in zip(PERCENTILES, found, strict=True)}
-    return Spread(mean=float(values.mean()), **cuts)
+    return SessionSpread(mean=float(values.mean()), **cuts)
 
 
-def turn_numbers(turns: Turns) -> NDArray[np.int64]:
-    """From 1; one more than the largest among those a request waits for."""
-    numbers = np.ones(len(turns.starts) - 1, np.int64)
-    starts, waits_for = turns.starts.tolist(), turns.waits_for.tolist()
-    for request in np.flatnonzero(~turns.roots).tolist():
-        numbers[request] = 1 + max(numbers[parent] for parent in waits_for[starts[request] : starts[request + 1]])
-    return numbers
-
-
-def turn_groups(numbers: NDArray[np.int64]) -> list[tuple[int, int, NDArray[np.intp]]]:
+def turn_groups(numbers: Counts) -> list[tuple[int, int, NDArray[np.intp]]]:
     """The first and last number of each row of a table, and the requests in it."""
     edges = [*_TURN_GROUPS, int(numbers.max(initial=0)) + 1]
     rows = []
-    for first, after in zip(edges[:-1], edges[1:], strict=True):
+    for first, after in pairwise(edges):
         chosen = np.flatnonzero((numbers >= first) & (numbers < max(after, first + 1)))
         if len(chosen):
             rows.append((first, int(numbers[chosen].max()), chosen))
@@ -86,13 +80,13 @@ def summarize_sessions(trace: Trace) -> SessionSummary | None:
         return None
     waiting = np.flatnonzero(~turns.roots)
     first_parent = turns.waits_for[turns.starts[waiting]]
-    numbers = turn_numbers(turns)
+    numbers = turns.depth
     cached = None if trace.prefix is None else reuse(trace.prefix, trace.input_tokens).astype(np.int64)
     inputs = trace.input_tokens.astype(np.int64)
     return SessionSummary(
         sessions=turns.sessions,
-        turns=spread(np.bincount(turns.session, minlength=turns.sessions)),
-        pause_s=spread(turns.pause_s[waiting]),
+        turns=session_spread(np.bincount(turns.session, minlength=turns.sessions)),
+        pause_s=session_spread(turns.pause_s[waiting]),
         growth_tokens=float((inputs[waiting] - inputs[first_parent]).mean()),
         branch_share=_branch_share(turns, waiting),
         by_turn=tuple(

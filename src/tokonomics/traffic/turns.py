@@ -53,14 +53,33 @@ class Turns:
             "session": pl.Series(self.session),
         }
 
+    @property
+    def children(self) -> tuple[Counts, Offsets]:
+        """Who waits for request ``i``: those from ``starts[i]`` to ``starts[i + 1]`` of a flat list, and the starts."""
+        requests = len(self.starts) - 1
+        waiting = np.repeat(np.arange(requests, dtype=np.int32), np.diff(self.starts))
+        starts = np.concatenate([[0], np.cumsum(np.bincount(self.waits_for, minlength=requests))]).astype(np.int64)
+        return waiting[np.argsort(self.waits_for, kind="stable")], starts
+
+    @property
+    def depth(self) -> Counts:
+        """By request: its turn, from 1: one more than the longest chain of those it waits for."""
+        waiting, starts = self.children
+        left, depth = np.diff(self.starts), np.ones(len(self.starts) - 1, np.int32)
+        front, level = np.flatnonzero(left == 0), 1
+        while len(front):
+            depth[front] = level
+            reached = waiting[_places(starts, front)]
+            np.subtract.at(left, reached, 1)
+            front, level = np.unique(reached[left[reached] == 0]), level + 1
+        return depth
+
     def take(self, chosen: NDArray[np.intp]) -> "Turns":
         """Those of the chosen requests, in that order; who waited only for requests left out begins by itself."""
         place = np.full(len(self.starts) - 1, -1, np.int64)
         place[chosen] = np.arange(len(chosen))
         lengths = np.diff(self.starts)[chosen]
-        begin = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        flat = np.repeat(self.starts[:-1][chosen] - begin[:-1], lengths) + np.arange(begin[-1])
-        parents = place[self.waits_for[flat]]
+        parents = place[self.waits_for[_places(self.starts, chosen)]]
         kept = parents >= 0
         counts = np.bincount(np.repeat(np.arange(len(chosen)), lengths)[kept], minlength=len(chosen))
         _, session = np.unique(self.session[chosen], return_inverse=True)
@@ -70,3 +89,10 @@ class Turns:
             pause_s=np.where(counts > 0, self.pause_s[chosen], 0.0),
             session=session.astype(np.int32),
         )
+
+
+def _places(starts: Offsets, chosen: NDArray[np.intp]) -> NDArray[np.int64]:
+    """Where the chosen of many lists that lie behind each other are."""
+    lengths = np.diff(starts)[chosen]
+    begin = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    return np.asarray(np.repeat(starts[:-1][chosen] - begin[:-1], lengths) + np.arange(begin[-1]), np.int64)

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tokonomics.errors import shorten
-from tokonomics.serving.outcome import judged, request_latencies, spread, within_slos
+from tokonomics.serving.outcome import judged, request_latencies, within_slos
+from tokonomics.serving.spread import spread
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.state import DONE, REFUSED
 from tokonomics.traffic.slo import Slo
