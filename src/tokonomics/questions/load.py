@@ -57,6 +57,8 @@ from tokonomics.questions.reading import NO_ANSWERS, encodes, load_for, reading
 from tokonomics.questions.requests.buy import CompareRequest, PlanRequest
 from tokonomics.questions.tables import prices_in
 from tokonomics.questions.traffic import number_above_0, prompts_of, rate_of, read_log, read_rate
+from tokonomics.traffic.generate import agent_in
+from tokonomics.traffic.lengths import Lengths
 from tokonomics.traffic.slo import Slo, parse_slos
 
 CASES = ("low", "mid", "high")
@@ -286,7 +288,7 @@ def targets_of(request: Objectives) -> tuple[Slo, ...]:
 
 def load_of(request: PlanTraffic, listener: Listener = SILENT, writes_nothing: bool = False) -> Load:
     """The requests that are planned for: those of a log, or made-up ones; without answers where nothing is written."""
-    outputs = NO_ANSWERS if writes_nothing else request.output
+    outputs: Lengths | str | None = NO_ANSWERS if writes_nothing else request.output
     rate = read_rate(request.rate) if request.rate is not None else None
     if rate is not None and request.tokens_per_month is not None:
         raise BadInput(f"says the same as {option('rate')}", field="tokens_per_month", fix="Give one of the two.")
@@ -305,12 +307,15 @@ def load_of(request: PlanTraffic, listener: Listener = SILENT, writes_nothing: b
     for name in sorted(_OF_A_LOG):
         if getattr(request, name) is not None:
             raise BadInput("is for a log, not for made-up requests", field=name)
+    agent = agent_in(request.sessions) if isinstance(request, Conversations) else None
+    inputs = agent.inputs if agent and request.input is None else request.input
+    outputs = agent.outputs if agent and outputs is None else outputs
     asked = (rate, request.tokens_per_month, request.arrivals, request.output)
-    if request.input is None and any(value is not None for value in asked):
+    if inputs is None and any(value is not None for value in asked):
         answers = "" if outputs is not None else f" {option('output', 300)}"
         fix = f"Such as {option('input', 1000)}{answers}."
         raise BadInput("is missing: how long are the prompts?", field="input", fix=fix)
-    if request.input is None:
+    if inputs is None:
         shape = f"{option('input', 1000)} {option('output', 300)}"
         raise BadInput(
             "no traffic is given",
@@ -319,7 +324,7 @@ def load_of(request: PlanTraffic, listener: Listener = SILENT, writes_nothing: b
         )
     prompts: dict[str, Any] = prompts_of(request) if isinstance(request, Conversations) else {}
     if request.tokens_per_month is not None:
-        mean = load_of_shape(1.0, request.input, outputs, seed=request.seed, **prompts).workload
+        mean = load_of_shape(1.0, inputs, outputs, seed=request.seed, **prompts).workload
         rate = rate_of(request.tokens_per_month, mean.input_tokens + mean.output_tokens)
     if rate is None and request.arrivals is None:
         raise BadInput(
@@ -329,7 +334,7 @@ def load_of(request: PlanTraffic, listener: Listener = SILENT, writes_nothing: b
         )
     # A batch can be fed evenly.
     arrivals = "constant:1" if request.offline and request.arrivals is None else request.arrivals
-    return load_of_shape(rate, request.input, outputs, arrivals=arrivals, seed=request.seed, **prompts)
+    return load_of_shape(rate, inputs, outputs, arrivals=arrivals, seed=request.seed, **prompts)
 
 
 def _range(text: str, field: str) -> list[str]:

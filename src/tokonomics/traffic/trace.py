@@ -134,7 +134,13 @@ class Trace:
 
     @property
     def rate(self) -> float:
-        """Mean requests a second between the first arrival and the last; 0 where all arrive at once."""
+        """Mean requests a second between the first arrival and the last; 0 where all arrive at once.
+
+        Where some wait for others, from the first session's start to the last: what comes to pass once as many
+        sessions end as start. When the later turns come is the server's doing.
+        """
+        if self.turns is not None and (span_s := float(np.ptp(starts := self.arrival_s[self.turns.roots]))) > 0:
+            return len(self) * (len(starts) - 1) / len(starts) / span_s
         return (len(self) - 1) / self.duration_s if self.duration_s > 0 else 0.0
 
     def take(self, chosen: NDArray[np.intp]) -> "Trace":
