@@ -4,6 +4,8 @@ Round robin looks at nothing. Least outstanding and power of two look at how man
 finished. Prefix-aware routing looks at which cache holds the longest beginning of the prompt, unless the load has
 become too uneven, with the thresholds of SGLang's router (sgl-router: balance_abs_threshold 64, balance_rel_threshold
 1.5, cache_threshold 0.3); it sees the caches themselves, as llm-d's precise scorer does, not an estimate of them.
+Session-affine routing gives a session's next request to the replica that was given its last one while that is up, as
+the vLLM production stack's session router does by the id of the session; otherwise to the least loaded one.
 """
 
 import numpy as np
@@ -14,7 +16,7 @@ from tokonomics.serving.scheduler import cut_run, settle
 from tokonomics.serving.sequences import enqueue, receive
 from tokonomics.serving.state import HELD, NONE, UP, Rows, World
 
-ROUND_ROBIN, LEAST_OUTSTANDING, POWER_OF_TWO, PREFIX_AWARE = range(4)  # in the order of ``fleet.Router``
+ROUND_ROBIN, LEAST_OUTSTANDING, POWER_OF_TWO, PREFIX_AWARE, SESSION_AFFINE = range(5)  # in the order of ``fleet.Router``
 
 _UNEVEN = 64
 _UNEVEN_RATIO = 1.5
@@ -32,6 +34,8 @@ def route(world: World, index: int, now_s: float) -> None:
         clock.held_first = index if clock.held_first == NONE else min(clock.held_first, index)
         return
     replica = world.replicas[place]
+    if world.settings[0].sessions > 0:
+        world.homes[world.turns[index % len(world.turns)].session] = place
     receive(world, place, index, now_s)
     if replica.running < world.settings[0].max_sequences:
         cut_run(world, place, min(request.queued_s, max(replica.front_end_s, now_s)), True)
@@ -55,6 +59,10 @@ def _pick_replica(world: World, index: int, now_s: float) -> int:
         return _of_two(world, index)
     if settings.router == PREFIX_AWARE and settings.units > 0:
         return _of_longest_prefix(world, index, now_s)
+    if settings.router == SESSION_AFFINE and settings.sessions > 0:
+        home = wide(world.homes[world.turns[index % len(world.turns)].session])
+        if home != NONE and world.replicas[home].mode == UP:
+            return home
     return _least(world.replicas)
 
 

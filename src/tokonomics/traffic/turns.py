@@ -31,6 +31,11 @@ class Turns:
         return np.diff(self.starts) == 0
 
     @property
+    def linked(self) -> bool:
+        """Some request waits for another."""
+        return len(self.waits_for) > 0
+
+    @property
     def sessions(self) -> int:
         return int(self.session.max(initial=-1)) + 1
 
