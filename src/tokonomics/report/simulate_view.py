@@ -22,8 +22,8 @@ from tokonomics.report.wording import (
 )
 from tokonomics.serving.first_answer import FirstAnswer
 from tokonomics.serving.outcome import Outcome, SloOutcome, sides
-from tokonomics.serving.spread import Spread
 from tokonomics.serving.simulator import Simulation
+from tokonomics.serving.spread import Spread
 from tokonomics.serving.state import REFUSED
 from tokonomics.traffic.workload import lengths_text
 from tokonomics.units import BYTES_PER_GB, count, percent, plural, seconds, usd

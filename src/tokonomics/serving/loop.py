@@ -21,6 +21,7 @@ from tokonomics.serving.fleet import Autoscale, FleetSettings
 from tokonomics.serving.routing import ROUND_ROBIN, in_turn, route
 from tokonomics.serving.scheduler import advance, count_busy, cut_run, drain_if_empty, settle, tell
 from tokonomics.serving.sends import (
+    deadline_s,
     hear,
     never_heard,
     next_deadline,
@@ -31,6 +32,7 @@ from tokonomics.serving.sends import (
     try_again,
 )
 from tokonomics.serving.sequences import count_abandoned
+from tokonomics.serving.shedding import leaves_as
 from tokonomics.serving.state import (
     ANSWER,
     BOOTING,
@@ -44,7 +46,6 @@ from tokonomics.serving.state import (
     OPEN,
     QUEUED,
     REFUSED,
-    TIMED_OUT,
     UNSERVED,
     UP,
     Ints,
@@ -174,13 +175,14 @@ def _serve_until(world: World, stop: int, until_s: float, deadlines_too: bool) -
     by_turn, closed = world.settings[0].router == ROUND_ROBIN, world.settings[0].closed
     while True:
         if closed:
-            coming, leaving = next_send(world), next_deadline(world)
-            arrival = send_s(world, coming)
+            coming = next_send(world)
+            arrival, deadline, whom = send_s(world, coming), deadline_s(world), next_deadline(world)
         else:
-            coming = clock.arrivals if clock.arrivals < len(requests) else wide(NONE)
-            leaving = world.impatient[clock.deadlines] if clock.deadlines < len(world.impatient) else wide(NONE)
-            arrival = requests[coming].arrival_s if coming != NONE else np.inf
-        deadline = requests[leaving].deadline_s if leaving != NONE else np.inf
+            coming, whom = clock.arrivals, wide(0)
+            arrival = requests[coming].arrival_s if coming < len(requests) else np.inf
+            deadline = np.inf
+            if clock.deadlines < len(world.impatient):
+                deadline, whom = world.due_s[clock.deadlines], world.impatient[clock.deadlines]
         hangs_up = deadline <= arrival and (deadline < until_s or (deadlines_too and deadline == until_s))
         arrives = not hangs_up and arrival < until_s
         if arrives and clock.came >= stop:
@@ -191,13 +193,13 @@ def _serve_until(world: World, stop: int, until_s: float, deadlines_too: bool) -
         # Only the replicas that an event looks at are brought up to its time.
         first, last = wide(0), wide(len(replicas) - 1)
         if hangs_up:
-            first = last = wide(requests[leaving].replica)
+            first = last = wide(requests[whom if whom >= 0 else -1 - whom].replica)
         elif arrives and by_turn:
             first = last = in_turn(world)
         for place in range(max(first, 0), last + 1):
             advance(world, place, now)
         if hangs_up:
-            _pass(world, leaving, now)
+            _pass(world, whom, now)
         elif arrives:
             _arrive(world, coming, now)
         else:
@@ -243,31 +245,34 @@ def _arrive(world: World, index: int, now_s: float) -> None:
         route(world, index, now_s)
     elif request.status == REFUSED:
         request.finish_s = now_s
-    if closed and request.status != OPEN:
-        hear(world, index, now_s, False)
+        if closed:
+            hear(world, index, now_s, False)
 
 
 @inlined
-def _pass(world: World, index: int, now_s: float) -> None:
-    """A deadline is reached: its client hangs up unless it has been answered, and may send again."""
-    waits = world.requests[index].status == OPEN
-    if world.settings[0].closed:
+def _pass(world: World, whom: int, now_s: float) -> None:
+    """A client's patience or a request's time to wait is over; who leaves may be sent again."""
+    request, closed = world.requests[whom if whom >= 0 else -1 - whom], world.settings[0].closed
+    waited = request.status == OPEN
+    if closed:
         pass_deadline(world)
     else:
         world.clock[0].deadlines += 1
-    _hang_up(world, index, now_s)
-    if waits and world.settings[0].closed:
-        try_again(world, index, now_s)
+    _hang_up(world, whom, now_s)
+    if closed and waited and request.status != OPEN:
+        try_again(world, whom if whom >= 0 else -1 - whom, now_s)
 
 
 @inlined
-def _hang_up(world: World, index: int, now_s: float) -> None:
-    """The client of a request has waited long enough."""
+def _hang_up(world: World, whom: int, now_s: float) -> None:
+    """A client has waited long enough; or a request is shed, having waited as long as its class does (-1 less it)."""
+    index = whom if whom >= 0 else -1 - whom
     request = world.requests[index]
     placed = request.place != HELD and request.place != NOWHERE
-    if request.status != OPEN:
+    how = leaves_as(request, whom < 0)
+    if how == OPEN:
         return
-    request.status = TIMED_OUT
+    request.status = how
     request.finish_s = now_s
     if not placed:
         world.clock[0].held -= request.place == HELD
@@ -278,6 +283,7 @@ def _hang_up(world: World, index: int, now_s: float) -> None:
     replica.outstanding -= 1
     if request.place == QUEUED:
         request.place = ENDED
+        world.waiting[place, request.urgency] -= 1
         count_abandoned(replica, request)
         # It may have been the one for whom there was no room: the next in the queue gets its chance.
         cut_run(world, place, now_s, False)
@@ -342,7 +348,7 @@ def _go_down(world: World, place: int, now_s: float) -> None:
     for name, value in emptied.items():
         replica[name] = value
     slots["request"], slots["free"] = NONE, np.arange(len(slots))[::-1]
-    world.phases[place], world.queues[place, :, HEAD] = 0, NONE
+    world.phases[place], world.queues[place, :, HEAD], world.waiting[place] = 0, NONE, 0
     empty_cache(world, place)
     for name in ("computed", "generated", "target", "blocks", "shared_blocks"):
         requests[name][moved] = 0

@@ -259,6 +259,7 @@ def _preempt(world: World, place: int) -> None:
     remove_running(world, place, index)
     request.computed = 0
     request.preemptions += 1
+    world.waiting[place, request.urgency] += 1
     enqueue(world.queues[place], world.requests, index)
 
 

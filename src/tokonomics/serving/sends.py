@@ -1,11 +1,14 @@
 """When clients send: at a time that was planned, when they have heard an answer, or again after a time-out.
 
 In a closed loop requests wait for others. One is sent when its client has heard the last of those it waits for and has
-paused. Where one of those failed it is never sent, and what waits for it is not either. A request that timed out and
-has attempts left is sent again after a backoff that doubles each time, as a row of its own: attempt ``k`` (from 0) of
-request ``i`` of ``n`` is row ``i + k × n``. Sends and deadlines that are known lie in two binary heaps, the soonest
-first and of one time the lowest row; those planned from the beginning are found in the order of the trace.
+paused. Where one of those failed it is never sent, and what waits for it is not either. A request that timed out or was
+turned away and has attempts left is sent again after a backoff that doubles each time, as a row of its own: attempt
+``k`` (from 0) of request ``i`` of ``n`` is row ``i + k × n``. Sends and deadlines that are known lie in two binary
+heaps, the soonest first and of one time the lowest row; those planned from the beginning are found in the order of the
+trace.
 """
+
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +32,9 @@ def with_attempts(requests: Requests, attempts: int, backoff_s: float) -> Reques
     """Requests whose clients send up to so many times."""
     if attempts == 1:
         return requests
-    names = ("arrival_s", "input_tokens", "output_tokens", "urgency", "deadline_s", "unit_ids", "fetched")
-    rows = {name: np.tile(column, attempts) for name in names if (column := getattr(requests, name)) is not None}
+    names = ["arrival_s", "input_tokens", "output_tokens", "urgency", "deadline_s", "unit_ids"]
+    names += [name for name in ("fetched", "shed_s", "queue_limit") if getattr(requests, name) is not None]
+    rows: dict[str, Any] = {name: np.tile(getattr(requests, name), attempts) for name in names}
     ends = [requests.unit_starts[1:] + attempt * len(requests.unit_ids) for attempt in range(attempts)]
     starts = np.concatenate([requests.unit_starts[:1], *ends])
     return requests._replace(**rows, unit_starts=starts, attempts=attempts, backoff_s=backoff_s)
@@ -78,15 +82,28 @@ def send(world: World, row: int, now_s: float) -> None:
     turn.attempts += 1
     request.arrival_s = now_s
     request.deadline_s = max(now_s, now_s + turn.patience_s)
-    if request.deadline_s < np.inf and request.status == OPEN:
+    if request.status != OPEN:
+        return
+    if request.deadline_s < np.inf:
         _push(world.events[DEADLINES], clock.deadlines, request.deadline_s, row)
+        clock.deadlines += 1
+    if turn.longest_wait_s < np.inf:
+        shed_s = max(now_s, now_s + turn.longest_wait_s)
+        _push(world.events[DEADLINES], clock.deadlines, shed_s, len(world.requests) + row)
         clock.deadlines += 1
 
 
 @inlined
 def next_deadline(world: World) -> int:
-    """The row whose client hangs up next; NONE where nobody does."""
-    return wide(world.events[DEADLINES][0].row) if world.clock[0].deadlines > 0 else NONE
+    """The row whose client hangs up next; -1 less the row: that is turned away next."""
+    whom = wide(world.events[DEADLINES][0].row)
+    return whom if whom < len(world.requests) else len(world.requests) - 1 - whom
+
+
+@inlined
+def deadline_s(world: World) -> float:
+    """When; infinite where nobody does."""
+    return float(world.events[DEADLINES][0].time_s) if world.clock[0].deadlines > 0 else np.inf
 
 
 @compiled
@@ -99,7 +116,7 @@ def pass_deadline(world: World) -> None:
 
 @compiled
 def try_again(world: World, row: int, now_s: float) -> None:
-    """A client that hung up sends again after a while, or gives up."""
+    """A client that hung up or was turned away sends again after a while, or gives up."""
     clock, settings, count = world.clock[0], world.settings[0], len(world.turns)
     attempt = row // count
     if attempt + 1 < settings.attempts:

@@ -23,6 +23,7 @@ from tokonomics.serving.disaggregated import ServingSide, chosen, serve_apart, w
 from tokonomics.serving.fleet import FleetSettings, Router
 from tokonomics.serving.loop import run
 from tokonomics.serving.sends import with_attempts
+from tokonomics.serving.shedding import wait_limits
 from tokonomics.serving.state import (
     DONE,
     NODE,
@@ -86,7 +87,7 @@ def simulate(
     fetches: Fetches | None = None,
     steps: StepModel | None = None,
 ) -> Simulation:
-    """Serve a trace. Clients hang up after ``timeout_s``; priorities count only ``by_priority``.
+    """Serve a trace. Clients hang up after ``timeout_s``; priorities count ``by_priority``, those of classes always.
 
     Where the trace has turns, a request is sent when those it waits for were answered, unless ``fleet.closed`` is
     False; the trace of the simulation then has the requests in the order in which they were sent. ``fetches`` says
@@ -103,6 +104,7 @@ def simulate(
         raise BadInput("a seed is at least 0, a timeout above 0, and limits are at least 1")
     _check_fleet(fleet)
     _check_sessions(fleet, trace)
+    by_priority = by_priority or bool(trace.classes)
     if fetches is not None and fleet.prefill_replicas:
         raise BadInput("a disaggregated fleet has no slower memories for its KV here")
     rules = rules_for(deployment, trace, prefix_cache, max_sequences, max_batched_tokens)
@@ -116,7 +118,7 @@ def simulate(
     joins = None if fetches is None else np.argsort(trace.arrival_s + fetches.delay_s, kind="stable")
     if fetches is not None and joins is not None:
         requests = _joining(requests, joins, fetches)
-    if fleet.retries and np.isfinite(requests.deadline_s).any():
+    if fleet.retries and requests.may_fail:
         requests = with_attempts(requests, fleet.retries + 1, fleet.backoff_s)
     table = table_for(steps or step_model(deployment), trace, rules)
     _check_memory(requests, rules, fleet)
@@ -187,7 +189,8 @@ def _closed_loop(requests: Requests, fleet: FleetSettings, timeout_s: float) -> 
     users = fleet.users or 0
     if users < 1 or fleet.replicas > 1 or fleet.autoscale or fleet.prefill_replicas or fleet.outages:
         raise BadInput("a closed loop has at least one user, and one replica that stays")
-    if timeout_s < math.inf or np.isfinite(requests.deadline_s).any():
+    limited = requests.shed_s is not None or requests.queue_limit is not None
+    if limited or timeout_s < math.inf or np.isfinite(requests.deadline_s).any():
         raise BadInput("users of a closed loop wait for their answers")
     return requests._replace(arrival_s=np.zeros(len(requests.arrival_s)), users=min(users, len(requests.arrival_s)))
 
@@ -288,6 +291,7 @@ def requests_for(trace: Trace, rules: Rules, timeout_s: float = math.inf, by_pri
         urgency = np.unique(trace.priority, return_inverse=True)[1].astype(np.int32)
     patience = np.full(count, np.inf) if trace.patience_s is None else trace.patience_s
     ids, starts, unit_tokens = _units(trace, rules)
+    limits = wait_limits(trace)
     return Requests(
         arrival_s=trace.arrival_s,
         input_tokens=trace.input_tokens,
@@ -298,6 +302,8 @@ def requests_for(trace: Trace, rules: Rules, timeout_s: float = math.inf, by_pri
         unit_starts=starts,
         unit_tokens=unit_tokens,
         prefilled=False,
+        shed_s=limits.shed_s,
+        queue_limit=limits.queue_limit,
     )
 
 

@@ -23,8 +23,9 @@ Bytes = NDArray[np.int8]
 Row = Any  # one row of a table below: its fields are read and set by name
 Rows = Any
 
-REFUSED, DONE, TIMED_OUT, UNSERVED = range(4)
-"""How a request ended: too long for the replica, answered, given up by its client, or never given a replica."""
+REFUSED, DONE, TIMED_OUT, UNSERVED, SHED = range(5)
+"""How a request ended: too long for the replica, answered, given up by its client, never given a replica, or turned
+away because too many waited or it had waited too long."""
 OPEN = -1  # it has not ended yet
 NOWHERE, HELD, QUEUED, PROMPT, ANSWER, ENDED = range(6)
 """Where a request is: not arrived, waiting for a replica, in a queue, its prompt or its answer being computed, gone."""
@@ -50,6 +51,10 @@ class Requests(NamedTuple):
     """They come with their prompt computed and one token written: the decode side of a disaggregated fleet."""
     fetched: Counts | None = None
     """Leading tokens of each prompt that have been brought from a slower memory when it arrives; None: of no prompt."""
+    shed_s: Floats | None = None
+    """When each is turned away if no step has worked on it by then; infinite for never. None: none ever is."""
+    queue_limit: Counts | None = None
+    """Each is turned away where so many, as urgent or more, wait for the replica that it is sent to. None: none is."""
     users: int = 0
     """A closed loop: so many requests arrive at their times, each later one when another has been answered. 0: none."""
     turns: Turns | None = None
@@ -57,7 +62,7 @@ class Requests(NamedTuple):
     sessions: Counts | None = None
     """The conversation or job of each request, for a router that looks at it."""
     attempts: int = 1
-    """How often a client sends a request that times out; the columns above then have so many rows a request
+    """How often a client sends a request that times out or is turned away: the rows that it has in the columns above
     (``sends``)."""
     backoff_s: float = 0.0  # from the first time-out to the second attempt; then twice as long, and so on
 
@@ -65,6 +70,12 @@ class Requests(NamedTuple):
     def closed(self) -> bool:
         """When some requests are sent depends on what became of others."""
         return self.turns is not None or self.users > 0 or self.attempts > 1
+
+    @property
+    def may_fail(self) -> bool:
+        """Some may time out or be turned away."""
+        limited = self.shed_s is not None or self.queue_limit is not None
+        return limited or bool(np.isfinite(self.deadline_s).any())
 
 
 class Fetches(NamedTuple):
@@ -134,6 +145,7 @@ REQUEST = np.dtype(
         ("shared_blocks", "i4"),  # of those, blocks of shared units
         ("following", "i4"),  # the next in the list it waits in
         ("fetched", "i4"),  # leading tokens brought from a slower memory
+        ("queue_limit", "i4"),  # it is turned away where so many wait before it
         *_fields("i2", "preemptions restarts replica"),
         *_fields("i1", "place status"),
     ]
@@ -183,6 +195,7 @@ TURN = np.dtype(
     [
         ("pause_s", "f8"),
         ("patience_s", "f8"),  # from when it is sent until its client hangs up
+        ("longest_wait_s", "f8"),  # from when it is sent until it is turned away
         ("ready_s", "f8"),  # when the last answer it waits for was heard, of those that were
         ("first_child", "i8"),  # those that wait for it, in ``World.children``
         *_fields("i4", "children session following"),
@@ -232,6 +245,7 @@ class World(NamedTuple):
     replicas: Rows
     slots: Rows  # by replica and slot
     queues: Counts  # first and last request by replica and urgency
+    waiting: Counts  # how many are in each of those queues
     phases: Counts  # by replica: decoding sequences by the step, modulo the block, at which they need another block
     nodes: Rows  # by replica: the prefix cache
     units: Counts
@@ -240,7 +254,8 @@ class World(NamedTuple):
     clock: Rows
     wanted: Counts  # what the autoscaler wanted at its last ticks
     timeline: Floats
-    impatient: Ints  # requests with a deadline, by deadline, where deadlines are known from the beginning
+    impatient: Ints  # requests whose client hangs up; -1 less the request: those that are shed; by time
+    due_s: Floats  # when; both empty in a closed loop, which finds out on the way
     turns: Rows  # by request, not by attempt; empty where none is needed
     children: Counts  # who waits for each request, one list behind the other
     events: Rows  # two heaps
@@ -265,7 +280,7 @@ def new_world(requests: Requests, table: StepTable, rules: Rules, fleet: FleetSe
     nodes = _table((replicas, units + count + 1 if units else 1), NODE, references=NONE)
     # The list's two ends meet in its last node: an empty list points to itself.
     nodes["next"][:, -1] = nodes["previous"][:, -1] = nodes.shape[1] - 1
-    impatient = np.flatnonzero(np.isfinite(requests.deadline_s)) if not requests.closed else np.zeros(0, np.int64)
+    impatient, due_s = _impatient(requests)
     turns, children = _turn_rows(requests)
     sessions = int(turns["session"].max(initial=-1)) + 1 if requests.sessions is not None else 0
     # The arrivals fill at least half of the bins, whose width is a power of two of a second.
@@ -283,6 +298,7 @@ def new_world(requests: Requests, table: StepTable, rules: Rules, fleet: FleetSe
         ),
         slots=_table((replicas, rules.max_sequences), SLOT, request=NONE, free=np.arange(rules.max_sequences)[::-1]),
         queues=np.full((replicas, int(requests.urgency.max(initial=0)) + 1, 2), NONE, np.int32),
+        waiting=np.zeros((replicas, int(requests.urgency.max(initial=0)) + 1), np.int32),
         phases=np.zeros((replicas, 1 if rules.reserves else rules.block_tokens), np.int32),
         nodes=nodes,
         units=requests.unit_ids,
@@ -314,13 +330,26 @@ def new_world(requests: Requests, table: StepTable, rules: Rules, fleet: FleetSe
         ),
         wanted=np.zeros(max(1, math.ceil(scale.hold_s / scale.interval_s)) if scale else 1, np.int32),
         timeline=np.zeros((BINS, 5)),
-        impatient=impatient[np.argsort(requests.deadline_s[impatient], kind="stable")].astype(np.int64),
+        impatient=impatient,
+        due_s=due_s,
         turns=turns,
         children=children,
-        events=np.zeros((2, count + 1 if requests.closed else 1), EVENT),
+        events=np.zeros((2, 2 * count + 1 if requests.closed else 1), EVENT),
         homes=np.full(max(1, sessions), NONE, np.int32),
         table=table,
     )
+
+
+def _impatient(requests: Requests) -> tuple[Ints, Floats]:
+    """Who hangs up, and who is shed (-1 less the request), with the times, in order; who hangs up comes first."""
+    if requests.closed:
+        return np.zeros(0, np.int64), np.zeros(0)
+    leaves = np.flatnonzero(np.isfinite(requests.deadline_s))
+    shed_s = np.full(len(requests.arrival_s), np.inf) if requests.shed_s is None else requests.shed_s
+    shed = np.flatnonzero(np.isfinite(shed_s))
+    whom, due_s = np.concatenate([leaves, -1 - shed]), np.concatenate([requests.deadline_s[leaves], shed_s[shed]])
+    order = np.argsort(due_s, kind="stable")
+    return whom[order].astype(np.int64), np.ascontiguousarray(due_s[order])
 
 
 def _table(shape: int | tuple[int, int], kind: np.dtype[np.void], **columns: Any) -> Rows:
@@ -335,7 +364,7 @@ def _request_rows(requests: Requests, refused: NDArray[np.bool_]) -> Rows:
     listed = np.diff(requests.unit_starts)
     in_prompt = requests.input_tokens / requests.unit_tokens
     copied = ("arrival_s", "deadline_s", "input_tokens", "output_tokens", "urgency")
-    rows = _table(
+    return _table(
         len(refused),
         REQUEST,
         **{name: getattr(requests, name) for name in copied},
@@ -343,13 +372,13 @@ def _request_rows(requests: Requests, refused: NDArray[np.bool_]) -> Rows:
         **dict.fromkeys(("slot", "following", "replica"), NONE),
         finish_s=np.where(refused, requests.arrival_s, np.nan),
         fetched=0 if requests.fetched is None else requests.fetched,
+        queue_limit=np.iinfo(np.int32).max if requests.queue_limit is None else requests.queue_limit,
         first_unit=requests.unit_starts[:-1],
         units=listed,
         prompt_units=np.where(listed <= np.ceil(in_prompt), listed, np.floor(in_prompt)),
         status=np.where(refused, REFUSED, OPEN),
         place=np.where(refused, ENDED, NOWHERE),
     )
-    return rows
 
 
 def _turn_rows(requests: Requests) -> tuple[Rows, Counts]:
@@ -359,7 +388,9 @@ def _turn_rows(requests: Requests) -> tuple[Rows, Counts]:
     if not requests.closed and requests.sessions is None:
         return _table(0, TURN), none
     patience_s = requests.deadline_s[:count] - requests.arrival_s[:count]
-    rows = _table(count, TURN, planned=1, patience_s=patience_s, ready_s=-np.inf)
+    rows = _table(count, TURN, planned=1, patience_s=patience_s, longest_wait_s=np.inf, ready_s=-np.inf)
+    if requests.shed_s is not None:
+        rows["longest_wait_s"] = requests.shed_s[:count] - requests.arrival_s[:count]
     if requests.sessions is not None:
         rows["session"] = requests.sessions
     if requests.users:

@@ -28,7 +28,7 @@ class Turns:
     @property
     def roots(self) -> NDArray[np.bool_]:
         """Requests that wait for nobody."""
-        return np.diff(self.starts) == 0
+        return np.asarray(np.diff(self.starts) == 0)
 
     @property
     def linked(self) -> bool:

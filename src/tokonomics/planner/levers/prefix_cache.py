@@ -24,8 +24,8 @@ from tokonomics.planner.trials import cached_share, serve_with
 from tokonomics.serving.capacity import NeverHolds, replicas_needed, what_breaks
 from tokonomics.serving.fleet import FleetSettings, Router
 from tokonomics.serving.outcome import Outcome, outcome
-from tokonomics.serving.spread import Spread
 from tokonomics.serving.simulator import Simulation
+from tokonomics.serving.spread import Spread
 from tokonomics.serving.tiers import TierHits, gpu_cache_bytes, kv_bytes_per_token
 from tokonomics.traffic.prefix_reuse import found_share
 from tokonomics.traffic.slo import Slo

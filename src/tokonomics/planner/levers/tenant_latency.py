@@ -7,8 +7,8 @@ import numpy as np
 
 from tokonomics.errors import shorten
 from tokonomics.serving.outcome import judged, request_latencies, within_slos
-from tokonomics.serving.spread import spread
 from tokonomics.serving.simulator import Simulation
+from tokonomics.serving.spread import spread
 from tokonomics.serving.state import DONE, REFUSED
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.tenants import by_tenant
