@@ -20,8 +20,10 @@ from tests.serving.strategies import (
     MOST_TOKENS_IN_A_STEP,
     Pace,
     World,
+    classed_worlds,
     closed_worlds,
     paces,
+    session_worlds,
     worlds,
 )
 
@@ -31,7 +33,7 @@ from tokonomics.catalog.load_models import find_model
 from tokonomics.physics.deployment import deploy
 from tokonomics.physics.steptime import step_model
 from tokonomics.serving.loop import run
-from tokonomics.serving.state import Served
+from tokonomics.serving.state import Requests, Served
 from tokonomics.serving.step_table import StepTable, after_s, compile_steps, gpu_s, launching_s
 
 
@@ -64,7 +66,7 @@ def plainly(world: World, pace: Pace) -> Served:
 
 
 def assert_same(fast: Served, slow: Served) -> None:
-    for name in ("status", "replica", "preemptions", "restarts", "cached_tokens"):
+    for name in ("status", "replica", "preemptions", "restarts", "cached_tokens", "attempts"):
         assert getattr(fast, name).tolist() == getattr(slow, name).tolist(), name
     for name in ("arrival_s", "start_s", "first_token_s", "finish_s"):
         # A macro step sums many steps at once: another rounding, nothing else.
@@ -85,6 +87,44 @@ def test_a_closed_loop_gives_the_answer_of_the_plain_one(world: World, pace: Pac
     requests, rules, fleet, seed = world
     fast, _ = run(requests, table(pace), rules, fleet, seed=seed)
     assert_same(fast, plainly(world, pace))
+
+
+@given(session_worlds(), paces())
+@settings(max_examples=150, deadline=None)
+def test_sessions_and_retries_fare_as_in_the_plain_loop(world: World, pace: Pace) -> None:
+    requests, rules, fleet, seed = world
+    fast, _ = run(requests, table(pace), rules, fleet, seed=seed)
+    assert_same(fast, plainly(world, pace))
+
+
+@given(classed_worlds(), paces())
+@settings(max_examples=100, deadline=None)
+def test_classes_that_shed_fare_as_in_the_plain_loop(world: World, pace: Pace) -> None:
+    requests, rules, fleet, seed = world
+    fast, _ = run(requests, table(pace), rules, fleet, seed=seed)
+    assert_same(fast, plainly(world, pace))
+
+
+SHED_AS: dict[str, Callable[[Served, Requests], bool]] = {
+    "at once": lambda served, asked: bool(((served.status == 4) & (served.finish_s == asked.arrival_s)).any()),
+    "after a wait": lambda served, asked: bool(((served.status == 4) & (served.finish_s > asked.arrival_s)).any()),
+    "after a failure": lambda served, asked: bool(((served.status == 4) & (served.restarts > 0)).any()),
+    "where others were served": lambda served, asked: bool({1, 4} <= set(served.status.tolist())),
+}
+
+
+def test_the_worlds_of_classes_reach_every_way_of_shedding() -> None:
+    missing = set(SHED_AS)
+
+    def all_seen(world: World) -> bool:
+        served = plainly(world, IN_TURN)
+        missing.difference_update([what for what in missing if SHED_AS[what](served, world[0])])
+        return not missing
+
+    found = settings(max_examples=2000, deadline=None, phases=[Phase.generate], database=None)
+    with suppress(NoSuchExample):
+        find(classed_worlds(), all_seen, settings=found)
+    assert missing == set()
 
 
 REACHED: dict[str, Callable[[Served], bool]] = {

@@ -91,6 +91,9 @@ def serve_apart(
         unit_starts=np.zeros(len(goes_on) + 1, np.int64),
         unit_tokens=decode.rules.block_tokens,
         prefilled=True,
+        # Who is here has begun, and is not turned away any more.
+        shed_s=None,
+        queue_limit=None,
     )
     written, answered = run(second, decode.table, decode.rules, fleet, seed=seed + 1, progress=progress)
     # Nobody reads an answer that timed out: its prompt was computed in vain, on the replica that computed it.
@@ -152,6 +155,8 @@ def chosen(requests: Requests, places: NDArray[np.intp], arrival_s: Floats) -> R
         output_tokens=requests.output_tokens[places],
         urgency=requests.urgency[places],
         deadline_s=requests.deadline_s[places],
+        shed_s=None if requests.shed_s is None else requests.shed_s[places],
+        queue_limit=None if requests.queue_limit is None else requests.queue_limit[places],
         unit_ids=ids,
         unit_starts=starts,
     )

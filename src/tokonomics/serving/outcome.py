@@ -20,7 +20,7 @@ from tokonomics.physics.steptime import step_model
 from tokonomics.serving.session_outcome import SessionOutcome, session_outcome
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.spread import Spread, spread
-from tokonomics.serving.state import ANSWERS, BUSY, DONE, KV, PROMPTS, REFUSED, SEQUENCES, TIMED_OUT, UNSERVED
+from tokonomics.serving.state import ANSWERS, BUSY, DONE, KV, PROMPTS, REFUSED, SEQUENCES, SHED, TIMED_OUT, UNSERVED
 from tokonomics.serving.steady import ReplicaCurve, context_while_answering, prompts_alone
 from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.traffic.trace import Floats
@@ -29,7 +29,7 @@ from tokonomics.types import Noun
 if TYPE_CHECKING:
     import polars as pl
 
-_STATUS = ("refused", "done", "timed out", "unserved")
+_STATUS = ("refused", "done", "timed out", "unserved", "shed")
 
 
 class SloOutcome(Noun):
@@ -83,6 +83,8 @@ class Outcome(Noun):
     timed_out: NonNegativeInt
     unserved: NonNegativeInt
     """Still without a replica at the end."""
+    shed: NonNegativeInt = 0
+    """Turned away by the limits of their class."""
     input_tokens: NonNegativeInt
     """Of completed requests, cached ones included."""
     output_tokens: NonNegativeInt
@@ -130,7 +132,7 @@ def outcome(simulation: Simulation, slos: Sequence[Slo] = (), with_load: bool = 
     done = served.status == DONE
     latencies = request_latencies(simulation)
     spreads = {name: spread(values[done]) for name, values in latencies.items()}
-    unanswered = int(((served.status == TIMED_OUT) | (served.status == UNSERVED)).sum())
+    unanswered = int(np.isin(served.status, (TIMED_OUT, UNSERVED, SHED)).sum())
     judgements = [judged(slo, latencies[slo.latency][done], unanswered) for slo in slos]
     within = within_slos(served.status, latencies, slos)
     inputs = int(trace.input_tokens[done].sum(dtype=np.int64))
@@ -144,6 +146,7 @@ def outcome(simulation: Simulation, slos: Sequence[Slo] = (), with_load: bool = 
         refused=int((served.status == REFUSED).sum()),
         timed_out=int((served.status == TIMED_OUT).sum()),
         unserved=int((served.status == UNSERVED).sum()),
+        shed=int((served.status == SHED).sum()),
         input_tokens=inputs,
         output_tokens=outputs,
         cached_tokens=int(served.cached_tokens[done].sum(dtype=np.int64)),

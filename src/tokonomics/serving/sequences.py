@@ -160,6 +160,7 @@ def admit(world: World, place: int, index: int, budget: int, most: int) -> int:
     if need - shared > replica.free + replica.evictable - unheld:
         return NONE
     world.queues[place, request.urgency, HEAD] = request.following
+    world.waiting[place, request.urgency] -= 1
     hold_units(world, place, request, units)
     take_blocks(world, place, wide(max(0, need - shared)))
     request.blocks = max(need, shared)

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.files import check_path, whole
 from tokonomics.traffic.formats import OWN
+from tokonomics.traffic.service_class import ServiceClass
 from tokonomics.traffic.turns import Turns
 from tokonomics.units import seconds
 
@@ -100,6 +101,9 @@ class Trace:
     """What the log says each request cost; 0 where it says nothing."""
     turns: Turns | None = None
     """Who waits for whose answer; None: every request is sent at its time, whatever became of the others."""
+    service: Counts | None = None
+    """Index into ``classes``; None: all requests are alike."""
+    classes: tuple[ServiceClass, ...] = ()
     source: str = "generated"
 
     def __len__(self) -> int:
@@ -145,7 +149,7 @@ class Trace:
 
     def take(self, chosen: NDArray[np.intp]) -> "Trace":
         """The chosen requests, in the order given."""
-        names = ("arrival_s", "input_tokens", "output_tokens", "tenant", "priority", "patience_s", "usd")
+        names = ("arrival_s", "input_tokens", "output_tokens", "tenant", "priority", "patience_s", "usd", "service")
         there = {name: column[chosen] for name in names if (column := getattr(self, name)) is not None}
         prefix = None if self.prefix is None else self.prefix.take(chosen)
         return replace(self, **there, prefix=prefix, turns=None if self.turns is None else self.turns.take(chosen))

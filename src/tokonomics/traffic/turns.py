@@ -32,7 +32,12 @@ class Turns:
     @property
     def roots(self) -> NDArray[np.bool_]:
         """Requests that wait for nobody."""
-        return np.diff(self.starts) == 0
+        return np.asarray(np.diff(self.starts) == 0)
+
+    @property
+    def linked(self) -> bool:
+        """Some request waits for another."""
+        return len(self.waits_for) > 0
 
     @property
     def sessions(self) -> int:
