@@ -39,6 +39,7 @@ from tokonomics.planner.plan_answer import (
     Rejection,
     SetAside,
 )
+from tokonomics.planner.plan_jobs import job_of
 from tokonomics.planner.search import Placed, Search
 from tokonomics.planner.setup import Say, silent
 from tokonomics.planner.trials import Trials, prefill_share
@@ -356,6 +357,7 @@ def _rows(
             usd_per_month=machine.usd_per_month(instances),
             usd_per_mtok=prices,
             usd_per_mtok_usage=prices.blended * used,
+            job=job_of(load, sized, usd_per_second),
             bill=monthly_bill(gpus, machine, instances, utilization, prompts),
         )
         yield RankedRow(row, sized, machine)

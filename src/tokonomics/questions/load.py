@@ -4,7 +4,7 @@
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -51,6 +51,7 @@ from tokonomics.questions.inputs import (
     PlanInputs,
     PlanTraffic,
     SomeGpus,
+    TrafficShape,
 )
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.reading import NO_ANSWERS, encodes, load_for, reading
@@ -59,7 +60,8 @@ from tokonomics.questions.tables import prices_in
 from tokonomics.questions.traffic import number_above_0, prompts_of, rate_of, read_log, read_rate
 from tokonomics.traffic.generate import agent_in
 from tokonomics.traffic.lengths import Lengths
-from tokonomics.traffic.slo import Slo, parse_slos
+from tokonomics.traffic.slo import Latency, Slo, parse_slos
+from tokonomics.traffic.trace import Trace
 
 CASES = ("low", "mid", "high")
 _MADE_UP = {"input", "output", "arrivals", "system_prompts", "sessions"}
@@ -223,7 +225,8 @@ def _catches(request: PlanRequest, question: Question, offers: tuple[Offer, ...]
         catches[Catch.offload] = {"tiers": HOST_MEMORY}
     if not question.assumed_speeds:
         catches[Catch.assumed_speed] = {"assumed_speeds": True}
-    if not question.disaggregate and not model.is_encoder:
+    waits = question.load.trace.turns is not None  # for answers: not simulated on two sides
+    if not question.disaggregate and not model.is_encoder and not waits:
         catches[Catch.disaggregated] = {"disaggregate": True}
     return catches
 
@@ -283,7 +286,17 @@ def targets_of(request: Objectives) -> tuple[Slo, ...]:
     if isinstance(request, PlanTraffic) and request.offline and request.slo:
         fix = f"Leave out {option('slo')} or {option('offline')}."
         raise BadInput("has no latency targets", field="offline", fix=fix)
-    return parse_slos(request.slo) if request.slo is not None else ()
+    slos = parse_slos(request.slo) if request.slo is not None else ()
+    if any(slo.latency is Latency.job for slo in slos) and not isinstance(request, TrafficShape):
+        raise BadInput("job times are of sessions that are simulated", field="slo", fix="Use ttft, tpot or e2e here.")
+    return slos
+
+
+def check_jobs(slos: Sequence[Slo], trace: Trace) -> None:
+    """Refuse a target for jobs where the traffic has none."""
+    if any(slo.latency is Latency.job for slo in slos) and trace.turns is None:
+        fix = f"Give {option('sessions', 'agent')}, or a log with sessions."
+        raise BadInput("has a target for jobs, and these requests are of no session", field="slo", fix=fix)
 
 
 def load_of(request: PlanTraffic, listener: Listener = SILENT, writes_nothing: bool = False) -> Load:
@@ -302,6 +315,7 @@ def load_of(request: PlanTraffic, listener: Listener = SILENT, writes_nothing: b
             raise BadInput("no request is left", where=where, fix=f"Widen {option('start')} and {option('end')}.")
         if request.tokens_per_month is not None:
             rate = rate_of(request.tokens_per_month, float((trace.input_tokens + trace.output_tokens).mean()))
+        check_jobs(targets_of(request), trace)
         load = load_of_log(trace, rate, file.problems.count if file else 0)
         return load.evenly() if request.offline else load
     for name in sorted(_OF_A_LOG):
@@ -334,7 +348,9 @@ def load_of(request: PlanTraffic, listener: Listener = SILENT, writes_nothing: b
         )
     # A batch can be fed evenly.
     arrivals = "constant:1" if request.offline and request.arrivals is None else request.arrivals
-    return load_of_shape(rate, inputs, outputs, arrivals=arrivals, seed=request.seed, **prompts)
+    load = load_of_shape(rate, inputs, outputs, arrivals=arrivals, seed=request.seed, **prompts)
+    check_jobs(targets_of(request), load.trace)
+    return load
 
 
 def _range(text: str, field: str) -> list[str]:

@@ -8,10 +8,10 @@ from typing import Any
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.errors import BadInput
 from tokonomics.files import check_path
-from tokonomics.money.served import served_cost, served_cost_apart
+from tokonomics.money.served import ServedCost, served_cost, served_cost_apart
 from tokonomics.physics.deployment import Deployment
 from tokonomics.questions.listener import SILENT, Listener
-from tokonomics.questions.load import targets_of
+from tokonomics.questions.load import check_jobs, targets_of
 from tokonomics.questions.reading import NO_ANSWERS, encodes, trace_for
 from tokonomics.questions.requests.traffic import CapacityRequest, SimulateRequest
 from tokonomics.questions.results import CapacityResult, SimulateResult
@@ -28,7 +28,7 @@ from tokonomics.questions.serving import (
 from tokonomics.questions.traffic import traffic_of, trial_of
 from tokonomics.serving.capacity import highest_rate, replicas_needed
 from tokonomics.serving.first_answer import simulated
-from tokonomics.serving.outcome import moments, outcome, save_records, sides
+from tokonomics.serving.outcome import Outcome, moments, outcome, save_records, sides
 from tokonomics.serving.simulator import Simulation, requests_for, rules_for
 from tokonomics.serving.simulator import simulate as run
 from tokonomics.serving.state import too_long
@@ -50,7 +50,7 @@ def simulate(request: SimulateRequest, listener: Listener = SILENT) -> SimulateR
     plain = deployment_of(request, request.model, request.gpu, images=request.images)
     deployment = drafting(plain, request, listener)
     thinking = parse_thinking(request.thinking, deployment.model.reasons)
-    fleet = fleet_of(request.replicas, request.router, request.autoscale, request.outage)
+    fleet = fleet_of(request.replicas, request.router, request.autoscale, request.outage, request.timeout)
     fleet = apart(fleet, request, deployment)
     price = price_of(deployment, fleet, request) if not fleet.prefill_replicas else None
     both_prices = prices_apart(deployment, fleet, request) if fleet.prefill_replicas else None
@@ -77,6 +77,7 @@ def simulate(request: SimulateRequest, listener: Listener = SILENT) -> SimulateR
         **dict(found),
         usd_per_mtok=cost.usd_per_mtok if cost else None,
         cost=cost,
+        usd_per_job=usd_per_job(found, cost),
         thinking=simulated(simulation, thinking, cost.usd_per_mtok_output if cost else None) if thinking else None,
         sides=both,
         timeline=tuple(moments(simulation)),
@@ -96,7 +97,9 @@ def _requests(
     room = model.max_context - (model.images.tokens if model.images else 0)
     if room < 1:
         raise BadInput(f"take more than the {model.max_context:,} tokens of context of {model.name}", field="images")
-    return trace_for(model, make(request, context=room))
+    made = trace_for(model, make(request, context=room))
+    check_jobs(targets, made)
+    return made
 
 
 def _rules(request: SimulateRequest | CapacityRequest) -> dict[str, Any]:
@@ -120,7 +123,7 @@ def capacity(request: CapacityRequest, listener: Listener = SILENT) -> CapacityR
     rules = _rules(request)
 
     def serve(requests: Trace, count: int = 1) -> Simulation:
-        return run(deployment, requests, fleet_of(count, request.router), **rules)
+        return run(deployment, requests, fleet_of(count, request.router, timeout=request.timeout), **rules)
 
     guess = _guessed_rate(deployment, log)
     say_if_compiling(listener)
@@ -137,12 +140,20 @@ def capacity(request: CapacityRequest, listener: Listener = SILENT) -> CapacityR
         rate=best.rate,
         replicas=needed.replicas if needed else None,
         usd_per_mtok=cost.usd_per_mtok if cost else None,
+        usd_per_job=usd_per_job(needed.outcome if needed else best.outcome, cost),
         highest_rate=best,
         replicas_needed=needed,
         cost=cost,
         placed=deployment,
         log=log,
     )
+
+
+def usd_per_job(found: Outcome, cost: ServedCost | None) -> float | None:
+    """The whole bill over the sessions that were finished; None without a price or without sessions."""
+    if cost is None or found.sessions is None or not found.sessions.finished:
+        return None
+    return cost.usd / found.sessions.finished
 
 
 def _guessed_rate(deployment: Deployment, traffic: Trace) -> float:

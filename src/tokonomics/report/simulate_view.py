@@ -12,6 +12,7 @@ from tokonomics.questions.results import CapacityResult, SimulateResult
 from tokonomics.questions.serving import AS_GIVEN
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
+from tokonomics.report.session_view import job_facts, turn_table
 from tokonomics.report.wording import (
     ENCODER_SPEED,
     TOWER_SPEED,
@@ -45,7 +46,7 @@ def simulate(result: SimulateResult, request: Request) -> Answer:
     drawn = {
         "What happens over time": lambda: charts.simulate.simulate_chart(result, result.timeline, served, subtitle)
     }
-    view = partial(_simulation, simulation, result, result.cost, result.thinking)
+    view = partial(_simulation, simulation, result, result.cost, result.usd_per_job, result.thinking)
     return Answer(result, f"{served} under {log.source}", view, drawn)
 
 
@@ -59,7 +60,11 @@ def capacity(result: CapacityResult, request: Request) -> Answer:
 
 
 def _simulation(
-    simulation: Simulation, made: Outcome, cost: ServedCost | None, thinking: FirstAnswer | None
+    simulation: Simulation,
+    made: Outcome,
+    cost: ServedCost | None,
+    usd_per_job: float | None,
+    thinking: FirstAnswer | None,
 ) -> blocks.View:
     what = what_serves(simulation)
     model = simulation.deployment.model
@@ -73,6 +78,9 @@ def _simulation(
     yield blocks.section(*_slos(made))
     yield blocks.section(*_shares(made, cost))
     yield _figures(simulation, made, cost, thinking)
+    if made.sessions:
+        yield blocks.facts(*job_facts(made.sessions, usd_per_job))
+        yield turn_table(made.sessions)
     yield _hint(simulation, made)
     trace = simulation.trace
     yield blocks.note(
@@ -254,6 +262,9 @@ def _capacity(result: CapacityResult) -> blocks.View:
         ("log needs", plural(needed.replicas, "replica"), traffic) if needed else None,
         ("costs", usd(price), paid, price) if price is not None else None,
     )
+    judged = needed.outcome if needed else made
+    if judged.sessions:
+        yield blocks.facts(*job_facts(judged.sessions, result.usd_per_job))
     yield blocks.table(
         [
             ">requests/s",

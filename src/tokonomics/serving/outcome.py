@@ -17,7 +17,7 @@ from tokonomics.errors import option, shorten
 from tokonomics.files import whole
 from tokonomics.physics.memory import max_sequences
 from tokonomics.physics.steptime import step_model
-from tokonomics.serving.session_outcome import SessionOutcome, session_outcome
+from tokonomics.serving.session_outcome import SessionOutcome, job_latencies, session_outcome
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.spread import Spread, spread
 from tokonomics.serving.state import ANSWERS, BUSY, DONE, KV, PROMPTS, REFUSED, SEQUENCES, SHED, TIMED_OUT, UNSERVED
@@ -133,7 +133,9 @@ def outcome(simulation: Simulation, slos: Sequence[Slo] = (), with_load: bool = 
     latencies = request_latencies(simulation)
     spreads = {name: spread(values[done]) for name, values in latencies.items()}
     unanswered = int(np.isin(served.status, (TIMED_OUT, UNSERVED, SHED)).sum())
-    judgements = [judged(slo, latencies[slo.latency][done], unanswered) for slo in slos]
+    sessions = session_outcome(simulation)
+    lost = {Latency.job: sessions.failed if sessions else 0}
+    judgements = [judged(slo, latencies[slo.latency][done], lost.get(slo.latency, unanswered)) for slo in slos]
     within = within_slos(served.status, latencies, slos)
     inputs = int(trace.input_tokens[done].sum(dtype=np.int64))
     outputs = int(trace.output_tokens[done].sum(dtype=np.int64))
@@ -173,7 +175,7 @@ def outcome(simulation: Simulation, slos: Sequence[Slo] = (), with_load: bool = 
         slo_met=all(slo.met for slo in judgements) if slos else None,
         slo_attainment=float(within.sum() / len(trace)) if slos else None,
         goodput_per_s=_ratio(int(within.sum()), duration) if slos else None,
-        sessions=session_outcome(simulation),
+        sessions=sessions,
     )
 
 
@@ -228,6 +230,7 @@ def request_latencies(simulation: Simulation) -> dict[str, Floats]:
         Latency.ttft: served.first_token_s - trace.arrival_s,
         Latency.tpot: tpot,
         Latency.e2e: served.finish_s - trace.arrival_s,
+        Latency.job: job_latencies(simulation),
         "queue": served.start_s - trace.arrival_s,
     }
 

@@ -78,6 +78,23 @@ def session_outcome(simulation: Simulation) -> SessionOutcome | None:
     )
 
 
+def job_latencies(simulation: Simulation) -> Floats:
+    """Seconds of each finished job, at the request that was answered last of it; nan at all others."""
+    turns, served = simulation.trace.turns, simulation.served
+    found = np.full(len(simulation.trace), np.nan)
+    if turns is None:
+        return found
+    done, jobs = served.status == DONE, turns.sessions
+    finished = np.bincount(turns.session[done], minlength=jobs) == np.bincount(turns.session, minlength=jobs)
+    mine = np.flatnonzero(finished[turns.session])
+    mine = mine[np.lexsort((served.finish_s[mine], turns.session[mine]))]
+    session, first_sent = turns.session[mine], np.full(jobs, np.inf)
+    np.minimum.at(first_sent, session, simulation.trace.arrival_s[mine])
+    last = mine[np.diff(session, append=-1) != 0]
+    found[last] = served.finish_s[last] - first_sent[turns.session[last]]
+    return found
+
+
 def _job_times(turns: Turns, sent_s: Floats, heard_s: Floats, finished: np.ndarray) -> tuple[Floats, Floats]:
     """By finished job: from its first request to its last answer, and how much of that the server had it."""
     mine = np.flatnonzero(finished[turns.session])

@@ -11,7 +11,7 @@ turn's blocks begin with them. Shares of system prompts and tenants follow Zipf'
 import math
 import re
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,7 +110,9 @@ def generate(
         starts = draw_arrivals(arrivals, requests=requests, duration_s=duration_s, seed=streams[0])
         user, answer = draw_lengths(inputs, outputs, len(starts), rng)
         none = np.zeros(len(starts), np.int64)
-        talk = _Talk(starts, np.arange(len(starts)), none, none, none == 1, none * 0.0, user, answer, len(starts))
+        talk = _Talk(
+            starts, np.arange(len(starts)), none, none, none == 1, np.zeros(len(starts)), user, answer, len(starts)
+        )
     else:
         talk = _conversations(arrivals, sessions, inputs, outputs, system.tokens, requests, duration_s, streams[0], rng)
     trace = Trace(
@@ -139,13 +141,13 @@ class _Talk:
     number: int  # conversations
 
     def take(self, chosen: NDArray[np.intp]) -> "_Talk":
-        return replace(self, **{name: getattr(self, name)[chosen] for name in _COLUMNS})
+        taken: dict[str, Any] = {name: getattr(self, name)[chosen] for name in _COLUMNS}
+        return replace(self, **taken)
 
     def beside(self, others: "_Talk") -> "_Talk":
         """Both, one after the other."""
-        return replace(
-            self, **{name: np.concatenate([getattr(self, name), getattr(others, name)]) for name in _COLUMNS}
-        )
+        both: dict[str, Any] = {name: np.concatenate([getattr(self, name), getattr(others, name)]) for name in _COLUMNS}
+        return replace(self, **both)
 
 
 _COLUMNS = ("arrival_s", "session", "turn", "history", "is_branch", "pause_s", "user", "answer")
@@ -196,7 +198,8 @@ def _turns(
     if sessions.agent:
         user[first] = np.maximum(np.rint(sessions.agent.first.draw(rng, len(first))), 1)
     turn = np.arange(len(session)) - np.repeat(first, turns)
-    branched = np.flatnonzero((rng.random(len(session)) < sessions.branches) & (turn > 0)) if sessions.branches else []
+    chance = rng.random(len(session)) if sessions.branches else np.ones(len(session))
+    branched = np.flatnonzero((chance < sessions.branches) & (turn > 0))
     beside = draw_lengths(inputs, outputs, len(branched), rng)
     heard = answer.astype(np.int64)
     heard[branched] += beside[1]  # the next turn reads what the branch answered as well

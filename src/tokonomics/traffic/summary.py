@@ -231,13 +231,14 @@ def summarize(
         notes.append(f"{late} came too late to be put in order: gaps and peaks take them as arriving then")
     if tokens_per_second is not None and usd_per_hour is not None:
         known["idle"] = _idle_cost(tally.bins, tally.duration_s, tokens_per_second, usd_per_hour)
-    whole = source if isinstance(source, Trace) else None
-    replayed = source.read(MOST_REPLAYED) if whole is None and (shared or in_sessions) else whole
+    if isinstance(source, Trace):
+        replayed: Trace | None = source
+    else:
+        replayed = source.read(MOST_REPLAYED) if shared or in_sessions else None
+        notes += [note for note in source.problems.notes if note not in notes]
     if replayed is not None:
         if len(replayed) < tally.requests:
             notes.append(f"prefix reuse and sessions are those of the first {len(replayed):,} requests of the file")
-        if replayed is not source:
-            notes += [note for note in source.problems.notes if note not in notes]
         known["sessions"] = summarize_sessions(replayed)
         if replayed.prefix is not None and len(replayed.prefix.ids):
             known |= {"block_tokens": replayed.prefix.block_tokens, "reuse": tuple(_reuse(replayed))}
