@@ -368,6 +368,8 @@ def _lose_step(world: World, place: int, now_s: float) -> None:
         replica.lost_s += now_s - replica.run_start_s
         replica.time_s = now_s
         count_busy(world, place, now_s, wide(0))
+    # It may have been waiting for its front end, which has nothing in hand any more.
+    replica.time_s = min(replica.time_s, now_s)
 
 
 def _scale(world: World, rule: Autoscale, now_s: float) -> None:

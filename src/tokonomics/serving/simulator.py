@@ -108,13 +108,7 @@ def simulate(
     if fetches is not None and fleet.prefill_replicas:
         raise BadInput("a disaggregated fleet has no slower memories for its KV here")
     rules = rules_for(deployment, trace, prefix_cache, max_sequences, max_batched_tokens)
-    requests = requests_for(trace, rules, timeout_s, by_priority)
-    if fleet.users is not None:
-        requests = _closed_loop(requests, fleet, timeout_s)
-    elif trace.turns is not None:
-        requests = requests._replace(
-            sessions=trace.turns.session, turns=trace.turns if fleet.closed and trace.turns.linked else None
-        )
+    requests = _clients(requests_for(trace, rules, timeout_s, by_priority), trace, fleet)
     joins = None if fetches is None else np.argsort(trace.arrival_s + fetches.delay_s, kind="stable")
     if fetches is not None and joins is not None:
         requests = _joining(requests, joins, fetches)
@@ -136,7 +130,9 @@ def simulate(
         worlds = [world]
     if fetches is not None and joins is not None:
         served = _taken(served, np.argsort(joins))
-        served = served._replace(arrival_s=served.arrival_s - fetches.delay_s)
+        # A request is sent before its fetch begins; one that was never sent has none.
+        sent_s = served.arrival_s - np.where(served.attempts > 0, fetches.delay_s, 0.0)
+        served = served._replace(arrival_s=sent_s if requests.turns is not None else trace.arrival_s)
     served = _heard(served, table.answer_s)
     sent = None
     if requests.users or requests.turns is not None:
@@ -184,26 +180,30 @@ def _prefill_side(
     return ServingSide(prefill, rules, table_for(own, trace, rules))
 
 
-def _closed_loop(requests: Requests, fleet: FleetSettings, timeout_s: float) -> Requests:
-    """All users send their first request at once."""
-    users = fleet.users or 0
-    if users < 1 or fleet.replicas > 1 or fleet.autoscale or fleet.prefill_replicas or fleet.outages:
+def _clients(requests: Requests, trace: Trace, fleet: FleetSettings) -> Requests:
+    """When clients send: in a closed loop of users all send their first request at once, in one of sessions the roots
+    at their times."""
+    turns = trace.turns
+    if fleet.users is None:
+        if turns is None:
+            return requests
+        return requests._replace(sessions=turns.session, turns=turns if fleet.closed and turns.linked else None)
+    if fleet.users < 1 or fleet.replicas > 1 or fleet.autoscale or fleet.prefill_replicas or fleet.outages:
         raise BadInput("a closed loop has at least one user, and one replica that stays")
-    limited = requests.shed_s is not None or requests.queue_limit is not None
-    if limited or timeout_s < math.inf or np.isfinite(requests.deadline_s).any():
+    if requests.may_fail:
         raise BadInput("users of a closed loop wait for their answers")
-    return requests._replace(arrival_s=np.zeros(len(requests.arrival_s)), users=min(users, len(requests.arrival_s)))
+    count = len(requests.arrival_s)
+    return requests._replace(arrival_s=np.zeros(count), users=min(fleet.users, count))
 
 
 def _joining(requests: Requests, joins: NDArray[np.intp], fetches: Fetches) -> Requests:
     """Requests that join the queue when their fetch is complete, in that order."""
-    turns, sessions = requests.turns, requests.sessions
+    turns = requests.turns
     if turns is not None:
         turns = dataclasses.replace(turns, pause_s=turns.pause_s + fetches.delay_s).take(joins)
     return chosen(requests, joins, requests.arrival_s + fetches.delay_s)._replace(
         fetched=fetches.tokens[joins].astype(np.int32),
         turns=turns,
-        sessions=None if sessions is None else sessions[joins],
     )
 
 

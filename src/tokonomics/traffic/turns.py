@@ -95,6 +95,34 @@ class Turns:
             session=session.astype(np.int32),
         )
 
+    def repeated(self, times: int) -> "Turns":
+        """The same sessions again and again, each time others."""
+        rounds, requests = np.arange(times), len(self.starts) - 1
+        offsets = np.repeat(rounds, len(self.waits_for)) * requests
+        ends = self.starts[1:] + (rounds * len(self.waits_for))[:, None]
+        return Turns(
+            waits_for=(np.tile(self.waits_for, times) + offsets).astype(np.int32),
+            starts=np.concatenate([self.starts[:1], ends.ravel()]),
+            pause_s=np.tile(self.pause_s, times),
+            session=(np.tile(self.session, times) + np.repeat(rounds, requests) * self.sessions).astype(np.int32),
+        )
+
+    def started(self, arrival_s: Floats, roots_s: Floats) -> Floats:
+        """Arrivals of sessions whose roots are sent at other times, ``roots_s`` where it is a root.
+
+        Others keep their distance to the root of the first of those they wait for, unless another of those comes later.
+        """
+        waiting = np.flatnonzero(~self.roots)
+        root = np.arange(len(arrival_s))
+        root[waiting] = self.waits_for[self.starts[waiting]]
+        while not np.array_equal(further := root[root], root):
+            root = further
+        moved = arrival_s + (roots_s - arrival_s)[root]
+        child = np.repeat(np.arange(len(arrival_s)), np.diff(self.starts))
+        while (early := moved[child] < moved[self.waits_for]).any():
+            np.maximum.at(moved, child[early], moved[self.waits_for[early]])
+        return np.asarray(moved, np.float64)
+
 
 def _places(starts: Offsets, chosen: NDArray[np.intp]) -> NDArray[np.int64]:
     """Where the chosen of many lists that lie behind each other are."""
