@@ -32,6 +32,7 @@ PAGES = (
     "docs/questions/how-many-users.md",
     "docs/questions/is-spot-worth-it.md",
     "docs/questions/own-or-api.md",
+    "docs/questions/what-does-an-agent-job-cost.md",
     "docs/questions/what-to-change-first.md",
     "docs/questions/what-would-caching-save.md",
     "docs/questions/which-gpu-for-a-70b.md",
