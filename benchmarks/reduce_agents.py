@@ -3,11 +3,12 @@
     python benchmarks/reduce_agents.py RAW_FOLDER
 
 RAW_FOLDER holds ``lmcache_agent_sessions.jsonl.gz`` (LMCache/lmcache-agent-trace, Apache-2.0): sessions of agents with
-the text of every call and its time. Of its three sets only ``miniswe`` is used (20 jobs of mini-SWE-agent on SWE-bench):
-``magagent`` is a team of agents whose prompts do not grow (44 % of them begin with the one before), and ``taubench``
-leaves out the text of tool calls. The log keeps the prompts without the agent's own answers, so what a prompt grows by
-is what the tool gave. Tokens are characters ÷ 4 (OpenAI's rule for English text, help.openai.com/en/articles/4936856,
-read 2026-11-17). A gap is from one call to the next: it holds the answer's own time.
+the text of every call and its time. Of its three sets only ``miniswe`` is used (20 jobs of mini-SWE-agent on
+SWE-bench): ``magagent`` is a team of agents whose prompts do not grow (44 % of them begin with the one before), and
+``taubench`` leaves out the text of tool calls. The log keeps the prompts without the agent's own answers, so what a
+prompt grows by is what the tool gave. Tokens are characters ÷ 4 (OpenAI's rule for English text,
+help.openai.com/en/articles/4936856, read 2026-11-17). A gap is from one call to the next: it holds the answer's own
+time.
 
 The figures of ``coding`` are published ones, typed in below with where each stands.
 """
@@ -71,7 +72,8 @@ def tokens(text: str) -> float:
 def swe(found: list[list[dict[str, Any]]]) -> dict[str, Any]:
     steps = [pair for calls in found for pair in pairwise(calls)]
     return {
-        "source": "LMCache/lmcache-agent-trace (Apache-2.0), miniswe: 20 jobs, 402 calls, 2025-10; tokens are characters ÷ 4",
+        "source": "LMCache/lmcache-agent-trace (Apache-2.0), miniswe: 20 jobs, 402 calls, 2025-10; "
+        "tokens are characters ÷ 4",
         "what": "one issue of SWE-bench by mini-SWE-agent, at most 30 calls; pauses include the answers",
         "head_tokens": 0,  # the task stands before the instructions: two jobs share their first 14 tokens
         "calls": table([len(calls) for calls in found]),

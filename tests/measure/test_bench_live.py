@@ -51,7 +51,7 @@ def test_tokens_agree_exactly_with_the_servers_own_counters(server: str, load: d
 
 
 def test_turns_find_what_was_said_before_them_in_the_cache(server: str) -> None:
-    """The prompt of a turn holds all of the one before: a server that keeps it computes little more than what is new."""
+    """The prompt of a turn holds all of the one before: a server that keeps it computes little but what is new."""
     asked = BenchSettings(
         target(server),
         users=[2],

@@ -182,6 +182,8 @@ OPENAI = LogLayout(
     output=_anywhere("usage.completion_tokens", "usage.output_tokens") + _paths("completion_tokens", "output_tokens"),
     tenant=_paths("metadata.tenant", "user", "end_user", "response.body.metadata.tenant", "response.body.user"),
     session=_paths("session_id", "conversation_id", "metadata.session_id", "metadata.conversation_id"),
+    request=_paths("request_id"),
+    parent=_paths("parent_id", "parent_request_id"),
     ended=_paths("endTime", "end_time"),
     second=BY_SIZE,
 )
