@@ -6,12 +6,13 @@ included, and the rest are the pauses of tools and people.
 """
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.spread import Spread, spread
 from tokonomics.serving.state import DONE
-from tokonomics.traffic.trace import Floats
+from tokonomics.traffic.trace import Counts, Floats
 from tokonomics.traffic.turns import Turns
 from tokonomics.types import Noun
 
@@ -30,6 +31,8 @@ class TurnOutcome(Noun):
 class SessionOutcome(Noun):
     """Conversations or jobs in figures."""
 
+    closed: bool
+    """Requests were sent when those they wait for were answered; False: at the times of the trace."""
     jobs: NonNegativeInt
     finished: NonNegativeInt
     """All of whose requests were answered."""
@@ -65,6 +68,7 @@ def session_outcome(simulation: Simulation) -> SessionOutcome | None:
     np.maximum.at(longest, turns.session, depth)
     total = float(whole_s.sum())
     return SessionOutcome(
+        closed=simulation.closed,
         jobs=jobs,
         finished=int(finished.sum()),
         failed=int(jobs - finished.sum()),
@@ -95,7 +99,7 @@ def job_latencies(simulation: Simulation) -> Floats:
     return found
 
 
-def _job_times(turns: Turns, sent_s: Floats, heard_s: Floats, finished: np.ndarray) -> tuple[Floats, Floats]:
+def _job_times(turns: Turns, sent_s: Floats, heard_s: Floats, finished: NDArray[np.bool_]) -> tuple[Floats, Floats]:
     """By finished job: from its first request to its last answer, and how much of that the server had it."""
     mine = np.flatnonzero(finished[turns.session])
     mine = mine[np.lexsort((sent_s[mine], turns.session[mine]))]
@@ -115,7 +119,7 @@ def _job_times(turns: Turns, sent_s: Floats, heard_s: Floats, finished: np.ndarr
     return whole, np.maximum(whole - paused, 0.0)
 
 
-def _by_turn(simulation: Simulation, depth: np.ndarray) -> tuple[TurnOutcome, ...]:
+def _by_turn(simulation: Simulation, depth: Counts) -> tuple[TurnOutcome, ...]:
     served = simulation.served
     done = served.status == DONE
     counts, inputs, cached = (

@@ -67,6 +67,11 @@ class Simulation:
     wall_s: float
 
     @property
+    def closed(self) -> bool:
+        """Requests were sent when those they wait for were answered."""
+        return self.sent is not None and self.fleet.users is None
+
+    @property
     def prefill(self) -> Deployment:
         """What computes the prompts."""
         return self.fleet.prefill or self.deployment
@@ -90,9 +95,9 @@ def simulate(
     """Serve a trace. Clients hang up after ``timeout_s``; priorities count ``by_priority``, those of classes always.
 
     Where the trace has turns, a request is sent when those it waits for were answered, unless ``fleet.closed`` is
-    False; the trace of the simulation then has the requests in the order in which they were sent. ``fetches`` says
-    what slower memories give to each request (``tiers``). With ``fleet.users`` it is a closed loop, whatever the
-    trace's arrivals and turns say.
+    False or the fleet is disaggregated; the trace of the simulation then has the requests in the order in which they
+    were sent. ``fetches`` says what slower memories give to each request (``tiers``). With ``fleet.users`` it is a
+    closed loop, whatever the trace's arrivals and turns say.
     ``steps`` are the step times of another era or server than the engine's of today.
     In a disaggregated fleet ``deployment`` and ``max_sequences`` are those of the replicas that answer.
     """
@@ -103,7 +108,8 @@ def simulate(
     if seed < 0 or not timeout_s > 0 or min(max_sequences or 1, max_batched_tokens or 1) < 1 or max_sequences == 0:
         raise BadInput("a seed is at least 0, a timeout above 0, and limits are at least 1")
     _check_fleet(fleet)
-    _check_sessions(fleet, trace)
+    if fleet.router is Router.session_affine and trace.turns is None:
+        raise BadInput("the requests have no sessions to route by", field="router", where=trace.source)
     by_priority = by_priority or bool(trace.classes)
     if fetches is not None and fleet.prefill_replicas:
         raise BadInput("a disaggregated fleet has no slower memories for its KV here")
@@ -187,7 +193,9 @@ def _clients(requests: Requests, trace: Trace, fleet: FleetSettings) -> Requests
     if fleet.users is None:
         if turns is None:
             return requests
-        return requests._replace(sessions=turns.session, turns=turns if fleet.closed and turns.linked else None)
+        # A disaggregated fleet is two simulations in a row: it cannot wait for its own answers.
+        waits = fleet.closed and turns.linked and not fleet.prefill_replicas
+        return requests._replace(sessions=turns.session, turns=turns if waits else None)
     if fleet.users < 1 or fleet.replicas > 1 or fleet.autoscale or fleet.prefill_replicas or fleet.outages:
         raise BadInput("a closed loop has at least one user, and one replica that stays")
     if requests.may_fail:
@@ -342,6 +350,8 @@ def _check_fleet(fleet: FleetSettings) -> None:
         raise BadInput("an autoscaled fleet replaces what fails: give outages or autoscaling, not both")
     if fleet.prefill_replicas and (fleet.outages or fleet.autoscale):
         raise BadInput("a disaggregated fleet has a fixed number of replicas here, and none fails")
+    if fleet.prefill_replicas and fleet.retries:
+        raise BadInput("clients of a disaggregated fleet do not try again here", field="retries")
     beyond = [outage.replica for outage in fleet.outages if outage.replica >= fleet.replicas]
     if beyond:
         numbered = f"they are numbered from 0 to {fleet.replicas - 1}"
@@ -349,16 +359,6 @@ def _check_fleet(fleet: FleetSettings) -> None:
     for before, after in pairwise(sorted(fleet.outages, key=lambda outage: (outage.replica, outage.at_s))):
         if before.replica == after.replica and after.at_s - after.notice_s <= before.back_s:
             raise BadInput(f"replica {after.replica} fails again before it is back from its outage")
-
-
-def _check_sessions(fleet: FleetSettings, trace: Trace) -> None:
-    """Refuse what needs sessions and has none, and what has them and cannot wait for their answers."""
-    if fleet.router is Router.session_affine and trace.turns is None:
-        raise BadInput("the requests have no sessions to route by", field="router", where=trace.source)
-    if fleet.prefill_replicas and fleet.closed and trace.turns is not None and trace.turns.linked:
-        raise BadInput("a disaggregated fleet cannot wait for the answers of a session here", where=trace.source)
-    if fleet.prefill_replicas and fleet.retries:
-        raise BadInput("clients of a disaggregated fleet do not try again here")
 
 
 def _paid_s(world: World, fleet: FleetSettings, end_s: float) -> Floats:
