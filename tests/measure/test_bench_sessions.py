@@ -55,7 +55,7 @@ def test_a_job_takes_its_answers_and_its_pauses(server: Loopback) -> None:
     """Five turns of one user with 20 ms between: 80 ms of pauses are the least a job can take."""
     turns = Turns(np.arange(4, dtype=np.int32), np.asarray([0, 0, 1, 2, 3, 4]), np.full(5, 0.02), np.zeros(5, np.int32))
     inputs = np.asarray([10, 40, 80, 20, 60], np.int32)  # the fourth is shorter than what was said: it begins anew
-    trace = Trace(np.arange(5) * 0.01, inputs, np.full(5, 5, np.int32), turns=turns)
+    trace = Trace(np.linspace(0, 0.04, 5), inputs, np.full(5, 5, np.int32), turns=turns)
     run = bench(server, trace=trace)
     jobs = run.points[0].jobs
     assert jobs is not None
@@ -69,7 +69,7 @@ def test_a_job_takes_its_answers_and_its_pauses(server: Loopback) -> None:
 def test_branches_run_together_and_the_next_turn_reads_both(server: Loopback) -> None:
     turns = Turns(np.asarray([0, 0, 1, 2], np.int32), np.asarray([0, 0, 1, 2, 4]), np.zeros(4), np.zeros(4, np.int32))
     inputs, outputs = np.asarray([10, 40, 50, 90], np.int32), np.full(4, 5, np.int32)
-    run = bench(server, trace=Trace(np.arange(4) * 0.01, inputs, outputs, turns=turns))
+    run = bench(server, trace=Trace(np.linspace(0, 0.03, 4), inputs, outputs, turns=turns))
     first, *branches, last = server.talks[-4:]
     assert all(said[:2] == (first[0][0], ("assistant", first[1])) for said, _ in branches)
     others = [answer for said, answer in branches if said != last[0][: len(said)]]

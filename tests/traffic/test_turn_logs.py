@@ -91,7 +91,7 @@ def test_turns_are_saved_and_read_back(tmp_path: Path) -> None:
         np.asarray([0, 1.5, 1.5, 2]),
         np.zeros(4, np.int32),
     )
-    trace = Trace(np.arange(4) * 1.0, np.full(4, 30, np.int32), np.full(4, 3, np.int32), turns=turns)
+    trace = Trace(np.arange(4, dtype=np.float64), np.full(4, 30, np.int32), np.full(4, 3, np.int32), turns=turns)
     save_trace(trace, tmp_path / "jobs.parquet")
     again = open_trace(tmp_path / "jobs.parquet").read()
     assert again.turns is not None

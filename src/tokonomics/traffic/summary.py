@@ -238,7 +238,8 @@ def summarize(
         notes += [note for note in source.problems.notes if note not in notes]
     if replayed is not None:
         if len(replayed) < tally.requests:
-            notes.append(f"prefix reuse and sessions are those of the first {len(replayed):,} requests of the file")
+            what = "prefix reuse and sessions are those" if in_sessions else "prefix reuse is that"
+            notes.append(f"{what} of the first {len(replayed):,} requests of the file")
         known["sessions"] = summarize_sessions(replayed)
         if replayed.prefix is not None and len(replayed.prefix.ids):
             known |= {"block_tokens": replayed.prefix.block_tokens, "reuse": tuple(_reuse(replayed))}

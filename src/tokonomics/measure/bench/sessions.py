@@ -35,7 +35,7 @@ class Turn:
 
 
 @dataclass(frozen=True)
-class Job:
+class SessionJob:
     """The turns of one session, in order, and when it starts."""
 
     start_s: float
@@ -54,7 +54,7 @@ class _Said:
         return self.reply.input_tokens + self.reply.output_tokens
 
 
-def jobs_of(trace: Trace) -> list[Job]:
+def jobs_of(trace: Trace) -> list[SessionJob]:
     """The sessions of a trace, by when they start."""
     turns = trace.turns
     assert turns is not None
@@ -77,7 +77,7 @@ def jobs_of(trace: Trace) -> list[Job]:
             )
             for request in requests
         ]
-        jobs.append(Job(float(trace.arrival_s[requests[0]]), tuple(listed)))
+        jobs.append(SessionJob(float(trace.arrival_s[requests[0]]), tuple(listed)))
     return sorted(jobs, key=lambda job: job.start_s)
 
 
@@ -93,7 +93,7 @@ class SessionRunner:
         self.took_s: list[float] = []
         """Of the jobs whose last answer came within the window: from when the first request was due."""
 
-    async def run(self, job: Job, heard: Heard, due_s: float) -> bool:
+    async def run(self, job: SessionJob, heard: Heard, due_s: float) -> bool:
         """All turns of a job; those after a failed one, or after the end of the load, are not sent, and it is False."""
         number, self._jobs = self._jobs, self._jobs + 1
         tasks: list[asyncio.Task[_Said | None]] = []
@@ -152,11 +152,11 @@ class SessionRunner:
 
 
 async def users_in_sessions(
-    runner: SessionRunner, users: int, jobs: Iterable[Job], stopping: Stopping, spent: Spent, window: LoadWindow
+    runner: SessionRunner, users: int, jobs: Iterable[SessionJob], stopping: Stopping, spent: Spent, window: LoadWindow
 ) -> None:
     """So many users, each of whom runs one job after the other."""
     closing = ClosedWindow(users, stopping, spent, window, at_once=True)
-    following: Iterator[Job] = cycle(jobs)
+    following: Iterator[SessionJob] = cycle(jobs)
 
     async def user(number: int) -> None:
         def heard(reply: Reply) -> None:
@@ -183,7 +183,7 @@ async def _watch(runner: SessionRunner, closing: ClosedWindow) -> None:
 
 
 async def sessions_when_due(
-    runner: SessionRunner, jobs: Sequence[Job], stopping: Stopping, spent: Spent, window: LoadWindow
+    runner: SessionRunner, jobs: Sequence[SessionJob], stopping: Stopping, spent: Spent, window: LoadWindow
 ) -> None:
     """Jobs start at their times, until there is no more or the measurement has what it needs."""
 
