@@ -1,6 +1,8 @@
 """Prefix caching and the memories behind the GPU: laws that hold on any trace, and figures worked out by hand."""
 
+from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,13 +44,19 @@ from tokonomics.serving.tiers import (
     plan_fetches,
 )
 from tokonomics.traffic.arrivals import parse_arrivals
-from tokonomics.traffic.generate import generate, parse_sessions
+from tokonomics.traffic.generate import generate as generate_sessions
+from tokonomics.traffic.generate import parse_sessions
 from tokonomics.traffic.lengths import parse_lengths
 from tokonomics.traffic.prefix_reuse import reuse_within
 from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import Trace, make_trace
 
 USD = 3.0
+
+
+def generate(*how: Any, **more: Any) -> Trace:
+    """Conversations sent at their times: what a cache does to the waiting shows where nobody waits for an answer."""
+    return replace(generate_sessions(*how, **more), turns=None)
 
 
 @pytest.fixture(scope="module")
