@@ -107,9 +107,7 @@ def simulate(
         raise BadInput("there is no request to serve", where=trace.source)
     if seed < 0 or not timeout_s > 0 or min(max_sequences or 1, max_batched_tokens or 1) < 1 or max_sequences == 0:
         raise BadInput("a seed is at least 0, a timeout above 0, and limits are at least 1")
-    _check_fleet(fleet)
-    if fleet.router is Router.session_affine and trace.turns is None:
-        raise BadInput("the requests have no sessions to route by", field="router", where=trace.source)
+    _check_fleet(fleet, trace)
     by_priority = by_priority or bool(trace.classes)
     if fetches is not None and fleet.prefill_replicas:
         raise BadInput("a disaggregated fleet has no slower memories for its KV here")
@@ -135,16 +133,8 @@ def simulate(
         served, world = run(requests, table, rules, fleet, seed=seed, progress=progress, paid_for=paid_for)
         worlds = [world]
     if fetches is not None and joins is not None:
-        served = _taken(served, np.argsort(joins))
-        # A request is sent before its fetch begins; one that was never sent has none.
-        sent_s = served.arrival_s - np.where(served.attempts > 0, fetches.delay_s, 0.0)
-        served = served._replace(arrival_s=sent_s if requests.turns is not None else trace.arrival_s)
-    served = _heard(served, table.answer_s)
-    sent = None
-    if requests.users or requests.turns is not None:
-        sent = np.argsort(served.arrival_s, kind="stable")
-        trace = dataclasses.replace(trace, arrival_s=served.arrival_s).take(sent)
-        served = _taken(served, sent)
+        served = _before_fetching(_taken(served, np.argsort(joins)), trace, requests, fetches)
+    served, trace, sent = _as_sent(_heard(served, table.answer_s), trace, requests)
     finishes = served.finish_s[np.isfinite(served.finish_s)]
     # The last step may run on after its last client has hung up.
     steps_end_s = max(float(world.replicas["time_s"].max()) for world in worlds)
@@ -213,6 +203,21 @@ def _joining(requests: Requests, joins: NDArray[np.intp], fetches: Fetches) -> R
         fetched=fetches.tokens[joins].astype(np.int32),
         turns=turns,
     )
+
+
+def _before_fetching(served: Served, trace: Trace, requests: Requests, fetches: Fetches) -> Served:
+    """A request is sent before its fetch begins; one that was never sent has none."""
+    if requests.turns is None:
+        return served._replace(arrival_s=trace.arrival_s)
+    return served._replace(arrival_s=served.arrival_s - np.where(served.attempts > 0, fetches.delay_s, 0.0))
+
+
+def _as_sent(served: Served, trace: Trace, requests: Requests) -> tuple[Served, Trace, NDArray[np.intp] | None]:
+    """A closed loop in the order in which requests were sent, and their places in the trace."""
+    if not requests.users and requests.turns is None:
+        return served, trace, None
+    sent = np.argsort(served.arrival_s, kind="stable")
+    return _taken(served, sent), dataclasses.replace(trace, arrival_s=served.arrival_s).take(sent), sent
 
 
 def _taken(served: Served, places: NDArray[np.intp]) -> Served:
@@ -341,8 +346,10 @@ def _units(trace: Trace, rules: Rules) -> tuple[NDArray[np.int32], NDArray[np.in
     return prefix.ids[last], starts, prefix.block_tokens * together
 
 
-def _check_fleet(fleet: FleetSettings) -> None:
-    """Refuse settings that contradict each other."""
+def _check_fleet(fleet: FleetSettings, trace: Trace) -> None:
+    """Refuse settings that contradict each other or the traffic."""
+    if fleet.router is Router.session_affine and trace.turns is None:
+        raise BadInput("the requests have no sessions to route by", field="router", where=trace.source)
     if fleet.autoscale and fleet.replicas > 1:
         fix = f"Give {option('autoscale')} or {option('replicas')}."
         raise BadInput("an autoscaled fleet has no fixed number of replicas", fix=fix)

@@ -64,10 +64,15 @@ def deployment() -> Deployment:
     return deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))
 
 
+def sent_at_their_times(*args: Any, **kwargs: Any) -> Trace:
+    """Made-up conversations as an open loop: what a cache saves then does not change when requests come."""
+    return replace(generate(*args, **kwargs), turns=None)
+
+
 @pytest.fixture(scope="module")
 def conversations() -> Trace:
-    """Long conversations whose KV does not fit the GPU: 30 a minute, some turns each."""
-    return generate(
+    """Long conversations whose KV does not fit the GPU: 30 a minute, some turns each, sent at their times."""
+    return sent_at_their_times(
         parse_arrivals("poisson:4"),
         parse_lengths("const:3000", "input"),
         parse_lengths("const:100", "output", least=0),
@@ -319,7 +324,7 @@ def test_tiers_that_are_none_are_refused(text: str, deployment: Deployment) -> N
 
 
 def test_a_row_shows_the_latency_of_the_fleet_it_bills_and_a_later_answer_is_no_saving(deployment: Deployment) -> None:
-    trace = generate(
+    trace = sent_at_their_times(
         parse_arrivals("poisson:4"),
         parse_lengths("const:3000", "input"),
         parse_lengths("const:100", "output", least=0),
@@ -354,7 +359,7 @@ def test_a_row_shows_the_latency_of_the_fleet_it_bills_and_a_later_answer_is_no_
 
 def test_fewer_replicas_whose_next_tokens_come_later_are_no_saving(deployment: Deployment) -> None:
     """The first token comes sooner on less than half the replicas; the others, on fuller ones, come later."""
-    trace = generate(
+    trace = sent_at_their_times(
         parse_arrivals("poisson:12"),
         parse_lengths("const:3000", "input"),
         parse_lengths("const:200", "output", least=0),
