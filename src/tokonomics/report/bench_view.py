@@ -113,7 +113,8 @@ def _jobs(result: PricedRun) -> blocks.View:
     held = [point for point in points if point.jobs is not None]
     if not held:
         return
-    per_second = result.price.usd_per_hour / SECONDS_PER_HOUR if result.price else None
+    per_hour = result.price.usd_per_hour if result.price else None
+    per_second = per_hour / SECONDS_PER_HOUR if per_hour is not None else None
     rows, turns = [], []
     for point in held:
         jobs = point.jobs

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from pydantic import NonNegativeFloat, NonNegativeInt
 
 from tokonomics.errors import shorten
-from tokonomics.serving.outcome import SloOutcome, Spread, judged, request_latencies, spread, within_slos
+from tokonomics.serving.outcome import SloOutcome, judged, request_latencies, within_slos
 from tokonomics.serving.simulator import Simulation
+from tokonomics.serving.spread import Spread, spread
 from tokonomics.serving.state import DONE, REFUSED, SHED
 from tokonomics.traffic.classes import by_class
 from tokonomics.traffic.service_class import ServiceClass

@@ -109,7 +109,7 @@ def run(
         if paid_for is not None:
             mode = world.replicas["mode"]
             paid_for.append((now_s, int(np.count_nonzero(mode != OFF)), int(np.count_nonzero(mode == UP))))
-    return _served(world), world
+    return served_in(world), world
 
 
 def _all_came(world: World) -> bool:
@@ -120,7 +120,7 @@ def _all_came(world: World) -> bool:
     return bool(clock["arrivals"] == len(world.turns) and clock["sends"] == 0 and clock["waiting"] == 0)
 
 
-def _served(world: World) -> Served:
+def served_in(world: World) -> Served:
     """What became of each request in the end; who has no replica now never gets one."""
     rows, attempts = world.requests, np.ones(len(world.requests), np.int16)
     if world.settings["closed"][0]:
