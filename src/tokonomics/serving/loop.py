@@ -16,7 +16,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tokonomics.serving.blocks import empty_cache
-from tokonomics.serving.compiled import compiled, entry, inlined, wide
+from tokonomics.serving.compiled import entry, inlined, wide
 from tokonomics.serving.fleet import Autoscale, FleetSettings
 from tokonomics.serving.routing import ROUND_ROBIN, in_turn, route
 from tokonomics.serving.scheduler import advance, count_busy, cut_run, drain_if_empty, settle, tell
@@ -51,6 +51,7 @@ from tokonomics.serving.state import (
     Ints,
     Requests,
     Row,
+    Rows,
     Rules,
     Served,
     World,
@@ -174,6 +175,7 @@ def serve_until(world: World, stop: int, until_s: float, deadlines_too: bool) ->
     """Handle events before ``until_s``; False when it stopped because ``stop`` requests have arrived."""
     clock, requests, replicas = world.clock[0], world.requests, world.replicas
     by_turn, closed = world.settings[0].router == ROUND_ROBIN, world.settings[0].closed
+    stuck = False  # no replica can work before the next event
     while True:
         if closed:
             coming = next_send(world)
@@ -189,16 +191,25 @@ def serve_until(world: World, stop: int, until_s: float, deadlines_too: bool) ->
         if arrives and clock.came >= stop:
             return False
         now = deadline if hangs_up else arrival if arrives else until_s
-        if closed and clock.waiting > 0 and _work_before(world, now):
-            continue  # an answer may send another request before then
+        # An answer may send another request before then: replicas go on to the next moment that may give one.
+        moment = _soonest(replicas) if closed and clock.waiting > 0 and not stuck else np.inf
+        works = moment < now
         # Only the replicas that an event looks at are brought up to its time.
         first, last = wide(0), wide(len(replicas) - 1)
-        if hangs_up:
+        if works:
+            now = np.nextafter(moment, np.inf)
+        elif hangs_up:
             first = last = wide(requests[whom if whom >= 0 else -1 - whom].replica)
         elif arrives and by_turn:
             first = last = in_turn(world)
+        stuck = works
         for place in range(max(first, 0), last + 1):
+            if works and _next_moment(replicas[place]) != moment:
+                continue
             advance(world, place, now)
+            stuck = stuck and _next_moment(replicas[place]) == moment
+        if works:
+            continue
         if hangs_up:
             _pass(world, whom, now)
         elif arrives:
@@ -207,22 +218,13 @@ def serve_until(world: World, stop: int, until_s: float, deadlines_too: bool) ->
             return True
 
 
-@compiled
-def _work_before(world: World, until_s: float) -> bool:
-    """Let replicas work at the next moment before then at which one may answer; False when there is none."""
-    replicas = world.replicas
+@inlined
+def _soonest(replicas: Rows) -> float:
+    """The next moment at which a replica may answer."""
     soonest = np.inf
     for place in range(len(replicas)):
         soonest = min(soonest, _next_moment(replicas[place]))
-    if not soonest < until_s:
-        return False
-    worked = False
-    for place in range(len(replicas)):
-        replica = replicas[place]
-        if _next_moment(replica) == soonest:
-            advance(world, place, np.nextafter(soonest, np.inf))
-            worked = worked or _next_moment(replica) != soonest
-    return worked
+    return soonest
 
 
 @inlined
