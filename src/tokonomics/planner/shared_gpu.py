@@ -22,7 +22,7 @@ from tokonomics.physics.sharding import shard
 from tokonomics.planner.hosts import Machine, usable
 from tokonomics.planner.setup import Say, silent
 from tokonomics.planner.shared_answer import SHARED_WAYS, ModelHere, SharedPlan, Way, WayRow
-from tokonomics.planner.shared_ways import Attempt, Judged, Tenant, aligned, by_shares, by_slices, by_turns, judged
+from tokonomics.planner.shared_ways import Attempt, JudgedModel, Tenant, aligned, by_shares, by_slices, by_turns, judged
 from tokonomics.serving.shared import SharedEngine, TurnRules, in_turns
 from tokonomics.traffic.trace import Trace
 from tokonomics.types import Speed
@@ -165,7 +165,7 @@ def _row(way: Way, attempt: Attempt, machine: Machine, tenants: Sequence[Tenant]
     )
 
 
-def _model_row(tenant: Tenant, model: Judged, usd_per_month: float, gpu_share: float | None) -> ModelHere:
+def _model_row(tenant: Tenant, model: JudgedModel, usd_per_month: float, gpu_share: float | None) -> ModelHere:
     return ModelHere(
         model=tenant.question.model.key,
         weights=model.deployment.weights,

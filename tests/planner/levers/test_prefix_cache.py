@@ -44,8 +44,7 @@ from tokonomics.serving.tiers import (
     plan_fetches,
 )
 from tokonomics.traffic.arrivals import parse_arrivals
-from tokonomics.traffic.generate import generate as generate_sessions
-from tokonomics.traffic.generate import parse_sessions
+from tokonomics.traffic.generate import generate, parse_sessions
 from tokonomics.traffic.lengths import parse_lengths
 from tokonomics.traffic.prefix_reuse import reuse_within
 from tokonomics.traffic.slo import parse_slos
@@ -54,19 +53,18 @@ from tokonomics.traffic.trace import Trace, make_trace
 USD = 3.0
 
 
-def generate(*how: Any, **more: Any) -> Trace:
-    """Conversations sent at their times: what a cache does to the waiting shows where nobody waits for an answer."""
-    return replace(generate_sessions(*how, **more), turns=None)
-
-
 @pytest.fixture(scope="module")
 def deployment() -> Deployment:
     return deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))
 
 
-def sent_at_their_times(*args: Any, **kwargs: Any) -> Trace:
-    """Made-up conversations as an open loop: what a cache saves then does not change when requests come."""
-    return replace(generate(*args, **kwargs), turns=None)
+def sent_at_their_times(*how: Any, requests: int, **more: Any) -> Trace:
+    """Made-up conversations as an open loop, cut where they still come as often as they go.
+
+    What a cache saves then does not change when requests come.
+    """
+    whole = generate(*how, requests=5 * requests, **more)
+    return replace(whole, turns=None).take(np.arange(requests))
 
 
 @pytest.fixture(scope="module")
