@@ -83,8 +83,10 @@ def batch_report(
     full = [_at_full_batches(offer, machines, traffic.samples[name], name) for offer in machines.offers]
     apart = optimal_fleet(full, nothing, FleetLimits(fallback=limits.fallback), **limit_s, batch=work, seed=seed)
     free = np.asarray(online.firm_capacity) + np.asarray(online.spot_capacity) - np.asarray(traffic.demand.total)
+    free_share = work.free_share(np.maximum(0.0, free))
+    bought = "" if free_share > 0.999 else "the rest on machines more, counted on for what they carry under the SLO"
     ways = [
-        batch_way("in the fleet's idle hours", both.usd_per_month - online_usd, work),
+        batch_way("beside the fleet's own traffic", both.usd_per_month - online_usd, work, bought),
         batch_way(
             "a fleet of its own", apart.usd_per_month, work, "no SLO: full batches, any hour before the deadline"
         ),
@@ -93,7 +95,7 @@ def batch_report(
         work=work,
         online_usd_per_month=online_usd,
         plan=both,
-        free_share=work.free_share(np.maximum(0.0, free)),
+        free_share=free_share,
         ways=tuple(sorted(ways, key=lambda way: way.usd_per_month)),
         check=_check(both, machines, traffic, slos, seed) if with_replay else None,
     )
