@@ -3,13 +3,14 @@
 One kind of machine, on demand, in the simulator, four ways: a fixed number; the rule of outstanding requests
 (Kubernetes' autoscaler); a schedule ordered a cold start ahead of a forecast from the traffic's own past; that schedule
 with the rule on top. Each has one number to set, the room above what it goes by: the least of a list with which the way
-meets the SLOs on the day before, unless it is given. It is then judged on the day. Beside them stands the schedule of a
-forecast that is never wrong, its room set on the day itself: what a better forecast could still save.
+meets the SLOs on the day before and one step more, since days differ, unless it is given. It is then judged on the day.
+Beside them stands the schedule of a forecast that is never wrong, its room set on the day itself without a step more:
+what a better forecast could still save.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -37,8 +38,8 @@ from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
 
 Ints = NDArray[np.int64]
 
-ROOMS = (-0.9, -0.8, -0.7, -0.6, -0.5, -0.45, -0.4, -0.35, -0.3, -0.25, -0.2, -0.15, -0.1, -0.05, 0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75,
-         1.0, 1.5, 2.0, 3.0)  # fmt: skip
+ROOMS = (-0.9, -0.8, -0.7, -0.6, -0.5, -0.45, -0.4, -0.35, -0.3, -0.25, -0.2, -0.15, -0.1, -0.05, 0.0, 0.05, 0.1, 0.2,
+         0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)  # fmt: skip
 """Above what a way goes by. Below 0: several replicas even out what one by itself, whose capacity it is, cannot."""
 _FINE = 0.01
 """Between rooms of a forecast that is never wrong: nothing else is to stand between it and what it can save."""
@@ -127,6 +128,7 @@ class _Case:
     peak: float
     """Requests a second of the busiest moment that was seen before the day to judge."""
     seed: int
+    known: dict[FleetSettings, bool] = field(default_factory=dict)
 
     @cached_property
     def requests(self) -> Trace:
@@ -164,6 +166,12 @@ class _Case:
 
     def served(self, fleet: FleetSettings) -> Simulation:
         return simulate(self.deployment, self.requests, fleet, seed=self.seed)
+
+    def meets(self, fleet: FleetSettings) -> bool:
+        """Whether such a fleet meets every SLO on this day."""
+        if fleet not in self.known:
+            self.known[fleet] = all(slo.met for slo in _judged(self.served(fleet), self.slos))
+        return self.known[fleet]
 
 
 def ordered_ahead(needed: Ints, moment_s: float, ahead_s: float) -> Floats:
@@ -210,19 +218,23 @@ def scaling_ways(
         peak=float(before.came.max()),
         seed=seed,
     )
-    case = replace(rehearsal, day=day)
+    case = replace(rehearsal, day=day, known={})
     came = day.came
     say("the day in the simulator: a perfect forecast")
     true = _ahead_of(came, day.forecasts.shape[1])
-    used, served = _least_room(case, lambda room: case.scaled(room, True, False, true), room, _FINE)
+
+    def known(room: float) -> FleetSettings:
+        return case.scaled(room, True, False, true)
+
+    used = _least_room(case, known) if room is None else room
     enough = case.needed(came, used)
-    perfect = _way(case, "with a perfect forecast", used, served, enough).model_copy(update={"is_perfect": True})
+    perfect = _way(case, "with a perfect forecast", used, known(used), enough, is_perfect=True)
     found: list[ScalingWay] = []
     for name, follow in _WAYS.items():
         say(f"the day before in the simulator: {name}")
-        used, _ = _least_room(rehearsal, partial(follow, rehearsal), room)
+        used = _tuned(rehearsal, partial(follow, rehearsal)) if room is None else room
         say(f"the day in the simulator: {name}")
-        found.append(_way(case, name, used, case.served(follow(case, used)), enough))
+        found.append(_way(case, name, used, follow(case, used), enough))
     reserved = min(offer.reserved.items(), key=lambda term: term[1], default=None)
     if reserved is not None:
         found.insert(1, _at_price(found[0], f"fixed, reserved {reserved[0]}", reserved[1] / offer.replicas / price))
@@ -287,37 +299,32 @@ def _ahead_of(came: Floats, width: int) -> Floats:
     return np.asarray(came[rows])
 
 
-def _least_room(
-    case: _Case, settings: Callable[[float], FleetSettings], room: float | None, step: float | None = None
-) -> tuple[float, Simulation]:
-    """The least room of the list with which a way meets the SLOs, by bisection, or the largest; and the day with it.
+def _tuned(case: _Case, settings: Callable[[float], FleetSettings]) -> float:
+    """The room for the day after: one step more than was needed."""
+    place = _least(ROOMS, lambda room: case.meets(settings(room)))
+    return ROOMS[min(place + 1, len(ROOMS) - 1)]
 
-    ``step``: how much closer to look between that room and the one before it.
-    """
-    known: dict[FleetSettings, tuple[Simulation, bool]] = {}
 
-    def trial(room: float) -> tuple[Simulation, bool]:
-        fleet = settings(room)
-        if fleet not in known:
-            served = case.served(fleet)
-            known[fleet] = served, all(slo.met for slo in _judged(served, case.slos))
-        return known[fleet]
+def _least_room(case: _Case, settings: Callable[[float], FleetSettings]) -> float:
+    """The least room with which a way meets the SLOs, to a hundredth; the largest of the list where none does."""
 
-    def least(rooms: Sequence[float]) -> int:
-        low, high = 0, len(rooms) - 1
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (low, middle) if trial(rooms[middle])[1] else (middle + 1, high)
-        return low
+    def holds(room: float) -> bool:
+        return case.meets(settings(room))
 
-    if room is not None:
-        return room, trial(room)[0]
-    place = least(ROOMS)
-    found = ROOMS[place]
-    if step is not None and place and trial(found)[1]:
-        closer = [*np.arange(ROOMS[place - 1] + step, found - step / 2, step).tolist(), found]
-        found = closer[least(closer)]
-    return found, trial(found)[0]
+    place = _least(ROOMS, holds)
+    if not place or not holds(ROOMS[place]):
+        return ROOMS[place]
+    closer: list[float] = [*np.arange(ROOMS[place - 1] + _FINE, ROOMS[place] - _FINE / 2, _FINE).tolist(), ROOMS[place]]
+    return closer[_least(closer, holds)]
+
+
+def _least(rooms: Sequence[float], holds: Callable[[float], bool]) -> int:
+    """The place of the first that holds, by bisection; the last where none does."""
+    low, high = 0, len(rooms) - 1
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(rooms[middle]) else (middle + 1, high)
+    return low
 
 
 def _judged(served: Simulation, slos: Sequence[Slo]) -> tuple[SloOutcome, ...]:
@@ -327,7 +334,10 @@ def _judged(served: Simulation, slos: Sequence[Slo]) -> tuple[SloOutcome, ...]:
     return tuple(judged(slo, latencies[slo.latency][done], unanswered) for slo in slos)
 
 
-def _way(case: _Case, name: str, room: float, served: Simulation, enough: Ints) -> ScalingWay:
+def _way(
+    case: _Case, name: str, room: float, fleet: FleetSettings, enough: Ints, is_perfect: bool = False
+) -> ScalingWay:
+    served = case.served(fleet)
     day, status, latencies = case.day, served.served.status, request_latencies(served)
     slos, kept = _judged(served, case.slos), status != REFUSED
     within = within_slos(status, latencies, case.slos)
@@ -353,6 +363,7 @@ def _way(case: _Case, name: str, room: float, served: Simulation, enough: Ints) 
         slo=slos,
         slo_attainment=float(within[kept].mean()) if kept.any() else 0.0,
         met=all(slo.met for slo in slos),
+        is_perfect=is_perfect,
     )
 
 

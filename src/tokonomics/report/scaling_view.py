@@ -98,9 +98,9 @@ def _notes(scaling: ScalingReport) -> Iterable[str]:
         f"requests/s and serves {seconds(scaling.cold_start_s)} after it is ordered ({option('startup')})."
     )
     yield (
-        "room: above the peak, the target of the rule or the forecast: the least of a list with which the SLO was met "
-        f"before the time that is judged ({option('scaling_room')} sets it), so a way may miss it now; that of a "
-        "perfect forecast is set on the time itself. short: time with fewer serving than a perfect forecast shows to "
+        "room: above the peak, the target of the rule or the forecast: what met the SLO before the time judged here, "
+        f"and a step more ({option('scaling_room')} sets it); a way may still miss it now. That of a perfect forecast "
+        "is the least that meets it now. short: time with fewer serving than a perfect forecast shows to "
         "be enough; lag: from such a need to as many serving, in the mean."
     )
     yield "No replica fails here and none is spare, unlike in the plan above: simulated together, fewer are enough."
