@@ -54,4 +54,4 @@ def upkeep_facts(kept: Upkeep | None, over: str = "a month") -> Iterable[blocks.
     per = "" if kept.usd_per_mtok is None else f"{usd(kept.usd_per_mtok)} per Mtok; "
     more = f"{per}{percent(kept.share)} of it is not machines: {named}"
     value = usd(kept.total_usd) if over != "a month" else f"{usd(kept.total_usd)}/month"
-    yield blocks.fact("with people", value, more, number=kept.total_usd)
+    yield blocks.fact("with overheads", value, more, number=kept.total_usd)
