@@ -13,6 +13,7 @@ from tokonomics.report.answer import Answer
 from tokonomics.report.wording import NO_VALUE, and_slos, time_text, workload_text
 from tokonomics.units import percent, usd
 
+
 def route(result: RouteResult, request: Request) -> Answer:
     """The headline, the ways, the frontier, and the break-evens."""
     drawn = {"Cost and quality by threshold": lambda: charts.route.route_chart(result)} if result.frontier else {}

@@ -103,7 +103,10 @@ def _notes(scaling: ScalingReport) -> Iterable[str]:
         "is the least that meets it now. short: time with fewer serving than a perfect forecast shows to "
         "be enough; lag: from such a need to as many serving, in the mean."
     )
-    yield "No replica fails here and none is spare, unlike in the plan above: simulated together, fewer are enough."
+    yield (
+        "No replica fails here, and replicas are simulated together: fewer are enough than in the plan above, which "
+        "counts on each machine by itself."
+    )
     if scaling.replicas_per_machine > 1:
         yield f"Replicas are scaled one by one: each pays its part of a machine of {scaling.replicas_per_machine}."
     if scaling.simulated_share < 1:
