@@ -52,6 +52,7 @@ DEAR = (
     "stack llama-3.3-70b ",
     "breakeven llama-3.3-70b ",
     "fleet llama-3.1-8b --demand 10x40,14x6 --input ",
+    "fleet llama-3.1-8b --demand diurnal:0.4,peak=2 --hours 24 --input 6000 ",
     "sweep docs/examples/chat.toml ",
 )
 """How commands begin that take 10 seconds and more; another page or a golden file shows each of these verbs."""

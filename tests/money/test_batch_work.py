@@ -88,7 +88,7 @@ def test_work_that_fits_into_idle_hours_costs_nothing() -> None:
     assert full.expected_usd == pytest.approx(without.expected_usd)
     more = optimal_fleet([offer], demand_of(rates), gap=EXACT, batch=work(room * 1.01))
     assert more.expected_usd == pytest.approx(without.expected_usd * 3 / 2)
-    assert work(room * 2).free_share(np.array(without.firm_capacity) - rates) == pytest.approx(0.5)
+    assert work(room * 2).free_shares(np.array(without.firm_capacity) - rates) == [pytest.approx(0.5)]
 
 
 def test_what_is_left_is_bought_in_hours_before_the_deadline_only() -> None:

@@ -58,6 +58,13 @@ def test_other_gpus_draw_the_same_shares_of_their_datasheet(gpu: str, known: Spe
     assert other.prefill_w <= watts
 
 
+def test_an_h100_whose_idle_watts_are_those_of_an_h200_is_not_called_measured() -> None:
+    h100 = curve("H100-SXM")
+    assert (h100.decoding(1), h100.decoding(128)) == (300, 600)  # as published
+    assert h100.idle_w == curve("H200").idle_w
+    assert h100.known is Speed.scaled
+
+
 def test_an_a100_at_one_sequence_is_near_what_was_published() -> None:
     """ML.ENERGY's leaderboard, A100 40 GB, one sequence: Llama 2 7B 1,829 J in 9.44 s, 13B 3,050 J in 12.98 s."""
     published = 1828.7749 / 9.4421, 3050.1256 / 12.9842

@@ -67,3 +67,34 @@ def test_emissions_follow_the_grid_that_is_named() -> None:
     assert drawn(made, "45").g_co2e_per_mtok == pytest.approx(45 * (drawn(made).kwh_per_mtok or 0))
     finnish = offer("H200", 1, 3.0, provider="verda", region="FIN-03")
     assert drawn(study(asked(offers=(finnish,)))).grid.g_per_kwh == 72.25
+
+
+def test_a_machine_that_may_stand_anywhere_emits_what_the_worlds_grid_does() -> None:
+    """Runpod lists every machine in every region: its first one, Australia, is no evidence."""
+    anywhere = tuple(offer("H200", 1, 3.0, provider="runpod", region=region) for region in ("AU", "FR"))
+    assert drawn(study(asked(offers=anywhere))).grid.place == "world"
+    assert drawn(study(asked(offers=anywhere[1:]))).grid.place == "FR"
+
+
+def test_replicas_for_prompts_and_for_answers_draw_what_each_does() -> None:
+    """Of a disaggregated pick, every busy replica-second counts, of both sides."""
+    load = load_of_shape(4, "const:4000", "const:200")
+    question = asked(
+        load=load, offers=(offer("H200", 8, 20.0, network_gbit=3200),), simulate=True, slos=SLOS, disaggregate=True
+    )
+    made = study(question)
+    row = next(row for row in made.plan.ranked if row.prefill)
+    served = made.of(row).trial
+    found = energy_of(made, row)
+    assert row.prefill is not None
+    assert served is not None
+    assert found is not None
+    shares, replicas = served.outcome.shares, row.replicas + row.prefill.replicas
+    busy = 1 - shares.idle
+    prompts = busy * shares.prefill / (shares.prefill + shares.decode)
+    curve = power_of(find_gpu("H200"))
+    assert curve is not None
+    # All layouts here are of one GPU a replica, so replica-seconds are GPU-seconds.
+    assert (row.gpus_per_replica, row.prefill.gpus_per_replica) == (1, 1)
+    above = prompts * (PREFILL_W - IDLE_W) + (busy - prompts) * (curve.decoding(served.outcome.batch) - IDLE_W)
+    assert found.gpu_watts == pytest.approx(row.gpus_paid * IDLE_W + replicas * above, rel=1e-6)

@@ -23,7 +23,7 @@ from tokonomics.planner.scaling import (
     scaling_ways,
     shortfall,
 )
-from tokonomics.planner.scaling_day import day_of
+from tokonomics.planner.scaling_day import days_of
 from tokonomics.serving.fleet import Autoscale, FleetSettings
 from tokonomics.serving.simulator import simulate
 from tokonomics.traffic.slo import parse_slos
@@ -85,18 +85,18 @@ def test_orders_are_placed_so_that_they_serve_in_time_and_not_sooner() -> None:
     assert wanted[1200.0] == 1
 
 
-def test_a_demand_that_repeats_is_forecast_and_followed_as_by_somebody_who_knows_it() -> None:
-    two_days = [*([0.2] * 8 + [1.6] * 8 + [0.2] * 8), *([0.2] * 8 + [1.6] * 8 + [0.2] * 8), 0.2]
-    trace = steady(two_days, 3600.0)
-    report = scaled_by(trace, two_days[:48])
+def test_a_demand_that_repeats_is_forecast_and_followed_as_by_a_perfect_forecast() -> None:
+    three_days = [*([0.2] * 8 + [1.6] * 8 + [0.2] * 8) * 3, 0.2]
+    trace = steady(three_days, 3600.0)
+    report = scaled_by(trace, three_days[:72])
     by_name = {way.name: way for way in report.ways}
-    predictive, bound, fixed = by_name["predictive"], report.bound, by_name["fixed for the peak"]
+    predictive, perfect, fixed = by_name["predictive"], report.perfect, by_name["fixed for the peak"]
     assert report.forecast.error_share == pytest.approx(0.0, abs=1e-9)
-    assert predictive.model_copy(update={"name": "", "is_bound": True}) == bound.model_copy(update={"name": ""})
-    assert (bound.short_minutes, bound.most_lag_s) == (0.0, 0.0)
+    assert predictive.model_copy(update={"name": "", "is_perfect": True}) == perfect.model_copy(update={"name": ""})
+    assert (perfect.short_minutes, perfect.most_lag_s) == (0.0, 0.0)
     # Two for eight hours and one for the rest, and the second is paid while it starts and until it is empty.
     early_s = COLD_S + ORDERS_S
-    assert bound.replica_hours_per_day == pytest.approx(24 + 8 + early_s / 3600, abs=0.02)
+    assert perfect.replica_hours_per_day == pytest.approx(24 + 8 + early_s / 3600, abs=0.02)
     assert fixed.replica_hours_per_day == pytest.approx(48.0)
     for way in report.ways:
         assert way.usd_per_day == pytest.approx(way.replica_hours_per_day * 2.0)
@@ -104,7 +104,7 @@ def test_a_demand_that_repeats_is_forecast_and_followed_as_by_somebody_who_knows
     assert by_name["reactive"].usd_per_day <= fixed.usd_per_day
     best = report.best()
     assert best is not None
-    assert best.usd_per_day == min(way.usd_per_day for way in report.ways if way.met and not way.is_bound)
+    assert best.usd_per_day == min(way.usd_per_day for way in report.ways if way.met and not way.is_perfect)
 
 
 def test_reserved_for_the_peak_is_the_same_fleet_at_another_price() -> None:
@@ -117,16 +117,40 @@ def test_reserved_for_the_peak_is_the_same_fleet_at_another_price() -> None:
     assert report.forecast.method == "the line through the last 10 minutes"
 
 
-def test_a_curve_is_judged_on_a_day_that_its_forecast_has_not_seen() -> None:
+def test_a_curve_is_judged_on_a_day_that_neither_forecast_nor_room_has_seen() -> None:
     sample = steady([1.0], 600.0)
     traffic = FleetTraffic(demand_of([0.1] * 12 + [0.3] * 12), {EVERY_SIZE: sample}, ())
-    day = day_of(traffic, COLD_S)
-    assert day.hours == 24
-    assert day.came.sum() * day.moment_s == len(day.requests)
-    assert float(day.requests.arrival_s[-1]) < DAY_S
-    assert not np.array_equal(day.forecasts[:, 0], day.came)
-    # Means of the same rates: apart by chance only.
-    assert day.forecasts[:, 0].mean() == pytest.approx(day.came.mean(), rel=0.05)
+    before, day = days_of(traffic, COLD_S)
+    assert not np.array_equal(before.came, day.came)
+    for one in (before, day):
+        assert one.hours == 24
+        assert one.came.sum() * one.moment_s == len(one.requests)
+        assert float(one.requests.arrival_s[-1]) < DAY_S
+        assert not np.array_equal(one.forecasts[:, 0], one.came)
+        # Means of the same rates: apart by chance only.
+        assert one.forecasts[:, 0].mean() == pytest.approx(one.came.mean(), rel=0.05)
+
+
+def test_room_and_peak_are_those_of_the_time_before_the_one_that_is_judged() -> None:
+    """A log whose second half is twice as busy: a fleet for the first half's peak, and its room, is too small then."""
+    trace = steady([1.5, 1.5, 3.0], 601.0)  # ten minutes for the forecast, ten to set the room, ten to judge
+    offer = simple_offer("one", 1.0, 2.0, startup_s=COLD_S)
+    machines = Machines((offer,), {}, {"one": L40S}, 10.0)
+    traffic = FleetTraffic(demand_of([2.0]), {EVERY_SIZE: trace}, (), trace)
+    report = scaling_ways(machines, traffic, parse_slos("ttft_p99=5"), room=0.0)
+    assert report.requests == pytest.approx(1800, abs=5)
+    fixed = report.ways[0]
+    assert fixed.most_replicas == 2  # ⌈1.5⌉, where the judged half needs 3
+    assert fixed.short_minutes == pytest.approx(10.0, abs=0.1)
+
+
+def test_a_log_of_days_is_judged_on_its_busiest_day_with_the_day_before_to_set_the_room() -> None:
+    rates = [0.05] * 24 + [0.02] * 24 + [0.04] * 24 + [0.03] * 24 + [0.03]
+    trace = steady(rates, 3600.0)
+    before, day = days_of(FleetTraffic(demand_of(rates), {EVERY_SIZE: trace}, (), trace), COLD_S)
+    assert (before.came.mean(), day.came.mean()) == (pytest.approx(0.02, rel=0.02), pytest.approx(0.04, rel=0.02))
+    assert before.forecasts[:, 0].mean() == pytest.approx(0.05, rel=0.02)
+    assert day.forecasts[:, 0].mean() == pytest.approx((0.05 + 0.02) / 2, rel=0.02)
 
 
 def test_ways_to_scale_need_an_slo_and_a_price_on_demand() -> None:

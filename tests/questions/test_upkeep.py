@@ -35,7 +35,7 @@ def test_a_plan_tells_its_bill_with_people_and_what_it_emits() -> None:
     assert found.energy.g_co2e_per_mtok == pytest.approx(100 * (found.energy.kwh_per_mtok or 0))
     assert found.plain()["energy"]["grid"]["place"] == "as given"
     text = shown_plan(found, request).text()
-    assert "with people" in text
+    assert "with overheads" in text
     assert "g CO₂e" in text
 
 

@@ -42,10 +42,15 @@ class BatchWork(Noun):
             placed[hours] = free[hours] * min(1.0, self.requests_per_day / room)
         return placed
 
-    def free_share(self, free: Floats) -> float:
-        """Of the work: what fits into so many free requests a second by hour."""
+    def free_shares(self, free: Floats) -> list[float]:
+        """Of each day's work: what fits into so many free requests a second by hour."""
         rooms = [float(free[hours].sum()) * SECONDS_PER_HOUR for hours in self.windows(len(free))]
-        return float(np.mean([min(1.0, room / self.requests_per_day) for room in rooms]))
+        return [min(1.0, room / self.requests_per_day) for room in rooms]
+
+    def part(self, share: float) -> "BatchWork":
+        """So much of it, within the same hours."""
+        less = {"tokens_per_day": self.tokens_per_day * share, "requests_per_day": self.requests_per_day * share}
+        return self.model_copy(update=less)
 
 
 def parse_batch_work(text: str, tokens_per_request: float) -> BatchWork:

@@ -3,7 +3,7 @@
 The fleet is bought again for both (``money/fleet_program``): batch work may use what the demand leaves free of any
 hour, up to what machines carry under the SLO, and buys the rest in the cheapest hours. The hour that holds most of it
 is then served in the simulator, batch requests behind all others. A fleet of its own has no SLO: its machines are
-counted on for full batches.
+counted on for full batches. It may also take only what the fleet's idle hours do not hold.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from tokonomics.serving.steady import ReplicaCurve
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.trace import Trace, make_trace
 from tokonomics.types import Noun
-from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK
+from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK, percent
 
 
 class BatchWay(Noun):
@@ -48,6 +48,8 @@ class BatchReport(Noun):
     """The fleet for both."""
     free_share: NonNegativeFloat
     """Of the work: what fits into the fleet for the demand alone."""
+    least_free_share: NonNegativeFloat
+    """Of the day on which least fits."""
     ways: tuple[BatchWay, ...]
     """The cheapest first."""
     check: FleetReplay | None
@@ -81,19 +83,28 @@ def batch_report(
     ((name, _),) = traffic.demand.rates.items()
     nothing = demand_of([0.0] * traffic.demand.hours, name)
     full = [_at_full_batches(offer, machines, traffic.samples[name], name) for offer in machines.offers]
-    apart = optimal_fleet(full, nothing, FleetLimits(fallback=limits.fallback), **limit_s, batch=work, seed=seed)
+
+    def apart(part: BatchWork) -> float:
+        only = FleetLimits(fallback=limits.fallback)
+        return optimal_fleet(full, nothing, only, **limit_s, batch=part, seed=seed).usd_per_month
+
     free = np.asarray(online.firm_capacity) + np.asarray(online.spot_capacity) - np.asarray(traffic.demand.total)
+    free_shares = work.free_shares(np.maximum(0.0, free))
+    left = 1 - min(free_shares)
+    bought = "the rest on further machines, counted on for what they carry under the SLO" if left > 1e-3 else ""
     ways = [
-        batch_way("in the fleet's idle hours", both.usd_per_month - online_usd, work),
-        batch_way(
-            "a fleet of its own", apart.usd_per_month, work, "no SLO: full batches, any hour before the deadline"
-        ),
+        batch_way("beside the fleet's own traffic", both.usd_per_month - online_usd, work, bought),
+        batch_way("a fleet of its own", apart(work), work, "no SLO: full batches, any hour before the deadline"),
     ]
+    if 1e-3 < left < 1 - 1e-3:
+        note = f"{percent(1 - left)} in idle hours, the rest in full batches"
+        ways.append(batch_way("idle hours, then a fleet of its own", apart(work.part(left)), work, note))
     return BatchReport(
         work=work,
         online_usd_per_month=online_usd,
         plan=both,
-        free_share=work.free_share(np.maximum(0.0, free)),
+        free_share=float(np.mean(free_shares)),
+        least_free_share=min(free_shares),
         ways=tuple(sorted(ways, key=lambda way: way.usd_per_month)),
         check=_check(both, machines, traffic, slos, seed) if with_replay else None,
     )

@@ -9,7 +9,8 @@ import math
 import numpy as np
 
 from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.grid import Grid, grid_of
+from tokonomics.catalog.grid import WORLD, Grid, grid_named, grid_of
+from tokonomics.catalog.places import LISTED_EVERYWHERE
 from tokonomics.money.energy import HOST_SHARE, Energy, energy, fleet_watts, pue_of
 from tokonomics.physics.power import power_of
 from tokonomics.planner.plan import Study
@@ -30,10 +31,16 @@ def energy_of(study: Study, row: Candidate, grid: Grid | None = None) -> Energy 
         fleet_watts(curve, row.gpus_paid, prompts, answers, batch),
         HOST_SHARE * rated * row.gpus_paid,
         pue_of(row.seller),
-        grid or grid_of(row.provider, row.region),
+        grid or _grid(row),
         load.rate * (load.input_tokens + load.output_tokens),
         curve,
     )
+
+
+def _grid(row: Candidate) -> Grid:
+    """Of the row's region; the world's mean where its seller lists every machine in all of several regions."""
+    is_known = row.provider not in LISTED_EVERYWHERE or len(row.regions) == 1
+    return grid_of(row.provider, row.region) if is_known else grid_named(WORLD)
 
 
 def _busy_gpus(sized: Placed, row: Candidate, rate: float) -> tuple[float, float, float]:
@@ -49,5 +56,5 @@ def _busy_gpus(sized: Placed, row: Candidate, rate: float) -> tuple[float, float
         prompts = each * float(np.interp(running, curve.batches, curve.stall_s))
         share, batch = min(1.0, prompts / busy), running / busy
     share = 1.0 if sized.deployment.model.is_encoder else share
-    working = sized.replicas * busy
+    working = sized.replicas * busy  # those for prompts of a disaggregated one among them, as in the simulated shares
     return working * share * gpus_for_prompts, working * (1 - share) * row.gpus_per_replica, batch

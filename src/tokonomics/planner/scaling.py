@@ -1,14 +1,17 @@
 """How replicas should follow a day's traffic: always enough for the peak, as a rule sees fit, or as a forecast says.
 
-One kind of machine, on demand, in the simulator, four ways and a bound: a fixed number; the rule of outstanding
-requests (Kubernetes' autoscaler); a schedule ordered a cold start ahead of a forecast from the traffic's own past; that
-schedule with the rule on top; and the schedule of somebody who knows the day. Each has one number to set, the room
-above what it goes by. It is the least of a list with which the way meets the SLOs on this day, unless it is given.
+One kind of machine, on demand, in the simulator, four ways: a fixed number; the rule of outstanding requests
+(Kubernetes' autoscaler); a schedule ordered a cold start ahead of a forecast from the traffic's own past; that schedule
+with the rule on top. Each has one number to set, the room above what it goes by: the least of a list with which the way
+meets the SLOs on the day before and one step more, since days differ, unless it is given. It is then judged on the day.
+Beside them stands the schedule of a forecast that is never wrong, its room set on the day itself without a step more:
+what a better forecast could still save.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +24,7 @@ from tokonomics.money.fleet import FleetOffer
 from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.fleet_offers import Machines
 from tokonomics.planner.fleet_traffic import FleetTraffic
-from tokonomics.planner.scaling_day import ScalingDay, day_of
+from tokonomics.planner.scaling_day import MOST_REQUESTS, ScalingDay, days_of
 from tokonomics.planner.setup import Say, silent
 from tokonomics.serving.fleet import Autoscale, FleetSettings
 from tokonomics.serving.outcome import SloOutcome, judged, outcome, request_latencies, within_slos
@@ -35,9 +38,11 @@ from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
 
 Ints = NDArray[np.int64]
 
-ROOMS = (-0.6, -0.5, -0.45, -0.4, -0.35, -0.3, -0.25, -0.2, -0.15, -0.1, -0.05, 0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75,
-         1.0, 1.5, 2.0, 3.0)  # fmt: skip
+ROOMS = (-0.9, -0.8, -0.7, -0.6, -0.5, -0.45, -0.4, -0.35, -0.3, -0.25, -0.2, -0.15, -0.1, -0.05, 0.0, 0.05, 0.1, 0.2,
+         0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)  # fmt: skip
 """Above what a way goes by. Below 0: several replicas even out what one by itself, whose capacity it is, cannot."""
+_FINE = 0.01
+"""Between rooms of a forecast that is never wrong: nothing else is to stand between it and what it can save."""
 LOOKS_S = 15.0
 """Between two looks of whoever scales: Kubernetes' HorizontalPodAutoscaler (``Autoscale.interval_s``)."""
 ORDERS_S = 60.0
@@ -63,7 +68,7 @@ class ScalingWay(Noun):
     """Paid for at once, of the traffic simulated."""
     starts: NonNegativeInt
     short_minutes: NonNegativeFloat
-    """With fewer replicas serving than are enough for somebody who knows the day."""
+    """With fewer replicas serving than a perfect forecast shows to be enough."""
     lag_s: NonNegativeFloat | None
     """From a need for more to as many serving, in the mean over such moments; None where more is never needed."""
     most_lag_s: NonNegativeFloat | None
@@ -72,8 +77,8 @@ class ScalingWay(Noun):
     slo_attainment: NonNegativeFloat
     """Share of the requests that were answered within every SLO."""
     met: bool
-    is_bound: bool = False
-    """Nobody can do this: it knows the day."""
+    is_perfect: bool = False
+    """Nobody can do this: its forecast is what came."""
 
 
 class ScalingReport(Noun):
@@ -96,21 +101,22 @@ class ScalingReport(Noun):
 
     def best(self, *terms: Terms) -> ScalingWay | None:
         """The cheapest that meets the SLOs and that somebody can do, on those terms or any."""
-        held = [way for way in self.ways if way.met and not way.is_bound and way.terms in (terms or tuple(Terms))]
+        held = [way for way in self.ways if way.met and not way.is_perfect and way.terms in (terms or tuple(Terms))]
         return min(held, key=lambda way: way.usd_per_month, default=None)
 
     @property
-    def bound(self) -> ScalingWay:
-        return next(way for way in self.ways if way.is_bound)
+    def perfect(self) -> ScalingWay:
+        """With a forecast that is never wrong."""
+        return next(way for way in self.ways if way.is_perfect)
 
 
 @dataclass(frozen=True)
 class _Case:
-    """What all ways have in common."""
+    """A day, and what all ways have in common."""
 
     day: ScalingDay
-    requests: Trace
-    """Of the day, or of the share that is simulated."""
+    share: float
+    """Of the requests that are simulated, on as much smaller a fleet."""
     deployment: Deployment
     slos: Sequence[Slo]
     capacity: float
@@ -119,11 +125,19 @@ class _Case:
     """On a replica at its capacity."""
     cold_start_s: float
     usd_per_hour: float
+    peak: float
+    """Requests a second of the busiest moment that was seen before the day to judge."""
     seed: int
+    known: dict[FleetSettings, bool] = field(default_factory=dict)
+
+    @cached_property
+    def requests(self) -> Trace:
+        """That are simulated."""
+        return self.day.requests if self.share == 1 else self.day.requests.sampled(self.share, self.seed)
 
     def needed(self, rates: Floats, room: float) -> Ints:
         """Replicas for the share simulated of such rates."""
-        load = rates * self.day.share * (1 + room) / self.capacity
+        load = rates * self.share * (1 + room) / self.capacity
         return np.maximum(1, np.ceil(load - 1e-9)).astype(np.int64)
 
     def schedule(self, forecasts: Floats, room: float) -> tuple[tuple[float, int], ...]:
@@ -131,6 +145,33 @@ class _Case:
         wanted = ordered_ahead(self.needed(forecasts, room), self.day.moment_s, self.cold_start_s + ORDERS_S)
         keep = np.flatnonzero(np.diff(wanted[:, 1], prepend=-1))
         return tuple((float(at_s), int(number)) for at_s, number in wanted[keep])
+
+    def at_the_peak(self, room: float) -> int:
+        return int(self.needed(np.array([self.peak]), room)[0])
+
+    def scaled(self, room: float, ahead: bool, by_rule: bool, forecasts: Floats) -> FleetSettings:
+        """Replicas by a schedule ahead of forecasts, by the rule, or the larger of both; a rule starts as forecast."""
+        start = ((0.0, int(self.needed(forecasts[0, :1], room)[0])), (LOOKS_S, 0))
+        schedule = self.schedule(forecasts, room) if ahead else start
+        return FleetSettings(
+            autoscale=Autoscale(
+                max_replicas=max(_MOST_GROWTH * self.at_the_peak(0.0), *(number for _, number in schedule)),
+                target=max(1e-3, self.outstanding / (1 + room)) if by_rule else None,
+                cold_start_s=self.cold_start_s,
+                interval_s=LOOKS_S if by_rule else ORDERS_S,
+                hold_s=300.0 if by_rule else 0.0,
+                schedule=schedule,
+            )
+        )
+
+    def served(self, fleet: FleetSettings) -> Simulation:
+        return simulate(self.deployment, self.requests, fleet, seed=self.seed)
+
+    def meets(self, fleet: FleetSettings) -> bool:
+        """Whether such a fleet meets every SLO on this day."""
+        if fleet not in self.known:
+            self.known[fleet] = all(slo.met for slo in _judged(self.served(fleet), self.slos))
+        return self.known[fleet]
 
 
 def ordered_ahead(needed: Ints, moment_s: float, ahead_s: float) -> Floats:
@@ -164,30 +205,39 @@ def scaling_ways(
     price = (offer.usd_per_hour or 0.0) / offer.replicas
     deployment = machines.deployments[offer.name]
     capacity = _capacity(offer, traffic)
-    day = day_of(traffic, offer.startup_s + ORDERS_S, seed)
-    case = _Case(
-        day=day,
-        requests=day.requests if day.share == 1 else day.requests.sampled(day.share, seed),
+    before, day = days_of(traffic, offer.startup_s + ORDERS_S, seed)
+    rehearsal = _Case(
+        day=before,
+        share=min(1.0, MOST_REQUESTS / max(len(before.requests), len(day.requests))),
         deployment=deployment,
         slos=slos,
         capacity=capacity,
-        outstanding=_outstanding(deployment, day.requests, capacity),
+        outstanding=_outstanding(deployment, before.requests, capacity),
         cold_start_s=offer.startup_s,
         usd_per_hour=price,
+        peak=float(before.came.max()),
         seed=seed,
     )
+    case = replace(rehearsal, day=day, known={})
     came = day.came
+    say("the day in the simulator: a perfect forecast")
+    true = _ahead_of(came, day.forecasts.shape[1])
+
+    def known(room: float) -> FleetSettings:
+        return case.scaled(room, True, False, true)
+
+    used = _least_room(case, known) if room is None else room
+    enough = case.needed(came, used)
+    perfect = _way(case, "with a perfect forecast", used, known(used), enough, is_perfect=True)
     found: list[ScalingWay] = []
-    enough: Ints = np.zeros(0, np.int64)
-    for name, settings in _ways(case):
+    for name, follow in _WAYS.items():
+        say(f"the day before in the simulator: {name}")
+        used = _tuned(rehearsal, partial(follow, rehearsal)) if room is None else room
         say(f"the day in the simulator: {name}")
-        used, served = _least_room(case, settings, room)
-        if not found:  # the bound comes first: it says how many are enough
-            enough = case.needed(came, used)
-        found.append(_way(case, name, used, served, enough, is_bound=not found))
+        found.append(_way(case, name, used, follow(case, used), enough))
     reserved = min(offer.reserved.items(), key=lambda term: term[1], default=None)
     if reserved is not None:
-        found.insert(2, _at_price(found[1], f"fixed, reserved {reserved[0]}", reserved[1] / offer.replicas / price))
+        found.insert(1, _at_price(found[0], f"fixed, reserved {reserved[0]}", reserved[1] / offer.replicas / price))
     return ScalingReport(
         machine=offer.name,
         usd_per_hour=price,
@@ -197,43 +247,19 @@ def scaling_ways(
         traffic=day.what,
         hours=day.hours,
         requests=len(day.requests),
-        simulated_share=day.share,
+        simulated_share=case.share,
         forecast=error_of(day.method, day.forecasts, came, day.moment_s),
-        ways=(*found[1:], found[0]),
+        ways=(*found, perfect),
     )
 
 
-def _ways(case: _Case) -> list[tuple[str, Callable[[float], FleetSettings]]]:
-    """Each way's replicas by the room it is given; the bound first."""
-    day, came = case.day, case.day.came
-    with_truth = _ahead_of(came, day.forecasts.shape[1])
-    peak = float(came.max())
-    most = _MOST_GROWTH * int(case.needed(np.array([peak]), 0.0)[0])
-
-    def fixed(room: float) -> FleetSettings:
-        return FleetSettings(replicas=int(case.needed(np.array([peak]), room)[0]))
-
-    def scaled(room: float, by_rule: bool, forecasts: Floats | None) -> FleetSettings:
-        start = ((0.0, int(case.needed(came[:1], room)[0])), (LOOKS_S, 0))
-        schedule = start if forecasts is None else case.schedule(forecasts, room)
-        return FleetSettings(
-            autoscale=Autoscale(
-                max_replicas=max(most, *(number for _, number in schedule)),
-                target=max(1e-3, case.outstanding / (1 + room)) if by_rule else None,
-                cold_start_s=case.cold_start_s,
-                interval_s=LOOKS_S if by_rule else ORDERS_S,
-                hold_s=300.0 if by_rule else 0.0,
-                schedule=schedule,
-            )
-        )
-
-    return [
-        ("perfect foresight", lambda room: scaled(room, False, with_truth)),
-        ("fixed for the peak", fixed),
-        ("reactive", lambda room: scaled(room, True, None)),
-        ("predictive", lambda room: scaled(room, False, day.forecasts)),
-        ("predictive + reactive", lambda room: scaled(room, True, day.forecasts)),
-    ]
+_WAYS: dict[str, Callable[[_Case, float], FleetSettings]] = {
+    "fixed for the peak": lambda case, room: FleetSettings(replicas=case.at_the_peak(room)),
+    "reactive": lambda case, room: case.scaled(room, False, True, case.day.forecasts),
+    "predictive": lambda case, room: case.scaled(room, True, False, case.day.forecasts),
+    "predictive + reactive": lambda case, room: case.scaled(room, True, True, case.day.forecasts),
+}
+"""Each way's replicas on a day, by the room it is given."""
 
 
 def _cheapest(offers: Sequence[FleetOffer], traffic: FleetTraffic) -> FleetOffer:
@@ -273,26 +299,32 @@ def _ahead_of(came: Floats, width: int) -> Floats:
     return np.asarray(came[rows])
 
 
-def _least_room(
-    case: _Case, settings: Callable[[float], FleetSettings], room: float | None
-) -> tuple[float, Simulation]:
-    """The least room with which a way meets the SLOs, by bisection, or the largest; and the day with it."""
-    known: dict[FleetSettings, tuple[Simulation, bool]] = {}
+def _tuned(case: _Case, settings: Callable[[float], FleetSettings]) -> float:
+    """The room for the day after: one step more than was needed."""
+    place = _least(ROOMS, lambda room: case.meets(settings(room)))
+    return ROOMS[min(place + 1, len(ROOMS) - 1)]
 
-    def trial(room: float) -> tuple[Simulation, bool]:
-        fleet = settings(room)
-        if fleet not in known:
-            served = simulate(case.deployment, case.requests, fleet, seed=case.seed)
-            known[fleet] = served, all(slo.met for slo in _judged(served, case.slos))
-        return known[fleet]
 
-    if room is not None:
-        return room, trial(room)[0]
-    low, high = 0, len(ROOMS) - 1
+def _least_room(case: _Case, settings: Callable[[float], FleetSettings]) -> float:
+    """The least room with which a way meets the SLOs, to a hundredth; the largest of the list where none does."""
+
+    def holds(room: float) -> bool:
+        return case.meets(settings(room))
+
+    place = _least(ROOMS, holds)
+    if not place or not holds(ROOMS[place]):
+        return ROOMS[place]
+    closer: list[float] = [*np.arange(ROOMS[place - 1] + _FINE, ROOMS[place] - _FINE / 2, _FINE).tolist(), ROOMS[place]]
+    return closer[_least(closer, holds)]
+
+
+def _least(rooms: Sequence[float], holds: Callable[[float], bool]) -> int:
+    """The place of the first that holds, by bisection; the last where none does."""
+    low, high = 0, len(rooms) - 1
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if trial(ROOMS[middle])[1] else (middle + 1, high)
-    return ROOMS[low], trial(ROOMS[low])[0]
+        low, high = (low, middle) if holds(rooms[middle]) else (middle + 1, high)
+    return low
 
 
 def _judged(served: Simulation, slos: Sequence[Slo]) -> tuple[SloOutcome, ...]:
@@ -302,14 +334,17 @@ def _judged(served: Simulation, slos: Sequence[Slo]) -> tuple[SloOutcome, ...]:
     return tuple(judged(slo, latencies[slo.latency][done], unanswered) for slo in slos)
 
 
-def _way(case: _Case, name: str, room: float, served: Simulation, enough: Ints, is_bound: bool) -> ScalingWay:
+def _way(
+    case: _Case, name: str, room: float, fleet: FleetSettings, enough: Ints, is_perfect: bool = False
+) -> ScalingWay:
+    served = case.served(fleet)
     day, status, latencies = case.day, served.served.status, request_latencies(served)
     slos, kept = _judged(served, case.slos), status != REFUSED
     within = within_slos(status, latencies, case.slos)
     first_s = latencies[Latency.ttft][status == DONE]
     end_s = day.hours * SECONDS_PER_HOUR
     paid_s = paid_seconds(served.history, end_s)
-    hours = paid_s / SECONDS_PER_HOUR * 24 / day.hours / day.share
+    hours = paid_s / SECONDS_PER_HOUR * 24 / day.hours / case.share
     short_s, lags = shortfall(served.history, enough, day.moment_s, end_s)
     number = served.history[served.history[:, 0] < end_s][:, 1]
     return ScalingWay(
@@ -328,7 +363,7 @@ def _way(case: _Case, name: str, room: float, served: Simulation, enough: Ints, 
         slo=slos,
         slo_attainment=float(within[kept].mean()) if kept.any() else 0.0,
         met=all(slo.met for slo in slos),
-        is_bound=is_bound,
+        is_perfect=is_perfect,
     )
 
 

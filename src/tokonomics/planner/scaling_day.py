@@ -1,8 +1,8 @@
-"""The day that ways to scale are tried on: its requests, what came in each moment, and what was forecast of it.
+"""Two days that ways to scale are tried on: one to set each way's room, the next to judge it.
 
-A log of two days or more is judged on its busiest day that has a day before it (a week, in a log of more than one). A
-shorter one is forecast from its last minutes. A demand curve is drawn twice: the day, and the same day one period
-before.
+A log of three days or more is judged on its busiest day that has a day before it and a forecast of that (two weeks,
+in a log of more than eight days). A shorter one is cut in halves and forecast from its last minutes. A demand curve is
+drawn three times: the day, and the same day one and two periods before.
 """
 
 import math
@@ -22,7 +22,9 @@ MOMENT_S, SHORT_MOMENT_S = 300.0, 60.0
 """What is forecast at once: five minutes of a day (288, each of hundreds of requests where a fleet is worth scaling);
 one where only the last minutes tell."""
 MOST_REQUESTS = 200_000
-"""In one simulation, of about twenty: seconds each."""
+"""In one simulation, of about thirty: seconds each."""
+
+_MEAN = "the mean of all that were seen"
 
 
 @dataclass(frozen=True)
@@ -42,62 +44,75 @@ class ScalingDay:
     def hours(self) -> float:
         return len(self.came) * self.moment_s / SECONDS_PER_HOUR
 
-    @property
-    def share(self) -> float:
-        """Of the requests that are simulated: at most so many, on as much smaller a fleet."""
-        return min(1.0, MOST_REQUESTS / len(self.requests))
 
-
-def day_of(traffic: FleetTraffic, ahead_s: float, seed: int = 0) -> ScalingDay:
-    """The day, with forecasts that reach as far ahead as an order takes, and one moment more."""
+def days_of(traffic: FleetTraffic, ahead_s: float, seed: int = 0) -> tuple[ScalingDay, ScalingDay]:
+    """The day before and the day, with forecasts that reach as far ahead as an order takes, and one moment more."""
     if traffic.trace is not None:
         return _of_log(traffic.trace, ahead_s)
     demand = traffic.demand
     days = max(1, math.ceil(demand.hours / 24))
     busiest = int(np.argmax(demand.total)) // 24
-    period = _period_hours(demand)
-    start_s = busiest * DAY_S
-    before, day = (_drawn(traffic, start_s, (seed, draw)) for draw in (1, 0))
+    drawn = [_drawn(traffic, busiest * DAY_S, (seed, draw)) for draw in (2, 1, 0)]
     moments = int(DAY_S / MOMENT_S)
-    rates = np.concatenate([rates_by_moment(part.arrival_s, MOMENT_S, moments) for part in (before, day)])
-    ahead = math.ceil(ahead_s / MOMENT_S) + 1
-    method = "the same moment a week before" if period > 24 else "the same moment a day before"
-    what = f"the busiest day of {plural(days, 'day')}, drawn twice: the other draw is the day of the forecast"
-    return ScalingDay(day, rates[moments:], by_period(rates, moments, ahead, moments), MOMENT_S, method, what)
+    rates = np.concatenate([rates_by_moment(part.arrival_s, MOMENT_S, moments) for part in drawn])
+    method = f"the same moment {'a week' if _period_hours(demand) > 24 else 'a day'} before, {_MEAN}"
+    what = f"the busiest day of {plural(days, 'day')}, drawn anew for the forecast, to set the room and to judge"
+    first, second = (
+        _whole_day(part, rates, place, 1, ahead_s, method, what) for place, part in enumerate(drawn[1:], start=1)
+    )
+    return first, second
 
 
-def _of_log(log: Trace, ahead_s: float) -> ScalingDay:
-    days = int(log.duration_s // DAY_S)
-    if days < 2:
-        return _by_its_minutes(log, ahead_s)
-    period_days = 7 if days > 7 else 1
+def _whole_day(
+    requests: Trace, rates: Floats, day: int, period_days: int, ahead_s: float, method: str, what: str
+) -> ScalingDay:
+    """A day of several, forecast from those before it."""
     moments = int(DAY_S / MOMENT_S)
-    rates = rates_by_moment(log.arrival_s, MOMENT_S, days * moments)
-    by_day = rates.reshape(days, moments).sum(axis=1)
-    day = period_days + int(np.argmax(by_day[period_days:]))
     ahead = math.ceil(ahead_s / MOMENT_S) + 1
-    until = rates[: (day + 1) * moments]
-    forecasts = by_period(until, day * moments, ahead, period_days * moments)
-    method = f"the same moment {'a week' if period_days == 7 else 'a day'} before, the mean of all that were seen"
-    what = f"day {day + 1} of the log"
-    requests = log.window(day * DAY_S, (day + 1) * DAY_S)
+    forecasts = by_period(rates[: (day + 1) * moments], day * moments, ahead, period_days * moments)
     return ScalingDay(requests, rates[day * moments : (day + 1) * moments], forecasts, MOMENT_S, method, what)
 
 
-def _by_its_minutes(log: Trace, ahead_s: float) -> ScalingDay:
-    """All of a short log but its first minutes, which the first forecast is made from."""
-    moments = int(log.duration_s // SHORT_MOMENT_S)
-    if moments < 3 * RECENT:
+def _of_log(log: Trace, ahead_s: float) -> tuple[ScalingDay, ScalingDay]:
+    days = int(log.duration_s // DAY_S)
+    if days < 3:
+        return _by_its_minutes(log, ahead_s)
+    period_days = 7 if days > 8 else 1
+    moments = int(DAY_S / MOMENT_S)
+    rates = rates_by_moment(log.arrival_s, MOMENT_S, days * moments)
+    by_day = rates.reshape(days, moments).sum(axis=1)
+    day = period_days + 1 + int(np.argmax(by_day[period_days + 1 :]))
+    method = f"the same moment {'a week' if period_days == 7 else 'a day'} before, {_MEAN}"
+    first, second = (
+        _whole_day(
+            log.window(one * DAY_S, (one + 1) * DAY_S), rates, one, period_days, ahead_s, method,
+            f"day {day + 1} of the log, with the room of day {day}",
+        )
+        for one in (day - 1, day)
+    )  # fmt: skip
+    return first, second
+
+
+def _by_its_minutes(log: Trace, ahead_s: float) -> tuple[ScalingDay, ScalingDay]:
+    """The halves of a short log after its first minutes, which the first forecast is made from."""
+    half = (int(log.duration_s // SHORT_MOMENT_S) - RECENT) // 2
+    if half < RECENT:
         what = f"lasts {log.duration_s / 60:.0f} minutes: too short to see how a fleet follows it"
         raise BadInput(
             what, where=log.source, fix=f"Half an hour ({3 * RECENT} minutes) is the least, days are better."
         )
-    rates = rates_by_moment(log.arrival_s, SHORT_MOMENT_S, moments)
     ahead = math.ceil(ahead_s / SHORT_MOMENT_S) + 1
-    requests = log.window(RECENT * SHORT_MOMENT_S, moments * SHORT_MOMENT_S)
-    what = f"the log without its first {RECENT} minutes"
+    rates = rates_by_moment(log.arrival_s, SHORT_MOMENT_S, RECENT + 2 * half)
     method = f"the line through the last {RECENT} minutes"
-    return ScalingDay(requests, rates[RECENT:], by_trend(rates, RECENT, ahead), SHORT_MOMENT_S, method, what)
+    what = "the second half of the log, with the room of the first"
+
+    def part(begin: int) -> ScalingDay:
+        until = begin + half
+        requests = log.window(begin * SHORT_MOMENT_S, until * SHORT_MOMENT_S)
+        forecasts = by_trend(rates[:until], begin, ahead)
+        return ScalingDay(requests, rates[begin:until], forecasts, SHORT_MOMENT_S, method, what)
+
+    return part(RECENT), part(RECENT + half)
 
 
 def _period_hours(demand: Demand) -> int:

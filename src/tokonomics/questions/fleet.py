@@ -1,5 +1,7 @@
 """Which machines to buy, on which terms, hour by hour?"""
 
+from collections.abc import Iterator
+
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
@@ -14,7 +16,7 @@ from tokonomics.money.fleet import FleetLimits
 from tokonomics.money.fleet_availability import require_target
 from tokonomics.physics.deployment import Deployment, why_not_run
 from tokonomics.physics.intervals import known_speed
-from tokonomics.planner.batch_report import BatchReport, batch_report
+from tokonomics.planner.batch_report import BatchReport, BatchWay, batch_report, batch_way
 from tokonomics.planner.fleet import FleetBounds, FleetReport, plan_fleet
 from tokonomics.planner.fleet_offers import FleetMarket, Machines, fleet_machines, zones_needed
 from tokonomics.planner.fleet_traffic import FleetTraffic, traffic_from_curve, traffic_from_trace
@@ -31,7 +33,7 @@ from tokonomics.questions.serving import named, say_if_compiling
 from tokonomics.questions.traffic import lengths_of, read_rate, read_time, traffic_of
 from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.types import Speed
-from tokonomics.units import whole_number
+from tokonomics.units import percent, whole_number
 
 
 def fleet(request: FleetRequest, listener: Listener = SILENT) -> FleetResult:
@@ -115,8 +117,18 @@ def _batch_work(
         say=listener.doing,
     )  # fmt: skip
     hosted = batch_api(find_model(named(request.model)), named(request.model), sample, work)
-    ways = sorted((*report.ways, *([hosted] if hosted else [])), key=lambda way: way.usd_per_month)
+    ways = sorted((*report.ways, *_hosted_ways(hosted, report)), key=lambda way: way.usd_per_month)
     return report.model_copy(update={"ways": tuple(ways)})
+
+
+def _hosted_ways(hosted: BatchWay | None, report: BatchReport) -> Iterator[BatchWay]:
+    """All of the work at a host, and what idle hours do not hold."""
+    if hosted is None:
+        return
+    yield hosted
+    if 0 < (free := report.least_free_share) < 1:
+        usd, note = hosted.usd_per_month * (1 - free), f"{percent(free)} in idle hours; {hosted.note}"
+        yield batch_way(f"idle hours, then {hosted.name}", usd, report.work, note)
 
 
 def _known_speeds(like: Deployment, offers: tuple[Offer, ...], listener: Listener) -> tuple[Offer, ...]:

@@ -53,6 +53,6 @@ def _checked(report: BatchReport) -> Iterable[str]:
     hour = f"hour {check.start_hour:.0f}, which holds the most batch work"
     yield f"In the simulator, {hour}, batch requests behind all others: {delivered} for the others; {verdict}."
     yield (
-        "Batch requests have the lengths of the others and may use what machines carry under the SLO: careful, since "
-        f"nobody waits for them. Month: {HOURS_PER_MONTH} hours."
+        "Batch requests have the lengths of the others. Beside them they may use what machines carry under the SLO, "
+        f"which is cautious, since nobody waits for them. Month: {HOURS_PER_MONTH} hours."
     )

@@ -44,7 +44,7 @@ def _question(setup: Setup) -> blocks.Section:
 def _ranking(ranking: LeversResult, setup: Setup) -> blocks.View:
     yield _question(setup)
     pulled = [(lever, lever.bill) for lever in ranking.levers if lever.bill]
-    yield blocks.section(*_together(ranking), _with_people(ranking))
+    yield blocks.section(*_together(ranking), _with_overheads(ranking))
     rows = [
         ("as it is", "", "", *_figures(ranking.now)),
         *((*_name(lever, bill), _kept(lever.kept), *_figures(bill)) for lever, bill in pulled),
@@ -104,7 +104,7 @@ def _together(ranking: Ranking) -> Iterable[blocks.Block]:
         yield blocks.hint(f"Start with {first.name}: {saves}.")
 
 
-def _with_people(ranking: LeversResult) -> blocks.Facts | None:
+def _with_overheads(ranking: LeversResult) -> blocks.Facts | None:
     """The same saving over a bill that has people and overheads."""
     now, after = ranking.upkeep_now, ranking.upkeep_together
     if now is None or after is None:
@@ -112,7 +112,7 @@ def _with_people(ranking: LeversResult) -> blocks.Facts | None:
     saved = f"→ {usd(after.total_usd)}: {percent(1 - after.total_usd / now.total_usd)} less"
     per = f"{usd(now.usd_per_mtok or 0)} → {usd(after.usd_per_mtok or 0)} per Mtok"
     named = ", ".join(f"{line.name} {usd(line.usd)}" for line in now.lines.lines)
-    return blocks.facts(("with people", f"{usd(now.total_usd)}/month", f"{saved}, {per}; {named}"))
+    return blocks.facts(("with overheads", f"{usd(now.total_usd)}/month", f"{saved}, {per}; {named}"))
 
 
 def _bill_fact(name: str, bill: SetupBill) -> blocks.Fact:

@@ -106,7 +106,7 @@ def _energy(bill: MeterReportResult) -> Iterable[blocks.Fact]:
     if (drawn := bill.energy) is None:
         return
     read = f", read {percent(drawn.read_share)} of the time" if 0 < drawn.read_share < 0.995 else ""
-    whole = f"{count(drawn.kwh)} kWh and {count(drawn.kg_co2e)} kg CO₂e of the site in all{read}"
+    whole = f"of the site in all, and {count(drawn.kg_co2e)} kg CO₂e{read}"
     yield blocks.fact("drawn", f"{count(drawn.kwh)} kWh", whole, number=drawn.kwh)
     yield from energy_facts(drawn)
 

@@ -13,9 +13,6 @@ from tokonomics.report.answer import Answer
 from tokonomics.report.wording import NO_VALUE, and_slos, time_text, workload_text
 from tokonomics.units import percent, usd
 
-_ALL = 0.98
-"""A break-even share above it, told to two points, is all of them."""
-
 
 def route(result: RouteResult, request: Request) -> Answer:
     """The headline, the ways, the frontier, and the break-evens."""
@@ -98,7 +95,8 @@ def _time(seconds: float | None, way: RouteWay) -> str:
 
 
 def _judged(way: RouteWay) -> str:
-    return NO_VALUE if not way.slo else "met" if way.meets else "missed"
+    """By the waits that are known: where an API answers some, the SLO is met but for its own time."""
+    return NO_VALUE if not way.slo else "missed" if not way.meets else "met" if way.simulated_share >= 1 else "met‡"
 
 
 def _thresholds(result: RouteResult) -> Iterable[blocks.Table]:
@@ -159,10 +157,11 @@ def _pays(found: RouteBreakEven) -> blocks.Line:
         said = f"Routing: {found.first} must take {percent(found.share or 0.0)} of the requests"
     else:
         said = f"Cascade: {found.first}'s answer must do for {percent(found.share or 0.0)} of the requests"
+    kind, _, _ = said.partition(":")
     if found.share is None:
-        return blocks.line(f"{found.kind.capitalize()}: never cheaper than {against}.")
-    if found.share > _ALL:
-        return blocks.line(f"{found.kind.capitalize()}: only all on {found.first} costs less than {against}.")
+        return blocks.line(f"{kind}: never cheaper than {against}.")
+    if found.share >= 1:
+        return blocks.line(f"{kind}: only all on {found.first} costs less than {against}.")
     return blocks.line(f"{said} to cost less than {against}.")
 
 

@@ -73,14 +73,14 @@ def _delivered(slo: SloOutcome) -> str:
 
 def _verdict(scaling: ScalingReport) -> blocks.Line:
     """Which way is cheapest, and what is left for a better forecast."""
-    best, bound, scaled = scaling.best(), scaling.bound, scaling.best(Terms.on_demand)
+    best, perfect, scaled = scaling.best(), scaling.perfect, scaling.best(Terms.on_demand)
     if best is None:
         larger = f"{option('scaling_room')} gives more room, {option('startup')} a shorter start"
         return blocks.line(f"No way to scale meets the SLO on this day: {larger}.", kind="bad")
     said = ""
     if scaled is not None:
-        left = 1 - bound.usd_per_month / scaled.usd_per_month
-        more = f"would save {percent(left)} more" if bound.met and left > 0.0005 else "would save nothing more"
+        left = 1 - perfect.usd_per_month / scaled.usd_per_month
+        more = f"would save {percent(left)} more" if perfect.met and left > 0.0005 else "would save nothing more"
         of_those = "" if scaled is best else f" On demand {scaled.name} is, {usd(scaled.usd_per_month)}."
         said = f".{of_those} A perfect forecast {more}"
     bill = blocks.Span(f"{best.name}, {usd(best.usd_per_month)} a month", "best")
@@ -98,9 +98,14 @@ def _notes(scaling: ScalingReport) -> Iterable[str]:
         f"requests/s and serves {seconds(scaling.cold_start_s)} after it is ordered ({option('startup')})."
     )
     yield (
-        "room: above the peak, the target of the rule or the forecast: the least of a list with which the SLO is met "
-        f"on this day ({option('scaling_room')} sets it). short: time with fewer serving than perfect foresight shows "
-        "to be enough; lag: from such a need to as many serving, in the mean."
+        "room: above the peak, the target of the rule or the forecast: what met the SLO before the time judged here, "
+        f"and a step more ({option('scaling_room')} sets it); a way may still miss it now. That of a perfect forecast "
+        "is the least that meets it now. short: time with fewer serving than a perfect forecast shows to "
+        "be enough; lag: from such a need to as many serving, in the mean."
+    )
+    yield (
+        "No replica fails here, and replicas are simulated together: fewer are enough than in the plan above, which "
+        "counts on each machine by itself."
     )
     if scaling.replicas_per_machine > 1:
         yield f"Replicas are scaled one by one: each pays its part of a machine of {scaling.replicas_per_machine}."

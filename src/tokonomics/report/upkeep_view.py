@@ -6,15 +6,21 @@ from tokonomics.errors import option
 from tokonomics.money.energy import Energy
 from tokonomics.money.upkeep import Upkeep
 from tokonomics.report import blocks
-from tokonomics.types import Badge
+from tokonomics.types import Badge, Speed
 from tokonomics.units import count, percent, usd
+
+_MODELLED = {
+    Speed.timed: "modelled from watts measured on this GPU",
+    Speed.scaled: "modelled from watts of its architecture",
+    Speed.assumed: "assumed",
+}
 
 
 def energy_facts(drawn: Energy | None) -> Iterable[blocks.Fact]:
     """Kilowatt-hours and grams of CO₂e per million tokens, and what they rest on."""
     if drawn is None or drawn.kwh_per_mtok is None or drawn.g_co2e_per_mtok is None:
         return
-    how = "measured" if drawn.basis is Badge.measured else f"modelled, {drawn.known}"
+    how = "measured" if drawn.basis is Badge.measured else _MODELLED[drawn.known]
     parts = f"GPUs {watts(drawn.gpu_watts)} ({how}), host {watts(drawn.host_watts)}, PUE {drawn.pue:g}"
     month = f"{count(drawn.kwh_per_month)} kWh a month"
     yield blocks.fact(
@@ -48,4 +54,4 @@ def upkeep_facts(kept: Upkeep | None, over: str = "a month") -> Iterable[blocks.
     per = "" if kept.usd_per_mtok is None else f"{usd(kept.usd_per_mtok)} per Mtok; "
     more = f"{per}{percent(kept.share)} of it is not machines: {named}"
     value = usd(kept.total_usd) if over != "a month" else f"{usd(kept.total_usd)}/month"
-    yield blocks.fact("with people", value, more, number=kept.total_usd)
+    yield blocks.fact("with overheads", value, more, number=kept.total_usd)

@@ -17,7 +17,8 @@ from tokonomics.workers import Spent, as_json
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS", "NUMBA_NUM_THREADS"), "1")
 """Of the environment of a worker: there is one for each core, and sums come out the same however many there are."""
-_SIMULATES = frozenset({"plan", "simulate", "capacity", "compare", "fleet", "breakeven", "levers", "stack", "diff"})
+_SIMULATES = frozenset({"plan", "simulate", "capacity", "compare", "fleet", "breakeven", "levers", "stack", "diff",
+                        "route"})  # fmt: skip
 
 
 def answered(verb: str, values: Mapping[str, Any]) -> PointOutcome:

@@ -180,7 +180,7 @@ class FleetRequest(
         "With --scaling: room above the peak, the target and the forecast, such as 0.2.",
         low=-0.9,
         high=10,
-        without="the least of a list that meets the SLO",
+        without="what met the SLO the day before, and a step more",
         example=0.2,
     )
 

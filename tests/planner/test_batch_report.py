@@ -1,0 +1,64 @@
+"""Batch work beside a fleet: what idle hours do not hold may stand on machines in full batches, worked out by hand."""
+
+import math
+
+import numpy as np
+import pytest
+from tests.money.simple_offers import simple_offer
+
+from tokonomics.catalog.engines import find_engine
+from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.load_models import find_model
+from tokonomics.money.batch_work import BatchWork
+from tokonomics.money.demand import EVERY_SIZE, demand_of
+from tokonomics.money.fleet import FleetLimits
+from tokonomics.money.fleet_search import optimal_fleet
+from tokonomics.physics.deployment import deploy
+from tokonomics.planner.batch_report import batch_report
+from tokonomics.planner.fleet_offers import Machines
+from tokonomics.planner.fleet_traffic import FleetTraffic
+from tokonomics.questions.batch_api import batch_api
+from tokonomics.serving.steady import ReplicaCurve
+from tokonomics.traffic.trace import make_trace
+from tokonomics.units import HOURS_PER_MONTH
+
+LLAMA = find_model("llama-3.1-8b")
+L40S = deploy(LLAMA, find_gpu("L40S"), find_engine("vllm"))
+SAMPLE = make_trace(np.arange(100.0), np.full(100, 500), np.full(100, 50))
+DAYS = HOURS_PER_MONTH / 24
+
+
+def work(requests: float, deadline_hours: int = 24) -> BatchWork:
+    return BatchWork(tokens_per_day=requests * 550, requests_per_day=requests, deadline_hours=deadline_hours)
+
+
+def test_what_idle_hours_do_not_hold_may_stand_on_machines_of_its_own() -> None:
+    """One reserved machine, idle for twelve hours at a request a second, and twice that much to do."""
+    offer = simple_offer("one", 1.0, 2.0, reserved={"3 years": 0.5}, startup_s=0.0)
+    machines = Machines((offer,), {}, {"one": L40S}, 10.0)
+    demand = demand_of([1.0] * 12 + [0.0] * 12)
+    online = optimal_fleet([offer], demand, gap=1e-6)
+    traffic = FleetTraffic(demand, {EVERY_SIZE: SAMPLE}, ())
+    report = batch_report(
+        work(24 * 3600), online, machines, traffic, (), FleetLimits(), gap=1e-6, time_limit_s=10, with_replay=False
+    )
+    usd = {way.name: way.usd_per_month for way in report.ways}
+    full = max(1.0, ReplicaCurve(L40S, 500, 50).capacity().rate)
+
+    def hours(requests: float) -> int:
+        return math.ceil(requests / full / 3600)
+
+    assert report.free_share == pytest.approx(0.5)
+    assert hours(24 * 3600) <= 6  # so few that hours on demand cost less than a machine reserved
+    assert usd["a fleet of its own"] == pytest.approx(2.0 * hours(24 * 3600) * DAYS)
+    assert usd["idle hours, then a fleet of its own"] == pytest.approx(2.0 * hours(12 * 3600) * DAYS)
+    assert report.ways[0].name == "idle hours, then a fleet of its own"
+
+
+def test_a_host_asks_its_batch_price_or_its_list_price_and_never_an_assumed_one() -> None:
+    day, soon = (batch_api(LLAMA, "llama-3.1-8b", SAMPLE, work(1000, hours)) for hours in (24, 6))
+    assert day is not None
+    assert soon is not None
+    assert soon.usd_per_month >= day.usd_per_month
+    assert "list price" in soon.note
+    assert "assumed" not in day.note
