@@ -7,7 +7,8 @@ from tokonomics.planner.route_answer import RouteBreakEven, RoutePart, RouteWay
 from tokonomics.questions.request import Request
 from tokonomics.questions.results import RouteResult
 from tokonomics.report.route_view import route
-from tokonomics.serving.outcome import SloOutcome, spread
+from tokonomics.serving.outcome import SloOutcome
+from tokonomics.serving.spread import spread
 from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import make_trace
 from tokonomics.traffic.workload import workload_of
