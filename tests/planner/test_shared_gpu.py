@@ -85,14 +85,16 @@ def test_the_crossing_is_where_the_bills_cross(
         bill = 100.0 if factor(there) < own_grows else 120.0
         return row.model_copy(update={"way": Way.own, "usd_per_month": bill, "meets": True})
 
-    def shared(way: Way, there: Sequence[Tenant], _: object, below: float, only_met: bool) -> WayRow | None:
+    def shared(
+        way: Way, there: Sequence[Tenant], _: object, below: float, least: float = 0.0, *, only_met: bool
+    ) -> WayRow | None:
         bill = 60.0 if factor(there) <= ends else 150.0
         made = row.model_copy(update={"way": way, "usd_per_month": bill, "meets": True})
-        return made if bill < below and way is Way.shares else None
+        return made if least <= bill < below and way is Way.shares else None
 
     monkeypatch.setattr("tokonomics.planner.shared_crossing.own_way", own)
     monkeypatch.setattr("tokonomics.planner.shared_crossing.cheapest_of", shared)
-    first = shared(Way.shares, tenants, None, 1e9, True)
+    first = shared(Way.shares, tenants, None, 1e9, only_met=True)
     rows = (own(tenants), *([first] if first else []))
     crossed = crossing(tenants, SharedPlan(rows=rows, not_possible={}, best=None))
     assert crossed is not None

@@ -23,6 +23,7 @@ import numpy as np
 from tokonomics.errors import BadInput
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.steptime import step_model
+from tokonomics.serving.blocks import empty_cache
 from tokonomics.serving.fleet import FleetSettings
 from tokonomics.serving.loop import serve_until
 from tokonomics.serving.simulator import Simulation, requests_for, rules_for, table_for
@@ -120,6 +121,10 @@ class _Side:
         """Work up to a time of its clock."""
         serve_until(self.world, len(self.let_in_s), min(until_s, _TO_THE_END_S), False)
 
+    def sleep(self) -> None:
+        """It leaves the GPU: its weights may be kept, its KV cache is not (vLLM's level 1)."""
+        empty_cache(self.world, 0)
+
     def simulated(self, clock: Floats, real_s: Floats, paid_s: float) -> Simulation:
         """What it did, in real time, as the simulator tells it of a replica that is alone."""
         served = self._served(clock, real_s)
@@ -133,7 +138,7 @@ class _Side:
             served=served,
             replicas=self.world.replicas,
             paid_s=np.array([paid_s]),
-            history=np.array([(0.0, 1)]),
+            history=np.array([(0.0, 1, 1)]),
             timeline=self.world.timeline,
             bin_s=float(self.world.clock["bin_s"][0]),
             end_s=float(max(finishes.max(initial=0.0), self.arrival_s[-1])),
@@ -215,9 +220,11 @@ def in_turns(engines: Sequence[SharedEngine], turns: TurnRules) -> SharedRun:
         if side.has_work:
             continue
         if other_s <= now:
+            side.sleep()
             now = _woken(sides[other], now + turns.sleep_s[awake] + turns.wake_s[other])
             awake, switches = other, switches + 1
         elif off_s < coming_s:
+            side.sleep()
             paid_s += off_s - started_s
             awake, now = None, max(now, off_s)
         elif coming_s == math.inf:
