@@ -14,8 +14,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.start_times import start_times
 from tokonomics.physics.deployment import Deployment
@@ -75,9 +73,6 @@ def shared_plan(tenants: Sequence[Tenant], say: Say = silent) -> SharedPlan:
 
 SHOWN_UP_TO = 2.0
 """Times the bill of own GPUs up to which one GPU for all is looked for."""
-_FAR_OFF = 1.5
-"""Times an SLO: what misses it by that much in a part of the traffic is not simulated in full."""
-_PART = 8
 _WHY_NOT = {
     Way.shares: "no GPU up to twice the bill of own ones has memory and time for all",
     Way.slices: "no GPU up to twice the bill of own ones has slices that hold them",
@@ -185,23 +180,17 @@ def cheapest_of(
     from_usd: float = 0.0,
     only_met: bool = False,
 ) -> WayRow | None:
-    """The cheapest machine between two bills on which the way meets every SLO; the nearest miss where none does.
-
-    A beginning of the traffic shows what is far too slow.
-    """
+    """The cheapest machine between two bills on which the way meets every SLO; the nearest miss where none does."""
     serve = {Way.shares: by_shares, Way.slices: by_slices, Way.turns: by_turns}[way]
-    few = [trace.take(np.arange(math.ceil(len(trace) / _PART))) for trace in traces]
     missed: tuple[Attempt, Machine] | None = None
     for machine in _machines(tenants):
         if machine.usd_per_month(1) >= below_usd:
             break
         if machine.usd_per_month(1) < from_usd:
             continue
-        attempt = serve(tenants, few, machine)
-        if attempt and attempt.worst <= _FAR_OFF:
-            attempt = serve(tenants, traces, machine)
-            if attempt and attempt.meets:
-                return _row(way, attempt, machine, tenants)
+        attempt = serve(tenants, traces, machine)
+        if attempt and attempt.meets:
+            return _row(way, attempt, machine, tenants)
         if attempt and (missed is None or attempt.worst < missed[0].worst):
             missed = attempt, machine
     return _row(way, *missed, tenants) if missed and not only_met else None
