@@ -29,7 +29,7 @@ from tokonomics.serving.outcome import Outcome, outcome
 from tokonomics.serving.simulator import Simulation, simulate
 from tokonomics.serving.steady import ReplicaCurve
 from tokonomics.traffic.arrivals import parse_arrivals
-from tokonomics.traffic.generate import generate
+from tokonomics.traffic.generate import generate, parse_sessions
 from tokonomics.traffic.lengths import parse_lengths
 from tokonomics.traffic.prefix_reuse import reuse
 from tokonomics.traffic.readers import open_trace
@@ -62,6 +62,7 @@ def main() -> None:
         "poisson": poisson(),
         "growth": growth(),
         "saturated": saturated(),
+        "sessions": sessions(),
         "fleet": in_a_fresh_process(),
         "first_run": first_run(),
         "prefix_hits": prefix_hits(),
@@ -139,6 +140,33 @@ def saturated() -> dict[str, object]:
         "wall_s": made.wall_s,
         "requests_per_s": made.per_s,
         "batch": made.outcome.batch,
+    }
+
+
+def sessions() -> dict[str, object]:
+    """Conversations in closed loop, and the same requests sent at the times of the trace whatever became of others."""
+    trace = generate(
+        parse_arrivals("poisson:0.5"),
+        parse_lengths("128"),
+        parse_lengths("128"),
+        requests=500_000,
+        seed=1,
+        sessions=parse_sessions("4,think=20"),
+    )
+    closed, opened = (
+        fastest(lambda fleet=fleet: simulate(llama_2(), trace, fleet))  # type: ignore[misc]
+        for fleet in (FleetSettings(), FleetSettings(closed=False))
+    )
+    print(f"conversations of 4 turns with pauses of 20 s, 128 in, 128 out, {closed.outcome.requests:,} requests")
+    print(f"  {closed.per_s:>12,.0f} requests a second ({closed.wall_s:.2f} s) in closed loop")
+    print(
+        f"  {opened.per_s:>12,.0f} at the times of the trace: {closed.wall_s / opened.wall_s:.2f} times as long closed"
+    )
+    return {
+        "requests": closed.outcome.requests,
+        "wall_s": closed.wall_s,
+        "requests_per_s": closed.per_s,
+        "open_requests_per_s": opened.per_s,
     }
 
 

@@ -36,6 +36,7 @@ PAGES = (
     "docs/questions/small-model-first.md",
     "docs/questions/what-does-it-emit.md",
     "docs/questions/several-models-on-one-gpu.md",
+    "docs/questions/what-does-an-agent-job-cost.md",
     "docs/questions/what-to-change-first.md",
     "docs/questions/what-would-caching-save.md",
     "docs/questions/which-gpu-for-a-70b.md",

@@ -21,6 +21,7 @@ class Loopback:
     def __init__(self) -> None:
         self.sent: Counter[str] = Counter()
         self.bodies: list[dict[str, Any]] = []
+        self.talks: list[tuple[tuple[tuple[str, str], ...], str]] = []  # conversations, and what was answered
         self.seen: Counter[str] = Counter()
         self.address = ""
         self.stall_s = 0.4
@@ -50,6 +51,25 @@ class Loopback:
         self.sent["output"] += wanted
         self.sent["requests"] += 1
         usage = {"prompt_tokens": counted, "completion_tokens": wanted, "prompt_tokens_details": {"cached_tokens": 5}}
+        await response.write(chunk(finish="length") + chunk(usage=usage) + b"data: [DONE]\n\n")
+        await response.write_eof()
+        return response
+
+    async def _talks(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        """A word is a token of any message; found in the cache is the longest conversation that this one goes on."""
+        said = tuple((message["role"], message["content"]) for message in body["messages"])
+        known = [(*talk, ("assistant", answer)) for talk, answer in self.talks]
+        goes_on = (talk for talk in known if said[: len(talk)] == talk)
+        cached = max((sum(len(text.split()) for _, text in talk) for talk in goes_on), default=0)
+        counted, wanted = sum(len(text.split()) for _, text in said), int(body["max_tokens"])
+        answer = " ".join(f"w{len(self.talks)}" for _ in range(wanted))
+        self.talks.append((said, answer))
+        response = await self._start(request)
+        await response.write(b"".join(chunk(content=f"{word} ") for word in answer.split()[:-1]))
+        await response.write(chunk(content=answer.split()[-1]))
+        details = {"prompt_tokens_details": {"cached_tokens": cached}}
+        usage = {"prompt_tokens": counted, "completion_tokens": wanted, **details}
+        self.sent.update({"input": counted, "output": wanted, "requests": 1, "cached": cached})
         await response.write(chunk(finish="length") + chunk(usage=usage) + b"data: [DONE]\n\n")
         await response.write_eof()
         return response

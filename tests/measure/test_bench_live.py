@@ -13,6 +13,7 @@ from tokonomics.measure.bench.loads import Budget
 from tokonomics.measure.bench.run import BenchSettings, run_bench
 from tokonomics.measure.benchmark_run import BenchmarkRun
 from tokonomics.measure.importers.recognise import read_run
+from tokonomics.traffic.generate import Sessions
 
 pytestmark = pytest.mark.slow
 
@@ -47,6 +48,26 @@ def test_tokens_agree_exactly_with_the_servers_own_counters(server: str, load: d
     assert tokens_in == said["prompt_tokens_total"] + said["prompt_tokens_cached_total"]
     assert tokens_out == said["tokens_predicted_total"]
     assert all(point.failed == 0 for point in run.points)
+
+
+def test_turns_find_what_was_said_before_them_in_the_cache(server: str) -> None:
+    """The prompt of a turn holds all of the one before: a server that keeps it computes little but what is new."""
+    asked = BenchSettings(
+        target(server),
+        users=[2],
+        sessions=Sessions(5, 0.01, limit=1200),
+        input="const:100",
+        output="const:16",
+        budget=Budget(precision=1e-9, requests=30, seconds=30),
+    )
+    run = run_bench(asked)
+    point, said = run.points[0], counters(server)
+    assert point.jobs is not None
+    assert point.jobs.finished >= 1
+    by_turn = {row.first: row for row in point.jobs.by_turn}
+    assert (by_turn[3].cached_share or 0) > 0.5 > (by_turn[1].cached_share or 0)
+    computed = said["prompt_tokens_total"] + said["prompt_tokens_cached_total"]
+    assert served(run) == (computed, said["tokens_predicted_total"])
 
 
 def test_prompts_and_answers_have_the_length_asked_for(server: str) -> None:

@@ -42,7 +42,7 @@ from tokonomics.planner.hosts import room_for
 from tokonomics.planner.load import load_of_shape
 from tokonomics.planner.plan import Question, plan
 from tokonomics.planner.spare import Spare, machines_for, replicas_on
-from tokonomics.serving.outcome import Spread
+from tokonomics.serving.spread import Spread
 
 HERE = Path(__file__).parent
 ACCEPTED = json.loads((HERE / "engine_flags.json").read_text(encoding="utf-8"))

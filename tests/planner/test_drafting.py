@@ -31,7 +31,7 @@ from tokonomics.questions.results import SimulateResult
 from tokonomics.questions.verbs import find_verb
 from tokonomics.report.plan_view import plan as shown
 from tokonomics.report.rich_text import as_text
-from tokonomics.serving.outcome import Spread
+from tokonomics.serving.spread import Spread
 from tokonomics.traffic.slo import parse_slos
 
 SMALL = find_model("llama-3.1-8b")

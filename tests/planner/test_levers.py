@@ -175,11 +175,14 @@ def _talks() -> Load:
     span = trace.arrival_s[-1]
     # The same requests, three quarters of them in the first third of eight hours.
     at = np.interp(trace.arrival_s, [0, 0.75 * span, span], [0, 9600, 28800])
-    return load_of_log(replace(trace, arrival_s=at))
+    return load_of_log(replace(trace, arrival_s=at, turns=None))
+
+
+_SECOND_OF_A_KNOB = ("INT4 weights", "session-affine router")
 
 
 def _knobs(*knobs: str) -> list[Lever]:
-    levers = [each for each in all_levers() if each.knob in knobs and each.name != "INT4 weights"]
+    levers = [each for each in all_levers() if each.knob in knobs and each.name not in _SECOND_OF_A_KNOB]
     return [replace(each, apply=_on_h100) if each.knob == "hardware" else each for each in levers]
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from tokonomics.report.charts import save_chart
 from tokonomics.report.charts.simulate import capacity_chart, simulate_chart
-from tokonomics.serving.outcome import Moment, Outcome, SloOutcome, Spread
+from tokonomics.serving.outcome import Moment, Outcome, SloOutcome
+from tokonomics.serving.spread import Spread
 
 NOTHING = Spread(p50=None, p90=None, p95=None, p99=None, mean=None)
 

@@ -24,6 +24,7 @@ class World:
         self.rules, self.fleet, self.seed = rules, fleet, seed
         self.unit_tokens = int(requests.unit_tokens)
         self.jobs = [self.job(requests, index) for index in range(len(requests.arrival_s))]
+        self.requests, self.count = requests, len(self.jobs) // requests.attempts
         self.scale = scale = fleet.autoscale
         count = scale.max_replicas if scale else fleet.replicas
         up = self.planned(0.0) if scale else count
@@ -33,17 +34,20 @@ class World:
         ]
         self.answer_s = engine.answer_s
         self.held: list[Job] = []
-        self.to_arrive = len(self.jobs)
+        self.to_arrive = self.count
         self.last_used = -1
         self.wished: list[int] = []  # replicas wished for at each tick so far
         self.events: list[tuple[float, int, int]] = []  # (time, kind, whom)
-        self.sent = requests.users or len(self.jobs)
-        for job in self.jobs:
-            if job.index < self.sent:
+        self.sent = requests.users or self.count
+        self.waits_for = [self.parents(index) for index in range(self.count)]
+        self.ready_s = [-math.inf] * self.count  # when the last answer that a request waits for was heard
+        self.doomed: set[int] = set()  # requests of which one they wait for failed
+        self.homes: dict[int, int] = {}  # by session: the replica that was given its last request
+        for job in self.jobs[: self.sent]:
+            if not self.waits_for[job.index]:
                 self.expect(job.arrival_s, ARRIVAL, job.index)
-            self.expect(float(requests.deadline_s[job.index]), DEADLINE, job.index)
-            if requests.shed_s is not None:
-                self.expect(float(requests.shed_s[job.index]), WAITED, job.index)
+            if not requests.closed:
+                self.wait(job, float(requests.arrival_s[job.index]))
         for outage in fleet.outages:
             self.expect(max(0.0, outage.at_s - outage.notice_s), NOTICE, outage.replica)
             self.expect(outage.at_s, DOWN, outage.replica)
@@ -66,12 +70,59 @@ class World:
             queue_limit=math.inf if requests.queue_limit is None else int(requests.queue_limit[i]),
         )
 
-    def answered(self, at_s: float) -> None:
-        """A user of a closed loop sends the next request."""
-        if self.sent < len(self.jobs):
-            self.jobs[self.sent].arrival_s = at_s + self.answer_s
-            self.expect(self.jobs[self.sent].arrival_s, ARRIVAL, self.sent)
+    # Who sends when ------------------------------------------------------------------------------------------------
+
+    def parents(self, index: int) -> set[int]:
+        turns = self.requests.turns
+        if turns is None:
+            return set()
+        return {int(parent) for parent in turns.waits_for[turns.starts[index] : turns.starts[index + 1]]}
+
+    def wait(self, job: Job, now: float) -> None:
+        """From now on the client waits, and so does the request."""
+        asked = self.requests
+        job.deadline_s = max(now, now + float(asked.deadline_s[job.index] - asked.arrival_s[job.index]))
+        self.expect(job.deadline_s, DEADLINE, job.index)
+        if asked.shed_s is not None:
+            self.expect(max(now, now + float(asked.shed_s[job.index] - asked.arrival_s[job.index])), WAITED, job.index)
+
+    def answered(self, job: Job, at_s: float) -> None:
+        """The client hears the end of an answer, by its deadline."""
+        self.ended(job, min(at_s + self.answer_s, job.deadline_s), well=True)
+
+    def try_again(self, job: Job, now: float) -> None:
+        attempt = job.index // self.count
+        if attempt + 1 < self.requests.attempts:
+            self.to_arrive += 1
+            self.expect(now + self.requests.backoff_s * 2**attempt, ARRIVAL, job.index + self.count)
+        else:
+            self.ended(job, now, well=False)
+
+    def ended(self, job: Job, at_s: float, well: bool) -> None:
+        if self.sent < self.count:  # a user sends the next request
+            self.expect(at_s, ARRIVAL, self.sent)
             self.sent += 1
+        self.release(job.index % self.count, at_s, well)
+
+    def release(self, index: int, at_s: float, well: bool) -> None:
+        """Who waits for a request that has ended is sent after a pause, or never if it or another failed."""
+        turns = self.requests.turns
+        for child in range(index + 1, self.count):
+            if turns is None or index not in self.waits_for[child]:
+                continue
+            self.waits_for[child].remove(index)
+            self.ready_s[child] = max(self.ready_s[child], at_s)
+            if not well:
+                self.doomed.add(child)
+            if self.waits_for[child]:
+                continue
+            if child not in self.doomed:
+                self.expect(self.ready_s[child] + float(turns.pause_s[child]), ARRIVAL, child)
+                continue
+            job = self.jobs[child]
+            job.status, job.arrival_s, job.finish_s = NEVER_SERVED, self.ready_s[child], self.ready_s[child]
+            self.to_arrive -= 1
+            self.release(child, self.ready_s[child], well=False)
 
     def expect(self, time_s: float, kind: int, whom: int) -> None:
         if time_s < math.inf:
@@ -95,6 +146,7 @@ class World:
                     replica.compose(now)
         for job in self.held:
             job.status = NEVER_SERVED
+            self.ended(job, job.arrival_s, well=False)
 
     def happen(self, now: float) -> None:
         _, kind, whom = heapq.heappop(self.events)
@@ -119,11 +171,15 @@ class World:
             self.arrive(self.jobs[whom], now)
 
     def arrive(self, job: Job, now: float) -> None:
+        job.arrival_s = now
+        self.jobs[job.index % self.count].attempts += 1
+        if self.requests.closed:
+            self.wait(job, now)
         tokens_held = job.input + (job.output if self.rules.reserves else max(job.output, 1) - 1)
         blocks = math.ceil(tokens_held / self.rules.block_tokens) + self.rules.fixed_blocks
         if job.input + job.output > self.rules.max_context or blocks > self.rules.kv_blocks // self.rules.groups:
             job.status, job.finish_s = REFUSED, now
-            self.answered(now - self.answer_s)
+            self.ended(job, now, well=False)
         else:
             self.route(job, now)
 
@@ -134,6 +190,7 @@ class World:
         for line in [self.held, *(queue for replica in self.replicas for queue in replica.queues)]:
             if job in line:
                 line.remove(job)
+        self.try_again(job, now)
 
     def route_held(self, now: float) -> None:
         held, self.held = sorted(self.held, key=lambda job: job.index), []
@@ -147,14 +204,16 @@ class World:
         if not choices:
             self.held.append(job)
             return
-        choose = [self.round_robin, self.least_outstanding, self.power_of_two, self.prefix_aware][
-            self.fleet.router.code
-        ]
+        ways = [self.round_robin, self.least_outstanding, self.power_of_two, self.prefix_aware, self.session_affine]
+        choose = ways[self.fleet.router.code]
         replica = choose(job, choices)
         self.last_used = job.replica = replica.index
         if sum(other.urgency <= job.urgency for other in replica.waiting()) >= job.queue_limit:
             job.status, job.finish_s = SHED, now
+            self.try_again(job, now)
             return
+        if self.requests.sessions is not None:
+            self.homes[int(self.requests.sessions[job.index % self.count])] = replica.index
         replica.enqueue(job, now)
 
     def round_robin(self, job: Job, choices: list[Replica]) -> Replica:
@@ -181,11 +240,17 @@ class World:
             return self.least_outstanding(job, choices)
         return self.least_outstanding(job, [r for r in choices if len(r.resident_units(job)) == longest])
 
+    def session_affine(self, job: Job, choices: list[Replica]) -> Replica:
+        sessions = self.requests.sessions
+        home = None if sessions is None else self.homes.get(int(sessions[job.index % self.count]))
+        return self.least_outstanding(job, [replica for replica in choices if replica.index == home] or choices)
+
     # Replicas that come and go ---------------------------------------------------------------------------------------
 
     def down(self, replica: Replica, now: float) -> None:
         moved = [job for job in replica.running + replica.waiting() if job.status == OPEN]
         replica.state = "down"
+        replica.tell(replica.done_s)
         replica.empty()
         for job in moved:
             job.restarts += 1
@@ -249,4 +314,8 @@ def splitmix64(x: int) -> int:
 def serve(requests: Requests, engine: EngineTimes, rules: Rules, fleet: FleetSettings, seed: int = 0) -> Served:
     world = World(requests, engine, rules, fleet, seed)
     world.run()
-    return Served(**{name: np.array([getattr(job, name) for job in world.jobs]) for name in Served._fields})
+    first = world.jobs[: world.count]
+    last = [world.jobs[job.index + max(0, job.attempts - 1) * world.count] for job in first]
+    columns = {name: np.array([getattr(job, name) for job in last]) for name in Served._fields}
+    of_the_first = {name: np.array([getattr(job, name) for job in first]) for name in ("arrival_s", "attempts")}
+    return Served(**columns | of_the_first)

@@ -45,6 +45,7 @@ class Job:
     prefilled: bool
     fetched: int = 0
     queue_limit: float = math.inf
+    deadline_s: float = math.inf
 
     target: int = 0
     computed: int = 0
@@ -63,6 +64,7 @@ class Job:
     preemptions: int = 0
     restarts: int = 0
     replica: int = -1
+    attempts: int = 0
 
     def forget_attempt(self) -> None:
         self.target = self.computed = self.generated = self.chunk = self.blocks = 0
@@ -137,7 +139,7 @@ class Replica:
         rules: Rules,
         engine: EngineTimes,
         state: str,
-        answered: Callable[[float], None],
+        answered: Callable[[Job, float], None],
     ) -> None:
         self.index, self.rules, self.engine, self.state = index, rules, engine, state
         self.answered = answered
@@ -243,7 +245,7 @@ class Replica:
                 job.first_token_s = at_s
             if job.finish_s == self.done_s:
                 job.finish_s = at_s
-                self.answered(at_s)
+                self.answered(job, at_s)
         self.untold, self.first_told = [], []
 
     def compose_once(self, now: float) -> bool:

@@ -13,12 +13,14 @@ import numpy as np
 from hypothesis import strategies as st
 
 from tokonomics.serving.fleet import Autoscale, FleetSettings, Outage, Router
+from tokonomics.serving.sends import with_attempts
 from tokonomics.serving.state import Requests, Rules
+from tokonomics.traffic.turns import Turns
 
 STEP_S = 0.008
 """About how long a step takes in the worlds these are tried on; other times are some fraction or multiple of it."""
-ARRIVALS_S, DEADLINES_S, OUTAGES_S, TICKS_S, BOOTS_S, WAITS_S = (
-    STEP_S * math.sqrt(prime) / 4 for prime in (2, 3, 5, 7, 11, 37)
+ARRIVALS_S, DEADLINES_S, OUTAGES_S, TICKS_S, BOOTS_S, WAITS_S, PAUSES_S, BACKOFFS_S = (
+    STEP_S * math.sqrt(prime) / 4 for prime in (2, 3, 5, 7, 11, 37, 41, 43)
 )
 MOST_REQUESTS, MOST_INPUT, MOST_OUTPUT = 40, 60, 30
 MOST_TOKENS_IN_A_STEP = 64 + MOST_REQUESTS + MOST_INPUT + MOST_OUTPUT
@@ -92,6 +94,38 @@ def classed_worlds(draw: st.DrawFn) -> World:
         queue_limit=np.array([most if queues[one] is None else queues[one] for one in service], np.int32),
     )
     return asked, rules, fleet, seed
+
+
+@st.composite
+def session_worlds(draw: st.DrawFn) -> World:
+    """Requests that wait for others, with joins, branches and pauses; clients that try again; or only one of both."""
+    asked, rules, fleet, seed = draw(worlds() | classed_worlds())
+    asked = asked._replace(prefilled=False)
+    count = len(asked.arrival_s)
+    session = [draw(st.integers(0, 4)) for _ in range(count)]
+    sessions = np.unique(session, return_inverse=True)[1].astype(np.int32)
+    asked = asked._replace(sessions=sessions)
+    if draw(often):
+        links = draw(st.sampled_from([st.sampled_from([0, 1]), st.just(1), st.integers(0, 3)]))
+        pauses = draw(st.sampled_from([st.just(0), st.sampled_from([0, 0, 1, 9]), st.integers(0, 60)]))
+        parents: list[list[int]] = []
+        for index in range(count):
+            before = [other for other in range(index) if session[other] == session[index]]
+            latest = before[::-1][: draw(st.sampled_from([1, 4, MOST_REQUESTS]))]
+            most = min(draw(links), len(latest))
+            parents.append(
+                draw(st.lists(st.sampled_from(latest), min_size=most, max_size=most, unique=True)) if most else []
+            )
+        asked = asked._replace(
+            turns=Turns(
+                waits_for=np.array([one for some in parents for one in some], np.int32),
+                starts=np.array([0, *accumulate(len(some) for some in parents)], np.int64),
+                pause_s=np.array([PAUSES_S * draw(pauses) if some else 0.0 for some in parents]),
+                session=sessions,
+            )
+        )
+    attempts, backoff = draw(st.sampled_from([1, 1, 2, 4])), draw(st.integers(0, 30))
+    return with_attempts(asked, attempts, BACKOFFS_S * backoff), rules, fleet, seed
 
 
 @st.composite

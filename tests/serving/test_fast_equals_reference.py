@@ -23,6 +23,7 @@ from tests.serving.strategies import (
     classed_worlds,
     closed_worlds,
     paces,
+    session_worlds,
     worlds,
 )
 
@@ -65,7 +66,7 @@ def plainly(world: World, pace: Pace) -> Served:
 
 
 def assert_same(fast: Served, slow: Served) -> None:
-    for name in ("status", "replica", "preemptions", "restarts", "cached_tokens"):
+    for name in ("status", "replica", "preemptions", "restarts", "cached_tokens", "attempts"):
         assert getattr(fast, name).tolist() == getattr(slow, name).tolist(), name
     for name in ("arrival_s", "start_s", "first_token_s", "finish_s"):
         # A macro step sums many steps at once: another rounding, nothing else.
@@ -83,6 +84,14 @@ def test_the_fast_loop_gives_the_answer_of_the_plain_one(world: World, pace: Pac
 @given(closed_worlds(), paces())
 @settings(max_examples=150, deadline=None)
 def test_a_closed_loop_gives_the_answer_of_the_plain_one(world: World, pace: Pace) -> None:
+    requests, rules, fleet, seed = world
+    fast, _ = run(requests, table(pace), rules, fleet, seed=seed)
+    assert_same(fast, plainly(world, pace))
+
+
+@given(session_worlds(), paces())
+@settings(max_examples=150, deadline=None)
+def test_sessions_and_retries_fare_as_in_the_plain_loop(world: World, pace: Pace) -> None:
     requests, rules, fleet, seed = world
     fast, _ = run(requests, table(pace), rules, fleet, seed=seed)
     assert_same(fast, plainly(world, pace))

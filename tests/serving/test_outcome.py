@@ -15,8 +15,9 @@ from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.overhead import overhead
 from tokonomics.physics.steptime import step_model
 from tokonomics.serving.fleet import Autoscale, FleetSettings, Outage, Router
-from tokonomics.serving.outcome import moments, outcome, spread
+from tokonomics.serving.outcome import moments, outcome
 from tokonomics.serving.simulator import Simulation, simulate
+from tokonomics.serving.spread import spread
 from tokonomics.serving.state import DONE
 from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import Trace, make_trace

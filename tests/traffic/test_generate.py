@@ -26,6 +26,7 @@ from tokonomics.traffic.lengths import parse_lengths
 from tokonomics.traffic.prefix_reuse import reuse
 from tokonomics.traffic.readers import open_trace
 from tokonomics.traffic.trace import PrefixBlocks, Trace, save_trace
+from tokonomics.traffic.turns import Turns
 
 
 def made(
@@ -54,7 +55,7 @@ EVERYTHING: dict[str, Any] = {
 def test_equal_seeds_give_equal_traces() -> None:
     one, same, other = made(seed=7, **EVERYTHING), made(seed=7, **EVERYTHING), made(seed=8, **EVERYTHING)
     for field in fields(Trace):
-        if field.name not in ("prefix", "tenants", "source"):
+        if field.name not in ("prefix", "tenants", "source", "turns"):
             np.testing.assert_array_equal(getattr(one, field.name), getattr(same, field.name))
     assert one.prefix is not None
     assert same.prefix is not None
@@ -126,8 +127,12 @@ def test_saved_conversations_are_read_back_as_they_were(tmp_path: Path) -> None:
     assert (listed > trace.input_tokens).mean() > 0.3
     assert (listed <= trace.input_tokens + trace.output_tokens).all()
     for field in fields(Trace):
-        if field.name not in ("prefix", "source"):
+        if field.name not in ("prefix", "source", "turns"):
             np.testing.assert_array_equal(getattr(again, field.name), getattr(trace, field.name))
+    assert again.turns is not None
+    assert trace.turns is not None
+    for field in fields(Turns):
+        np.testing.assert_array_equal(getattr(again.turns, field.name), getattr(trace.turns, field.name))
     for field in fields(PrefixBlocks):
         np.testing.assert_array_equal(getattr(again.prefix, field.name), getattr(trace.prefix, field.name))
 
@@ -141,15 +146,15 @@ def test_conversations_have_their_mean_turns_and_think_time() -> None:
     assert len(trace) == pytest.approx(5 * number, abs=5 * math.sqrt(number * (20 + 25)) + 5 * 20 * 4)
 
 
-def test_the_first_requests_are_those_that_come_first() -> None:
-    """A thousand requests are the head of any longer trace, not a thousand turns of a few conversations."""
+def test_the_first_requests_are_whole_conversations() -> None:
+    """The first to start first, and none but the last is cut; ten turns each make ten requests a second."""
     trace = made(3000, arrivals="constant:1", inputs="const:2", outputs="const:2", sessions=Sessions(10, 100.0))
     assert len(trace) == 3000
     assert (np.diff(trace.arrival_s) >= 0).all()
     firsts = trace.arrival_s[trace.input_tokens == 2]
-    # Conversations start every second, up to the last request of all.
-    np.testing.assert_allclose(firsts, np.arange(len(firsts)))
-    assert len(firsts) == int(trace.arrival_s[-1]) + 1
+    np.testing.assert_allclose(firsts, np.arange(len(firsts)))  # one a second
+    assert len(firsts) == pytest.approx(300, rel=0.15)
+    assert trace.rate == pytest.approx(3000 / len(firsts), rel=0.01)
 
 
 def test_a_conversation_ends_before_its_limit() -> None:

@@ -17,6 +17,7 @@ from tokonomics.traffic.slo import STATISTICS, Latency, Slo, parse_slos
         ("ttft=1", "ttft", "p99", 1.0),
         (" TTFT_P50 = 250 MS ", "ttft", "p50", 0.25),
         ("e2e_p95=1e6", "e2e", "p95", 1e6),
+        ("job_p99=5m", "job", "p99", 300.0),
     ],
 )
 def test_a_slo_is_read(text: str, latency: str, statistic: str, seconds: float) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
+from tokonomics.traffic.session_summary import turn_groups
 from tokonomics.traffic.slo import PERCENTILES
 from tokonomics.types import Marked, Noun
 from tokonomics.units import requests_a_second
@@ -55,6 +56,8 @@ class RequestRecord(Noun):
     output_tokens: NonNegativeInt
     retries: NonNegativeInt = 0
     error: str | None = None
+    job: NonNegativeInt | None = None  # the session that it was a turn of
+    turn: PositiveInt | None = None
 
 
 class Outside(Noun):
@@ -64,6 +67,27 @@ class Outside(Noun):
     failed: NonNegativeInt = 0
     input_tokens: NonNegativeInt = 0
     output_tokens: NonNegativeInt = 0
+
+
+class MeasuredTurns(Noun):
+    """The requests that were the n-th of their session, where n is from ``first`` to ``last``."""
+
+    first: PositiveInt
+    last: PositiveInt
+    requests: NonNegativeInt
+    mean_input_tokens: MeanTokens
+    cached_share: float | None = None  # of their prompt tokens; None where the server does not say
+    ttft_s: Latencies | None = None
+
+
+class MeasuredJobs(Noun):
+    """Sessions as their users saw them."""
+
+    finished: NonNegativeInt  # whose last answer came within the window
+    begun: NonNegativeInt  # of which an answer came within the window
+    requests_per_job: NonNegativeFloat  # of those
+    job_s: Latencies | None = None  # of the finished: from when the first request was due to the last answer
+    by_turn: tuple[MeasuredTurns, ...] = ()
 
 
 class LoadPoint(Noun):
@@ -89,6 +113,7 @@ class LoadPoint(Noun):
     e2e_s: Latencies | None = None
     errors: dict[str, int] = Field(default_factory=dict)  # what failed requests failed with, and how many
     outside: Outside = Outside()
+    jobs: MeasuredJobs | None = None  # where users ran sessions
     stopped: str | None = None  # what ended the measurement
     precision: NonNegativeFloat | None = None  # half of the 95 % interval of TTFT or whole answer (the wider) ÷ mean
     records: tuple[RequestRecord, ...] = ()
@@ -193,6 +218,38 @@ def point_from_records(
         **{name: latencies(values) for name, values in waits.items()},
         errors=dict(Counter(record.error for record in kept if record.error is not None)),
         records=kept,
+    )
+
+
+def jobs_from_records(
+    records: Sequence[RequestRecord], took_s: Sequence[float], *, cached_known: bool
+) -> MeasuredJobs | None:
+    """Sessions by their requests and by what the finished took; None where no request was a turn of one."""
+    good = [record for record in records if record.error is None and record.turn is not None]
+    if not good:
+        return None
+    rows = []
+    for first, last, chosen in turn_groups(np.asarray([record.turn for record in good], np.int32)):
+        alike = [good[place] for place in chosen]
+        tokens = sum(record.input_tokens for record in alike)
+        waits = [record.ttft_s for record in alike if record.ttft_s is not None]
+        rows.append(
+            MeasuredTurns(
+                first=first,
+                last=last,
+                requests=len(alike),
+                mean_input_tokens=tokens / len(alike),
+                cached_share=sum(record.cached_tokens for record in alike) / tokens if cached_known else None,
+                ttft_s=latencies(waits),
+            )
+        )
+    begun = len({record.job for record in good})
+    return MeasuredJobs(
+        finished=len(took_s),
+        begun=begun,
+        requests_per_job=len(good) / begun,
+        job_s=latencies(took_s),
+        by_turn=tuple(rows),
     )
 
 

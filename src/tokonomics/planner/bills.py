@@ -43,7 +43,8 @@ from tokonomics.planner.sizing import size
 from tokonomics.planner.spare import machines_for, replicas_on
 from tokonomics.planner.trials import Sized, better, cached_share
 from tokonomics.serving.fleet import Router
-from tokonomics.serving.outcome import Shares, SloOutcome, Spread
+from tokonomics.serving.outcome import Shares, SloOutcome
+from tokonomics.serving.spread import Spread
 from tokonomics.types import Noun, Speed, copied
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK
 
@@ -247,6 +248,10 @@ class SetupBill(Noun):
     """In the mean over time."""
     usd_per_month: PositiveFloat
     usd_per_mtok: PositiveFloat
+    usd_per_job: float | None = None
+    """Of traffic in sessions: the bill over those that start."""
+    job_s: Spread | None = None
+    """From the first request of a session to its last answer."""
     """The whole bill over all tokens, prompt and answer."""
     requests_per_s: PositiveFloat
     batch: NonNegativeFloat
@@ -346,6 +351,8 @@ class Bills:
         usd_per_month = bought.usd_per_month + math.fsum(line.usd for line in tiers)
         workload = setup.load.workload
         mtok = workload.rate * (workload.input_tokens + workload.output_tokens) / TOKENS_PER_MTOK
+        turns = setup.load.trace.turns
+        jobs = workload.rate * turns.sessions / len(setup.load.trace) if turns else None
         return SetupBill(
             deployment=str(deployment),
             speed=known_speed(deployment),
@@ -358,6 +365,8 @@ class Bills:
             gpus_paid=bought.gpus_paid,
             usd_per_month=usd_per_month,
             usd_per_mtok=usd_per_month / (mtok * SECONDS_PER_HOUR * HOURS_PER_MONTH),
+            usd_per_job=usd_per_month / (jobs * SECONDS_PER_HOUR * HOURS_PER_MONTH) if jobs else None,
+            job_s=made.sessions.job_s if made.sessions else None,
             requests_per_s=workload.rate,
             cached_share=cached_share(made),
             memories=memories,

@@ -27,7 +27,7 @@ from tokonomics.physics.memory import max_sequences
 from tokonomics.physics.speculation import DraftMethod, Speculation
 from tokonomics.planner.deploy_tiers import sglang_memories, vllm_memories
 from tokonomics.planner.spare import in_zones, sold_in_zones
-from tokonomics.serving.outcome import Spread
+from tokonomics.serving.spread import Spread
 from tokonomics.types import Noun
 from tokonomics.units import plural
 

@@ -19,7 +19,14 @@ from tokonomics.errors import BadInput, option
 from tokonomics.serving.steady import context_while_answering
 from tokonomics.traffic.arrivals import Arrivals, parse_arrivals
 from tokonomics.traffic.classes import by_class, most_shed
-from tokonomics.traffic.generate import ENOUGH_REQUESTS, Sessions, SystemPrompts, Tenants, generate
+from tokonomics.traffic.generate import (
+    ENOUGH_REQUESTS,
+    USUAL_TPOT_S,
+    Sessions,
+    SystemPrompts,
+    Tenants,
+    generate,
+)
 from tokonomics.traffic.lengths import Lengths, parse_lengths
 from tokonomics.traffic.prefix_reuse import reuse
 from tokonomics.traffic.slo import Slo
@@ -35,8 +42,8 @@ _ENOUGH_REPLICAS = 16
 """Of a large fleet: pooling more of them changes a p99 by less than the requests' own chance does."""
 _ANSWERS_LONG = 20
 """A fleet starts empty: in so many times the length of an answer, its filling no longer counts."""
-_TPOT_S = 0.05
-"""How long a token takes, to tell how long an answer does: a common SLO, and slower than most picks."""
+_SESSIONS_LONG = 10
+"""The same for sessions, which ramp up over the length of one."""
 _ROUNDS, _CLOSE_ENOUGH = 8, 0.005
 """Of finding how many conversations make a rate of requests: two or three rounds do."""
 
@@ -229,7 +236,7 @@ def load_of_shape(
     if rate is None and arrivals is None:
         fix = f"Give {option('rate')} and {option('input')} and {option('output')}, or {option('trace')}."
         raise BadInput("no traffic is given", fix=fix)
-    asked = extent_of(process, inputs, outputs, rate=rate, seed=seed)
+    asked = extent_of(process, inputs, outputs, rate=rate, seed=seed, sessions=sessions)
     make = partial(
         generate, inputs=inputs, outputs=outputs, seed=seed, system=system, sessions=sessions, tenants=tenants
     )
@@ -287,11 +294,19 @@ class Extent:
 
 
 def extent_of(
-    process: Arrivals, inputs: Lengths, outputs: Lengths, *, rate: float | None = None, seed: int = 0
+    process: Arrivals,
+    inputs: Lengths,
+    outputs: Lengths,
+    *,
+    rate: float | None = None,
+    seed: int = 0,
+    sessions: Sessions | None = None,
 ) -> Extent:
     """At the rate, or at the process's own."""
     drawn = generate(process, inputs, outputs, requests=1000, seed=seed)
-    lasts_s = _ANSWERS_LONG * float(drawn.output_tokens.mean()) * _TPOT_S
+    lasts_s = _ANSWERS_LONG * float(drawn.output_tokens.mean()) * USUAL_TPOT_S
+    if sessions is not None:
+        lasts_s = max(lasts_s, _SESSIONS_LONG * sessions.seconds(float(drawn.output_tokens.mean())))
     curve, period_s = process.curve, process.curve.period_s
     if process.is_stationary:
         rate = curve.rate_after if rate is None else rate

@@ -39,12 +39,13 @@ from tokonomics.planner.plan_answer import (
     Rejection,
     SetAside,
 )
+from tokonomics.planner.plan_jobs import job_of
 from tokonomics.planner.search import Placed, Search
 from tokonomics.planner.setup import Say, silent
 from tokonomics.planner.trials import Trials, prefill_share
 from tokonomics.serving.fleet import Router
 from tokonomics.serving.links import link_speed
-from tokonomics.serving.outcome import Spread
+from tokonomics.serving.spread import Spread
 from tokonomics.traffic.slo import Slo
 from tokonomics.types import Speed, copied
 from tokonomics.units import SECONDS_PER_HOUR
@@ -366,6 +367,7 @@ def _rows(
             usd_per_month=machine.usd_per_month(instances),
             usd_per_mtok=prices,
             usd_per_mtok_usage=prices.blended * used,
+            job=job_of(load, sized, usd_per_second),
             bill=monthly_bill(gpus, machine, instances, utilization, prompts),
         )
         yield RankedRow(row, sized, machine)

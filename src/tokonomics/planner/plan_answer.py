@@ -16,7 +16,7 @@ from tokonomics.planner.candidates import Reason
 from tokonomics.planner.search import Kind
 from tokonomics.planner.spare import NO_SPARE, Spare
 from tokonomics.serving.fleet import Router
-from tokonomics.serving.outcome import Spread
+from tokonomics.serving.spread import Spread
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.workload import Workload
 from tokonomics.types import Noun, Speed
@@ -72,6 +72,23 @@ class PrefillSide(Noun):
     """Of a prompt of mean length."""
     together_breaks: str | None
     """What breaks where as many GPUs, in the layout that answers, do both; None: nothing."""
+
+
+class CandidateJob(Noun):
+    """What a session of the traffic costs and takes on a candidate."""
+
+    requests: float
+    """In the mean."""
+    per_s: float
+    """Sessions that start in a second."""
+    usd: float
+    """Its share of the whole bill."""
+    job_s: Spread | None
+    """From the first request to the last answer; None where nothing was simulated."""
+    server_share: float | None
+    """Of that time, with the server; the rest are pauses."""
+    cached_share: float | None
+    """Of the prompt tokens."""
 
 
 class Candidate(Noun):
@@ -135,6 +152,8 @@ class Candidate(Noun):
     """Reservation basis: the whole bill."""
     usd_per_mtok_usage: float
     """Blended, usage basis: only the share of the paid capacity that the traffic takes."""
+    job: CandidateJob | None = None
+    """Of traffic in sessions."""
     draft: CandidateDraft | None = None
     """None: nothing drafts."""
     below_checkpoint: bool

@@ -4,7 +4,8 @@ from typing import Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt
 
-from tokonomics.serving.outcome import SloOutcome, Spread
+from tokonomics.serving.outcome import SloOutcome
+from tokonomics.serving.spread import Spread
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.workload import Workload
 from tokonomics.types import Noun

@@ -29,7 +29,8 @@ from tokonomics.planner.route_models import (
 )
 from tokonomics.planner.route_search import Part, Sending, cheapest, cheapest_first, every_sending, front
 from tokonomics.planner.setup import Say, silent
-from tokonomics.serving.outcome import judged, spread
+from tokonomics.serving.outcome import judged
+from tokonomics.serving.spread import spread
 from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.traffic.trace import Counts, Floats
 from tokonomics.traffic.workload import workload_of

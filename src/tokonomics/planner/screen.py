@@ -149,6 +149,8 @@ def floors(steps: StepModel, load: Load, slos: Sequence[Slo]) -> dict[Slo, float
             late_s = float(steps.engine.host_s(1)) if steps.engine and steps.engine.overlapped else 0.0
             shortened_s = late_s / max(float(outputs[0]) - 1, 1.0)
             return max(0.0, float(np.mean(steps.decode(1.0, _at(inputs, slo.statistic)))) - shortened_s)
+        if slo.latency is Latency.job:
+            return 0.0  # what its tools take is not ours, and how many turns it has differs
         shortest = float(steps.prefill(computed[0])), float(steps.decode(1.0, inputs[0]))
         answer = float(outputs.mean() if slo.statistic == "mean" else _at(outputs, slo.statistic)[0])
         return shortest[0] + (answer - 1) * shortest[1] + outside_s
@@ -170,4 +172,5 @@ def _at(in_order: Floats, statistic: str) -> Floats:
 
 def describe(slo: Slo) -> str:
     """``TTFT p99``."""
-    return f"{slo.latency.upper() if slo.latency is not Latency.e2e else 'e2e'} {slo.statistic}"
+    name = slo.latency.upper() if slo.latency in (Latency.ttft, Latency.tpot) else slo.latency.value
+    return f"{name} {slo.statistic}"

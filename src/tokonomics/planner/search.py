@@ -223,7 +223,7 @@ def late_in_the_mean(candidate: Screened, rate: float, slos: Sequence[Slo]) -> s
     e2e_s = steady.ttft_s + candidate.curve.output_tokens * steady.tpot_s
     means = {Latency.ttft: steady.ttft_s, Latency.tpot: steady.tpot_s, Latency.e2e: e2e_s}
     for slo in slos:
-        if slo.statistic != "p50" and means[slo.latency] > slo.seconds:
+        if slo.latency in means and slo.statistic != "p50" and means[slo.latency] > slo.seconds:
             late = percent(means[slo.latency] / slo.seconds - 1)
             return f"even the mean, {seconds(means[slo.latency])}, misses {describe(slo)} by {late}"
     return None

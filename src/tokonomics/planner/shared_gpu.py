@@ -26,7 +26,7 @@ from tokonomics.planner.setup import Say, silent
 from tokonomics.planner.shared_answer import SHARED_WAYS, ModelHere, SharedPlan, Way, WayRow
 from tokonomics.planner.shared_ways import (
     Attempt,
-    Judged,
+    JudgedModel,
     Tenant,
     aligned,
     by_shares,
@@ -235,7 +235,7 @@ def _row(way: Way, attempt: Attempt, machine: Machine, tenants: Sequence[Tenant]
     )
 
 
-def _model_row(tenant: Tenant, model: Judged, usd_per_month: float, gpu_share: float | None) -> ModelHere:
+def _model_row(tenant: Tenant, model: JudgedModel, usd_per_month: float, gpu_share: float | None) -> ModelHere:
     return ModelHere(
         model=tenant.question.model.key,
         weights=model.deployment.weights,

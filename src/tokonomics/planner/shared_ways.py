@@ -94,7 +94,7 @@ def _lasting(trace: Trace, span_s: float) -> Trace:
     return replace(trace.take(places[: max(1, kept)]), arrival_s=arrival_s[: max(1, kept)])
 
 
-class Judged(NamedTuple):
+class JudgedModel(NamedTuple):
     """A model's requests in a simulation of a way."""
 
     deployment: Deployment
@@ -105,15 +105,15 @@ class Judged(NamedTuple):
     breaks: str | None
 
 
-def judged(tenant: Tenant, made: Simulation, place: str, memory_share: float | None) -> Judged:
+def judged(tenant: Tenant, made: Simulation, place: str, memory_share: float | None) -> JudgedModel:
     summed = outcome(made, tenant.question.slos, with_load=False)
-    return Judged(made.deployment, place, memory_share, made, summed, what_breaks(made, summed))
+    return JudgedModel(made.deployment, place, memory_share, made, summed, what_breaks(made, summed))
 
 
 class Attempt(NamedTuple):
     """A way on one machine, simulated."""
 
-    models: tuple[Judged, ...]
+    models: tuple[JudgedModel, ...]
     busy: tuple[float, ...]
     """Seconds of the GPU for each."""
     span_s: float
@@ -298,7 +298,7 @@ def _slices(tenants: Sequence[Tenant], traces: Sequence[Trace], gpu: Gpu) -> Ite
                 yield Attempt(tuple(model for _, model in chosen), busy, 1.0)
 
 
-def _on_slices(tenant: Tenant, trace: Trace, gpu: Gpu, place: int) -> Iterator[tuple[MigProfile, Judged]]:
+def _on_slices(tenant: Tenant, trace: Trace, gpu: Gpu, place: int) -> Iterator[tuple[MigProfile, JudgedModel]]:
     """The model alone on every slice that holds it and keeps up, the smallest first."""
     for profile in mig_profiles(gpu):
         part = slice_of(gpu, profile)

@@ -277,7 +277,7 @@ def _tokens_are_late(trial: Sized) -> bool:
 
 
 def fewest_replicas(setup: Setup, tried: Callable[[int], Sized], start: int = 1) -> Sized | NotServed:
-    """The fewest that hold, from the closed form's guess up or down; behind a prefix-aware router, which spreads what
+    """The fewest that hold, from the closed form's guess up or down; behind a router that spreads what
     is cached, a few smaller numbers are tried as well."""
     # Of a slice, no fewer than one replica can be simulated.
     least = max(start, setup.load.fewest_replicas)
@@ -294,7 +294,7 @@ def fewest_replicas(setup: Setup, tried: Callable[[int], Sized], start: int = 1)
         if MOST_REPLICAS in asked:
             return NotServed(f"on {MOST_REPLICAS:,} replicas {on(MOST_REPLICAS).breaks}", _FASTER)
         return NotServed(f"even a request that is alone on a replica: {alone()}", _FASTER)
-    if setup.router is Router.prefix_aware:
+    if setup.router in (Router.prefix_aware, Router.session_affine):
         below = (max(least, math.ceil(found * share)) for share in _BELOW)
         smaller = next((count for count in below if count < found and holds(count)), found)
         failed = max((count for count in asked if count < smaller and not on(count).holds), default=least - 1)
@@ -324,7 +324,7 @@ def _alone(setup: Setup) -> str | None:
     computed = setup.load.computed_tokens if setup.prefix_cache else trace.input_tokens
     prompts = np.ceil(computed).astype(trace.input_tokens.dtype)
     few = apart_in_time(replace(trace, input_tokens=prompts, prefix=None), _ALONE)
-    made = serve(replace(setup, tiers=None), 1, load=replace(setup.load, trace=few))
+    made = serve(replace(setup, tiers=None, router=None), 1, load=replace(setup.load, trace=few))
     return what_breaks(made, outcome(made, setup.slos))
 
 

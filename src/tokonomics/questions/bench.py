@@ -27,6 +27,7 @@ from tokonomics.questions.measured_results import PricedRunResult, RecoveryResul
 from tokonomics.questions.quality import recovered
 from tokonomics.questions.requests.run import USERS, BenchRequest, ImportResultsRequest, Ran, Rented
 from tokonomics.questions.traffic import traffic_of
+from tokonomics.traffic.generate import agent_in, parse_sessions
 from tokonomics.traffic.lengths import parse_lengths
 from tokonomics.traffic.trace import Trace
 
@@ -126,8 +127,9 @@ def _asked(request: BenchRequest, listener: Listener) -> BenchSettings:
         rates=rates,
         trace=log,
         sweep=request.sweep,
-        input=_checked_lengths(request.input, "input"),
-        output=_checked_lengths(request.output, "output"),
+        sessions=None if request.sessions is None else parse_sessions(request.sessions),
+        input=_lengths(request, "input"),
+        output=_lengths(request, "output"),
         budget=Budget(request.precision, request.requests or 100_000, request.seconds, request.max_usd),
         slos=targets_of(request),
         usd_per_hour=price.usd_per_hour if price else None,
@@ -143,7 +145,11 @@ def _charge(api: ApiPrice) -> Callable[[int, int], float]:
     return lambda prompt, answer: price_request(api, prompt, 0.0, answer)
 
 
-def _checked_lengths(text: str, field: str) -> str:
+def _lengths(request: BenchRequest, field: str) -> str | None:
+    """As written, checked; None where an agent brings its own and nobody said otherwise."""
+    text: str = getattr(request, field)
+    if agent_in(request.sessions) and field not in request.given():
+        return None
     mean = parse_lengths(text, field).mean
     if mean is not None:
         require_range(field, mean, 1, 1e6)
@@ -156,6 +162,8 @@ def _loads(request: BenchRequest, seed: int, listener: Listener) -> tuple[list[i
     given = [option(name) for name in kinds if getattr(request, name) not in (None, False)]
     if len(given) > 1:
         raise BadInput(f"{' and '.join(given)} are different kinds of load", fix="Give one of them.")
+    if request.sessions is not None and request.trace is not None:
+        raise BadInput("is for made-up requests, not for a log", field="sessions")
     if request.speed is not None and request.trace is None:
         raise BadInput("is for a trace", field="speed")
     if request.trace is not None:

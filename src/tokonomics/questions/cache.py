@@ -16,7 +16,7 @@ from tokonomics.planner.levers.semantic_cache import (
 )
 from tokonomics.planner.levers.templates import template_lever, text_templates
 from tokonomics.questions.listener import SILENT, Listener
-from tokonomics.questions.load import targets_of
+from tokonomics.questions.load import check_jobs, targets_of
 from tokonomics.questions.reading import require_writer
 from tokonomics.questions.requests.traffic import CacheRequest
 from tokonomics.questions.results import CacheResult
@@ -67,6 +67,7 @@ def _served(
     price: Callable[[int], float] = lambda count: priced(count)[0]  # noqa: E731
     memories = parse_tiers(request.tiers, deployment, ttl_s) if request.tiers is not None else ()
     requests = traffic_of(request, listener, deployment.model.max_context)
+    check_jobs(targets, requests)
     say_if_compiling(listener)
     listener.doing("simulating with and without a cache")
     lever = prefix_cache_lever(deployment, requests, price, tiers=memories, replicas=request.replicas, slos=targets)

@@ -31,7 +31,7 @@ READ_AS = "Read a config.json as this `model_type`, whatever it says."
 READ_AS_PLACE: dict[str, Any] = {"key": "as", "without": "as it says", "example": "llama"}
 ON_HUB = "Look up org/model on the Hugging Face hub: its config.json and the size of its weights."
 _GPU = "GPU to run it on."
-ROUTERS = "How requests find a replica: round-robin, least-outstanding, power-of-two or prefix-aware."
+ROUTERS = "How requests find a replica: round-robin, least-outstanding, power-of-two, prefix-aware or session-affine."
 
 
 class About(StrEnum):
@@ -143,7 +143,9 @@ class BatchLimits(Request, about=About.HARDWARE):
 
 
 class Serving(BatchLimits, about=About.HARDWARE):
-    timeout: Text | None = declared("Clients hang up after: 30, 500ms, 2m.", example="30", unit="s")
+    timeout: Text | None = declared(
+        "Clients hang up after: 30, 500ms, 2m; and try again: 30,retries=2,backoff=5.", example="30,retries=2"
+    )
     priority: Switch = declared("Serve by the trace's priorities instead of in order.", False)
     max_batched_tokens: Tokens | None = declared(
         "Tokens of one step: 8192, 8k.", low=1, high=1 << 20, without="the engine's own", example=8192, unit="tokens"
@@ -156,7 +158,7 @@ class Routed(Request, about=About.HARDWARE):
 
 class Objectives(Request, about=About.TARGETS):
     slo: Text | None = declared(
-        "Latency targets: ttft_p99=0.5,tpot_p99=50ms,e2e_p90=20 (p50 … p99, mean).",
+        "Latency targets: ttft_p99=0.5,tpot_p99=50ms,e2e_p90=20 (p50 … p99, mean); of sessions: job_p99=5m.",
         example="ttft_p99=0.5,tpot_p99=50ms",
     )
 
@@ -210,7 +212,7 @@ class LogInputs(Request, about=About.TRAFFIC):
         "Your request log, or a sample such as azure-conv (docs/traffic.md).", kind=Kind.TRACE, example="azure-conv"
     )
     columns: Text | None = declared(
-        "Which column of the log is what: arrival=TIME,input=PROMPT_TOKENS,output=ANSWER_TOKENS.",
+        "Which column of the log is what: arrival=TIME,input=PROMPT_TOKENS,output=ANSWER_TOKENS[,session=…,parent=…].",
         example="arrival=time,input=prompt,output=answer",
     )
 
@@ -253,7 +255,9 @@ class Conversations(Request, about=About.TRAFFIC):
         "Shared heads of prompts: 20,tokens=1k,skew=1.", example="20,tokens=1000,skew=1"
     )
     sessions: Text | None = declared(
-        "Conversations: mean turns, think time: 5,think=30,limit=32k.", example="5,think=30,limit=32000"
+        "Sessions, closed loop: mean turns, pause after an answer: 5,think=30,limit=32k. Or an agent's jobs: agent, "
+        "agent:swe. --rate counts turns.",
+        example="5,think=30,limit=32000",
     )
 
 

@@ -4,7 +4,7 @@
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -52,6 +52,7 @@ from tokonomics.questions.inputs import (
     PlanInputs,
     PlanTraffic,
     SomeGpus,
+    TrafficShape,
 )
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.reading import NO_ANSWERS, encodes, load_for, reading
@@ -59,8 +60,11 @@ from tokonomics.questions.requests.buy import CompareRequest, PlanRequest
 from tokonomics.questions.tables import prices_in
 from tokonomics.questions.traffic import number_above_0, prompts_of, rate_of, read_log, read_rate
 from tokonomics.traffic.classes import classed
+from tokonomics.traffic.generate import agent_in
+from tokonomics.traffic.lengths import Lengths
 from tokonomics.traffic.service_class import ServiceClass, parse_classes
-from tokonomics.traffic.slo import Slo, parse_slos
+from tokonomics.traffic.slo import Latency, Slo, parse_slos
+from tokonomics.traffic.trace import Trace
 
 CASES = ("low", "mid", "high")
 _MADE_UP = {"input", "output", "arrivals", "system_prompts", "sessions"}
@@ -224,7 +228,8 @@ def _catches(request: PlanRequest, question: Question, offers: tuple[Offer, ...]
         catches[Catch.offload] = {"tiers": HOST_MEMORY}
     if not question.assumed_speeds:
         catches[Catch.assumed_speed] = {"assumed_speeds": True}
-    if not question.disaggregate and not model.is_encoder:
+    waits = question.load.trace.turns is not None  # for answers: not simulated on two sides
+    if not question.disaggregate and not model.is_encoder and not waits:
         catches[Catch.disaggregated] = {"disaggregate": True}
     return catches
 
@@ -286,7 +291,17 @@ def targets_of(request: Objectives) -> tuple[Slo, ...]:
         raise BadInput("has no latency targets", field="offline", fix=fix)
     if isinstance(request, Classed) and request.classes:
         return ()
-    return parse_slos(request.slo) if request.slo is not None else ()
+    slos = parse_slos(request.slo) if request.slo is not None else ()
+    if any(slo.latency is Latency.job for slo in slos) and not isinstance(request, TrafficShape):
+        raise BadInput("job times are of sessions that are simulated", field="slo", fix="Use ttft, tpot or e2e here.")
+    return slos
+
+
+def check_jobs(slos: Sequence[Slo], trace: Trace) -> None:
+    """Refuse a target for jobs where the traffic has none."""
+    if any(slo.latency is Latency.job for slo in slos) and trace.turns is None:
+        fix = f"Give {option('sessions', 'agent')}, or a log with sessions."
+        raise BadInput("has a target for jobs, and these requests are of no session", field="slo", fix=fix)
 
 
 def classes_of(request: Objectives) -> tuple[ServiceClass, ...]:
@@ -306,7 +321,7 @@ def load_of(request: PlanTraffic, listener: Listener = SILENT, writes_nothing: b
 
 def _load_of(request: PlanTraffic, listener: Listener = SILENT, writes_nothing: bool = False) -> Load:
     """The requests that are planned for: those of a log, or made-up ones; without answers where nothing is written."""
-    outputs = NO_ANSWERS if writes_nothing else request.output
+    outputs: Lengths | str | None = NO_ANSWERS if writes_nothing else request.output
     rate = read_rate(request.rate) if request.rate is not None else None
     if rate is not None and request.tokens_per_month is not None:
         raise BadInput(f"says the same as {option('rate')}", field="tokens_per_month", fix="Give one of the two.")
@@ -320,17 +335,21 @@ def _load_of(request: PlanTraffic, listener: Listener = SILENT, writes_nothing: 
             raise BadInput("no request is left", where=where, fix=f"Widen {option('start')} and {option('end')}.")
         if request.tokens_per_month is not None:
             rate = rate_of(request.tokens_per_month, float((trace.input_tokens + trace.output_tokens).mean()))
+        check_jobs(targets_of(request), trace)
         load = load_of_log(trace, rate, file.problems.count if file else 0)
         return load.evenly() if request.offline else load
     for name in sorted(_OF_A_LOG):
         if getattr(request, name) is not None:
             raise BadInput("is for a log, not for made-up requests", field=name)
+    agent = agent_in(request.sessions) if isinstance(request, Conversations) else None
+    inputs = agent.inputs if agent and request.input is None else request.input
+    outputs = agent.outputs if agent and outputs is None else outputs
     asked = (rate, request.tokens_per_month, request.arrivals, request.output)
-    if request.input is None and any(value is not None for value in asked):
+    if inputs is None and any(value is not None for value in asked):
         answers = "" if outputs is not None else f" {option('output', 300)}"
         fix = f"Such as {option('input', 1000)}{answers}."
         raise BadInput("is missing: how long are the prompts?", field="input", fix=fix)
-    if request.input is None:
+    if inputs is None:
         shape = f"{option('input', 1000)} {option('output', 300)}"
         raise BadInput(
             "no traffic is given",
@@ -339,7 +358,7 @@ def _load_of(request: PlanTraffic, listener: Listener = SILENT, writes_nothing: 
         )
     prompts: dict[str, Any] = prompts_of(request) if isinstance(request, Conversations) else {}
     if request.tokens_per_month is not None:
-        mean = load_of_shape(1.0, request.input, outputs, seed=request.seed, **prompts).workload
+        mean = load_of_shape(1.0, inputs, outputs, seed=request.seed, **prompts).workload
         rate = rate_of(request.tokens_per_month, mean.input_tokens + mean.output_tokens)
     if rate is None and request.arrivals is None:
         raise BadInput(
@@ -349,7 +368,9 @@ def _load_of(request: PlanTraffic, listener: Listener = SILENT, writes_nothing: 
         )
     # A batch can be fed evenly.
     arrivals = "constant:1" if request.offline and request.arrivals is None else request.arrivals
-    return load_of_shape(rate, request.input, outputs, arrivals=arrivals, seed=request.seed, **prompts)
+    load = load_of_shape(rate, inputs, outputs, arrivals=arrivals, seed=request.seed, **prompts)
+    check_jobs(targets_of(request), load.trace)
+    return load
 
 
 def _range(text: str, field: str) -> list[str]:

@@ -4,6 +4,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -27,8 +28,9 @@ from tokonomics.questions.reading import reading
 from tokonomics.questions.requests.traffic import SimulateRequest
 from tokonomics.questions.traffic import read_time
 from tokonomics.serving.compiled import must_compile
-from tokonomics.serving.fleet import LINK_BYTES_PER_S, Autoscale, FleetSettings, Outage
+from tokonomics.serving.fleet import FIRST_BACKOFF_S, LINK_BYTES_PER_S, Autoscale, FleetSettings, Outage
 from tokonomics.serving.links import link_speed
+from tokonomics.traffic.grammar import Phrase, read_options
 
 AS_GIVEN = "as given"
 """Where a price comes from that nobody had to look up."""
@@ -102,9 +104,11 @@ def fleet_of(
     router: str = "least-outstanding",
     autoscale: str | None = None,
     outages: Sequence[str] | None = None,
+    timeout: str | None = None,
 ) -> FleetSettings:
     """A checked fleet; one replica unless told."""
     return FleetSettings(
+        **_retries(timeout),
         replicas=replicas,
         router=router_from(router),
         autoscale=_autoscale(autoscale) if autoscale is not None else None,
@@ -179,12 +183,24 @@ def _named(text: str, names: dict[str, str], field: str, fix: str) -> dict[str, 
 
 def timeout_of(text: str | None) -> float:
     """Seconds after which clients hang up; never, unless given."""
-    given = read_time(text, "timeout")
+    given = read_time(None if text is None else text.partition(",")[0], "timeout")
     if given is None:
         return math.inf
     if not given > 0:
         raise BadInput(f"must be above 0, got {shorten(text or '')}", field="timeout")
     return given
+
+
+def _retries(text: str | None) -> dict[str, Any]:
+    """How often clients that hung up try again, and how long after: ``30,retries=2,backoff=5``."""
+    if text is None or "," not in text:
+        return {}
+    phrase = read_options(Phrase(text, "", None, {}, "timeout", "30, 30,retries=2, 2m,retries=3,backoff=5"), text)
+    phrase.allow("retries", "backoff")
+    retries = phrase.number("retries", 0, 20)
+    if retries != int(retries):
+        raise phrase.wrong("retries= must be a whole number")
+    return {"retries": int(retries), "backoff_s": phrase.time_s("backoff", 0, 86_400, FIRST_BACKOFF_S)}
 
 
 def prices_of(deployment: Deployment, priced: Priced) -> Callable[[int], tuple[float, str]]:

@@ -14,7 +14,7 @@ from tokonomics.money.served import ServedCost, served_cost, served_cost_apart
 from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.class_report import ClassReport, OneSlo, class_report, run_bill, slo_texts
 from tokonomics.questions.listener import SILENT, Listener
-from tokonomics.questions.load import classes_of, targets_of
+from tokonomics.questions.load import check_jobs, classes_of, targets_of
 from tokonomics.questions.reading import NO_ANSWERS, encodes, trace_for
 from tokonomics.questions.requests.traffic import CapacityRequest, SimulateRequest
 from tokonomics.questions.results import CapacityResult, SimulateResult
@@ -31,7 +31,7 @@ from tokonomics.questions.serving import (
 from tokonomics.questions.traffic import traffic_of, trial_of
 from tokonomics.serving.capacity import NeverHolds, highest_rate, replicas_needed
 from tokonomics.serving.first_answer import simulated
-from tokonomics.serving.outcome import moments, outcome, save_records, sides
+from tokonomics.serving.outcome import Outcome, moments, outcome, save_records, sides
 from tokonomics.serving.simulator import Simulation, requests_for, rules_for
 from tokonomics.serving.simulator import simulate as run
 from tokonomics.serving.state import too_long
@@ -55,7 +55,7 @@ def simulate(request: SimulateRequest, listener: Listener = SILENT) -> SimulateR
     plain = deployment_of(request, request.model, request.gpu, images=request.images)
     deployment = drafting(plain, request, listener)
     thinking = parse_thinking(request.thinking, deployment.model.reasons)
-    fleet = fleet_of(request.replicas, request.router, request.autoscale, request.outage)
+    fleet = fleet_of(request.replicas, request.router, request.autoscale, request.outage, request.timeout)
     fleet = apart(fleet, request, deployment)
     price = price_of(deployment, fleet, request) if not fleet.prefill_replicas else None
     both_prices = prices_apart(deployment, fleet, request) if fleet.prefill_replicas else None
@@ -83,6 +83,7 @@ def simulate(request: SimulateRequest, listener: Listener = SILENT) -> SimulateR
         **dict(found),
         usd_per_mtok=cost.usd_per_mtok if cost else None,
         cost=cost,
+        usd_per_job=usd_per_job(found, cost),
         thinking=simulated(simulation, thinking, cost.usd_per_mtok_output if cost else None) if thinking else None,
         sides=both,
         classes=_classes(request, simulation, cost, listener),
@@ -117,7 +118,9 @@ def _requests(
     room = model.max_context - (model.images.tokens if model.images else 0)
     if room < 1:
         raise BadInput(f"take more than the {model.max_context:,} tokens of context of {model.name}", field="images")
-    return trace_for(model, make(request, context=room))
+    made = trace_for(model, make(request, context=room))
+    check_jobs(targets, made)
+    return made
 
 
 def _rules(request: SimulateRequest | CapacityRequest) -> dict[str, Any]:
@@ -142,7 +145,7 @@ def capacity(request: CapacityRequest, listener: Listener = SILENT) -> CapacityR
     rules = _rules(request)
 
     def serve(requests: Trace, count: int = 1) -> Simulation:
-        return run(deployment, requests, fleet_of(count, request.router), **rules)
+        return run(deployment, requests, fleet_of(count, request.router, timeout=request.timeout), **rules)
 
     guess = _guessed_rate(deployment, log)
     say_if_compiling(listener)
@@ -161,6 +164,7 @@ def capacity(request: CapacityRequest, listener: Listener = SILENT) -> CapacityR
         rate=best.rate,
         replicas=needed.replicas if needed else None,
         usd_per_mtok=cost.usd_per_mtok if cost else None,
+        usd_per_job=usd_per_job(needed.outcome if needed else best.outcome, cost),
         highest_rate=best,
         replicas_needed=needed,
         cost=cost,
@@ -187,6 +191,13 @@ def _classes_at(
         one_slo = OneSlo(slos=texts, why_not=never.what)
     bill = run_bill(made, usd_per_hour)
     return class_report(lambda times: serve(at_that_rate.faster(times)), made, bill, "this run", one_slo)
+
+
+def usd_per_job(found: Outcome, cost: ServedCost | None) -> float | None:
+    """The whole bill over the sessions that were finished; None without a price or without sessions."""
+    if cost is None or found.sessions is None or not found.sessions.finished:
+        return None
+    return cost.usd / found.sessions.finished
 
 
 def _guessed_rate(deployment: Deployment, traffic: Trace) -> float:

@@ -14,7 +14,15 @@ from tokonomics.questions.inputs import Attributed, Conversations, Traffic, Traf
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.tables import say_columns, trace_in
 from tokonomics.traffic.arrivals import Arrivals, parse_arrivals
-from tokonomics.traffic.generate import ENOUGH_REQUESTS, generate, parse_sessions, parse_system, parse_tenants
+from tokonomics.traffic.generate import (
+    ENOUGH_REQUESTS,
+    SystemPrompts,
+    agent_in,
+    generate,
+    parse_sessions,
+    parse_system,
+    parse_tenants,
+)
 from tokonomics.traffic.grammar import span_s
 from tokonomics.traffic.lengths import Lengths, parse_lengths
 from tokonomics.traffic.readers import TraceFile, open_trace
@@ -142,7 +150,9 @@ def _made_up(traffic: Traffic, rate: float | None) -> tuple[Trace, float | None]
         mean = load_of_shape(1.0, inputs, outputs, seed=traffic.seed, **structure).workload
         rate = rate_of(traffic.tokens_per_month, mean.input_tokens + mean.output_tokens)
     if rate is None and traffic.requests is None and traffic.duration is None and process.at_once is None:
-        rate = extent_of(process, inputs, outputs, seed=traffic.seed).rate  # arrivals without an end bring their own
+        rate = extent_of(
+            process, inputs, outputs, seed=traffic.seed, sessions=structure["sessions"]
+        ).rate  # arrivals without an end bring their own
     if rate is None:
         requests, duration_s = traffic.requests, read_time(traffic.duration, "duration")
         seed = traffic.seed
@@ -157,7 +167,8 @@ def _made_up(traffic: Traffic, rate: float | None) -> tuple[Trace, float | None]
 
 def _made_at(rate: float, process: Arrivals, traffic: Traffic, inputs: Lengths, outputs: Lengths) -> Trace:
     """Requests of a mean rate: those that a plan for it is sized on, unless something else is asked for."""
-    asked = extent_of(process, inputs, outputs, rate=rate, seed=traffic.seed)
+    structure = _structure(traffic)
+    asked = extent_of(process, inputs, outputs, rate=rate, seed=traffic.seed, sessions=structure["sessions"])
     requests, duration_s = traffic.requests, read_time(traffic.duration, "duration")
     if requests is None and duration_s is None:
         if asked.slices > 1:
@@ -170,8 +181,7 @@ def _made_at(rate: float, process: Arrivals, traffic: Traffic, inputs: Lengths, 
                 fix=f"Give {option('duration', days)} for all of them, or {option('duration', '1h')} for a part "
                 f"(start=11h in {option('arrivals')} says which); tokonomics plan serves a share of the whole.",
             )
-        return load_of_shape(rate, inputs, outputs, arrivals=process, seed=traffic.seed, **_structure(traffic)).trace
-    structure = _structure(traffic)
+        return load_of_shape(rate, inputs, outputs, arrivals=process, seed=traffic.seed, **structure).trace
     make: Callable[..., Trace] = partial(generate, inputs=inputs, outputs=outputs, seed=traffic.seed, **structure)
     is_part_of_a_curve = asked.span_s is not None and duration_s != asked.span_s
     if (sessions := structure["sessions"]) is None:
@@ -186,6 +196,9 @@ def _made_at(rate: float, process: Arrivals, traffic: Traffic, inputs: Lengths, 
 
 def lengths_of(traffic: TrafficShape, least: int = 0) -> tuple[Lengths, Lengths]:
     """Of prompts and of answers, which may be those of the same sample."""
+    if agent := agent_in(getattr(traffic, "sessions", None)):
+        inputs = agent.inputs if traffic.input is None else parse_lengths(traffic.input, "input")
+        return inputs, agent.outputs if traffic.output is None else parse_lengths(traffic.output, "output")
     if traffic.input is None:
         raise BadInput("is missing: how long are the prompts?", field="input", fix=f"Such as {option('input', 512)}.")
     inputs = parse_lengths(traffic.input, "input")
@@ -201,10 +214,11 @@ def _structure(traffic: Traffic) -> dict[str, Any]:
 
 def prompts_of(asked: Conversations) -> dict[str, Any]:
     """The shared heads of prompts, and the conversations that they are turns of."""
-    return {
-        "system": None if asked.system_prompts is None else parse_system(asked.system_prompts),
-        "sessions": None if asked.sessions is None else parse_sessions(asked.sessions),
-    }
+    system = None if asked.system_prompts is None else parse_system(asked.system_prompts)
+    sessions = None if asked.sessions is None else parse_sessions(asked.sessions)
+    if system is None and sessions and sessions.agent and sessions.agent.head_tokens:
+        system = SystemPrompts(1, sessions.agent.head_tokens)
+    return {"system": system, "sessions": sessions}
 
 
 def trial_of(traffic: Traffic, listener: Listener, context: int | None = None) -> Trace:

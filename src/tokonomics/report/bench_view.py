@@ -13,8 +13,8 @@ from tokonomics.questions.request import Request
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.quality_view import recovered
-from tokonomics.report.wording import NO_VALUE, signed_text, time_text, usd_text
-from tokonomics.units import percent, plural, seconds, usd
+from tokonomics.report.wording import NO_VALUE, percent_text, signed_text, time_text, turn_text, usd_text
+from tokonomics.units import SECONDS_PER_HOUR, percent, plural, seconds, usd
 
 _NAMELESS = ("unknown model", "the file names no model")
 _NAMES = {Metric.tpot_s: "TPOT", Metric.ttft_s: "TTFT", Metric.output_tok_s: "output tok/s"}
@@ -36,6 +36,7 @@ def _sections(result: PricedRun) -> blocks.View:
     yield _headline(result)
     yield _best(result)
     yield _loads(result)
+    yield from _jobs(result)
     if result.verdict.slos:
         yield _slos(result)
     if any(point.scored for point in result.points):
@@ -104,6 +105,36 @@ def _loads(result: PricedRun) -> blocks.Table:
         rows.append(row)
     best = result.verdict.best
     return blocks.table(columns, rows, best=None if best is None else order.index(best))
+
+
+def _jobs(result: PricedRun) -> blocks.View:
+    """Sessions: how long a job took at each load, what it cost, and what of each turn the server had already."""
+    points = [result.run.points[place] for place in _order(result)]
+    held = [point for point in points if point.jobs is not None]
+    if not held:
+        return
+    per_hour = result.price.usd_per_hour if result.price else None
+    per_second = per_hour / SECONDS_PER_HOUR if per_hour is not None else None
+    rows, turns = [], []
+    for point in held:
+        jobs = point.jobs
+        assert jobs is not None
+        cost = usd(per_second / point.requests_per_s * jobs.requests_per_job) if per_second else NO_VALUE
+        times = (_time(jobs.job_s, name) for name in ("p50", "p99"))
+        rows.append([point.load, f"{jobs.finished:,}", f"{jobs.requests_per_job:.3g}", *times, cost])
+        turns += [
+            [
+                point.load if not place else "",
+                turn_text(row.first, row.last),
+                f"{row.requests:,}",
+                f"{row.mean_input_tokens:,.0f}",
+                percent_text(row.cached_share),
+                _time(row.ttft_s, "p50"),
+            ]
+            for place, row in enumerate(jobs.by_turn)
+        ]
+    yield blocks.table(["!load", ">jobs finished", ">requests a job", ">job p50", ">p99", ">$ a job"], rows)
+    yield blocks.table(["!load", "turn", ">requests", ">mean prompt", ">cached", ">TTFT p50"], turns)
 
 
 def _marked(load: str, place: int, result: PricedRun) -> str:

@@ -13,6 +13,7 @@ from tokonomics.questions.requests.traffic import CacheRequest
 from tokonomics.questions.results import CacheResult
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
+from tokonomics.report.session_view import turns_side_by_side
 from tokonomics.report.wording import duration_text, hourly_text, percent_text, time_text, usd_text
 from tokonomics.units import count, gigabytes, percent, plural, seconds, usd
 
@@ -51,9 +52,15 @@ def _prefix(lever: PrefixCacheLever, price_from: str | None) -> blocks.View:
     own = all(row.replicas == row.needs or row.needs is None for row in rows)
     fleet = "On the fewest replicas" if own else f"On {plural(rows[0].replicas, 'replica')}; TTFT, TPOT on the fewest"
     heads = ["!", ">found", ">computed/h", ">prefill", ">TTFT p50", ">p99", ">TPOT p99", ">batch", ">needs", ">$/hour"]
+    per_job = [">$/job"] if any(row.usd_per_job is not None for row in rows) else []
     yield blocks.section(
-        blocks.table([*heads, ">$/Mtok"], [_row(row) for row in rows], best=best), title=f"{fleet} that keep up"
+        blocks.table([*heads, ">$/Mtok", *per_job], [_row(row) for row in rows], best=best),
+        title=f"{fleet} that keep up",
     )
+    if held := [row for row in rows if row.sessions]:
+        names = [row.setting.name for row in held]
+        table = turns_side_by_side(names, [row.sessions for row in held if row.sessions])
+        yield blocks.section(table, title="What of each turn's prompt is found, and how long a job takes")
     if lever.break_evens:
         yield blocks.section(_break_evens(lever.break_evens), title="Fetch a block, or compute it?")
     yield blocks.section(_ttls(lever), title="One cache for all, without a limit of size")
@@ -116,7 +123,9 @@ def _row(row: CacheRow) -> list[str]:
     late = map(time_text, (row.ttft_s.p50, row.ttft_s.p99, row.tpot_s.p99))
     needs = "never" if row.needs is None else f"{row.needs}"
     bill = "–" if row.bill is None else f"{usd(row.bill.usd)}{_mark(row.setting.tiers)}"
-    return [row.setting.name, *work, *late, f"{row.outcome.batch:.1f}", needs, bill, usd_text(row.usd_per_mtok)]
+    per_job = [usd_text(row.usd_per_job)] if row.sessions else []
+    figures = [*work, *late, f"{row.outcome.batch:.1f}", needs, bill, usd_text(row.usd_per_mtok), *per_job]
+    return [row.setting.name, *figures]
 
 
 def _break_evens(evens: Sequence[TierBreakEven]) -> blocks.Table:

@@ -79,6 +79,8 @@ def _scored(named: Iterable[tuple[str, QualityKept | None]]) -> Iterable[str]:
 def _change(share: str, before: SetupBill, after: SetupBill, how: str = "") -> blocks.Line:
     bills = f"{usd(before.usd_per_month)} → {usd(after.usd_per_month)} a month"
     prices = f"{usd(before.usd_per_mtok)} → {usd(after.usd_per_mtok)} per Mtok"
+    if before.usd_per_job is not None and after.usd_per_job is not None:
+        prices += f", {usd(before.usd_per_job)} → {usd(after.usd_per_job)} per job"
     return blocks.line(blocks.Span(f"−{share}", "best"), f": {bills}, {prices}{how}", kind="headline")
 
 
@@ -116,6 +118,8 @@ def _with_people(ranking: LeversResult) -> blocks.Facts | None:
 def _bill_fact(name: str, bill: SetupBill) -> blocks.Fact:
     runs = f"{plural(bill.replicas, 'replica')} of {bill.deployment}; {bill.bought}{'†' if bill.price_stale else ''}"
     runs = f"{runs}; speed {speed_word(bill.speed, bill.speed_from)}"
+    if bill.job_s and bill.job_s.p99 is not None:
+        runs = f"{runs}; a job takes {time_text(bill.job_s.p50)}, p99 {time_text(bill.job_s.p99)}"
     return blocks.fact(name, f"{usd(bill.usd_per_month)}/month", runs, number=bill.usd_per_month)
 
 

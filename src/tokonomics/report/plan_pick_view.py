@@ -41,6 +41,7 @@ def pick_blocks(row: Candidate, label: str, plan: Plan, firm: Sequence[blocks.Fa
                 f"{whole_bill}; {usd(row.usd_per_mtok_usage)} at full use",
                 prices.blended,
             ),
+            *_job(row),
             *_latencies(row, plan.slos),
             blocks.fact(
                 "load",
@@ -179,11 +180,23 @@ def _aged(row: Candidate) -> str:
     return f"; price {age_text(row.price_age_days)} old" if row.price_age_days > 1 else ""
 
 
+def _job(row: Candidate) -> Iterable[blocks.Fact]:
+    """What a session costs and takes; beside it what its turns found."""
+    if (job := row.job) is None:
+        return
+    rate = f"{job.per_s:.3g} a second" if job.per_s >= 0.01 else f"{job.per_s * 3600:.3g} an hour"
+    found = "" if job.cached_share is None else f"; {percent(job.cached_share)} of prompt tokens cached"
+    yield blocks.fact("per job", usd(job.usd), f"{job.requests:.3g} requests each, {rate}{found}", number=job.usd)
+
+
 def _latencies(row: Candidate, slos: Sequence[Slo]) -> Iterable[blocks.Fact]:
     """The tail of each latency, or the statistic that its SLO is about; means where nothing was simulated."""
     for name, latency, spread in (
         ("TTFT", Latency.ttft, row.ttft_s), ("TPOT", Latency.tpot, row.tpot_s), ("end to end", Latency.e2e, row.e2e_s),
+        ("job", Latency.job, row.job.job_s if row.job else None),
     ):  # fmt: skip
+        if spread is None:
+            continue
         targets = {slo.statistic: slo.seconds for slo in slos if slo.latency is latency}
         if latency is Latency.e2e and row.tpot_s.mean is None and not targets:
             continue  # of an encoder it is the TTFT again

@@ -14,6 +14,7 @@ from tokonomics.questions.serving import AS_GIVEN
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.class_view import class_sections
+from tokonomics.report.session_view import job_facts, turn_table
 from tokonomics.report.wording import (
     ENCODER_SPEED,
     TOWER_SPEED,
@@ -23,8 +24,9 @@ from tokonomics.report.wording import (
     time_text,
 )
 from tokonomics.serving.first_answer import FirstAnswer
-from tokonomics.serving.outcome import Outcome, SloOutcome, Spread, sides
+from tokonomics.serving.outcome import Outcome, SloOutcome, sides
 from tokonomics.serving.simulator import Simulation
+from tokonomics.serving.spread import Spread
 from tokonomics.serving.state import REFUSED
 from tokonomics.traffic.workload import lengths_text
 from tokonomics.units import BYTES_PER_GB, count, percent, plural, requests_a_second, seconds, usd
@@ -46,7 +48,7 @@ def simulate(result: SimulateResult, request: Request) -> Answer:
     drawn = {
         "What happens over time": lambda: charts.simulate.simulate_chart(result, result.timeline, served, subtitle)
     }
-    view = partial(_simulation, simulation, result, result.cost, result.thinking, result.classes)
+    view = partial(_simulation, simulation, result, result.cost, result.usd_per_job, result.thinking, result.classes)
     return Answer(result, f"{served} under {log.source}", view, drawn)
 
 
@@ -63,6 +65,7 @@ def _simulation(
     simulation: Simulation,
     made: Outcome,
     cost: ServedCost | None,
+    usd_per_job: float | None,
     thinking: FirstAnswer | None,
     classes: ClassReport | None,
 ) -> blocks.View:
@@ -79,6 +82,9 @@ def _simulation(
     yield from class_sections(classes)
     yield blocks.section(*_shares(made, cost))
     yield _figures(simulation, made, cost, thinking)
+    if made.sessions:
+        yield blocks.facts(*job_facts(made.sessions, usd_per_job))
+        yield turn_table(made.sessions)
     yield _hint(simulation, made)
     trace = simulation.trace
     yield blocks.note(
@@ -263,6 +269,9 @@ def _capacity(result: CapacityResult) -> blocks.View:
         ("log needs", plural(needed.replicas, "replica"), traffic) if needed else None,
         ("costs", usd(price), paid, price) if price is not None else None,
     )
+    judged = needed.outcome if needed else made
+    if judged.sessions:
+        yield blocks.facts(*job_facts(judged.sessions, result.usd_per_job))
     yield blocks.table(
         [
             ">requests/s",

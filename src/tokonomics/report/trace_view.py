@@ -11,8 +11,9 @@ from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.results import TraceResult
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
-from tokonomics.report.wording import NO_VALUE, duration_text, how_long
+from tokonomics.report.wording import NO_VALUE, duration_text, how_long, percent_text, turn_text
 from tokonomics.traffic.billed import BilledBy, BilledValue
+from tokonomics.traffic.session_summary import SessionSummary
 from tokonomics.traffic.summary import Idle, LengthSummary, Peak, TraceSummary
 from tokonomics.units import TOKENS_PER_MTOK, count, percent, plural, seconds, usd
 
@@ -37,6 +38,8 @@ def _sections(made: TraceSummary, request: Request) -> blocks.View:
     yield blocks.facts(*_arrivals(made))
     lengths = [_lengths("prompt", made.input), _lengths("answer", made.output)]
     yield blocks.table(["tokens", ">mean", ">p50", ">p90", ">p95", ">p99", ">max", ">all"], lengths)
+    if made.sessions:
+        yield from _sessions(made.sessions)
     if made.by:
         yield from (_billed(bill) for bill in made.by)
     elif made.tenants:
@@ -116,6 +119,29 @@ def _bars(made: TraceSummary) -> blocks.Line:
     heights = "".join(_HEIGHTS[-(-number * (len(_HEIGHTS) - 1) // most)] for number in sums)
     said = f"  a bar is {duration_text(width)}, the highest {_rate(most / width)}"
     return blocks.line(blocks.Span(heights, "mark"), blocks.Span(said, "soft"))
+
+
+def _sessions(made: SessionSummary) -> blocks.View:
+    """Conversations or jobs: how long, how far apart their turns, and what of each turn is there already."""
+    turns, pause = made.turns, made.pause_s
+    facts = [
+        blocks.fact(
+            "sessions", f"{made.sessions:,}", f"{turns.mean:.3g} turns each, p50 {turns.p50:g}, p99 {turns.p99:g}"
+        )
+    ]
+    if pause:
+        told = f"p50, from an answer to the next request; mean {seconds(pause.mean)}, p99 {seconds(pause.p99)}"
+        facts.append(blocks.fact("pause", seconds(pause.p50), told))
+    if made.growth_tokens is not None:
+        facts.append(blocks.fact("growth", f"{made.growth_tokens:,.0f}", "tokens from one prompt to the next, mean"))
+    if made.branch_share:
+        facts.append(blocks.fact("branches", percent(made.branch_share), "of the requests run beside another"))
+    yield blocks.facts(*facts)
+    rows = [
+        [turn_text(row.first, row.last), f"{row.requests:,}", f"{row.mean_input:,.0f}", percent_text(row.cached_share)]
+        for row in made.by_turn
+    ]
+    yield blocks.table(["turn", ">requests", ">mean prompt", ">in an endless cache"], rows)
 
 
 def _tenants(made: TraceSummary) -> blocks.Table:

@@ -164,3 +164,8 @@ def hourly_text(bill: LeverBill) -> str:
     before, after = bill.before.usd, bill.after.usd
     month = f"{usd(before * HOURS_PER_MONTH)} → {usd(after * HOURS_PER_MONTH)} a month"
     return f"{usd(before)} → {usd(after)} an hour ({month})"
+
+
+def turn_text(first: int, last: int) -> str:
+    """Which turns of a session: ``3``, or ``5–9``."""
+    return f"{first}" if first == last else f"{first}–{last}"

@@ -68,6 +68,8 @@ class HighestRate(Noun):
     """The lowest rate tried that did not hold."""
     breaks: str = Field(alias="broken")
     """What gives way there."""
+    sessions_per_s: float | None = None
+    """That begin at that rate, where requests wait for each other."""
     outcome: Outcome
     trials: tuple[Trial, ...]
 
@@ -117,6 +119,7 @@ def highest_rate(serve: Callable[[Trace], Simulation], trace: Trace, slos: Seque
         rate=low,
         at_most=high,
         breaks=trials[high].breaks or "",
+        sessions_per_s=None if trace.turns is None else low * trace.turns.sessions / len(trace),
         outcome=trials[low].outcome,
         trials=tuple(trials[rate] for rate in sorted(trials)),
     )
@@ -195,7 +198,7 @@ def apart_in_time(trace: Trace, most: int) -> Trace:
     What breaks for these breaks on any number of replicas.
     """
     few = trace.take(np.linspace(0, len(trace) - 1, min(len(trace), most)).astype(np.intp))
-    return replace(few, arrival_s=np.arange(len(few), dtype=np.float64) * _APART_S)
+    return replace(few, arrival_s=np.arange(len(few), dtype=np.float64) * _APART_S, turns=None)
 
 
 def what_breaks(simulation: Simulation, result: Outcome) -> str | None:
@@ -222,9 +225,9 @@ def _finishes_too_few(simulation: Simulation) -> bool:
     served, arrival_s = simulation.served, simulation.trace.arrival_s
     if len(arrival_s) < ENOUGH_REQUESTS:
         return False
-    last, accepted = float(arrival_s[-1]), served.status != REFUSED
-    warm = float(arrival_s[0]) + _WARM_UP * simulation.trace.duration_s
-    offered = int(np.count_nonzero(accepted & (arrival_s > warm)))
+    last, accepted = _last_start_s(simulation), served.status != REFUSED
+    warm = float(arrival_s[0]) + _WARM_UP * (last - float(arrival_s[0]))
+    offered = int(np.count_nonzero(accepted & (arrival_s > warm) & (arrival_s <= last)))
     finished = int(np.count_nonzero((served.finish_s > warm) & (served.finish_s <= last) & accepted))
     return finished < _KEEPS_UP * offered
 
@@ -233,12 +236,13 @@ def _backlog_grows(simulation: Simulation) -> bool:
     """More requests wait at the end, and all through the last tenth of the time, than do half of the time.
 
     What waits at the last arrival alone is no measure: on busy replicas some always do, and one more or less of them
-    would decide about a replica.
+    would decide about a replica. In a closed loop sessions pile up, each with a request that waits: they are counted.
     """
     trace, served = simulation.trace, simulation.served
-    requests, last = len(trace), float(trace.arrival_s[-1])
+    first, last = float(trace.arrival_s[0]), _last_start_s(simulation)
+    requests = trace.turns.sessions if simulation.closed and trace.turns is not None else len(trace)
     allowed = max(_FEW, _WAITING_SHARE * requests)
-    at_last = int(np.count_nonzero(served.start_s > last))
+    at_last = int(np.count_nonzero((served.start_s > last) & (trace.arrival_s <= last)))
     if at_last <= allowed:
         return False
     if at_last > max(_FEW, _AT_THE_END * requests):
@@ -246,11 +250,19 @@ def _backlog_grows(simulation: Simulation) -> bool:
     # Who hangs up unserved waits until then.
     began_s = np.where(np.isnan(served.start_s), served.finish_s, served.start_s)
     known = ~np.isnan(began_s)
-    moments = np.linspace(float(trace.arrival_s[0]) + _WARM_UP * trace.duration_s, last, _MOMENTS)
+    moments = np.linspace(first + _WARM_UP * (last - first), last, _MOMENTS)
     came = np.searchsorted(trace.arrival_s[known], moments, side="right")
     waiting = came - np.searchsorted(np.sort(began_s[known]), moments, side="right")
-    lately = float(waiting[moments >= last - _AT_THE_END * trace.duration_s].mean())
+    lately = float(waiting[moments >= last - _AT_THE_END * (last - first)].mean())
     return min(at_last, lately) > allowed + min(allowed, float(np.median(waiting)))
+
+
+def _last_start_s(simulation: Simulation) -> float:
+    """When the last request is sent; in a closed loop, the last that waits for nobody: then the load ends."""
+    trace = simulation.trace
+    if simulation.closed and trace.turns is not None:
+        return float(trace.arrival_s[trace.turns.roots].max())
+    return float(trace.arrival_s[-1])
 
 
 def _nearest(result: Outcome) -> str:

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from pydantic import NonNegativeFloat, NonNegativeInt
 
 from tokonomics.errors import shorten
-from tokonomics.serving.outcome import SloOutcome, Spread, judged, request_latencies, spread, within_slos
+from tokonomics.serving.outcome import SloOutcome, judged, request_latencies, within_slos
 from tokonomics.serving.simulator import Simulation
+from tokonomics.serving.spread import Spread, spread
 from tokonomics.serving.state import DONE, REFUSED, SHED
 from tokonomics.traffic.classes import by_class
 from tokonomics.traffic.service_class import ServiceClass
@@ -74,7 +75,7 @@ def class_outcomes(simulation: Simulation) -> tuple[ClassOutcome, ...]:
                 shed_share=shed / len(at) if len(at) else 0.0,
                 input_tokens=int(trace.input_tokens[at][done].sum(dtype=np.int64)),
                 output_tokens=int(trace.output_tokens[at][done].sum(dtype=np.int64)),
-                **{f"{name}_s": spread(values[done]) for name, values in own.items()},
+                **{f"{name}_s": spread(own[name][done]) for name in ("ttft", "tpot", "e2e", "queue")},
                 slo=slos,
                 within=float(within_slos(status, own, one.slos).mean()) if one.slos and len(at) else None,
                 breaks=_breaks(one, slos, shed, unanswered, accepted),

@@ -157,6 +157,7 @@ def chosen(requests: Requests, places: NDArray[np.intp], arrival_s: Floats) -> R
         deadline_s=requests.deadline_s[places],
         shed_s=None if requests.shed_s is None else requests.shed_s[places],
         queue_limit=None if requests.queue_limit is None else requests.queue_limit[places],
+        sessions=None if requests.sessions is None else requests.sessions[places],
         unit_ids=ids,
         unit_starts=starts,
     )

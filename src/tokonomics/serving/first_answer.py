@@ -3,8 +3,9 @@
 import numpy as np
 from pydantic import NonNegativeFloat
 
-from tokonomics.serving.outcome import Spread, request_latencies, spread
+from tokonomics.serving.outcome import request_latencies
 from tokonomics.serving.simulator import Simulation
+from tokonomics.serving.spread import Spread, spread
 from tokonomics.serving.state import DONE
 from tokonomics.traffic.slo import Latency
 from tokonomics.traffic.thinking import Thinking

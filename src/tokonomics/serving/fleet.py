@@ -15,6 +15,11 @@ LINK_BYTES_PER_S = PORTS["ib400"]
 _MOST_REPLICAS = 10_000
 """Routers look at every one of them for every request, and a request keeps the number of its own in 16 bits."""
 
+_MOST_RETRIES = 20
+FIRST_BACKOFF_S = 0.5
+"""What the clients of OpenAI and Anthropic wait before they try again, then twice as long (``INITIAL_RETRY_DELAY`` in
+openai-python's and anthropic-sdk-python's ``_constants.py``, 2026-11)."""
+
 
 class Router(StrEnum):
     """How a request finds its replica."""
@@ -23,6 +28,7 @@ class Router(StrEnum):
     least_outstanding = "least-outstanding"
     power_of_two = "power-of-two"
     prefix_aware = "prefix-aware"
+    session_affine = "session-affine"
 
     @property
     def code(self) -> int:
@@ -89,3 +95,9 @@ class FleetSettings(Noun):
     link_bytes_per_s: PositiveFloat = LINK_BYTES_PER_S  # of each GPU of a prefill replica, and of each of a decode one
     users: int | None = None
     """A closed loop on one replica: each user sends the next request when their last was answered."""
+    closed: bool = True
+    """Where the trace says who waits for whose answer, requests are sent then; False: at the trace's times."""
+    retries: NonNegativeInt = Field(default=0, le=_MOST_RETRIES)
+    """How often a client sends a request again that timed out."""
+    backoff_s: NonNegativeFloat = Field(default=FIRST_BACKOFF_S, le=86_400)
+    """From the first time-out to the next attempt; then twice as long each time."""

@@ -19,7 +19,18 @@ from tokonomics.serving.blocks import empty_cache
 from tokonomics.serving.compiled import entry, inlined, wide
 from tokonomics.serving.fleet import Autoscale, FleetSettings
 from tokonomics.serving.routing import ROUND_ROBIN, in_turn, route
-from tokonomics.serving.scheduler import advance, count_busy, cut_run, drain_if_empty, settle
+from tokonomics.serving.scheduler import advance, count_busy, cut_run, drain_if_empty, settle, tell
+from tokonomics.serving.sends import (
+    deadline_s,
+    hear,
+    never_heard,
+    next_deadline,
+    next_send,
+    pass_deadline,
+    send,
+    send_s,
+    try_again,
+)
 from tokonomics.serving.sequences import count_abandoned
 from tokonomics.serving.shedding import leaves_as
 from tokonomics.serving.state import (
@@ -39,6 +50,8 @@ from tokonomics.serving.state import (
     UP,
     Ints,
     Requests,
+    Row,
+    Rows,
     Rules,
     Served,
     World,
@@ -74,7 +87,7 @@ def run(
         if now_s == math.inf:
             break
         under_way = world.replicas["outstanding"].sum() > 0 or world.clock["held_first"][0] != NONE
-        if world.clock["arrivals"][0] == len(requests.arrival_s) and not under_way:
+        if not under_way and _all_came(world):
             # Steps whose clients have all hung up run to their end.
             _serve(world, math.inf, False, progress)
             break
@@ -97,9 +110,31 @@ def run(
         if paid_for is not None:
             mode = world.replicas["mode"]
             paid_for.append((now_s, int(np.count_nonzero(mode != OFF)), int(np.count_nonzero(mode == UP))))
-    status = world.requests["status"]
-    status[status == OPEN] = UNSERVED
-    return Served(**{name: np.ascontiguousarray(world.requests[name]) for name in Served._fields}), world
+    return served_in(world), world
+
+
+def _all_came(world: World) -> bool:
+    """No request is yet to be sent."""
+    clock = world.clock[0]
+    if not world.settings["closed"][0]:
+        return bool(clock["arrivals"] == len(world.requests))
+    return bool(clock["arrivals"] == len(world.turns) and clock["sends"] == 0 and clock["waiting"] == 0)
+
+
+def served_in(world: World) -> Served:
+    """What became of each request in the end; who has no replica now never gets one."""
+    rows, attempts = world.requests, np.ones(len(world.requests), np.int16)
+    if world.settings["closed"][0]:
+        held = np.flatnonzero(rows["place"] == HELD)
+        never_heard(world, held)
+        count, attempts = len(world.turns), world.turns["attempts"]
+        last = np.arange(count) + np.maximum(attempts.astype(np.int64) - 1, 0) * count
+        first_s = rows["arrival_s"][:count]
+        rows = rows[last]
+        rows["arrival_s"] = first_s
+    rows["status"][rows["status"] == OPEN] = UNSERVED
+    names = (name for name in Served._fields if name != "attempts")
+    return Served(**{name: np.ascontiguousarray(rows[name]) for name in names}, attempts=attempts)
 
 
 def _outages(fleet: FleetSettings) -> list[tuple[float, int, int]]:
@@ -124,74 +159,111 @@ def _next_change(world: World, rule: Autoscale | None, planned: list[tuple[float
 
 def _serve(world: World, until_s: float, deadlines_too: bool, progress: Callable[[int], None] | None) -> None:
     """Everything that happens before ``until_s``; in parts, so that progress can be shown and Ctrl-C be heard."""
-    count = len(world.requests)
+    count = len(world.requests) // int(world.settings["attempts"][0])
     part = max(1 if progress else _UNINTERRUPTED, count // _SLICES)
     stop = part
-    while not serve_until(world, min(stop, count), until_s, deadlines_too):
+    while not serve_until(world, stop, until_s, deadlines_too):
         if progress:
             progress(min(stop, count))
         stop += part
     if progress:
-        progress(int(world.clock["arrivals"][0]))
+        progress(min(int(world.clock["came"][0]), count))
 
 
 @entry
 def serve_until(world: World, stop: int, until_s: float, deadlines_too: bool) -> bool:
     """Handle events before ``until_s``; False when it stopped because ``stop`` requests have arrived."""
     clock, requests, replicas = world.clock[0], world.requests, world.replicas
-    by_turn = world.settings[0].router == ROUND_ROBIN
+    by_turn, closed = world.settings[0].router == ROUND_ROBIN, world.settings[0].closed
+    stuck = False  # no replica can work before the next event
     while True:
-        arrival = requests[clock.arrivals].arrival_s if clock.arrivals < len(requests) else np.inf
-        if arrival == np.inf and clock.arrivals < len(requests):
-            # The next request of a closed loop is sent when another has been answered.
-            replica, released = replicas[0], clock.released
-            working, soonest = replica.run_steps > 0, replica.run_end_s if replica.run_steps > 0 else replica.time_s
-            advance(world, wide(0), np.nextafter(soonest, np.inf))
-            if working or replica.run_steps > 0 or replica.time_s > soonest or clock.released > released:
-                continue
-            return True  # nobody is left to answer: the rest is never sent
-        deadline = np.inf
-        if clock.deadlines < len(world.impatient):
-            deadline = world.due_s[clock.deadlines]
+        if closed:
+            coming = next_send(world)
+            arrival, deadline, whom = send_s(world, coming), deadline_s(world), next_deadline(world)
+        else:
+            coming, whom = clock.arrivals, wide(0)
+            arrival = requests[coming].arrival_s if coming < len(requests) else np.inf
+            deadline = np.inf
+            if clock.deadlines < len(world.impatient):
+                deadline, whom = world.due_s[clock.deadlines], world.impatient[clock.deadlines]
         hangs_up = deadline <= arrival and (deadline < until_s or (deadlines_too and deadline == until_s))
         arrives = not hangs_up and arrival < until_s
-        if arrives and clock.arrivals >= stop:
+        if arrives and clock.came >= stop:
             return False
+        now = deadline if hangs_up else arrival if arrives else until_s
+        # An answer may send another request before then: replicas go on to the next moment that may give one.
+        moment = _soonest(replicas) if closed and clock.waiting > 0 and not stuck else np.inf
+        works = moment < now
         # Only the replicas that an event looks at are brought up to its time.
         first, last = wide(0), wide(len(replicas) - 1)
-        now = until_s
-        if hangs_up:
-            now = deadline
-            whom = world.impatient[clock.deadlines]
+        if works:
+            now = np.nextafter(moment, np.inf)
+        elif hangs_up:
             first = last = wide(requests[whom if whom >= 0 else -1 - whom].replica)
-        elif arrives:
-            now = arrival
-            if by_turn:
-                first = last = in_turn(world)
+        elif arrives and by_turn:
+            first = last = in_turn(world)
+        stuck = works
         for place in range(max(first, 0), last + 1):
+            if works and _next_moment(replicas[place]) != moment:
+                continue
             advance(world, place, now)
+            stuck = stuck and _next_moment(replicas[place]) == moment
+        if works:
+            continue
         if hangs_up:
-            clock.deadlines += 1
-            _hang_up(world, world.impatient[clock.deadlines - 1], now)
+            _pass(world, whom, now)
         elif arrives:
-            clock.arrivals += 1
-            _arrive(world, clock.arrivals - 1, now)
+            _arrive(world, coming, now)
         else:
             return True
 
 
 @inlined
+def _soonest(replicas: Rows) -> float:
+    """The next moment at which a replica may answer."""
+    soonest = np.inf
+    for place in range(len(replicas)):
+        soonest = min(soonest, _next_moment(replicas[place]))
+    return soonest
+
+
+@inlined
+def _next_moment(replica: Row) -> float:
+    """When a replica ends a step, or may begin one and tell of the last."""
+    if replica.run_steps > 0:
+        return float(replica.run_end_s)
+    return float(replica.time_s) if replica.told > 0 or replica.outstanding > 0 else np.inf
+
+
+@inlined
 def _arrive(world: World, index: int, now_s: float) -> None:
     """A request comes in, unless it is turned away or its client has hung up before."""
-    clock, request = world.clock[0], world.requests[index]
+    clock, request, closed = world.clock[0], world.requests[index], world.settings[0].closed
+    clock.came += 1
+    if closed:
+        send(world, index, now_s)
+    else:
+        clock.arrivals += 1
     if request.status == OPEN:
         route(world, index, now_s)
     elif request.status == REFUSED:
         request.finish_s = now_s
-        if clock.released < len(world.requests) and world.settings[0].users > 0:
-            # Refused at once: its user goes on to the next, after those that are on their way.
-            world.requests[clock.released].arrival_s = max(now_s, world.requests[clock.released - 1].arrival_s)
-            clock.released += 1
+        if closed:
+            hear(world, index, now_s, False)
+
+
+@inlined
+def _pass(world: World, whom: int, now_s: float) -> None:
+    """A client's patience or a request's time to wait is over; who leaves may be sent again."""
+    request, closed = world.requests[whom if whom >= 0 else -1 - whom], world.settings[0].closed
+    waited = request.status == OPEN
+    if closed:
+        pass_deadline(world)
+    else:
+        world.clock[0].deadlines += 1
+    _hang_up(world, whom, now_s)
+    if closed and waited and request.status != OPEN:
+        try_again(world, whom if whom >= 0 else -1 - whom, now_s)
 
 
 @inlined
@@ -242,9 +314,10 @@ def _come_up(world: World, place: int, now_s: float) -> None:
 
 def _route_held(world: World, now_s: float) -> None:
     """Requests that waited for a replica find one, or go on waiting."""
-    first, arrived = int(world.clock["held_first"][0]), int(world.clock["arrivals"][0])
+    first = int(world.clock["held_first"][0])
+    until = len(world.requests) if world.settings["closed"][0] else int(world.clock["arrivals"][0])
     world.clock["held_first"], world.clock["held"] = NONE, 0
-    _route_all(world, first + np.flatnonzero(world.requests["place"][first:arrived] == HELD), now_s)
+    _route_all(world, first + np.flatnonzero(world.requests["place"][first:until] == HELD), now_s)
 
 
 @entry
@@ -293,10 +366,13 @@ def _go_down(world: World, place: int, now_s: float) -> None:
 def _lose_step(world: World, place: int, now_s: float) -> None:
     settle(world, place, now_s)
     replica = world.replicas[place]
+    tell(world, place, replica.told_s)
     if replica.run_steps > 0:
         replica.lost_s += now_s - replica.run_start_s
         replica.time_s = now_s
         count_busy(world, place, now_s, wide(0))
+    # It may have been waiting for its front end, which has nothing in hand any more.
+    replica.time_s = min(replica.time_s, now_s)
 
 
 def _scale(world: World, rule: Autoscale, now_s: float) -> None:

@@ -17,10 +17,12 @@ from tokonomics.errors import option, shorten
 from tokonomics.files import whole
 from tokonomics.physics.memory import max_sequences
 from tokonomics.physics.steptime import step_model
+from tokonomics.serving.session_outcome import SessionOutcome, job_latencies, session_outcome
 from tokonomics.serving.simulator import Simulation
+from tokonomics.serving.spread import Spread, spread
 from tokonomics.serving.state import ANSWERS, BUSY, DONE, KV, PROMPTS, REFUSED, SEQUENCES, SHED, TIMED_OUT, UNSERVED
 from tokonomics.serving.steady import ReplicaCurve, context_while_answering, prompts_alone
-from tokonomics.traffic.slo import PERCENTILES, Latency, Slo
+from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.traffic.trace import Floats
 from tokonomics.types import Noun
 
@@ -28,16 +30,6 @@ if TYPE_CHECKING:
     import polars as pl
 
 _STATUS = ("refused", "done", "timed out", "unserved", "shed")
-
-
-class Spread(Noun):
-    """A latency over requests, in seconds; None where no request has it."""
-
-    p50: float | None
-    p90: float | None
-    p95: float | None
-    p99: float | None
-    mean: float | None
 
 
 class SloOutcome(Noun):
@@ -130,6 +122,8 @@ class Outcome(Noun):
     """Share of all requests that were answered within every SLO; None without SLOs."""
     goodput_per_s: float | None
     """Such requests a second."""
+    sessions: SessionOutcome | None = None
+    """By conversation or job, where the traffic says which requests wait for whose answer."""
 
 
 def outcome(simulation: Simulation, slos: Sequence[Slo] = (), with_load: bool = True) -> Outcome:
@@ -139,7 +133,9 @@ def outcome(simulation: Simulation, slos: Sequence[Slo] = (), with_load: bool = 
     latencies = request_latencies(simulation)
     spreads = {name: spread(values[done]) for name, values in latencies.items()}
     unanswered = int(np.isin(served.status, (TIMED_OUT, UNSERVED, SHED)).sum())
-    judgements = [judged(slo, latencies[slo.latency][done], unanswered) for slo in slos]
+    sessions = session_outcome(simulation)
+    lost = {Latency.job: sessions.failed if sessions else 0}
+    judgements = [judged(slo, latencies[slo.latency][done], lost.get(slo.latency, unanswered)) for slo in slos]
     within = within_slos(served.status, latencies, slos)
     inputs = int(trace.input_tokens[done].sum(dtype=np.int64))
     outputs = int(trace.output_tokens[done].sum(dtype=np.int64))
@@ -179,6 +175,7 @@ def outcome(simulation: Simulation, slos: Sequence[Slo] = (), with_load: bool = 
         slo_met=all(slo.met for slo in judgements) if slos else None,
         slo_attainment=float(within.sum() / len(trace)) if slos else None,
         goodput_per_s=_ratio(int(within.sum()), duration) if slos else None,
+        sessions=sessions,
     )
 
 
@@ -233,6 +230,7 @@ def request_latencies(simulation: Simulation) -> dict[str, Floats]:
         Latency.ttft: served.first_token_s - trace.arrival_s,
         Latency.tpot: tpot,
         Latency.e2e: served.finish_s - trace.arrival_s,
+        Latency.job: job_latencies(simulation),
         "queue": served.start_s - trace.arrival_s,
     }
 
@@ -278,16 +276,6 @@ def save_records(simulation: Simulation, path: Path) -> None:
     """Write the table as parquet: whole, or not at all."""
     with whole(path, option("save", shorten(str(path), 200))) as unfinished:
         records(simulation).write_parquet(unfinished)
-
-
-def spread(values: Floats) -> Spread:
-    """Percentiles and mean of what is a number."""
-    known = values[~np.isnan(values)]
-    if not len(known):
-        return Spread(p50=None, p90=None, p95=None, p99=None, mean=None)
-    points = np.percentile(known, PERCENTILES)
-    named = {f"p{percent}": float(point) for percent, point in zip(PERCENTILES, points, strict=True)}
-    return Spread(**named, mean=float(known.mean()))
 
 
 def moments(simulation: Simulation, most: int = 120) -> tuple[Moment, ...]:

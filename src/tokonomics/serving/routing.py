@@ -4,6 +4,8 @@ Round robin looks at nothing. Least outstanding and power of two look at how man
 finished. Prefix-aware routing looks at which cache holds the longest beginning of the prompt, unless the load has
 become too uneven, with the thresholds of SGLang's router (sgl-router: balance_abs_threshold 64, balance_rel_threshold
 1.5, cache_threshold 0.3); it sees the caches themselves, as llm-d's precise scorer does, not an estimate of them.
+Session-affine routing gives a session's next request to the replica that was given its last one while that is up, as
+the vLLM production stack's session router does by the id of the session; otherwise to the least loaded one.
 """
 
 import numpy as np
@@ -11,11 +13,13 @@ import numpy as np
 from tokonomics.serving.blocks import resident_units
 from tokonomics.serving.compiled import compiled, inlined, wide
 from tokonomics.serving.scheduler import cut_run, settle
+from tokonomics.serving.sends import try_again
 from tokonomics.serving.sequences import enqueue, receive
 from tokonomics.serving.shedding import is_full, turn_away
 from tokonomics.serving.state import HELD, NONE, UP, Rows, World
 
-ROUND_ROBIN, LEAST_OUTSTANDING, POWER_OF_TWO, PREFIX_AWARE = range(4)  # in the order of ``fleet.Router``
+# In the order of ``fleet.Router``.
+ROUND_ROBIN, LEAST_OUTSTANDING, POWER_OF_TWO, PREFIX_AWARE, SESSION_AFFINE = range(5)
 
 _UNEVEN = 64
 _UNEVEN_RATIO = 1.5
@@ -35,7 +39,11 @@ def route(world: World, index: int, now_s: float) -> None:
     replica = world.replicas[place]
     if is_full(world, place, index):
         turn_away(world, place, index, now_s)
+        if world.settings[0].closed:
+            try_again(world, index, now_s)
         return
+    if world.settings[0].sessions > 0:
+        world.homes[world.turns[index % len(world.turns)].session] = place
     receive(world, place, index, now_s)
     if replica.running < world.settings[0].max_sequences:
         cut_run(world, place, min(request.queued_s, max(replica.front_end_s, now_s)), True)
@@ -60,6 +68,10 @@ def _pick_replica(world: World, index: int, now_s: float) -> int:
         return _of_two(world, index)
     if settings.router == PREFIX_AWARE and settings.units > 0:
         return _of_longest_prefix(world, index, now_s)
+    if settings.router == SESSION_AFFINE and settings.sessions > 0:
+        home = wide(world.homes[world.turns[index % len(world.turns)].session])
+        if home != NONE and world.replicas[home].mode == UP:
+            return home
     return _least(world.replicas)
 
 

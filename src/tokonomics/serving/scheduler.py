@@ -22,6 +22,7 @@ import numpy as np
 
 from tokonomics.serving.blocks import empty_cache, publish_units, take_blocks
 from tokonomics.serving.compiled import compiled, entry, inlined, wide
+from tokonomics.serving.sends import hear
 from tokonomics.serving.sequences import (
     admit,
     begin_answer,
@@ -63,7 +64,7 @@ def advance(world: World, place: int, until_s: float) -> None:
         if replica.time_s >= until_s:
             return
         if not _compose(world, place):
-            _tell(world, place, replica.time_s)
+            tell(world, place, replica.time_s)
             # The next step begins when a request that is on its way has come.
             comes_s = next_queued_s(world.queues[place], world.requests, replica)
             if comes_s == np.inf:
@@ -72,9 +73,9 @@ def advance(world: World, place: int, until_s: float) -> None:
 
 
 @compiled
-def _tell(world: World, place: int, at_s: float) -> None:
+def tell(world: World, place: int, at_s: float) -> None:
     """Clients hear of the last step: first tokens and last ones; who hears the last sends the next of a closed loop."""
-    replica, slots, requests, clock = world.replicas[place], world.slots[place], world.requests, world.clock[0]
+    replica, slots, requests = world.replicas[place], world.slots[place], world.requests
     for count in range(replica.told):
         index = wide(slots[count].told)
         if index < 0:
@@ -83,9 +84,8 @@ def _tell(world: World, place: int, at_s: float) -> None:
         request = requests[index]
         if request.finish_s == replica.told_s:
             request.finish_s = at_s
-            if clock.released < len(requests) and world.settings[0].users > 0:
-                requests[clock.released].arrival_s = at_s + world.table.answer_s
-                clock.released += 1
+            if world.settings[0].closed:
+                hear(world, index, min(at_s + world.table.answer_s, request.deadline_s), True)
     replica.told = 0
 
 
@@ -179,7 +179,7 @@ def _compose(world: World, place: int) -> bool:
         if replica.composed_s >= replica.time_s:
             return False
         # Nothing could be composed ahead: the engine waits for the GPU, tells, and looks again.
-        _tell(world, place, replica.time_s)
+        tell(world, place, replica.time_s)
         replica.composed_s = replica.time_s
     _begin_run(world, place, decodes, pairs, preempted)
     return True
@@ -194,7 +194,7 @@ def _begin_run(world: World, place: int, decodes: int, pairs: float, preempted: 
     prompts, tokens = wide(replica.run_prompts), wide(replica.run_prompt_tokens)
     launch = launching_s(table, decodes, tokens, prompts)
     if replica.told > 0:
-        _tell(world, place, max(replica.time_s, composed + launch) if table.ahead else replica.time_s)
+        tell(world, place, max(replica.time_s, composed + launch) if table.ahead else replica.time_s)
     replica.run_decodes = decodes
     replica.run_start_s = replica.time_s
     replica.run_composed_s = composed

@@ -25,9 +25,9 @@ from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.steptime import step_model
 from tokonomics.serving.blocks import empty_cache
 from tokonomics.serving.fleet import FleetSettings
-from tokonomics.serving.loop import serve_until
+from tokonomics.serving.loop import serve_until, served_in
 from tokonomics.serving.simulator import Simulation, requests_for, rules_for, table_for
-from tokonomics.serving.state import OPEN, REFUSED, UNSERVED, Floats, Served, new_world
+from tokonomics.serving.state import REFUSED, Floats, Served, new_world
 from tokonomics.traffic.trace import Trace
 
 _ONE = FleetSettings(replicas=1)
@@ -138,6 +138,7 @@ class _Side:
             rules=self.rules,
             prefill_rules=None,
             served=served,
+            sent=None,
             replicas=self.world.replicas,
             paid_s=np.array([paid_s]),
             history=np.array([(0.0, 1, 1)]),
@@ -149,12 +150,14 @@ class _Side:
 
     def _served(self, clock: Floats, real_s: Floats) -> Served:
         """What became of each request, as its client saw it; a token's way to the client is no work of the GPU."""
-        rows, answer_s = self.world.requests, self.world.table.answer_s
-        rows["status"][rows["status"] == OPEN] = UNSERVED
-        served = Served(**{name: np.ascontiguousarray(rows[name]) for name in Served._fields})
+        served, answer_s = served_in(self.world), self.world.table.answer_s
         real = {
-            name: np.where(np.isnan(rows[name]), np.nan, np.interp(rows[name], clock, real_s) + later_s)
-            for name, later_s in (("start_s", 0.0), ("first_token_s", answer_s), ("finish_s", answer_s))
+            name: np.where(np.isnan(times), np.nan, np.interp(times, clock, real_s) + later_s)
+            for name, times, later_s in (
+                ("start_s", served.start_s, 0.0),
+                ("first_token_s", served.first_token_s, answer_s),
+                ("finish_s", served.finish_s, answer_s),
+            )
         }
         real["finish_s"] = np.where(served.status == REFUSED, self.arrival_s, real["finish_s"])
         return served._replace(arrival_s=self.arrival_s, **real)

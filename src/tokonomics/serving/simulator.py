@@ -20,8 +20,9 @@ from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import kv_budget_bytes, require_fit, sequence_bytes
 from tokonomics.physics.steptime import StepModel, step_model
 from tokonomics.serving.disaggregated import ServingSide, chosen, serve_apart, why_not_apart
-from tokonomics.serving.fleet import FleetSettings
+from tokonomics.serving.fleet import FleetSettings, Router
 from tokonomics.serving.loop import run
+from tokonomics.serving.sends import with_attempts
 from tokonomics.serving.shedding import wait_limits
 from tokonomics.serving.state import (
     DONE,
@@ -55,6 +56,8 @@ class Simulation:
     rules: Rules
     prefill_rules: Rules | None  # of the replicas that compute prompts only, where there are any
     served: Served
+    sent: NDArray[np.intp] | None
+    """The place in the trace that was given of each request; None: the same, no closed loop has changed the order."""
     replicas: Rows  # totals by replica, the fields of ``state.REPLICA``; prefill replicas first
     paid_s: Floats  # by replica: from its start to its end, or to the last finish
     history: Floats  # rows of time, replicas that are paid from then on (starting, serving, told to go), and serving
@@ -62,6 +65,11 @@ class Simulation:
     bin_s: float
     end_s: float  # when the last request was finished, and the last step had ended
     wall_s: float
+
+    @property
+    def closed(self) -> bool:
+        """Requests were sent when those they wait for were answered."""
+        return self.sent is not None and self.fleet.users is None
 
     @property
     def prefill(self) -> Deployment:
@@ -86,8 +94,10 @@ def simulate(
 ) -> Simulation:
     """Serve a trace. Clients hang up after ``timeout_s``; priorities count ``by_priority``, those of classes always.
 
-    ``fetches`` says what slower memories give to each request (``tiers``). With ``fleet.users`` it is a closed
-    loop, whatever the trace's arrivals say.
+    Where the trace has turns, a request is sent when those it waits for were answered, unless ``fleet.closed`` is
+    False or the fleet is disaggregated; the trace of the simulation then has the requests in the order in which they
+    were sent. ``fetches`` says what slower memories give to each request (``tiers``). With ``fleet.users`` it is a
+    closed loop, whatever the trace's arrivals and turns say.
     ``steps`` are the step times of another era or server than the engine's of today.
     In a disaggregated fleet ``deployment`` and ``max_sequences`` are those of the replicas that answer.
     """
@@ -97,18 +107,17 @@ def simulate(
         raise BadInput("there is no request to serve", where=trace.source)
     if seed < 0 or not timeout_s > 0 or min(max_sequences or 1, max_batched_tokens or 1) < 1 or max_sequences == 0:
         raise BadInput("a seed is at least 0, a timeout above 0, and limits are at least 1")
-    _check_fleet(fleet)
+    _check_fleet(fleet, trace)
     by_priority = by_priority or bool(trace.classes)
     if fetches is not None and fleet.prefill_replicas:
         raise BadInput("a disaggregated fleet has no slower memories for its KV here")
     rules = rules_for(deployment, trace, prefix_cache, max_sequences, max_batched_tokens)
-    requests = requests_for(trace, rules, timeout_s, by_priority)
-    if fleet.users is not None:
-        requests = _closed_loop(requests, fleet, timeout_s)
+    requests = _clients(requests_for(trace, rules, timeout_s, by_priority), trace, fleet)
     joins = None if fetches is None else np.argsort(trace.arrival_s + fetches.delay_s, kind="stable")
     if fetches is not None and joins is not None:
-        fetched = fetches.tokens[joins].astype(np.int32)
-        requests = chosen(requests, joins, requests.arrival_s + fetches.delay_s)._replace(fetched=fetched)
+        requests = _joining(requests, joins, fetches)
+    if fleet.retries and requests.may_fail:
+        requests = with_attempts(requests, fleet.retries + 1, fleet.backoff_s)
     table = table_for(steps or step_model(deployment), trace, rules)
     _check_memory(requests, rules, fleet)
     at_first = fleet.autoscale.least(0.0) if fleet.autoscale else fleet.replicas + fleet.prefill_replicas
@@ -123,12 +132,9 @@ def simulate(
     else:
         served, world = run(requests, table, rules, fleet, seed=seed, progress=progress, paid_for=paid_for)
         worlds = [world]
-    if joins is not None:
-        in_order = np.argsort(joins)
-        served = Served(**{name: column[in_order] for name, column in served._asdict().items()})
-    served = _heard(served, table.answer_s, trace, timeout_s)
-    if fleet.users is not None:
-        trace = dataclasses.replace(trace, arrival_s=served.arrival_s)
+    if fetches is not None and joins is not None:
+        served = _before_fetching(_taken(served, np.argsort(joins)), trace, requests, fetches)
+    served, trace, sent = _as_sent(_heard(served, table.answer_s), trace, requests)
     finishes = served.finish_s[np.isfinite(served.finish_s)]
     # The last step may run on after its last client has hung up.
     steps_end_s = max(float(world.replicas["time_s"].max()) for world in worlds)
@@ -141,6 +147,7 @@ def simulate(
         rules=rules,
         prefill_rules=prefill_rules,
         served=served,
+        sent=sent,
         replicas=np.concatenate([world.replicas for world in worlds]),
         paid_s=np.concatenate([_paid_s(world, fleet, end_s) for world in worlds]),
         history=np.array(paid_for),
@@ -169,28 +176,63 @@ def _prefill_side(
     return ServingSide(prefill, rules, table_for(own, trace, rules))
 
 
-def _closed_loop(requests: Requests, fleet: FleetSettings, timeout_s: float) -> Requests:
-    """All users send their first request at once."""
-    users = fleet.users or 0
-    if users < 1 or fleet.replicas > 1 or fleet.autoscale or fleet.prefill_replicas or fleet.outages:
+def _clients(requests: Requests, trace: Trace, fleet: FleetSettings) -> Requests:
+    """When clients send: in a closed loop of users all send their first request at once, in one of sessions the roots
+    at their times."""
+    turns = trace.turns
+    if fleet.users is None:
+        if turns is None:
+            return requests
+        # A disaggregated fleet is two simulations in a row: it cannot wait for its own answers.
+        waits = fleet.closed and turns.linked and not fleet.prefill_replicas
+        return requests._replace(sessions=turns.session, turns=turns if waits else None)
+    if fleet.users < 1 or fleet.replicas > 1 or fleet.autoscale or fleet.prefill_replicas or fleet.outages:
         raise BadInput("a closed loop has at least one user, and one replica that stays")
-    limited = requests.shed_s is not None or requests.queue_limit is not None
-    if limited or timeout_s < math.inf or np.isfinite(requests.deadline_s).any():
+    if requests.may_fail:
         raise BadInput("users of a closed loop wait for their answers")
-    return requests._replace(arrival_s=np.zeros(len(requests.arrival_s)), users=min(users, len(requests.arrival_s)))
+    count = len(requests.arrival_s)
+    return requests._replace(arrival_s=np.zeros(count), users=min(fleet.users, count))
 
 
-def _heard(served: Served, answer_s: float, trace: Trace, timeout_s: float) -> Served:
+def _joining(requests: Requests, joins: NDArray[np.intp], fetches: Fetches) -> Requests:
+    """Requests that join the queue when their fetch is complete, in that order."""
+    turns = requests.turns
+    if turns is not None:
+        turns = dataclasses.replace(turns, pause_s=turns.pause_s + fetches.delay_s).take(joins)
+    return chosen(requests, joins, requests.arrival_s + fetches.delay_s)._replace(
+        fetched=fetches.tokens[joins].astype(np.int32),
+        turns=turns,
+    )
+
+
+def _before_fetching(served: Served, trace: Trace, requests: Requests, fetches: Fetches) -> Served:
+    """A request is sent before its fetch begins; one that was never sent has none."""
+    if requests.turns is None:
+        return served._replace(arrival_s=trace.arrival_s)
+    return served._replace(arrival_s=served.arrival_s - np.where(served.attempts > 0, fetches.delay_s, 0.0))
+
+
+def _as_sent(served: Served, trace: Trace, requests: Requests) -> tuple[Served, Trace, NDArray[np.intp] | None]:
+    """A closed loop in the order in which requests were sent, and their places in the trace."""
+    if not requests.users and requests.turns is None:
+        return served, trace, None
+    sent = np.argsort(served.arrival_s, kind="stable")
+    return _taken(served, sent), dataclasses.replace(trace, arrival_s=served.arrival_s).take(sent), sent
+
+
+def _taken(served: Served, places: NDArray[np.intp]) -> Served:
+    return Served(**{name: column[places] for name, column in served._asdict().items()})
+
+
+def _heard(served: Served, answer_s: float) -> Served:
     """Times as clients see them: a token takes a moment from its step to them.
 
     An answer that was complete before its client hung up is heard by then.
     """
-    patience = np.inf if trace.patience_s is None else trace.patience_s
-    latest = served.arrival_s + np.minimum(patience, timeout_s)
     done = served.status == DONE
     return served._replace(
-        first_token_s=np.minimum(served.first_token_s + answer_s, latest),
-        finish_s=np.where(done, np.minimum(served.finish_s + answer_s, latest), served.finish_s),
+        first_token_s=np.minimum(served.first_token_s + answer_s, served.deadline_s),
+        finish_s=np.where(done, np.minimum(served.finish_s + answer_s, served.deadline_s), served.finish_s),
     )
 
 
@@ -304,8 +346,10 @@ def _units(trace: Trace, rules: Rules) -> tuple[NDArray[np.int32], NDArray[np.in
     return prefix.ids[last], starts, prefix.block_tokens * together
 
 
-def _check_fleet(fleet: FleetSettings) -> None:
-    """Refuse settings that contradict each other."""
+def _check_fleet(fleet: FleetSettings, trace: Trace) -> None:
+    """Refuse settings that contradict each other or the traffic."""
+    if fleet.router is Router.session_affine and trace.turns is None:
+        raise BadInput("the requests have no sessions to route by", field="router", where=trace.source)
     if fleet.autoscale and fleet.replicas > 1:
         fix = f"Give {option('autoscale')} or {option('replicas')}."
         raise BadInput("an autoscaled fleet has no fixed number of replicas", fix=fix)
@@ -313,6 +357,8 @@ def _check_fleet(fleet: FleetSettings) -> None:
         raise BadInput("an autoscaled fleet replaces what fails: give outages or autoscaling, not both")
     if fleet.prefill_replicas and (fleet.outages or fleet.autoscale):
         raise BadInput("a disaggregated fleet has a fixed number of replicas here, and none fails")
+    if fleet.prefill_replicas and fleet.retries:
+        raise BadInput("clients of a disaggregated fleet do not try again here", field="retries")
     beyond = [outage.replica for outage in fleet.outages if outage.replica >= fleet.replicas]
     if beyond:
         numbered = f"they are numbered from 0 to {fleet.replicas - 1}"

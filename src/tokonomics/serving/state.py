@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from tokonomics.serving.fleet import FleetSettings
 from tokonomics.serving.step_table import StepTable
+from tokonomics.traffic.turns import Turns
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -56,6 +57,25 @@ class Requests(NamedTuple):
     """Each is turned away where so many, as urgent or more, wait for the replica that it is sent to. None: none is."""
     users: int = 0
     """A closed loop: so many requests arrive at their times, each later one when another has been answered. 0: none."""
+    turns: Turns | None = None
+    """A closed loop: who waits for whose answer."""
+    sessions: Counts | None = None
+    """The conversation or job of each request, for a router that looks at it."""
+    attempts: int = 1
+    """How often a client sends a request that times out or is turned away: the rows that it has in the columns above
+    (``sends``)."""
+    backoff_s: float = 0.0  # from the first time-out to the second attempt; then twice as long, and so on
+
+    @property
+    def closed(self) -> bool:
+        """When some requests are sent depends on what became of others."""
+        return self.turns is not None or self.users > 0 or self.attempts > 1
+
+    @property
+    def may_fail(self) -> bool:
+        """Some may time out or be turned away."""
+        limited = self.shed_s is not None or self.queue_limit is not None
+        return limited or bool(np.isfinite(self.deadline_s).any())
 
 
 class Fetches(NamedTuple):
@@ -88,10 +108,11 @@ class Rules(NamedTuple):
 
 
 class Served(NamedTuple):
-    """What became of each request."""
+    """What became of each request: the fate and the times of its last attempt, but for when it was first sent."""
 
     status: Bytes
     arrival_s: Floats
+    """When it was sent, first; in a closed loop, one that was never sent has when that became clear."""
     start_s: Floats
     first_token_s: Floats
     finish_s: Floats
@@ -99,6 +120,9 @@ class Served(NamedTuple):
     preemptions: Shorts
     restarts: Shorts
     replica: Shorts
+    deadline_s: Floats  # when the client of the last attempt hangs up
+    attempts: Shorts
+    """How often it was sent: once, and again after each time-out that is retried; 0: never."""
 
 
 def _fields(kind: str, names: str) -> list[tuple[str, str]]:
@@ -167,10 +191,32 @@ SLOT = np.dtype(
 )
 NODE = np.dtype(_fields("i4", "next previous size references"))
 """Of the prefix cache: first the shared units, then what each request had to itself, last both ends of the list."""
+TURN = np.dtype(
+    [
+        ("pause_s", "f8"),
+        ("patience_s", "f8"),  # from when it is sent until its client hangs up
+        ("longest_wait_s", "f8"),  # from when it is sent until it is turned away
+        ("ready_s", "f8"),  # when the last answer it waits for was heard, of those that were
+        ("first_child", "i8"),  # those that wait for it, in ``World.children``
+        *_fields("i4", "children session following"),
+        ("waits", "i4"),  # for so many that have not ended
+        ("attempts", "i2"),  # how often it was sent
+        ("planned", "i1"),  # it waits for nobody
+        ("doomed", "i1"),  # one that it waits for failed
+    ]
+)
+"""Of a request that is part of a closed loop, or of a session."""
+EVENT = np.dtype([("time_s", "f8"), ("row", "i8")])
+SENDS, DEADLINES = 0, 1  # the two heaps of events of a closed loop
 CLOCK = np.dtype(
     [
-        *_fields("i8", "arrivals deadlines ticks last_routed"),
-        ("released", "i8"),  # requests of a closed loop that have been sent
+        ("came", "i8"),  # requests that have been sent, each attempt counted
+        ("arrivals", "i8"),  # the next in the trace to be sent at its time
+        ("deadlines", "i8"),  # passed; in a closed loop: in their heap
+        *_fields("i8", "ticks last_routed"),
+        ("sends", "i8"),  # in their heap
+        ("waiting", "i8"),  # requests that are not sent before another is answered
+        ("released", "i8"),  # requests that were sent or waited for a user
         ("held_first", "i8"),  # none that waits for a replica comes before it
         ("held", "i8"),  # how many wait for a replica
         ("bin_s", "f8"),
@@ -182,7 +228,8 @@ SETTINGS = np.dtype(
         *_fields("i8", " ".join(Rules._fields)),
         ("grows", "i8"),  # answers take blocks while they are written
         ("units", "i8"),  # distinct shared units, 0 without a cache
-        *_fields("i8", "unit_tokens prefilled users router"),
+        *_fields("i8", "unit_tokens prefilled users closed attempts sessions router"),
+        ("backoff_s", "f8"),
         ("seed", "u8"),
     ]
 )
@@ -209,7 +256,11 @@ class World(NamedTuple):
     wanted: Counts  # what the autoscaler wanted at its last ticks
     timeline: Floats
     impatient: Ints  # requests whose client hangs up; -1 less the request: those that are shed; by time
-    due_s: Floats  # when
+    due_s: Floats  # when; both empty in a closed loop, which finds out on the way
+    turns: Rows  # by request, not by attempt; empty where none is needed
+    children: Counts  # who waits for each request, one list behind the other
+    events: Rows  # two heaps
+    homes: Counts  # by session: the replica that was given its last request
     table: StepTable
 
 
@@ -231,6 +282,8 @@ def new_world(requests: Requests, table: StepTable, rules: Rules, fleet: FleetSe
     # The list's two ends meet in its last node: an empty list points to itself.
     nodes["next"][:, -1] = nodes["previous"][:, -1] = nodes.shape[1] - 1
     impatient, due_s = _impatient(requests)
+    turns, children = _turn_rows(requests)
+    sessions = int(turns["session"].max(initial=-1)) + 1 if requests.sessions is not None else 0
     # The arrivals fill at least half of the bins, whose width is a power of two of a second.
     span = float(requests.arrival_s[-1]) if count else 0.0
     bin_s = 2.0 ** np.ceil(np.log2(max(span, 1e-3) / BINS))
@@ -261,20 +314,38 @@ def new_world(requests: Requests, table: StepTable, rules: Rules, fleet: FleetSe
             unit_tokens=requests.unit_tokens,
             prefilled=requests.prefilled,
             users=requests.users,
+            closed=requests.closed,
+            attempts=requests.attempts,
+            backoff_s=requests.backoff_s,
+            sessions=sessions,
             router=fleet.router.code,
             seed=seed,
         ),
-        clock=_table(1, CLOCK, last_routed=NONE, held_first=NONE, released=requests.users, bin_s=bin_s),
+        clock=_table(
+            1,
+            CLOCK,
+            last_routed=NONE,
+            held_first=NONE,
+            waiting=np.count_nonzero(turns["planned"] == 0) if requests.closed else 0,
+            released=requests.users,
+            bin_s=bin_s,
+        ),
         wanted=np.zeros(max(1, math.ceil(scale.hold_s / scale.interval_s)) if scale else 1, np.int32),
         timeline=np.zeros((BINS, 5)),
         impatient=impatient,
         due_s=due_s,
+        turns=turns,
+        children=children,
+        events=np.zeros((2, 2 * count + 1 if requests.closed else 1), EVENT),
+        homes=np.full(max(1, sessions), NONE, np.int32),
         table=table,
     )
 
 
 def _impatient(requests: Requests) -> tuple[Ints, Floats]:
     """Who hangs up, and who is shed (-1 less the request), with the times, in order; who hangs up comes first."""
+    if requests.closed:
+        return np.zeros(0, np.int64), np.zeros(0)
     leaves = np.flatnonzero(np.isfinite(requests.deadline_s))
     shed_s = np.full(len(requests.arrival_s), np.inf) if requests.shed_s is None else requests.shed_s
     shed = np.flatnonzero(np.isfinite(shed_s))
@@ -295,7 +366,7 @@ def _request_rows(requests: Requests, refused: NDArray[np.bool_]) -> Rows:
     listed = np.diff(requests.unit_starts)
     in_prompt = requests.input_tokens / requests.unit_tokens
     copied = ("arrival_s", "deadline_s", "input_tokens", "output_tokens", "urgency")
-    rows = _table(
+    return _table(
         len(refused),
         REQUEST,
         **{name: getattr(requests, name) for name in copied},
@@ -309,6 +380,26 @@ def _request_rows(requests: Requests, refused: NDArray[np.bool_]) -> Rows:
         status=np.where(refused, REFUSED, OPEN),
         place=np.where(refused, ENDED, NOWHERE),
     )
+
+
+def _turn_rows(requests: Requests) -> tuple[Rows, Counts]:
+    """What each request waits for and who waits for it; nothing where no request waits and none has a session."""
+    count = len(requests.arrival_s) // requests.attempts
+    none = np.zeros(0, np.int32)
+    if not requests.closed and requests.sessions is None:
+        return _table(0, TURN), none
+    patience_s = requests.deadline_s[:count] - requests.arrival_s[:count]
+    rows = _table(count, TURN, planned=1, patience_s=patience_s, longest_wait_s=np.inf, ready_s=-np.inf)
+    if requests.shed_s is not None:
+        rows["longest_wait_s"] = requests.shed_s[:count] - requests.arrival_s[:count]
+    if requests.sessions is not None:
+        rows["session"] = requests.sessions
     if requests.users:
-        rows["arrival_s"][requests.users :] = np.inf
-    return rows
+        rows["planned"] = np.arange(count) < requests.users
+    if requests.turns is None:
+        return rows, none
+    children, starts = requests.turns.children
+    rows["first_child"], rows["children"] = starts[:-1], np.diff(starts)
+    rows["waits"], rows["pause_s"] = np.diff(requests.turns.starts), requests.turns.pause_s
+    rows["planned"] = requests.turns.roots
+    return rows, children

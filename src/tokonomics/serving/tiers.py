@@ -9,7 +9,8 @@ replica follow each other on its link; a request joins the queue when its own is
 Which replica a request goes to, and what it finds on its GPU, is taken from a simulation without the tiers. It errs
 both ways: a fetch begins at arrival and not when its turn comes (too fast under load), a block may be found in a tier
 before it has been written (too fast by the time of a prompt), and a fetched block that has reached the GPU since is
-fetched again (too slow).
+fetched again (too slow). In a closed loop the simulation without the tiers also says when requests are sent: the tiers
+answer sooner, so that what they hold and how busy their links are is taken at a load that is too low.
 """
 
 import math
@@ -137,7 +138,12 @@ def plan_fetches(simulation: Simulation, tiers: tuple[Tier, ...]) -> tuple[Fetch
                 held_bytes=float(held * trace.prefix.block_tokens * kv_bytes_per_token(deployment)),
             )
         )
-    return Fetches(found.astype(np.int32), delay), tuple(hits)
+    fetches = Fetches(found.astype(np.int32), delay)
+    if simulation.sent is not None:
+        # By request of the trace as it was before a closed loop sent them in another order.
+        as_given = np.argsort(simulation.sent)
+        fetches = Fetches(fetches.tokens[as_given], fetches.delay_s[as_given])
+    return fetches, tuple(hits)
 
 
 def _there(simulation: Simulation, prefix: PrefixBlocks, tier: Tier) -> tuple[Counts, int]:

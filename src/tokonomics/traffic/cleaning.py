@@ -136,6 +136,11 @@ def clean(raw: pl.DataFrame, layout: LogLayout) -> tuple[pl.DataFrame, pl.DataFr
         columns["usd"] = waits(raw["usd"], 1.0).to_frame().select(read).to_series()
         if layout.usd_told:
             good &= pl.col("usd").is_not_null() | pl.col("usd_raw").is_null()
+    for name, per_second in (("pause", layout.pause_second), ("took", layout.took_second)):
+        if name in raw.columns:
+            columns[name] = waits(raw[name], per_second)
+    if "ended" in raw.columns:
+        columns["ended"] = seconds(raw["ended"], layout.second)
     if "trouble" in raw.columns:
         good &= pl.col("trouble").is_null()
     if "prefix" in raw.columns and not layout.prefix_is_key:
@@ -150,6 +155,8 @@ def clean(raw: pl.DataFrame, layout: LogLayout) -> tuple[pl.DataFrame, pl.DataFr
         # Null is left where there is something that is no cost: to be counted by whoever asked.
         "usd": pl.when(pl.col("usd_raw").is_null()).then(0.0).otherwise(pl.col("usd")).alias("usd"),
         "prefix": pl.col("prefix") if layout.prefix_is_key else pl.col("prefix").fill_null([]),
+        **{name: pl.col(name).cast(pl.String) for name in ("session", "request", "parent")},
+        **{name: pl.col(name) for name in ("pause", "took", "ended")},
     }
     optional = [column for name, column in tidy.items() if name in raw.columns]
     return kept.select("arrival", "input", "output", *optional), marked.filter(~pl.col("good"))

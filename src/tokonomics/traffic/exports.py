@@ -28,6 +28,7 @@ BULKY = frozenset({"input", "output", "messages", "response", "proxy_server_requ
 MOST_SPREAD = 2_000_000
 """Requests that totals are spread over: as many as made-up traffic has at the most, unasked."""
 _START, _PROMPT, _ANSWER, _COST, _TENANT = "start time", "prompt tokens", "answer tokens", "cost", "tenant"
+_SESSION, _END = "session", "end time"
 
 Row = dict[str, Any]
 
@@ -90,6 +91,8 @@ def layout_of_rows(name: str, attribution: Attribution | None, tenants: str, not
         output=((_ANSWER,),),
         tenant=((_TENANT,),),
         usd=((_COST,),),
+        session=((_SESSION,),),
+        ended=((_END,),),
         second=BY_SIZE,
         note="; ".join(said for said in notes if said),
     )
@@ -111,9 +114,18 @@ def opened(item: Any) -> list[Any]:
     return [item]
 
 
-def row(start: Any, prompt: Any, answer: Any, cost: Any = None, tenant: Any = None) -> Row:
+def row(
+    start: Any,
+    prompt: Any,
+    answer: Any,
+    cost: Any = None,
+    tenant: Any = None,
+    session: Any = None,
+    end: Any = None,
+) -> Row:
     """One request; what is missing is told where rows are checked."""
-    return {_START: start, _PROMPT: prompt, _ANSWER: answer, _COST: cost, _TENANT: tenant}
+    told = {_START: start, _PROMPT: prompt, _ANSWER: answer, _COST: cost, _TENANT: tenant}
+    return told | {_SESSION: session, _END: end}
 
 
 def _first(item: Mapping[str, Any], *names: str) -> Any:
@@ -184,6 +196,8 @@ def _langfuse(item: Mapping[str, Any], unfolding: Unfolding) -> Iterator[Row]:
         0 if answer is None else answer,  # an embedding writes nothing
         _sum(costs.values()) if cost is None else cost,
         unfolding.tenant(item, as_object(item.get("metadata")).get("tenant"), _first(item, "userId", "user_id")),
+        _first(item, "sessionId", "session_id", "traceId", "trace_id"),
+        _first(item, "endTime", "end_time"),
     )
 
 
@@ -227,6 +241,8 @@ def _litellm(item: Mapping[str, Any], unfolding: Unfolding) -> Iterator[Row]:
         item.get("completion_tokens"),
         _first(item, "spend", "response_cost"),
         unfolding.tenant(item, told.get("tenant"), team, item.get("end_user"), item.get("user")),
+        item.get("session_id"),
+        item.get("endTime"),
     )
 
 
@@ -317,6 +333,8 @@ def _span(span: Mapping[str, Any], shared: dict[str, Any], unfolding: Unfolding)
         0 if answer is None else answer,
         told.get("gen_ai.usage.cost"),  # in no convention: OpenLIT and Langfuse write it
         unfolding.tenant({**shared, **told}, user, shared.get("service.name")),
+        _first({**span, **told}, "gen_ai.conversation.id", "session.id", "traceId", "trace_id"),
+        _first(span, "endTimeUnixNano", "end_time_unix_nano"),
     )
 
 

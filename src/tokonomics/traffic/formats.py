@@ -14,10 +14,14 @@ from tokonomics.errors import BadInput, nearest, option, shorten
 
 Path = tuple[str, ...]  # of a field: the column, or the keys that lead to it through nested objects
 
-FIELDS = ("arrival", "input", "output", "tenant", "priority", "patience", "prefix", "usd")
+OF_SESSIONS = ("session", "request", "parent", "pause", "took", "ended")
+"""Whose turn a request is, its id, those it waits for, how long after them; how long it took, or until when."""
+FIELDS = ("arrival", "input", "output", "tenant", "priority", "patience", "prefix", "usd", *OF_SESSIONS)
 REQUIRED = ("arrival", "input", "output")
 COLUMNS_HELP = option(
-    "columns", "arrival=TIME,input=PROMPT_TOKENS,output=ANSWER_TOKENS[,tenant=…,priority=…,patience=…,prefix=…,usd=…]"
+    "columns",
+    "arrival=TIME,input=PROMPT_TOKENS,output=ANSWER_TOKENS[,tenant=…,priority=…,patience=…,prefix=…,usd=…,session=…,"
+    "request=…,parent=…,pause=…,took=…,ended=…]",
 )
 KNOWN = (
     "Azure LLM, BurstGPT (CSV); Mooncake, Qwen-Bailian, OpenAI-style usage and batches (JSON lines); "
@@ -50,6 +54,18 @@ USUAL_NAMES = {
         "account_id", "team", "team_id", "org", "org_id",
     ),
     "usd": ("usd", "cost", "cost_usd", "usd_cost", "total_cost", "spend"),
+    "session": (
+        "session", "session_id", "conversation", "conversation_id", "thread", "thread_id", "dialog_id", "dialogue_id",
+        "job", "job_id", "task_id", "agent_run_id",
+    ),
+    "request": ("request", "request_id", "call_id", "step_id"),
+    "parent": ("parent", "parents", "parent_id", "parent_request", "parent_request_id", "waits_for", "depends_on"),
+    "pause": ("pause", "pause_s", "pause_ms", "think_s", "think_ms", "tool_s", "tool_ms"),
+    "took": (
+        "took_s", "took_ms", "latency_s", "latency_ms", "duration_s", "duration_ms", "e2e_s", "e2e_ms",
+        "response_time_s", "response_time_ms",
+    ),
+    "ended": ("end_time", "ended_at", "end", "finished_at", "completed_at", "response_timestamp"),
 }  # fmt: skip
 """What people call the fields of a request, as ``spelling`` writes it: one of them alone needs no asking."""
 
@@ -71,11 +87,19 @@ class LogLayout:
     prefix: tuple[Path, ...] = ()
     usd: tuple[Path, ...] = ()
     """What the log says the request cost."""
+    session: tuple[Path, ...] = ()
+    request: tuple[Path, ...] = ()
+    parent: tuple[Path, ...] = ()
+    pause: tuple[Path, ...] = ()
+    took: tuple[Path, ...] = ()
+    ended: tuple[Path, ...] = ()
     usd_told: bool = False
     """Whether somebody said which column that is: a row whose cost cannot be read is then one that cannot be used."""
     second: float = 1.0
     """Units of a number in the time field that make a second; 0: tell seconds from finer units by size."""
     patience_second: float = 1.0  # units of the patience field that make a second
+    pause_second: float = 1.0
+    took_second: float = 1.0
     block_tokens: int | None = None
     prefix_is_key: bool = False  # the prefix field names a shared prompt, rather than listing its blocks
     unanswered: str | None = None  # what an answer of no tokens means in this log
@@ -120,6 +144,10 @@ OWN = _layout(
     patience="patience_s",
     prefix="prefix_blocks",
     usd="usd",
+    session="session",
+    request="request",
+    parent="parents",
+    pause="pause_s",
 )
 AZURE = _layout("Azure LLM CSV", "TIMESTAMP", "ContextTokens", "GeneratedTokens")
 BURSTGPT = _layout(
@@ -138,6 +166,8 @@ BAILIAN = _layout(
     *_HASHED,
     tenant="type",
     prefix="hash_ids",
+    request="chat_id",
+    parent="parent_chat_id",
     block_tokens=16,
     note="tenants are the values of type",
 )
@@ -151,6 +181,10 @@ OPENAI = LogLayout(
     input=_anywhere("usage.prompt_tokens", "usage.input_tokens") + _paths("prompt_tokens", "input_tokens"),
     output=_anywhere("usage.completion_tokens", "usage.output_tokens") + _paths("completion_tokens", "output_tokens"),
     tenant=_paths("metadata.tenant", "user", "end_user", "response.body.metadata.tenant", "response.body.user"),
+    session=_paths("session_id", "conversation_id", "metadata.session_id", "metadata.conversation_id"),
+    request=_paths("request_id"),
+    parent=_paths("parent_id", "parent_request_id"),
+    ended=_paths("endTime", "end_time"),
     second=BY_SIZE,
 )
 OPENAI_MODELS = replace(
@@ -211,6 +245,8 @@ def layout_of_usual_names(names: Iterable[str]) -> LogLayout | None:
                 fix=f"Say which is what, such as {option('columns', chosen)}",
             )
     taken = {field: found[0] for field, found in there.items() if len(found) == 1}
+    if not ("session" in taken or {"request", "parent"} <= taken.keys()):
+        taken = {field: name for field, name in taken.items() if field not in OF_SESSIONS}
     said = ", ".join(f"{shorten(name)} as {_FIELD_WORDS[field]}" for field, name in taken.items())
     others = " or ".join(shorten(name) for name in there["tenant"][:4]) if len(there["tenant"]) > 1 else ""
     unsure = f"; {others} may be the tenant: say which" if others else ""
@@ -218,6 +254,7 @@ def layout_of_usual_names(names: Iterable[str]) -> LogLayout | None:
         USUAL,
         **{field: ((name,),) for field, name in taken.items()},  # type: ignore[arg-type]
         second=_per_second(taken["arrival"], unknown=BY_SIZE),
+        **_lasting({field: name for field, name in taken.items() if field in OF_SESSIONS}),
         note=f"columns taken by their names: {said}{unsure}",
     )
 
@@ -228,6 +265,12 @@ _FIELD_WORDS = {
     "output": "answer tokens",
     "tenant": "tenant",
     "usd": "cost",
+    "session": "session",
+    "request": "id of the request",
+    "parent": "request that it waits for",
+    "pause": "pause before it",
+    "took": "time that it took",
+    "ended": "time of its end",
 }
 
 
@@ -283,6 +326,7 @@ def layout_from_option(columns: str, present: set[Path]) -> LogLayout:
         **chosen,
         second=_per_second(chosen["arrival"][0][-1], unknown=BY_SIZE),
         patience_second=_per_second(chosen["patience"][0][-1]) if "patience" in chosen else 1.0,
+        **_lasting({field: paths[0][-1] for field, paths in chosen.items()}),
         block_tokens=block_tokens,
         usd_told="usd" in chosen,
     )
@@ -302,6 +346,11 @@ def _find(name: str, present: set[Path]) -> Path:
     found = "Found: " + shorten(", ".join(known), 300)
     fix = f"Did you mean {' or '.join(guesses)}?\n  {found}" if guesses else found
     raise BadInput(f"no column '{shorten(name)}'", field="columns", fix=fix)
+
+
+def _lasting(names: dict[str, str]) -> dict[str, Any]:
+    """The units of the lengths of time of sessions, by the names of their columns."""
+    return {f"{field}_second": _per_second(names[field]) for field in ("pause", "took") if field in names}
 
 
 def _per_second(name: str, unknown: float = 1.0) -> float:

@@ -1,7 +1,9 @@
 """Made-up traffic with the structure of real one: shared system prompts, conversations that grow, tenants.
 
-Arrivals start conversations (each of one request unless told otherwise). A turn's prompt is the whole conversation so
-far and the user's new tokens; the next turn arrives a think time after it. Prompts name the blocks that others share:
+Arrivals start sessions (each of one request unless told otherwise). A turn's prompt is the whole conversation so far
+and the new tokens of the user or the tool; it waits for the answer before it and is sent a pause later (``turns``). The
+time of arrival of a later turn is only where it would fall at a usual speed. A turn may have a branch beside it, which
+waits for the same answers; the next turn waits for both and reads both. Prompts name the blocks that others share:
 those of the system prompt and, in conversations, every whole block of the prompt and of its answer, so that the next
 turn's blocks begin with them. Shares of system prompts and tenants follow Zipf's law.
 """
@@ -9,22 +11,28 @@ turn's blocks begin with them. Shares of system prompts and tenants follow Zipf'
 import math
 import re
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tokonomics.errors import BadInput, option
 from tokonomics.memory_budget import check_room
+from tokonomics.traffic.agents import DEFAULT, Agent, agent_named
 from tokonomics.traffic.arrivals import MOST_REQUESTS, Arrivals, draw_arrivals
 from tokonomics.traffic.grammar import Phrase, read_options
 from tokonomics.traffic.lengths import Lengths, draw_lengths
 from tokonomics.traffic.trace import Counts, Floats, PrefixBlocks, Trace
+from tokonomics.traffic.turns import Turns
 
+AGENT = "agent"
+"""What sessions are called that are jobs of an agent."""
 BLOCK_TOKENS = 64
 ENOUGH_REQUESTS = 20_000
 """To judge a deployment by: 200 lie beyond a p99, and a batch of 1,024 fills and empties twenty times."""
-_BYTES_PER_TURN, _BYTES_PER_BLOCK = 110, 35
+USUAL_TPOT_S = 0.05
+"""How long a token takes, to tell about when turns come: a common SLO, and slower than most deployments."""
+_BYTES_PER_TURN, _BYTES_PER_BLOCK = 160, 35
 """While they are made: peaks over 2 million turns of conversations, and over 50 million blocks of system prompts."""
 
 
@@ -39,12 +47,32 @@ class SystemPrompts:
 
 @dataclass(frozen=True)
 class Sessions:
-    """Conversations: a geometric number of turns, exponential times from one turn's arrival to the next."""
+    """Conversations: a geometric number of turns, exponential pauses. Or jobs of an agent, whose figures it has."""
 
     turns: float  # mean, at least 1
-    think_s: float = 30.0  # mean; counts from arrival to arrival, so it holds the answer's own time
+    think_s: float = 30.0  # mean, from an answer to the next turn
     limit: int = 131_072
     """A conversation ends before prompt and answer pass so many tokens: 128 Ki, the window of Llama 3.1 and others."""
+    branches: float = 0.0
+    """Share of the turns after the first that have a branch beside them."""
+    agent: Agent | None = None
+
+    def draw_turns(self, rng: np.random.Generator, sessions: int) -> NDArray[np.int64]:
+        """How many each session has."""
+        if self.agent:
+            calls = replace(self.agent.calls, mean=self.turns).draw(rng, sessions)
+            return np.maximum(np.rint(calls), 1).astype(np.int64)
+        return rng.geometric(1 / self.turns, sessions) if self.turns > 1 else np.ones(sessions, np.int64)
+
+    def draw_pauses(self, rng: np.random.Generator, turns: int) -> Floats:
+        """Seconds before each turn."""
+        if self.agent and self.think_s > 0:
+            return replace(self.agent.pause_s, mean=self.think_s).draw(rng, turns)
+        return rng.exponential(self.think_s, turns)
+
+    def seconds(self, mean_answer: float) -> float:
+        """How long one takes in the mean at a usual speed."""
+        return self.turns * (self.think_s + mean_answer * USUAL_TPOT_S)
 
 
 @dataclass(frozen=True)
@@ -81,7 +109,10 @@ def generate(
     if sessions is None:
         starts = draw_arrivals(arrivals, requests=requests, duration_s=duration_s, seed=streams[0])
         user, answer = draw_lengths(inputs, outputs, len(starts), rng)
-        talk = _Talk(starts, np.arange(len(starts)), np.zeros(len(starts), np.int64), user, answer, len(starts))
+        none = np.zeros(len(starts), np.int64)
+        talk = _Talk(
+            starts, np.arange(len(starts)), none, none, none == 1, np.zeros(len(starts)), user, answer, len(starts)
+        )
     else:
         talk = _conversations(arrivals, sessions, inputs, outputs, system.tokens, requests, duration_s, streams[0], rng)
     trace = Trace(
@@ -89,6 +120,7 @@ def generate(
         input_tokens=(talk.history + talk.user + system.tokens).astype(np.int32),
         output_tokens=talk.answer,
         prefix=_prefix(talk, system, np.random.default_rng(streams[2]), block_tokens, whole=sessions is not None),
+        turns=None if sessions is None else _who_waits(talk),
         source=arrivals.text,
     )
     return _with_tenants(trace, tenants, talk, np.random.default_rng(streams[3]))
@@ -100,14 +132,26 @@ class _Talk:
 
     arrival_s: Floats
     session: NDArray[np.int64]
+    turn: NDArray[np.int64]  # from 0
     history: NDArray[np.int64]
+    is_branch: NDArray[np.bool_]
+    pause_s: Floats
     user: Counts
     answer: Counts
     number: int  # conversations
 
     def take(self, chosen: NDArray[np.intp]) -> "_Talk":
-        names = ("arrival_s", "session", "history", "user", "answer")
-        return replace(self, **{name: getattr(self, name)[chosen] for name in names})
+        taken: dict[str, Any] = {name: getattr(self, name)[chosen] for name in _COLUMNS}
+        return replace(self, **taken)
+
+    def beside(self, others: "_Talk") -> "_Talk":
+        """Both, one after the other."""
+        both: dict[str, Any] = {name: np.concatenate([getattr(self, name), getattr(others, name)]) for name in _COLUMNS}
+        return replace(self, **both)
+
+
+_COLUMNS = ("arrival_s", "session", "turn", "history", "is_branch", "pause_s", "user", "answer")
+"""Of a ``_Talk``."""
 
 
 def _conversations(
@@ -121,44 +165,75 @@ def _conversations(
     seed: np.random.SeedSequence,
     rng: np.random.Generator,
 ) -> _Talk:
-    """All turns of enough conversations: none that starts later could have a turn among the first ``requests``."""
+    """Whole conversations, the first to start first; where so many ``requests`` are asked for, the last may be cut."""
     enough = None if requests is None else math.ceil(requests / sessions.turns * 1.1) + 100
     while True:
         number = None if requests is None or enough is None else min(enough, requests)
         starts = draw_arrivals(arrivals, requests=number, duration_s=duration_s, seed=seed)
         talk = _turns(starts, sessions, head, inputs, outputs, rng)
-        talk = talk.take(np.argsort(talk.arrival_s, kind="stable"))
-        if duration_s is not None:
-            talk = talk.take(np.flatnonzero(talk.arrival_s < duration_s))
-        if requests is None or enough is None:
-            return talk
-        complete = len(starts) < min(enough, requests) or enough >= requests
-        if complete or (len(talk.arrival_s) >= requests and talk.arrival_s[requests - 1] <= starts[-1]):
-            return talk.take(np.arange(min(requests, len(talk.arrival_s))))
+        if requests is None or enough is None or len(talk.session) >= requests:
+            break
+        if len(starts) < min(enough, requests) or enough >= requests:
+            break
         enough *= 2
+    if requests is not None:
+        talk = talk.take(np.argsort(talk.session, kind="stable")[:requests])
+    return talk.take(np.argsort(talk.arrival_s, kind="stable"))
 
 
 def _turns(
     starts: Floats, sessions: Sessions, head: int, inputs: Lengths, outputs: Lengths, rng: np.random.Generator
 ) -> _Talk:
-    """Every turn of conversations that start then, one conversation after the other."""
-    turns = rng.geometric(1 / sessions.turns, len(starts)) if sessions.turns > 1 else np.ones(len(starts), np.int64)
+    """Every turn of conversations that start then: one conversation after the other, then the branches."""
+    turns = sessions.draw_turns(rng, len(starts))
     if turns.sum() > MOST_REQUESTS:
         raise BadInput(f"more than {MOST_REQUESTS:,} requests", field="sessions", fix="Ask for fewer.")
     fix = f"Ask for fewer {option('requests')}, or fewer turns."
     check_room(int(turns.sum()) * _BYTES_PER_TURN, f"{turns.sum():,} turns", field="sessions", fix=fix)
     session = np.repeat(np.arange(len(starts)), turns)
     first = np.cumsum(turns) - turns
-    think = rng.exponential(sessions.think_s, len(session))
-    think[first] = 0.0
+    pause = sessions.draw_pauses(rng, len(session))
+    pause[first] = 0.0
     user, answer = draw_lengths(inputs, outputs, len(session), rng)
-    said = user.astype(np.int64) + answer
+    if sessions.agent:
+        user[first] = np.maximum(np.rint(sessions.agent.first.draw(rng, len(first))), 1)
+    turn = np.arange(len(session)) - np.repeat(first, turns)
+    chance = rng.random(len(session)) if sessions.branches else np.ones(len(session))
+    branched = np.flatnonzero((chance < sessions.branches) & (turn > 0))
+    beside = draw_lengths(inputs, outputs, len(branched), rng)
+    heard = answer.astype(np.int64)
+    heard[branched] += beside[1]  # the next turn reads what the branch answered as well
+    said = user.astype(np.int64) + heard
     after = _sum_within(said, first, turns)
-    arrival = np.repeat(starts, turns) + _sum_within(think, first, turns)
-    talk = _Talk(arrival, session, after - said, user, answer, len(starts))
+    before_s = np.concatenate([[0.0], answer[:-1] * USUAL_TPOT_S])
+    before_s[first] = 0.0
+    arrival = np.repeat(starts, turns) + _sum_within(pause + before_s, first, turns)
+    talk = _Talk(arrival, session, turn, after - said, np.zeros(len(session), bool), pause, user, answer, len(starts))
     # A conversation's first turn stays even if it alone passes the limit.
-    inside = (head + after <= sessions.limit) | (talk.history == 0)
-    return talk if inside.all() else talk.take(np.flatnonzero(inside))
+    inside = (head + after <= sessions.limit) | (turn == 0)
+    kept = talk if inside.all() else talk.take(np.flatnonzero(inside))
+    if not len(branched):
+        return kept
+    twins = talk.take(branched)
+    twins = replace(twins, user=beside[0], answer=beside[1], is_branch=np.ones(len(branched), bool))
+    twins = twins.take(
+        np.flatnonzero(inside[branched] & (head + twins.history + beside[0] + beside[1] <= sessions.limit))
+    )
+    return kept.beside(twins)
+
+
+def _who_waits(talk: _Talk) -> Turns:
+    """A turn waits for all of its conversation's turn before it."""
+    width = int(talk.turn.max(initial=0)) + 2
+    key = talk.session * width + talk.turn
+    order = np.argsort(key, kind="stable")
+    low, high = (np.searchsorted(key[order], key - 1, side=side) for side in ("left", "right"))
+    counts = np.where(talk.turn > 0, high - low, 0)
+    starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    place = np.repeat(low - starts[:-1], counts) + np.arange(starts[-1])
+    _, session = np.unique(talk.session, return_inverse=True)
+    pause = np.where(counts > 0, talk.pause_s, 0.0)
+    return Turns(order[place].astype(np.int32), starts, pause, session.astype(np.int32))
 
 
 Number = TypeVar("Number", np.int64, np.float64)
@@ -187,8 +262,10 @@ def _prefix(
         f"prompts of {blocks.sum():,} blocks of {block_tokens} tokens",
         fix=f"Ask for fewer {option('requests')}, shorter {option('system_prompts')}, or shorter conversations.",
     )
+    # A branch shares what was said before it; the rest of it is its own.
+    apart = np.where(talk.is_branch, blocks - np.minimum((system.tokens + talk.history) // block_tokens, blocks), 0)
     longest = np.zeros(talk.number, np.int64)
-    longest[talk.session] = blocks  # turns are in order: the last one, which is the longest, stays
+    np.maximum.at(longest, talk.session, blocks - apart)
     own = np.maximum(longest - shared, 0)
     of_system = system.count * shared
     first_own = of_system + np.cumsum(own) - own - shared
@@ -198,7 +275,12 @@ def _prefix(
     if shared:
         at_head, first_shared = place < shared, _zipf(rng, system.count, system.skew, talk.number) * shared
         ids[at_head] = (place + np.repeat(first_shared[talk.session], blocks))[at_head]
-    return PrefixBlocks(ids.astype(np.int32), starts, block_tokens, int(of_system + own.sum()))
+    distinct = int(of_system + own.sum())
+    if apart.any():
+        of_branch = place >= np.repeat(blocks - apart, blocks)
+        ids[of_branch] = distinct + np.arange(int(apart.sum()))
+        distinct += int(apart.sum())
+    return PrefixBlocks(ids.astype(np.int32), starts, block_tokens, distinct)
 
 
 def _with_tenants(trace: Trace, tenants: Tenants | None, talk: _Talk, rng: np.random.Generator) -> Trace:
@@ -227,11 +309,26 @@ def parse_system(text: str) -> SystemPrompts:
 
 
 def parse_sessions(text: str) -> Sessions:
-    """``5,think=30,limit=32k``: five turns on average, half a minute apart, at most 32,000 tokens."""
-    phrase = _plain(text, "sessions", "5, 5,think=30, 8,think=2m,limit=32k")
-    phrase.allow("think", "limit")
+    """``5,think=30,limit=32k``: five turns on average, half a minute between, at most 32,000 tokens; or ``agent``."""
+    phrase = _plain(text, "sessions", "5, 5,think=30, 8,think=2m,limit=32k, agent, agent:swe,turns=40,branches=0.1")
+    agent = agent_in(text)
     limit = _whole(phrase, "limit", 10**8, Sessions.limit)
-    return Sessions(phrase.number(None, 1, 10**4), phrase.time_s("think", 0, 10**7, Sessions.think_s), limit)
+    branches = phrase.number("branches", 0, 1, 0.0)
+    if agent is None:
+        phrase.allow("think", "limit", "branches")
+        think_s = phrase.time_s("think", 0, 10**7, Sessions.think_s)
+        return Sessions(phrase.number(None, 1, 10**4), think_s, limit, branches)
+    phrase.allow("turns", "tool", "limit", "branches")
+    turns = phrase.number("turns", 1, 10**4, agent.calls.mean)
+    return Sessions(turns, phrase.time_s("tool", 0, 10**7, agent.pause_s.mean), limit, branches, agent)
+
+
+def agent_in(text: str | None) -> Agent | None:
+    """The agent that sessions name, such as ``agent:swe,turns=40``; None where they are conversations."""
+    name, _, kind = (text or "").partition(",")[0].strip().lower().partition(":")
+    if name.strip() != AGENT:
+        return None
+    return agent_named(kind.strip() or DEFAULT)
 
 
 def parse_tenants(text: str) -> Tenants:

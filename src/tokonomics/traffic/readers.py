@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 from tokonomics.errors import BadInput, option
 from tokonomics.memory_budget import NoRoom, check_room
 from tokonomics.traffic.attribution import labels_in
-from tokonomics.traffic.formats import COLUMNS_HELP
+from tokonomics.traffic.formats import COLUMNS_HELP, OWN
 from tokonomics.traffic.recognise import Log, recognise
 from tokonomics.traffic.samples import TRACES, sample_path
 from tokonomics.traffic.sources import named
 from tokonomics.traffic.trace import PrefixBlocks, Trace, make_trace
+from tokonomics.traffic.turn_logs import GROWING, growing_prefix, turns_of
 from tokonomics.units import plural
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ class TraceFile:
         whole = pl.concat(frames)
         columns = {name: whole[name].to_numpy() for name in ("priority", "patience", "usd") if name in whole.columns}
         names, numbers = _numbered(whole["tenant"]) if "tenant" in whole.columns else ((), None)
-        return make_trace(
+        trace = make_trace(
             *(whole[name].to_numpy() for name in ("arrival", "input", "output")),
             tenant=numbers,
             tenants=names,
@@ -125,13 +126,22 @@ class TraceFile:
             usd=columns.get("usd"),
             source=f"{self.path.name} ({self.format})",
         )
+        found = turns_of(whole)
+        if found is None:
+            return trace
+        self.problems.notes += found.notes
+        if trace.prefix is not None or self.log.layout.name == OWN.name:
+            return replace(trace, turns=found.turns)
+        self.problems.notes.append(GROWING)
+        prefix = growing_prefix(found.turns, trace.input_tokens, trace.output_tokens)
+        return replace(trace, turns=found.turns, prefix=prefix)
 
     def batches(self) -> "Iterator[pl.DataFrame]":
         """All usable rows, some hundred thousand at a time, in any order.
 
         Columns are arrival (unix time for dates, or the log's own clock), input and output; where the log has them,
-        tenant, priority, patience (infinite where the client waits for good), prefix, a list of block ids, and usd,
-        what the log says the request cost.
+        tenant, priority, patience (infinite where the client waits for good), prefix, a list of block ids, usd,
+        what the log says the request cost, and ``OF_SESSIONS``.
         """
         from tokonomics.traffic.cleaning import clean, set_aside
 
@@ -176,7 +186,9 @@ def open_trace(
     ``columns`` says which column is what (``arrival=…,input=…,output=…``) where the log is not a known one: times are
     seconds (milliseconds where the name ends in ``_ms``) or dates; ``prefix`` is a list of ids of chained blocks
     (``block=`` says of how many tokens), or a key that requests with a common start of their prompts share;
-    ``patience`` is how long after its arrival the client hangs up (empty: it waits for good). With ``strict`` the first
+    ``patience`` is how long after its arrival the client hangs up (empty: it waits for good). ``session`` is the
+    conversation or job that a request is part of; ``parent`` (one or several) are the ``request`` ids whose answers it
+    waits for, ``pause`` how long after them it is sent. With ``strict`` the first
     row that cannot be used is an error. ``by`` names labels (team, feature, user …): the tenant of a request is then
     what its fields, metadata or tags say of them.
     """

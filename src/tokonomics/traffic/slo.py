@@ -26,6 +26,8 @@ class Latency(StrEnum):
     """Each token after the first, in the mean over one answer."""
     e2e = "e2e"
     """The last token, from the request's arrival."""
+    job = "job"
+    """The last answer of a session, from when its first request is sent: tools and pauses are in it."""
 
 
 class Slo(Noun):
@@ -48,13 +50,14 @@ def parse_slos(text: str) -> tuple[Slo, ...]:
         latency, _, statistic = name.partition("_")
         statistic = statistic or "p99"
         if latency not in set(Latency) or statistic not in STATISTICS:
-            fix = "Write such as ttft_p99=0.5,tpot_p90=50ms: ttft, tpot or e2e; p50, p90, p95, p99 or mean."
+            fix = "Write such as ttft_p99=0.5,tpot_p90=50ms: ttft, tpot, e2e or job; p50, p90, p95, p99 or mean."
             raise BadInput(f"'{shorten(part.strip())}' is not an SLO", field="slo", fix=fix)
-        seconds = span_s(value) if not value.endswith(("m", "min", "h", "d")) else None  # 50m is 50ms misspelt
+        # 50m is 50ms misspelt, but of jobs, which take minutes.
+        seconds = span_s(value) if latency == Latency.job or not value.endswith(("m", "min", "h", "d")) else None
         if seconds is None or not 0 < seconds <= 1e6:
             said = f"'{shorten(part.strip())}' has no time above 0"
             raise BadInput(said, field="slo", fix="Write such as 0.5 or 500ms.")
-        if latency != Latency.e2e and seconds > _LONGEST_S:
+        if latency not in (Latency.e2e, Latency.job) and seconds > _LONGEST_S:
             said = f"'{shorten(part.strip())}' is {seconds:g} seconds"
             raise BadInput(said, field="slo", fix=f"Did you mean {seconds:g}ms?")
         slo = Slo(latency=Latency(latency), statistic=statistic, seconds=seconds)

@@ -197,7 +197,9 @@ def _native(column: "pl.Expr", dtype: "pl.DataType", field: str, layout: LogLayo
     """Names and keys as text; block ids as 64-bit numbers, whatever they were."""
     import polars as pl
 
-    if field == "tenant" or (field == "prefix" and layout.prefix_is_key):
+    if field == "parent" and dtype.is_nested():
+        return column.cast(pl.List(pl.String)).list.join(" ")
+    if field in ("tenant", "session", "request", "parent") or (field == "prefix" and layout.prefix_is_key):
         return column.cast(pl.String)
     if field != "prefix":
         return column

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from tokonomics.errors import BadInput, option
 from tokonomics.memory_budget import check_room
 from tokonomics.traffic.billed import BilledBy, Sums, add_tenants, billed_by
+from tokonomics.traffic.session_summary import SessionSummary, summarize_sessions
 from tokonomics.traffic.slo import PERCENTILES
 from tokonomics.traffic.tally import GAP_EDGES, LADDER_S, Bins, Tally, Values, Window, fold
 from tokonomics.traffic.trace import Trace
@@ -159,6 +160,8 @@ class TraceSummary(Noun):
     peak_minute_over_mean: float | None
     """Tokens in the fullest minute ÷ the mean; None for less than ten minutes or where bins are wider."""
     reuse: tuple[Reuse, ...] = ()
+    sessions: SessionSummary | None = None
+    """Of logs that say who waits for whose answer."""
     block_tokens: int | None = None
     tenants: tuple[TenantShare, ...] = ()
     tenant_count: int = 0
@@ -195,11 +198,12 @@ def summarize(
     tally = Tally(tuple(Window(width) for width in WINDOWS_S))
     tenants: dict[str, Sums] = {}
     costs: list[float] = []
-    shared = False
+    shared = in_sessions = False
     name = source.source if isinstance(source, Trace) else source.path.name
     for batch in _in_parts(source) if isinstance(source, Trace) else source.batches():
         tally.add(*(batch[column].to_numpy() for column in ("arrival", "input", "output")))
         shared = shared or "prefix" in batch.columns
+        in_sessions = in_sessions or not {"session", "parent"}.isdisjoint(batch.columns)
         if "usd" in batch.columns:
             costs.append(float(batch["usd"].sum()))
         if "tenant" in batch.columns:
@@ -227,10 +231,16 @@ def summarize(
         notes.append(f"{late} came too late to be put in order: gaps and peaks take them as arriving then")
     if tokens_per_second is not None and usd_per_hour is not None:
         known["idle"] = _idle_cost(tally.bins, tally.duration_s, tokens_per_second, usd_per_hour)
-    replayed = source if isinstance(source, Trace) else source.read(MOST_REPLAYED) if shared else None
+    if isinstance(source, Trace):
+        replayed: Trace | None = source
+    else:
+        replayed = source.read(MOST_REPLAYED) if shared or in_sessions else None
+        notes += [note for note in source.problems.notes if note not in notes]
     if replayed is not None:
         if len(replayed) < tally.requests:
-            notes.append(f"prefix reuse is that of the first {len(replayed):,} requests of the file")
+            what = "prefix reuse and sessions are those" if in_sessions else "prefix reuse is that"
+            notes.append(f"{what} of the first {len(replayed):,} requests of the file")
+        known["sessions"] = summarize_sessions(replayed)
         if replayed.prefix is not None and len(replayed.prefix.ids):
             known |= {"block_tokens": replayed.prefix.block_tokens, "reuse": tuple(_reuse(replayed))}
     if costs:

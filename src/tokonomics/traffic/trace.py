@@ -127,6 +127,7 @@ class Trace:
             "patience": None if self.patience_s is None else waits.replace(np.inf, None),
             "prefix": None if self.prefix is None else _lists(self.prefix),
             "usd": self.usd,
+            **({} if self.turns is None else self.turns.columns()),
         }
         return pl.DataFrame({OWN.paths(name)[0][0]: values for name, values in columns.items() if values is not None})
 
@@ -137,7 +138,13 @@ class Trace:
 
     @property
     def rate(self) -> float:
-        """Mean requests a second between the first arrival and the last; 0 where all arrive at once."""
+        """Mean requests a second between the first arrival and the last; 0 where all arrive at once.
+
+        Where some wait for others, from the first session's start to the last: what comes to pass once as many
+        sessions end as start. When the later turns come is the server's doing.
+        """
+        if self.turns is not None and (span_s := float(np.ptp(starts := self.arrival_s[self.turns.roots]))) > 0:
+            return len(self) * (len(starts) - 1) / len(starts) / span_s
         return (len(self) - 1) / self.duration_s if self.duration_s > 0 else 0.0
 
     def take(self, chosen: NDArray[np.intp]) -> "Trace":
@@ -148,19 +155,31 @@ class Trace:
         return replace(self, **there, prefix=prefix, turns=None if self.turns is None else self.turns.take(chosen))
 
     def faster(self, speed: float) -> "Trace":
-        """The same requests arriving ``speed`` times as fast; clients wait as long as before."""
+        """The same requests arriving ``speed`` times as fast; clients wait as long as before.
+
+        Where some wait for others, sessions begin so much faster: the pauses inside them stay.
+        """
         if not speed > 0:
             raise BadInput(f"must be above 0, got {speed}", field="speed")
-        return replace(self, arrival_s=self.arrival_s / speed)
+        return self._starting_at(self.arrival_s / speed)
+
+    def _starting_at(self, arrival_s: Floats) -> "Trace":
+        """Sent at other times; of a trace with turns that is said of those who wait for nobody."""
+        if self.turns is None:
+            return replace(self, arrival_s=arrival_s)
+        moved = replace(self, arrival_s=self.turns.started(self.arrival_s, arrival_s))
+        return moved.take(np.argsort(moved.arrival_s, kind="stable"))
 
     def sampled(self, share: float, seed: int = 0) -> "Trace":
         """Each request kept with that probability: the same shape over time at a lower rate.
 
-        Requests are drawn one by one, not by conversation or shared prompt, so prefixes find less to reuse.
+        Sessions are drawn whole where the trace has them. Otherwise requests are drawn one by one, not by conversation
+        or shared prompt, so prefixes find less to reuse.
         """
         if not 0 < share <= 1:
             raise BadInput(f"must be above 0 and at most 1, got {share}", field="sample")
-        return self.take(np.flatnonzero(np.random.default_rng(seed).random(len(self)) < share))
+        drawn = np.random.default_rng(seed).random(len(self) if self.turns is None else self.turns.sessions) < share
+        return self.take(np.flatnonzero(drawn if self.turns is None else drawn[self.turns.session]))
 
     def resized(self, input_tokens: Counts, output_tokens: Counts) -> "Trace":
         """Prompts and answers of another length. They grow and shrink at their ends: what they share stays."""
@@ -174,18 +193,30 @@ class Trace:
         return self.resized(np.minimum(self.input_tokens, context - outputs), outputs)
 
     def repeated(self, times: int) -> "Trace":
-        """The same requests again and again, one mean gap apart; what they share, they share within one round only."""
+        """The same requests again and again, one mean gap apart; what they share, they share within one round only.
+
+        Where some wait for others, a round begins one mean gap after the last session of the round before began.
+        """
         if times == 1:
             return self
-        count = len(self)
-        again = self.take(np.tile(np.arange(count), times))
+        count, turns = len(self), self.turns
+        again = replace(self, turns=None).take(np.tile(np.arange(count), times))
         rounds = np.repeat(np.arange(times), count)
-        round_s = self.duration_s * count / max(1, count - 1)
         prefix = None if again.prefix is None else again.prefix.apart(rounds)
-        return replace(again, arrival_s=again.arrival_s + rounds * round_s, prefix=prefix)
+        round_s = self.duration_s * count / max(1, count - 1)
+        if turns is not None and self.rate > 0:
+            round_s = count / self.rate
+        again = replace(again, arrival_s=again.arrival_s + rounds * round_s, prefix=prefix)
+        if turns is None:
+            return again
+        again = replace(again, turns=turns.repeated(times))
+        return again.take(np.argsort(again.arrival_s, kind="stable"))
 
     def window(self, start_s: float, end_s: float) -> "Trace":
-        """The requests that arrive in ``[start, end)``, counted from the start of the window."""
+        """The requests that arrive in ``[start, end)``, counted from the start of the window.
+
+        Who waits for one from before the window is sent at its time.
+        """
         inside = self.take(np.flatnonzero((self.arrival_s >= start_s) & (self.arrival_s < end_s)))
         return replace(inside, arrival_s=inside.arrival_s - start_s)
 

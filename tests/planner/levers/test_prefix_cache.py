@@ -1,6 +1,8 @@
 """Prefix caching and the memories behind the GPU: laws that hold on any trace, and figures worked out by hand."""
 
+from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,10 +58,19 @@ def deployment() -> Deployment:
     return deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))
 
 
+def sent_at_their_times(*how: Any, requests: int, **more: Any) -> Trace:
+    """Made-up conversations as an open loop, cut where they still come as often as they go.
+
+    What a cache saves then does not change when requests come.
+    """
+    whole = generate(*how, requests=5 * requests, **more)
+    return replace(whole, turns=None).take(np.arange(requests))
+
+
 @pytest.fixture(scope="module")
 def conversations() -> Trace:
-    """Long conversations whose KV does not fit the GPU: 30 a minute, some turns each."""
-    return generate(
+    """Long conversations whose KV does not fit the GPU: 30 a minute, some turns each, sent at their times."""
+    return sent_at_their_times(
         parse_arrivals("poisson:4"),
         parse_lengths("const:3000", "input"),
         parse_lengths("const:100", "output", least=0),
@@ -310,15 +321,23 @@ def test_tiers_that_are_none_are_refused(text: str, deployment: Deployment) -> N
     assert refused.value.field == "tiers"
 
 
-def test_a_row_shows_the_latency_of_the_fleet_it_bills_and_a_later_answer_is_no_saving(deployment: Deployment) -> None:
-    trace = generate(
+@pytest.fixture(scope="module")
+def crowded() -> Trace:
+    """Short conversations, close together: a cache needs so many fewer replicas that those it needs are fuller."""
+    return sent_at_their_times(
         parse_arrivals("poisson:4"),
         parse_lengths("const:3000", "input"),
         parse_lengths("const:100", "output", least=0),
         requests=600,
         seed=1,
         sessions=parse_sessions("6,think=10,limit=32000"),
-    ).faster(1.4)
+    ).faster(2.8)
+
+
+def test_a_row_shows_the_latency_of_the_fleet_it_bills_and_a_later_answer_is_no_saving(
+    deployment: Deployment, crowded: Trace
+) -> None:
+    trace = crowded
     made = prefix_cache_lever(deployment, trace, lambda count: USD)
     for row in made.rows:
         assert row.needs
@@ -344,17 +363,9 @@ def test_a_row_shows_the_latency_of_the_fleet_it_bills_and_a_later_answer_is_no_
     assert targeted.bill.after.usd == min(row.bill.usd for row in targeted.rows if row.bill)
 
 
-def test_fewer_replicas_whose_next_tokens_come_later_are_no_saving(deployment: Deployment) -> None:
+def test_fewer_replicas_whose_next_tokens_come_later_are_no_saving(deployment: Deployment, crowded: Trace) -> None:
     """The first token comes sooner on less than half the replicas; the others, on fuller ones, come later."""
-    trace = generate(
-        parse_arrivals("poisson:12"),
-        parse_lengths("const:3000", "input"),
-        parse_lengths("const:200", "output", least=0),
-        requests=2000,
-        seed=1,
-        sessions=parse_sessions("8,think=5,limit=30000"),
-    )
-    made = prefix_cache_lever(deployment, trace, lambda count: USD)
+    made = prefix_cache_lever(deployment, crowded, lambda count: USD)
     plain, cheapest = made.rows[0], min(made.rows, key=lambda row: row.bill.usd if row.bill else np.inf)
     assert cheapest.needs < plain.needs  # type: ignore[operator]
     assert cheapest.ttft_s.p99 < plain.ttft_s.p99  # type: ignore[operator]

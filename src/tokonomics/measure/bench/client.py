@@ -56,6 +56,9 @@ class Reply:
     retries: int = 0
     error: str | None = None
     status: int | None = None
+    text: str = ""  # where it was to be kept
+    job: int | None = None  # that it was a turn of
+    turn: int | None = None
 
 
 class Client:
@@ -83,12 +86,12 @@ class Client:
     async def __aexit__(self, *_: object) -> None:
         await self._session.close()
 
-    async def ask(self, body: bytes, due_s: float) -> Reply:
+    async def ask(self, body: bytes, due_s: float, *, keep_text: bool = False) -> Reply:
         """The reply to a request, read to the end; what went wrong is in it, never raised."""
         reply = Reply(due_s)
         while True:
             reply.error, reply.status, reply.sent_s = None, None, perf_counter()
-            outcome = await self._try(body, reply)
+            outcome = await self._try(body, reply, keep_text)
             if outcome == "stale":
                 continue
             if outcome == "ended" or reply.retries >= self._retries:
@@ -98,7 +101,7 @@ class Client:
         reply.end_s = perf_counter()
         return reply
 
-    async def _try(self, body: bytes, reply: Reply) -> Outcome:
+    async def _try(self, body: bytes, reply: Reply, keep_text: bool) -> Outcome:
         url, kept_open, untouched = self._target.url, not self.one_request_a_connection, True
         headers = None if kept_open else {"Connection": "close"}
         try:
@@ -110,7 +113,7 @@ class Client:
                 untouched = False
                 if response.content_type != "text/event-stream":
                     raise BadAnswer(f"answered {shorten(response.content_type, 40)}, not a stream of events")
-                await _read(response, reply)
+                await _read(response, reply, keep_text)
                 self._answered = True
         except BadAnswer as bad:
             reply.error = self._hidden(str(bad))
@@ -173,8 +176,8 @@ def _what_happened(error: Exception, lost: bool) -> str:
     return "the server hung up" if lost else f"{type(error).__name__}: {error}"
 
 
-async def _read(response: aiohttp.ClientResponse, reply: Reply) -> None:
-    stream = AnswerStream()
+async def _read(response: aiohttp.ClientResponse, reply: Reply, keep_text: bool) -> None:
+    stream = AnswerStream(keep_text)
     size = 0
     async for data in response.content.iter_any():
         size += len(data)
@@ -186,6 +189,7 @@ async def _read(response: aiohttp.ClientResponse, reply: Reply) -> None:
     reply.input_tokens, reply.output_tokens = stream.input_tokens or 0, stream.output_tokens or 0
     reply.cached_tokens = stream.cached_tokens
     reply.gaps_s, reply.pieces = stream.gaps_s, stream.pieces
+    reply.text = "".join(stream.text or ())
 
 
 class BadAnswer(Exception):
@@ -195,7 +199,8 @@ class BadAnswer(Exception):
 class AnswerStream:
     """The times of the first and last text of a body, the gaps between, and the usage."""
 
-    def __init__(self) -> None:
+    def __init__(self, keep_text: bool = False) -> None:
+        self.text: list[str] | None = [] if keep_text else None
         self._rest, self._fed_s, self.ended = b"", 0.0, False
         self.first_s: float | None = None
         self.last_s: float | None = None
@@ -234,6 +239,8 @@ class AnswerStream:
         if self.first_s is None:
             while events and not texts:
                 texts = self._chunk(events.pop(0))
+        if self.text is not None:
+            return texts + sum(map(self._chunk, events))
         odd = [event for event in events if _UNFINISHED not in event and _SPACED not in event]
         return texts + len(events) - len(odd) + sum(map(self._chunk, odd))
 
@@ -272,6 +279,8 @@ class AnswerStream:
                 raise BadAnswer("no chunk of an answer in the stream")
             self.ended |= choice.get("finish_reason") is not None
             has_text |= _has_text(choice)
+            if self.text is not None:
+                self.text.append(_text(choice))
         return has_text
 
 
@@ -280,6 +289,13 @@ def _has_text(choice: dict[str, Any]) -> int:
     if not isinstance(delta, dict):
         return int(bool(choice.get("text")))
     return int(any(delta.get(name) for name in ("content", "reasoning_content", "reasoning", "tool_calls", "refusal")))
+
+
+def _text(choice: dict[str, Any]) -> str:
+    """What is said back in the next turn: the answer, without what was thought."""
+    delta = choice.get("delta")
+    said = delta.get("content") if isinstance(delta, dict) else choice.get("text")
+    return said if isinstance(said, str) else ""
 
 
 def _whole(usage: dict[str, Any], name: str) -> int:

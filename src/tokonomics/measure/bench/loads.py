@@ -32,7 +32,7 @@ HOPELESS = 20  # failures without one answer after which a load is given up
 BATCHES = 10
 _STUDENT = 2.262  # 97.5 % of Student's distribution with nine degrees of freedom
 _LEAST_IN_BATCH = 3
-_AFTER_FAILURE_S = 0.05  # a user whose request failed at once waits this long: a broken server is not to be hammered
+AFTER_FAILURE_S = 0.05  # a user whose request failed at once waits this long: a broken server is not to be hammered
 _LATE_S = 0.010
 _DRAWN_EVERY_S = 0.25
 
@@ -135,36 +135,59 @@ class LoadWindow:
             raise BadInput(f"the server failed {HOPELESS} requests and answered none: {reply.error}", fix=fix)
 
 
+class ClosedWindow:
+    """When the window of a closed loop opens and closes, as its users hear answers."""
+
+    def __init__(
+        self, users: int, stopping: Stopping, spent: Spent, window: LoadWindow, *, at_once: bool = False
+    ) -> None:
+        self._users, self._stopping, self._spent, self._window = users, stopping, spent, window
+        self._at_once = at_once  # users who pause are not waited for
+        self._warm: set[int] = set()
+        self._owed: set[int] = set()
+        self._closing = False
+
+    def heard(self, user: int, reply: Reply) -> None:
+        """An answer, or a failure."""
+        window = self._window
+        if window.phase == "warm-up":
+            window.keep(reply, inside=False)
+            self._warm.add(user)
+            if len(self._warm) == self._users:
+                window.phase, window.opened_s = "measuring", reply.end_s
+        elif window.phase == "measuring":
+            measured(window, reply, self._stopping)
+            self._owed.discard(user)
+            self.is_over(reply.end_s, user)
+        else:
+            window.keep(reply, inside=False)
+
+    def is_over(self, now_s: float, user: int | None = None) -> bool:
+        """Whether the window is closed, or is now."""
+        window = self._window
+        if window.phase != "measuring":
+            return window.phase == "draining"
+        elapsed_s = now_s - (window.opened_s or 0.0)
+        if not self._closing and (reason := self._stopping.reason(elapsed_s, self._spent())) is not None:
+            window.stopped, self._closing = reason, True
+            self._owed.update(() if self._at_once else set(range(self._users)) - {user})
+        if self._closing and (not self._owed or self._stopping.is_spent(self._spent())):
+            window.phase, window.closed_s = "draining", now_s
+        return window.phase == "draining"
+
+
 async def closed_loop(
     client: Client, users: int, ask: Ask, stopping: Stopping, spent: Spent, window: LoadWindow
 ) -> None:
     """Fills the window; returns when every request that was sent has ended."""
-    warm: set[int] = set()
-    owed: set[int] = set()
-    closing = False
+    closing = ClosedWindow(users, stopping, spent, window)
 
     async def user(number: int) -> None:
-        nonlocal closing
         while window.phase != "draining":
             reply = await client.ask(ask(), perf_counter())
-            if window.phase == "warm-up":
-                window.keep(reply, inside=False)
-                warm.add(number)
-                if len(warm) == users:
-                    window.phase, window.opened_s = "measuring", reply.end_s
-            elif window.phase == "measuring":
-                _measured(window, reply, stopping)
-                elapsed_s = reply.end_s - (window.opened_s or 0.0)
-                if not closing and (reason := stopping.reason(elapsed_s, spent())) is not None:
-                    window.stopped, closing = reason, True
-                    owed.update(range(users))
-                owed.discard(number)
-                if closing and (not owed or stopping.is_spent(spent())):
-                    window.phase, window.closed_s = "draining", reply.end_s
-            else:
-                window.keep(reply, inside=False)
+            closing.heard(number, reply)
             if reply.error is not None:
-                await asyncio.sleep(_AFTER_FAILURE_S)
+                await asyncio.sleep(AFTER_FAILURE_S)
 
     async with asyncio.TaskGroup() as group:
         for number in range(users):
@@ -178,7 +201,7 @@ async def open_loop(
 
     async def send(due_s: float, body: bytes) -> None:
         reply = await client.ask(body, due_s)
-        _measured(window, reply, stopping)
+        measured(window, reply, stopping)
         window.closed_s = reply.end_s
 
     window.phase = "measuring"
@@ -202,7 +225,8 @@ async def open_loop(
         window.phase = "draining"
 
 
-def _measured(window: LoadWindow, reply: Reply, stopping: Stopping) -> None:
+def measured(window: LoadWindow, reply: Reply, stopping: Stopping) -> None:
+    """Counts a request of the window."""
     window.keep(reply, inside=True)
     if reply.error is None and reply.first_s is not None:
         stopping.add(reply.first_s - reply.due_s, reply.end_s - reply.due_s)
@@ -251,7 +275,7 @@ def _record(reply: Reply, opened_s: float) -> RequestRecord:
         ttft_s=None if first_s is None else max(0.0, first_s - reply.due_s),
         tpot_s=tpot(first_s, last_s, reply.output_tokens), e2e_s=max(0.0, ended_s - reply.due_s) if good else None,
         input_tokens=reply.input_tokens, cached_tokens=reply.cached_tokens or 0, output_tokens=reply.output_tokens,
-        retries=reply.retries, error=reply.error,
+        retries=reply.retries, error=reply.error, job=reply.job, turn=reply.turn,
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ only the template; the rest is cut from one long text, which is quick.
 
 import json
 import random
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -25,6 +26,13 @@ WORDS = _PLAIN.split()
 _TEXT_WORDS = 40_000
 _HERE = "@@@"  # where the prompt goes; no name of a model holds it
 _OWN_WORDS = 12  # at the start of a prompt: 100 words to the twelfth power is more prompts than anyone sends
+
+
+class Message(NamedTuple):
+    """One part of a conversation."""
+
+    role: str
+    content: str
 
 
 class Scale(NamedTuple):
@@ -65,6 +73,31 @@ class BenchPrompts:
 
     def of_words(self, words: int, output_tokens: int) -> bytes:
         """The body of a request whose prompt has exactly this many words."""
+        before, after = self._around(output_tokens)
+        return b"".join((before, *self._words(words), after))
+
+    def head(self, tokens: int) -> tuple[Message, ...]:
+        """What all jobs begin with, the same whenever it is asked for; nothing for no tokens."""
+        words = round(tokens / self.scale.tokens_per_word)
+        listed = (self._text * (words // _TEXT_WORDS + 1)).split()[:words]
+        return (Message("system", b" ".join(listed).decode()),) if words else ()
+
+    def message(self, tokens: int, *, told: str = "", fresh: bool = False) -> Message:
+        """About so many new tokens of a user or a tool, behind what it has to tell; fresh: the template's are in it."""
+        words = self.scale.words(tokens) if fresh else max(1, round(tokens / self.scale.tokens_per_word))
+        new = b"".join(self._words(words)).decode()
+        return Message("user", f"{told} {new}" if told else new)
+
+    def of_messages(self, messages: Sequence[Message], output_tokens: int) -> bytes:
+        """The body of a request that goes on with a conversation."""
+        if self._target.chat:
+            said: dict[str, object] = {"messages": [message._asdict() for message in messages]}
+        else:
+            said = {"prompt": " ".join(message.content for message in messages)}
+        return json.dumps(self._fields(said, output_tokens)).encode()
+
+    def _words(self, words: int) -> list[bytes]:
+        """So many words, the first of them like those of no other prompt."""
         own = min(words, _OWN_WORDS)
         more = words - own
         parts = [" ".join(self._random.choices(WORDS, k=own)).encode()]
@@ -73,16 +106,18 @@ class BenchPrompts:
             end = min(start + more, _TEXT_WORDS)
             parts.append(self._text[self._ends[start] : self._ends[end]])
             more -= end - start
-        before, after = self._around(output_tokens)
-        return b"".join((before, *parts, after))
+        return parts
 
     def _around(self, output_tokens: int) -> tuple[bytes, bytes]:
         """The JSON before and after the prompt: plain words need no escaping, and there are thousands a second."""
         settings = (output_tokens, self.limit_name, bool(self.extras))
         if settings not in self._made:
-            prompt = {"messages": [{"role": "user", "content": _HERE}]} if self._target.chat else {"prompt": _HERE}
-            fields = {"model": self._model, **prompt, self.limit_name: output_tokens, "stream": True}
-            fields |= {"stream_options": {"include_usage": True}, **self.extras}
+            chat: dict[str, object] = {"messages": [{"role": "user", "content": _HERE}]}
+            fields = self._fields(chat if self._target.chat else {"prompt": _HERE}, output_tokens)
             before, _, after = json.dumps(fields).encode().partition(_HERE.encode())
             self._made[settings] = before, after
         return self._made[settings]
+
+    def _fields(self, said: dict[str, object], output_tokens: int) -> dict[str, object]:
+        fields = {"model": self._model, **said, self.limit_name: output_tokens, "stream": True}
+        return fields | {"stream_options": {"include_usage": True}, **self.extras}

@@ -1,17 +1,17 @@
 """A whole load test: learn about the server, run each load, and return the results as a ``BenchmarkRun``.
 
 Learned first: the model's name, how the server counts the tokens of three prompts, and whether it takes ``ignore_eos``
-(answers of the length asked for). Every load sends the same lengths in the same order; where they vary, those of a few
-dozen requests together have the mean asked for, and none is longer than the server says it takes. A **sweep** doubles
-the users until an SLO is missed, requests fail, or twice the users bring less than 5 % more tokens; then it tries two
-loads between the last that held and the first that did not.
+(answers of the length asked for). Every load sends the same lengths in the same order, or the same sessions
+(``sessions``); where lengths vary, those of a few dozen requests together have the mean asked for, and none is longer
+than the server says it takes. A **sweep** doubles the users until an SLO is missed, requests fail, or twice the users
+bring less than 5 % more tokens; then it tries two loads between the last that held and the first that did not.
 """
 
 import asyncio
 import math
 import random
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import accumulate, count, islice
@@ -25,15 +25,21 @@ from tokonomics.measure.addresses import BenchTarget
 from tokonomics.measure.bench.client import KEY_VARIABLE, Client, Reply
 from tokonomics.measure.bench.loads import Budget, LoadWindow, Show, Stopping, closed_loop, open_loop, point_of, shown
 from tokonomics.measure.bench.prompts import BenchPrompts, scale_from
-from tokonomics.measure.benchmark_run import BenchmarkRun, LoadPoint
+from tokonomics.measure.bench.sessions import SessionRunner, jobs_of, sessions_when_due, users_in_sessions
+from tokonomics.measure.benchmark_run import BenchmarkRun, LoadPoint, jobs_from_records
 from tokonomics.measure.importers.own import NAME
 from tokonomics.measure.load_curve import holds
+from tokonomics.traffic.arrivals import parse_arrivals
+from tokonomics.traffic.generate import Sessions, SystemPrompts, generate
 from tokonomics.traffic.lengths import draw_lengths, parse_lengths
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.trace import Trace
 from tokonomics.units import SECONDS_PER_HOUR, plural, requests_a_second
 
 MOST_USERS = 4096
+USUAL_INPUT, USUAL_OUTPUT = "const:512", "const:128"
+"""Where nobody says how long prompts and answers are."""
+_MOST_JOBS = 2000  # that are drawn for a load; users begin with the first again after the last
 _MORE = 1.05  # twice the users that bring less than this much more throughput are past the knee
 _LOOKS_BETWEEN = 2
 _KEEPS_UP = 0.8  # of the requests due; less is more than chance and the answers after the last request explain
@@ -56,8 +62,9 @@ class BenchSettings:
     rates: Sequence[float] = ()
     trace: Trace | None = None
     sweep: bool = False
-    input: str = "const:512"  # lengths of prompts and answers, as ``parse_lengths`` takes them
-    output: str = "const:128"
+    sessions: Sessions | None = None  # of which users, rates and sweeps send the turns
+    input: str | None = None  # lengths of prompts and answers, as ``parse_lengths`` takes them; of a turn, what is new
+    output: str | None = None
     budget: Budget = field(default_factory=Budget)
     slos: tuple[Slo, ...] = ()
     usd_per_hour: float | None = None  # all GPUs together: for the display and the dollar budget
@@ -88,7 +95,10 @@ def run_bench(asked: BenchSettings, show: Show | None = None) -> BenchmarkRun:
 class _Bench:
     def __init__(self, asked: BenchSettings, show: Show | None) -> None:
         self.asked, self.show = asked, show
-        self.inputs, self.outputs = parse_lengths(asked.input, "input"), parse_lengths(asked.output, "output")
+        agent = asked.sessions.agent if asked.sessions else None
+        self.inputs = agent.inputs if agent and asked.input is None else parse_lengths(asked.input or USUAL_INPUT)
+        self.outputs = agent.outputs if agent and asked.output is None else parse_lengths(asked.output or USUAL_OUTPUT)
+        self.head_tokens = agent.head_tokens if agent else 0
         self.started_s = perf_counter()
         self.notes: list[str] = []
         self.charged_usd = 0.0
@@ -103,7 +113,7 @@ class _Bench:
             self.client = client
             model = asked.model or await self._model()
             self.prompts = BenchPrompts(asked.target, model, asked.seed)
-            if not (self.inputs.is_constant and self.outputs.is_constant):
+            if self._in_sessions or not (self.inputs.is_constant and self.outputs.is_constant):
                 self.limit = (await client.models()).get(model)
                 if self.limit is not None:
                     self.notes.append(f"Lengths vary; none exceeds the {self.limit:,} tokens that the server takes.")
@@ -116,7 +126,7 @@ class _Bench:
             self.notes.append(f"the client used {share:.0%} of a core: it may be what is slow")
         cached = sum(point.cached_tokens or 0 for point in points)
         sent = sum(point.input_tokens or 0 for point in points)
-        if cached > _CACHED * max(1, sent):
+        if cached > _CACHED * max(1, sent) and not self._in_sessions:
             seen = f"{cached / sent:.0%} of the prompt tokens came from the server's cache: it has seen these prompts"
             self.notes.append(f"{seen}, or beginnings like theirs; another {option('seed')} sends new ones")
         if not points:
@@ -194,8 +204,10 @@ class _Bench:
         """Each load's figures; None where a load gave none."""
         asked = self.asked
         if asked.trace is not None:
-            yield await self._open(asked.trace, None)
-        open_loads = [partial(self._open, None, rate) for rate in asked.rates]
+            yield await self._open(asked.trace, None) if asked.trace.turns is None else await self._due_jobs(None)
+        open_loads = [
+            partial(self._due_jobs, rate) if asked.sessions else partial(self._open, None, rate) for rate in asked.rates
+        ]
         for load in (*open_loads, *(partial(self._closed, users) for users in asked.users)):
             yield await load()
             if self._budget_is_spent():
@@ -247,11 +259,42 @@ class _Bench:
     async def _closed(self, users: int) -> LoadPoint | None:
         asked = self.asked
         window, stopping = self._window(), Stopping(asked.budget, users)
-        lengths = self._lengths()
+        lengths, runner = self._lengths(), None
         async with shown(self.show, plural(users, "user"), window, stopping, asked.usd_per_hour):
-            ask = lambda: self.prompts.request(*next(lengths))  # noqa: E731
-            await closed_loop(self.client, users, ask, stopping, self._spent, window)
-        return self._finished(window, stopping, concurrency=users)
+            if asked.sessions:
+                runner = SessionRunner(self.client, self.prompts, window, self.head_tokens)
+                jobs = jobs_of(self._talks(asked.sessions, 1.0))
+                await users_in_sessions(runner, users, jobs, stopping, self._spent, window)
+            else:
+                ask = lambda: self.prompts.request(*next(lengths))  # noqa: E731
+                await closed_loop(self.client, users, ask, stopping, self._spent, window)
+        return self._finished(window, stopping, runner, concurrency=users)
+
+    async def _due_jobs(self, rate: float | None) -> LoadPoint | None:
+        """Jobs that start at their times: those of the trace, or so many that their turns come to ``rate`` a second."""
+        asked, load = self.asked, requests_a_second(f"{rate:g}") if rate else "the trace"
+        window, stopping = self._window(), Stopping(asked.budget, 3)
+        trace = asked.trace
+        if trace is None:
+            assert asked.sessions is not None
+            trace = self._talks(asked.sessions, (rate or 1.0) / asked.sessions.turns)
+        runner = SessionRunner(self.client, self.prompts, window, self.head_tokens)
+        async with shown(self.show, load, window, stopping, asked.usd_per_hour):
+            await sessions_when_due(runner, jobs_of(trace), stopping, self._spent, window)
+        return self._finished(window, stopping, runner, rate=rate or trace.rate or None)
+
+    def _talks(self, sessions: Sessions, starts_per_s: float) -> Trace:
+        """Made-up sessions, the same for every load, none longer than the server takes."""
+        limit = sessions.limit if self.limit is None else min(sessions.limit, round(self.limit * _SURE_TO_FIT))
+        return generate(
+            parse_arrivals(f"poisson:{starts_per_s:.9g}"),
+            self.inputs,
+            self.outputs,
+            requests=min(self.asked.budget.requests + _MOST_JOBS, round(_MOST_JOBS * sessions.turns)),
+            seed=self.asked.seed,
+            system=SystemPrompts(1, self.head_tokens) if self.head_tokens else None,
+            sessions=replace(sessions, limit=limit),
+        )
 
     async def _open(self, trace: Trace | None, rate: float | None) -> LoadPoint | None:
         asked, load = self.asked, requests_a_second(f"{rate:g}") if rate else "the trace"
@@ -292,8 +335,18 @@ class _Bench:
                 answer = min(max(1, answer), most - 1)
                 yield min(prompt, most - answer), answer
 
+    @property
+    def _in_sessions(self) -> bool:
+        return self.asked.sessions is not None or (self.asked.trace is not None and self.asked.trace.turns is not None)
+
     def _finished(
-        self, window: LoadWindow, stopping: Stopping, *, concurrency: int | None = None, rate: float | None = None
+        self,
+        window: LoadWindow,
+        stopping: Stopping,
+        runner: SessionRunner | None = None,
+        *,
+        concurrency: int | None = None,
+        rate: float | None = None,
     ) -> LoadPoint | None:
         """The load's figures; the first load also counts the requests that prepared the test."""
         prepared, self.prepared = self.prepared, []
@@ -303,8 +356,11 @@ class _Bench:
             first = next((reply.error for reply in window.replies if reply.error), "nothing was answered in time")
             self.notes.append(f"A load gave no figure: {shorten(first, 160)}")
             return None
-        lengths = f"{self.asked.input} / {self.asked.output}" if self.asked.trace is None else None
-        kept = {"stopped": window.stopped, "precision": stopping.precision, "lengths": lengths}
+        lengths = f"{self.inputs.text} / {self.outputs.text}" if self.asked.trace is None else None
+        kept: dict[str, object] = {"stopped": window.stopped, "precision": stopping.precision, "lengths": lengths}
+        if runner is not None:
+            known = point.cached_tokens is not None
+            kept["jobs"] = jobs_from_records(point.records, runner.took_s, cached_known=known)
         return point.model_copy(update=kept)
 
 

@@ -118,6 +118,8 @@ def all_levers(choices: Choices | None = None, bills: Bills | None = None) -> tu
               QUALITY_NONE, partial(right_size, bills=bills)),
         Lever("prefix cache", "cache", "a flag", "none", QUALITY_NONE, _prefix_cache),
         Lever("prefix-aware router", "router", "days: a router in front", "uneven load", QUALITY_NONE, _router),
+        Lever("session-affine router", "router", "hours: a router with sticky sessions", "uneven load", QUALITY_NONE,
+              _affine),
         Lever(f"KV in {memories(choices.tiers)}", "tiers", "hours: an engine extension",
               f"{'host memory' if choices.tiers is None else 'that memory'} is shared", QUALITY_NONE,
               partial(_tiers, choices)),
@@ -230,6 +232,14 @@ def _router(setup: Setup) -> Setup | NotServed:
     return _shares(setup) or replace(setup, router=Router.prefix_aware)
 
 
+def _affine(setup: Setup) -> Setup | NotServed:
+    if setup.router is Router.session_affine:
+        return NotServed("it is on already")
+    if setup.load.trace.turns is None:
+        return NotServed("the traffic has no sessions")
+    return _shares(setup) or replace(setup, router=Router.session_affine)
+
+
 def _tiers(choices: Choices, setup: Setup) -> Setup | NotServed:
     if setup.tiers:
         return NotServed("there is a memory behind the GPU's already")
@@ -278,6 +288,8 @@ def smallest_relative(model: ModelSpec) -> ModelSpec | None:
 def _apart(setup: Setup) -> Setup | NotServed:
     if setup.disaggregated:
         return NotServed("it is disaggregated already")
+    if setup.load.trace.turns is not None:
+        return NotServed("not simulated for sessions that wait for answers")
     if setup.autoscale or setup.tiers:
         return NotServed("not simulated together with autoscaling or slower memories")
     return replace(setup, disaggregated=True)

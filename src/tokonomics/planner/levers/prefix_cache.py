@@ -23,8 +23,10 @@ from tokonomics.planner.setup import Say, silent
 from tokonomics.planner.trials import cached_share, serve_with
 from tokonomics.serving.capacity import NeverHolds, replicas_needed, what_breaks
 from tokonomics.serving.fleet import FleetSettings, Router
-from tokonomics.serving.outcome import Outcome, Spread, outcome
+from tokonomics.serving.outcome import Outcome, outcome
+from tokonomics.serving.session_outcome import SessionOutcome
 from tokonomics.serving.simulator import Simulation
+from tokonomics.serving.spread import Spread
 from tokonomics.serving.tiers import TierHits, gpu_cache_bytes, kv_bytes_per_token
 from tokonomics.traffic.prefix_reuse import found_share
 from tokonomics.traffic.slo import Slo
@@ -75,6 +77,10 @@ class CacheRow(Noun):
     bill: CostTree | None
     """Of an hour of those, memories included."""
     usd_per_mtok: float | None
+    usd_per_job: float | None = None
+    """Of traffic in sessions."""
+    sessions: SessionOutcome | None = None
+    """On the replicas that it needs, or on the fewest that keep up."""
 
 
 class Slower(Noun):
@@ -151,6 +157,8 @@ def prefix_cache_lever(
         CacheSetting(name="GPU cache"),
         CacheSetting(name="GPU cache, prefix-aware router", router=Router.prefix_aware),
     ]
+    if trace.turns is not None:
+        plain.append(CacheSetting(name="GPU cache, session-affine router", router=Router.session_affine))
 
     def needed(setting: CacheSetting) -> _Fewest:
         say(f"the replicas it takes: {setting.name}")
@@ -304,7 +312,8 @@ def _row(
         memories = (price.line(needs) for price in setting.tiers)
         bill = replica_hour(setting.name.strip(), needs, usd_per_replica_hour(needs), *memories)
     tokens = made.input_tokens + made.output_tokens
-    span_hours = trace.duration_s / SECONDS_PER_HOUR
+    span_s = trace.duration_s if trace.turns is None or not trace.rate else len(trace) / trace.rate
+    span_hours = span_s / SECONDS_PER_HOUR
     return CacheRow(
         setting=setting,
         replicas=replicas,
@@ -318,4 +327,6 @@ def _row(
         **copied(fewest, "ttft_s", "tpot_s", "e2e_s"),
         bill=bill,
         usd_per_mtok=bill.usd * span_hours / tokens * TOKENS_PER_MTOK if bill and tokens and span_hours else None,
+        usd_per_job=bill.usd * span_hours / trace.turns.sessions if bill and trace.turns else None,
+        sessions=fewest.sessions,
     )

@@ -26,8 +26,8 @@ from tokonomics.money.vector_index import VectorIndex
 from tokonomics.physics.deployment import Deployment
 from tokonomics.serving.capacity import NeverHolds, ReplicasNeeded, replicas_needed
 from tokonomics.serving.fleet import FleetSettings
-from tokonomics.serving.outcome import Spread
 from tokonomics.serving.simulator import simulate
+from tokonomics.serving.spread import Spread
 from tokonomics.traffic.embeddings import Embedded, Vectors
 from tokonomics.traffic.prompts import Prompts, tokens_of
 from tokonomics.traffic.slo import Latency, Slo

@@ -7,8 +7,9 @@ import numpy as np
 
 from tokonomics.errors import shorten
 from tokonomics.serving.class_outcome import within_own_slos
-from tokonomics.serving.outcome import judged, request_latencies, spread
+from tokonomics.serving.outcome import judged, request_latencies
 from tokonomics.serving.simulator import Simulation
+from tokonomics.serving.spread import spread
 from tokonomics.serving.state import DONE, REFUSED, SHED
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.tenants import by_tenant

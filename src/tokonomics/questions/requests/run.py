@@ -67,6 +67,10 @@ class LoadTest(Request):
     trace: Table | None = declared(
         "A request log or shipped sample, replayed as it came.", kind=Kind.TRACE, example="azure-conv"
     )
+    sessions: Text | None = declared(
+        "Users run sessions, closed loop: 5,think=30 (turns, pause); agent, agent:swe. Lengths are those of a turn.",
+        example="5,think=2",
+    )
     sweep: Switch = declared("Double the users to the knee, or until --slo is missed.", False)
     input: Text = declared(
         "Prompt tokens, about: const:512, or as in `plan`: 1500 (a mean, spread as in chat), sample:sharegpt.",
@@ -100,6 +104,7 @@ class BenchRequest(LoadTest, Rented, Profiled):
       tokonomics bench http://localhost:8000 --rate 1,2,4 --input 1000 --output 300 --save run.json
       tokonomics bench http://localhost:8000 --trace azure-conv --speed 2 --seconds 120
       tokonomics bench https://api.groq.com/openai/v1 --api groq:llama-3.3-70b-versatile --max-usd 1 --save groq.json
+      tokonomics bench http://localhost:8000 --sessions agent:swe --concurrency 1,8 --seconds 300
     """
 
 

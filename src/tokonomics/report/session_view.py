@@ -1,0 +1,60 @@
+"""Conversations and jobs as answers show them: what one costs, how long it takes, what of each turn was cached."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from tokonomics.report import blocks
+from tokonomics.report.wording import percent_text, time_text, turn_text
+from tokonomics.serving.session_outcome import SessionOutcome, TurnOutcome
+from tokonomics.traffic.session_summary import turn_groups
+from tokonomics.units import percent, plural, usd
+
+
+def job_facts(made: SessionOutcome, usd_per_job: float | None) -> Iterable[blocks.Fact]:
+    """Of all sessions together."""
+    if usd_per_job is not None:
+        requests = f"{made.requests_per_job:.3g} requests each, the whole bill over the finished ones"
+        yield blocks.fact("per job", usd(usd_per_job), requests, number=usd_per_job)
+    rate = f"{made.jobs_per_s:.3g}/s" if made.jobs_per_s >= 0.01 else f"{made.jobs_per_s * 3600:.3g}/h"
+    yield blocks.fact("jobs", rate, f"{made.finished:,} of {plural(made.jobs, 'session')} finished")
+    if made.job_s.p99 is not None:
+        waits = "" if made.server_share is None else f"; {percent(made.server_share)} of it with the server"
+        said = f"p50 {time_text(made.job_s.p50)}, from the first request to the last answer{waits}"
+        yield blocks.fact("job p99", time_text(made.job_s.p99), said, number=made.job_s.p99)
+    if made.retries:
+        yield blocks.fact("retries", f"{made.retries:,}", "requests sent again after a time-out")
+
+
+def turn_rows(by_turn: Sequence[TurnOutcome]) -> list[tuple[str, int, float, float]]:
+    """Turns of one number or of several: which, how many, their mean prompt, and the cached share of it."""
+    if not by_turn:
+        return []
+    rows = []
+    for first, last, chosen in turn_groups(np.asarray([row.turn for row in by_turn], np.int32)):
+        alike = [by_turn[place] for place in chosen]
+        answered, tokens = sum(row.answered for row in alike), sum(row.input_tokens for row in alike)
+        cached = sum(row.cached_share * row.input_tokens for row in alike)
+        rows.append((turn_text(first, last), answered, tokens / max(answered, 1), cached / max(tokens, 1)))
+    return rows
+
+
+def turn_table(made: SessionOutcome) -> blocks.Table:
+    """What of the prompts of each turn was found in a cache."""
+    rows = [
+        [turn, f"{answered:,}", f"{mean:,.0f}", percent(cached)]
+        for turn, answered, mean, cached in turn_rows(made.by_turn)
+    ]
+    return blocks.table(["turn", ">requests", ">mean prompt", ">cached"], rows)
+
+
+def turns_side_by_side(names: Sequence[str], made: Sequence[SessionOutcome]) -> blocks.Table:
+    """The cached share of each turn, a row for each way to serve them."""
+    found = [{turn: cached for turn, _, _, cached in turn_rows(one.by_turn)} for one in made]
+    turns = list(dict.fromkeys(turn for row in found for turn in row))
+    rows = [
+        [name, *(percent_text(row.get(turn)) for turn in turns), time_text(one.job_s.p50), time_text(one.job_s.p99)]
+        for name, row, one in zip(names, found, made, strict=True)
+    ]
+    heads = [f">turn {turn}" if place == 0 else f">{turn}" for place, turn in enumerate(turns)]
+    return blocks.table(["!", *heads, ">job p50", ">p99"], rows)

@@ -1,0 +1,137 @@
+"""What a simulation came to by conversation or job: how many were finished, how long one took, and what was cached.
+
+A job is all requests of one session. It takes from when its first request is sent to when its last answer is heard;
+the server has it while at least one of its requests has been sent and not been answered, waits for a place and retries
+included, and the rest are the pauses of tools and people.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
+
+from tokonomics.serving.simulator import Simulation
+from tokonomics.serving.spread import Spread, spread
+from tokonomics.serving.state import DONE
+from tokonomics.traffic.trace import Counts, Floats
+from tokonomics.traffic.turns import Turns
+from tokonomics.types import Noun
+
+
+class TurnOutcome(Noun):
+    """All requests that are the n-th of their session: one more than the longest chain of those they wait for."""
+
+    turn: PositiveInt
+    answered: NonNegativeInt
+    input_tokens: NonNegativeInt
+    """Of the answered ones."""
+    cached_share: NonNegativeFloat
+    """Of those tokens: found in the prefix cache or fetched from a slower memory."""
+
+
+class SessionOutcome(Noun):
+    """Conversations or jobs in figures."""
+
+    closed: bool
+    """Requests were sent when those they wait for were answered; False: at the times of the trace."""
+    jobs: NonNegativeInt
+    finished: NonNegativeInt
+    """All of whose requests were answered."""
+    failed: NonNegativeInt
+    jobs_per_s: NonNegativeFloat
+    """Finished, over the whole time."""
+    job_s: Spread
+    """Of finished jobs: from when the first request is sent to when the last answer is heard."""
+    server_share: float | None
+    """Of the time of finished jobs, in which at least one request is with the server; None where none is finished."""
+    requests_per_job: NonNegativeFloat
+    """In the mean, sent or not."""
+    turns_per_job: NonNegativeFloat
+    """In the mean: the longest chain of requests of which each waits for the one before."""
+    retries: NonNegativeInt
+    """Attempts beyond the first, of all requests together."""
+    by_turn: tuple[TurnOutcome, ...]
+    """The first turn first; turns of which no request was answered are left out."""
+
+
+def session_outcome(simulation: Simulation) -> SessionOutcome | None:
+    """Sum the sessions up; None where the trace has none."""
+    turns, served = simulation.trace.turns, simulation.served
+    if turns is None:
+        return None
+    jobs, done = turns.sessions, served.status == DONE
+    answered = np.bincount(turns.session[done], minlength=jobs)
+    requests = np.bincount(turns.session, minlength=jobs)
+    finished = (answered == requests) & (requests > 0)
+    whole_s, server_s = _job_times(turns, simulation.trace.arrival_s, served.finish_s, finished)
+    depth = turns.depth
+    longest = np.zeros(jobs, np.int64)
+    np.maximum.at(longest, turns.session, depth)
+    total = float(whole_s.sum())
+    return SessionOutcome(
+        closed=simulation.closed,
+        jobs=jobs,
+        finished=int(finished.sum()),
+        failed=int(jobs - finished.sum()),
+        jobs_per_s=float(finished.sum()) / simulation.end_s if simulation.end_s > 0 else 0.0,
+        job_s=spread(whole_s),
+        server_share=min(1.0, float(server_s.sum()) / total) if total > 0 else None,
+        requests_per_job=len(turns.session) / max(1, jobs),
+        turns_per_job=float(longest.mean()) if jobs else 0.0,
+        retries=int(np.maximum(served.attempts.astype(np.int64) - 1, 0).sum()),
+        by_turn=_by_turn(simulation, depth),
+    )
+
+
+def job_latencies(simulation: Simulation) -> Floats:
+    """Seconds of each finished job, at the request that was answered last of it; nan at all others."""
+    turns, served = simulation.trace.turns, simulation.served
+    found = np.full(len(simulation.trace), np.nan)
+    if turns is None:
+        return found
+    done, jobs = served.status == DONE, turns.sessions
+    finished = np.bincount(turns.session[done], minlength=jobs) == np.bincount(turns.session, minlength=jobs)
+    mine = np.flatnonzero(finished[turns.session])
+    mine = mine[np.lexsort((served.finish_s[mine], turns.session[mine]))]
+    session, first_sent = turns.session[mine], np.full(jobs, np.inf)
+    np.minimum.at(first_sent, session, simulation.trace.arrival_s[mine])
+    last = mine[np.diff(session, append=-1) != 0]
+    found[last] = served.finish_s[last] - first_sent[turns.session[last]]
+    return found
+
+
+def _job_times(turns: Turns, sent_s: Floats, heard_s: Floats, finished: NDArray[np.bool_]) -> tuple[Floats, Floats]:
+    """By finished job: from its first request to its last answer, and how much of that the server had it."""
+    mine = np.flatnonzero(finished[turns.session])
+    mine = mine[np.lexsort((sent_s[mine], turns.session[mine]))]
+    session, sent, heard = turns.session[mine], sent_s[mine], heard_s[mine]
+    first = np.flatnonzero(np.diff(session, prepend=-1))
+    if not len(first):
+        return np.zeros(0), np.zeros(0)
+    sizes = np.diff(np.append(first, len(mine)))
+    begin = np.repeat(sent[first], sizes)
+    # Jobs behind each other on one axis, none reaching into the next: one running maximum serves them all.
+    lane = np.repeat(np.arange(len(first)) * (float((heard - begin).max()) + 1.0), sizes)
+    reached = np.maximum.accumulate(heard - begin + lane)
+    pauses = np.maximum(sent[1:] - begin[1:] + lane[1:] - reached[:-1], 0.0)
+    pauses[first[1:] - 1] = 0.0
+    paused = np.add.reduceat(np.concatenate([[0.0], pauses]), first)
+    whole = np.maximum.reduceat(heard, first) - sent[first]
+    return whole, np.maximum(whole - paused, 0.0)
+
+
+def _by_turn(simulation: Simulation, depth: Counts) -> tuple[TurnOutcome, ...]:
+    served = simulation.served
+    done = served.status == DONE
+    counts, inputs, cached = (
+        np.bincount(depth[done], weights=weights)
+        for weights in (None, simulation.trace.input_tokens[done], served.cached_tokens[done])
+    )
+    return tuple(
+        TurnOutcome(
+            turn=int(turn),
+            answered=int(counts[turn]),
+            input_tokens=int(inputs[turn]),
+            cached_share=float(cached[turn] / inputs[turn]),
+        )
+        for turn in np.flatnonzero(counts)
+    )

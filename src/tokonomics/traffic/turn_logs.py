@@ -1,0 +1,206 @@
+"""Who waited for whose answer, from what a log says of its sessions.
+
+By the ids of those that a request waits for, where the log has them. By a session and times otherwise: a request waits
+for those of its session that were answered when it came; where the log does not say when that was, for the one before
+it. A pause is as the log says, else from the last of those answers to the request. Where the log does not say how long
+answers took, they are in the pauses, which is said. An id that is not in the log, or of a later request, is no wait.
+"""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokonomics.traffic.trace import Counts, Floats, PrefixBlocks
+from tokonomics.traffic.turns import Turns
+
+if TYPE_CHECKING:
+    import polars as pl
+
+GROWING = (
+    "the prompt of a turn is taken to begin with the prompt and the answer before it where it is long enough: "
+    "an upper bound on what a prefix cache can reuse"
+)
+_NOBODY = ("", "-1", "null", "none", "None")
+_SMALLEST_BLOCK, _BLOCKS_A_REQUEST = 16, 256
+"""The block of vLLM, or larger where prompts are long: on average so many a request keep a long log within memory."""
+
+
+class FoundTurns(NamedTuple):
+    """Of requests in order of arrival, and what to know about them."""
+
+    turns: Turns
+    notes: list[str]
+
+
+class _Waits(NamedTuple):
+    """Pairs of a request and one that it waits for, by place in order of arrival."""
+
+    child: NDArray[np.int64]
+    parent: NDArray[np.int64]
+
+
+def turns_of(rows: "pl.DataFrame") -> FoundTurns | None:
+    """The turns of a log, in the order of its arrivals; None where it has no sessions, or none with a second turn."""
+    there = rows.columns
+    by_id = {"request", "parent"} <= set(there)
+    if not by_id and ("session" not in there or not rows["session"].drop_nulls().len()):
+        return None
+    arrival = rows["arrival"].to_numpy()
+    order = np.argsort(arrival, kind="stable")
+    rows, arrival = rows[order], arrival[order]
+    ended = _ends(rows, arrival)
+    session = _numbers(rows["session"]) if "session" in there else None
+    if by_id:
+        waits, unknown = _by_id(rows)
+    else:
+        assert session is not None
+        waits, unknown = _by_time(session, arrival, ended), 0
+    if session is not None:
+        kept = session[waits.child] == session[waits.parent]
+        waits = _Waits(waits.child[kept], waits.parent[kept])
+    if not len(waits.child):
+        return None
+    turns = _turns(waits, len(rows), _groups(waits, len(rows)) if session is None else session)
+    pause, measured = _pauses(rows, turns, arrival, ended)
+    notes = [f"{unknown:,} requests wait for ids that are not in the log before them: taken as sent by themselves"]
+    notes = notes if unknown else []
+    if not measured:
+        notes.append("the log does not say how long answers took: pauses between turns include them")
+    return FoundTurns(Turns(turns.waits_for, turns.starts, pause, turns.session), notes)
+
+
+def _numbers(names: "pl.Series") -> NDArray[np.int64]:
+    """Sessions numbered by their first request; a request without one is its own."""
+    import polars as pl
+
+    alone = pl.Series(np.arange(len(names))).cast(pl.String) + "\x01"
+    filled = names.to_frame("name").select(pl.coalesce(pl.col("name").replace("", None), alone)).to_series()
+    _, first, number = np.unique(filled.to_numpy().astype(str), return_index=True, return_inverse=True)
+    rank = np.empty(len(first), np.int64)
+    rank[np.argsort(first)] = np.arange(len(first))
+    return rank[number]
+
+
+def _ends(rows: "pl.DataFrame", arrival: Floats) -> Floats:
+    """When each was answered; not a number where the log does not say."""
+    ended = np.full(len(rows), np.nan)
+    if "took" in rows.columns:
+        ended = arrival + rows["took"].fill_null(np.nan).to_numpy()
+    if "ended" in rows.columns:
+        told = rows["ended"].fill_null(np.nan).to_numpy()
+        ended = np.where(np.isnan(ended), told, ended)
+    return np.where(ended >= arrival, ended, np.nan)
+
+
+def _by_id(rows: "pl.DataFrame") -> tuple[_Waits, int]:
+    """By the ids that requests name, and how many requests name one that does not come before them."""
+    import polars as pl
+
+    place = pl.int_range(pl.len(), dtype=pl.Int64)
+    ids = rows.select("request", parent=place).filter(pl.col("request").is_not_null()).unique("request", keep="first")
+    listed = pl.col("parent").str.replace_all(r'[\[\]"\',;]', " ").str.strip_chars().str.split(" ")
+    pairs = rows.select(child=place, request=listed).explode("request").drop_nulls()
+    pairs = pairs.filter(~pl.col("request").is_in(_NOBODY))
+    known = pairs.join(ids, on="request", how="left").with_columns(good=pl.col("parent") < pl.col("child"))
+    good = known.filter(pl.col("good").fill_null(value=False)).unique(["child", "parent"]).sort("child", "parent")
+    unknown = known.filter(~pl.col("good").fill_null(value=False))["child"].n_unique()
+    return _Waits(good["child"].to_numpy(), good["parent"].to_numpy()), unknown
+
+
+def _by_time(session: NDArray[np.int64], arrival: Floats, ended: Floats) -> _Waits:
+    """Within a session: for the one before; where it is known when each was answered, for those answered by then."""
+    order = np.argsort(session, kind="stable")
+    same = session[order[1:]] == session[order[:-1]]
+    child, parent = order[1:][same], order[:-1][same]
+    if np.isnan(ended).any() or not (arrival[child] < ended[parent]).any():
+        return _Waits(child, parent)
+    children, parents = [], []
+    open_now: dict[int, list[int]] = {}  # by session: those that nobody waits for yet
+    last: dict[int, list[int]] = {}  # what its latest request waits for
+    for request, number in enumerate(session.tolist()):
+        running = open_now.setdefault(number, [])
+        answered = [one for one in running if ended[one] <= arrival[request]]
+        waits = answered or last.get(number, [])
+        open_now[number] = [one for one in running if one not in answered] + [request]
+        last[number] = waits
+        children += [request] * len(waits)
+        parents += waits
+    return _Waits(np.asarray(children, np.int64), np.asarray(parents, np.int64))
+
+
+def _groups(waits: _Waits, requests: int) -> NDArray[np.int64]:
+    """Requests that are connected by waits, each group numbered by its first."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    ones = np.ones(len(waits.child), np.int8)
+    joined = coo_array((ones, (waits.child, waits.parent)), shape=(requests, requests))
+    _, number = connected_components(joined, directed=False)
+    _, first, dense = np.unique(number, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[dense]
+
+
+def _turns(waits: _Waits, requests: int, session: NDArray[np.int64]) -> Turns:
+    order = np.lexsort((waits.parent, waits.child))
+    counts = np.bincount(waits.child, minlength=requests)
+    return Turns(
+        waits_for=waits.parent[order].astype(np.int32),
+        starts=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+        pause_s=np.zeros(requests),
+        session=session.astype(np.int32),
+    )
+
+
+def _pauses(rows: "pl.DataFrame", turns: Turns, arrival: Floats, ended: Floats) -> tuple[Floats, bool]:
+    """Seconds before each request, and whether all of them are without the answers' own time."""
+    waiting = np.flatnonzero(~turns.roots)
+    known = np.where(np.isnan(ended), arrival, ended)
+    since = np.maximum.reduceat(known[turns.waits_for], turns.starts[waiting])
+    pause = np.zeros(len(rows))
+    pause[waiting] = np.maximum(arrival[waiting] - since, 0.0)
+    unmeasured = np.zeros(len(rows), bool)
+    unmeasured[waiting] = np.logical_or.reduceat(np.isnan(ended)[turns.waits_for], turns.starts[waiting])
+    if "pause" in rows.columns:
+        told = rows["pause"].fill_null(np.nan).to_numpy()
+        given = ~turns.roots & np.isfinite(told) & (told >= 0)
+        pause, unmeasured = np.where(given, told, pause), unmeasured & ~given
+    return pause, not unmeasured.any()
+
+
+def growing_prefix(turns: Turns, input_tokens: Counts, output_tokens: Counts) -> PrefixBlocks | None:
+    """Blocks of prompts that hold what was said before them in their session; None where nothing is shared.
+
+    A prompt that is shorter than the one before it was written anew and shares nothing. Of several that a request
+    waits for, it goes on from the longest that it can hold.
+    """
+    inputs = input_tokens.astype(np.int64)
+    said = inputs + output_tokens
+    block = _SMALLEST_BLOCK
+    while said.sum() / block > _BLOCKS_A_REQUEST * len(said):
+        block *= 2
+    parent = _continued(turns, inputs, said)
+    blocks = said // block
+    shared = np.where(parent >= 0, np.minimum(inputs, said[parent]) // block, 0)
+    if not shared.any():
+        return None
+    own = blocks - shared
+    first_own = np.cumsum(own) - own
+    lists: list[NDArray[np.int64]] = []
+    for request, above in enumerate(parent.tolist()):
+        new = np.arange(first_own[request], first_own[request] + own[request])
+        lists.append(np.concatenate([lists[above][: shared[request]], new]) if shared[request] else new)
+    starts = np.concatenate([[0], np.cumsum(blocks)]).astype(np.int64)
+    return PrefixBlocks(np.concatenate(lists).astype(np.int32), starts, block, int(own.sum()))
+
+
+def _continued(turns: Turns, inputs: NDArray[np.int64], said: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The request whose text each goes on from; -1 for none."""
+    child = np.repeat(np.arange(len(inputs)), np.diff(turns.starts))
+    parent = turns.waits_for.astype(np.int64)
+    fits = inputs[parent] <= inputs[child]
+    child, parent = child[fits], parent[fits]
+    order = np.lexsort((np.minimum(said[parent], inputs[child]), child))
+    found = np.full(len(inputs), -1, np.int64)
+    found[child[order]] = parent[order]  # the last of a child, which holds most, stays
+    return found
