@@ -70,15 +70,14 @@ def _crossing_line(found: PlanTogether) -> Iterator[blocks.Line]:
     rates = [asked.workload.rate for asked in found.asked]
     if crossed.above is None:
         most = _rates(rates, crossed.below)
-        yield blocks.line(
-            f"One GPU for all stays the cheaper choice up to {crossed.below:.3g} times the traffic ({most})."
-        )
+        said = f"One GPU for all stays the cheaper choice up to {crossed.below:.3g} times the traffic ({most})."
     elif not crossed.below:
-        yield blocks.line(
-            f"One GPU for all is not cheaper at less traffic either, down to {crossed.above:.2g} times it."
-        )
+        said = f"One GPU for all is not cheaper at less traffic either, down to {crossed.above:.2g} times it."
     else:
-        yield blocks.line(_between(crossed, rates))
+        said = _between(crossed, rates)
+    # The crossing is between GPUs that are never switched off.
+    always_on = found.best is not None and found.best.way is Way.zero
+    yield blocks.line(f"Of GPUs that stay on: {said[0].lower()}{said[1:]}" if always_on else said)
 
 
 def _between(crossed: Crossing, rates: list[float]) -> str:
