@@ -17,7 +17,7 @@ import numpy as np
 
 from tokonomics.catalog.config_recurrent import delta_scan_flops
 from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.models import Recurrence
+from tokonomics.catalog.layers import Recurrence
 from tokonomics.catalog.precision import Precision
 from tokonomics.measure.probe.fit_law import least_log_squares
 from tokonomics.physics import layer_kernels as laws

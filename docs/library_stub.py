@@ -19,16 +19,13 @@ from tokonomics.errors import TokonomicsError as TokonomicsError
 from tokonomics.questions.results import (
     BreakevenResult,
     CanRunResult,
-    CapacityResult,
     CurveResult,
     FitResult,
     FleetResult,
-    LeversResult,
     PlanResult,
     PredictResult,
-    SimulateResult,
-    TraceResult,
 )
+from tokonomics.questions.traffic_results import CapacityResult, LeversResult, SimulateResult, TraceResult
 from tokonomics.traffic.trace import Trace
 
 __version__: str

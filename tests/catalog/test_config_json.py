@@ -11,15 +11,8 @@ from tests.catalog.read_configs import mixers_of, read
 
 from tokonomics.catalog.config_families import FAMILIES, WRAPPERS
 from tokonomics.catalog.config_json import read_config
-from tokonomics.catalog.models import (
-    DenseMlp,
-    GroupedAttention,
-    LatentAttention,
-    ModelSpec,
-    MoeMlp,
-    RecurrentMixer,
-    weights_of,
-)
+from tokonomics.catalog.layers import DenseMlp, GroupedAttention, LatentAttention, MoeMlp, RecurrentMixer, weights_of
+from tokonomics.catalog.models import ModelSpec
 from tokonomics.errors import BadInput, TokonomicsError
 
 H, M, L, V = 256, 640, 6, 1000  # hidden, MLP width, layers, vocabulary

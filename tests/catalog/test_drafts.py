@@ -8,8 +8,8 @@ import pytest
 from tokonomics.catalog import drafts
 from tokonomics.catalog.config_json import read_config
 from tokonomics.catalog.drafts import drafts_of, eagle_head, load_drafts, longer_draft, mtp_module, nearest_draft
+from tokonomics.catalog.layers import LatentAttention, MoeMlp, RecurrentMixer
 from tokonomics.catalog.load_models import all_models, find_model
-from tokonomics.catalog.models import LatentAttention, MoeMlp, RecurrentMixer
 
 
 def test_deepseeks_module_has_the_parameters_that_it_publishes() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from tests.catalog.read_configs import read
 
+from tokonomics.catalog.layers import GroupedAttention
 from tokonomics.catalog.load_models import find_model
-from tokonomics.catalog.models import GroupedAttention
 from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput
 

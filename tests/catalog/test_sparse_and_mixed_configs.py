@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 from tests.catalog.read_configs import LATENT_MIXTURE, mixers_of, read
 
-from tokonomics.catalog.load_models import find_model
-from tokonomics.catalog.models import (
+from tokonomics.catalog.layers import (
     CompressedAttention,
     DenseMlp,
     GroupedAttention,
@@ -14,6 +13,7 @@ from tokonomics.catalog.models import (
     MoeMlp,
     RecurrentMixer,
 )
+from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput
 

@@ -15,18 +15,8 @@ import pytest
 import tokonomics as tk
 from tokonomics.errors import BadInput, UnknownName
 from tokonomics.questions.result import Result, frame_of
-from tokonomics.questions.results import (
-    BreakevenResult,
-    CapacityResult,
-    CurveResult,
-    FitResult,
-    FleetResult,
-    LeversResult,
-    PlanResult,
-    PredictResult,
-    SimulateResult,
-    TraceResult,
-)
+from tokonomics.questions.results import BreakevenResult, CurveResult, FitResult, FleetResult, PlanResult, PredictResult
+from tokonomics.questions.traffic_results import CapacityResult, LeversResult, SimulateResult, TraceResult
 
 OFFERS = Path(__file__).parents[1] / "golden" / "offers.csv"
 Cli = Callable[..., subprocess.CompletedProcess[str]]

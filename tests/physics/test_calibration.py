@@ -13,8 +13,8 @@ from tests.physics.hosts import hostless
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.layers import GroupedAttention, LatentAttention
 from tokonomics.catalog.load_models import find_model
-from tokonomics.catalog.models import GroupedAttention, LatentAttention
 from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput
 from tokonomics.physics.calibration import (

@@ -13,8 +13,8 @@ from numpy.typing import ArrayLike
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import Gpu, all_gpus, find_gpu
+from tokonomics.catalog.layers import LatentAttention, Recurrence
 from tokonomics.catalog.load_models import find_model
-from tokonomics.catalog.models import LatentAttention, Recurrence
 from tokonomics.catalog.precision import KV_PRECISIONS, Precision, kv_bytes_per_element
 from tokonomics.physics.curves import Array
 from tokonomics.physics.deployment import deploy

@@ -5,8 +5,8 @@ import pytest
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.layers import MoeMlp
 from tokonomics.catalog.load_models import find_model
-from tokonomics.catalog.models import MoeMlp
 from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput, in_python
 from tokonomics.physics.deployment import Deployment, deploy

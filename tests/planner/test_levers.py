@@ -39,7 +39,7 @@ from tokonomics.planner.levers.stack import ORDER, Stacked, Waterfall, naive_set
 from tokonomics.planner.load import Load, load_of_log, load_of_shape
 from tokonomics.planner.setup import NotServed, Setup
 from tokonomics.questions.request import Request
-from tokonomics.questions.results import LeversResult, StackResult
+from tokonomics.questions.traffic_results import LeversResult, StackResult
 from tokonomics.report import levers_view
 from tokonomics.report.answer import Answer
 from tokonomics.report.rich_text import renderable

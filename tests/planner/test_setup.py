@@ -22,7 +22,7 @@ from tokonomics.planner.plan import plan
 from tokonomics.planner.setup import NotServed, Setup
 from tokonomics.planner.spare import Spare
 from tokonomics.questions.request import Request
-from tokonomics.questions.results import LeversResult
+from tokonomics.questions.traffic_results import LeversResult
 from tokonomics.report.levers_view import levers
 from tokonomics.serving.capacity import what_breaks
 from tokonomics.serving.fleet import FleetSettings, Router

@@ -1,6 +1,7 @@
 """One GPU for several models: what must hold of the bills, the memory and the crossing."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import date
 from functools import cache
 
@@ -10,6 +11,7 @@ from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offers import Offer
+from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import deploy
 from tokonomics.physics.memory import kv_budget_bytes, workspace_bytes
 from tokonomics.physics.sharding import shard
@@ -17,7 +19,7 @@ from tokonomics.planner.load import load_of_shape
 from tokonomics.planner.plan import Question, plan
 from tokonomics.planner.shared_answer import SHARED_WAYS, SharedPlan, Way, WayRow
 from tokonomics.planner.shared_crossing import crossing
-from tokonomics.planner.shared_gpu import shared_plan
+from tokonomics.planner.shared_gpu import cheapest_of, own_way, shared_plan
 from tokonomics.planner.shared_ways import Tenant, aligned, memory_shares, tenants_of
 from tokonomics.traffic.slo import parse_slos
 
@@ -26,11 +28,11 @@ PRICES = {"L40S": 1.0, "H100-SXM": 2.5}
 VLLM = find_engine("vllm")
 
 
-def question(model: str, rate: float, slo: str) -> Question:
-    named = {"provider": "p", "region": "r", "gpus": 1, "memory_gb": 200, "date": DAY, "source": ""}
+def question(model: str, rate: float, slo: str, prices: dict[str, float] = PRICES, **offer: float) -> Question:
+    named = {"provider": "p", "region": "r", "gpus": 1, "memory_gb": 200, "date": DAY, "source": ""} | offer
     offers = [
         Offer.model_validate(named | {"instance": gpu, "gpu": gpu, "usd_per_hour": price})
-        for gpu, price in PRICES.items()
+        for gpu, price in prices.items()
     ]
     load = load_of_shape(rate, "const:800", "const:150")
     return Question(find_model(model), load, offers, (VLLM,), DAY, parse_slos(slo))
@@ -85,14 +87,16 @@ def test_the_crossing_is_where_the_bills_cross(
         bill = 100.0 if factor(there) < own_grows else 120.0
         return row.model_copy(update={"way": Way.own, "usd_per_month": bill, "meets": True})
 
-    def shared(way: Way, there: Sequence[Tenant], _: object, below: float, only_met: bool) -> WayRow | None:
+    def shared(
+        way: Way, there: Sequence[Tenant], _: object, below: float, least: float = 0.0, *, only_met: bool
+    ) -> WayRow | None:
         bill = 60.0 if factor(there) <= ends else 150.0
         made = row.model_copy(update={"way": way, "usd_per_month": bill, "meets": True})
-        return made if bill < below and way is Way.shares else None
+        return made if least <= bill < below and way is Way.shares else None
 
     monkeypatch.setattr("tokonomics.planner.shared_crossing.own_way", own)
     monkeypatch.setattr("tokonomics.planner.shared_crossing.cheapest_of", shared)
-    first = shared(Way.shares, tenants, None, 1e9, True)
+    first = shared(Way.shares, tenants, None, 1e9, only_met=True)
     rows = (own(tenants), *([first] if first else []))
     crossed = crossing(tenants, SharedPlan(rows=rows, not_possible={}, best=None))
     assert crossed is not None
@@ -107,6 +111,52 @@ def test_the_crossing_is_where_the_bills_cross(
             60.0,
             100.0 if expected < own_grows else 120.0,
         )
+
+
+def test_the_crossing_of_real_bills_is_where_they_cross() -> None:
+    # Own GPUs are two; one for all meets every SLO at the factor below, and no longer at the one above.
+    slos = "ttft_p99=2,tpot_p99=60ms"
+    tenants = tenants_of([question(model, 0.4, slos, {"L40S": 1.0}) for model in ("llama-3.1-8b", "qwen3-4b")])
+    tenants = [Tenant(replace(tenant.question, weights=(Precision.bf16,))) for tenant in tenants]
+    crossed = crossing(tenants, shared_plan(tenants))
+    assert crossed is not None
+    assert crossed.above is not None
+    assert crossed.below < crossed.above <= 1.1 * crossed.below
+    for factor, still in ((crossed.below, True), (crossed.above, False)):
+        scaled = [one.times(factor) for one in tenants]
+        traces = aligned([one.load.trace for one in scaled])
+        assert any(cheapest_of(way, scaled, traces, 2 * 730, only_met=True) for way in SHARED_WAYS) == still
+
+
+def test_a_shared_gpu_keeps_the_published_bits_where_they_meet_every_slo() -> None:
+    # 16 + 8 GB of weights fit 48: no fewer bits than own GPUs have, so nothing to mark.
+    _, found = planned()
+    shares = next(row for row in found.rows if row.way is Way.shares)
+    assert shares.meets
+    assert [(model.weights, model.below_checkpoint) for model in shares.models] == [(Precision.bf16, False)] * 2
+    assert found.own_at_these_bits_usd_per_month is None
+
+
+def test_fewer_bits_are_marked_and_own_gpus_priced_at_them() -> None:
+    # Three of 16 GB do not fit 48; at FP8 they do. Own GPUs cost the same at either.
+    slos = "ttft_p99=5,tpot_p99=200ms"
+    tenants = tenants_of([question("llama-3.1-8b", 0.02, slos, {"L40S": 1.0})] * 3)
+    found = shared_plan(tenants)
+    assert found.best is not None
+    assert found.best.way is Way.shares
+    assert [(model.weights, model.below_checkpoint) for model in found.best.models] == [(Precision.fp8, True)] * 3
+    assert found.own_at_these_bits_usd_per_month == pytest.approx(3 * 730)
+
+
+def test_own_gpus_of_one_kind_of_machine_fill_it_together() -> None:
+    # Two models, a GPU each, on machines of four: one machine, whose bill they share.
+    slos = "ttft_p99=2,tpot_p99=60ms"
+    tenants = tenants_of([question(model, 0.2, slos, {"L40S": 4.0}, gpus=4) for model in ("llama-3.1-8b", "qwen3-4b")])
+    own = own_way(tenants)
+    assert own is not None
+    assert own.gpus_paid == 4
+    assert own.usd_per_month == pytest.approx(4 * 730)
+    assert sum(model.usd_per_month for model in own.models) == pytest.approx(own.usd_per_month)
 
 
 def test_memory_shares_hold_every_engine_and_no_more_than_the_gpu_has() -> None:

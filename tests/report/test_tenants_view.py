@@ -12,7 +12,7 @@ from tokonomics.physics.deployment import deploy
 from tokonomics.planner.levers.noisy_neighbour import NoisyNeighbour, noisy_neighbour
 from tokonomics.planner.levers.tenancy import Pooling, Sharing, pool
 from tokonomics.questions.request import Request
-from tokonomics.questions.results import TenantsResult
+from tokonomics.questions.traffic_results import TenantsResult
 from tokonomics.report.charts.tenants import tenants_chart
 from tokonomics.report.tenants_view import tenants
 from tokonomics.traffic.arrivals import parse_arrivals

@@ -1,6 +1,7 @@
 """Engines that share a GPU, against closed forms: processor sharing, turns, and a server that scales to zero."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from tokonomics.physics.steptime import step_model
 from tokonomics.serving.shared import SharedEngine, TurnRules, in_turns, side_by_side
 from tokonomics.serving.simulator import simulate
 from tokonomics.serving.state import DONE
-from tokonomics.traffic.trace import Trace
+from tokonomics.traffic.trace import PrefixBlocks, Trace
 
 LLAMA = deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))
 QWEN = deploy(find_model("qwen3-4b"), find_gpu("H100"), find_engine("vllm"))
@@ -93,6 +94,16 @@ def test_a_sleeping_model_waits_until_the_other_has_no_work_and_both_have_switch
     assert float(run.engines[0].served.finish_s[0]) == pytest.approx(end + way_out_s())
     expected = end + 0.5 + 5.0 + alone_s(QWEN, second)
     assert float(run.engines[1].served.finish_s[0]) - way_out_s() == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_model_that_slept_has_lost_its_prefix_cache() -> None:
+    # The same 512 tokens three times: the second finds them, the third comes after a sleep.
+    shared = PrefixBlocks(np.zeros(3, np.int32), np.arange(4), block_tokens=512, distinct=1)
+    first = replace(requests(0.0, 10.0, 40.0, prompt=600), prefix=shared)
+    rules = TurnRules((1.0, 1.0), (1.0, 1.0))
+    run = in_turns([SharedEngine(LLAMA, first), SharedEngine(QWEN, requests(20.0))], rules)
+    assert run.switches == 2
+    assert list(run.engines[0].served.cached_tokens) == [0, 512, 0]
 
 
 def test_patience_decides_who_goes_first() -> None:

@@ -23,7 +23,8 @@ from tokonomics.catalog.config_images import read_tower
 from tokonomics.catalog.config_layers import MOST_LAYERS, Frame, MixerLayer, MlpLayer, is_on
 from tokonomics.catalog.config_quantization import checkpoint_of
 from tokonomics.catalog.config_towers import count_towers
-from tokonomics.catalog.models import LayerGroup, ModelSpec, Published
+from tokonomics.catalog.layers import LayerGroup
+from tokonomics.catalog.models import ModelSpec, Published
 from tokonomics.errors import BadInput, did_you_mean, from_validation, option, shorten
 
 LARGEST_FILE = 10_000_000  # bytes; a config.json has a few thousand: a file this large is probably the weights

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from tokonomics.catalog.config_fields import Fields
-from tokonomics.catalog.models import (
+from tokonomics.catalog.layers import (
     CompressedAttention,
     DenseMlp,
     GroupedAttention,

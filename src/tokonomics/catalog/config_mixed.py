@@ -22,7 +22,7 @@ from tokonomics.catalog.config_layers import (
     sparse_after_first,
     windows_by_type,
 )
-from tokonomics.catalog.models import DenseMlp, GroupedAttention
+from tokonomics.catalog.layers import DenseMlp, GroupedAttention
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 

@@ -13,7 +13,7 @@ from functools import cached_property
 
 from tokonomics.catalog.config_fields import Fields
 from tokonomics.catalog.config_layers import MixerLayer, MlpLayer
-from tokonomics.catalog.models import DenseMlp, MoeMlp
+from tokonomics.catalog.layers import DenseMlp, MoeMlp
 from tokonomics.errors import shorten
 
 Names = Sequence[str]

@@ -27,7 +27,7 @@ from tokonomics.catalog.config_layers import (
     shared_width,
     sparse_after_first,
 )
-from tokonomics.catalog.models import DenseMlp, MoeMlp, RecurrentMixer
+from tokonomics.catalog.layers import DenseMlp, MoeMlp, RecurrentMixer
 
 DELTA_CHUNK = 64  # tokens to a chunk of the scan (flash-linear-attention, as vLLM and SGLang run it)
 MAMBA2_CHUNK = 256  # of the config classes, where a config does not say

@@ -17,7 +17,7 @@ from tokonomics.catalog.config_layers import (
     same_length,
     shared_count,
 )
-from tokonomics.catalog.models import CompressedAttention, GroupedAttention, Indexer, LatentAttention
+from tokonomics.catalog.layers import CompressedAttention, GroupedAttention, Indexer, LatentAttention
 
 # --- DeepSeek-V3.2 and GLM-5: latent attention to the tokens that an indexer leaves ---------------------------------
 

@@ -18,7 +18,8 @@ from typing import Literal
 
 from pydantic import Field, PositiveInt, field_validator
 
-from tokonomics.catalog.models import DenseMlp, GroupedAttention, LayerGroup, ModelSpec, RecurrentMixer, weights_of
+from tokonomics.catalog.layers import DenseMlp, GroupedAttention, LayerGroup, RecurrentMixer, weights_of
+from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.precision import Precision
 from tokonomics.types import Noun
 

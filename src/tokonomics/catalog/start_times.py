@@ -35,7 +35,6 @@ class StartTimes(Noun):
     image_s: StartTime
     engine_s: StartTime
     network_disk_bytes_per_s: StartTime
-    fast_disk_bytes_per_s: StartTime
     sleep_fixed_s: StartTime
     sleep_share_of_pcie: StartTime
     wake_fixed_s: StartTime
@@ -47,9 +46,9 @@ class StartTimes(Noun):
         """From the order to an engine that loads weights."""
         return self.machine_s.value + self.image_s.value + self.engine_s.value
 
-    def cold_s(self, weight_bytes: float, disk_bytes_per_s: float | None = None) -> float:
-        """From the order to the first answer; from a network disk unless told."""
-        return self.ready_s + weight_bytes / (disk_bytes_per_s or self.network_disk_bytes_per_s.value)
+    def cold_s(self, weight_bytes: float) -> float:
+        """From the order to the first answer, from a network disk: the disks of a machine just ordered are empty."""
+        return self.ready_s + weight_bytes / self.network_disk_bytes_per_s.value
 
     def wake_s(self, weight_bytes: float, gpu: Gpu) -> float:
         """Until an engine whose weights lie in the host's memory serves."""

@@ -16,8 +16,9 @@ from typing import Any
 
 from tokonomics.catalog.engines import Engine, find_engine
 from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.layers import MoeMlp
 from tokonomics.catalog.load_models import find_model
-from tokonomics.catalog.models import ModelSpec, MoeMlp
+from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.precision import KV_PRECISIONS, Precision
 from tokonomics.catalog.user_file import user_tables
 from tokonomics.errors import TokonomicsError, UnknownName, shorten

@@ -4,7 +4,8 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from tokonomics.catalog.engines import Defaults, Engine, all_engines
 from tokonomics.catalog.gpus import Gpu
-from tokonomics.catalog.models import CompressedAttention, DenseMlp, GroupedAttention, ModelSpec, MoeMlp, RecurrentMixer
+from tokonomics.catalog.layers import CompressedAttention, DenseMlp, GroupedAttention, MoeMlp, RecurrentMixer
+from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.precision import KV_PRECISIONS, Precision
 from tokonomics.errors import BadInput, option
 from tokonomics.physics.speculation import DraftMethod, Speculation

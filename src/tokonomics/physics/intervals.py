@@ -17,7 +17,7 @@ from typing import Any, Literal
 from pydantic import PositiveFloat
 
 from tokonomics.catalog.gpus import Gpu
-from tokonomics.catalog.models import CompressedAttention, GroupedAttention, Mixer, RecurrentMixer
+from tokonomics.catalog.layers import CompressedAttention, GroupedAttention, Mixer, RecurrentMixer
 from tokonomics.physics.attention_kernels import Op
 from tokonomics.physics.attention_kernels import curve_origin as attention_origin
 from tokonomics.physics.calibration import BARE, active, using

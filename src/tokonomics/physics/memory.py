@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from tokonomics.catalog.models import DenseMlp, ModelSpec, MoeMlp
+from tokonomics.catalog.layers import DenseMlp, MoeMlp
+from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput, DoesNotFit
 from tokonomics.physics.deployment import Deployment, valid_tp

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tokonomics.catalog.models import (
+from tokonomics.catalog.layers import (
     CompressedAttention,
     DenseMlp,
     GroupedAttention,

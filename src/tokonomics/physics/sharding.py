@@ -7,7 +7,7 @@ always is.
 
 import math
 
-from tokonomics.catalog.models import DenseMlp, LayerGroup, Mixer, MoeMlp
+from tokonomics.catalog.layers import DenseMlp, LayerGroup, Mixer, MoeMlp
 from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.matrix_kernels import distinct_experts

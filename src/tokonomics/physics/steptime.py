@@ -19,7 +19,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tokonomics.catalog.models import MoeMlp
+from tokonomics.catalog.layers import MoeMlp
 from tokonomics.catalog.precision import Precision
 from tokonomics.physics.calibration import Correction, Kernels, active, engine_of, profile_key
 from tokonomics.physics.curves import Array

@@ -283,10 +283,7 @@ def prospects(question: Question, load: Load) -> tuple[list[Hosts], list[Rejecti
                 if refusal:
                     rejected.append(_reject(deployment, refusal))
                     continue
-                # Of fewer bits than published and FP8 every speed is assumed: who asks for them takes that too.
-                asked_for = deployment.weights.is_below(FLOOR) and deployment.weights.is_below(model.served)
-                is_known = question.assumed_speeds or asked_for
-                if not is_known and known_speed(deployment) is Speed.assumed:
+                if not speed_allowed(question, deployment):
                     why = f"speed assumed: no kernels of {deployment.weights} timed on such a GPU"
                     rejected.append(_reject(deployment, Refusal(Reason.assumed_speed, why)))
                     continue
@@ -296,6 +293,13 @@ def prospects(question: Question, load: Load) -> tuple[list[Hosts], list[Rejecti
                 if hosts.machines:
                     kept.append(hosts)
     return kept, rejected
+
+
+def speed_allowed(question: Question, deployment: Deployment) -> bool:
+    """Whether its speed is known well enough to be picked."""
+    # Of fewer bits than published and FP8 every speed is assumed: who asks for them takes that too.
+    asked_for = deployment.weights.is_below(FLOOR) and deployment.weights.is_below(question.model.served)
+    return question.assumed_speeds or asked_for or known_speed(deployment) is not Speed.assumed
 
 
 # --- rows -----------------------------------------------------------------------------------------------------------

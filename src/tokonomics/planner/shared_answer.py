@@ -25,6 +25,8 @@ class ModelHere(Noun):
 
     model: str
     weights: Precision
+    below_checkpoint: bool
+    """Its weights or its KV cache at fewer bits than it was published at."""
     rate: float
     place: str
     """Its machines, its slice, or what it takes of the GPU's memory."""
@@ -64,3 +66,6 @@ class SharedPlan(Noun):
     not_possible: dict[Way, str]
     """Why a way is not among them."""
     best: WayRow | None
+    own_at_these_bits_usd_per_month: float | None = None
+    """Own GPUs at the precisions of ``best``, where those are fewer bits than own GPUs have; None: they are not, or no
+    offer meets the SLOs."""

@@ -1,8 +1,8 @@
 """From which traffic on is one GPU for several models no longer the cheaper choice?
 
 All rates grow or shrink together, by one factor: doubled until the choice changes, or taken from a 64th on, then halved
-in logarithms to a tenth. More traffic never costs less, so a GPU for all that is cheaper than own GPUs were at less
-traffic needs no plan of those; and where no GPU up to twice that bill serves all, own ones are the choice.
+in logarithms to a tenth. More traffic never costs less, so own GPUs cost at least what they did at less traffic and
+at most what they did at more: where that decides, they are not planned again.
 """
 
 import math
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from tokonomics.planner.setup import Say, silent
 from tokonomics.planner.shared_answer import SHARED_WAYS, SharedPlan, Way, WayRow
-from tokonomics.planner.shared_gpu import SHOWN_UP_TO, cheapest_of, own_way
+from tokonomics.planner.shared_gpu import cheapest_of, own_way
 from tokonomics.planner.shared_ways import Tenant, aligned
 from tokonomics.types import Noun
 
@@ -35,80 +35,95 @@ class Crossing(Noun):
 
 
 class _Compared(NamedTuple):
-    together: WayRow | None
-    own: WayRow | None
+    """Both choices at some traffic."""
 
-    @property
-    def shared_wins(self) -> bool:
-        if self.together is None:
-            return False
-        return self.own is None or self.together.usd_per_month < self.own.usd_per_month
+    together: WayRow | None
+    own_usd: float | None
+    """A month; infinite where no own GPUs serve it, None where what they cost at other traffic decides."""
+    shared_wins: bool
+
+
+_Seen = dict[float, _Compared]
+"""By the factor."""
 
 
 def crossing(tenants: Sequence[Tenant], plan: SharedPlan, say: Say = silent) -> Crossing | None:
     """Where the cheaper choice changes; None where neither way serves the traffic asked."""
     by_way = {row.way: row for row in plan.rows if row.meets}
-    shared = [by_way[way] for way in SHARED_WAYS if way in by_way]
-    here = _Compared(min(shared, key=lambda row: row.usd_per_month, default=None), by_way.get(Way.own))
-    if here.together is None and here.own is None:
+    shared = min((by_way[way] for way in SHARED_WAYS if way in by_way), key=lambda row: row.usd_per_month, default=None)
+    own = by_way.get(Way.own)
+    if shared is None and own is None:
         return None
-    seen = {1.0: here}
+    own_usd = own.usd_per_month if own else math.inf
+    seen = {1.0: _Compared(shared, own_usd, shared is not None and shared.usd_per_month < own_usd)}
     low, high = 1.0, 1.0
-    if here.shared_wins:
+    if seen[1.0].shared_wins:
         while seen[high].shared_wins and high < _MOST:
             low, high = high, 2 * high
-            seen[high] = _above(tenants, high, here.own, say)
+            seen[high] = _compared(tenants, high, seen, say)
         if seen[high].shared_wins:
             return _told(seen, high, None)
     else:
         low = 1 / _MOST
-        seen[low] = _compared(tenants, low, say)
+        seen[low] = _compared(tenants, low, seen, say)
         if not seen[low].shared_wins:
             return _told(seen, 0.0, low)
     while high / low > _CLOSE:
         middle = math.sqrt(low * high)
-        seen[middle] = _above(tenants, middle, here.own, say) if here.shared_wins else _compared(tenants, middle, say)
+        seen[middle] = _compared(tenants, middle, seen, say)
         low, high = (middle, high) if seen[middle].shared_wins else (low, middle)
-    if seen[high].own is None:
-        seen[high] = seen[high]._replace(own=own_way([tenant.times(high) for tenant in tenants]))
+    if seen[high].own_usd is None:
+        least, most = _own_between(seen, high)
+        seen[high] = seen[high]._replace(own_usd=most if least == most else _own_usd(tenants, high))
     return _told(seen, low, high)
 
 
-def _compared(tenants: Sequence[Tenant], factor: float, say: Say) -> _Compared:
-    """Both choices at so many times the traffic."""
+def _compared(tenants: Sequence[Tenant], factor: float, seen: _Seen, say: Say) -> _Compared:
+    """Both choices at so many times the traffic; own GPUs are planned only where other traffic leaves it open."""
     say(f"{factor:.2g} times the traffic")
     scaled = [tenant.times(factor) for tenant in tenants]
-    own = own_way(scaled)
-    return _Compared(_together(scaled, own.usd_per_month if own else math.inf), own)
+    least, most = _own_between(seen, factor)
+    if row := _together(scaled, below_usd=least):
+        return _Compared(row, None, True)
+    row = _together(scaled, below_usd=most, from_usd=least) if most < math.inf else None
+    if most < math.inf and row is None:
+        return _Compared(None, None, False)
+    own_usd = _own_usd(tenants, factor)
+    row = row or _together(scaled, below_usd=own_usd, from_usd=least)
+    return _Compared(row, own_usd, row is not None and row.usd_per_month < own_usd)
 
 
-def _above(tenants: Sequence[Tenant], factor: float, own: WayRow | None, say: Say) -> _Compared:
-    """The same with more traffic than own GPUs were planned for at ``own``: their bill is that at least."""
-    if own is None:
-        return _compared(tenants, factor, say)
-    say(f"{factor:.2g} times the traffic")
-    scaled = [tenant.times(factor) for tenant in tenants]
-    row = _together(scaled, SHOWN_UP_TO * own.usd_per_month)
-    if row is None or row.usd_per_month < own.usd_per_month:
-        return _Compared(row, None)
-    return _Compared(row, own_way(scaled))
+def _own_between(seen: _Seen, factor: float) -> tuple[float, float]:
+    """What own GPUs cost at the least and at the most, by what they do at less and at more traffic."""
+    known = {other: found.own_usd for other, found in seen.items() if found.own_usd is not None}
+    least = max((bill for other, bill in known.items() if other < factor), default=0.0)
+    return least, min((bill for other, bill in known.items() if other > factor), default=math.inf)
 
 
-def _together(tenants: Sequence[Tenant], below_usd: float) -> WayRow | None:
-    """The cheapest of the ways with one GPU for all that meets every SLO below a bill."""
+def _own_usd(tenants: Sequence[Tenant], factor: float) -> float:
+    own = own_way([tenant.times(factor) for tenant in tenants])
+    return own.usd_per_month if own else math.inf
+
+
+def _together(tenants: Sequence[Tenant], below_usd: float, from_usd: float = 0.0) -> WayRow | None:
+    """The cheapest of the ways with one GPU for all that meets every SLO, between two bills."""
+    if below_usd <= from_usd:
+        return None
     traces, best = aligned([tenant.load.trace for tenant in tenants]), None
     for way in SHARED_WAYS:
-        if row := cheapest_of(way, tenants, traces, best.usd_per_month if best else below_usd, only_met=True):
+        most_usd = best.usd_per_month if best else below_usd
+        if row := cheapest_of(way, tenants, traces, most_usd, from_usd, only_met=True):
             best = row
     return best
 
 
-def _told(seen: dict[float, _Compared], below: float, above: float | None) -> Crossing:
+def _told(seen: _Seen, below: float, above: float | None) -> Crossing:
     low, high = seen.get(below), seen.get(above) if above is not None else None
+    own_usd = high.own_usd if high else None
     return Crossing(
         below=below,
         above=above,
         together_usd_per_month=low.together.usd_per_month if low and low.together else None,
-        own_usd_per_month=high.own.usd_per_month if high and high.own else None,
+        own_usd_per_month=own_usd if own_usd is not None and math.isfinite(own_usd) else None,
         together_above_usd_per_month=high.together.usd_per_month if high and high.together else None,
     )

@@ -1,6 +1,6 @@
 """Several models on one GPU, or each on its own: every way simulated, priced, and judged by each model's SLOs.
 
-    own      each model on the machines of its own plan
+    own      each model on GPUs of its own plan; models on the same kind of machine fill it together
     shares   all engines on one GPU, each with a share of its memory; its time is divided among those with work
     slices   the GPU cut into MIG slices, one for each model
     turns    one model awake at a time, the others' weights in the host's memory
@@ -12,17 +12,29 @@ price, so the first that meets every SLO is the cheapest of its way.
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-import numpy as np
-
+from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.start_times import start_times
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.intervals import known_speed
 from tokonomics.physics.sharding import shard
+from tokonomics.planner.candidates import FLOOR, is_faithful, weight_choices
 from tokonomics.planner.hosts import Machine, usable
+from tokonomics.planner.plan_answer import Candidate
 from tokonomics.planner.setup import Say, silent
 from tokonomics.planner.shared_answer import SHARED_WAYS, ModelHere, SharedPlan, Way, WayRow
-from tokonomics.planner.shared_ways import Attempt, JudgedModel, Tenant, aligned, by_shares, by_slices, by_turns, judged
+from tokonomics.planner.shared_ways import (
+    Attempt,
+    JudgedModel,
+    Tenant,
+    aligned,
+    by_shares,
+    by_slices,
+    by_turns,
+    host_gb,
+    judged,
+)
 from tokonomics.serving.shared import SharedEngine, TurnRules, in_turns
 from tokonomics.traffic.trace import Trace
 from tokonomics.types import Speed
@@ -52,17 +64,15 @@ def shared_plan(tenants: Sequence[Tenant], say: Say = silent) -> SharedPlan:
     if zero := _zero_way(tenants):
         rows.append(zero)
     else:
-        missing[Way.zero] = "a model needs several replicas, or has no plan of its own"
+        missing[Way.zero] = "a model needs several replicas or a commitment, or has no plan of its own"
     rows.sort(key=lambda row: (not row.meets, row.usd_per_month, list(Way).index(row.way)))
     best = rows[0] if rows and rows[0].meets else None
-    return SharedPlan(rows=tuple(rows), not_possible=missing, best=best)
+    at_these_bits = _own_at(tenants, best, own)
+    return SharedPlan(rows=tuple(rows), not_possible=missing, best=best, own_at_these_bits_usd_per_month=at_these_bits)
 
 
 SHOWN_UP_TO = 2.0
 """Times the bill of own GPUs up to which one GPU for all is looked for."""
-_FAR_OFF = 1.5
-"""Times an SLO: what misses it by that much in a part of the traffic is not simulated in full."""
-_PART = 8
 _WHY_NOT = {
     Way.shares: "no GPU up to twice the bill of own ones has memory and time for all",
     Way.slices: "no GPU up to twice the bill of own ones has slices that hold them",
@@ -74,37 +84,87 @@ _WHY_NOT = {
 
 
 def own_way(tenants: Sequence[Tenant]) -> WayRow | None:
-    picks = [tenant.own.plan.best for tenant in tenants]
-    rows = []
-    for tenant, pick in zip(tenants, picks, strict=True):
-        if pick is None:
+    """Each on GPUs of its own plan; those that would stand on the same kind of machine fill it together."""
+    found = []
+    for tenant in tenants:
+        if (best := tenant.own.plan.best) is None:
             return None
-        rows.append(
-            ModelHere(
-                model=tenant.question.model.key,
-                weights=pick.weights,
-                rate=tenant.load.workload.rate,
-                place=f"{pick.gpus_paid}×{pick.gpu} at {pick.provider}",
-                memory_share=None,
-                ttft_p99_s=pick.ttft_s.p99,
-                tpot_p99_s=pick.tpot_s.p99,
-                breaks=None,
-                usd_per_month=pick.usd_per_month,
-                usd_per_mtok=pick.usd_per_month / tenant.tokens_per_month * TOKENS_PER_MTOK,
-                gpu_share=None,
-            )
-        )
-    found = [pick for pick in picks if pick]
-    gpus = list(dict.fromkeys(pick.gpu for pick in found))
+        found.append((tenant, best, tenant.own.ranked_as(best).machine))
+    bills, gpus_paid = _filled([(best, machine) for _, best, machine in found])
+    rows = [_own_row(tenant, best, bill) for (tenant, best, _), bill in zip(found, bills, strict=True)]
     return WayRow(
         way=Way.own,
-        gpu=", ".join(gpus),
-        machine=_machines_text([f"{pick.provider} {pick.instance}" for pick in found]),
-        gpus_paid=sum(pick.gpus_paid for pick in found),
-        usd_per_month=math.fsum(row.usd_per_month for row in rows),
+        gpu=", ".join(dict.fromkeys(best.gpu for _, best, _ in found)),
+        machine=_machines_text([f"{best.provider} {best.instance}" for _, best, _ in found]),
+        gpus_paid=gpus_paid,
+        usd_per_month=math.fsum(bills),
         meets=True,
         models=tuple(rows),
     )
+
+
+def _own_row(tenant: Tenant, best: Candidate, usd_per_month: float) -> ModelHere:
+    return ModelHere(
+        model=tenant.question.model.key,
+        weights=best.weights,
+        below_checkpoint=best.below_checkpoint,
+        rate=tenant.load.workload.rate,
+        place=f"{best.replicas * best.gpus_per_replica}×{best.gpu} at {best.provider}",
+        memory_share=None,
+        ttft_p99_s=best.ttft_s.p99,
+        tpot_p99_s=best.tpot_s.p99,
+        breaks=None,
+        usd_per_month=usd_per_month,
+        usd_per_mtok=usd_per_month / tenant.tokens_per_month * TOKENS_PER_MTOK,
+        gpu_share=None,
+    )
+
+
+def _filled(picks: Sequence[tuple[Candidate, Machine]]) -> tuple[list[float], int]:
+    """What each pays, by its GPUs, and the GPUs paid: replicas of all models fill machines of one kind together."""
+    alike: dict[object, list[int]] = {}
+    for place, (best, machine) in enumerate(picks):
+        alike.setdefault((best.provider, best.region, best.instance, machine.terms, machine.usd_per_hour), []).append(
+            place
+        )
+    bills, gpus_paid = [0.0] * len(picks), 0
+    for places in alike.values():
+        machine = picks[places[0]][1]
+        wide = [picks[place][0] for place in places if picks[place][0].gpus_per_replica > machine.offer.gpus]
+        small = [picks[place][0] for place in places if picks[place][0].gpus_per_replica <= machine.offer.gpus]
+        number = sum(best.instances for best in wide) + _machines_of(small, machine.offer.gpus)
+        gpus = [picks[place][0].replicas * picks[place][0].gpus_per_replica for place in places]
+        gpus_paid += number * machine.offer.gpus
+        for place, own in zip(places, gpus, strict=True):
+            bills[place] = machine.usd_per_month(number) * own / sum(gpus)
+    return bills, gpus_paid
+
+
+def _machines_of(picks: Sequence[Candidate], machine_gpus: int) -> int:
+    """Machines for all replicas, the largest first, each in the first machine that has room."""
+    room: list[int] = []
+    for gpus in sorted((best.gpus_per_replica for best in picks for _ in range(best.replicas)), reverse=True):
+        place = next((place for place, left in enumerate(room) if left >= gpus), None)
+        if place is None:
+            room.append(machine_gpus - gpus)
+        else:
+            room[place] -= gpus
+    return len(room)
+
+
+def _own_at(tenants: Sequence[Tenant], best: WayRow | None, own: WayRow | None) -> float | None:
+    """The bill of own GPUs at the bits of a way with one GPU for all, where own ones have more."""
+    if best is None or own is None or best.way not in SHARED_WAYS:
+        return None
+    pairs = list(zip(best.models, own.models, strict=True))
+    if not any(here.weights.is_below(there.weights) for here, there in pairs):
+        return None
+    same = [
+        Tenant(replace(tenant.question, weights=(here.weights,)))
+        for tenant, here in zip(tenants, best.models, strict=True)
+    ]
+    found = own_way(same)
+    return found.usd_per_month if found else None
 
 
 def _machines_text(names: Sequence[str]) -> str:
@@ -113,36 +173,46 @@ def _machines_text(names: Sequence[str]) -> str:
 
 
 def cheapest_of(
-    way: Way, tenants: Sequence[Tenant], traces: Sequence[Trace], usd_per_month: float, only_met: bool = False
+    way: Way,
+    tenants: Sequence[Tenant],
+    traces: Sequence[Trace],
+    below_usd: float,
+    from_usd: float = 0.0,
+    only_met: bool = False,
 ) -> WayRow | None:
-    """The cheapest machine below a bill on which the way meets every SLO; the nearest miss where none does.
-
-    A beginning of the traffic shows what is far too slow.
-    """
+    """The cheapest machine between two bills on which the way meets every SLO; the nearest miss where none does."""
     serve = {Way.shares: by_shares, Way.slices: by_slices, Way.turns: by_turns}[way]
-    few = [trace.take(np.arange(math.ceil(len(trace) / _PART))) for trace in traces]
     missed: tuple[Attempt, Machine] | None = None
     for machine in _machines(tenants):
-        if machine.usd_per_month(1) >= usd_per_month:
+        if machine.usd_per_month(1) >= below_usd:
             break
-        attempt = serve(tenants, few, machine)
-        if attempt and attempt.worst <= _FAR_OFF:
-            attempt = serve(tenants, traces, machine)
-            if attempt and attempt.meets:
-                return _row(way, attempt, machine, tenants)
+        if machine.usd_per_month(1) < from_usd:
+            continue
+        attempt = serve(tenants, traces, machine)
+        if attempt and attempt.meets:
+            return _row(way, attempt, machine, tenants)
         if attempt and (missed is None or attempt.worst < missed[0].worst):
             missed = attempt, machine
     return _row(way, *missed, tenants) if missed and not only_met else None
 
 
 def _machines(tenants: Sequence[Tenant]) -> Iterator[Machine]:
-    """The cheapest machine of every GPU that all models may stand on, by its price."""
+    """The cheapest machine of every GPU whose host holds all models at their fewest bits, by its price."""
     question = tenants[0].question
     limits = question.limits
     found, _ = usable(question.offers, question.terms, limits.max_usd_per_gpu_hour, limits.max_age_days, question.today)
+    fewest = [
+        tenant.question.model.weight_bytes(
+            min(tenant.question.weights or weight_choices(tenant.question.model, FLOOR), key=lambda one: one.bits)
+        )
+        for tenant in tenants
+    ]
+    needed_gb, most_gpus = host_gb(fewest), limits.max_gpus or math.inf
     cheapest: dict[str, Machine] = {}
     for machine in sorted(found, key=lambda machine: (machine.usd_per_hour, machine.offer.gpus)):
-        cheapest.setdefault(machine.offer.gpu, machine)
+        offer = machine.offer
+        if offer.gpus <= most_gpus and (offer.memory_gb is None or offer.memory_gb >= needed_gb):
+            cheapest.setdefault(offer.gpu, machine)
     yield from cheapest.values()
 
 
@@ -169,6 +239,7 @@ def _model_row(tenant: Tenant, model: JudgedModel, usd_per_month: float, gpu_sha
     return ModelHere(
         model=tenant.question.model.key,
         weights=model.deployment.weights,
+        below_checkpoint=not is_faithful(model.deployment),
         rate=tenant.load.workload.rate,
         place=model.place,
         memory_share=model.memory_share,
@@ -189,7 +260,7 @@ def _zero_way(tenants: Sequence[Tenant]) -> WayRow | None:
     rows, paid, holds, names = [], [], [], []
     for tenant in tenants:
         best = tenant.own.plan.best
-        if best is None or best.replicas != 1 or best.prefill is not None:
+        if best is None or best.replicas != 1 or best.prefill is not None or best.terms is Terms.reserved:
             return None
         deployment = tenant.own.of(best).deployment
         (trace,) = aligned([tenant.load.trace])

@@ -1,29 +1,30 @@
 """Several models on one GPU, simulated: by shares of its memory, by MIG slices, and one awake at a time.
 
 Whoever shares a GPU finishes no more than on the whole of it, so a GPU whose time the closed form's loads of all
-models exceed is not tried. Weights are at the fewest bits that may be served: memory is what is short.
+models exceed is not tried. Models have the precisions that their own plans may choose: all at the most bits that fit
+the GPU, and all at the fewest where that misses an SLO, as memory is what is short.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 
+from tokonomics.catalog.engines import Engine
 from tokonomics.catalog.gpus import Gpu, find_gpu
 from tokonomics.catalog.mig import MigProfile, fit_together, mig_profiles, slice_of
 from tokonomics.catalog.start_times import start_times
-from tokonomics.physics.deployment import Deployment, why_not_run
-from tokonomics.physics.intervals import known_speed
+from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import kv_budget_bytes, max_sequences, sequence_bytes, workspace_bytes
 from tokonomics.physics.sharding import shard
-from tokonomics.planner.candidates import FLOOR, weight_choices
+from tokonomics.planner.candidates import FLOOR, fitting, weight_choices
 from tokonomics.planner.hosts import PROCESS_GIB, Machine
 from tokonomics.planner.load import Load
-from tokonomics.planner.plan import Question, Study, study
+from tokonomics.planner.plan import Question, Study, speed_allowed, study
 from tokonomics.planner.screen import curve_for, tpot_limit
 from tokonomics.serving.capacity import what_breaks
 from tokonomics.serving.outcome import Outcome, outcome
@@ -31,13 +32,15 @@ from tokonomics.serving.shared import SharedEngine, SharedRun, TurnRules, in_tur
 from tokonomics.serving.simulator import Simulation, simulate
 from tokonomics.serving.steady import MissesSlo
 from tokonomics.traffic.trace import Trace
-from tokonomics.types import Speed
 from tokonomics.units import BYTES_PER_GB, GIB, HOURS_PER_MONTH, SECONDS_PER_HOUR
 
 ENOUGH_OF_THE_SLOWEST = 2_000
 """Requests of the model with fewest: its p99 rests on twenty of them."""
 _MOST_REQUESTS = 100_000
 """Of all models together: some seconds of simulation."""
+_FAR_OFF = 1.5
+"""Times an SLO: what misses it by that much in a part of the traffic is not simulated in full."""
+_PART = 8
 _PATIENCE_S = (math.inf, 0.0)
 """Of requests for a sleeping model: until the running one has no work, or until what it holds is answered."""
 
@@ -131,36 +134,58 @@ class Attempt(NamedTuple):
         return max(ratios, default=1.0)
 
 
-def _deployed(tenant: Tenant, gpu: Gpu) -> Deployment | None:
-    """The model on one such GPU, at the fewest bits that may be served; None where that is no choice."""
+def _precisions(tenant: Tenant, gpu: Gpu, engine: Engine) -> list[Deployment]:
+    """The model on one such GPU at each precision that a plan of its own may choose, the most bits first."""
     question = tenant.question
-    engine, kv = question.engines[0], question.kv[0]
     choices = question.weights or weight_choices(question.model, FLOOR)
-    for weights in sorted(choices, key=lambda precision: precision.bits):
-        if why_not_run(engine, gpu, weights, kv) is None:
-            deployment = Deployment(model=question.model, gpu=gpu, engine=engine, weights=weights, kv=kv)
-            known = question.assumed_speeds or known_speed(deployment) is not Speed.assumed
-            return deployment if known else None
-    return None
+    fitted = fitting(question.model, gpu, engine, choices, question.kv, 1, tenant.load.longest)
+    found = [
+        deployment
+        for deployment, refusal in fitted
+        if refusal is None
+        and (deployment.weights, deployment.kv) not in question.lossy
+        and speed_allowed(question, deployment)
+    ]
+    return sorted(found, key=lambda deployment: (-deployment.weights.bits, -deployment.kv.bits))
 
 
-def _all_deployed(tenants: Sequence[Tenant], gpu: Gpu) -> list[Deployment] | None:
-    """All models on one such GPU; None where one cannot be, or where its time is too short for all of them.
+def _at_most_and_fewest_bits(tenants: Sequence[Tenant], gpu: Gpu) -> Iterator[list[Deployment]]:
+    """All models on one such GPU, each at the most bits that fit it; then each at the fewest. None where one cannot be.
 
-    Whoever shares a GPU finishes no more than on the whole of it: the closed form's load of each adds up to 1 at most.
+    The same choice that each has in a plan of its own, where more bits win at the same bill.
     """
-    deployments, load = [], 0.0
-    for tenant in tenants:
-        deployment = _deployed(tenant, gpu)
-        if deployment is None or not max_sequences(deployment, tenant.load.longest):
-            return None
-        try:
-            capacity = curve_for(deployment, tenant.load).capacity(tpot_limit(tenant.question.slos))
-        except MissesSlo:
-            return None
-        load += tenant.load.workload.rate / capacity.rate
-        deployments.append(deployment)
-    return deployments if load <= 1 else None
+    for engine in tenants[0].question.engines:
+        choices = [_precisions(tenant, gpu, engine) for tenant in tenants]
+        if not all(choices):
+            continue
+        most, fewest = [found[0] for found in choices], [found[-1] for found in choices]
+        yield from [most] if most == fewest else [most, fewest]
+
+
+def _load(tenant: Tenant, deployment: Deployment) -> float:
+    """Of a GPU's time, by the closed form; endless where no batch meets the time per token."""
+    try:
+        capacity = curve_for(deployment, tenant.load).capacity(tpot_limit(tenant.question.slos))
+    except MissesSlo:
+        return math.inf
+    return tenant.load.workload.rate / capacity.rate
+
+
+def _with_time_for_all(tenants: Sequence[Tenant], gpu: Gpu) -> Iterator[list[Deployment]]:
+    """The same, where the GPU's time is enough: whoever shares a GPU finishes no more than on the whole of it."""
+    for deployments in _at_most_and_fewest_bits(tenants, gpu):
+        if sum(map(_load, tenants, deployments)) <= 1:
+            yield deployments
+
+
+def _nearest(attempts: Iterable[Attempt]) -> Attempt | None:
+    """The first that meets every SLO, else the one that misses by least."""
+    missed: list[Attempt] = []
+    for attempt in attempts:
+        if attempt.meets:
+            return attempt
+        missed.append(attempt)
+    return min(missed, key=lambda attempt: attempt.worst, default=None)
 
 
 def _fixed_bytes(deployment: Deployment) -> float:
@@ -194,77 +219,91 @@ def memory_shares(deployments: Sequence[Deployment], loads: Sequence[Load]) -> l
 
 
 def by_shares(tenants: Sequence[Tenant], traces: Sequence[Trace], machine: Machine) -> Attempt | None:
-    whole = _all_deployed(tenants, find_gpu(machine.offer.gpu))
-    shares = memory_shares(whole, [tenant.load for tenant in tenants]) if whole else None
-    if not whole or shares is None:
-        return None
-    run = side_by_side([SharedEngine(each, trace) for each, trace in zip(shares, traces, strict=True)])
-    gpu, fraction = whole[0].gpu, whole[0].limits.memory_fraction
-    parts = [each.gpu.usable_bytes / gpu.usable_bytes for each in shares]
-    return _attempt(run, tenants, [f"memory utilization {part * fraction:.2f}" for part in parts], parts)
+    """All engines side by side, each with a share of the memory."""
+    return _nearest(_shares(tenants, traces, find_gpu(machine.offer.gpu)))
+
+
+def _shares(tenants: Sequence[Tenant], traces: Sequence[Trace], gpu: Gpu) -> Iterator[Attempt]:
+    for whole in _with_time_for_all(tenants, gpu):
+        shares = memory_shares(whole, [tenant.load for tenant in tenants])
+        if shares is None:
+            continue
+        parts = [each.gpu.usable_bytes / gpu.usable_bytes for each in shares]
+        places = [f"memory utilization {part * whole[0].limits.memory_fraction:.2f}" for part in parts]
+        yield _tried(side_by_side, tenants, shares, traces, places, parts)
 
 
 def by_turns(tenants: Sequence[Tenant], traces: Sequence[Trace], machine: Machine) -> Attempt | None:
-    gpu, times = find_gpu(machine.offer.gpu), start_times()
-    whole = _all_deployed(tenants, gpu)
-    if whole is None or gpu.vendor != "nvidia":
-        return None
-    weights = [shard(each).total for each in whole]
-    host_gb = (sum(weights) + len(weights) * PROCESS_GIB * GIB) / BYTES_PER_GB
-    if machine.offer.memory_gb is not None and machine.offer.memory_gb < host_gb:
-        return None
+    """One engine awake, the weights of the others in the host's memory."""
+    return _nearest(_turns(tenants, traces, machine, find_gpu(machine.offer.gpu)))
+
+
+def _turns(tenants: Sequence[Tenant], traces: Sequence[Trace], machine: Machine, gpu: Gpu) -> Iterator[Attempt]:
+    times = start_times()
+    if gpu.vendor != "nvidia":
+        return
     kept = int(gpu.usable_bytes - (len(tenants) - 1) * times.asleep_bytes.value)
     left = gpu.model_copy(update={"visible_bytes": kept})
-    engines = [
-        SharedEngine(each.model_copy(update={"gpu": left}), trace) for each, trace in zip(whole, traces, strict=True)
-    ]
-    if not all(
-        max_sequences(one.deployment, tenant.load.longest) for one, tenant in zip(engines, tenants, strict=True)
-    ):
-        return None
-    wake = tuple(times.wake_s(size, gpu) for size in weights)
-    sleep = tuple(times.sleep_s(size, gpu) for size in weights)
-    tried = []
-    for patience_s in _PATIENCE_S:
-        run = in_turns(engines, TurnRules(wake, sleep, patience_s))
+    for whole in _with_time_for_all(tenants, gpu):
+        weights = [shard(each).total for each in whole]
+        awake = [each.model_copy(update={"gpu": left}) for each in whole]
+        room = [max_sequences(each, tenant.load.longest) for each, tenant in zip(awake, tenants, strict=True)]
+        if not all(room) or host_gb(weights) > (machine.offer.memory_gb or math.inf):
+            continue
+        wake = tuple(times.wake_s(size, gpu) for size in weights)
+        sleep = tuple(times.sleep_s(size, gpu) for size in weights)
         places = [f"wakes in {seconds:.1f} s" for seconds in wake]
-        tried.append(_attempt(run, tenants, places, [kept / gpu.usable_bytes] * len(tenants)))
-        if tried[-1].meets:
-            return tried[-1]
-    return min(tried, key=lambda attempt: attempt.worst)
+        for patience_s in _PATIENCE_S:
+            run = partial(in_turns, turns=TurnRules(wake, sleep, patience_s))
+            yield _tried(run, tenants, awake, traces, places, [kept / gpu.usable_bytes] * len(tenants))
 
 
-def _attempt(run: SharedRun, tenants: Sequence[Tenant], places: Sequence[str], shares: Sequence[float]) -> Attempt:
-    models = tuple(
-        judged(tenant, made, place, share)
-        for tenant, made, place, share in zip(tenants, run.engines, places, shares, strict=True)
-    )
-    busy = tuple(float(made.replicas["busy_s"].sum()) for made in run.engines)
-    return Attempt(models, busy, run.end_s, run.switches)
+def host_gb(weights: Sequence[float]) -> float:
+    """What a host needs to hold engines of so many bytes of weights."""
+    return (sum(weights) + len(weights) * PROCESS_GIB * GIB) / BYTES_PER_GB
+
+
+def _tried(
+    run: Callable[[Sequence[SharedEngine]], SharedRun],
+    tenants: Sequence[Tenant],
+    deployments: Sequence[Deployment],
+    traces: Sequence[Trace],
+    places: Sequence[str],
+    shares: Sequence[float],
+) -> Attempt:
+    """What engines that share a GPU make of the traffic; of its beginning alone, where that is far too slow."""
+
+    def on(some: Sequence[Trace]) -> Attempt:
+        made = run([SharedEngine(each, trace) for each, trace in zip(deployments, some, strict=True)])
+        models = tuple(map(judged, tenants, made.engines, places, shares))
+        busy = tuple(float(engine.replicas["busy_s"].sum()) for engine in made.engines)
+        return Attempt(models, busy, made.end_s, made.switches)
+
+    begins = on([trace.take(np.arange(math.ceil(len(trace) / _PART))) for trace in traces])
+    return begins if begins.worst > _FAR_OFF else on(traces)
 
 
 def by_slices(tenants: Sequence[Tenant], traces: Sequence[Trace], machine: Machine) -> Attempt | None:
-    gpu = find_gpu(machine.offer.gpu)
-    choices = [list(_on_slices(tenant, trace, gpu)) for tenant, trace in zip(tenants, traces, strict=True)]
-    best: Attempt | None = None
-    for chosen in product(*choices):
-        if not fit_together([profile for profile, _ in chosen]):
-            continue
-        models = tuple(model for _, model in chosen)
-        # A slice is paid for whole: its part of the GPU's compute is what it takes of the bill.
-        busy = tuple(profile.compute_share for profile, _ in chosen)
-        attempt = Attempt(models, busy, 1.0)
-        if attempt.meets:
-            return attempt
-        best = attempt if best is None or attempt.worst < best.worst else best
-    return best
+    """Each model alone on a slice of the GPU."""
+    return _nearest(_slices(tenants, traces, find_gpu(machine.offer.gpu)))
 
 
-def _on_slices(tenant: Tenant, trace: Trace, gpu: Gpu) -> Iterator[tuple[MigProfile, JudgedModel]]:
-    """The model alone on every slice that holds it, the smallest first."""
+def _slices(tenants: Sequence[Tenant], traces: Sequence[Trace], gpu: Gpu) -> Iterator[Attempt]:
+    for place in (0, -1):  # the most bits, then the fewest
+        choices = [list(_on_slices(tenant, trace, gpu, place)) for tenant, trace in zip(tenants, traces, strict=True)]
+        for chosen in product(*choices):
+            if fit_together([profile for profile, _ in chosen]):
+                # A slice is paid for whole: its part of the GPU's compute is what it takes of the bill.
+                busy = tuple(profile.compute_share for profile, _ in chosen)
+                yield Attempt(tuple(model for _, model in chosen), busy, 1.0)
+
+
+def _on_slices(tenant: Tenant, trace: Trace, gpu: Gpu, place: int) -> Iterator[tuple[MigProfile, JudgedModel]]:
+    """The model alone on every slice that holds it and keeps up, the smallest first."""
     for profile in mig_profiles(gpu):
-        deployment = _deployed(tenant, slice_of(gpu, profile))
-        if deployment is None or not max_sequences(deployment, tenant.load.longest):
-            continue
-        made = simulate(deployment, trace)
-        yield profile, judged(tenant, made, profile.name, profile.memory_share)
+        part = slice_of(gpu, profile)
+        for engine in tenant.question.engines:
+            found = _precisions(tenant, part, engine)
+            if found and _load(tenant, found[place]) <= 1:
+                made = simulate(found[place], trace)
+                yield profile, judged(tenant, made, profile.name, profile.memory_share)

@@ -19,9 +19,9 @@ from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import check_jobs, targets_of
 from tokonomics.questions.reading import require_writer
 from tokonomics.questions.requests.traffic import CacheRequest
-from tokonomics.questions.results import CacheResult
 from tokonomics.questions.serving import deployment_of, prices_of, say_if_compiling
 from tokonomics.questions.traffic import read_time, traffic_of
+from tokonomics.questions.traffic_results import CacheResult
 from tokonomics.traffic.embeddings import embed
 from tokonomics.traffic.prompts import Prompts, read_pairs, read_prompts
 

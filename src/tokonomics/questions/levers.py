@@ -22,8 +22,8 @@ from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import load_of, offers_of, targets_of
 from tokonomics.questions.reading import require_writer
 from tokonomics.questions.requests.traffic import Changes, LeversRequest, StackRequest
-from tokonomics.questions.results import LeversResult, StackResult
 from tokonomics.questions.serving import deployment_of, say_if_compiling, say_left_out
+from tokonomics.questions.traffic_results import LeversResult, StackResult
 from tokonomics.questions.upkeep import extras_of
 
 _TAKES_A_WHILE = 200_000

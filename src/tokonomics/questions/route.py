@@ -21,8 +21,8 @@ from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import cases_of, every_offer, load_of, question_of, say_not_tried, targets_of
 from tokonomics.questions.reading import require_writer
 from tokonomics.questions.requests.traffic import RouteRequest
-from tokonomics.questions.results import RouteResult
 from tokonomics.questions.serving import say_if_compiling, say_left_out
+from tokonomics.questions.traffic_results import RouteResult
 from tokonomics.traffic.attribution import labels_in, values_of
 from tokonomics.traffic.formats import UNNAMED
 from tokonomics.traffic.trace import Counts, Floats

@@ -17,7 +17,6 @@ from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import check_jobs, classes_of, targets_of
 from tokonomics.questions.reading import NO_ANSWERS, encodes, trace_for
 from tokonomics.questions.requests.traffic import CapacityRequest, SimulateRequest
-from tokonomics.questions.results import CapacityResult, SimulateResult
 from tokonomics.questions.serving import (
     apart,
     deployment_of,
@@ -29,6 +28,7 @@ from tokonomics.questions.serving import (
     timeout_of,
 )
 from tokonomics.questions.traffic import traffic_of, trial_of
+from tokonomics.questions.traffic_results import CapacityResult, SimulateResult
 from tokonomics.serving.capacity import NeverHolds, highest_rate, replicas_needed
 from tokonomics.serving.first_answer import simulated
 from tokonomics.serving.outcome import Outcome, moments, outcome, save_records, sides

@@ -16,9 +16,9 @@ from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import classes_of, targets_of
 from tokonomics.questions.reading import require_writer
 from tokonomics.questions.requests.traffic import TenantsRequest
-from tokonomics.questions.results import LabelBill, LabelRow, TenantSale, TenantsResult, TenantsSale
 from tokonomics.questions.serving import deployment_of, fleet_of, prices_of, say_if_compiling
 from tokonomics.questions.traffic import traffic_of
+from tokonomics.questions.traffic_results import LabelBill, LabelRow, TenantSale, TenantsResult, TenantsSale
 from tokonomics.traffic.attribution import labels_in, values_of
 from tokonomics.traffic.classes import classed
 from tokonomics.traffic.service_class import ServiceClass

@@ -7,8 +7,8 @@ from tokonomics.errors import shorten
 from tokonomics.files import check_path
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.requests.traffic import TraceRequest
-from tokonomics.questions.results import TraceResult
 from tokonomics.questions.traffic import open_log, traffic_of
+from tokonomics.questions.traffic_results import TraceResult
 from tokonomics.traffic.attribution import labels_in
 from tokonomics.traffic.summary import summarize
 from tokonomics.traffic.trace import save_trace

@@ -10,7 +10,7 @@ from tokonomics.planner.levers.prefix_cache import CacheRow, PrefixCacheLever, S
 from tokonomics.planner.levers.semantic_cache import SemanticHits, SemanticLever
 from tokonomics.planner.levers.templates import TemplateLever, TextTemplate
 from tokonomics.questions.requests.traffic import CacheRequest
-from tokonomics.questions.results import CacheResult
+from tokonomics.questions.traffic_results import CacheResult
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.session_view import turns_side_by_side

@@ -10,7 +10,7 @@ from tokonomics.planner.levers.ranking import CHUNK, Effects, Pulled, Ranking, U
 from tokonomics.planner.levers.stack import Drafted, Step, Waterfall
 from tokonomics.planner.setup import Setup
 from tokonomics.questions.request import Request
-from tokonomics.questions.results import LeversResult, StackResult
+from tokonomics.questions.traffic_results import LeversResult, StackResult
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.wording import percent_text, quoted_text, setup_text, speed_word, time_text

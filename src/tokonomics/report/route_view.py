@@ -7,7 +7,7 @@ from tokonomics.errors import option
 from tokonomics.money.cost import saving
 from tokonomics.planner.route_answer import RouteBreakEven, RouteWay
 from tokonomics.questions.request import Request
-from tokonomics.questions.results import RouteResult
+from tokonomics.questions.traffic_results import RouteResult
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.wording import NO_VALUE, and_slos, time_text, workload_text

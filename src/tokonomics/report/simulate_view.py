@@ -9,8 +9,8 @@ from tokonomics.errors import option
 from tokonomics.money.served import ServedCost
 from tokonomics.planner.class_report import ClassReport
 from tokonomics.questions.request import Request
-from tokonomics.questions.results import CapacityResult, SimulateResult
 from tokonomics.questions.serving import AS_GIVEN
+from tokonomics.questions.traffic_results import CapacityResult, SimulateResult
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.class_view import class_sections

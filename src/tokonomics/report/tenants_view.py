@@ -8,7 +8,7 @@ from tokonomics.planner.levers.lora import LoraLever
 from tokonomics.planner.levers.noisy_neighbour import NoisyNeighbour, NoisyRow
 from tokonomics.planner.levers.tenancy import FleetRow, Pooling, TenantRow
 from tokonomics.questions.request import Request
-from tokonomics.questions.results import TenantsResult, TenantsSale
+from tokonomics.questions.traffic_results import TenantsResult, TenantsSale
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.class_view import class_sections

@@ -2,12 +2,19 @@
 
 from collections.abc import Iterator, Sequence
 
-from tokonomics.errors import option
 from tokonomics.planner.shared_answer import ModelHere, Way, WayRow
 from tokonomics.planner.shared_crossing import Crossing
 from tokonomics.questions.results import PlanTogether
 from tokonomics.report import blocks
-from tokonomics.report.wording import NO_VALUE, and_slos, duration_text, percent_text, time_text, workload_text
+from tokonomics.report.wording import (
+    FEWER_BITS,
+    NO_VALUE,
+    and_slos,
+    duration_text,
+    percent_text,
+    time_text,
+    workload_text,
+)
 from tokonomics.units import percent, plural, usd
 
 _NAMED = {Way.own: "each on its own GPU", Way.zero: "each on its own GPU, scaled to zero"}
@@ -26,7 +33,7 @@ def together_view(found: PlanTogether) -> blocks.View:
             for asked in found.asked
         )
     )
-    yield blocks.section(_headline(found), *_crossing_line(found))
+    yield blocks.section(_headline(found), *_same_bits(found), *_crossing_line(found))
     yield _ways(found)
     yield _models(found)
     yield blocks.note(*_notes(found))
@@ -45,6 +52,12 @@ def _headline(found: PlanTogether) -> blocks.Line:
     return blocks.headline(f"{usd(best.usd_per_month)} a month", f", {way}{place}{than}")
 
 
+def _same_bits(found: PlanTogether) -> Iterator[blocks.Line]:
+    """What own GPUs cost at the pick's precision, where theirs is higher."""
+    if (at_these_bits := found.own_at_these_bits_usd_per_month) is not None:
+        yield blocks.line(f"It serves fewer bits than own GPUs do; at the same bits those cost {usd(at_these_bits)}.")
+
+
 def _place(row: WayRow) -> str:
     return f"{row.gpu} at {row.machine}"
 
@@ -57,15 +70,14 @@ def _crossing_line(found: PlanTogether) -> Iterator[blocks.Line]:
     rates = [asked.workload.rate for asked in found.asked]
     if crossed.above is None:
         most = _rates(rates, crossed.below)
-        yield blocks.line(
-            f"One GPU for all stays the cheaper choice up to {crossed.below:.3g} times the traffic ({most})."
-        )
+        said = f"One GPU for all stays the cheaper choice up to {crossed.below:.3g} times the traffic ({most})."
     elif not crossed.below:
-        yield blocks.line(
-            f"One GPU for all is not cheaper at less traffic either, down to {crossed.above:.2g} times it."
-        )
+        said = f"One GPU for all is not cheaper at less traffic either, down to {crossed.above:.2g} times it."
     else:
-        yield blocks.line(_between(crossed, rates))
+        said = _between(crossed, rates)
+    # The crossing is between GPUs that are never switched off.
+    always_on = found.best is not None and found.best.way is Way.zero
+    yield blocks.line(f"Of GPUs that stay on: {said[0].lower()}{said[1:]}" if always_on else said)
 
 
 def _between(crossed: Crossing, rates: list[float]) -> str:
@@ -121,7 +133,7 @@ def _models(found: PlanTogether) -> blocks.Table:
         (
             row.way.value if not place else "",
             model.model,
-            model.weights.value,
+            f"{model.weights.value}{'*' if model.below_checkpoint else ''}",
             model.place,
             percent_text(model.memory_share),
             percent_text(model.gpu_share),
@@ -172,6 +184,8 @@ def _notes(found: PlanTogether) -> Iterator[str]:
         waits = f"nothing has come for {duration_text(row.hold_s)} at the most"
         yield f"Scaled to zero: paid by the second, from the order of a machine until {waits}."
     yield (
-        "Times to load, sleep and wake: published figures in catalog/data/start_times.toml. Where models share a GPU, "
-        f"their weights are at the fewest bits allowed ({option('min_weights')})."
+        "Times to load, sleep and wake: published figures in catalog/data/start_times.toml. Every way has the same "
+        "choice of precisions: the most bits that fit, and on a shared GPU the fewest for all where those miss an SLO."
     )
+    if any(model.below_checkpoint for row in found.rows for model in row.models):
+        yield FEWER_BITS

@@ -23,6 +23,7 @@ import numpy as np
 from tokonomics.errors import BadInput
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.steptime import step_model
+from tokonomics.serving.blocks import empty_cache
 from tokonomics.serving.fleet import FleetSettings
 from tokonomics.serving.loop import serve_until, served_in
 from tokonomics.serving.simulator import Simulation, requests_for, rules_for, table_for
@@ -83,20 +84,15 @@ class _Side:
         rows = self.world.replicas
         self._outstanding, self._steps = rows["outstanding"], rows["run_steps"]
         self._ends_s, self._time_s = rows["run_end_s"], rows["time_s"]
-
-    @property
-    def coming_s(self) -> float:
+        # Kept, not asked for: the loop reads them far more often than they change.
+        self.has_work, self._due_s = False, -math.inf
+        self.coming_s = float(self.arrival_s.item(0))
         """When the next request arrives, in real time."""
-        return float(self.arrival_s.item(self.taken)) if self.taken < len(self.arrival_s) else math.inf
-
-    @property
-    def has_work(self) -> bool:
-        return bool(self._outstanding.item(0) > 0 or self._steps.item(0) > 0)
 
     @property
     def next_s(self) -> float:
         """When the steps in flight end, or the next may begin, on its clock."""
-        return float(self._ends_s.item(0) if self._steps.item(0) > 0 else max(self._time_s.item(0), self.clock_s))
+        return max(self._due_s, self.clock_s)
 
     @property
     def idle_since_s(self) -> float:
@@ -108,17 +104,28 @@ class _Side:
         last = int(np.searchsorted(self.arrival_s, before_s, side="left"))
         came_s = self.arrival_s[self.taken : last] if at_s is None else at_s
         self.let_in_s[self.taken : last] = came_s
-        self.taken = max(self.taken, last)
+        self._take(last)
 
     def let_in_from(self, real_s: float, before_s: float) -> None:
         """The same as they arrive, where its clock goes on from this real time at its full pace."""
         last = int(np.searchsorted(self.arrival_s, before_s, side="left"))
         self.let_in_s[self.taken : last] = self.clock_s + (self.arrival_s[self.taken : last] - real_s)
+        self._take(last)
+
+    def _take(self, last: int) -> None:
         self.taken = max(self.taken, last)
+        self.coming_s = float(self.arrival_s.item(self.taken)) if self.taken < len(self.arrival_s) else math.inf
 
     def serve(self, until_s: float) -> None:
         """Work up to a time of its clock."""
         serve_until(self.world, len(self.let_in_s), min(until_s, _TO_THE_END_S), False)
+        in_flight = self._steps.item(0) > 0
+        self.has_work = bool(in_flight or self._outstanding.item(0) > 0)
+        self._due_s = float((self._ends_s if in_flight else self._time_s).item(0))
+
+    def sleep(self) -> None:
+        """It leaves the GPU: its weights may be kept, its KV cache is not (vLLM's level 1)."""
+        empty_cache(self.world, 0)
 
     def simulated(self, clock: Floats, real_s: Floats, paid_s: float) -> Simulation:
         """What it did, in real time, as the simulator tells it of a replica that is alone."""
@@ -218,9 +225,11 @@ def in_turns(engines: Sequence[SharedEngine], turns: TurnRules) -> SharedRun:
         if side.has_work:
             continue
         if other_s <= now:
+            side.sleep()
             now = _woken(sides[other], now + turns.sleep_s[awake] + turns.wake_s[other])
             awake, switches = other, switches + 1
         elif off_s < coming_s:
+            side.sleep()
             paid_s += off_s - started_s
             awake, now = None, max(now, off_s)
         elif coming_s == math.inf:

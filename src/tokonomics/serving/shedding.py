@@ -43,11 +43,13 @@ def wait_limits(trace: Trace) -> WaitLimits:
 @inlined
 def is_full(world: World, place: int, index: int) -> bool:
     """As many wait on a replica before a request as its class allows."""
+    if not len(world.queue_limit):
+        return False
     request = world.requests[index]
     before = 0
     for urgency in range(request.urgency + 1):
         before += world.waiting[place, urgency]
-    return bool(before >= request.queue_limit)
+    return bool(before >= world.queue_limit[index])
 
 
 @compiled

@@ -28,7 +28,7 @@ from tokonomics.planner.levers.prefix_cache import (
     serve_setting,
 )
 from tokonomics.questions.requests.traffic import CacheRequest
-from tokonomics.questions.results import CacheResult
+from tokonomics.questions.traffic_results import CacheResult
 from tokonomics.report.cache_view import cache
 from tokonomics.serving.fleet import FleetSettings
 from tokonomics.serving.outcome import outcome

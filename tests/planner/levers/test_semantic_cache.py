@@ -25,7 +25,7 @@ from tokonomics.physics.steptime import step_model
 from tokonomics.planner.levers.semantic_cache import SemanticLever, false_hits, semantic_cache_lever, semantic_hits
 from tokonomics.planner.levers.templates import template_lever, text_templates, with_less_room
 from tokonomics.questions.requests.traffic import CacheRequest
-from tokonomics.questions.results import CacheResult
+from tokonomics.questions.traffic_results import CacheResult
 from tokonomics.report.cache_view import cache
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate

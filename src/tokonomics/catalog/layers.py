@@ -1,0 +1,295 @@
+"""The layers a model is made of, and what follows from each by counting: matrices, caches, bytes."""
+
+from typing import Annotated, ClassVar, Literal, NamedTuple
+
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from tokonomics.catalog.precision import Precision, kv_bytes_per_element
+from tokonomics.types import Noun
+
+Products = list[tuple[float, float]]
+"""Output and input width of the matrix products that every token passes through, on one tensor-parallel rank."""
+
+
+def weights_of(products: Products) -> int:
+    """Number of weights in the matrices of these products."""
+    return round(sum(outputs * inputs for outputs, inputs in products))
+
+
+def _feed_forward(hidden: int, width: float, gated: bool) -> Products:
+    return [((2 if gated else 1) * width, hidden), (hidden, width)]
+
+
+class Cache(NamedTuple):
+    """What a layer keeps of the tokens before: one row for every so many tokens, of the last ones or of all."""
+
+    elements: int  # of a row
+    heads: int  # among which tensor-parallel ranks share it out; more ranks than that hold copies
+    every: int = 1  # tokens to a row
+    window: int | None = None  # only rows of the last so many tokens
+    read: int | None = None  # rows that a new token reads; None: all that are kept
+    element_bytes: float | None = None  # whatever the precision of the KV cache; None: as that says
+
+    def row_bytes(self, kv: Precision, tp: int = 1) -> float:
+        """Of one row on one rank."""
+        width = kv_bytes_per_element(kv) if self.element_bytes is None else self.element_bytes
+        return self.elements / min(tp, self.heads) * width
+
+
+class Indexer(Noun):
+    """Scores a small key of every cached row to choose the few that attention then reads.
+
+    DeepSeek Sparse Attention (DeepSeek-V3.2, arXiv:2512.02556, section 2.1). Every rank has a copy: the choice is one
+    for all heads.
+    """
+
+    heads: PositiveInt
+    head_dim: PositiveInt
+    query_input: PositiveInt  # width that its queries are projected from: the hidden one, or the queries' rank
+    hidden_outputs: PositiveInt  # columns projected from the hidden width: keys, gates and weights of the heads
+    small_parameters: NonNegativeInt = 0
+    every: PositiveInt = 1  # tokens to a key
+    key_bytes: float = 1 + 4 / 128
+    """Of an element of a key: FP8 with a 32-bit scale for each 128 (vLLM, ``DeepseekV32IndexerCache``)."""
+
+    def products(self, hidden: int) -> Products:
+        return [(self.heads * self.head_dim, self.query_input), (self.hidden_outputs, hidden)]
+
+    @property
+    def cache(self) -> Cache:
+        return Cache(self.head_dim, 1, every=self.every, element_bytes=self.key_bytes)
+
+    @property
+    def pair_flops(self) -> float:
+        """Of a token and one key: a score by each head."""
+        return 2.0 * self.heads * self.head_dim
+
+
+class GroupedAttention(Noun):
+    """Multi-head, grouped-query or multi-query attention; with a window it only keeps the last tokens."""
+
+    kind: Literal["gqa"] = "gqa"
+    heads: PositiveInt
+    kv_heads: PositiveInt
+    head_dim: PositiveInt
+    value_dim: PositiveInt | None = None  # None: as wide as a key
+    window: PositiveInt | None = None
+    topk: PositiveInt | None = None  # cached tokens that an indexer leaves to attend to; None: all
+    indexer: Indexer | None = None  # None beside ``topk``: another layer's choice is used
+    bias_elements: NonNegativeInt = 0
+    norm_elements: NonNegativeInt = 0
+    output_gate: bool = False  # the query projection also makes a gate of the same width (Qwen3-Next)
+    keys_are_values: bool = False  # one projection makes both (Gemma 4); each is cached
+    reads_other: bool = False  # keys and values are another layer's (Gemma 4): neither projected nor cached
+    bidirectional: bool = False  # of an encoder: every token sees those after it too, and nothing is kept
+    state_bytes: ClassVar[int] = 0
+
+    def products(self, hidden: int, tp: int = 1) -> Products:
+        """KV heads are copied once there are more ranks than heads (vLLM and SGLang do the same)."""
+        query = self.heads * self.head_dim / tp
+        made = 0 if self.reads_other else self.head_dim if self.keys_are_values else self.kv_width
+        kv = max(self.kv_heads / tp, 1) * made
+        chosen = self.indexer.products(hidden) if self.indexer else []
+        out = self.heads * (self.value_dim or self.head_dim) / tp
+        return [(query * (2 if self.output_gate else 1) + kv, hidden), (hidden, out), *chosen]
+
+    @property
+    def small_parameters(self) -> int:
+        return self.bias_elements + self.norm_elements + (self.indexer.small_parameters if self.indexer else 0)
+
+    @property
+    def kv_width(self) -> int:
+        """Of a key and a value of one head."""
+        return self.head_dim + (self.value_dim or self.head_dim)
+
+    @property
+    def caches(self) -> tuple[Cache, ...]:
+        one = Cache(self.kv_heads * self.kv_width, self.kv_heads, window=self.window, read=self.topk)
+        own = () if self.reads_other or self.bidirectional else (one,)
+        return (*own, self.indexer.cache) if self.indexer else own
+
+    @property
+    def pair_flops(self) -> float:
+        """Of a prompt's token and one that it sees: score and weighted value."""
+        return 2.0 * self.heads * self.kv_width
+
+
+class LatentAttention(Noun):
+    """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434): caches one compressed vector per token."""
+
+    kind: Literal["mla"] = "mla"
+    heads: PositiveInt
+    query_rank: PositiveInt | None
+    kv_rank: PositiveInt
+    nope_dim: PositiveInt
+    rope_dim: PositiveInt
+    value_dim: PositiveInt
+    topk: PositiveInt | None = None  # cached tokens that an indexer leaves to attend to; None: all
+    indexer: Indexer | None = None  # None beside ``topk``: another layer's choice is used
+    bias_elements: NonNegativeInt = 0
+    output_gate: bool = False  # a gate for every head's output, from the hidden width (Kimi K3)
+    window: None = None
+    state_bytes: ClassVar[int] = 0
+
+    def products(self, hidden: int, tp: int = 1) -> Products:
+        """The projections down are copied to every rank, as is the latent vector."""
+        heads = self.heads / tp
+        query = heads * (self.nope_dim + self.rope_dim)
+        down = (self.query_rank or query) + self.kv_rank + self.rope_dim
+        up = [(query, self.query_rank)] if self.query_rank else []
+        up += [(heads * (self.nope_dim + self.value_dim), self.kv_rank)]
+        up += [(heads * self.value_dim, hidden)] if self.output_gate else []
+        chosen = self.indexer.products(hidden) if self.indexer else []
+        return [(down, hidden), *up, (hidden, heads * self.value_dim), *chosen]
+
+    @property
+    def small_parameters(self) -> int:
+        chosen = self.indexer.small_parameters if self.indexer else 0
+        return (self.query_rank or 0) + self.kv_rank + self.bias_elements + chosen
+
+    @property
+    def caches(self) -> tuple[Cache, ...]:
+        own = Cache(self.kv_rank + self.rope_dim, 1, read=self.topk)
+        return (own, self.indexer.cache) if self.indexer else (own,)
+
+    @property
+    def pair_flops(self) -> float:
+        """Prefill in the plain form: keys and values are expanded to every head once, then attended to."""
+        return 2.0 * self.heads * (self.nope_dim + self.rope_dim + self.value_dim)
+
+
+class CompressedAttention(Noun):
+    """A key that is also the value, one for every so many tokens, and one for each of the last tokens (DeepSeek-V4)."""
+
+    kind: Literal["compressed"] = "compressed"
+    heads: PositiveInt
+    query_rank: PositiveInt
+    head_dim: PositiveInt
+    every: PositiveInt | None  # tokens to a compressed row; None: the last tokens are all that is seen
+    overlaps: bool = False  # each row is made of its tokens and those before: two of every projection
+    last: PositiveInt  # tokens seen as they are
+    output_groups: PositiveInt  # heads are projected down in groups, to ``output_rank`` each, then to the hidden width
+    output_rank: PositiveInt
+    topk: PositiveInt | None = None  # compressed rows that an indexer leaves to attend to; None: all
+    indexer: Indexer | None = None
+    norm_elements: NonNegativeInt = 0  # norms, sinks, and biases by the place in a row
+    window: None = None
+    state_bytes: ClassVar[int] = 0
+
+    def products(self, hidden: int, tp: int = 1) -> Products:
+        """Keys are copied to every rank; groups of heads are dealt out."""
+        compress = 0 if self.every is None else 2 * (2 if self.overlaps else 1) * self.head_dim
+        heads, groups = self.heads / tp, self.output_groups / tp
+        return [
+            (self.query_rank + self.head_dim + compress, hidden),
+            (heads * self.head_dim, self.query_rank),
+            (groups * self.output_rank, self.heads * self.head_dim / self.output_groups),
+            (hidden, groups * self.output_rank),
+            *(self.indexer.products(hidden) if self.indexer else []),
+        ]
+
+    @property
+    def small_parameters(self) -> int:
+        return self.norm_elements + (self.indexer.small_parameters if self.indexer else 0)
+
+    @property
+    def caches(self) -> tuple[Cache, ...]:
+        last = Cache(self.head_dim, 1, window=self.last)
+        rows = (Cache(self.head_dim, 1, every=self.every, read=self.topk),) if self.every else ()
+        return (last, *rows, self.indexer.cache) if self.indexer else (last, *rows)
+
+    @property
+    def pair_flops(self) -> float:
+        """Of a prompt's token and one row that it sees."""
+        return 4.0 * self.heads * self.head_dim
+
+
+Recurrence = Literal["delta", "kda", "mamba2", "mamba"]
+"""Whose kernels a recurrent layer runs: of Gated DeltaNet, Kimi Delta Attention (a decay for every channel), Mamba-2 or
+Mamba."""
+
+
+class RecurrentMixer(Noun):
+    """Linear attention or state-space layer (Gated DeltaNet, Mamba): a state of fixed size instead of a KV cache."""
+
+    kind: Literal["recurrent"] = "recurrent"
+    projection_parameters: PositiveInt
+    small_parameters: NonNegativeInt = 0
+    state_elements: PositiveInt  # recurrent and convolution state of one sequence
+    fp32_state_elements: NonNegativeInt = 0  # how many of them the config asks to keep in 32 bits; the rest is in 16
+    scan_flops: float = 0.0  # of a prompt's token in the chunked scan, over all heads
+    recurrence: Recurrence = "delta"
+    window: None = None
+    caches: ClassVar[tuple[Cache, ...]] = ()
+
+    def products(self, hidden: int, tp: int = 1) -> Products:
+        return [(self.projection_parameters / hidden / tp, hidden)]
+
+    @property
+    def state_bytes(self) -> int:
+        return 2 * (self.state_elements + self.fp32_state_elements)
+
+    @property
+    def state_flops(self) -> float:
+        """Of a token: decay, update by an outer product, and read are three multiply-adds per state element."""
+        return 6.0 * self.state_elements
+
+
+Mixer = Annotated[
+    GroupedAttention | LatentAttention | CompressedAttention | RecurrentMixer, Field(discriminator="kind")
+]
+
+
+class DenseMlp(Noun):
+    """A feed-forward block that every token passes."""
+
+    kind: Literal["dense"] = "dense"
+    intermediate: PositiveInt
+    gated: bool = True
+    bias_elements: NonNegativeInt = 0
+    side: NonNegativeInt = 0
+    """Width of a layer's own input (Gemma 4 E2B and E4B): projected from the embedding, gated, projected up."""
+
+    def products(self, hidden: int, tp: int = 1) -> Products:
+        """Every rank has a copy of what a layer's own input passes."""
+        beside: Products = [(2 * self.side, hidden), (hidden, self.side)] if self.side else []
+        return _feed_forward(hidden, self.intermediate / tp, self.gated) + beside
+
+
+class MoeMlp(Noun):
+    """Experts of which each token visits a few; shared experts see every token."""
+
+    kind: Literal["moe"] = "moe"
+    experts: PositiveInt
+    active_experts: PositiveInt
+    intermediate: PositiveInt
+    gated: bool = True
+    shared_intermediate: NonNegativeInt = 0  # total width of the shared experts
+    expert_bias_elements: NonNegativeInt = 0
+    router_bias_elements: NonNegativeInt = 0
+    shared_gate: bool = False
+    latent: PositiveInt | None = None
+    """Width the routed experts work in, behind a projection down and one up (Nemotron 3); None: the hidden width."""
+
+    def expert_parameters(self, hidden: int) -> int:
+        return (3 if self.gated else 2) * (self.latent or hidden) * self.intermediate
+
+    def products(self, hidden: int, tp: int = 1) -> Products:
+        """Shared experts, and the projections to and from the latent width, which every rank has a copy of."""
+        shared = _feed_forward(hidden, self.shared_intermediate / tp, self.gated) if self.shared_intermediate else []
+        return shared + ([(self.latent, hidden), (hidden, self.latent)] if self.latent else [])
+
+    def router_parameters(self, hidden: int) -> int:
+        return hidden * self.experts + self.router_bias_elements + (hidden if self.shared_gate else 0)
+
+
+Mlp = Annotated[DenseMlp | MoeMlp, Field(discriminator="kind")]
+
+
+class LayerGroup(Noun):
+    """Layers of the same make. Their order in the model does not change what they cost."""
+
+    count: PositiveInt
+    mixer: Mixer | None
+    mlp: Mlp | None
+    norm_elements: NonNegativeInt
