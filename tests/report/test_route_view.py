@@ -5,7 +5,7 @@ import pytest
 
 from tokonomics.planner.route_answer import RouteBreakEven, RoutePart, RouteWay
 from tokonomics.questions.request import Request
-from tokonomics.questions.results import RouteResult
+from tokonomics.questions.traffic_results import RouteResult
 from tokonomics.report.route_view import route
 from tokonomics.serving.outcome import SloOutcome
 from tokonomics.serving.spread import spread
