@@ -543,7 +543,8 @@ def test_what_stands_in_the_way_is_called_as_on_the_form(window: Visit) -> None:
 
 def test_a_volume_between_two_break_evens_is_judged_by_its_own_bill(window: Visit) -> None:
     """A second machine makes hosting dearer again: what is cheaper at one's volume is what its bills say."""
-    asked = {"api": "openai:gpt-4o-mini", "provider": "lambda", "tokens_per_month": "12B"}
+    model, slo = "llama-3.3-70b", "ttft_p99=1000ms,tpot_p99=80ms"
+    asked = {"model": model, "slo": slo, "api": "openai:gpt-4o-mini", "provider": "lambda", "tokens_per_month": "12B"}
     page = window.open("?view=own&" + "&".join(f"{name}={value}" for name, value in asked.items()))
     with page.expect_response("**/api/v1/answers/breakeven*", timeout=PATIENCE_MS) as answered:
         page.reload()
