@@ -1,12 +1,14 @@
 """Logs with sessions: who waits for whose answer, and how long after it."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tokonomics.errors import BadInput
+from tokonomics.traffic.formats import OF_SESSIONS, USUAL_NAMES
 from tokonomics.traffic.readers import TraceFile, open_trace
 from tokonomics.traffic.session_summary import summarize_sessions
 from tokonomics.traffic.trace import Trace, save_trace
@@ -188,3 +190,19 @@ def test_parents_that_are_nowhere_are_said_even_where_nobody_else_waits(tmp_path
     assert any("2 requests waiting for ids that are not in the log" in note for note in file.problems.notes)
     path.write_text("time,session,parent,id,prompt_tokens,completion_tokens\n0,s,,a,9,1\n1,s,,b,9,1\n")
     assert waits(open_trace(path).read()) == [[], [0]]  # no parents at all: by the session
+
+
+def test_the_logs_written_by_hand_in_the_guide_are_read(tmp_path: Path) -> None:
+    page = Path(__file__).parents[2] / "docs" / "traffic.md"
+    section = page.read_text(encoding="utf-8").partition("### Sessions")[2].partition("\n### ")[0]
+    for kind in ("csv", "json"):
+        written = re.search(f"```{kind}\n(.*?)```", section, re.DOTALL)
+        assert written
+        path = tmp_path / f"log.{kind}"
+        path.write_text(written[1])
+        trace = open_trace(path).read()
+        assert waits(trace) == [[], [0], []]
+        assert trace.turns is not None
+        np.testing.assert_allclose(trace.turns.pause_s, [0, 12.5 - 0.9, 0])
+    for names in (USUAL_NAMES[field] for field in OF_SESSIONS):
+        assert ", ".join(f"`{name}`" for name in names) in section
