@@ -44,6 +44,8 @@ def test_clients_that_hang_up_may_try_again() -> None:
     for wrong in ("30,retries=1.5", "30,tries=2", "30,2"):
         with pytest.raises(BadInput):
             fleet_of(timeout=wrong)
+    with pytest.raises(BadInput, match="retries= '-1' is not a number between 0 and 20"):
+        fleet_of(timeout="30,retries=-1")
 
 
 def test_an_agent_brings_its_own_lengths() -> None:

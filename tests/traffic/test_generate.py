@@ -210,6 +210,11 @@ def test_a_wrong_text_is_explained(parse: Callable[[str], object], text: str) ->
         parse(text)
 
 
+def test_a_misspelt_agent_is_guessed() -> None:
+    with pytest.raises(BadInput, match=r"'agnet' is neither a number of turns nor agent \(did you mean agent\?\)"):
+        parse_sessions("agnet:swe,turns=40")
+
+
 def test_a_seed_is_a_whole_number_from_zero() -> None:
     with pytest.raises(BadInput, match="seed: must be"):
         made(seed=-1)

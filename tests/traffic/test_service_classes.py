@@ -47,6 +47,7 @@ def test_a_table_says_the_same_as_a_text() -> None:
         (["a,max_queue=0"], "a whole number"),
         (["a,slo=soon"], "is not an SLO"),
         (["a,speed=9"], "unknown option"),
+        (["a,ttft_p99=0.2"], "written slo=ttft_p99=0.2"),
         (["a", "a,share=1"], "given twice"),
         (["a", "b"], "only one class takes the rest"),
         (["a,share=70%", "b,share=60%"], "more than 1"),

@@ -1,12 +1,14 @@
 """Logs with sessions: who waits for whose answer, and how long after it."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tokonomics.errors import BadInput
+from tokonomics.traffic.formats import OF_SESSIONS, USUAL_NAMES
 from tokonomics.traffic.readers import TraceFile, open_trace
 from tokonomics.traffic.session_summary import summarize_sessions
 from tokonomics.traffic.trace import Trace, save_trace
@@ -39,7 +41,7 @@ def test_parents_of_a_bailian_trace_are_waited_for(tmp_path: Path) -> None:
     assert trace.turns.session.tolist() == [0, 1, 0, 2]
     assert trace.turns.pause_s.tolist() == [0, 0, 4, 0]
     assert any("pauses between turns include them" in note for note in file.problems.notes)
-    assert any("1 requests wait for ids" in note for note in file.problems.notes)
+    assert any("1 request waiting for ids" in note for note in file.problems.notes)
     found = summarize_sessions(trace)
     assert found is not None
     # Two of the third prompt's three blocks were there before it: 32 of 48 tokens.
@@ -126,3 +128,81 @@ def test_observations_of_one_trace_are_one_job(tmp_path: Path) -> None:
     assert waits(trace) == [[], [], [0]]
     assert trace.turns is not None
     assert trace.turns.pause_s.tolist() == [0, 0, 7]
+
+
+@pytest.mark.parametrize(
+    ("time", "name", "session", "parent", "took"),
+    [
+        ("timestamp", "id", "session_id", "parent_id", "latency_ms"),
+        ("time", "request_id", "session", "parent", "duration_ms"),
+        ("created_at", "id", "threadId", "waits_for", "latency_ms"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_sessions_are_found_by_the_same_names_in_lines_and_tables(
+    tmp_path: Path, time: str, name: str, session: str, parent: str, took: str, kind: str
+) -> None:
+    """Two calls beside each other wait for the first, whose session they do not repeat; the last asks for itself."""
+    rows = [(0, "a", "s", "", 1000), (4, "b", "", "a", 500), (4, "c", "", "a", 500), (9, "d", "t", "", 1000)]
+    names = (time, name, session, parent, took, "prompt_tokens", "completion_tokens")
+    path = tmp_path / f"log.{kind}"
+    if kind == "csv":
+        path.write_text("\n".join(",".join(map(str, row)) for row in (names, *((*row, 50, 5) for row in rows))))
+    else:
+        objects = [dict(zip(names, (*row, 50, 5), strict=True)) for row in rows]
+        path.write_text("\n".join(json.dumps({key: value or None for key, value in row.items()}) for row in objects))
+        path.write_text(path.read_text().replace(f'"{time}": null', f'"{time}": 0'))
+    trace = open_trace(path).read()
+    assert waits(trace) == [[], [0], [0], []]
+    assert trace.turns is not None
+    assert trace.turns.session.tolist() == [0, 0, 0, 1]
+    assert trace.turns.pause_s.tolist() == [0, 3, 3, 0]  # the first answer came after 1 s
+
+
+def test_own_lines_and_bodies_of_requests_are_told_apart(tmp_path: Path) -> None:
+    """A key that holds an object names no request; the own layout takes a usual name for its session."""
+    rows: list[dict[str, object]] = [
+        {"arrival_s": at, "input_tokens": 9, "output_tokens": 1, "conversation_id": "x"} for at in (0, 5)
+    ]
+    assert waits(lines(tmp_path / "own.jsonl", rows).read()) == [[], [0]]
+    bodies: list[dict[str, object]] = [
+        {"created": at, "usage": {"prompt_tokens": 9, "completion_tokens": 1}, "request": {"n": 1}, "id": name} | above
+        for at, name, above in ((1, "a", {}), (5, "b", {"parent": "a"}))
+    ]
+    assert waits(lines(tmp_path / "bodies.jsonl", bodies).read()) == [[], [0]]
+
+
+def test_a_session_on_the_first_row_holds_for_those_that_wait_for_it(tmp_path: Path) -> None:
+    """Also before the row that names it, and of others that name none; ids beside empty cells may be written 3.0."""
+    path = tmp_path / "log.csv"
+    path.write_text("t,i,o,s,me,up\n0,9,1,x,1,\n1,9,1,,2,1.0\n2,9,1,,3,2.0\n3,9,1,y,4,3.0\n4,9,1,,5,\n5,9,1,z,6,5.0\n")
+    trace = open_trace(path, columns="arrival=t,input=i,output=o,session=s,request=me,parent=up").read()
+    assert waits(trace) == [[], [0], [1], [], [], [4]]  # 4 says that it is of another session
+    assert trace.turns is not None
+    assert trace.turns.session.tolist() == [0, 0, 0, 1, 2, 2]
+
+
+def test_parents_that_are_nowhere_are_said_even_where_nobody_else_waits(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("time,parent,id,prompt_tokens,completion_tokens\n0,,a,9,1\n1,zz,b,9,1\n2,yy,c,9,1\n")
+    file = open_trace(path)
+    assert file.read().turns is None
+    assert any("2 requests waiting for ids that are not in the log" in note for note in file.problems.notes)
+    path.write_text("time,session,parent,id,prompt_tokens,completion_tokens\n0,s,,a,9,1\n1,s,,b,9,1\n")
+    assert waits(open_trace(path).read()) == [[], [0]]  # no parents at all: by the session
+
+
+def test_the_logs_written_by_hand_in_the_guide_are_read(tmp_path: Path) -> None:
+    page = Path(__file__).parents[2] / "docs" / "traffic.md"
+    section = page.read_text(encoding="utf-8").partition("### Sessions")[2].partition("\n### ")[0]
+    for kind in ("csv", "json"):
+        written = re.search(f"```{kind}\n(.*?)```", section, re.DOTALL)
+        assert written
+        path = tmp_path / f"log.{kind}"
+        path.write_text(written[1])
+        trace = open_trace(path).read()
+        assert waits(trace) == [[], [0], []]
+        assert trace.turns is not None
+        np.testing.assert_allclose(trace.turns.pause_s, [0, 12.5 - 0.9, 0])
+    for names in (USUAL_NAMES[field] for field in OF_SESSIONS):
+        assert ", ".join(f"`{name}`" for name in names) in section

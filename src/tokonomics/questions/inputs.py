@@ -167,7 +167,7 @@ class Classed(Request, about=About.TARGETS):
     """Classes of service: an SLO, a priority and limits of their own."""
 
     classes: Tables | None = declared(
-        "A class of service: gold,tenants=acme/beta,slo=ttft_p99=0.5+tpot_p99=40ms,priority=0; or share=20%, "
+        "A class of service: gold,slo=ttft_p99=0.5 and, after commas, tenants=acme/beta or share=20%, priority=0, "
         "max_wait=2, max_queue=9, shed=5%. Repeat it.",
         key="class",
         example=["gold,share=20%,slo=ttft_p99=0.5,priority=0", "batch,slo=e2e_p90=60,priority=1"],

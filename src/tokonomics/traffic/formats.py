@@ -58,7 +58,7 @@ USUAL_NAMES = {
         "session", "session_id", "conversation", "conversation_id", "thread", "thread_id", "dialog_id", "dialogue_id",
         "job", "job_id", "task_id", "agent_run_id",
     ),
-    "request": ("request", "request_id", "call_id", "step_id"),
+    "request": ("request_id", "request", "call_id", "step_id", "id"),
     "parent": ("parent", "parents", "parent_id", "parent_request", "parent_request_id", "waits_for", "depends_on"),
     "pause": ("pause", "pause_s", "pause_ms", "think_s", "think_ms", "tool_s", "tool_ms"),
     "took": (
@@ -214,7 +214,8 @@ def layout_of_columns(names: Sequence[str]) -> LogLayout | None:
         if all(layout.paths(field)[0][0].lower() in spelled for field in REQUIRED):
             lowered = {field: [path[0].lower() for path in layout.paths(field)] for field in FIELDS}
             there = {field: tuple((spelled[key],) for key in keys if key in spelled) for field, keys in lowered.items()}
-            return replace(layout, **there)  # type: ignore[arg-type]
+            found = replace(layout, **there)  # type: ignore[arg-type]
+            return _with_sessions(found, {(name,) for name in names}) if layout is OWN else found
     return None
 
 
@@ -227,6 +228,7 @@ def spelling(name: str) -> str:
 def layout_of_usual_names(names: Iterable[str]) -> LogLayout | None:
     """The layout where time, prompt and answer have usual names; two that could be one of them are an error."""
     there: dict[str, list[str]] = {field: [] for field in USUAL_NAMES}
+    names = list(names)
     for name in names:
         spelled = spelling(name)
         for field, usual in USUAL_NAMES.items():
@@ -244,9 +246,9 @@ def layout_of_usual_names(names: Iterable[str]) -> LogLayout | None:
                 field="columns",
                 fix=f"Say which is what, such as {option('columns', chosen)}",
             )
-    taken = {field: found[0] for field, found in there.items() if len(found) == 1}
-    if not ("session" in taken or {"request", "parent"} <= taken.keys()):
-        taken = {field: name for field, name in taken.items() if field not in OF_SESSIONS}
+    taken = {field: found[0] for field, found in there.items() if len(found) == 1 and field not in OF_SESSIONS}
+    of_sessions = _of_sessions(names)
+    taken |= of_sessions if _tells_sessions(of_sessions) else {}
     said = ", ".join(f"{shorten(name)} as {_FIELD_WORDS[field]}" for field, name in taken.items())
     others = " or ".join(shorten(name) for name in there["tenant"][:4]) if len(there["tenant"]) > 1 else ""
     unsure = f"; {others} may be the tenant: say which" if others else ""
@@ -257,6 +259,35 @@ def layout_of_usual_names(names: Iterable[str]) -> LogLayout | None:
         **_lasting({field: name for field, name in taken.items() if field in OF_SESSIONS}),
         note=f"columns taken by their names: {said}{unsure}",
     )
+
+
+def _of_sessions(names: Iterable[str]) -> dict[str, str]:
+    """What a log calls the fields of its sessions: of several names the first in ``USUAL_NAMES``."""
+    there: dict[str, str] = {}
+    for name in names:
+        there.setdefault(spelling(name), name)
+    usual = ((field, [there[name] for name in USUAL_NAMES[field] if name in there]) for field in OF_SESSIONS)
+    return {field: found[0] for field, found in usual if found}
+
+
+def _tells_sessions(fields: Iterable[str]) -> bool:
+    there = set(fields)
+    return "session" in there or {"request", "parent"} <= there
+
+
+def _with_sessions(layout: LogLayout, present: set[Path]) -> LogLayout:
+    """The same with the fields of sessions by their usual names where it has none of its own.
+
+    A key that holds an object is no id: ``request`` may be all that was asked.
+    """
+    nested = {path[0] for path in present if len(path) > 1}
+    own = {field for field in OF_SESSIONS if layout.paths(field)}
+    found = _of_sessions(sorted({path[0] for path in present} - nested))
+    added = {field: name for field, name in found.items() if field not in own}
+    if not _tells_sessions(own | added.keys()):
+        return layout
+    paths: dict[str, Any] = {field: ((name,),) for field, name in added.items()}
+    return replace(layout, **paths, **_lasting(added))
 
 
 _FIELD_WORDS = {
@@ -292,12 +323,13 @@ def layout_of_objects(items: Sequence[dict[str, Any]]) -> LogLayout | None:
     for layout in OBJECTS:
         told_apart = layout is not BAILIAN or ("chat_id",) in present
         if told_apart and all(layout.paths(field)[0] in present for field in REQUIRED):
-            return layout.narrowed(present)
+            narrowed = layout.narrowed(present)
+            return _with_sessions(narrowed, present) if layout is OWN else narrowed
     if {("custom_id",), ("response", "body", "usage")} <= present:
         return OPENAI_BATCH.narrowed(present)
     users = OPENAI.narrowed(present)
     if users.arrival and users.input and users.output:
-        return users if users.tenant else OPENAI_MODELS.narrowed(present)
+        return _with_sessions(users if users.tenant else OPENAI_MODELS.narrowed(present), present)
     return None
 
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tokonomics.errors import BadInput, option
+from tokonomics.errors import BadInput, nearest, option, shorten
 from tokonomics.memory_budget import check_room
 from tokonomics.traffic.agents import DEFAULT, Agent, agent_named
 from tokonomics.traffic.arrivals import MOST_REQUESTS, Arrivals, draw_arrivals
@@ -312,6 +312,10 @@ def parse_sessions(text: str) -> Sessions:
     """``5,think=30,limit=32k``: five turns on average, half a minute between, at most 32,000 tokens; or ``agent``."""
     phrase = _plain(text, "sessions", "5, 5,think=30, 8,think=2m,limit=32k, agent, agent:swe,turns=40,branches=0.1")
     agent = agent_in(text)
+    if agent is None and phrase.value and phrase.value[0].isalpha():
+        name = phrase.value.partition(":")[0].strip()
+        hint = f" (did you mean {AGENT}?)" if nearest(name, [AGENT]) else ""
+        raise phrase.wrong(f"'{shorten(name, 20)}' is neither a number of turns nor {AGENT}{hint}")
     limit = _whole(phrase, "limit", 10**8, Sessions.limit)
     branches = phrase.number("branches", 0, 1, 0.0)
     if agent is None:

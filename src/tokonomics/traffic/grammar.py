@@ -62,7 +62,7 @@ class Phrase:
             return default
         value = read(given)
         if value is None:
-            raise self.wrong(f"{label} '{shorten(given, 20)}' is not {kind}")
+            raise self.wrong(f"{label} '{shorten(given, 20)}' is not {kind} between {low:,.12g} and {high:,.12g}")
         if not low <= value <= high:
             raise self.wrong(f"{label} must be between {low:,.12g} and {high:,.12g}, got {shorten(given, 20)}")
         return value

@@ -127,9 +127,9 @@ class TraceFile:
             source=f"{self.path.name} ({self.format})",
         )
         found = turns_of(whole)
-        if found is None:
-            return trace
         self.problems.notes += found.notes
+        if found.turns is None:
+            return trace
         if trace.prefix is not None or self.log.layout.name == OWN.name:
             return replace(trace, turns=found.turns)
         self.problems.notes.append(GROWING)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from tokonomics.errors import BadInput, shorten
 from tokonomics.traffic.grammar import Phrase, read_options
-from tokonomics.traffic.slo import Slo, parse_slos
+from tokonomics.traffic.slo import Latency, Slo, parse_slos
 from tokonomics.types import Noun
 
 FIELDS = {
@@ -70,6 +70,9 @@ def parse_classes(texts: Sequence[str], slos: Sequence[Slo] = ()) -> tuple[Servi
 
 def _parse(text: str, slos: tuple[Slo, ...]) -> ServiceClass:
     phrase = read_options(Phrase(text, "", None, {}, "classes", _EXAMPLES), text)
+    for name, value in phrase.options.items():
+        if name.partition("_")[0] in set(Latency):
+            raise phrase.wrong(f"a target is written slo={shorten(f'{name}={value}', 30)}, several with + between")
     phrase.allow(*(name for name in FIELDS if name != "name"))
     if not phrase.value:
         raise phrase.wrong("the name of the class comes first")

@@ -2,17 +2,19 @@
 
 By the ids of those that a request waits for, where the log has them. By a session and times otherwise: a request waits
 for those of its session that were answered when it came; where the log does not say when that was, for the one before
-it. A pause is as the log says, else from the last of those answers to the request. Where the log does not say how long
-answers took, they are in the pauses, which is said. An id that is not in the log, or of a later request, is no wait.
+it; a request without a session is of that of those it waits for. A pause is as the log says, else from the last of
+those answers to the request. Where the log does not say how long answers took, they are in the pauses, which is said.
+An id that is not in the log, or of a later request, is no wait.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tokonomics.traffic.trace import Counts, Floats, PrefixBlocks
 from tokonomics.traffic.turns import Turns
+from tokonomics.units import plural
 
 if TYPE_CHECKING:
     import polars as pl
@@ -29,7 +31,8 @@ _SMALLEST_BLOCK, _BLOCKS_A_REQUEST = 16, 256
 class FoundTurns(NamedTuple):
     """Of requests in order of arrival, and what to know about them."""
 
-    turns: Turns
+    turns: Turns | None
+    """None where no request waits for another."""
     notes: list[str]
 
 
@@ -40,31 +43,34 @@ class _Waits(NamedTuple):
     parent: NDArray[np.int64]
 
 
-def turns_of(rows: "pl.DataFrame") -> FoundTurns | None:
-    """The turns of a log, in the order of its arrivals; None where it has no sessions, or none with a second turn."""
+_NO_WAITS = _Waits(np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+
+def turns_of(rows: "pl.DataFrame") -> FoundTurns:
+    """The turns of a log, in the order of its arrivals."""
     there = rows.columns
     by_id = {"request", "parent"} <= set(there)
     if not by_id and ("session" not in there or not rows["session"].drop_nulls().len()):
-        return None
+        return FoundTurns(None, [])
     arrival = rows["arrival"].to_numpy()
     order = np.argsort(arrival, kind="stable")
     rows, arrival = rows[order], arrival[order]
     ended = _ends(rows, arrival)
-    session = _numbers(rows["session"]) if "session" in there else None
-    if by_id:
-        waits, unknown = _by_id(rows)
-    else:
-        assert session is not None
-        waits, unknown = _by_time(session, arrival, ended), 0
-    if session is not None:
+    waits, unknown = _by_id(rows) if by_id else (_NO_WAITS, 0)
+    notes = [
+        f"{plural(unknown, 'request')} waiting for ids that are not in the log before them: taken as sent by themselves"
+    ]
+    notes = notes if unknown else []
+    session = None
+    if "session" in there:
+        session = _joined(_numbers(rows["session"]), _told(rows["session"]), waits)
+        waits = waits if len(waits.child) else _by_time(session, arrival, ended)
         kept = session[waits.child] == session[waits.parent]
         waits = _Waits(waits.child[kept], waits.parent[kept])
     if not len(waits.child):
-        return None
+        return FoundTurns(None, notes)
     turns = _turns(waits, len(rows), _groups(waits, len(rows)) if session is None else session)
     pause, measured = _pauses(rows, turns, arrival, ended)
-    notes = [f"{unknown:,} requests wait for ids that are not in the log before them: taken as sent by themselves"]
-    notes = notes if unknown else []
     if not measured:
         notes.append("the log does not say how long answers took: pauses between turns include them")
     return FoundTurns(Turns(turns.waits_for, turns.starts, pause, turns.session), notes)
@@ -76,10 +82,34 @@ def _numbers(names: "pl.Series") -> NDArray[np.int64]:
 
     alone = pl.Series(np.arange(len(names))).cast(pl.String) + "\x01"
     filled = names.to_frame("name").select(pl.coalesce(pl.col("name").replace("", None), alone)).to_series()
-    _, first, number = np.unique(filled.to_numpy().astype(str), return_index=True, return_inverse=True)
+    return _by_first(filled.to_numpy().astype(str))
+
+
+def _by_first(values: NDArray[Any]) -> NDArray[np.int64]:
+    """Equal values under one number, numbered by where they first stand."""
+    _, first, number = np.unique(values, return_index=True, return_inverse=True)
     rank = np.empty(len(first), np.int64)
     rank[np.argsort(first)] = np.arange(len(first))
     return rank[number]
+
+
+def _told(names: "pl.Series") -> NDArray[np.bool_]:
+    """Which requests say of what session they are."""
+    return (names.fill_null("") != "").to_numpy()
+
+
+def _joined(session: NDArray[np.int64], told: NDArray[np.bool_], waits: _Waits) -> NDArray[np.int64]:
+    """Sessions, where requests that name none are of the one they wait for, else of the one that waits for them."""
+    if told.all() or not len(waits.child):
+        return session
+    child, parent = waits
+    neither = ~told[child] & ~told[parent]
+    group = _groups(_Waits(child[neither], parent[neither]), len(session))
+    below, above = ~told[child] & told[parent], told[child] & ~told[parent]
+    of_group = session[np.unique(group, return_index=True)[1]]
+    found, first = np.unique(np.concatenate([group[child[below]], group[parent[above]]]), return_index=True)
+    of_group[found] = np.concatenate([session[parent[below]], session[child[above]]])[first]
+    return _by_first(np.where(told, session, of_group[group]))
 
 
 def _ends(rows: "pl.DataFrame", arrival: Floats) -> Floats:
@@ -98,9 +128,11 @@ def _by_id(rows: "pl.DataFrame") -> tuple[_Waits, int]:
     import polars as pl
 
     place = pl.int_range(pl.len(), dtype=pl.Int64)
-    ids = rows.select("request", parent=place).filter(pl.col("request").is_not_null()).unique("request", keep="first")
+    # A table program writes numbers beside empty cells as 7.0.
+    whole = pl.col("request").str.replace(r"^(\d+)\.0$", "$1")
+    ids = rows.select(whole, parent=place).filter(pl.col("request").is_not_null()).unique("request", keep="first")
     listed = pl.col("parent").str.replace_all(r'[\[\]"\',;]', " ").str.strip_chars().str.split(" ")
-    pairs = rows.select(child=place, request=listed).explode("request").drop_nulls()
+    pairs = rows.select(child=place, request=listed).explode("request").with_columns(whole).drop_nulls()
     pairs = pairs.filter(~pl.col("request").is_in(_NOBODY))
     known = pairs.join(ids, on="request", how="left").with_columns(good=pl.col("parent") < pl.col("child"))
     good = known.filter(pl.col("good").fill_null(value=False)).unique(["child", "parent"]).sort("child", "parent")
@@ -137,8 +169,7 @@ def _groups(waits: _Waits, requests: int) -> NDArray[np.int64]:
     ones = np.ones(len(waits.child), np.int8)
     joined = coo_array((ones, (waits.child, waits.parent)), shape=(requests, requests))
     _, number = connected_components(joined, directed=False)
-    _, first, dense = np.unique(number, return_index=True, return_inverse=True)
-    return np.argsort(np.argsort(first))[dense]
+    return _by_first(number)
 
 
 def _turns(waits: _Waits, requests: int, session: NDArray[np.int64]) -> Turns:
