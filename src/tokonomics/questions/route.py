@@ -78,6 +78,10 @@ def _check(request: RouteRequest, own: int, models: int) -> None:
     if request.min_quality is not None and not request.quality:
         fix = f"Give your own scores: {option('quality', 'llama-3.1-8b=0.66,llama-3.3-70b=0.86')}."
         raise BadInput("is held against scores, and none are given", field="min_quality", fix=fix)
+    if request.share is not None and request.score is not None:
+        fix = "A score sets the share by its threshold: the answer lists the share of each. Without a score, a share is"
+        fix += " drawn at random."
+        raise BadInput("give one of the two", field="share, score", fix=fix)
     for name in ("by", "score"):
         if getattr(request, name) is not None and request.trace is None:
             raise BadInput("is for a log, not for made-up requests", field=name)
@@ -204,6 +208,8 @@ def _most_frequent(
 def _figures(column: str, values: Values, field: str, listener: Listener, none: float | None = None) -> Floats:
     """A column of numbers; ``none`` stands where a request has no value."""
     numbers, names = values[column]
+    if names == [UNNAMED]:
+        raise BadInput(f"no request says its {shorten(column)}", field=field)
     found = []
     for name in names:
         try:
