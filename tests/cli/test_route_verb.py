@@ -84,7 +84,7 @@ def test_scores_by_label_are_weighed_by_their_requests(tokonomics: Call, log: Pa
             (*ROUTED, "--score=confidnce"),
             "Did you mean confidence? The log has time, prompt_tokens, completion_tokens,",
         ),
-        ((*ROUTED, "--score=confidnce", "--by=task"), "--score: no request says its confidnce"),
+        ((*ROUTED, "--score=confidnce", "--by=task"), "no request says its confidnce Did you mean confidence?"),
         ((*ROUTED, "--score=confidence", "--share=70%"), "--share, --score: give one of the two"),
     ],
 )

@@ -82,7 +82,6 @@ def break_evens(routing: Routing) -> Iterator[RouteBreakEven]:
         for kind, usd in kinds:
             found = break_even_share(usd, baseline, routing.reachable_shares, ROUND_SHARES, _CLOSE)
             low, share = found or (None, None)
-            by_chance = share is None or routing.marks.by_chance
             yield RouteBreakEven(
                 kind=kind,
                 first=routing.models[0].key,
@@ -90,6 +89,6 @@ def break_evens(routing: Routing) -> Iterator[RouteBreakEven]:
                 baseline_usd_per_month=baseline,
                 share=share,
                 not_at_share=low,
-                threshold=None if by_chance else routing.threshold_at(share),
+                threshold=None if share is None or routing.marks.by_chance else routing.threshold_at(share),
                 is_smallest=share == routing.reachable_shares[0],
             )

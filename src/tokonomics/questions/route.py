@@ -52,6 +52,9 @@ def route(request: RouteRequest, listener: Listener = SILENT) -> RouteResult:
     load = whole.within(context)
     say_left_out(load, context, listener)
     values = _values(load, columns)
+    for column, (_, names_in_it) in values.items():
+        if names_in_it == [UNNAMED]:  # asked for alone, the log says which columns it has instead
+            load_of(request.model_copy(update={"by": (column,)}), SILENT)
     load = replace(load, trace=replace(load.trace, tenant=None, tenants=()))
     marks = _marks(request, len(load.trace), values, scores, len(keys), listener)
     say_if_compiling(listener)
@@ -208,8 +211,6 @@ def _most_frequent(
 def _figures(column: str, values: Values, field: str, listener: Listener, none: float | None = None) -> Floats:
     """A column of numbers; ``none`` stands where a request has no value."""
     numbers, names = values[column]
-    if names == [UNNAMED]:
-        raise BadInput(f"no request says its {shorten(column)}", field=field)
     found = []
     for name in names:
         try:
