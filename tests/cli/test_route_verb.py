@@ -12,6 +12,7 @@ Call = Callable[..., subprocess.CompletedProcess[str]]
 OFFERS = Path(__file__).parents[1] / "golden" / "offers.csv"
 MODELS = ("route", "llama-3.2-1b", "llama-3.1-8b", "--offers", OFFERS, "--gpu", "L4,A100-80GB")
 ON_TIME = ("--slo", "ttft_p99=2,tpot_p99=0.2")
+ROUTED = (*MODELS, "--trace", Path(__file__).parents[2] / "docs" / "examples" / "routed.csv")
 EASY, HARD = 200, 100
 """Requests of each task."""
 
@@ -79,9 +80,15 @@ def test_scores_by_label_are_weighed_by_their_requests(tokonomics: Call, log: Pa
         ),
         ((*MODELS, "--rate=5", "--input=500", "--output=50", "--quality=lama=0.5"), "is not MODEL=SCORE"),
         ((*MODELS, "--trace=azure-conv", "--score=confidence"), "no request says its confidence"),
+        (
+            (*ROUTED, "--score=confidnce"),
+            "Did you mean confidence? The log has time, prompt_tokens, completion_tokens,",
+        ),
+        ((*ROUTED, "--score=confidnce", "--by=task"), "no request says its confidnce Did you mean confidence?"),
+        ((*ROUTED, "--score=confidence", "--share=70%"), "--share, --score: give one of the two"),
     ],
 )
-def test_what_cannot_be_routed_is_said_in_a_line(tokonomics: Call, words: tuple[str, ...], said: str) -> None:
+def test_what_cannot_be_routed_is_said_in_a_line(tokonomics: Call, words: tuple[str | Path, ...], said: str) -> None:
     done = tokonomics(*words)
     assert done.returncode == 2
     assert said in " ".join(done.stderr.split())

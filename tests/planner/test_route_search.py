@@ -1,6 +1,7 @@
 """Which requests go to which model: the search against trying everything, and break-evens against their closed form."""
 
 import math
+from collections.abc import Callable
 from itertools import product
 
 import numpy as np
@@ -98,26 +99,49 @@ def test_ways_leave_in_the_order_of_their_bills_and_few_fleets_are_priced_for_th
     assert len(fresh.asked) < len(world.asked) / 2
 
 
-SHARES = tuple(round(0.1 * step, 1) for step in range(1, 11))
+SHARES = tuple(round(0.1 * step, 1) for step in range(1, 10))
+ANY = tuple(step / 100_000 for step in range(1, 100_001))
+
+
+def between(usd: Callable[[float], float], baseline: float) -> float:
+    """Where any share can be reached."""
+    found = break_even_share(usd, baseline, ANY, SHARES, 1e-6)
+    assert found is not None
+    assert found[1] - found[0] == pytest.approx(1e-5)
+    return found[1]
 
 
 def test_linear_bills_break_even_where_the_closed_form_says() -> None:
     """Fixed F, a per request on the small model, b on the large: F + a·s + b·(1 − s) < b from s = F / (b − a) on."""
     fixed, small, large = 20.0, 30.0, 100.0
-    routed = break_even_share(lambda s: fixed + small * s + large * (1 - s), large, SHARES, 1e-6)
-    assert routed == pytest.approx(fixed / (large - small), abs=1e-5)
+    routed = between(lambda s: fixed + small * s + large * (1 - s), large)
+    assert routed == pytest.approx(fixed / (large - small), abs=2e-5)
     # Every request is tried on the small one: a + b·(1 − s) < b from s = a / b on.
-    cascade = break_even_share(lambda s: small + large * (1 - s), large, SHARES, 1e-6)
-    assert cascade == pytest.approx(small / large, abs=1e-5)
-    assert break_even_share(lambda s: large + small * s, large, SHARES) is None
-    assert break_even_share(lambda s: 0.0, large, SHARES, 1e-3) == pytest.approx(0, abs=1e-3)
+    cascade = between(lambda s: small + large * (1 - s), large)
+    assert cascade == pytest.approx(small / large, abs=2e-5)
+    assert break_even_share(lambda s: large + small * s, large, ANY, SHARES) is None
+    assert between(lambda s: 0.0, large) == pytest.approx(0, abs=2e-5)
+
+
+@pytest.mark.parametrize("even", [0.01, 0.069, 0.3, 0.31, 0.66, 0.92])
+def test_a_break_even_lies_between_two_shares_that_can_be_reached(even: float) -> None:
+    reachable = (0.067, 0.08, 0.3, 0.64, 0.66, 0.9, 1.0)
+    asked = set()
+
+    def usd(share: float) -> float:
+        asked.add(share)
+        return 100.0 if share <= even else 99.0
+
+    found = break_even_share(usd, 100.0, reachable, SHARES, 1e-9)
+    assert found == (max([0.0, *(s for s in reachable if s <= even)]), min(s for s in reachable if s > even))
+    assert asked <= set(reachable)
 
 
 def test_whole_machines_break_even_after_the_last_share_that_costs_too_much() -> None:
     def usd(share: float) -> float:
         return 10 * math.ceil(share / 0.45) + 40 * math.ceil((1 - share) / 0.34 - 1e-9)
 
-    found = break_even_share(usd, usd_of_all := 40 * math.ceil(1 / 0.34), SHARES, 1e-4)
+    found = between(usd, usd_of_all := 40 * math.ceil(1 / 0.34))
     fine = np.linspace(1e-4, 1, 10_000)
     dear = [share for share in fine if usd(share) >= usd_of_all]
     assert found == pytest.approx(max(dear), abs=2e-4)

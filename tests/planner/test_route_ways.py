@@ -143,6 +143,24 @@ def test_parts_of_an_api_bill_sum_to_the_whole() -> None:
     assert parts == pytest.approx(made.exactly(2, ALL)) == pytest.approx(by_hand(2, made.load))
 
 
+def test_break_evens_are_those_of_trying_every_threshold_of_the_log() -> None:
+    """Two of the eight scores are tied, so a share of 4/8 cannot be had."""
+    shares = {float((threshold <= SCORE).mean()): float(threshold) for threshold in SCORE}
+    assert sorted(shares) == [1 / 8, 2 / 8, 3 / 8, 5 / 8, 6 / 8, 7 / 8, 1]
+    made = routing(marks=Marks(SCORE))
+    assert made.reachable_shares == tuple(sorted(shares))
+    for found in break_evens(made):
+        second = next(place for place, model in enumerate(made.models) if model.key == found.second)
+        way = made.routed if found.kind == "routed" else made.cascade
+        bills = {share: way(second, threshold) for share, threshold in shares.items()}
+        dear = [share for share, bill in bills.items() if bill and bill.usd_per_month >= found.baseline_usd_per_month]
+        low = max(dear, default=0.0)
+        share = min((share for share in shares if share > low), default=None)
+        assert found.share == share
+        assert (found.not_at_share, found.threshold) == ((None, None) if share is None else (low, shares[share]))
+        assert found.is_smallest == (share == 1 / 8)
+
+
 def busy() -> Load:
     """A small model that takes several L4 for it."""
     load = load_of_shape(16, "const:700", "const:120")

@@ -80,10 +80,15 @@ def break_evens(routing: Routing) -> Iterator[RouteBreakEven]:
         kinds: list[tuple[Literal["routed", "cascade"], Callable[[float], float]]]
         kinds = [("routed", routed_usd), ("cascade", cascade_usd)]
         for kind, usd in kinds:
+            found = break_even_share(usd, baseline, routing.reachable_shares, ROUND_SHARES, _CLOSE)
+            low, share = found or (None, None)
             yield RouteBreakEven(
                 kind=kind,
                 first=routing.models[0].key,
                 second=routing.models[second].key,
                 baseline_usd_per_month=baseline,
-                share=break_even_share(usd, baseline, (*ROUND_SHARES, 1.0), _CLOSE),
+                share=share,
+                not_at_share=low,
+                threshold=None if share is None or routing.marks.by_chance else routing.threshold_at(share),
+                is_smallest=share == routing.reachable_shares[0],
             )

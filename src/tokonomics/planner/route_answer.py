@@ -61,7 +61,15 @@ class RouteBreakEven(Noun):
     second: str
     baseline_usd_per_month: float
     share: float | None
-    """Of the requests that the first model must answer for good; None: it never pays."""
+    """Of the requests that the first model must answer for good, as a threshold of the log really sends them; None: it
+    never pays."""
+    not_at_share: float | None = None
+    """The share below it at which it does not pay yet, also one that a threshold reaches: it breaks even between them;
+    0: with nothing on the first model."""
+    threshold: float | None = None
+    """Of the score, at that share; None where requests are drawn at random."""
+    is_smallest: bool = False
+    """No threshold sends fewer requests to the first model."""
 
 
 class RouteReport(Noun):

@@ -7,6 +7,7 @@ one, and the ways leave in the order of their bills. So the cheapest is the one 
 
 import heapq
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -101,21 +102,28 @@ def every_sending(shares: Sequence[float], scores: Sequence[Sequence[float]] | N
 
 
 def break_even_share(
-    usd: Callable[[float], float], baseline_usd: float, shares: Sequence[float], within: float = 0.01
-) -> float | None:
-    """The lowest share from which on the bill stays below the baseline's, ``within`` so much; None where it never does.
+    usd: Callable[[float], float],
+    baseline_usd: float,
+    reachable: Sequence[float],
+    coarse: Sequence[float],
+    within: float = 0.01,
+) -> tuple[float, float] | None:
+    """The last share that costs too much and one above it from which on the bill stays below the baseline's: at most
+    ``within`` apart, or neighbours among the ``reachable`` ones (rising, up to all). None where it never does.
 
-    Bills go up and down in whole machines, so every share of the list is looked at, and the step after the last that
-    costs too much is halved. A share of nothing is the baseline itself.
+    Bills go up and down in whole machines, so what is reached at each ``coarse`` share is looked at, and the step after
+    the last that costs too much is halved. A share of nothing is the baseline itself.
     """
-    low = max((share for share in shares if not usd(share) < baseline_usd), default=0.0)
-    if low >= shares[-1]:
+    shares, last = [0.0, *reachable], len(reachable)
+    looked_at = sorted({min(bisect_left(shares, share - 1e-9), last) for share in coarse} | {last})
+    low = max((place for place in looked_at if not usd(shares[place]) < baseline_usd), default=0)
+    if low == last:
         return None
-    high = next(share for share in shares if share > low)
-    while high - low > within:
-        middle = (low + high) / 2
-        low, high = (low, middle) if usd(middle) < baseline_usd else (middle, high)
-    return high
+    high = next(place for place in looked_at if place > low)
+    while high - low > 1 and shares[high] - shares[low] > within:
+        middle = bisect_left(shares, (shares[low] + shares[high]) / 2, low + 1, high - 1)
+        low, high = (low, middle) if usd(shares[middle]) < baseline_usd else (middle, high)
+    return shares[low], shares[high]
 
 
 def within_limit(arrival_s: Floats, stay_s: Floats, limit: int) -> NDArray[np.bool_]:

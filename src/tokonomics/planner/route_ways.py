@@ -127,6 +127,12 @@ class Routing:
         place = min(self._count, max(1, round(share * self._count)))
         return float(self.marks.score[self._falling[place - 1]])
 
+    @cached_property
+    def reachable_shares(self) -> tuple[float, ...]:
+        """Of requests on the first model, one of each threshold: requests of equal score go the same way."""
+        _, tied = np.unique(-self.marks.score, return_counts=True)
+        return tuple(float(count) / self._count for count in np.cumsum(tied))
+
     def thresholds(self, second: int) -> list[float]:
         """Each distinct score but the lowest; of many, those of round shares, the one asked for, and where the floor
         of quality is just reached."""

@@ -52,6 +52,9 @@ def route(request: RouteRequest, listener: Listener = SILENT) -> RouteResult:
     load = whole.within(context)
     say_left_out(load, context, listener)
     values = _values(load, columns)
+    for column, (_, names_in_it) in values.items():
+        if names_in_it == [UNNAMED]:  # asked for alone, the log says which columns it has instead
+            load_of(request.model_copy(update={"by": (column,)}), SILENT)
     load = replace(load, trace=replace(load.trace, tenant=None, tenants=()))
     marks = _marks(request, len(load.trace), values, scores, len(keys), listener)
     say_if_compiling(listener)
@@ -78,6 +81,10 @@ def _check(request: RouteRequest, own: int, models: int) -> None:
     if request.min_quality is not None and not request.quality:
         fix = f"Give your own scores: {option('quality', 'llama-3.1-8b=0.66,llama-3.3-70b=0.86')}."
         raise BadInput("is held against scores, and none are given", field="min_quality", fix=fix)
+    if request.share is not None and request.score is not None:
+        fix = "A score sets the share by its threshold: the answer lists the share of each. Without a score, a share is"
+        fix += " drawn at random."
+        raise BadInput("give one of the two", field="share, score", fix=fix)
     for name in ("by", "score"):
         if getattr(request, name) is not None and request.trace is None:
             raise BadInput("is for a log, not for made-up requests", field=name)

@@ -13,6 +13,9 @@ from tokonomics.report.answer import Answer
 from tokonomics.report.wording import NO_VALUE, and_slos, time_text, workload_text
 from tokonomics.units import percent, usd
 
+_AS_MUCH = 0.0005
+"""Of a bill: what two may differ by and still be called equal, less than shown digits tell."""
+
 
 def route(result: RouteResult, request: Request) -> Answer:
     """The headline, the ways, the frontier, and the break-evens."""
@@ -32,18 +35,20 @@ def _sections(result: RouteResult) -> blocks.View:
 
 
 def _headline(result: RouteResult) -> Iterable[blocks.Block]:
-    baseline = result.baseline
     if result.best is None and result.min_quality is not None:
-        yield blocks.headline(f"No way reaches a quality of {result.min_quality:g} within the SLO.", mood="worst")
+        within = " within the SLO" if result.slos else ""
+        yield blocks.headline(f"No way reaches a quality of {result.min_quality:g}{within}.", mood="worst")
         return
-    mixed = [way for way in result.ways if way.kind != "single" and way.meets]
-    best = result.best or min(mixed, key=lambda way: way.usd_per_month, default=baseline)
-    what = f"with quality ≥ {result.min_quality:g}" if result.best else "of several models together"
-    against = _against(best, baseline)
+    single, mixed = _cheapest(result, True), _cheapest(result, False)
+    best = result.best or min((way for way in (single, mixed) if way), key=_usd, default=result.baseline)
+    what = f" with quality ≥ {result.min_quality:g}" if result.best else ""
+    against = "" if best.kind == "single" else _against(best, result.baseline)
     yield blocks.line(
-        f"Cheapest {what}: ", blocks.Span(f"{usd(best.usd_per_month)} a month", "best"), f", {best.name}{against}",
+        f"Cheapest{what}: ", blocks.Span(f"{usd(best.usd_per_month)} a month", "best"), f", {best.name}{against}",
         kind="headline",
     )  # fmt: skip
+    if best.kind == "single":
+        yield blocks.line(_together(mixed, best, result.baseline))
     yield blocks.facts(
         blocks.fact("per Mtok", usd(best.usd_per_mtok), "the whole bill over the tokens asked for",
                     number=best.usd_per_mtok),
@@ -57,12 +62,30 @@ def _headline(result: RouteResult) -> Iterable[blocks.Block]:
         )
 
 
-def _against(best: RouteWay, baseline: RouteWay) -> str:
-    if best.name == baseline.name:
-        return ": no mix of models is cheaper" if best.kind == "single" else ""
-    saved = saving(baseline.usd_per_month, best.usd_per_month)
-    change = f"{percent(abs(saved))} {'less' if saved >= 0 else 'more'}"
-    return f"; {change} than {baseline.name} ({usd(baseline.usd_per_month)})"
+def _usd(way: RouteWay) -> float:
+    return way.usd_per_month
+
+
+def _cheapest(result: RouteResult, single: bool) -> RouteWay | None:
+    """Of one model, or of several: the cheapest that meets the SLOs, and the floor of quality where there is one."""
+    floor = result.min_quality
+    good = (way for way in result.ways if floor is None or (way.quality is not None and way.quality >= floor - 1e-12))
+    return min((way for way in good if (way.kind == "single") == single and way.meets), key=_usd, default=None)
+
+
+def _together(mixed: RouteWay | None, single: RouteWay, baseline: RouteWay) -> str:
+    """What several models cost where one alone is cheapest."""
+    if mixed is None:
+        return "No mix of models does as well."
+    also = _against(mixed, baseline) if baseline.name != single.name else ""
+    return f"Several models together: {usd(mixed.usd_per_month)} a month, {mixed.name}{_against(mixed, single)}{also}."
+
+
+def _against(way: RouteWay, other: RouteWay) -> str:
+    saved = saving(other.usd_per_month, way.usd_per_month)
+    more_or_less = f"{percent(abs(saved))} {'less' if saved > 0 else 'more'} than"
+    change = "as much as" if abs(saved) < _AS_MUCH else more_or_less
+    return f"; {change} {other.name} ({usd(other.usd_per_month)})"
 
 
 def _simulated(way: RouteWay) -> str:
@@ -162,7 +185,12 @@ def _pays(found: RouteBreakEven) -> blocks.Line:
         return blocks.line(f"{kind}: never cheaper than {against}.")
     if found.share >= 1:
         return blocks.line(f"{kind}: only all on {found.first} costs less than {against}.")
-    return blocks.line(f"{said} to cost less than {against}.")
+    at = f" (score ≥ {found.threshold:.3g})" if found.threshold is not None else ""
+    if found.is_smallest and found.threshold is not None:
+        below = "; no threshold of the log gives it less"
+    else:
+        below = f"; at {percent(found.not_at_share)} not yet" if found.not_at_share else ""
+    return blocks.line(f"{said}{at} to cost less than {against}{below}.")
 
 
 def _parts(result: RouteResult) -> blocks.Table:

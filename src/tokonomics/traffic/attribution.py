@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from tokonomics.errors import BadInput, option, shorten
+from tokonomics.errors import BadInput, did_you_mean, option, shorten
 from tokonomics.traffic.formats import UNNAMED, spelling
 
 BETWEEN = " / "  # the values of several labels, as the name of one tenant
@@ -29,6 +29,7 @@ _ALSO = {
 _NESTED = ("metadata", "spend_logs_metadata", "requester_metadata")  # the last two within LiteLLM's metadata
 _TAGS = ("tags", "request_tags", "trace_tags")
 _LONGEST = 100  # characters of a value
+_MOST_NAMES = 40  # names of fields that are remembered, to tell which there are
 
 
 def as_object(value: Any) -> dict[str, Any]:
@@ -79,10 +80,14 @@ class Attribution:
 
     by: tuple[str, ...]
     seen: set[str] = field(default_factory=set)
+    names: dict[str, None] = field(default_factory=dict)
+    """Under which requests say something, those met first."""
 
     def tenant(self, item: Mapping[str, Any]) -> str:
         """The values of the labels, in their order; ``(none)`` where a request has none."""
         holders = list(_holders(item))
+        if len(self.names) < _MOST_NAMES:
+            self.names |= dict.fromkeys(name for holder in holders for name in holder)
         values = []
         for label in self.by:
             value = _value(holders, spelling(label))
@@ -95,11 +100,13 @@ class Attribution:
         """What to say of labels that no request has; a mistake where there is none at all."""
         missing = [label for label in self.by if label not in self.seen]
         if self.by and len(missing) == len(self.by):
-            looked = "a column, an attribute, a key of the metadata or a tag LABEL:VALUE"
+            guess = did_you_mean(missing[0], self.names, 1)
+            has = f"The log has {shorten(', '.join(self.names), 300)}." if self.names else ""
+            looked = "Looked at are columns, attributes, keys of the metadata and tags LABEL:VALUE."
             raise BadInput(
                 f"no request says its {' or '.join(missing)}",
                 where=where,
-                fix=f"Name what the log has with {option('by')}: {looked}.",
+                fix=" ".join(part for part in (guess, has, looked) if part),
             )
         return [f"no request says its {label}" for label in missing]
 
