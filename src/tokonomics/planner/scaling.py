@@ -189,6 +189,13 @@ def ordered_ahead(needed: Ints, moment_s: float, ahead_s: float) -> Floats:
     return np.array(rows, np.float64)
 
 
+def require_slos(slos: Sequence[Slo]) -> None:
+    """Refuse to compare ways that nothing tells apart."""
+    if not slos:
+        fix = f"Such as {option('slo', 'ttft_p99=1')}."
+        raise BadInput("ways to scale are told apart by the SLOs that they meet", field="scaling", fix=fix)
+
+
 def scaling_ways(
     machines: Machines,
     traffic: FleetTraffic,
@@ -198,9 +205,7 @@ def scaling_ways(
     say: Say = silent,
 ) -> ScalingReport:
     """Every way on the kind of machine that would be cheapest on demand for this traffic, hour by hour."""
-    if not slos:
-        fix = f"Such as {option('slo', 'ttft_p99=1')}."
-        raise BadInput("ways to scale are told apart by the SLOs that they meet", field="scaling", fix=fix)
+    require_slos(slos)
     offer = _cheapest(machines.offers, traffic)
     price = (offer.usd_per_hour or 0.0) / offer.replicas
     deployment = machines.deployments[offer.name]
