@@ -3,8 +3,8 @@
 The fleet is bought again for both (``money/fleet_program``): batch work may use what the demand leaves free of any
 hour, up to what machines carry under the SLO, and buys the rest in the cheapest hours. The hour that holds most of it
 is then served in the simulator, batch requests behind all others. A fleet of its own has no SLO: its machines are
-counted on for full batches. It may also take only what the fleet's idle hours do not hold. The answer is the cheapest of
-these ways: one fleet for both may be dearer than two.
+counted on for full batches. It may also take only what the fleet's idle hours do not hold. The answer is the
+cheapest of these ways: one fleet for both may be dearer than two.
 """
 
 from collections.abc import Sequence

@@ -196,6 +196,13 @@ def require_slos(slos: Sequence[Slo]) -> None:
         raise BadInput("ways to scale are told apart by the SLOs that they meet", field="scaling", fix=fix)
 
 
+def require_on_demand(terms: Sequence[Terms]) -> None:
+    """Refuse to scale what is only sold for long."""
+    if Terms.on_demand not in terms:
+        what = "no machine that holds every request is sold on demand: what scales is bought by the hour"
+        raise BadInput(what, field="scaling", fix=f"Allow {option('terms', 'on_demand')}.")
+
+
 def scaling_ways(
     machines: Machines,
     traffic: FleetTraffic,
@@ -279,9 +286,7 @@ def _cheapest(offers: Sequence[FleetOffer], traffic: FleetTraffic) -> FleetOffer
         for offer in offers
         if offer.usd_per_hour is not None and all(name in offer.requests_per_s for name in traffic.samples)
     ]
-    if not sold:
-        what = "no machine that holds every request is sold on demand: what scales is bought by the hour"
-        raise BadInput(what, field="scaling", fix=f"Allow {option('terms', 'on_demand')}.")
+    require_on_demand([Terms.on_demand for _ in sold])
     return min(sold, key=lambda offer: (bill(offer), offer.name))
 
 

@@ -21,7 +21,7 @@ from tokonomics.planner.fleet import FleetBounds, FleetReport, plan_fleet
 from tokonomics.planner.fleet_offers import FleetMarket, Machines, fleet_machines, zones_needed
 from tokonomics.planner.fleet_traffic import FleetTraffic, traffic_from_curve, traffic_from_trace
 from tokonomics.planner.parsing import terms_from
-from tokonomics.planner.scaling import ScalingReport, require_slos, scaling_ways
+from tokonomics.planner.scaling import ScalingReport, require_on_demand, require_slos, scaling_ways
 from tokonomics.questions.batch_api import batch_api
 from tokonomics.questions.inputs import Traffic
 from tokonomics.questions.listener import SILENT, Listener
@@ -40,7 +40,6 @@ from tokonomics.units import percent, whole_number
 def fleet(request: FleetRequest, listener: Listener = SILENT) -> FleetResult:
     """The cheapest fleet over time, what it is compared with, and how it fares in the simulator."""
     targets = targets_of(request)
-    _check_scaling(request, targets)
     model = find_model(named(request.model))
     require_writer(model)
     weights = (
@@ -48,6 +47,7 @@ def fleet(request: FleetRequest, listener: Listener = SILENT) -> FleetResult:
     )
     kv = parse_precision(request.kv, KV_PRECISIONS, "kv")
     terms, risk = _terms(request), _interruptions(request.interruptions)
+    _check_scaling(request, targets, terms)
     startup_s = read_time(request.startup, "startup")
     target = None if request.availability is None else require_target(request.availability)
     engine = find_engine(request.engine)
@@ -103,10 +103,11 @@ def _scaling(
     return scaling_ways(machines, traffic, found.slos, request.scaling_room, request.seed, listener.doing)
 
 
-def _check_scaling(request: FleetRequest, slos: Sequence[Slo]) -> None:
+def _check_scaling(request: FleetRequest, slos: Sequence[Slo], terms: Sequence[Terms]) -> None:
     """What ways to scale need, before anything is simulated."""
     if request.scaling:
         require_slos(slos)
+        require_on_demand(terms)
     elif request.scaling_room is not None:
         raise BadInput("is for ways to scale", field="scaling_room", fix=f"Give {option('scaling')} as well.")
 

@@ -91,16 +91,16 @@ def _verdict(scaling: ScalingReport) -> blocks.Line:
 
 def _to_buy(best: ScalingWay, scaled: ScalingWay | None, plan_usd: float) -> str:
     """Which of the two bills on the page to pay, and what the other is for."""
-    plan = f"the plan above, {usd(plan_usd)} a month"
+    plan = f"the plan above ({usd(plan_usd)} a month)"
     if best.usd_per_month < plan_usd:
         saved = usd(plan_usd - best.usd_per_month)
         return (
-            f"What to buy: {plan}, is sized hour by hour, each machine counted on by itself: the careful one. "
-            f"{best.name[0].upper()}{best.name[1:]} saves {saved} of it and met the SLO on this day, replicas together "
-            "and none failing: buy it if a missed SLO on a worse day costs you less."
+            f"What to buy: {plan}, sized hour by hour with each machine counted on by itself. {best.name.capitalize()} "
+            f"({usd(best.usd_per_month)}) met the SLO on this one day, replicas together and none failing: buy it only "
+            f"if the SLO on a worse day is worth less to you than the {saved} between them."
         )
     follow = f"; this table says how to follow the traffic with what is on demand: {scaled.name}" if scaled else ""
-    return f"What to buy: {plan}: it mixes machines and terms, and no way here is cheaper{follow}."
+    return f"What to buy: {plan}, which mixes machines and terms; no way here is cheaper{follow}."
 
 
 def _notes(scaling: ScalingReport) -> Iterable[str]:
