@@ -42,11 +42,11 @@ def _fleets(report: BatchReport) -> Iterable[str]:
         yield f"The fleet for both: {_bought(report.plan)}."
         yield f"No fleet that serves both together is cheaper by more than {gap_text(report.plan.gap)}."
         return
-    first = "idle hours of the fleet above, and then on " if report.plan.batch else ""
-    yield f"Batch work on {first}a fleet of its own: {_bought(report.own)}."
+    where = "in idle hours of the fleet above, then on" if report.plan.batch else "on"
+    yield f"Batch work {where} a fleet of its own: {_bought(report.own)}."
     yield (
         f"No other fleet of its own is cheaper by more than {gap_text(report.own.gap)}; one fleet for both is dearer, "
-        "since there batch work gets what machines carry under the SLO."
+        "since there batch work gets no more than machines carry under the SLO."
     )
 
 
