@@ -122,5 +122,8 @@ def test_batch_work_is_read_in_tokens_and_hours() -> None:
     for wrong in ("", "soon", "2B,deadline=30h", "2B,start=90m", "2B,by=3h"):
         with pytest.raises(BadInput, match=r"batch.work"):
             parse_batch_work(wrong, 1000.0)
+    for wrong in ("2B,deadline=0", "2B,deadline=30h"):
+        with pytest.raises(BadInput, match=r"deadline= must be between 1h and 24h"):
+            parse_batch_work(wrong, 1000.0)
     with pytest.raises(BadInput, match="whole days"):
         read.windows(30)

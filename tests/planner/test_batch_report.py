@@ -14,13 +14,16 @@ from tokonomics.money.demand import EVERY_SIZE, demand_of
 from tokonomics.money.fleet import FleetLimits
 from tokonomics.money.fleet_search import optimal_fleet
 from tokonomics.physics.deployment import deploy
-from tokonomics.planner.batch_report import batch_report
+from tokonomics.planner.batch_report import BatchReport, batch_report
 from tokonomics.planner.fleet_offers import Machines
 from tokonomics.planner.fleet_traffic import FleetTraffic
 from tokonomics.questions.batch_api import batch_api
+from tokonomics.report.batch_view import batch_blocks
+from tokonomics.report.blocks import Line
 from tokonomics.serving.steady import ReplicaCurve
 from tokonomics.traffic.trace import make_trace
 from tokonomics.units import HOURS_PER_MONTH
+from tokonomics.units import usd as written_usd
 
 LLAMA = find_model("llama-3.1-8b")
 L40S = deploy(LLAMA, find_gpu("L40S"), find_engine("vllm"))
@@ -30,6 +33,12 @@ DAYS = HOURS_PER_MONTH / 24
 
 def work(requests: float, deadline_hours: int = 24) -> BatchWork:
     return BatchWork(tokens_per_day=requests * 550, requests_per_day=requests, deadline_hours=deadline_hours)
+
+
+def said(report: BatchReport) -> str:
+    """Its lines as they are shown."""
+    lines = [block for block in batch_blocks(report) if isinstance(block, Line)]
+    return " ".join(span.text for line in lines for span in line.spans)
 
 
 def test_what_idle_hours_do_not_hold_may_stand_on_machines_of_its_own() -> None:
@@ -53,6 +62,35 @@ def test_what_idle_hours_do_not_hold_may_stand_on_machines_of_its_own() -> None:
     assert usd["a fleet of its own"] == pytest.approx(2.0 * hours(24 * 3600) * DAYS)
     assert usd["idle hours, then a fleet of its own"] == pytest.approx(2.0 * hours(12 * 3600) * DAYS)
     assert report.ways[0].name == "idle hours, then a fleet of its own"
+    # Both cost what the reserved machine and those hours do: less than any one fleet at a request a second a machine.
+    assert report.usd_per_month == pytest.approx(0.5 * HOURS_PER_MONTH + 2.0 * hours(12 * 3600) * DAYS)
+    assert report.usd_per_month < online.usd_per_month + usd["beside the fleet's own traffic"]
+    assert report.own is not None
+    assert sum(report.plan.batch) * 3600 == pytest.approx(12 * 3600)
+    assert not any(report.plan.batch[:12])
+    shown = said(report)
+    assert f"two fleets: {written_usd(report.usd_per_month)} a month in all" in shown
+    assert "one fleet for both is dearer" in shown
+
+
+def test_one_fleet_is_the_answer_where_its_idle_hours_hold_all_of_the_work() -> None:
+    offer = simple_offer("one", 1.0, 2.0, reserved={"3 years": 0.5}, startup_s=0.0)
+    demand = demand_of([1.0] * 12 + [0.0] * 12)
+    report = batch_report(
+        work(6 * 3600),
+        optimal_fleet([offer], demand, gap=1e-6),
+        Machines((offer,), {}, {"one": L40S}, 10.0),
+        FleetTraffic(demand, {EVERY_SIZE: SAMPLE}, ()),
+        (),
+        FleetLimits(),
+        gap=1e-6,
+        time_limit_s=10,
+        with_replay=False,
+    )
+    assert report.own is None
+    assert report.usd_per_month == pytest.approx(0.5 * HOURS_PER_MONTH)
+    shown = said(report)
+    assert "No fleet that serves both together is cheaper" in shown
 
 
 def test_a_host_asks_its_batch_price_or_its_list_price_and_never_an_assumed_one() -> None:

@@ -24,11 +24,13 @@ from tokonomics.planner.scaling import (
     shortfall,
 )
 from tokonomics.planner.scaling_day import days_of
+from tokonomics.report.blocks import Line
+from tokonomics.report.scaling_view import scaling_blocks
 from tokonomics.serving.fleet import Autoscale, FleetSettings
 from tokonomics.serving.simulator import simulate
 from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import Trace, make_trace
-from tokonomics.units import DAY_S, HOURS_PER_MONTH
+from tokonomics.units import DAY_S, HOURS_PER_MONTH, usd
 
 L40S = deploy(find_model("llama-3.1-8b"), find_gpu("L40S"), find_engine("vllm"))
 COLD_S = 200.0
@@ -115,6 +117,12 @@ def test_reserved_for_the_peak_is_the_same_fleet_at_another_price() -> None:
     assert reserved.usd_per_day == pytest.approx(fixed.usd_per_day / 4)
     assert reserved.slo == fixed.slo
     assert report.forecast.method == "the line through the last 10 minutes"
+    # One page shows this bill and the plan's: it says which of the two to buy.
+    for plan_usd, why in ((1e6, "buy it only if"), (0.01, "no way here is cheaper")):
+        lines = [block for block in scaling_blocks(report, plan_usd) if isinstance(block, Line)]
+        (line,) = ("".join(span.text for span in line.spans) for line in lines if "What to buy" in line.spans[0].text)
+        assert line.startswith(f"What to buy: the plan above ({usd(plan_usd)} a month)")
+        assert why in line
 
 
 def test_a_curve_is_judged_on_a_day_that_neither_forecast_nor_room_has_seen() -> None:

@@ -3,7 +3,8 @@
 The fleet is bought again for both (``money/fleet_program``): batch work may use what the demand leaves free of any
 hour, up to what machines carry under the SLO, and buys the rest in the cheapest hours. The hour that holds most of it
 is then served in the simulator, batch requests behind all others. A fleet of its own has no SLO: its machines are
-counted on for full batches. It may also take only what the fleet's idle hours do not hold.
+counted on for full batches. It may also take only what the fleet's idle hours do not hold. The answer is the
+cheapest of these ways: one fleet for both may be dearer than two.
 """
 
 from collections.abc import Sequence
@@ -45,7 +46,9 @@ class BatchReport(Noun):
     online_usd_per_month: NonNegativeFloat
     """The fleet without it."""
     plan: FleetPlan
-    """The fleet for both."""
+    """The fleet for the demand and what it does of the work, in the cheapest way on machines of one's own."""
+    own: FleetPlan | None
+    """The fleet for the rest of the work in that way; None where the other does all of it."""
     free_share: NonNegativeFloat
     """Of the work: what fits into the fleet for the demand alone."""
     least_free_share: NonNegativeFloat
@@ -54,6 +57,19 @@ class BatchReport(Noun):
     """The cheapest first."""
     check: FleetReplay | None
     """The hour with the most batch work in it: latencies are those of the other requests."""
+
+    @property
+    def usd_per_month(self) -> float:
+        """Of the demand and the work, in the cheapest way on machines of one's own."""
+        return self.plan.usd_per_month + (self.own.usd_per_month if self.own else 0.0)
+
+
+def require_one_class(traffic: FleetTraffic) -> None:
+    """Batch requests have the lengths of the others: there must be one kind of these."""
+    if len(traffic.demand.rates) > 1:
+        raise BadInput(
+            "is for requests of one size class", field="batch_work", fix=f"Leave out {option('size_classes')}."
+        )
 
 
 def batch_report(
@@ -71,10 +87,7 @@ def batch_report(
     say: Say = silent,
 ) -> BatchReport:
     """The ways to do the work on machines of one's own, and whether its neighbours notice."""
-    if len(traffic.demand.rates) > 1:
-        raise BadInput(
-            "is for requests of one size class", field="batch_work", fix=f"Leave out {option('size_classes')}."
-        )
+    require_one_class(traffic)
     say("the fleet with batch work")
     limit_s = {"gap": gap, "time_limit_s": time_limit_s}
     both = optimal_fleet(machines.offers, traffic.demand, limits, **limit_s, batch=work, seed=seed)
@@ -84,29 +97,37 @@ def batch_report(
     nothing = demand_of([0.0] * traffic.demand.hours, name)
     full = [_at_full_batches(offer, machines, traffic.samples[name], name) for offer in machines.offers]
 
-    def apart(part: BatchWork) -> float:
+    def apart(part: BatchWork) -> FleetPlan:
         only = FleetLimits(fallback=limits.fallback)
-        return optimal_fleet(full, nothing, only, **limit_s, batch=part, seed=seed).usd_per_month
+        return optimal_fleet(full, nothing, only, **limit_s, batch=part, seed=seed)
 
     free = np.asarray(online.firm_capacity) + np.asarray(online.spot_capacity) - np.asarray(traffic.demand.total)
-    free_shares = work.free_shares(np.maximum(0.0, free))
+    free = np.maximum(0.0, free)
+    free_shares = work.free_shares(free)
     left = 1 - min(free_shares)
     bought = "the rest on further machines, counted on for what they carry under the SLO" if left > 1e-3 else ""
-    ways = [
-        batch_way("beside the fleet's own traffic", both.usd_per_month - online_usd, work, bought),
-        batch_way("a fleet of its own", apart(work), work, "no SLO: full batches, any hour before the deadline"),
+    own, note = apart(work), "no SLO: full batches, any hour before the deadline"
+    # Each way with the fleet that serves the demand, and the one for batch work alone.
+    ways: list[tuple[BatchWay, FleetPlan, FleetPlan | None]] = [
+        (batch_way("beside the fleet's own traffic", both.usd_per_month - online_usd, work, bought), both, None),
+        (batch_way("a fleet of its own", own.usd_per_month, work, note), online, own),
     ]
     if 1e-3 < left < 1 - 1e-3:
+        rest, placed = apart(work.part(left)), work.part(1 - left).filled_into(free)
+        filled = online.model_copy(update={"batch": () if placed is None else tuple(placed.tolist())})
         note = f"{percent(1 - left)} in idle hours, the rest in full batches"
-        ways.append(batch_way("idle hours, then a fleet of its own", apart(work.part(left)), work, note))
+        ways.append((batch_way("idle hours, then a fleet of its own", rest.usd_per_month, work, note), filled, rest))
+    ways.sort(key=lambda way: way[0].usd_per_month)
+    _, plan, own_plan = ways[0]
     return BatchReport(
         work=work,
         online_usd_per_month=online_usd,
-        plan=both,
+        plan=plan,
+        own=own_plan,
         free_share=float(np.mean(free_shares)),
         least_free_share=min(free_shares),
-        ways=tuple(sorted(ways, key=lambda way: way.usd_per_month)),
-        check=_check(both, machines, traffic, slos, seed) if with_replay else None,
+        ways=tuple(way for way, _, _ in ways),
+        check=_check(plan, machines, traffic, slos, seed) if with_replay else None,
     )
 
 
@@ -129,9 +150,11 @@ def _check(
 ) -> FleetReplay | None:
     """The hour with the most batch work, in the simulator: latencies of the demand's own requests."""
     hours = traffic.seen.hours
+    if not plan.batch:
+        return None
     hour = int(np.argmax(plan.batch[:hours]))
     rate = plan.batch[hour]
-    if not rate or not slos or not plan.demand[hour]:
+    if rate <= 0 or not slos or not plan.demand[hour]:
         return None
     length_s = min(SECONDS_PER_HOUR, MOST_REQUESTS / (rate + plan.demand[hour]))
     window = hour * SECONDS_PER_HOUR, hour * SECONDS_PER_HOUR + length_s

@@ -189,6 +189,20 @@ def ordered_ahead(needed: Ints, moment_s: float, ahead_s: float) -> Floats:
     return np.array(rows, np.float64)
 
 
+def require_slos(slos: Sequence[Slo]) -> None:
+    """Refuse to compare ways that nothing tells apart."""
+    if not slos:
+        fix = f"Such as {option('slo', 'ttft_p99=1')}."
+        raise BadInput("ways to scale are told apart by the SLOs that they meet", field="scaling", fix=fix)
+
+
+def require_on_demand(terms: Sequence[Terms]) -> None:
+    """Refuse to scale what is only sold for long."""
+    if Terms.on_demand not in terms:
+        what = "no machine that holds every request is sold on demand: what scales is bought by the hour"
+        raise BadInput(what, field="scaling", fix=f"Allow {option('terms', 'on_demand')}.")
+
+
 def scaling_ways(
     machines: Machines,
     traffic: FleetTraffic,
@@ -198,9 +212,7 @@ def scaling_ways(
     say: Say = silent,
 ) -> ScalingReport:
     """Every way on the kind of machine that would be cheapest on demand for this traffic, hour by hour."""
-    if not slos:
-        fix = f"Such as {option('slo', 'ttft_p99=1')}."
-        raise BadInput("ways to scale are told apart by the SLOs that they meet", field="scaling", fix=fix)
+    require_slos(slos)
     offer = _cheapest(machines.offers, traffic)
     price = (offer.usd_per_hour or 0.0) / offer.replicas
     deployment = machines.deployments[offer.name]
@@ -274,9 +286,7 @@ def _cheapest(offers: Sequence[FleetOffer], traffic: FleetTraffic) -> FleetOffer
         for offer in offers
         if offer.usd_per_hour is not None and all(name in offer.requests_per_s for name in traffic.samples)
     ]
-    if not sold:
-        what = "no machine that holds every request is sold on demand: what scales is bought by the hour"
-        raise BadInput(what, field="scaling", fix=f"Allow {option('terms', 'on_demand')}.")
+    require_on_demand([Terms.on_demand for _ in sold])
     return min(sold, key=lambda offer: (bill(offer), offer.name))
 
 

@@ -1,6 +1,6 @@
 """Which machines to buy, on which terms, hour by hour?"""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
@@ -10,18 +10,18 @@ from tokonomics.catalog.precision import KV_PRECISIONS, WEIGHT_PRECISIONS, parse
 from tokonomics.catalog.spot import SCARCE, Interruptions, hourly_rate
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, option, shorten
-from tokonomics.money.batch_work import parse_batch_work
+from tokonomics.money.batch_work import BatchWork, parse_batch_work
 from tokonomics.money.demand import is_curve, parse_demand
 from tokonomics.money.fleet import FleetLimits
 from tokonomics.money.fleet_availability import require_target
 from tokonomics.physics.deployment import Deployment, why_not_run
 from tokonomics.physics.intervals import known_speed
-from tokonomics.planner.batch_report import BatchReport, BatchWay, batch_report, batch_way
+from tokonomics.planner.batch_report import BatchReport, BatchWay, batch_report, batch_way, require_one_class
 from tokonomics.planner.fleet import FleetBounds, FleetReport, plan_fleet
 from tokonomics.planner.fleet_offers import FleetMarket, Machines, fleet_machines, zones_needed
 from tokonomics.planner.fleet_traffic import FleetTraffic, traffic_from_curve, traffic_from_trace
 from tokonomics.planner.parsing import terms_from
-from tokonomics.planner.scaling import ScalingReport, scaling_ways
+from tokonomics.planner.scaling import ScalingReport, require_on_demand, require_slos, scaling_ways
 from tokonomics.questions.batch_api import batch_api
 from tokonomics.questions.inputs import Traffic
 from tokonomics.questions.listener import SILENT, Listener
@@ -32,6 +32,7 @@ from tokonomics.questions.results import FleetResult
 from tokonomics.questions.serving import named, say_if_compiling
 from tokonomics.questions.traffic import lengths_of, read_rate, read_time, traffic_of
 from tokonomics.traffic.arrivals import parse_arrivals
+from tokonomics.traffic.slo import Slo
 from tokonomics.types import Speed
 from tokonomics.units import percent, whole_number
 
@@ -46,10 +47,12 @@ def fleet(request: FleetRequest, listener: Listener = SILENT) -> FleetResult:
     )
     kv = parse_precision(request.kv, KV_PRECISIONS, "kv")
     terms, risk = _terms(request), _interruptions(request.interruptions)
+    _check_scaling(request, targets, terms)
     startup_s = read_time(request.startup, "startup")
     target = None if request.availability is None else require_target(request.availability)
     engine = find_engine(request.engine)
     traffic = _traffic(request, model.max_context, listener)
+    work = None if request.batch_work is None else _work(request.batch_work, traffic)
     offers = offers_of(request)
     if request.gpu is None:
         like = Deployment(model=model, gpu=find_gpu(offers[0].gpu), engine=engine, weights=weights, kv=kv)
@@ -87,7 +90,7 @@ def fleet(request: FleetRequest, listener: Listener = SILENT) -> FleetResult:
     return FleetResult(
         **dict(found),
         scaling=_scaling(request, found, bought, traffic, listener),
-        batch_work=_batch_work(request, found, bought, traffic, listener),
+        batch_work=None if work is None else _batch_work(request, work, found, bought, traffic, listener),
     )
 
 
@@ -96,27 +99,45 @@ def _scaling(
 ) -> ScalingReport | None:
     """Ways to follow the demand, on the machines that the fleet could be made of."""
     if not request.scaling:
-        if request.scaling_room is not None:
-            raise BadInput("is for ways to scale", field="scaling_room", fix=f"Give {option('scaling')} as well.")
         return None
     return scaling_ways(machines, traffic, found.slos, request.scaling_room, request.seed, listener.doing)
 
 
-def _batch_work(
-    request: FleetRequest, found: FleetReport, machines: Machines, traffic: FleetTraffic, listener: Listener
-) -> BatchReport | None:
-    """Batch work in the fleet's idle hours, on its own, or at the cheapest host of the model."""
-    if request.batch_work is None:
-        return None
+def _check_scaling(request: FleetRequest, slos: Sequence[Slo], terms: Sequence[Terms]) -> None:
+    """What ways to scale need, before anything is simulated."""
+    if request.scaling:
+        require_slos(slos)
+        require_on_demand(terms)
+    elif request.scaling_room is not None:
+        raise BadInput("is for ways to scale", field="scaling_room", fix=f"Give {option('scaling')} as well.")
+
+
+def _work(text: str, traffic: FleetTraffic) -> BatchWork:
+    """The batch work, in requests of the traffic's lengths; refused here where it cannot be asked beside it."""
     sample = next(iter(traffic.samples.values()))
-    tokens = float(sample.input_tokens.mean() + sample.output_tokens.mean())
-    work = parse_batch_work(request.batch_work, tokens)
+    work = parse_batch_work(text, float(sample.input_tokens.mean() + sample.output_tokens.mean()))
+    require_one_class(traffic)
+    work.windows(traffic.demand.hours)
+    return work
+
+
+def _batch_work(
+    request: FleetRequest,
+    work: BatchWork,
+    found: FleetReport,
+    machines: Machines,
+    traffic: FleetTraffic,
+    listener: Listener,
+) -> BatchReport:
+    """Batch work in the fleet's idle hours, on its own, or at the cheapest host of the model."""
     report = batch_report(
         work, found.plan, machines, traffic, found.slos, found.limits,
         gap=request.gap, time_limit_s=request.time_limit, with_replay=not request.no_replay, seed=request.seed,
         say=listener.doing,
     )  # fmt: skip
-    hosted = batch_api(find_model(named(request.model)), named(request.model), sample, work)
+    hosted = batch_api(
+        find_model(named(request.model)), named(request.model), next(iter(traffic.samples.values())), work
+    )
     ways = sorted((*report.ways, *_hosted_ways(hosted, report)), key=lambda way: way.usd_per_month)
     return report.model_copy(update={"ways": tuple(ways)})
 

@@ -18,7 +18,7 @@ from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.batch_view import batch_blocks
 from tokonomics.report.scaling_view import scaling_blocks
-from tokonomics.report.wording import OLD_PRICE, age_text, quoted_on, slos_text, speed_word, usd_text
+from tokonomics.report.wording import OLD_PRICE, age_text, gap_text, quoted_on, slos_text, speed_word, usd_text
 from tokonomics.serving.outcome import SloOutcome
 from tokonomics.units import HOURS_PER_MONTH, count, percent, plural, requests_a_second, seconds, usd
 
@@ -54,7 +54,7 @@ def _sections(report: FleetResult) -> blocks.View:
     if report.not_replayed:
         yield blocks.hint(f"Not tried in the simulator: {report.not_replayed}.")
     if report.scaling:
-        yield blocks.section(*scaling_blocks(report.scaling))
+        yield blocks.section(*scaling_blocks(report.scaling, report.plan.usd_per_month))
     if report.batch_work:
         yield blocks.section(*batch_blocks(report.batch_work))
     if report.verdict:
@@ -228,18 +228,18 @@ def _verdict(report: FleetReport, verdict: SpotVerdict) -> Iterable[blocks.Line]
     yield blocks.note(f"  Limit on spot: {limit} of any hour's demand (by {report.spot_share_by.marked}).")
 
 
-def _notes(report: FleetReport) -> blocks.Line:
+def _notes(report: FleetResult) -> blocks.Line:
     plan, machines = report.plan, len(report.machines)
     bought = [report.kind(purchase.offer) for purchase in plan.purchases]
     starts = sorted({kind.startup_s for kind in bought})
     counted = percent(report.counted_share)
     spare = report.availability.spare_machines
     proven_for = "machines no larger, with that room for failures," if spare else "these machines"
-    gap = f"{plan.gap * 100:.2g} %" if plan.gap > 5e-5 else "0.01 %"
+    proven_for += " for the demand without batch work" if report.batch_work else ""
     longer = f", as far as proven: {option('time_limit')} gives it longer" if plan.gap > _WIDE else ""
     return blocks.note(
         f"Solved in {plan.solve_s:.1f} s over {count(plan.variables)} variables: no fleet of {proven_for} is cheaper "
-        f"by more than {gap}{longer}.",
+        f"by more than {gap_text(plan.gap)}{longer}.",
         f"Chosen from {plural(machines, 'machine')}, their capacity measured by simulation. Machines are bought whole; "
         "req/s is what one is counted on for.",
         f"Counted on for {counted} of what was measured: with more the fleet missed its SLO in the simulator."

@@ -10,10 +10,12 @@ from tokonomics.serving.outcome import SloOutcome
 from tokonomics.units import count, fine_percent, percent, seconds, usd
 
 
-def scaling_blocks(scaling: ScalingReport) -> Iterable[blocks.Block]:
-    """The table of ways, which is the cheapest, and what stands behind it."""
+def scaling_blocks(scaling: ScalingReport, plan_usd: float) -> Iterable[blocks.Block]:
+    """The table of ways, which is the cheapest, how its bill relates to the plan's, and what stands behind it."""
     yield _ways(scaling)
     yield _verdict(scaling)
+    if (best := scaling.best()) is not None:
+        yield blocks.line(_to_buy(best, scaling.best(Terms.on_demand), plan_usd))
     yield blocks.note(*_notes(scaling))
 
 
@@ -87,6 +89,20 @@ def _verdict(scaling: ScalingReport) -> blocks.Line:
     return blocks.line("Cheapest that meets the SLO: ", bill, f"{said}.")
 
 
+def _to_buy(best: ScalingWay, scaled: ScalingWay | None, plan_usd: float) -> str:
+    """Which of the two bills on the page to pay, and what the other is for."""
+    plan = f"the plan above ({usd(plan_usd)} a month)"
+    if best.usd_per_month < plan_usd:
+        saved = usd(plan_usd - best.usd_per_month)
+        return (
+            f"What to buy: {plan}, sized hour by hour with each machine counted on by itself. {best.name.capitalize()} "
+            f"({usd(best.usd_per_month)}) met the SLO on this one day, replicas together and none failing: buy it only "
+            f"if the SLO on a worse day is worth less to you than the {saved} between them."
+        )
+    follow = f"; this table says how to follow the traffic with what is on demand: {scaled.name}" if scaled else ""
+    return f"What to buy: {plan}, which mixes machines and terms; no way here is cheaper{follow}."
+
+
 def _notes(scaling: ScalingReport) -> Iterable[str]:
     forecast = scaling.forecast
     yield (
@@ -102,10 +118,6 @@ def _notes(scaling: ScalingReport) -> Iterable[str]:
         f"and a step more ({option('scaling_room')} sets it); a way may still miss it now. That of a perfect forecast "
         "is the least that meets it now. short: time with fewer serving than a perfect forecast shows to "
         "be enough; lag: from such a need to as many serving, in the mean."
-    )
-    yield (
-        "No replica fails here, and replicas are simulated together: fewer are enough than in the plan above, which "
-        "counts on each machine by itself."
     )
     if scaling.replicas_per_machine > 1:
         yield f"Replicas are scaled one by one: each pays its part of a machine of {scaling.replicas_per_machine}."

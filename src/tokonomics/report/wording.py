@@ -169,3 +169,8 @@ def hourly_text(bill: LeverBill) -> str:
 def turn_text(first: int, last: int) -> str:
     """Which turns of a session: ``3``, or ``5–9``."""
     return f"{first}" if first == last else f"{first}–{last}"
+
+
+def gap_text(gap: float) -> str:
+    """A share that is proven; never as none, which no solver proves."""
+    return f"{gap * 100:.2g} %" if gap > 5e-5 else "0.01 %"

@@ -43,7 +43,7 @@ class Phrase:
         return self._read(name, low, high, default, scaled, "a number of tokens")
 
     def time_s(self, name: str, low: float, high: float, default: float | None = None) -> float:
-        return self._read(name, low, high, default, span_s, "a time")
+        return self._read(name, low, high, default, span_s, "a time", _written_span)
 
     def _read(
         self,
@@ -53,6 +53,7 @@ class Phrase:
         default: float | None,
         read: Callable[[str], float | None],
         kind: str,
+        write: Callable[[float], str] = "{:,.12g}".format,
     ) -> float:
         given = self.value if name is None else self.options.get(name)
         label = f"{name}=" if name else f"the value after '{self.name}:'" if self.name else "the first value"
@@ -64,7 +65,7 @@ class Phrase:
         if value is None:
             raise self.wrong(f"{label} '{shorten(given, 20)}' is not {kind} between {low:,.12g} and {high:,.12g}")
         if not low <= value <= high:
-            raise self.wrong(f"{label} must be between {low:,.12g} and {high:,.12g}, got {shorten(given, 20)}")
+            raise self.wrong(f"{label} must be between {write(low)} and {write(high)}, got {shorten(given, 20)}")
         return value
 
 
@@ -100,6 +101,13 @@ def read_options(phrase: Phrase, rest: str) -> Phrase:
 
 def _plain_number(text: str) -> float | None:
     return span_s(text) if re.fullmatch(_NUMBER, text) else None
+
+
+def _written_span(span: float) -> str:
+    """A time as it may be given, in the largest unit from hours down of which it is a whole number."""
+    whole = (unit for unit in ("h", "m", "s", "ms") if span and span % _SECONDS[unit] == 0)
+    unit = next(whole, "s")
+    return f"{span / _SECONDS[unit]:,.12g}{unit}" if span else "0"
 
 
 def span_s(text: str) -> float | None:

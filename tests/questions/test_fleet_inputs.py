@@ -1,0 +1,30 @@
+"""What a fleet is asked for is checked before anything is simulated."""
+
+from typing import Any
+
+import pytest
+
+from tokonomics.errors import BadInput
+from tokonomics.questions import fleet as question
+from tokonomics.questions.requests.buy import FleetRequest
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"scaling": True}, "told apart by the SLOs"),
+        ({"scaling": True, "slo": "ttft_p99=5", "terms": "reserved"}, "sold on demand"),
+        ({"scaling": True, "slo": "ttft_p99=5", "batch_work": "60X"}, "'60X' is not a number of tokens"),
+        ({"scaling_room": 0.2}, "is for ways to scale"),
+        ({"batch_work": "60M,deadline=0"}, "between 1h and 24h"),
+        ({"batch_work": "60M", "hours": 30}, "whole days"),
+        ({"batch_work": "60M", "size_classes": "500"}, "one size class"),
+    ],
+)
+def test_a_wrong_input_is_refused_before_machines_are_measured(
+    asked: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(question, "fleet_machines", lambda *_, **__: pytest.fail("simulated first"))
+    day: dict[str, Any] = {"demand": "12x2,12x1", "input": "900", "output": "99", "gpu": ("L40S",), "provider": "aws"}
+    with pytest.raises(BadInput, match=said):
+        question.fleet(FleetRequest.model_validate({"model": "llama-3.1-8b", **day, **asked}))
