@@ -61,7 +61,7 @@ class SessionOutcome(Noun):
 
 _LONG_ENOUGH = 10
 """Times the median job that sessions should start for, as a plan has it. While the fleet fills, for about one job's
-time, and while it drains, for one or more, half of it idles: with ten times, a job looks some 10 % too dear."""
+time, and while it drains, for one or more, it has half of its load: with ten times, a job looks some 10 % too dear."""
 
 
 def short_of(made: SessionOutcome) -> float | None:
