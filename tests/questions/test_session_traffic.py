@@ -1,15 +1,20 @@
 """Sessions in the verbs: dollars and time per job, targets for jobs, clients that try again."""
 
+import numpy as np
 import pytest
 
 from tokonomics.errors import BadInput
+from tokonomics.questions.beside import requests_of
 from tokonomics.questions.cache import cache
-from tokonomics.questions.load import load_of
+from tokonomics.questions.load import check_pauses, load_of, questions_of
 from tokonomics.questions.requests.buy import PlanRequest
-from tokonomics.questions.requests.traffic import CacheRequest, SimulateRequest
+from tokonomics.questions.requests.traffic import CacheRequest, CapacityRequest, SimulateRequest
 from tokonomics.questions.serving import fleet_of, timeout_of
-from tokonomics.questions.simulate import simulate
+from tokonomics.questions.simulate import capacity, simulate
+from tokonomics.report.session_view import short_run
 from tokonomics.serving.fleet import Router
+from tokonomics.serving.session_outcome import short_of
+from tokonomics.traffic.slo import parse_slos
 
 SERVED = {"model": "llama-3.1-8b", "gpu": "H100", "usd_per_hour": 2.0, "requests": 400, "rate": "4"}
 TALKS = {"sessions": "4,think=2", "input": "const:200", "output": "const:50"}
@@ -68,3 +73,61 @@ def test_caches_are_compared_by_job_and_turn() -> None:
     assert affine.sessions is not None
     assert affine.bill is not None
     assert affine.usd_per_job is not None
+
+
+def test_a_run_that_is_short_against_a_job_says_so() -> None:
+    """400 requests of jobs of four, forty a second: sessions start for 10 s, and a job takes several."""
+    made = simulate(SimulateRequest.of(SERVED | TALKS | {"rate": "40"}))
+    sessions = made.sessions
+    assert sessions is not None
+    assert sessions.job_s.p50 is not None
+    starts_s = made.log.arrival_s[made.log.turns.roots]
+    drain_s = made.simulation.end_s - starts_s.max()
+    assert sessions.starts_s == pytest.approx(np.ptp(starts_s))
+    assert sessions.edges_share == pytest.approx((sessions.job_s.p50 + drain_s) / made.simulation.end_s)
+    assert short_of(sessions) == pytest.approx(20 * sessions.job_s.p50 / sessions.starts_s)
+    said = short_run(sessions, made.requests, made_up=True)
+    assert said is not None
+    assert "requests=20000" in str(said)
+    long = sessions.model_copy(update={"starts_s": 10 * sessions.job_s.p50})
+    assert short_of(long) is None
+
+
+def test_cache_and_simulate_tell_the_same_cost_of_a_job() -> None:
+    asked = SERVED | TALKS | {"replicas": 1}
+    lever = cache(CacheRequest.of(asked)).prefix_cache
+    assert lever is not None
+    row = next(row for row in lever.rows if row.setting.name == "GPU cache")
+    assert row.needs == 1
+    alone = simulate(SimulateRequest.of(asked))
+    assert row.usd_per_job == pytest.approx(alone.usd_per_job)
+    assert row.usd_per_mtok == pytest.approx(alone.usd_per_mtok)
+
+
+def test_a_target_that_pauses_alone_break_is_refused_before_a_search() -> None:
+    """Pauses of a minute in the mean break five seconds on any hardware; without pauses nothing is refused."""
+    asked = SERVED | TALKS | {"sessions": "4,think=1m", "slo": "job_p99=5s"}
+    with pytest.raises(BadInput, match="no hardware meets job_p99 of 5 s: the pauses"):
+        capacity(CapacityRequest.of(asked))
+    plan = {"model": ("llama-3.1-8b",), "rate": "4", "slo": "job_p99=5s"} | TALKS | {"sessions": "4,think=1m"}
+    with pytest.raises(BadInput, match="no hardware meets"):
+        questions_of(PlanRequest.of(plan), quick=False)
+    without = load_of(PlanRequest.of(plan | {"sessions": "4,think=0"})).trace
+    check_pauses(parse_slos("job_p99=5s"), without)
+
+
+def test_sessions_that_no_context_holds_are_refused() -> None:
+    asked = {"model": "gemma-2-9b", "gpu": "H100", "sessions": "agent", "rate": "1", "requests": 100}
+    with pytest.raises(BadInput, match="Gemma 2 9B has 8,192 tokens of context"):
+        simulate(SimulateRequest.of(asked))
+
+
+def test_sessions_are_for_one_model() -> None:
+    asked = {"model": ("llama-3.1-8b",), "sessions": "agent", "rate": "1", "beside": ("qwen3-8b,rate=1",)}
+    with pytest.raises(BadInput, match="is for one model"):
+        requests_of(PlanRequest.of(asked))
+
+
+def test_made_up_sessions_have_their_name() -> None:
+    load = load_of(PlanRequest.of({"model": ("llama-3.1-8b",), "sessions": "agent:swe", "rate": "2"}))
+    assert load.trace.source == "sessions agent:swe"

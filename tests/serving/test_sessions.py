@@ -115,7 +115,17 @@ def test_a_failed_request_ends_its_branch_alone() -> None:
     assert (served.attempts == (served.status != UNSERVED)).all()
     made = outcome(simulation)
     assert (made.sessions.finished, made.sessions.failed, made.unserved) == (0, 1, 2)  # type: ignore[union-attr]
+    assert made.sessions.unsent == 2  # type: ignore[union-attr]
     assert np.isfinite([moment.waiting for moment in moments(simulation)]).all()
+
+
+def test_the_pauses_of_a_session_are_those_of_its_slowest_path() -> None:
+    """Two branches of 5 and 2 s join after another second; a second session has one pause."""
+    trace = make_trace(np.arange(6.0), [100] * 6, [10] * 6)
+    parents: list[list[int]] = [[], [0], [0], [1, 2], [], [4]]
+    made = linked(trace, parents, [0.0, 5.0, 2.0, 1.0, 0.0, 3.0], [0, 0, 0, 0, 1, 1])
+    assert made.turns is not None
+    assert made.turns.paused_s.tolist() == [6.0, 3.0]
 
 
 def test_an_overloaded_server_limits_a_closed_loop_and_drowns_in_an_open_one() -> None:

@@ -20,10 +20,10 @@ MOST_MODELS = 8
 """On one GPU, the first included."""
 _ALONE = (
     "quick", "disaggregate", "deploy", "why", "explain", "sell", "margin", "spare", "tiers", "draft", "thinking",
-    "images", "max_utilization",
+    "images", "max_utilization", "sessions",
 )  # fmt: skip
 """Inputs that a plan of several models does not take."""
-_TRAFFIC = ("tokens_per_month", "arrivals", "trace", "columns", "start", "end", "system_prompts", "sessions")
+_TRAFFIC = ("tokens_per_month", "arrivals", "trace", "columns", "start", "end", "system_prompts")
 
 
 def plan_beside(request: PlanRequest, listener: Listener) -> PlanResult:

@@ -59,12 +59,14 @@ from tokonomics.questions.reading import NO_ANSWERS, encodes, load_for, reading
 from tokonomics.questions.requests.buy import CompareRequest, PlanRequest
 from tokonomics.questions.tables import prices_in
 from tokonomics.questions.traffic import number_above_0, prompts_of, rate_of, read_log, read_rate
+from tokonomics.serving.spread import spread
 from tokonomics.traffic.classes import classed
 from tokonomics.traffic.generate import agent_in
 from tokonomics.traffic.lengths import Lengths
 from tokonomics.traffic.service_class import ServiceClass, parse_classes
 from tokonomics.traffic.slo import Latency, Slo, parse_slos
 from tokonomics.traffic.trace import Trace
+from tokonomics.units import seconds
 
 CASES = ("low", "mid", "high")
 _MADE_UP = {"input", "output", "arrivals", "system_prompts", "sessions"}
@@ -104,6 +106,9 @@ def questions_of(request: PlanRequest | CompareRequest, quick: bool, listener: L
         _check_model(name)
     writes_nothing = encodes([find_model(name) for name in names], request.output, targets_of(request))
     load, offers = load_of(request, listener, writes_nothing), every_offer(request)
+    if any(slo.latency is Latency.job for slo in targets_of(request)):
+        for name in names:
+            check_pauses(targets_of(request), load.within(find_model(name).max_context).trace)
     return [question_of(request, name, load, offers, quick) for name in names]
 
 
@@ -302,6 +307,20 @@ def check_jobs(slos: Sequence[Slo], trace: Trace) -> None:
     if any(slo.latency is Latency.job for slo in slos) and trace.turns is None:
         fix = f"Give {option('sessions', 'agent')}, or a log with sessions."
         raise BadInput("has a target for jobs, and these requests are of no session", field="slo", fix=fix)
+
+
+def check_pauses(slos: Sequence[Slo], trace: Trace) -> None:
+    """Refuse a target for jobs that tools and people alone break, before a search for hardware that meets it."""
+    if trace.turns is None:
+        return
+    for slo in slos:
+        if slo.latency is not Latency.job:
+            continue
+        paused: float | None = getattr(spread(trace.turns.paused_s), slo.statistic)
+        if paused is not None and paused > slo.seconds:
+            alone = f"the pauses of tools and people alone have a {slo.statistic} of {seconds(paused)}"
+            what = f"no hardware meets {slo} of {seconds(slo.seconds)}: {alone}"
+            raise BadInput(what, field="slo", fix="Allow jobs more time than that, or set ttft and tpot instead.")
 
 
 def classes_of(request: Objectives) -> tuple[ServiceClass, ...]:

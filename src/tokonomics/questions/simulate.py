@@ -14,8 +14,8 @@ from tokonomics.money.served import ServedCost, served_cost, served_cost_apart
 from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.class_report import ClassReport, OneSlo, class_report, run_bill, slo_texts
 from tokonomics.questions.listener import SILENT, Listener
-from tokonomics.questions.load import check_jobs, classes_of, targets_of
-from tokonomics.questions.reading import NO_ANSWERS, encodes, trace_for
+from tokonomics.questions.load import check_jobs, check_pauses, classes_of, targets_of
+from tokonomics.questions.reading import NO_ANSWERS, check_context, encodes, trace_for
 from tokonomics.questions.requests.traffic import CapacityRequest, SimulateRequest
 from tokonomics.questions.serving import (
     apart,
@@ -120,6 +120,7 @@ def _requests(
         raise BadInput(f"take more than the {model.max_context:,} tokens of context of {model.name}", field="images")
     made = trace_for(model, make(request, context=room))
     check_jobs(targets, made)
+    check_context(made, model)
     return made
 
 
@@ -141,6 +142,7 @@ def capacity(request: CapacityRequest, listener: Listener = SILENT) -> CapacityR
     made_up = request.trace is None
     make = trial_of if made_up else traffic_of
     log = _requests(request, deployment.model, targets, partial(make, listener=listener))
+    check_pauses(targets, log)
     log = classed(log, classes_of(request), request.seed)
     rules = _rules(request)
 

@@ -13,7 +13,7 @@ from tokonomics.questions.requests.traffic import CacheRequest
 from tokonomics.questions.traffic_results import CacheResult
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
-from tokonomics.report.session_view import turns_side_by_side
+from tokonomics.report.session_view import short_run, turns_side_by_side
 from tokonomics.report.wording import duration_text, hourly_text, percent_text, time_text, usd_text
 from tokonomics.units import count, gigabytes, percent, plural, seconds, usd
 
@@ -24,14 +24,14 @@ _NOTHING = 0.002
 def cache(result: CacheResult, request: CacheRequest) -> Answer:
     """Whatever of the levers was asked for."""
     drawn = lambda: charts.cache.cache_chart(result.prefix_cache, result.semantic, request.threshold)  # noqa: E731
-    view = partial(_sections, result, request.threshold)
+    view = partial(_sections, result, request.threshold, request.trace is None)
     return Answer(result, "What caching saves", view, {"What caching saves": drawn})
 
 
-def _sections(result: CacheResult, threshold: float) -> blocks.View:
+def _sections(result: CacheResult, threshold: float, made_up: bool) -> blocks.View:
     lever, hits, texts = result.prefix_cache, result.semantic, result.text_templates
     if lever:
-        yield from _prefix(lever, result.price_from)
+        yield from _prefix(lever, result.price_from, made_up)
     if result.templates:
         yield blocks.section(*_templates(result.templates))
     if texts or (hits and not lever):
@@ -40,7 +40,7 @@ def _sections(result: CacheResult, threshold: float) -> blocks.View:
         yield blocks.section(*_semantic(hits, result.semantic_bill, threshold))
 
 
-def _prefix(lever: PrefixCacheLever, price_from: str | None) -> blocks.View:
+def _prefix(lever: PrefixCacheLever, price_from: str | None, made_up: bool) -> blocks.View:
     rows = lever.rows
     best = next((place for place, row in enumerate(rows) if row.setting.name == lever.best), None)
     yield blocks.section(
@@ -61,6 +61,8 @@ def _prefix(lever: PrefixCacheLever, price_from: str | None) -> blocks.View:
         names = [row.setting.name for row in held]
         table = turns_side_by_side(names, [row.sessions for row in held if row.sessions])
         yield blocks.section(table, title="What of each turn's prompt is found, and how long a job takes")
+        shown = rows[0 if best is None else best].sessions
+        yield short_run(shown, lever.requests, made_up) if shown else None
     if lever.break_evens:
         yield blocks.section(_break_evens(lever.break_evens), title="Fetch a block, or compute it?")
     yield blocks.section(_ttls(lever), title="One cache for all, without a limit of size")

@@ -1,12 +1,15 @@
 """Conversations and jobs as answers show them: what one costs, how long it takes, what of each turn was cached."""
 
+import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from tokonomics.errors import option
 from tokonomics.report import blocks
 from tokonomics.report.wording import percent_text, time_text, turn_text
-from tokonomics.serving.session_outcome import SessionOutcome, TurnOutcome
+from tokonomics.serving.session_outcome import SessionOutcome, TurnOutcome, short_of
+from tokonomics.traffic.generate import ENOUGH_REQUESTS
 from tokonomics.traffic.session_summary import turn_groups
 from tokonomics.units import percent, plural, usd
 
@@ -20,10 +23,25 @@ def job_facts(made: SessionOutcome, usd_per_job: float | None) -> Iterable[block
     yield blocks.fact("jobs", rate, f"{made.finished:,} of {plural(made.jobs, 'session')} finished")
     if made.job_s.p99 is not None:
         waits = "" if made.server_share is None else f"; {percent(made.server_share)} of it with the server"
-        said = f"p50 {time_text(made.job_s.p50)}, from the first request to the last answer{waits}"
+        of = f"of the {made.finished:,} finished: " if made.failed else ""
+        said = f"{of}p50 {time_text(made.job_s.p50)}, from the first request to the last answer{waits}"
         yield blocks.fact("job p99", time_text(made.job_s.p99), said, number=made.job_s.p99)
     if made.retries:
         yield blocks.fact("retries", f"{made.retries:,}", "requests sent again after a time-out")
+
+
+def short_run(made: SessionOutcome, requests: int, made_up: bool) -> blocks.Line | None:
+    """How much of a short run is ramp-up and drain, and how long one would tell the steady cost."""
+    times = short_of(made)
+    if times is None:
+        return None
+    digits = 10 ** max(0, len(f"{requests * times:.0f}") - 2)
+    more = max(ENOUGH_REQUESTS, math.ceil(requests * times / digits) * digits)
+    longer = f"{option('requests', more)} tells" if made_up else "a longer log would tell"
+    starts = f"Sessions start for {time_text(made.starts_s)} and a job takes {time_text(made.job_s.p50)}"
+    return blocks.hint(
+        f"{starts}: ramp-up and drain are {percent(made.edges_share)} of the run; {longer} the steady cost."
+    )
 
 
 def turn_rows(by_turn: Sequence[TurnOutcome]) -> list[tuple[str, int, float, float]]:

@@ -14,7 +14,7 @@ from tokonomics.questions.traffic_results import CapacityResult, SimulateResult
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.class_view import class_sections
-from tokonomics.report.session_view import job_facts, turn_table
+from tokonomics.report.session_view import job_facts, short_run, turn_table
 from tokonomics.report.wording import (
     ENCODER_SPEED,
     TOWER_SPEED,
@@ -28,6 +28,7 @@ from tokonomics.serving.outcome import Outcome, SloOutcome, sides
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.spread import Spread
 from tokonomics.serving.state import REFUSED
+from tokonomics.traffic.slo import Latency
 from tokonomics.traffic.workload import lengths_text
 from tokonomics.units import BYTES_PER_GB, count, percent, plural, requests_a_second, seconds, usd
 
@@ -48,7 +49,9 @@ def simulate(result: SimulateResult, request: Request) -> Answer:
     drawn = {
         "What happens over time": lambda: charts.simulate.simulate_chart(result, result.timeline, served, subtitle)
     }
-    view = partial(_simulation, simulation, result, result.cost, result.usd_per_job, result.thinking, result.classes)
+    parts = result.cost, result.usd_per_job, result.thinking, result.classes
+    made_up = getattr(request, "trace", None) is None
+    view = partial(_simulation, simulation, result, *parts, log.rate, made_up)
     return Answer(result, f"{served} under {log.source}", view, drawn)
 
 
@@ -68,6 +71,8 @@ def _simulation(
     usd_per_job: float | None,
     thinking: FirstAnswer | None,
     classes: ClassReport | None,
+    rate: float,
+    made_up: bool,
 ) -> blocks.View:
     what = what_serves(simulation)
     model = simulation.deployment.model
@@ -85,10 +90,12 @@ def _simulation(
     if made.sessions:
         yield blocks.facts(*job_facts(made.sessions, usd_per_job))
         yield turn_table(made.sessions)
+        yield short_run(made.sessions, made.requests, made_up)
     yield _hint(simulation, made)
     trace = simulation.trace
+    pace = f", {requests_a_second(f'{rate:.3g}')}" if made.sessions else ""
     yield blocks.note(
-        f"Traffic: {trace.source}, {plural(made.requests, 'request')} over {duration_text(trace.duration_s)}: "
+        f"Traffic: {trace.source}, {plural(made.requests, 'request')}{pace} over {duration_text(trace.duration_s)}: "
         f"{lengths_text(trace)}.",
         _price_text(cost, simulation.fleet.prefill is None) if cost else "",
         f"Every prompt has {model.images.tokens:,} tokens of images, of a vision tower {TOWER_SPEED}."
@@ -134,11 +141,19 @@ def _latencies(made: Outcome, encoder: bool) -> blocks.Table:
 def _slos(made: Outcome) -> Iterable[blocks.Block]:
     for slo in made.slo:
         mark = blocks.Span("met   ", "best") if slo.met else blocks.Span("MISSED", "worst")
-        yield blocks.line(mark, f"  {slo.slo} {time_text(slo.delivered_s)}, SLO {seconds(slo.objective_s)}")
+        yield blocks.line(mark, f"  {slo.slo} {_delivered(slo, made)}, SLO {seconds(slo.objective_s)}")
     if made.slo:
         attained = percent(made.slo_attainment or 0.0)
         good = requests_a_second(f"{made.goodput_per_s:.3g}")
         yield blocks.line(f"{attained} of all requests answered within every SLO: {good}")
+
+
+def _delivered(slo: SloOutcome, made: Outcome) -> str:
+    """What was reached, or why nothing was."""
+    if slo.delivered_s is None and not slo.met and slo.slo.startswith(Latency.job) and made.sessions:
+        failed = f"{made.sessions.failed:,} of {plural(made.sessions.jobs, 'job')} failed"
+        return f"never: {failed}, and count as never finished"
+    return time_text(slo.delivered_s)
 
 
 def _shares(made: Outcome, cost: ServedCost | None) -> Iterable[blocks.Block]:
@@ -157,12 +172,14 @@ def _figures(
     rules, encoder = simulation.rules, simulation.deployment.model.is_encoder
     # Windows and recurrent states take blocks whatever the tokens: then a number of tokens would mislead.
     room = "" if rules.fixed_blocks else f", of {count(rules.kv_blocks * rules.block_tokens)} tokens"
+    unsent = made.sessions.unsent if made.sessions else 0
     lost = (
         ("preemptions", made.preemptions, "requests lost their place and were computed again"),
         ("restarts", made.restarts, "requests began again when their replica failed"),
         ("refused", made.refused, _why_refused(simulation) if made.refused else ""),
         ("timed out", made.timed_out, "clients hung up"),
-        ("unserved", made.unserved, "no replica was up"),
+        ("never sent", unsent, "an earlier request of their session failed"),
+        ("unserved", made.unserved - unsent, "no replica was up"),
         ("shed", made.shed, "turned away by the limits of their class"),
     )
     autoscaled = simulation.fleet.autoscale
@@ -210,9 +227,15 @@ def _pools(simulation: Simulation) -> list[blocks.Fact]:
     ]
 
 
-def _why_refused(simulation: Simulation) -> str:
+def _too_long(simulation: Simulation) -> int:
+    """Refused because the model's context is shorter."""
     lengths = simulation.trace.input_tokens.astype(np.int64) + simulation.trace.output_tokens
-    beyond = int(np.count_nonzero(lengths > simulation.rules.max_context))
+    refused = simulation.served.status == REFUSED
+    return int(np.count_nonzero(refused & (lengths > simulation.rules.max_context)))
+
+
+def _why_refused(simulation: Simulation) -> str:
+    beyond = _too_long(simulation)
     if beyond == 0:
         return "longer than a replica's memory holds"
     context = f"longer than the model's context of {simulation.rules.max_context:,} tokens"
@@ -230,7 +253,10 @@ def _hint(simulation: Simulation, made: Outcome) -> blocks.Line | None:
     missed = made.slo_met is False
     replicas, most = option("replicas"), option("max_sequences")
     said = None
-    if made.refused == made.requests:
+    if made.sessions and made.refused and _too_long(simulation):
+        limit = f"sessions end before that with limit={rules.max_context} in {option('sessions')}"
+        said = f"Sessions grow longer than the model's {rules.max_context:,} tokens of context: {limit}."
+    elif made.refused == made.requests:
         precision = f"{option('weights')}, {option('kv')}"
         said = f"Nothing fits: choose a larger GPU, more of them ({option('tp')}), or a lower precision ({precision})."
     elif waits and made.kv_peak_share < 0.5 and made.batch > 0.8 * rules.max_sequences * made.mean_replicas:
@@ -272,6 +298,7 @@ def _capacity(result: CapacityResult) -> blocks.View:
     judged = needed.outcome if needed else made
     if judged.sessions:
         yield blocks.facts(*job_facts(judged.sessions, result.usd_per_job))
+        yield short_run(judged.sessions, judged.requests, needed is None)
     yield blocks.table(
         [
             ">requests/s",
@@ -294,9 +321,10 @@ def _capacity(result: CapacityResult) -> blocks.View:
     )
     yield from class_sections(result.classes, rate=best.rate)
     requests = best.trials[0].outcome.requests
+    again = f"the {len(log):,} requests again and again, " if len(log) < requests else ""
     yield blocks.note(
-        f"{log.source}: {lengths_text(log)}; {requests:,} requests in each of {len(best.trials)} simulations; the two "
-        "rates are 1 % apart."
+        f"{log.source}: {lengths_text(log)}; {again}{requests:,} requests in each of {len(best.trials)} simulations; "
+        "the two rates are 1 % apart."
     )
 
 

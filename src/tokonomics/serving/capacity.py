@@ -22,7 +22,7 @@ from tokonomics.serving.outcome import Outcome, outcome
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.state import REFUSED
 from tokonomics.traffic.generate import ENOUGH_REQUESTS
-from tokonomics.traffic.slo import Slo
+from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.traffic.trace import Trace
 from tokonomics.types import Noun
 from tokonomics.units import percent, seconds, seconds_apart
@@ -208,6 +208,10 @@ def what_breaks(simulation: Simulation, result: Outcome) -> str | None:
     unanswered = (result.timed_out + result.unserved) / result.requests
     missed = [slo for slo in result.slo if not slo.met]
     if never := [slo for slo in missed if slo.delivered_s is None]:
+        if never[0].slo.startswith(Latency.job) and result.sessions:
+            return (
+                f"{never[0].slo} is missed: {percent(result.sessions.failed / result.sessions.jobs)} of the jobs fail"
+            )
         return f"{never[0].slo} is missed: {percent(unanswered)} of the requests are never answered"
     if missed:
         worst = max(missed, key=lambda slo: (slo.delivered_s or 0.0) / slo.objective_s)
@@ -266,5 +270,5 @@ def _last_start_s(simulation: Simulation) -> float:
 
 
 def _nearest(result: Outcome) -> str:
-    reached = ", ".join(f"{slo.slo}={slo.delivered_s:.3g}" for slo in result.slo if slo.delivered_s is not None)
+    reached = ", ".join(f"{slo.slo} {seconds(slo.delivered_s)}" for slo in result.slo if slo.delivered_s is not None)
     return f"What it reaches: {reached}." if reached else f"Choose a larger GPU or more of them ({option('tp')})."

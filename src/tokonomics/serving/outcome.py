@@ -82,7 +82,7 @@ class Outcome(Noun):
     """Longer than the model's context or than the memory of a replica."""
     timed_out: NonNegativeInt
     unserved: NonNegativeInt
-    """Still without a replica at the end."""
+    """Still without a replica at the end; or never sent, which ``sessions`` counts (``unsent``)."""
     shed: NonNegativeInt = 0
     """Turned away by the limits of their class."""
     input_tokens: NonNegativeInt

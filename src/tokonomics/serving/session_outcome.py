@@ -11,7 +11,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.spread import Spread, spread
-from tokonomics.serving.state import DONE
+from tokonomics.serving.state import DONE, UNSERVED
 from tokonomics.traffic.trace import Counts, Floats
 from tokonomics.traffic.turns import Turns
 from tokonomics.types import Noun
@@ -49,8 +49,30 @@ class SessionOutcome(Noun):
     """In the mean: the longest chain of requests of which each waits for the one before."""
     retries: NonNegativeInt
     """Attempts beyond the first, of all requests together."""
+    unsent: NonNegativeInt
+    """Requests that nobody sent, because one that they wait for was not answered."""
+    starts_s: NonNegativeFloat
+    """From the first session's start to the last one's."""
+    edges_share: NonNegativeFloat
+    """Of the run: filling, for as long as half of the jobs take, and draining, after the last session's start."""
     by_turn: tuple[TurnOutcome, ...]
     """The first turn first; turns of which no request was answered are left out."""
+
+
+_LONG_ENOUGH = 10
+"""Times the median job that sessions should start for, as a plan has it. While the fleet fills, for about one job's
+time, and while it drains, for one or more, it has half of its load: with ten times, a job looks some 10 % too dear."""
+
+
+def short_of(made: SessionOutcome) -> float | None:
+    """How many times longer sessions should start for, that what one costs be that of a steady state; None: enough.
+
+    Twice the least, so that the longer run is not on the edge again. Sessions that start at once have no such state.
+    """
+    job_s = made.job_s.p50
+    if not made.closed or not job_s or not made.starts_s or made.starts_s >= _LONG_ENOUGH * job_s:
+        return None
+    return 2 * _LONG_ENOUGH * job_s / made.starts_s
 
 
 def session_outcome(simulation: Simulation) -> SessionOutcome | None:
@@ -66,20 +88,37 @@ def session_outcome(simulation: Simulation) -> SessionOutcome | None:
     depth = turns.depth
     longest = np.zeros(jobs, np.int64)
     np.maximum.at(longest, turns.session, depth)
-    total = float(whole_s.sum())
+    total, lasted = float(whole_s.sum()), simulation.end_s
+    roots_s = simulation.trace.arrival_s[turns.roots]
+    job_s = spread(whole_s)
+    edges_s = (job_s.p50 or 0.0) + max(0.0, lasted - float(roots_s.max()))
     return SessionOutcome(
         closed=simulation.closed,
         jobs=jobs,
         finished=int(finished.sum()),
         failed=int(jobs - finished.sum()),
         jobs_per_s=float(finished.sum()) / simulation.end_s if simulation.end_s > 0 else 0.0,
-        job_s=spread(whole_s),
+        job_s=job_s,
         server_share=min(1.0, float(server_s.sum()) / total) if total > 0 else None,
         requests_per_job=len(turns.session) / max(1, jobs),
         turns_per_job=float(longest.mean()) if jobs else 0.0,
         retries=int(np.maximum(served.attempts.astype(np.int64) - 1, 0).sum()),
+        unsent=unsent(simulation),
+        starts_s=float(np.ptp(roots_s)),
+        edges_share=min(1.0, edges_s / lasted) if lasted > 0 else 0.0,
         by_turn=_by_turn(simulation, depth),
     )
+
+
+def unsent(simulation: Simulation) -> int:
+    """Requests without an answer of which at least one that they wait for has none either."""
+    turns, status = simulation.trace.turns, simulation.served.status
+    if turns is None or not simulation.closed:
+        return 0
+    waiting = np.repeat(np.arange(len(status)), np.diff(turns.starts))
+    doomed = np.zeros(len(status), bool)
+    doomed[waiting[status[turns.waits_for] != DONE]] = True
+    return int(np.count_nonzero(doomed & (status == UNSERVED)))
 
 
 def job_latencies(simulation: Simulation) -> Floats:

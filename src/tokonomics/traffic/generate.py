@@ -56,6 +56,8 @@ class Sessions:
     branches: float = 0.0
     """Share of the turns after the first that have a branch beside them."""
     agent: Agent | None = None
+    text: str = ""
+    """As it was asked for."""
 
     def draw_turns(self, rng: np.random.Generator, sessions: int) -> NDArray[np.int64]:
         """How many each session has."""
@@ -121,9 +123,16 @@ def generate(
         output_tokens=talk.answer,
         prefix=_prefix(talk, system, np.random.default_rng(streams[2]), block_tokens, whole=sessions is not None),
         turns=None if sessions is None else _who_waits(talk),
-        source=arrivals.text,
+        source=arrivals.text if sessions is None else _named(sessions, arrivals),
     )
     return _with_tenants(trace, tenants, talk, np.random.default_rng(streams[3]))
+
+
+def _named(sessions: Sessions, arrivals: Arrivals) -> str:
+    """What made-up sessions are called; the rate in the text of arrivals is not that of their requests."""
+    process = arrivals.text.partition(":")[0].strip().lower()
+    starts = "" if process == "poisson" else f", started by {arrivals.text}"
+    return f"sessions {sessions.text or f'{sessions.turns:g}'}{starts}"
 
 
 @dataclass(frozen=True)
@@ -321,10 +330,10 @@ def parse_sessions(text: str) -> Sessions:
     if agent is None:
         phrase.allow("think", "limit", "branches")
         think_s = phrase.time_s("think", 0, 10**7, Sessions.think_s)
-        return Sessions(phrase.number(None, 1, 10**4), think_s, limit, branches)
+        return Sessions(phrase.number(None, 1, 10**4), think_s, limit, branches, text=text)
     phrase.allow("turns", "tool", "limit", "branches")
     turns = phrase.number("turns", 1, 10**4, agent.calls.mean)
-    return Sessions(turns, phrase.time_s("tool", 0, 10**7, agent.pause_s.mean), limit, branches, agent)
+    return Sessions(turns, phrase.time_s("tool", 0, 10**7, agent.pause_s.mean), limit, branches, agent, text)
 
 
 def agent_in(text: str | None) -> Agent | None:

@@ -79,6 +79,23 @@ class Turns:
             front, level = np.unique(reached[left[reached] == 0]), level + 1
         return depth
 
+    @property
+    def paused_s(self) -> Floats:
+        """By session: the pauses along its slowest path, which it takes however fast the answers come."""
+        waiting, starts = self.children
+        left, ready = np.diff(self.starts), np.zeros(len(self.starts) - 1)
+        front = np.flatnonzero(left == 0)
+        while len(front):
+            places = _places(starts, front)
+            reached = waiting[places]
+            parents = np.repeat(front, np.diff(starts)[front])
+            np.maximum.at(ready, reached, ready[parents] + self.pause_s[reached])
+            np.subtract.at(left, reached, 1)
+            front = np.unique(reached[left[reached] == 0])
+        found = np.zeros(self.sessions)
+        np.maximum.at(found, self.session, ready)
+        return found
+
     def take(self, chosen: NDArray[np.intp]) -> "Turns":
         """Those of the chosen requests, in that order; who waited only for requests left out begins by itself."""
         place = np.full(len(self.starts) - 1, -1, np.int64)

@@ -179,9 +179,10 @@ def prefix_cache_lever(
     best = min(prompt, key=_cost_then_wait, default=None)
     per_replica = usd_per_replica_hour(replicas or fleets[0].replicas)
     per_token = kv_bytes_per_token(deployment)
+    pace = f" at {trace.rate:.3g} requests a second" if trace.turns is not None else ""
     return PrefixCacheLever(
         deployment=str(deployment),
-        source=f"{trace.source}, {lengths_text(trace)}",
+        source=f"{trace.source}{pace}, {lengths_text(trace)}",
         requests=len(trace),
         input_tokens=int(trace.input_tokens.sum(dtype=np.int64)),
         gpu_cache_bytes=gpu_cache_bytes(deployment),
@@ -311,9 +312,11 @@ def _row(
     if fleet.breaks is None:
         memories = (price.line(needs) for price in setting.tiers)
         bill = replica_hour(setting.name.strip(), needs, usd_per_replica_hour(needs), *memories)
-    tokens = made.input_tokens + made.output_tokens
-    span_s = trace.duration_s if trace.turns is None or not trace.rate else len(trace) / trace.rate
-    span_hours = span_s / SECONDS_PER_HOUR
+    # Whoever waits for answers sends as fast as they come: then the bill is over what was attained, as of a simulation.
+    paid = made if trace.turns is None else fewest
+    tokens = paid.input_tokens + paid.output_tokens
+    span_hours = trace.duration_s / SECONDS_PER_HOUR if trace.turns is None else fewest.replica_hours / needs
+    jobs = fewest.sessions.finished if fewest.sessions else 0
     return CacheRow(
         setting=setting,
         replicas=replicas,
@@ -327,6 +330,6 @@ def _row(
         **copied(fewest, "ttft_s", "tpot_s", "e2e_s"),
         bill=bill,
         usd_per_mtok=bill.usd * span_hours / tokens * TOKENS_PER_MTOK if bill and tokens and span_hours else None,
-        usd_per_job=bill.usd * span_hours / trace.turns.sessions if bill and trace.turns else None,
+        usd_per_job=bill.usd * span_hours / jobs if bill and jobs else None,
         sessions=fewest.sessions,
     )
