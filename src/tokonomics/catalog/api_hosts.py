@@ -7,6 +7,7 @@ stay: DeepSeek-V3-0324 is not DeepSeek-V3, and a fine-tune has other words.
 """
 
 import re
+from functools import lru_cache
 
 from tokonomics.catalog.apis import ApiPrice, list_apis
 from tokonomics.catalog.load_models import all_models
@@ -26,6 +27,7 @@ _MAKERS = frozenset({"meta", "nvidia"})
 """Words that some write before the family's name and some do not: Meta-Llama, NVIDIA-Nemotron."""
 
 
+@lru_cache(maxsize=1 << 14)
 def words_of(name: str) -> Words:
     """The letters and numbers that tell models apart, in order: ``llama 3 3 70 b``."""
     bare = _BEDROCK.sub("", _VENDOR.sub("", name.casefold().rsplit("/", 1)[-1]))
