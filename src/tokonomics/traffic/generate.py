@@ -10,7 +10,7 @@ turn's blocks begin with them. Shares of system prompts and tenants follow Zipf'
 
 import math
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -56,7 +56,7 @@ class Sessions:
     branches: float = 0.0
     """Share of the turns after the first that have a branch beside them."""
     agent: Agent | None = None
-    text: str = ""
+    text: str = field(default="", compare=False)
     """As it was asked for."""
 
     def draw_turns(self, rng: np.random.Generator, sessions: int) -> NDArray[np.int64]:
