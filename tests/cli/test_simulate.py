@@ -302,6 +302,7 @@ def test_a_refused_simulation_keeps_the_file_that_was_there(tokonomics: Call, tm
 # --- a terminal and a pipe ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.explore
 def test_progress_is_shown_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pipe gets the answer alone; a terminal also hears how far a long simulation is."""
     many = str(verb._WORTH_COUNTING)

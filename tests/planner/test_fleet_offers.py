@@ -306,6 +306,7 @@ def test_interruptions_that_nobody_knows_are_called_assumed() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.explore
 def test_a_fleet_that_breaks_its_slo_is_bought_again_and_one_that_still_does_says_so_first() -> None:
     made = machines(offer("one", "L40S", 1, 1.0))
     mended, broken = (

@@ -212,6 +212,7 @@ def test_more_traffic_more_spare_or_a_stricter_slo_is_never_cheaper(
     assert bill_of(folder, offers, **{**asked, "slo": "ttft_p99=0.5,tpot_p99=30ms"}) >= base
 
 
+@pytest.mark.explore
 def test_simulated_bills_keep_to_the_same_laws(tmp_path: Path) -> None:
     offers = [offer("aws", "L40S", 1.9), offer("gcp", "H100", 4.0)]
     asked: dict[str, Any] = {"quick": False, "slo": "ttft_p99=0.5,tpot_p99=50ms", "rate": 3, "output": "const:100"}

@@ -207,6 +207,7 @@ def test_new_and_removed_scenarios_count(repository: Repository, forge: Forge) -
     assert "Removed: $2,190.00 a month less." in body
 
 
+@pytest.mark.explore
 def test_a_file_that_becomes_a_scenario_or_is_none_any_more_counts(repository: Repository, forge: Forge) -> None:
     repository.base = repository.commit(other_toml="rate = 1\n")
     repository.commit(plans__chat_toml="rate = 1\n", other_toml=SCENARIO.format(offers="dear.csv"))
@@ -254,6 +255,7 @@ def test_a_comment_that_is_cut_leaves_nothing_open() -> None:
     assert text.endswith("\na line of it\n```\n\n</details>\n\n… cut\n")
 
 
+@pytest.mark.explore
 def test_a_token_that_may_only_read_costs_the_comment_alone(repository: Repository, forge: Forge) -> None:
     repository.commit(plans__chat_toml=SCENARIO.format(offers="../dear.csv"))
     forge.refuses = 403
