@@ -61,7 +61,7 @@ def take(browser: Browser, address: str, name: str, shot: Shot) -> None:
     context = browser.new_context(
         viewport={"width": shot.width, "height": shot.height},
         color_scheme="dark" if shot.scheme == "dark" else "light",
-        device_scale_factor=1.5,
+        device_scale_factor=1,
     )
     page = context.new_page()
     page.goto(address + shot.query)
