@@ -32,7 +32,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 KEPT = HERE / "documents.json.gz"
 UPDATE = os.environ.get("UPDATE_GOLDEN") == "1"
-CLOCKS = {"wall_s", "simulated_requests_per_s", "solve_s", "embed_s", "lookup_s", "worked_s"}
+CLOCKS = {"wall_s", "simulated_requests_per_s", "solve_s", "embed_s", "lookup_s", "add_s", "worked_s"}
 """What no two runs have in common."""
 POINT = re.compile(r'"id": "[0-9a-f]{32}"')
 """A sweep's: the hash of, among others, the program."""
