@@ -129,17 +129,12 @@ def test_however_it_ends_its_workers_end_with_it(start: Callable[..., Page], how
     assert list(page.left.iterdir()) == []
 
 
-SLOW_BODY = b"POST /api/v1/uploads?name=x.csv HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 99\r\n\r\nx"
-
-
-@pytest.mark.parametrize("said", [b"", SLOW_BODY], ids=["silent", "slow bodies"])
-def test_connections_that_keep_us_waiting_shut_nobody_out(start: Callable[..., Page], said: bytes) -> None:
+def test_silent_connections_shut_nobody_out(start: Callable[..., Page]) -> None:
     page = start("--port", "0")
     port = int(page.address.rstrip("/").rpartition(":")[2])
     with ExitStack() as open_ones:
         for _ in range(450):
-            waiting = open_ones.enter_context(socket.create_connection(("127.0.0.1", port), timeout=600))
-            waiting.sendall(said)
+            open_ones.enter_context(socket.create_connection(("127.0.0.1", port), timeout=600))
         with urllib.request.urlopen(page.address + "api/v1/verbs", timeout=600) as reply:
             assert reply.status == 200
 

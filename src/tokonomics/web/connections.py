@@ -2,13 +2,11 @@
 
 uvicorn counts every connection against its limit and waits for a first request for ever. Here a connection that has
 never made a request is closed after ``SILENT_S``, one that has made its last after ``KEPT_S``, and where one address
-holds ``MOST_OF_ONE`` the one of them that has been waited for longest gives way to the newest: silent, or with a body
-that does not arrive.
+holds ``MOST_OF_ONE`` the one of them that has been silent longest gives way to the newest.
 """
 
 import asyncio
 
-import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 SILENT_S = 10.0
@@ -35,8 +33,8 @@ class Connection(H11Protocol):
         others = [other for other in self.connections if isinstance(other, Connection) and other is not self]
         of_this = [other for other in others if other.client and other.client[0] == who]
         if len(of_this) >= MOST_OF_ONE:
-            waited_for = [other for other in of_this if not other.is_worked_for]
-            given_up = min(waited_for, key=lambda other: other.since, default=self)
+            idle = [other for other in of_this if not other.is_busy]
+            given_up = min(idle, key=lambda other: other.since, default=self)
             given_up.transport.abort()
             self.connections.discard(given_up)  # not when the loop comes to it: more may arrive before
         self.since = self.loop.time()
@@ -51,11 +49,6 @@ class Connection(H11Protocol):
     def is_busy(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
-    @property
-    def is_worked_for(self) -> bool:
-        """Its request is here, whole, and has no whole answer yet."""
-        return self.is_busy and self.conn.their_state is not h11.SEND_BODY
-
     def _look(self) -> None:
         if self.cycle is None:
             self.transport.abort()  # it never asked for anything
@@ -63,7 +56,7 @@ class Connection(H11Protocol):
         if not self.is_busy and self.cycle is self._seen and self.loop.time() - self.since > KEPT_S:
             self.transport.close()
             return
-        if self.cycle is not self._seen or self.is_worked_for:
+        if self.cycle is not self._seen or self.is_busy:
             self.since = self.loop.time()
         self._seen = self.cycle
         self._clock = self.loop.call_later(SILENT_S, self._look)
