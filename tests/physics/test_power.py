@@ -43,7 +43,6 @@ def test_between_two_batches_watts_go_by_the_logarithm() -> None:
     assert h200.decoding(32) == pytest.approx((527.3 + 695.9) / 2)
     assert h200.decoding(0.2) == 442.1
     assert h200.decoding(10_000) == 692.1
-    assert h200.busy(0.25, 32) == pytest.approx(0.25 * 688.1 + 0.75 * 611.6)
 
 
 @pytest.mark.parametrize(

@@ -42,10 +42,6 @@ class PowerCurve(Noun):
         watts = np.array([self.decode_w[size] for size in batches])
         return float(np.interp(math.log2(max(batch, 1.0)), logs, watts))
 
-    def busy(self, prompts: float, batch: float) -> float:
-        """Watts while it works, of which prompts take a share of the time."""
-        return prompts * self.prefill_w + (1 - prompts) * self.decoding(batch)
-
     def scaled(self, times: float, source: str, known: Speed) -> "PowerCurve":
         """So many times the watts."""
         return PowerCurve(

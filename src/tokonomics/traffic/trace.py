@@ -16,7 +16,7 @@ from tokonomics.errors import BadInput, option, shorten
 from tokonomics.files import check_path, whole
 from tokonomics.traffic.formats import OWN
 from tokonomics.traffic.service_class import ServiceClass
-from tokonomics.traffic.turns import Turns
+from tokonomics.traffic.turns import Turns, take_lists
 from tokonomics.units import seconds
 
 if TYPE_CHECKING:
@@ -69,14 +69,6 @@ class PrefixBlocks:
             raise BadInput(f"{distinct:,} shared blocks are too many to number")
         ids = self.ids + np.repeat(rounds, np.diff(self.starts)) * self.distinct
         return replace(self, ids=ids.astype(np.int32), distinct=distinct)
-
-
-def take_lists(ids: Counts, starts: Offsets, chosen: NDArray[np.intp]) -> tuple[Counts, Offsets]:
-    """The chosen of many lists that lie behind each other, the i-th from ``starts[i]`` to ``starts[i + 1]``."""
-    lengths = np.diff(starts)[chosen]
-    begin = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    places = np.repeat(starts[:-1][chosen] - begin[:-1], lengths) + np.arange(begin[-1])
-    return ids[places], begin
 
 
 @dataclass(frozen=True)

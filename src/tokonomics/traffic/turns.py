@@ -4,6 +4,7 @@ A request that waits for nobody is sent at its arrival time. Any other is sent w
 answered and its tool or person took its time: what a trace says of its arrival is then only when that was, once.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int32]
 Offsets = NDArray[np.int64]
+Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -69,41 +71,39 @@ class Turns:
     @property
     def depth(self) -> Counts:
         """By request: its turn, from 1: one more than the longest chain of those it waits for."""
-        waiting, starts = self.children
-        left, depth = np.diff(self.starts), np.ones(len(self.starts) - 1, np.int32)
-        front, level = np.flatnonzero(left == 0), 1
-        while len(front):
-            depth[front] = level
-            reached = waiting[_places(starts, front)]
-            np.subtract.at(left, reached, 1)
-            front, level = np.unique(reached[left[reached] == 0]), level + 1
+        depth = np.ones(len(self.starts) - 1, np.int32)
+        for parents, reached in self._answered():
+            np.maximum.at(depth, reached, depth[parents] + 1)
         return depth
 
     @property
     def paused_s(self) -> Floats:
         """By session: the pauses along its slowest path, which it takes however fast the answers come."""
+        ready_s, found = np.zeros(len(self.starts) - 1), np.zeros(self.sessions)
+        for parents, reached in self._answered():
+            np.maximum.at(ready_s, reached, ready_s[parents] + self.pause_s[reached])
+        np.maximum.at(found, self.session, ready_s)
+        return found
+
+    def _answered(self) -> Iterator[tuple[Ints, Counts]]:
+        """Requests that others wait for and who does, pair by pair: nobody's answer before all that it waits for."""
         waiting, starts = self.children
-        left, ready = np.diff(self.starts), np.zeros(len(self.starts) - 1)
+        left = np.diff(self.starts)
         front = np.flatnonzero(left == 0)
         while len(front):
-            places = _places(starts, front)
-            reached = waiting[places]
-            parents = np.repeat(front, np.diff(starts)[front])
-            np.maximum.at(ready, reached, ready[parents] + self.pause_s[reached])
+            reached, _ = take_lists(waiting, starts, front)
+            yield np.repeat(front, np.diff(starts)[front]), reached
             np.subtract.at(left, reached, 1)
             front = np.unique(reached[left[reached] == 0])
-        found = np.zeros(self.sessions)
-        np.maximum.at(found, self.session, ready)
-        return found
 
     def take(self, chosen: NDArray[np.intp]) -> "Turns":
         """Those of the chosen requests, in that order; who waited only for requests left out begins by itself."""
         place = np.full(len(self.starts) - 1, -1, np.int64)
         place[chosen] = np.arange(len(chosen))
-        lengths = np.diff(self.starts)[chosen]
-        parents = place[self.waits_for[_places(self.starts, chosen)]]
+        listed, starts = take_lists(self.waits_for, self.starts, chosen)
+        parents = place[listed]
         kept = parents >= 0
-        counts = np.bincount(np.repeat(np.arange(len(chosen)), lengths)[kept], minlength=len(chosen))
+        counts = np.bincount(np.repeat(np.arange(len(chosen)), np.diff(starts))[kept], minlength=len(chosen))
         _, session = np.unique(self.session[chosen], return_inverse=True)
         return Turns(
             waits_for=parents[kept].astype(np.int32),
@@ -141,8 +141,9 @@ class Turns:
         return np.asarray(moved, np.float64)
 
 
-def _places(starts: Offsets, chosen: NDArray[np.intp]) -> NDArray[np.int64]:
-    """Where the chosen of many lists that lie behind each other are."""
+def take_lists(ids: Counts, starts: Offsets, chosen: NDArray[np.intp]) -> tuple[Counts, Offsets]:
+    """The chosen of many lists that lie behind each other, the i-th from ``starts[i]`` to ``starts[i + 1]``."""
     lengths = np.diff(starts)[chosen]
     begin = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    return np.asarray(np.repeat(starts[:-1][chosen] - begin[:-1], lengths) + np.arange(begin[-1]), np.int64)
+    places = np.repeat(starts[:-1][chosen] - begin[:-1], lengths) + np.arange(begin[-1])
+    return ids[places], begin
