@@ -5,6 +5,7 @@ by field (``field="rate"``, ``option("rate", 5)``); each door spells them its ow
 ``rate=5`` in Python, the name of the input on the page.
 """
 
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
@@ -72,6 +73,7 @@ class TokonomicsError(Exception):
     def __init__(
         self, what: str, *, where: str | None = None, field: str | None = None, fix: str | None = None
     ) -> None:
+        what = without_keys(what)
         super().__init__(what)
         self.what = what
         self.where = where
@@ -140,9 +142,33 @@ def did_you_mean(name: str, known: Iterable[str], count: int = 3) -> str | None:
     return f"Did you mean {' or '.join(guesses)}?" if guesses else None
 
 
+KEYS = ("OPENAI_API_KEY", "TOKONOMICS_METER_AUTHORIZATION", "TOKONOMICS_EMBEDDINGS_KEY", "TOKONOMICS_TOKEN", "HF_TOKEN")
+"""Variables of the environment whose values are sent to servers, or asked for, and must be shown to nobody."""
+_SHORTEST_KEY = 8
+"""Characters; what is shorter, such as the EMPTY that local servers take, is no secret and may be any word."""
+
+
+def without_keys(text: str, also: str | None = None) -> str:
+    """A text of a server in which no key of ours stands, nor the beginning of one where the text was cut off."""
+    for value in (*map(os.environ.get, KEYS), also):
+        # A header's value is ``Bearer KEY``: a server may say either.
+        for key in ((value or "").strip(), (value or "").strip().rpartition(" ")[2]):
+            if len(key) < _SHORTEST_KEY:
+                continue
+            text = text.replace(key, "(key)")
+            for length in range(min(len(key), len(text)), _SHORTEST_KEY - 1, -1):
+                if text.endswith(key[:length]):
+                    text = text[:-length] + "(key)"
+                    break
+    return text
+
+
 def shorten(text: str, limit: int = 60) -> str:
-    """User input quoted in a message: printable and of bounded length."""
-    printable = "".join(char if char.isprintable() else "?" for char in text)
+    """What a user or a server said, quoted in a message: printable, of bounded length, and without our keys.
+
+    Keys go first: half a key would not be found any more.
+    """
+    printable = "".join(char if char.isprintable() else "?" for char in without_keys(text))
     return printable if len(printable) <= limit else printable[: limit - 1] + "…"
 
 

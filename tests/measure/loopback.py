@@ -27,6 +27,7 @@ class Loopback:
         self.stall_s = 0.4
         self.max_model_len: int | None = None
         self._stalled: asyncio.Event | None = None
+        self._turn = asyncio.Lock()
 
     def url(self, behaviour: str) -> str:
         return f"{self.address}/{behaviour}/v1"
@@ -99,6 +100,24 @@ class Loopback:
         await asyncio.sleep(60)
         return response
 
+    async def _some_hang(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        """From the seventh on, each third request gets one word and then nothing for a minute."""
+        stalls = self.seen["some_hang"] > 6 and self.seen["some_hang"] % 3 == 0
+        return await (self._hangs if stalls else self._good)(request, body)
+
+    async def _queues(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        """One at a time, 20 ms each: 50 a second and no more."""
+        async with self._turn:
+            await asyncio.sleep(0.02)
+            return await self._good(request, body)
+
+    async def _boasts(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        """Counts a thousand times as many tokens as the answer was allowed to have."""
+        response = await self._start(request)
+        usage = {"prompt_tokens": 50, "completion_tokens": 1000 * int(body["max_tokens"])}
+        await response.write(chunk(content="x") + chunk(finish="length") + chunk(usage=usage) + b"data: [DONE]\n\n")
+        return response
+
     async def _cut(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         response = await self._start(request)
         await response.write(chunk(content="x") * 3)
@@ -152,6 +171,17 @@ class Loopback:
     async def _locked(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         """As some servers do, it repeats the key that it refuses."""
         return web.json_response({"error": f"bad key {request.headers.get('Authorization')}"}, status=401)
+
+    async def _gossips(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        """Repeats the key at the end of a long line, in pieces that arrive one after the other."""
+        key = request.headers["Authorization"].removeprefix("Bearer ")
+        response = web.StreamResponse(status=401)
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        for piece in ("you are not welcome here: " * 4, key[:30], key[30:], " is nobody's key"):
+            await response.write(piece.encode())
+            await asyncio.sleep(0.01)
+        return response
 
     async def _strict(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         """Takes only what the standard of today names."""

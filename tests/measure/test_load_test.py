@@ -17,9 +17,18 @@ from tests.measure.loopback import Loopback, chunk, loopback
 
 from tokonomics.errors import BadInput
 from tokonomics.measure.addresses import target
-from tokonomics.measure.bench import client
+from tokonomics.measure.bench import client, loads
 from tokonomics.measure.bench.client import AnswerStream, BadAnswer
-from tokonomics.measure.bench.loads import Budget, LoadWindow, Stopping, closed_loop, half_width, point_of
+from tokonomics.measure.bench.client_lags import ClientLags, own_delay
+from tokonomics.measure.bench.loads import (
+    Budget,
+    LoadWindow,
+    Stopping,
+    closed_loop,
+    half_width,
+    open_seconds,
+    point_of,
+)  # fmt: skip
 from tokonomics.measure.bench.run import BenchSettings, run_bench
 from tokonomics.measure.benchmark_run import BenchmarkRun
 from tokonomics.traffic.slo import parse_slos
@@ -225,6 +234,17 @@ def test_the_key_is_sent_but_never_shown(
     assert "sk-very-secret" not in str(refused.value) + repr(bench(server, "good"))
 
 
+@pytest.mark.parametrize("behaviour", ["locked", "gossips"])
+def test_no_piece_of_a_key_is_shown_however_the_server_says_it(
+    server: Loopback, monkeypatch: pytest.MonkeyPatch, behaviour: str
+) -> None:
+    key = "sk-proj-" + "0123456789abcdef" * 3
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    with pytest.raises(BadInput) as refused:
+        bench(server, behaviour, model="tiny")
+    assert not any(key[start : start + 8] in str(refused.value) for start in range(len(key) - 8))
+
+
 def test_a_server_of_the_bare_standard_is_asked_in_its_words(server: Loopback) -> None:
     run = bench(server, "strict")
     assert run.points[0].mean_output_tokens == 6
@@ -411,12 +431,78 @@ def test_an_interrupted_test_keeps_the_loads_it_finished() -> None:
 
 def test_a_server_that_does_not_keep_up_is_said_to() -> None:
     with loopback() as server:
-        point = bench(server, "stalls", users=[], rates=[100.0], budget=Budget(requests=30, seconds=20)).points[0]
+        point = bench(server, "queues", users=[], rates=[150.0], budget=Budget(requests=60, seconds=20)).points[0]
     assert any("were answered" in note for note in point.notes)
+    assert point.requests_per_s < 60  # it cannot answer more than 50, whatever is due
+
+
+def replies(due_s: list[float], end_s: list[float]) -> LoadWindow:
+    window = LoadWindow(started_s=0.0)
+    for due, end in zip(due_s, end_s, strict=True):
+        window.replies.append(client.Reply(due_s=due, sent_s=due, first_s=due, last_s=end, end_s=end))
+    return window
+
+
+def test_the_time_after_the_last_request_dilutes_no_rate() -> None:
+    """120 requests, one each half second, whose answers take ten seconds: two a second, over sixty seconds."""
+    due = [0.5 * number for number in range(120)]
+    assert open_seconds(replies(due, [at + 10 for at in due])) == pytest.approx(60)
+
+
+def test_a_server_that_falls_behind_is_rated_by_what_it_answers() -> None:
+    """One answer each 0.8 s, however many wait: 120 of them take 96 s."""
+    due = [0.5 * number for number in range(120)]
+    assert open_seconds(replies(due, [1 + 0.8 * number for number in range(120)])) == pytest.approx(96)
+
+
+def test_answers_of_many_lengths_are_no_falling_behind() -> None:
+    chance = np.random.default_rng(5)
+    due = np.sort(chance.uniform(0, 60, 200))
+    found = open_seconds(replies(due.tolist(), (due + chance.exponential(5, 200)).tolist()))
+    assert found == pytest.approx((due[-1] - due[0]) * 200 / 199)
+
+
+def test_a_load_shorter_than_its_answers_is_measured_to_the_last_of_them() -> None:
+    assert open_seconds(replies([0.0, 0.0, 0.0], [1.0, 2.0, 3.0])) is None
+    assert open_seconds(replies([0.0, 0.1, 0.2, 0.3], [2.0, 2.1, 2.2, 2.3])) is None
+
+
+def test_who_stays_silent_is_given_up_and_counts_as_failed() -> None:
+    """Without limit the load would last until the server hangs up, a minute later, and those failures be nobody's."""
+    with loopback() as server:
+        point = bench(server, "some_hang", users=[4], budget=Budget(precision=0.0, seconds=0.3)).points[0]
+    assert point.errors.get(client.GIVEN_UP, 0) + point.errors.get("the stream was cut off", 0) == point.failed
+    assert client.GIVEN_UP in point.errors
+
+
+def test_more_tokens_than_were_asked_for_are_not_believed(server: Loopback) -> None:
+    with pytest.raises(BadInput, match="usage counts 2,000 tokens where 2 were asked for"):
+        bench(server, "boasts")
+
+
+@pytest.mark.parametrize("spoilt", [chunk(content="b").replace(b"}]", b"", 1), chunk(content="b")[:-4] + b"\n\n"])
+def test_a_chunk_that_is_cut_is_no_text(spoilt: bytes) -> None:
+    stream = AnswerStream()
+    stream.feed(chunk(content="a"), 1.0)
+    with pytest.raises(BadAnswer, match="not JSON"):
+        stream.feed(spoilt, 2.0)
+
+
+def test_what_the_client_may_add_is_the_time_it_was_busy() -> None:
+    """Its clock was to ring at 10.00 and did at 10.08: what was read at 10.06 had waited 60 ms at most."""
+    lags = ClientLags()
+    for due_s, ran_s in ((9.995, 9.9951), (10.0, 10.08), (10.085, 10.0851)):
+        lags.add(due_s, ran_s)
+    assert lags.before([9.99, 10.0, 10.06, 10.082, 10.2]) == pytest.approx([0, 0, 0.06, 0, 0])
+    heard = [client.Reply(due_s=9.9, first_s=10.06) for _ in range(10)]
+    assert "up to 60 of 160 ms (p50)" in (own_delay(heard, lags) or "")
+    assert own_delay([client.Reply(due_s=9.9, first_s=10.2)], lags) is None
 
 
 class _Rounds:
     """A server that answers all users at once, every ten seconds: what a full batch of equal requests looks like."""
+
+    gave_up = False
 
     def __init__(self) -> None:
         self.rounds: Counter[object] = Counter()
@@ -432,14 +518,17 @@ class _Rounds:
 
 
 @pytest.mark.parametrize("seconds", [1.0, 22.0, 30.0, 95.0])
-def test_answers_that_come_in_rounds_are_counted_in_whole_rounds(seconds: float) -> None:
+def test_answers_that_come_in_rounds_are_counted_in_whole_rounds(
+    seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By Little's law, 8 users with answers of ten seconds get 0.8 a second, wherever the window happens to end."""
+    monkeypatch.setattr(loads, "_LOOKED_EVERY_S", 60.0)  # not by the clock: the rounds' seconds are made up
     window = LoadWindow(started_s=0.0)
 
     async def load() -> None:
         async with asyncio.timeout(5):
             stopping = Stopping(Budget(precision=0.0, seconds=seconds), 8)
-            await closed_loop(_Rounds(), 8, lambda: b"", stopping, lambda: 0.0, window)  # type: ignore[arg-type]
+            await closed_loop(_Rounds(), 8, lambda: client.Asked(b"", 7), stopping, lambda: 0.0, window)  # type: ignore[arg-type]
 
     asyncio.run(load())
     assert window.opened_s is not None

@@ -14,7 +14,7 @@ import pytest
 from tests.measure.faulty import Fault, FaultyPage, faulty_page
 from tests.measure.real_prometheus import RealPrometheus, needs_prometheus, sglang_page, vllm_page
 
-from tokonomics.errors import BadInput
+from tokonomics.errors import BadInput, TokonomicsError
 from tokonomics.measure.meter.gpu import NoGpuSeen
 from tokonomics.measure.meter.ledger import Ledger
 from tokonomics.measure.meter.meter import Meter
@@ -406,6 +406,31 @@ def test_what_is_wrong_is_said_without_the_password(answer: tuple[int, str], kin
         read(PrometheusSource(url))
     assert said in str(wrong.value)
     assert "secret" not in str(wrong.value)
+
+
+def test_a_password_in_the_address_and_a_header_are_one_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKONOMICS_METER_AUTHORIZATION", "Bearer 0123456789")
+    with pytest.raises(BadInput, match="has a password, and TOKONOMICS_METER_AUTHORIZATION is set as well"):
+        PrometheusSource("http://user:secret@127.0.0.1:9090")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (400, '{"status":"error","error":"no such tenant: KEY"}'),
+        (200, "<html>proxy: header Authorization: KEY</html>"),
+        (502, "x" * 340 + "Authorization: KEY"),
+    ],
+)
+def test_an_echoed_authorization_is_not_shown(answer: tuple[int, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    key = "0123456789abcdef" * 4
+    monkeypatch.setenv("TOKONOMICS_METER_AUTHORIZATION", f"Bearer {key}")
+    with (
+        canned([(answer[0], answer[1].replace("KEY", f"Bearer {key}"))]) as url,
+        pytest.raises(TokonomicsError) as wrong,
+    ):
+        read(PrometheusSource(url))
+    assert not any(key[start : start + 8] in str(wrong.value) for start in range(len(key) - 8))
 
 
 def test_a_prometheus_that_is_away_is_missed_and_not_waited_for() -> None:

@@ -21,7 +21,7 @@ from urllib.error import HTTPError
 from urllib.parse import SplitResult, urlsplit
 
 from tokonomics.catalog.config_json import LARGEST_FILE
-from tokonomics.errors import BadInput, shorten
+from tokonomics.errors import BadInput, shorten, without_keys
 from tokonomics.files import cache_folder, make_folder, write_text
 
 ENDPOINT = "https://huggingface.co"
@@ -114,7 +114,7 @@ def _get(repository: str, file: str, most: int) -> Mapping[str, Any] | None:
             return None
         raise _refusal(repository, error.code, token) from None
     except (OSError, HTTPException, ValueError) as error:
-        said = shorten(_hidden(str(getattr(error, "reason", error)), token), 120)
+        said = shorten(without_keys(str(getattr(error, "reason", error)), token), 120)
         raise BadInput(
             f"the hub cannot be asked: {said}", where=repository, fix="Give the path of its config.json instead."
         ) from None
@@ -173,10 +173,6 @@ def _if_one(text: str) -> str | None:
 
 def _bearer(token: str | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"} if token else {}
-
-
-def _hidden(text: str, token: str | None) -> str:
-    return text.replace(token, "…") if token else text
 
 
 class _OwnHost(urllib.request.HTTPRedirectHandler):

@@ -1,7 +1,7 @@
 """One streamed request to an OpenAI-compatible server, timed from when it was due.
 
 No proxies, no redirects, one connection per running request. The key comes from the environment and goes into one
-header only: it is cut out of whatever the server says. A request is retried only where the server did no work for it:
+header only: what the server says is shown without it. A request is retried only where the server did no work for it:
 no connection, or 429, 502, 503, 504. Some servers (llama.cpp's) close the connection after an answer without saying so:
 the request that meets this is sent again at once, and from then on each opens its own connection.
 
@@ -17,7 +17,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import aiohttp
 
@@ -25,6 +25,7 @@ from tokonomics.errors import shorten
 from tokonomics.measure.addresses import BenchTarget
 
 KEY_VARIABLE = "OPENAI_API_KEY"
+GIVEN_UP = "no whole answer long after the load had ended"
 LONGEST_LINE = 4_000_000  # bytes without an end of line: no server sends a chunk of this size
 
 _UNFINISHED, _SPACED = b'"finish_reason":null', b'"finish_reason": null'
@@ -34,9 +35,17 @@ _AGAIN = (429, 502, 503, 504)
 _FIRST_WAIT_S = 0.1  # before the first retry; doubles with each
 _LARGEST_ANSWER = 64_000_000  # bytes: about 300,000 chunks. More is a body without end.
 _READ_OF_ERROR = 10_000
+_DRAFTED = 16  # tokens beyond the limit that are believed: an engine that drafts may count the rest of a last draft
 
 # Of one attempt: answered or failed for good; the server did no work; the server had already closed the connection.
 Outcome = Literal["ended", "refused", "stale"]
+
+
+class Asked(NamedTuple):
+    """A request: its body, and the most tokens that it lets the answer have."""
+
+    body: bytes
+    most_tokens: int
 
 
 @dataclass(slots=True)
@@ -70,6 +79,7 @@ class Client:
         self._key = os.environ.get(KEY_VARIABLE, "").strip()
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
         self._answered = False
+        self.gave_up = False  # the load is over: whoever cancels a request now gets a reply that says so
         self.one_request_a_connection = False
         self.trouble: str | None = None
 
@@ -86,18 +96,27 @@ class Client:
     async def __aexit__(self, *_: object) -> None:
         await self._session.close()
 
-    async def ask(self, body: bytes, due_s: float, *, keep_text: bool = False) -> Reply:
+    async def ask(self, asked: Asked, due_s: float, *, keep_text: bool = False) -> Reply:
         """The reply to a request, read to the end; what went wrong is in it, never raised."""
         reply = Reply(due_s)
-        while True:
-            reply.error, reply.status, reply.sent_s = None, None, perf_counter()
-            outcome = await self._try(body, reply, keep_text)
-            if outcome == "stale":
-                continue
-            if outcome == "ended" or reply.retries >= self._retries:
-                break
-            await asyncio.sleep(_FIRST_WAIT_S * 2**reply.retries)
-            reply.retries += 1
+        try:
+            while True:
+                reply.error, reply.status, reply.sent_s = None, None, perf_counter()
+                outcome = await self._try(asked.body, reply, keep_text)
+                if outcome == "stale":
+                    continue
+                if outcome == "ended" or reply.retries >= self._retries:
+                    break
+                await asyncio.sleep(_FIRST_WAIT_S * 2**reply.retries)
+                reply.retries += 1
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not self.gave_up or task is None:
+                raise
+            task.uncancel()
+            reply.error = GIVEN_UP
+        if reply.error is None and reply.output_tokens > asked.most_tokens + _DRAFTED:
+            reply.error = f"usage counts {reply.output_tokens:,} tokens where {asked.most_tokens:,} were asked for"
         reply.end_s = perf_counter()
         return reply
 
@@ -116,7 +135,7 @@ class Client:
                 await _read(response, reply, keep_text)
                 self._answered = True
         except BadAnswer as bad:
-            reply.error = self._hidden(str(bad))
+            reply.error = str(bad)
         except TimeoutError:
             reply.error = f"no whole answer within {self._timeout.total:g} s"
         except aiohttp.ClientPayloadError:
@@ -132,20 +151,22 @@ class Client:
             ):
                 self.one_request_a_connection = True
                 return "stale"
-            reply.error = self._hidden(shorten(_what_happened(error, lost), 160))
+            reply.error = shorten(_what_happened(error, lost), 160)
             return "refused" if untouched and lost else "ended"
         return "ended"
 
     async def _refused(self, response: aiohttp.ClientResponse) -> str:
-        text = (await response.content.read(_READ_OF_ERROR)).decode("utf-8", "replace")
+        body = b""
+        async for piece in response.content.iter_any():
+            body += piece
+            if len(body) >= _READ_OF_ERROR:
+                break
+        text = body.decode("utf-8", "replace")
         try:
             text = said(json.loads(text))
         except (ValueError, RecursionError):
             text = shorten(" ".join(text.split()), 120)
-        return self._hidden(f"HTTP {response.status}{f': {text}' if text else ''}")
-
-    def _hidden(self, text: str) -> str:
-        return text.replace(self._key, "(key)") if self._key else text
+        return f"HTTP {response.status}{f': {text}' if text else ''}"
 
     async def models(self) -> dict[str, int | None]:
         """The server's models by name, with the most tokens of a request where it says so (vLLM, SGLang).
@@ -158,7 +179,7 @@ class Client:
                 listed = json.loads(text)["data"] if response.status == 200 else []
                 return {model["id"]: _limit_of(model) for model in listed if isinstance(model.get("id"), str)}
         except (aiohttp.ClientError, OSError) as error:  # TimeoutError is an OSError
-            self.trouble = self._hidden(shorten(_what_happened(error, lost=True), 160))
+            self.trouble = shorten(_what_happened(error, lost=True), 160)
         except (ValueError, KeyError, TypeError, AttributeError):
             self.trouble = "its list of models is not what OpenAI's is"
         return {}
@@ -241,7 +262,7 @@ class AnswerStream:
                 texts = self._chunk(events.pop(0))
         if self.text is not None:
             return texts + sum(map(self._chunk, events))
-        odd = [event for event in events if _UNFINISHED not in event and _SPACED not in event]
+        odd = [event for event in events if not _is_text(event)]
         return texts + len(events) - len(odd) + sum(map(self._chunk, odd))
 
     def close(self) -> None:
@@ -282,6 +303,13 @@ class AnswerStream:
             if self.text is not None:
                 self.text.append(_text(choice))
         return has_text
+
+
+def _is_text(event: bytes) -> bool:
+    """Whether it is a whole chunk of text, as far as a mark and its brackets tell; what is in doubt is parsed."""
+    if _UNFINISHED not in event and _SPACED not in event:
+        return False
+    return event.count(b"{") == event.count(b"}") and event.count(b"[") == event.count(b"]")
 
 
 def _has_text(choice: dict[str, Any]) -> int:

@@ -5,7 +5,14 @@ opens when every user has had an answer, and closes when every user has had one 
 before or after is counted apart, so that neither start nor end dilutes the rates, even where users wait for each other
 and answers come in rounds. A limit on requests or dollars closes it at once. **Open loop**: requests are due at given
 times whether or not the server keeps up, and latencies count from then: a server that stalls cannot slow down its own
-measurement (coordinated omission). The window runs from the first due time to the last answer.
+measurement (coordinated omission). Rates are over the time in which requests were due, since a server that keeps up
+answers as many a second as are due, and what it did before its first answer it does after the last request. One that
+does not keep up answers each request later than the one before: where the end of an answer moves by s seconds for each
+second of its due time, s beyond 1 by more than chance, as many a second are answered as were due, divided by s. A load
+that is shorter than its answers is measured to the last of them.
+
+Nobody is waited for without end: whoever is silent for longer than the load was to take, and for twice the longest
+answer that was heard, is given up and counts as failed.
 
 There is enough when the mean is known closely, by batch means (Law, Simulation Modeling and Analysis, chapter 9):
 requests in the order they ended, in ten batches of at least one round of all users each, so that neighbours that wait
@@ -15,15 +22,17 @@ the whole answer, whichever is wider.
 
 import asyncio
 from array import array
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 
 from tokonomics.errors import BadInput, option
-from tokonomics.measure.bench.client import Client, Reply
+from tokonomics.measure.bench.client import Asked, Client, Reply
+from tokonomics.measure.bench.client_lags import ClientLags, own_delay
 from tokonomics.measure.benchmark_run import LoadPoint, Outside, RequestRecord, latencies, point_from_records, tpot
 from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK
@@ -31,12 +40,15 @@ from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK
 HOPELESS = 20  # failures without one answer after which a load is given up
 BATCHES = 10
 _STUDENT = 2.262  # 97.5 % of Student's distribution with nine degrees of freedom
+_NORMAL = 1.96  # 97.5 % of the normal distribution
 _LEAST_IN_BATCH = 3
 AFTER_FAILURE_S = 0.05  # a user whose request failed at once waits this long: a broken server is not to be hammered
 _LATE_S = 0.010
+_PROBED_EVERY_S = 0.005
+_LOOKED_EVERY_S = 0.5
 _DRAWN_EVERY_S = 0.25
 
-Ask = Callable[[], bytes]
+Ask = Callable[[], Asked]
 Spent = Callable[[], float]  # dollars since the test began
 
 
@@ -78,6 +90,10 @@ class Stopping:
             self._ttft.append(ttft_s)
             self._e2e.append(e2e_s)
 
+    def patience_s(self, longest_s: float) -> float:
+        """How long somebody may be silent whom the load waits for."""
+        return max(self._budget.seconds, 2 * longest_s)
+
     def is_spent(self, spent_usd: float) -> bool:
         """Whether a limit is reached that not one request may exceed."""
         budget = self._budget
@@ -109,6 +125,7 @@ class LoadWindow:
     phase: str = "warm-up"
     opened_s: float | None = None
     closed_s: float | None = None
+    measured_s: float | None = None  # that its rates are of, where it is not from the one to the other
     stopped: str | None = None
     replies: list[Reply] = field(default_factory=list)
     outside: list[Reply] = field(default_factory=list)
@@ -118,12 +135,15 @@ class LoadWindow:
     output_tokens: int = 0
     usd_of: Callable[[int, int], float] | None = None  # what an API charges for a prompt and an answer
     usd: float = 0.0  # charged so far, in and outside of the window
+    longest_s: float = 0.0  # answer so far, in and outside of the window
+    lags: ClientLags = field(default_factory=ClientLags)
 
     def keep(self, reply: Reply, *, inside: bool) -> None:
         """Counts a request that ended; gives up on a server that never answered one."""
         (self.replies if inside else self.outside).append(reply)
         if reply.error is None:
             self.answered += 1
+            self.longest_s = max(self.longest_s, reply.end_s - reply.sent_s)
             self.usd += self.usd_of(reply.input_tokens, reply.output_tokens) if self.usd_of else 0.0
             if inside:
                 self.tokens += reply.input_tokens + reply.output_tokens
@@ -145,7 +165,7 @@ class ClosedWindow:
         self._at_once = at_once  # users who pause are not waited for
         self._warm: set[int] = set()
         self._owed: set[int] = set()
-        self._closing = False
+        self._closing, self._closing_s = False, 0.0
 
     def heard(self, user: int, reply: Reply) -> None:
         """An answer, or a failure."""
@@ -160,18 +180,23 @@ class ClosedWindow:
             self._owed.discard(user)
             self.is_over(reply.end_s, user)
         else:
-            window.keep(reply, inside=False)
+            # Who was asked within the window and failed belongs to it: an answer would have been one of the slowest.
+            window.keep(reply, inside=reply.error is not None and reply.due_s <= (window.closed_s or 0.0))
 
     def is_over(self, now_s: float, user: int | None = None) -> bool:
         """Whether the window is closed, or is now."""
         window = self._window
+        patience_s = self._stopping.patience_s(window.longest_s)
+        if window.phase == "warm-up" and self._warm and now_s - window.started_s > patience_s:
+            window.phase, window.opened_s = "measuring", now_s  # without those who have not been heard of yet
         if window.phase != "measuring":
             return window.phase == "draining"
         elapsed_s = now_s - (window.opened_s or 0.0)
         if not self._closing and (reason := self._stopping.reason(elapsed_s, self._spent())) is not None:
-            window.stopped, self._closing = reason, True
+            window.stopped, self._closing, self._closing_s = reason, True, now_s
             self._owed.update(() if self._at_once else set(range(self._users)) - {user})
-        if self._closing and (not self._owed or self._stopping.is_spent(self._spent())):
+        is_late = self._closing and now_s - self._closing_s > patience_s
+        if self._closing and (not self._owed or is_late or self._stopping.is_spent(self._spent())):
             window.phase, window.closed_s = "draining", now_s
         return window.phase == "draining"
 
@@ -190,24 +215,48 @@ async def closed_loop(
                 await asyncio.sleep(AFTER_FAILURE_S)
 
     async with asyncio.TaskGroup() as group:
-        for number in range(users):
-            group.create_task(user(number))
+        tasks = [group.create_task(user(number)) for number in range(users)]
+        await until_ended(client, tasks, stopping, window, closing.is_over)
+
+
+async def until_ended(
+    client: Client,
+    tasks: "Sequence[asyncio.Task[Any]]",
+    stopping: Stopping,
+    window: LoadWindow,
+    is_over: Callable[[float], bool],
+) -> None:
+    """Waits for all tasks; those that take too long after the load is over are given up, and reply so."""
+    over_s: float | None = None
+    try:
+        while waiting := [task for task in tasks if not task.done()]:
+            await asyncio.wait(waiting, timeout=_LOOKED_EVERY_S)
+            now_s = perf_counter()
+            if over_s is None and is_over(now_s):
+                over_s = now_s
+            if over_s is not None and not client.gave_up and now_s - over_s > stopping.patience_s(window.longest_s):
+                client.gave_up = True
+                for task in waiting:
+                    task.cancel()
+    finally:
+        client.gave_up = False
 
 
 async def open_loop(
-    client: Client, due: Iterable[tuple[float, bytes]], stopping: Stopping, spent: Spent, window: LoadWindow
+    client: Client, due: Iterable[tuple[float, Asked]], stopping: Stopping, spent: Spent, window: LoadWindow
 ) -> None:
     """Sends each request when it is due, until there is no more or the measurement has what it needs."""
 
-    async def send(due_s: float, body: bytes) -> None:
-        reply = await client.ask(body, due_s)
+    async def send(due_s: float, asked: Asked) -> None:
+        reply = await client.ask(asked, due_s)
         measured(window, reply, stopping)
         window.closed_s = reply.end_s
 
     window.phase = "measuring"
     opened_s: float | None = None
+    tasks: list[asyncio.Task[None]] = []
     async with asyncio.TaskGroup() as group:
-        for at_s, body in due:
+        for at_s, asked in due:
             now = perf_counter()
             if opened_s is None:
                 window.opened_s = opened_s = now
@@ -219,10 +268,31 @@ async def open_loop(
             wait_s = opened_s + at_s - now
             if wait_s > 0:
                 await asyncio.sleep(wait_s)
-            group.create_task(send(opened_s + at_s, body))
+            tasks.append(group.create_task(send(opened_s + at_s, asked)))
         else:
             window.stopped = "every request was sent"
         window.phase = "draining"
+        await until_ended(client, tasks, stopping, window, lambda _: True)
+    window.measured_s = open_seconds(window)
+
+
+def open_seconds(window: LoadWindow) -> float | None:
+    """How long the server takes for what was due in an open loop; None where only the last answer tells."""
+    answered = [reply for reply in window.replies if reply.error is None]
+    if len(window.replies) < 3 or len(answered) < 3:
+        return None
+    due_s = np.array([reply.due_s for reply in answered])
+    end_s = np.array([reply.end_s for reply in answered])
+    asked_s = [reply.due_s for reply in window.replies]
+    # So many requests have one gap less between them.
+    sent_s = (max(asked_s) - min(asked_s)) * len(asked_s) / (len(asked_s) - 1)
+    spread_s = float(due_s.std())
+    if spread_s == 0 or sent_s < float((end_s - due_s).mean()):
+        return None
+    slope, first = np.polyfit(due_s - due_s[0], end_s - due_s[0], 1)
+    off_s = end_s - due_s[0] - first - slope * (due_s - due_s[0])
+    error = float(np.sqrt((off_s**2).sum() / (len(due_s) - 2) / len(due_s))) / spread_s
+    return sent_s * (float(slope) if slope - _NORMAL * error > 1 else 1.0)
 
 
 def measured(window: LoadWindow, reply: Reply, stopping: Stopping) -> None:
@@ -250,7 +320,7 @@ def point_of(
         pieces.extend(reply.pieces)
     return point_from_records(
         (_record(reply, opened_s) for reply in window.replies),
-        closed_s - opened_s,
+        window.measured_s or closed_s - opened_s,
         concurrency=concurrency,
         rate=rate,
         itl_s=latencies(np.frombuffer(gaps), np.frombuffer(pieces, dtype=pieces.typecode)) if len(gaps) else None,
@@ -261,7 +331,7 @@ def point_of(
             input_tokens=sum(reply.input_tokens for reply in answered),
             output_tokens=sum(reply.output_tokens for reply in answered),
         ),
-        notes=_notes(good),
+        notes=_notes(good, window.lags),
     )
 
 
@@ -279,9 +349,9 @@ def _record(reply: Reply, opened_s: float) -> RequestRecord:
     )  # fmt: skip
 
 
-def _notes(good: list[Reply]) -> list[str]:
+def _notes(good: list[Reply], lags: ClientLags) -> list[str]:
     """Whether the client, or what lies between it and the server, was in the way."""
-    notes = []
+    notes = [own] if (own := own_delay(good, lags)) else []
     late = sorted(reply.sent_s - reply.due_s for reply in good if not reply.retries)
     if late and (p99 := late[int(0.99 * (len(late) - 1))]) > _LATE_S:
         sent = f"the client sent requests up to {p99 * 1e3:.0f} ms late (p99)"
@@ -312,20 +382,26 @@ Show = Callable[[Progress], None]
 async def shown(
     show: Show | None, load: str, window: LoadWindow, stopping: Stopping, usd_per_hour: float | None
 ) -> AsyncIterator[None]:
-    """Shows a load some times a second while the block runs."""
+    """Shows a load some times a second while the block runs, and notes when the client is late."""
 
     async def draw(show: Show) -> None:
         while True:
             show(progress(load, window, stopping, usd_per_hour, perf_counter()))
             await asyncio.sleep(_DRAWN_EVERY_S)
 
-    task = asyncio.create_task(draw(show)) if show is not None else None
+    async def probe() -> None:
+        while True:
+            due_s = perf_counter() + _PROBED_EVERY_S
+            await asyncio.sleep(_PROBED_EVERY_S)
+            window.lags.add(due_s, perf_counter())
+
+    tasks = [asyncio.create_task(probe()), *([asyncio.create_task(draw(show))] if show is not None else [])]
     try:
         yield
     finally:
-        if task is not None:
+        for task in tasks:
             task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def progress(load: str, window: LoadWindow, stopping: Stopping, usd_per_hour: float | None, now_s: float) -> Progress:

@@ -12,6 +12,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from tokonomics.measure.addresses import BenchTarget
+from tokonomics.measure.bench.client import Asked
 
 _PLAIN = (
     "time year people way day man thing woman life child world school state family student group country problem hand "
@@ -68,13 +69,13 @@ class BenchPrompts:
         self.extras: dict[str, object] = {"ignore_eos": True}  # not standard: left out for servers that refuse it
         self.limit_name = "max_tokens"
 
-    def request(self, input_tokens: int, output_tokens: int) -> bytes:
+    def request(self, input_tokens: int, output_tokens: int) -> Asked:
         return self.of_words(self.scale.words(input_tokens), output_tokens)
 
-    def of_words(self, words: int, output_tokens: int) -> bytes:
-        """The body of a request whose prompt has exactly this many words."""
+    def of_words(self, words: int, output_tokens: int) -> Asked:
+        """A request whose prompt has exactly this many words."""
         before, after = self._around(output_tokens)
-        return b"".join((before, *self._words(words), after))
+        return Asked(b"".join((before, *self._words(words), after)), output_tokens)
 
     def head(self, tokens: int) -> tuple[Message, ...]:
         """What all jobs begin with, the same whenever it is asked for; nothing for no tokens."""
@@ -88,13 +89,13 @@ class BenchPrompts:
         new = b"".join(self._words(words)).decode()
         return Message("user", f"{told} {new}" if told else new)
 
-    def of_messages(self, messages: Sequence[Message], output_tokens: int) -> bytes:
-        """The body of a request that goes on with a conversation."""
+    def of_messages(self, messages: Sequence[Message], output_tokens: int) -> Asked:
+        """A request that goes on with a conversation."""
         if self._target.chat:
             said: dict[str, object] = {"messages": [message._asdict() for message in messages]}
         else:
             said = {"prompt": " ".join(message.content for message in messages)}
-        return json.dumps(self._fields(said, output_tokens)).encode()
+        return Asked(json.dumps(self._fields(said, output_tokens)).encode(), output_tokens)
 
     def _words(self, words: int) -> list[bytes]:
         """So many words, the first of them like those of no other prompt."""

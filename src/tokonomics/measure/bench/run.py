@@ -22,7 +22,7 @@ import numpy as np
 from tokonomics import __version__
 from tokonomics.errors import BadInput, nearest, option, shorten
 from tokonomics.measure.addresses import BenchTarget
-from tokonomics.measure.bench.client import KEY_VARIABLE, Client, Reply
+from tokonomics.measure.bench.client import KEY_VARIABLE, Asked, Client, Reply
 from tokonomics.measure.bench.loads import Budget, LoadWindow, Show, Stopping, closed_loop, open_loop, point_of, shown
 from tokonomics.measure.bench.prompts import BenchPrompts, scale_from
 from tokonomics.measure.bench.sessions import SessionRunner, jobs_of, sessions_when_due, users_in_sessions
@@ -314,7 +314,7 @@ class _Bench:
         note = f"{answered}; beyond what it holds, waiting grows with time"
         return point.model_copy(update={"notes": (*point.notes, note)})
 
-    def _due(self, trace: Trace | None, rate: float | None) -> Iterator[tuple[float, bytes]]:
+    def _due(self, trace: Trace | None, rate: float | None) -> Iterator[tuple[float, Asked]]:
         """When each request is due since the start, and what it is."""
         if trace is not None:
             columns = (trace.arrival_s.tolist(), trace.input_tokens.tolist(), trace.output_tokens.tolist())

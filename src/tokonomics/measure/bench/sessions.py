@@ -15,12 +15,19 @@ from itertools import cycle
 from time import perf_counter
 
 from tokonomics.measure.bench.client import Client, Reply
-from tokonomics.measure.bench.loads import AFTER_FAILURE_S, ClosedWindow, LoadWindow, Spent, Stopping, measured
+from tokonomics.measure.bench.loads import (
+    AFTER_FAILURE_S,
+    ClosedWindow,
+    LoadWindow,
+    Spent,
+    Stopping,
+    measured,
+    until_ended,
+)  # fmt: skip
 from tokonomics.measure.bench.prompts import BenchPrompts, Message
 from tokonomics.traffic.trace import Trace
 
 Heard = Callable[[Reply], None]
-_LOOKED_EVERY_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -85,7 +92,7 @@ class SessionRunner:
     """Runs jobs, each reply handed on as it comes, until it is told to end."""
 
     def __init__(self, client: Client, prompts: BenchPrompts, window: LoadWindow, head_tokens: int) -> None:
-        self._client, self._prompts, self._window = client, prompts, window
+        self.client, self._prompts, self._window = client, prompts, window
         self._head = prompts.head(head_tokens)
         self._head_tokens = head_tokens
         self._jobs = 0
@@ -120,7 +127,7 @@ class SessionRunner:
         if not await self.until(due_s):
             return None
         messages = self._messages(turn, said)
-        reply = await self._client.ask(self._prompts.of_messages(messages, turn.output_tokens), due_s, keep_text=True)
+        reply = await self.client.ask(self._prompts.of_messages(messages, turn.output_tokens), due_s, keep_text=True)
         reply.job, reply.turn = job, turn.number
         heard(reply)
         if reply.error is not None:
@@ -168,18 +175,14 @@ async def users_in_sessions(
             if not await runner.run(next(following), heard, perf_counter()):
                 await asyncio.sleep(AFTER_FAILURE_S)
 
-    async with asyncio.TaskGroup() as group:
-        group.create_task(_watch(runner, closing))
-        for number in range(users):
-            group.create_task(user(number))
-
-
-async def _watch(runner: SessionRunner, closing: ClosedWindow) -> None:
-    """Ends the load when its time is over, also where everybody pauses."""
-    while not runner.ended.is_set():
-        await runner.until(perf_counter() + _LOOKED_EVERY_S)
-        if closing.is_over(perf_counter()):
+    def is_over(now_s: float) -> bool:
+        if closing.is_over(now_s):  # also where everybody pauses
             runner.ended.set()
+        return runner.ended.is_set()
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(user(number)) for number in range(users)]
+        await until_ended(runner.client, tasks, stopping, window, is_over)
 
 
 async def sessions_when_due(
@@ -194,19 +197,16 @@ async def sessions_when_due(
             window.stopped = reason
             runner.ended.set()
 
+    def is_over(now_s: float) -> bool:
+        if window.stopped is None and (reason := stopping.reason(now_s - opened_s, spent())) is not None:
+            window.stopped = reason
+            runner.ended.set()
+        return runner.ended.is_set()
+
     window.phase = "measuring"
     window.opened_s = opened_s = perf_counter()
     async with asyncio.TaskGroup() as group:
-        running = [group.create_task(runner.run(job, heard, opened_s + job.start_s)) for job in jobs]
-        watching = group.create_task(_time_over(runner, stopping, spent, window))
-        await asyncio.gather(*running)
-        watching.cancel()
+        tasks = [group.create_task(runner.run(job, heard, opened_s + job.start_s)) for job in jobs]
+        await until_ended(runner.client, tasks, stopping, window, is_over)
     window.stopped = window.stopped or "every request was sent"
     window.phase = "draining"
-
-
-async def _time_over(runner: SessionRunner, stopping: Stopping, spent: Spent, window: LoadWindow) -> None:
-    while await runner.until(perf_counter() + _LOOKED_EVERY_S):
-        if (reason := stopping.reason(perf_counter() - (window.opened_s or 0.0), spent())) is not None:
-            window.stopped = window.stopped or reason
-            runner.ended.set()

@@ -16,7 +16,7 @@ import aiohttp
 from tokonomics.errors import BadInput, TokonomicsError, option, shorten
 from tokonomics.measure.addresses import shown_address, split_address
 from tokonomics.measure.meter.readings import Missed
-from tokonomics.measure.meter.scrape import SET_AUTHORIZATION, authorization
+from tokonomics.measure.meter.scrape import AUTHORIZATION, SET_AUTHORIZATION, authorization
 
 MAX_ANSWER_BYTES = 100_000_000
 """A choice: ten minutes of a thousand replicas, 15 series each, scraped every 15 s are 600,000 samples, 20 MB of JSON.
@@ -58,6 +58,9 @@ class PrometheusApi:
         if parts is None:
             fix = "Write such as http://localhost:9090."
             raise BadInput("is not the address of a Prometheus", field="prometheus", fix=fix)
+        if parts.username and authorization():
+            said = f"has a password, and {AUTHORIZATION} is set as well"
+            raise BadInput(said, field="prometheus", fix="Leave out one of them.")
         # People paste the address of a page; the API lies beside it.
         path = parts.path.rstrip("/").removesuffix("/api/v1/query").removesuffix("/graph").removesuffix("/query")
         address = urlunsplit((parts.scheme, parts.netloc, path, "", ""))

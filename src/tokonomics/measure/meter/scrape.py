@@ -27,8 +27,8 @@ CONNECT_S = 3.0  # a host that is there accepts within milliseconds; one that is
 AT_ONCE = 64  # pages read at the same time: a choice, so that a thousand servers do not open a thousand connections
 _ASK_MODEL_TIMES = 3
 _PATHS = ("/metrics", "/prometheus/metrics")
-_AUTHORIZATION = "TOKONOMICS_METER_AUTHORIZATION"
-SET_AUTHORIZATION = f"Set {_AUTHORIZATION}, such as 'Bearer …'."
+AUTHORIZATION = "TOKONOMICS_METER_AUTHORIZATION"
+SET_AUTHORIZATION = f"Set {AUTHORIZATION}, such as 'Bearer …'."
 
 
 def address_of(text: str) -> str:
@@ -37,10 +37,10 @@ def address_of(text: str) -> str:
     if parts is None:
         raise BadInput(f"'{shorten(text)}' is not an address", where="URL", fix="Such as http://localhost:8000")
     if parts.username or parts.password:
-        fix = f"Set {_AUTHORIZATION} to the header's value instead."
+        fix = f"Set {AUTHORIZATION} to the header's value instead."
         raise BadInput("an address with a password would be written to the ledger", where="URL", fix=fix)
     if parts.query:
-        fix = f"Leave out what follows the question mark; a key goes into {_AUTHORIZATION}."
+        fix = f"Leave out what follows the question mark; a key goes into {AUTHORIZATION}."
         said = "an address with a query would be written to the ledger, and may hold a key"
         raise BadInput(said, where="URL", fix=fix)
     path = parts.path.rstrip("/")
@@ -54,7 +54,7 @@ def address_of(text: str) -> str:
 
 def authorization() -> dict[str, str]:
     """The header that a server may want; from the environment alone, so that it is in no list of processes."""
-    value = os.environ.get(_AUTHORIZATION)
+    value = os.environ.get(AUTHORIZATION)
     return {"Authorization": value} if value else {}
 
 
