@@ -120,11 +120,11 @@ def test_a_wall_clock_that_is_set_changes_labels_and_no_sums(bench: Bench, jump:
         state = bench.tick()
     spans = bench.spans()
     assert all(span.seconds >= 0 for span in spans)
-    assert all(then.start >= first.end - 1e-6 for first, then in pairwise(spans))
     assert state.total.seconds == pytest.approx(19 * 15)
     assert state.total.output == 19 * 5
+    assert any(span.end == pytest.approx(bench.clock.wall()) for span in spans)
     if jump > 0:
-        assert spans[-1].end == pytest.approx(bench.clock.wall())
+        assert all(then.start >= first.end - 1e-6 for first, then in pairwise(spans))
 
 
 def test_the_clock_is_behind_the_book_when_the_next_meter_starts(bench: Bench) -> None:
@@ -404,7 +404,7 @@ def test_a_clock_that_was_wrong_for_one_reading_is_followed_back(bench: Bench) -
         bench.process.work(10, 5)
         state = bench.tick()
         if place == 5:
-            assert state.notes == ("http://gpu:8000: the clock was set back by more than an hour",)
+            assert state.notes == ("http://gpu:8000: the clock was set back by 8,760 h",)
     assert state.total.seconds == pytest.approx(9 * 15)
     assert [span.start < BEGIN + 86_400 for span in bench.spans()].count(False) == 1
     assert state.today.output >= 4 * 5

@@ -1,6 +1,7 @@
 """The book survives whatever ends the meter, refuses what is not its own, and waits out a full disk."""
 
 import asyncio
+import random
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -22,6 +23,9 @@ from tokonomics.measure.meter.meter import Meter
 from tokonomics.measure.meter.readings import Counted, Reading
 from tokonomics.measure.meter.spans import PaidTime, Stretch, WatchedSpan, cut, spans_between, tally
 from tokonomics.measure.meter.state import MeterTally
+from tokonomics.questions import meter as meter_questions
+from tokonomics.questions.listener import Listener
+from tokonomics.questions.requests.run import MeterReportRequest
 
 
 def tick(meter: Meter, clock: HandClock, seconds: float = 15.0) -> Any:
@@ -301,3 +305,51 @@ def test_the_week_that_reports_are_shown_with_is_made_by_its_script(tmp_path: Pa
     with Ledger(tmp_path / "week.db", read_only=True) as made, Ledger(PAGES / "week.db", read_only=True) as kept:
         assert list(made.spans()) == list(kept.spans())
         assert made.marks() == kept.marks() == {}
+
+
+def test_no_bit_that_fell_over_and_no_lost_page_makes_another_sum(tmp_path: Path) -> None:
+    """Each is refused, or changes nothing that is read."""
+    path = tmp_path / "meter.db"
+    with Ledger(path) as book:
+        for place in range(120):
+            assert book.record([span(BEGIN + 300 * place, 300.0)], []) is None
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        size = database.execute("PRAGMA page_size").fetchone()[0]
+    whole = path.read_bytes()
+    chance = random.Random(5)
+    spoilt = []
+    for _ in range(60):
+        at = chance.randrange(size, len(whole))
+        spoilt.append(whole[:at] + bytes([whole[at] ^ 1 << chance.randrange(8)]) + whole[at + 1 :])
+    spoilt += [whole[:at] + bytes(size) + whole[at + size :] for at in range(size, len(whole), size)]
+    refused = 0
+    for content in spoilt:
+        path.write_bytes(content)
+        try:
+            with Ledger(path, read_only=True) as book, book.snapshot():
+                rows = list(book.spans())
+        except BadInput:
+            refused += 1
+            continue
+        assert (sum(row.output for row in rows), sum(row.seconds for row in rows)) == (120 * 50, 120 * 300)
+    assert refused > 10  # the rest lies where nothing is stored
+
+
+def test_a_report_reads_one_state_of_the_book_and_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The row that is being written ends after the report was asked for; what it counted lies at its end."""
+    path = tmp_path / "meter.db"
+    with Ledger(path) as book:
+        book.record([span(BEGIN, 15.0)], [])
+        monkeypatch.setattr(meter_questions.time, "time", lambda: BEGIN + 10)
+        notes: list[str] = []
+        with Ledger(path, read_only=True) as read, read.snapshot():
+            book.record([span(BEGIN + 15, 15.0)], [])
+            asked = MeterReportRequest(ledger=str(path))
+            assert meter_questions.stretch(asked, read)[1] == BEGIN + 15
+            assert sum(row.output for row in read.spans()) == 50
+        listener = Listener()
+        monkeypatch.setattr(listener, "note", notes.append)
+        with Ledger(path, read_only=True) as read, read.snapshot():
+            assert meter_questions.stretch(asked, read, listener)[1] == BEGIN + 30
+        assert "20 s beyond now" in notes[0]

@@ -1,5 +1,6 @@
 """What must not mislead the meter: late scrapes, swapped models, numbers that cannot be, prices that hang on labels."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from tokonomics.measure.meter.ledger import Ledger, Mark
 from tokonomics.measure.meter.meter import LATE_S, LUMPY_NOW_S, Meter
 from tokonomics.measure.meter.prices import PriceOf, Prices
 from tokonomics.measure.meter.readings import Missed, Reading
+from tokonomics.measure.meter.session import _apart
 from tokonomics.measure.meter.watch import LONG_S, Watch
 
 
@@ -143,3 +145,102 @@ def test_a_server_with_a_label_has_the_price_of_its_label_from_the_first_second(
         assert {span.labels["team"] for span in book.spans()} == {"search"}
     assert state.total.usd == pytest.approx(100 * 36 / 3600)
     assert not any("no server has it" in note for note in state.notes)
+
+
+def test_a_counter_that_dips_within_one_process_is_not_counted_again(bench: Bench) -> None:
+    """Twenty dips by one, each put right by the next page: what was served is what is counted."""
+    bench.tick()
+    for _ in range(20):
+        bench.process.work(100, 50)
+        bench.tick()
+        bench.process.counted[0]["output"] -= 1
+        state = bench.tick()
+        assert "vllm:generation_tokens_total fell from" in " ".join(state.notes)
+        bench.process.counted[0]["output"] += 1
+    group = bench.only()
+    assert (group.total.input_total, group.total.output) == (bench.process.true_input, bench.process.true_output)
+
+
+def test_a_process_that_says_nothing_of_itself_is_believed_to_have_restarted(bench: Bench) -> None:
+    """As Prometheus' own ``increase`` does."""
+    bench.process.says_start = False
+    bench.tick()
+    bench.process.work(100, 50)
+    bench.tick()
+    bench.process.restart()
+    bench.process.work(60, 30)
+    assert bench.only().total.output == 80
+
+
+def relabelled(old: str, *new: str) -> Callable[[Process], str]:
+    """The page with other labels than before, where a series may have become several."""
+
+    def page(process: Process) -> str:
+        lines = []
+        for line in Process.page(process).splitlines():
+            if old not in line:
+                lines.append(line)
+                continue
+            name, _, value = line.rpartition(" ")
+            lines += [f"{name.replace(old, label)} {float(value) / len(new)}" for label in new]
+        return "\n".join(lines) + "\n"
+
+    return page
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [('engine="0",lora=""',), ('engine="zero"',), ('engine="0",part="a"', 'engine="0",part="b"')],
+    ids=["added", "renamed", "split"],
+)
+def test_another_label_of_the_same_series_is_no_new_series(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, labels: tuple[str, ...]
+) -> None:
+    bench.process.work(1000, 400)
+    bench.tick()
+    for page in (relabelled('engine="0"', *labels), Process.page, relabelled('engine="0"', *labels)):
+        monkeypatch.setattr(bench.process, "page", lambda page=page: page(bench.process))
+        bench.process.work(100, 40)
+        group = bench.only()
+    assert (group.total.input_total, group.total.output) == (300, 120)
+
+
+def test_a_series_that_stands_twice_makes_a_page_that_did_not_come(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.tick()
+    series = 'vllm:generation_tokens_total{engine="0",model_name="tiny"} 7000000.0'
+    with monkeypatch.context() as spoilt:
+        spoilt.setattr(bench.process, "page", lambda: f"{series}\n{Process.page(bench.process)}")
+        assert not bench.only().up
+    bench.process.work(10, 5)
+    assert bench.only().total.output == 5
+
+
+def test_a_page_of_countless_models_is_refused() -> None:
+    lines = [f'vllm:generation_tokens_total{{model_name="m{number}"}} 1.0' for number in range(1001)]
+    samples = samples_of("\n".join(lines) + "\n", FINDER)
+    with pytest.raises(Missed, match="names 1,001 models"):
+        readings_of(samples, "http://gpu:8000", 0.0)
+    assert len(readings_of(samples[:1000], "http://gpu:8000", 0.0)) == 1000
+
+
+def test_labels_follow_a_clock_that_is_set_back_by_half_an_hour(bench: Bench) -> None:
+    bench.tick()
+    bench.clock.offset -= 1800
+    bench.process.work(10, 5)
+    state = bench.tick()
+    assert state.notes == ("http://gpu:8000: the clock was set back by 30 min",)
+    assert bench.spans()[0].end == pytest.approx(bench.clock.wall())
+    assert (state.total.output, state.total.seconds) == (5, pytest.approx(15))
+
+
+def test_one_server_by_two_names_is_metered_once(tmp_path: Path) -> None:
+    said: list[str] = []
+    addresses = ["http://127.0.0.1:8000", "http://localhost:8000", "http://127.0.0.1:8001", "http://127.0.0.2:8000"]
+    with Ledger(tmp_path / "meter.db") as book:
+        assert _apart(addresses, book, said.append) == [addresses[0], *addresses[2:]]
+        assert said == ["http://localhost:8000 is http://127.0.0.1:8000: metered once"]
+        reading = Reading("http://localhost:8000", "vLLM", "tiny", 0.0, {})
+        book.record([], [Mark("http://localhost:8000", 0.0, {"tiny": reading}, {}, 1.0)])
+        assert _apart(addresses, book, said.append) == addresses[1:]

@@ -36,6 +36,7 @@ from tokonomics.measure.meter.session import MeterSettings
 from tokonomics.measure.meter.state import Planned
 from tokonomics.measure.meter.token_price import MeteredGpu, token_costs
 from tokonomics.measure.meter.unusual import unusual_days
+from tokonomics.measure.meter.watch import CLOCK_SLACK_S
 from tokonomics.money.cost import require_positive
 from tokonomics.money.sale import sell_terms
 from tokonomics.money.upkeep import upkeep
@@ -51,7 +52,7 @@ from tokonomics.questions.requests.run import (
     MeterWatchRequest,
 )
 from tokonomics.questions.upkeep import extras_of
-from tokonomics.units import DAY_S, HOURS_PER_MONTH, SECONDS_PER_HOUR
+from tokonomics.units import DAY_S, HOURS_PER_MONTH, SECONDS_PER_HOUR, seconds
 
 
 def ledger_of(request: InLedger) -> Path:
@@ -166,12 +167,12 @@ _BY_HOUR_S = 2 * DAY_S
 def meter_report(request: MeterReportRequest, listener: Listener = SILENT) -> MeterReportResult:
     """A stretch of the past from the meter's ledger, by model, server, day, hour or label."""
     _say_stretch(request, "1d", f"the last day; {option('since', '30d')} is what exports hold", listener)
-    first, last = stretch(request)
     keys = tuple(key.strip() for key in request.by.split(",") if key.strip())
     planned, on = planned_of(request), gpu_behind(request)
     terms, budgets = sell_terms(request.sell, request.margin), parse_budgets(request.budget or ())
     grid, extras = grid_named(request.grid or WORLD), extras_of(request)
-    with Ledger(ledger_of(request), read_only=True) as book:
+    with Ledger(ledger_of(request), read_only=True) as book, book.snapshot():
+        first, last = stretch(request, book, listener)
         made = bill(book.spans(first, last), first, last, keys, planned)
         over = "hour" if last - first <= _BY_HOUR_S else "day"
         in_time = bill(book.spans(first, last), first, last, (over,))
@@ -218,10 +219,10 @@ def meter_export(request: MeterExportRequest, listener: Listener = SILENT) -> Ex
     if request.plan is not None:
         return estimated(read_planned_month(Path(request.plan)), today())
     _say_stretch(request, "30d", f"the last 30 days; reports show one ({option('since', '1d')})", listener)
-    first, last = stretch(request)
-    first = first // DAY_S * DAY_S  # charges are of whole days
     on = gpu_behind(request)
-    with Ledger(ledger_of(request), read_only=True) as book:
+    with Ledger(ledger_of(request), read_only=True) as book, book.snapshot():
+        first, last = stretch(request, book, listener)
+        first = first // DAY_S * DAY_S  # charges are of whole days
         charged = bill(book.spans(first, last), first, last, ("day", "model", request.by), may_lack=(TEAM,))
         by_model = bill(book.spans(first, last), first, last, ("model", "engine"))
     if not charged.lines:
@@ -248,11 +249,20 @@ def _say_stretch(request: MeterReportRequest | MeterExportRequest, usual: str, s
         listener.note(said)
 
 
-def stretch(request: MeterReportRequest | MeterExportRequest) -> tuple[float, float]:
-    """The first and the last instant that are asked for."""
-    now = time.time()
+def stretch(
+    request: MeterReportRequest | MeterExportRequest, book: Ledger, listener: Listener = SILENT
+) -> tuple[float, float]:
+    """The first and the last instant that are asked for; to the end of the book where no end is given."""
+    # After the book's snapshot: the row that a meter is writing ends before, with all that it counted.
+    now, extent = time.time(), book.extent()
     first = instant(request.since, now, "since")
-    last = instant(request.until, now, "until") if request.until is not None else now
+    if request.until is not None:
+        last = instant(request.until, now, "until")
+    else:
+        last = max(now, extent[1]) if extent else now
+        if last > now + CLOCK_SLACK_S:
+            ahead = f"the ledger reaches {seconds(last - now)} beyond now"
+            listener.note(f"{ahead}: the clock was set back since, or is wrong here; all of it is shown")
     if first >= last:
         raise BadInput(f"nothing lies between {option('since')} and {option('until')}", field="since")
     return first, last

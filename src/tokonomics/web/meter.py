@@ -125,13 +125,14 @@ def state(ledger: Path) -> dict[str, Any]:
 
     ``sections`` and ``charts`` describe them, as in the answer of a verb.
     """
-    now = time.time()
 
     def sums(since: float, *by: str) -> Bill:
         return bill(book.spans(since, now), since, now, by)
 
-    today, hour = now - now % DAY_S, now - now % _HOUR_S
-    with Ledger(ledger, read_only=True) as book:
+    with Ledger(ledger, read_only=True) as book, book.snapshot():
+        extent = book.extent()
+        now = max(time.time(), extent[1]) if extent else time.time()
+        today, hour = now - now % DAY_S, now - now % _HOUR_S
         recent, servers = sums(now - _NOW_S), sums(today, "target", "model", "engine")
         hours, days = sums(hour - _HOURS * _HOUR_S, "hour"), sums(today - _DAYS * DAY_S, "day")
         spans = {

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 from tokonomics.errors import shorten
 from tokonomics.measure.meter.readings import Counted, Missed, Reading
 
+MOST_MODELS = 1000  # on one page: a choice; servers of adapters name some hundreds
 MOST_COUNTED = 2.0**53  # a float counts every token up to here; more is a bad page, which must not spoil sums
 _SAME_WORK = ("tp_rank", "pp_rank", "moe_ep_rank", "ep_rank")
 _MODEL = ("model_name", "model")
@@ -394,12 +395,17 @@ def readings_of(
     words = engine_of(samples, found)
     by_model: dict[str, dict[str, list[Sample]]] = defaultdict(lambda: defaultdict(list))
     started = None
+    values: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
     for sample in samples:
+        if values.setdefault((sample.name, frozenset(sample.labels.items())), sample.value) != sample.value:
+            raise Missed(f"{sample.name} stands twice on the page, with two values: it cannot be trusted")
         if sample.name == STARTED:
             started = sample.value
         elif sample.name.startswith(words.prefix):
             model = next((sample.labels[name] for name in _MODEL if name in sample.labels), "")
             by_model[model][sample.name].append(sample)
+    if len(by_model) > MOST_MODELS:
+        raise Missed(f"the page names {len(by_model):,} models: more than {MOST_MODELS:,} cannot be told apart")
     if "" in by_model and len(by_model) > 1:
         # What carries no model is of the whole server: it goes with the first one, so that nothing is lost.
         unnamed = by_model.pop("")

@@ -11,6 +11,8 @@ import json
 import math
 import os
 import sqlite3
+import struct
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -50,6 +52,8 @@ CREATE TABLE servers (
 
 _ENERGY = "CREATE TABLE IF NOT EXISTS energy (start REAL PRIMARY KEY, seconds REAL NOT NULL, joules REAL NOT NULL);"
 """What the GPUs drew, in bins of five minutes; of no other table's business, so that older readers read on."""
+_CHECKS = "CREATE TABLE IF NOT EXISTS checks (id INTEGER PRIMARY KEY, crc INTEGER NOT NULL);"
+"""A checksum of each span, beside them for the same reason: a bit that fell over would be another bill."""
 _FAILED_S = "CASE WHEN answered + failed > 0 THEN busy_s * failed / (answered + failed) ELSE 0.0 END"
 """Of a row of the first version, as it was reported then."""
 _UPGRADE = f"""
@@ -180,8 +184,29 @@ class Ledger:
         """Those that reach into the window, oldest first."""
         columns = ", ".join(_FAILED_S if self._is_first and name == "failed_s" else name for name in _COLUMNS)
         with _whole(self.path):
-            query = f"SELECT {columns} FROM spans WHERE start < ? AND start + seconds >= ? ORDER BY start, id"
+            checked = self._has("checks")
+            crc, join = ("crc", "LEFT JOIN checks USING (id)") if checked else ("NULL", "")
+            query = (
+                f"SELECT {columns}, {crc} FROM spans {join} WHERE start < ? AND start + seconds >= ? ORDER BY start, id"
+            )
             yield from map(_span, self._db.execute(query, (until, since)))
+
+    def _has(self, table: str) -> bool:
+        return bool(self._db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone())
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """One state of the book for all that is read within, however much is written meanwhile; damage is refused."""
+        with _whole(self.path):
+            self._db.execute("BEGIN")
+            (found,) = self._db.execute("PRAGMA quick_check(1)").fetchone()
+            if found != "ok":
+                raise ValueError(found)
+        try:
+            yield
+        finally:
+            with suppress(sqlite3.Error):
+                self._db.execute("ROLLBACK")
 
     def extent(self) -> tuple[float, float] | None:
         """When its first row begins and its last one ends; None while it has none."""
@@ -192,7 +217,7 @@ class Ledger:
     def energy(self, since: float, until: float) -> Drawn | None:
         """What the GPUs drew in a window, by whole bins that begin in it; None where none were read."""
         with _whole(self.path):
-            if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'energy'").fetchone():
+            if not self._has("energy"):
                 return None
             query = "SELECT MAX(start), SUM(seconds), SUM(joules) FROM energy WHERE start >= ? AND start < ?"
             last, seconds, joules = self._db.execute(query, (since // ROW_S * ROW_S, until)).fetchone()
@@ -230,12 +255,14 @@ class Ledger:
                 values = [getattr(joined, name) for name in SUMS]
                 self._db.execute(f"UPDATE spans SET {sets} WHERE id = ?", (*values, row))
                 last[key] = row, joined
+                self._db.execute("INSERT OR REPLACE INTO checks VALUES (?, ?)", (row, _crc(joined)))
             else:
                 labels = json.dumps(dict(sorted(span.labels.items())))
                 values = [labels if name == "labels" else getattr(span, name) for name in _COLUMNS]
                 places = ", ".join("?" for _ in _COLUMNS)
                 done = self._db.execute(f"INSERT INTO spans ({', '.join(_COLUMNS)}) VALUES ({places})", values)
                 last[key] = done.lastrowid or 0, span
+                self._db.execute("INSERT OR REPLACE INTO checks VALUES (?, ?)", (done.lastrowid, _crc(span)))
         for drawn in self._held_energy:
             add = "seconds = seconds + excluded.seconds, joules = joules + excluded.joules"
             query = f"INSERT INTO energy VALUES (?, ?, ?) ON CONFLICT(start) DO UPDATE SET {add}"
@@ -330,6 +357,7 @@ def _open(path: Path, read_only: bool) -> sqlite3.Connection:
         elif version < SCHEMA:
             db.executescript(_UPGRADE)
         db.execute(_ENERGY)
+        db.execute(_CHECKS)
     except (sqlite3.Error, UnicodeError) as error:  # a damaged schema is quoted in messages that are no text
         db.close()
         raise BadInput(f"cannot be used as a ledger: {shorten(str(error), 120)}", where=where) from None
@@ -381,7 +409,15 @@ def _joined(first: PaidTime, then: PaidTime, row_s: float) -> PaidTime | None:
     return replace(first, **{name: getattr(first, name) + getattr(then, name) for name in SUMS})
 
 
-def _span(row: Sequence[object]) -> PaidTime:
+def _crc(span: PaidTime) -> int:
+    """Of all but the model and engine, which may become known later."""
+    words = json.dumps([span.target, span.watched, dict(sorted(span.labels.items()))])
+    numbers = [getattr(span, name) for name in ("usd_per_hour", "start", *SUMS)]
+    return zlib.crc32(struct.pack(f"<{len(numbers)}d", *numbers), zlib.crc32(words.encode()))
+
+
+def _span(columns: Sequence[object]) -> PaidTime:
+    *row, crc = columns
     values = dict(zip(_COLUMNS, row, strict=True))
     values["labels"] = json.loads(str(values["labels"]))
     values["watched"] = WatchedSpan(str(values["watched"]))
@@ -391,4 +427,6 @@ def _span(row: Sequence[object]) -> PaidTime:
     span = PaidTime(**values)  # type: ignore[arg-type]
     if not 0 <= span.start <= span.end <= LATEST_S or span.seconds > LONGEST_S:
         raise ValueError("a span at no time")
+    if crc is not None and crc != _crc(span):
+        raise ValueError("a span that is not what was written")
     return span

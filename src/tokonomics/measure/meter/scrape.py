@@ -26,6 +26,7 @@ TIMEOUT_S = 10.0
 CONNECT_S = 3.0  # a host that is there accepts within milliseconds; one that is not must not hold a place for long
 AT_ONCE = 64  # pages read at the same time: a choice, so that a thousand servers do not open a thousand connections
 _ASK_MODEL_TIMES = 3
+_OWN_NAMES = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0"})
 _PATHS = ("/metrics", "/prometheus/metrics")
 AUTHORIZATION = "TOKONOMICS_METER_AUTHORIZATION"
 SET_AUTHORIZATION = f"Set {AUTHORIZATION}, such as 'Bearer …'."
@@ -50,6 +51,14 @@ def address_of(text: str) -> str:
     usual = parts.port in (None, {"http": 80, "https": 443}[parts.scheme])
     host = host_of(parts) if usual else f"{host_of(parts)}:{parts.port}"
     return urlunsplit((parts.scheme, host, path, "", ""))
+
+
+def on_loopback(address: str) -> str:
+    """An address with one name for this machine, whichever of the usual it is called by."""
+    parts = urlsplit(address)
+    if parts.hostname not in _OWN_NAMES:
+        return address
+    return urlunsplit(parts._replace(netloc=f"localhost:{parts.port}" if parts.port else "localhost"))
 
 
 def authorization() -> dict[str, str]:

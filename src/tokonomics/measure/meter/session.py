@@ -19,7 +19,7 @@ from tokonomics.measure.meter.engines import UnknownEngine
 from tokonomics.measure.meter.ledger import Ledger, Mark
 from tokonomics.measure.meter.meter import Meter
 from tokonomics.measure.meter.readings import Clock, GpuSource, Source, SystemClock
-from tokonomics.measure.meter.scrape import AT_ONCE, EngineSource, address_of, authorization
+from tokonomics.measure.meter.scrape import AT_ONCE, EngineSource, address_of, authorization, on_loopback
 from tokonomics.measure.meter.state import MeterState, Planned
 from tokonomics.units import plural
 
@@ -65,7 +65,7 @@ async def _run(asked: MeterSettings, ledger: Ledger, show: Show, say: Callable[[
     import aiohttp
 
     clock = SystemClock()
-    addresses = list(dict.fromkeys(address_of(url) for url in asked.urls))
+    addresses = _apart([address_of(url) for url in asked.urls], ledger, say)
     if not addresses and asked.prometheus is None:
         raise BadInput("no server is given", where="URL", fix="Such as: tokonomics meter http://localhost:8000")
     # No limit here: waiting for a place would count against the time that a server has to answer.
@@ -94,6 +94,16 @@ async def _run(asked: MeterSettings, ledger: Ledger, show: Show, say: Callable[[
                     say(f"read the past up to {datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC")
         async with _exposed(asked, show, say) as show_too:
             return await _beat(meter, asked, show_too, clock)
+
+
+def _apart(addresses: Sequence[str], ledger: Ledger, say: Callable[[str], None]) -> list[str]:
+    """Each server once, also where this machine is called by several of its names: as the ledger knows it, or first."""
+    known, kept = ledger.marks(), dict[str, str]()
+    for address in sorted(dict.fromkeys(addresses), key=lambda address: address not in known):
+        same = kept.setdefault(on_loopback(address), address)
+        if same != address:
+            say(f"{address} is {same}: metered once")
+    return [address for address in dict.fromkeys(addresses) if address in kept.values()]
 
 
 def _past_from(asked: MeterSettings, ledger: Ledger) -> float | None:

@@ -9,7 +9,9 @@ never spread.
 
 Between two readings, a series counted the difference; or, where it fell or restarted, all of the new value, as
 Prometheus' ``increase`` has it. A restart whose counter has already overtaken the old one shows in the time the process
-started or the series was created. What was counted after the last reading of the old process is lost with it. An
+started or the series was created. A process that says it is the same, and the series too, did not start again: what
+fell counts on from where it was, and series that stand where others were (a label came or changed) go on from those.
+What was counted after the last reading of the old process is lost with it. An
 address where several processes answer in turn (a load balancer) is told apart from a restart: a process that started
 while the one before was still answering did not replace it. Half a page, which has a count under a lesser name alone,
 does not count as read.
@@ -20,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple
 
+from tokonomics.errors import shorten
 from tokonomics.measure.meter.engines import PREFERENCE
 from tokonomics.measure.meter.readings import Counted, Reading, Series
 from tokonomics.measure.meter.state import MeterTally
@@ -234,9 +237,11 @@ def carried(before: Reading | None, now: Reading) -> Reading:
             if _preference(counters[kind]) <= _preference(series):
                 continue
             counters[kind] = {}
-        lacking = {key: value for key, value in series.items() if key not in counters.get(kind, {})}
-        if lacking:
-            counters[kind] = {**lacking, **counters.get(kind, {})}
+        shown = counters.get(kind, {})
+        held = {key: series[key] for key, value in shown.items() if _dipped(before, now, key, value, series.get(key))}
+        lacking = _left_behind(before, now, kind) if shown else dict(series)
+        if lacking or held:
+            counters[kind] = {**lacking, **shown, **held}
             created |= {key: before.created[key] for key in lacking if key in before.created and key not in created}
     started = before.started if now.started is None else now.started
     return replace(now, counters=counters, created=created, started=started)
@@ -251,11 +256,68 @@ def _increase(kind: Counted, before: Reading | None, now: Reading) -> float:
         # A better name has it all, of which only what comes from now on is new; a lesser one was not what we count.
         return 0.0
     total = 0.0
+    moved = _moved(before, now, kind)
     for key, value in series.items():
+        if key in moved:
+            continue
         last = old.get(key, 0.0)
+        if _dipped(before, now, key, value, last):
+            continue
         began_again = value < last or _later(now.created.get(key), before.created.get(key))
         total += value if began_again else value - last
-    return total
+    vanished = sum(value for key, value in old.items() if key not in series)
+    return total + max(0.0, sum(series[key] for key in moved) - vanished)
+
+
+def _is_same(before: Reading, now: Reading) -> bool:
+    """Whether the process says that it is the one of before."""
+    known = before.started is not None and now.started is not None
+    return known and abs((now.started or 0.0) - (before.started or 0.0)) <= SAME_START_S
+
+
+def _dipped(before: Reading, now: Reading, key: str, value: float, last: float | None) -> bool:
+    """Whether a series fell that did not start again: by its own word, or its process' where it fell by less than half.
+
+    A process may start one of its parts again, whose series begin at 0: these fall by more.
+    """
+    if last is None or value >= last:
+        return False
+    made, made_before = now.created.get(key), before.created.get(key)
+    if made is not None and made_before is not None:
+        return not _later(made, made_before)
+    return _is_same(before, now) and value > last / 2
+
+
+def _moved(before: Reading, now: Reading, kind: Counted) -> frozenset[str]:
+    """Series of a process that stand where others of it were: no client of Prometheus takes one away by itself."""
+    old, series = before.counters.get(kind, {}), now.counters[kind]
+    if not _is_same(before, now) or not old.keys() - series.keys():
+        return frozenset()
+    appeared = series.keys() - old.keys()
+    # One that was made since is a new one.
+    return frozenset(key for key in appeared if now.created.get(key, before.at) <= before.at)
+
+
+def _left_behind(before: Reading, now: Reading, kind: Counted) -> dict[str, float]:
+    """Series that the page lacks, as far as none stands in their place: they may come back."""
+    lacking = {key: value for key, value in before.counters[kind].items() if key not in now.counters[kind]}
+    taken = sum(now.counters[kind][key] for key in _moved(before, now, kind))
+    left: dict[str, float] = {}
+    for key, value in lacking.items():
+        if value > taken:
+            left[key] = value - taken
+        taken = max(0.0, taken - value)
+    return left
+
+
+def dips(before: Reading, now: Reading) -> str | None:
+    """What to say of a counter that fell without a restart; None where none did."""
+    for series, old in ((now.counters[kind], before.counters.get(kind, {})) for kind in now.counters):
+        for key, value in series.items():
+            if _dipped(before, now, key, value, old.get(key)):
+                name = shorten(key.partition("{")[0], 80)
+                return f"{name} fell from {old[key]:,.0f} to {value:,.0f} without a restart: nothing is counted again"
+    return None
 
 
 def _renamed(before: Reading, now: Reading, kind: Counted) -> bool:

@@ -1,8 +1,7 @@
 """One server over time: readings that come or are missed, turned into spans that follow each other without overlap.
 
 The length of spans comes from the steady clock. Their dates follow the wall clock while it agrees; when it is set
-forward they skip, when it is set back they go on from where they were until it has caught up, or follow it where that
-would take more than an hour.
+forward they skip, when it is set back they follow it, which is said: two spans may then carry the same dates.
 """
 
 from collections import deque
@@ -16,13 +15,14 @@ from tokonomics.measure.meter.spans import (
     Stretch,
     WatchedSpan,
     carried,
+    dips,
     empty_spans,
     is_stranger,
     spans_between,
 )
+from tokonomics.units import seconds
 
 CLOCK_SLACK_S = 2.0  # by which labels and the wall clock may differ before labels skip: clocks are slewed all the time
-SET_BACK_S = 3600.0  # labels further ahead were written by a wrong clock; the end of summer time is an hour
 LONG_S = 120.0  # without a reading or a miss for longer, nobody looked: a machine slept, or a scraper was down
 LONGEST_INTERVAL_S = 300.0  # Prometheus shows no sample that is older, so that nobody scrapes less often
 MOST_AWAY_S = 31 * 86_400.0  # after a longer absence the machine was hardly paid for, or a clock was wrong: start anew
@@ -75,7 +75,10 @@ class Watch:
         said = "the last meter ended more than a month ago: counting starts anew" if anew else None
         if self.until is not None:
             stretch = self._stretch(self.until, wall, steady)
-            said = "the clock was set back by more than an hour" if stretch.start < self.until else said
+            fell = (dips(self.readings[new.model], new) for new in readings if new.model in self.readings)
+            said = next(filter(None, fell), said)
+            if (back_s := self.until - stretch.start) > 0:
+                said = f"the clock was set back by {seconds(back_s)}"
             spans = spans_between(self.readings, readings, stretch)
             self.until = stretch.start + stretch.seconds
             self.readings |= {reading.model: carried(self.readings.get(reading.model), reading) for reading in readings}
@@ -130,7 +133,7 @@ class Watch:
             return Stretch(WatchedSpan.away, until, max(0.0, wall - until), self._booked_usd_per_hour)
         seconds = max(0.0, steady - self._steady)
         skipped = wall - seconds - until
-        start = until + skipped if skipped > CLOCK_SLACK_S or skipped < -SET_BACK_S else until
+        start = until + skipped if abs(skipped) > CLOCK_SLACK_S else until
         watched = WatchedSpan.seen if seconds <= self.patience_s else self._after_patience
         return Stretch(WatchedSpan.gap if self._missing else watched, start, seconds, self.usd_per_hour)
 
