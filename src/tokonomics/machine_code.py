@@ -38,7 +38,8 @@ def kept(function: Function, folder: Path | None, **options: bool) -> Function:
     """The function, compiled at its first call or loaded from the folder; None: nothing is kept."""
     made = _njit(**options)(function)
     if folder is not None:
-        made._cache = _CheckedCache(function, folder)
+        with suppress(RuntimeError):  # a function of no file has no name to be kept under
+            made._cache = _CheckedCache(function, folder)
     return cast(Function, made)
 
 
