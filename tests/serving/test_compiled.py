@@ -13,6 +13,7 @@ from pathlib import Path
 import numba
 import pytest
 
+from tokonomics import machine_code
 from tokonomics.serving import compiled
 
 Call = Callable[..., subprocess.CompletedProcess[str]]
@@ -67,7 +68,7 @@ def test_a_change_in_any_source_is_another_folder(sources: Path) -> None:
 @pytest.mark.parametrize("library", ["numba", "llvmlite", "np"])
 def test_another_compiler_is_another_folder(sources: Path, monkeypatch: pytest.MonkeyPatch, library: str) -> None:
     before = folder()
-    monkeypatch.setattr(getattr(compiled, library), "__version__", "0.0.1")
+    monkeypatch.setattr(getattr(machine_code, library), "__version__", "0.0.1")
     assert folder() != before
 
 
@@ -121,6 +122,53 @@ def test_the_next_process_finds_what_the_first_one_compiled(tmp_path: Path, monk
     first = kept()
     assert {file.suffix for file in first} == {".nbi", ".nbc"}
     assert kept() == first
+
+
+def test_code_that_is_damaged_is_compiled_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script, cache = tmp_path / "twice.py", tmp_path / "cache"
+    script.write_text(
+        f"{TWICE}\nfrom tokonomics.serving.compiled import must_compile\nprint(must_compile())\n", "utf-8"
+    )
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+
+    def said() -> list[str]:
+        done = subprocess.run([sys.executable, script], check=True, timeout=600, capture_output=True, encoding="utf-8")
+        return [done.stdout.split()[place] for place in (0, -1)]
+
+    assert said() == ["42", "False"]
+    for spoil in (
+        lambda data: b"",
+        lambda data: data[:-7],
+        lambda data: data[:99] + bytes([data[99] ^ 1]) + data[100:],
+    ):
+        files = sorted(cache.rglob("*.nb*"))
+        assert {file.suffix for file in files} == {".nbi", ".nbc"}
+        for file in files:
+            file.write_bytes(spoil(file.read_bytes()))
+        assert said() == ["42", "False"]
+
+
+def doubled(number: int) -> int:
+    return 2 * number
+
+
+def test_where_code_cannot_be_kept_it_runs_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(machine_code._CheckedFile, "_write", full)
+    assert machine_code.kept(doubled, tmp_path)(21) == 42
+    assert not [file for file in tmp_path.rglob("*") if file.is_file()]
+
+
+def test_a_damaged_folder_is_not_whole_and_is_cleared(tmp_path: Path) -> None:
+    assert not machine_code.is_whole(tmp_path)
+    assert machine_code.kept(doubled, tmp_path)(7) == 14
+    assert machine_code.is_whole(tmp_path)
+    index = next(tmp_path.glob("*.nbi"))
+    index.write_bytes(index.read_bytes()[:-1])
+    assert not machine_code.is_whole(tmp_path)
+    assert not index.exists()
 
 
 def test_numbas_own_setting_is_left_as_it_was() -> None:

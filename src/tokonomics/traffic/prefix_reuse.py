@@ -10,16 +10,16 @@ that is gone; being the least recently touched it leaves first anyway, so a long
 
 import math
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from pathlib import Path
+from typing import TypeVar
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from tokonomics import machine_code
 from tokonomics.traffic.trace import Counts, Floats, Offsets, PrefixBlocks, Trace
 
 UNBOUNDED = np.iinfo(np.int64).max
-_njit: Any = numba.njit
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
@@ -80,15 +80,8 @@ def waiting_state(trace: Trace) -> tuple[float, float]:
 
 
 def _compiled(function: Function) -> Function:
-    """Compile at the first call; keep the code on disk where Numba finds a place for it.
-
-    It looks beside the source, then in the user's cache folder, and refuses where neither can be written. It only
-    notices changes of this file, so the function must not call one of another file.
-    """
-    try:
-        return cast(Function, _njit(cache=True)(function))
-    except RuntimeError:
-        return cast(Function, _njit(function))
+    """Compile at the first call, and keep the code; it must not call a function of another file."""
+    return machine_code.kept(function, machine_code.code_folder("reuse", [Path(__file__)]))
 
 
 @_compiled
