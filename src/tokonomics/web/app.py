@@ -12,6 +12,7 @@ from fastapi import FastAPI, Header, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response, StreamingResponse
 
 from tokonomics import __version__
@@ -183,12 +184,16 @@ def _handle_problems(app: FastAPI) -> None:
         response.headers.update(problem.headers or {})
         return response
 
+    def left(_: Request, problem: Exception) -> Response:
+        return problem_response(400, "the body broke off")  # nobody reads it, and it is no fault of ours to log
+
     def broken(_: Request, problem: Exception) -> Response:
         return refusal_of(ours("".join(traceback.format_exception(problem))), 500)
 
     app.add_exception_handler(TokonomicsError, refused)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(ClientDisconnect, left)
     app.add_exception_handler(Exception, broken)
 
 
