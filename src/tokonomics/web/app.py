@@ -108,6 +108,10 @@ class UploadOut(BaseModel):
     name: str
     bytes: int
     kind: Literal["config", "benchmark", "trace", "unknown"]
+    table: dict[str, Any] | None = Field(
+        default=None,
+        description="Of a table whose columns are not known: its columns, the first rows, and the fields to name.",
+    )
 
 
 def make_app(settings: Settings | None = None) -> Gate:
@@ -343,6 +347,16 @@ def _add_uploads(app: FastAPI, service: Service) -> None:
         said = int(length) if length.isascii() and length.isdigit() else None
         kept = await service.uploads.keep(name, request.stream(), said)
         return UploadOut.model_validate(await service.look(kept, _client(request), _gone(request)))
+
+    @app.get(
+        f"{API}/uploads/{{id}}/table",
+        responses=_REFUSALS,
+        tags=["uploads"],
+        summary="The columns of a file, its first rows, and a guess at which is what",
+    )
+    async def table(id: Id, request: Request) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(await service.table(id, _client(request), _gone(request)))
+        return found
 
     @app.delete(
         f"{API}/uploads/{{id}}",
