@@ -99,10 +99,9 @@ def test_a_narrow_screen_shows_the_whole_dialogue(narrow: Visit) -> None:
     page = narrow.open("?view=accuracy")
     opened(page, OWN)
     expect(page.locator("dialog")).to_be_visible()
-    sides = page.evaluate(
-        "(({left, right}) => [left, right])(document.querySelector('dialog').getBoundingClientRect())"
-    )
-    assert 0 <= sides[0] < sides[1] <= 380
+    edges = page.locator("dialog").bounding_box()
+    assert edges
+    assert 0 <= edges["x"] < edges["x"] + edges["width"] <= 380
     assert page.evaluate("document.documentElement.scrollWidth") <= 380
 
 
