@@ -71,7 +71,8 @@ class DescribesClients(BadInput):
         super().__init__(
             "ServeGen describes clients, it is not a log of requests",
             where=where,
-            fix=f"Draw requests from it: tokonomics trace {where} --from 10h --to 11h --save drawn.parquet",
+            fix=f"Draw requests from it: tokonomics trace {where} {option('start', '10h')} {option('end', '11h')} "
+            f"{option('save', 'drawn.parquet')}",
         )
 
 
