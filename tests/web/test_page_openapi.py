@@ -34,6 +34,7 @@ OPERATIONS = [
     ("DELETE", "/api/v1/jobs/{id}"),
     ("GET", "/api/v1/jobs/{id}/events"),
     ("POST", "/api/v1/uploads"),
+    ("GET", "/api/v1/uploads/{id}/table"),
     ("DELETE", "/api/v1/uploads/{id}"),
     ("POST", "/api/v1/report"),
     ("GET", "/api/v1/meter"),

@@ -76,6 +76,44 @@ def test_what_is_nothing_we_know_says_so_and_is_kept_for_naming_its_columns(page
     assert made.json()["result"]["requests"] == 2
 
 
+def test_an_unknown_table_tells_its_columns_and_first_rows(page: TestClient) -> None:
+    kept = upload(
+        page, "mine.csv", b"when,in,out,text\n" + b"".join(b"%d,10,5,%s\n" % (n, b"x" * 99) for n in range(9))
+    )
+    table = kept["table"]
+    assert table["columns"] == ["when", "in", "out", "text"]
+    assert [row[0] for row in table["rows"]] == ["0", "1", "2", "3", "4"]
+    assert len(table["rows"][0][3]) == 40
+    guesses = {field["name"]: field["guess"] for field in table["fields"] if field["required"]}
+    assert guesses == {"arrival": "when", "input": "in", "output": "out"}
+    assert page.get(f"/api/v1/uploads/{kept['id']}/table").json() == table
+
+
+def test_a_known_log_has_columns_to_look_at_and_a_model_has_none(page: TestClient) -> None:
+    log = upload(page, "log.csv", LOG.encode())
+    assert log["table"] is None
+    assert "ContextTokens" in page.get(f"/api/v1/uploads/{log['id']}/table").json()["columns"]
+    text = upload(page, "holiday.txt", b"not a log\n")
+    assert text["table"] is None
+    assert page.get(f"/api/v1/uploads/{text['id']}/table").status_code == 422
+    assert page.get("/api/v1/uploads/none/table").status_code == 422
+
+
+def test_shared_beginnings_are_a_figure_or_the_log_is_said_to_carry_none(page: TestClient) -> None:
+    def reuse(name: str, content: str) -> list[tuple[str, str]]:
+        id = upload(page, name, content.encode())["id"]
+        made = page.post("/api/v1/answers/trace", json={"trace": f"upload:{id}"}, params={"charts": False}).json()
+        blocks = [block for section in made["sections"] for block in section["blocks"]]
+        facts = [fact for block in blocks if block["type"] == "facts" for fact in block["rows"]]
+        return [(fact["value"][0]["text"], fact["note"]) for fact in facts if fact["name"] == "prefix reuse"]
+
+    plain = {"input_length": 1024, "output_length": 5}
+    hashed = "".join(json.dumps({"timestamp": 1000 * n, **plain, "hash_ids": [1, 2]}) + "\n" for n in range(4))
+    figures = reuse("hashed.jsonl", hashed)
+    assert figures[-1][0] == "75 %", "three of four prompts were seen before"
+    assert reuse("plain.csv", LOG) == [("–", "this log does not say which prompts begin alike")]
+
+
 @pytest.mark.parametrize(
     "content", [b"\x00" * 999, b"PAR1" + b"\xff" * 200 + b"PAR1", b"\x1f\x8b\x08junk", b"{" * 9999]
 )

@@ -188,7 +188,7 @@ def _unknown(name: str, own: Iterable[str]) -> UnknownName:
         offering = [key for key in known if key.partition(":")[2].casefold() == name.strip().casefold()]
         return UnknownName("API", name, offering or known, fix=fix, listing="tokonomics apis")
     same_host = [key for key in known if key.casefold().startswith(host.casefold() + ":")]
-    return UnknownName("API", f"{host}:{model}", same_host, fix=fix, listing=f"tokonomics apis --host {host}")
+    return UnknownName("API", f"{host}:{model}", same_host, fix=fix, listing="tokonomics apis")
 
 
 # --- genai-prices ---------------------------------------------------------------------------------------------------

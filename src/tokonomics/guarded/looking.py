@@ -1,11 +1,11 @@
-"""What an uploaded file is, and an answer as a page to forward; both run inside a worker."""
+"""What an uploaded file is and holds, and an answer as a page to forward; all run inside a worker."""
 
 import json
 from pathlib import Path
 from typing import Any
 
-from tokonomics.errors import BadInput, TokonomicsError, in_python
-from tokonomics.guarded.answering import Told
+from tokonomics.errors import BadInput, TokonomicsError
+from tokonomics.guarded.answering import Told, error_of
 
 MOST_ROWS = 2_000_000
 """Rows of a log: a week of ten requests for each three seconds; a simulation of so many takes seconds."""
@@ -24,9 +24,31 @@ def look(request: dict[str, Any], tell: Told) -> dict[str, Any]:
             raise
         except TokonomicsError as problem:
             problems[kind] = problem
-    why = problems["config" if _describes_a_model(path) else "trace"]
-    what, _, fix = why.told(in_python)
-    return {"kind": "unknown", "why": what, "fix": fix}
+    is_config = _describes_a_model(path)
+    said = error_of(problems["config" if is_config else "trace"])
+    return {"kind": "unknown", "why": said["what"], "fix": said["fix"], "table": None if is_config else _table(path)}
+
+
+def table(request: dict[str, Any], tell: Told) -> dict[str, Any]:
+    """The first rows of a table, and its columns, for somebody to say which is what."""
+    found = _table(Path(request["path"]))
+    if found is None:
+        raise BadInput("is no table whose columns can be named", where=Path(request["path"]).name)
+    return found
+
+
+def _table(path: Path) -> dict[str, Any] | None:
+    from tokonomics.traffic.formats import FIELD_WORDS, FIELDS, REQUIRED
+    from tokonomics.traffic.preview import preview
+
+    found = preview(path)
+    if found is None:
+        return None
+    fields = [
+        {"name": name, "what": FIELD_WORDS[name], "required": name in REQUIRED, "guess": found.guesses.get(name)}
+        for name in FIELDS
+    ]
+    return {"columns": found.columns, "rows": found.rows, "fields": fields}
 
 
 def _config(path: Path) -> dict[str, Any]:

@@ -91,9 +91,9 @@ def answered(request: dict[str, Any], tell: Callable[[str], None]) -> dict[str, 
     """The answer to a request, by the ``work`` it asks for; a refusal names inputs as the page does."""
     from tokonomics.guarded import answering, looking
 
-    work = {"answer": answering.answer, "look": looking.look, "report": looking.report}[request["work"]]
+    works = {"answer": answering.answer, "look": looking.look, "table": looking.table, "report": looking.report}
     try:
-        return work(request, tell)
+        return works[request["work"]](request, tell)
     except TokonomicsError as problem:
         raise TokonomicsError(**answering.error_of(problem)) from None
 

@@ -12,7 +12,7 @@ from itertools import product
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
-from tokonomics.errors import BadInput, did_you_mean, shorten
+from tokonomics.errors import BadInput, did_you_mean, option, shorten
 from tokonomics.money.cost import saving
 from tokonomics.planner.plan import Question, plan
 from tokonomics.planner.plan_answer import Candidate, Plan
@@ -201,6 +201,6 @@ def _word(value: object) -> str | None:
 
 def _side(name: str, plan: Plan) -> DiffSide:
     if plan.best is None:
-        fix = f"See: tokonomics plan {name} --why"
+        fix = f"See: tokonomics plan {name} {option('why')}"
         raise BadInput("no offer meets the constraints of this scenario", where=name, fix=fix)
     return DiffSide(name=name, model=plan.model, plan=plan.best, tokens_per_month=plan.workload.tokens_per_month)

@@ -182,7 +182,7 @@ def reaching(
     if not kept:
         said = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
         more = option("kv", "bf16,fp8") if part == "kv" else option("min_weights", model.served)
-        fix = f"Ask for less, or allow more bits: {more}; or measure it: `tokonomics import --help`."
+        fix = f"Ask for less, or allow more bits: {more}; or measure it: `tokonomics import`."
         raise BadInput(f"leaves nothing to try: {said}", field="min_recovery", fix=fix)
     return kept, reasons
 

@@ -108,9 +108,7 @@ def _price_list(request: PriceList) -> tuple[Offer, ...]:
     return market_offers() if request.offers is None else prices_in(request.offers)
 
 
-_EXAMPLE = (
-    "tokonomics own-hardware --gpu H100 --gpus 8 --purchase-usd 250k --years 4 --usd-per-kwh 0.12 --host-watts 4600"
-)
+_EXAMPLE = {"gpu": "H100", "gpus": 8, "purchase_usd": "250k", "years": 4, "usd_per_kwh": 0.12, "host_watts": 4600}
 _NEEDED = ("gpu", "purchase_usd", "years", "usd_per_kwh", "host_watts")
 
 
@@ -119,7 +117,8 @@ def own_hardware(request: OwnHardwareRequest, listener: Listener = SILENT) -> On
     missing = [name for name in _NEEDED if getattr(request, name) is None]
     if missing or request.gpu is None:
         given = "is missing" if len(missing) == 1 else "are missing"
-        raise BadInput(given, field=", ".join(missing), fix=f"Such as: {_EXAMPLE}")
+        example = " ".join(option(name, value) for name, value in _EXAMPLE.items())
+        raise BadInput(given, field=", ".join(missing), fix=f"Such as: {example}")
     gpu = find_gpu(request.gpu)
     bought = _purchase(request)
     rented = None

@@ -101,7 +101,8 @@ def questions_of(request: PlanRequest | CompareRequest, quick: bool, listener: L
     """The request for each of its models; the traffic is the same requests for all."""
     names = listed(request.model, "model") or []
     if not names:
-        raise BadInput("no model is named", fix="Such as: tokonomics plan llama-3.1-8b --rate 5 --input 1000 …")
+        example = f"llama-3.1-8b {option('rate', 5)} {option('input', 1000)} …"
+        raise BadInput("no model is named", fix=f"Such as: tokonomics plan {example}")
     for name in names:
         _check_model(name)
     writes_nothing = encodes([find_model(name) for name in names], request.output, targets_of(request))

@@ -11,8 +11,9 @@ from typing import Literal
 
 Mood = Literal["", "strong", "soft", "good", "bad", "warn", "best", "worst", "alert", "mark"]
 """How a piece of text is shown: ``best``, ``worst`` and ``alert`` are strong and good, bad or a warning."""
-Kind = Literal["", "headline", "asked", "heading", "note", "hint", "good", "bad", "worst"]
-"""What a line is: the answer in a line, the question, a heading, small print, advice, or a verdict."""
+Kind = Literal["", "headline", "asked", "heading", "note", "hint", "next", "good", "bad", "worst"]
+"""What a line is: the answer in a line, the question, a heading, small print, advice, a command to type next (which the
+page leaves out), or a verdict."""
 Colour = Literal["blue", "green", "yellow", "red", "grey", "cyan", "magenta"]
 
 

@@ -42,7 +42,7 @@ _ANSWER = """
 .tk .asked,.tk .note,.tk .soft{opacity:.7}
 .tk .heading,.tk .strong,.tk .best,.tk .worst,.tk .alert,.tk tr.best{font-weight:600}
 .tk .good,.tk .best{color:var(--good,#187a3c)}.tk .bad,.tk .worst{color:var(--bad,#b3261e)}
-.tk .hint,.tk .warn,.tk .alert{color:var(--warn,#8a5a00)}.tk .mark{color:var(--mark,#2b62c4)}
+.tk .hint,.tk .next,.tk .warn,.tk .alert{color:var(--warn,#8a5a00)}.tk .mark{color:var(--mark,#2b62c4)}
 .tk .bar{display:flex;height:14px;max-width:40rem}.tk .swatch{display:inline-block;width:.8em;height:.8em}
 """
 _DRAW = (

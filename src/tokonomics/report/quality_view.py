@@ -38,7 +38,7 @@ def not_tried(plan: Plan) -> blocks.Line | None:
 def _quality(name: str, model: ModelSpec, precision: Precision, part: QuantisedPart) -> blocks.Fact:
     found = recovery_of(model, precision, part)
     if found is None:
-        measure = "measure it on your own task (`tokonomics import --baseline`)"
+        measure = f"measure it on your own task (`tokonomics import` with {option('baseline')})"
         return blocks.fact(name, "no score", f"of {precision} is published for {model.name} or its family: {measure}")
     value, _, rest = recovery_text(found, model).partition(" of ")
     return blocks.fact(name, value, f"of {rest}", number=found.recovery, less="worse")

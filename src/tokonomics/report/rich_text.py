@@ -23,8 +23,8 @@ _STYLES: dict[Mood, str] = {
     "best": "bold green", "worst": "bold red", "alert": "bold yellow", "mark": "blue",
 }  # fmt: skip
 _LINES: dict[Kind, str] = {
-    "": "", "headline": "", "asked": "dim", "heading": "bold", "note": "dim", "hint": "yellow", "good": "green",
-    "bad": "red", "worst": "bold red",
+    "": "", "headline": "", "asked": "dim", "heading": "bold", "note": "dim", "hint": "yellow", "next": "yellow",
+    "good": "green", "bad": "red", "worst": "bold red",
 }  # fmt: skip
 _FILLS = "█▓▒░·"
 """One for each part of a bar, so that it reads without colours."""

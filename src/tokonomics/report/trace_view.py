@@ -58,7 +58,7 @@ def _next(made: TraceSummary, request: Request) -> blocks.Line:
     if any(getattr(request, name, None) is not None for name in ("sample", "speed")):
         asked |= {"rate": f"{made.rate:.3g}"}
     command = command_line(command_words("plan", known, asked | {"model": ("MODEL",)}))
-    return blocks.hint(f"What would serve it:  {command}")
+    return blocks.line(f"What would serve it:  {command}", kind="next")
 
 
 def _arrivals(made: TraceSummary) -> Iterable[blocks.Fact]:
@@ -84,6 +84,8 @@ def _arrivals(made: TraceSummary) -> Iterable[blocks.Fact]:
         size = "without limit" if reuse.cache_tokens is None else f"of {count(reuse.cache_tokens)} tokens"
         spared = f"of the prompt tokens, with a cache {size}"
         yield blocks.fact("prefix reuse", percent(reuse.share_of_input), spared)
+    if made.format and not made.reuse:
+        yield blocks.fact("prefix reuse", NO_VALUE, "this log does not say which prompts begin alike")
     if made.usd:
         per_mtok = made.usd / (made.input.total + made.output.total) * TOKENS_PER_MTOK
         yield blocks.fact("logged cost", usd(made.usd), f"as the log says, {usd(per_mtok)} per Mtok")

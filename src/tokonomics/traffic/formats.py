@@ -70,6 +70,7 @@ USUAL_NAMES = {
 """What people call the fields of a request, as ``spelling`` writes it: one of them alone needs no asking."""
 
 
+_LONGEST_NAME = 200  # characters of a column that somebody names: our choice
 BY_SIZE = 0.0  # unix times in seconds, milli-, micro- or nanoseconds: their size tells which
 
 
@@ -225,6 +226,11 @@ def spelling(name: str) -> str:
     return re.sub(r"[ .-]+", "_", parted.lower())
 
 
+def without_unit(spelled: str) -> str:
+    """The name of a time without its unit, which stands behind it: ``timestamp_ms``."""
+    return re.sub(r"_(s|ms|us|ns|utc)$", "", spelled)
+
+
 def layout_of_usual_names(names: Iterable[str]) -> LogLayout | None:
     """The layout where time, prompt and answer have usual names; two that could be one of them are an error."""
     there: dict[str, list[str]] = {field: [] for field in USUAL_NAMES}
@@ -232,8 +238,7 @@ def layout_of_usual_names(names: Iterable[str]) -> LogLayout | None:
     for name in names:
         spelled = spelling(name)
         for field, usual in USUAL_NAMES.items():
-            # The unit of a time stands behind its name: ``timestamp_ms``.
-            if (re.sub(r"_(s|ms|us|ns|utc)$", "", spelled) if field == "arrival" else spelled) in usual:
+            if (without_unit(spelled) if field == "arrival" else spelled) in usual:
                 there[field].append(name)
     if not all(there[field] for field in REQUIRED):
         return None
@@ -242,14 +247,14 @@ def layout_of_usual_names(names: Iterable[str]) -> LogLayout | None:
             several = " and ".join(shorten(name) for name in there[field])
             chosen = ",".join(f"{other}={shorten(there[other][0])}" for other in REQUIRED)
             raise BadInput(
-                f"{several} could each be the {_FIELD_WORDS[field]}",
+                f"{several} could each be the {FIELD_WORDS[field]}",
                 field="columns",
                 fix=f"Say which is what, such as {option('columns', chosen)}",
             )
     taken = {field: found[0] for field, found in there.items() if len(found) == 1 and field not in OF_SESSIONS}
     of_sessions = _of_sessions(names)
-    taken |= of_sessions if _tells_sessions(of_sessions) else {}
-    said = ", ".join(f"{shorten(name)} as {_FIELD_WORDS[field]}" for field, name in taken.items())
+    taken |= of_sessions if tells_sessions(of_sessions) else {}
+    said = ", ".join(f"{shorten(name)} as {FIELD_WORDS[field]}" for field, name in taken.items())
     others = " or ".join(shorten(name) for name in there["tenant"][:4]) if len(there["tenant"]) > 1 else ""
     unsure = f"; {others} may be the tenant: say which" if others else ""
     return LogLayout(
@@ -270,7 +275,8 @@ def _of_sessions(names: Iterable[str]) -> dict[str, str]:
     return {field: found[0] for field, found in usual if found}
 
 
-def _tells_sessions(fields: Iterable[str]) -> bool:
+def tells_sessions(fields: Iterable[str]) -> bool:
+    """Whether these fields say which requests belong together."""
     there = set(fields)
     return "session" in there or {"request", "parent"} <= there
 
@@ -284,17 +290,20 @@ def _with_sessions(layout: LogLayout, present: set[Path]) -> LogLayout:
     own = {field for field in OF_SESSIONS if layout.paths(field)}
     found = _of_sessions(sorted({path[0] for path in present} - nested))
     added = {field: name for field, name in found.items() if field not in own}
-    if not _tells_sessions(own | added.keys()):
+    if not tells_sessions(own | added.keys()):
         return layout
     paths: dict[str, Any] = {field: ((name,),) for field, name in added.items()}
     return replace(layout, **paths, **_lasting(added))
 
 
-_FIELD_WORDS = {
+FIELD_WORDS = {
     "arrival": "time of arrival",
     "input": "prompt tokens",
     "output": "answer tokens",
     "tenant": "tenant",
+    "priority": "priority",
+    "patience": "time after which the client hangs up",
+    "prefix": "shared beginning of the prompt",
     "usd": "cost",
     "session": "session",
     "request": "id of the request",
@@ -303,6 +312,7 @@ _FIELD_WORDS = {
     "took": "time that it took",
     "ended": "time of its end",
 }
+"""What the fields of a request are, in a sentence or beside a list to choose from."""
 
 
 def paths_in(item: Any, depth: int = 4) -> set[Path]:
@@ -369,10 +379,18 @@ def block_tokens_of(text: str) -> int | None:
     return int(text) if re.fullmatch(r"[0-9]{1,7}", text) and 1 <= int(text) <= 2**20 else None
 
 
+def can_be_told(name: str) -> bool:
+    """Whether ``columns`` can name this column: commas part its fields, and it is a text of bounded length."""
+    return bool(name.strip()) and "," not in name and name.isprintable() and len(name) <= _LONGEST_NAME
+
+
 def _find(name: str, present: set[Path]) -> Path:
+    bare = {tuple(key.strip() for key in path): path for path in sorted(present)}  # as in "time, prompt, answer"
     for path in ((name,), tuple(name.split("."))):
         if path in present:
             return path
+        if path in bare:
+            return bare[path]
     known = sorted(".".join(path) for path in present)
     guesses = nearest(name, known)
     found = "Found: " + shorten(", ".join(known), 300)

@@ -71,7 +71,8 @@ class DescribesClients(BadInput):
         super().__init__(
             "ServeGen describes clients, it is not a log of requests",
             where=where,
-            fix=f"Draw requests from it: tokonomics trace {where} --from 10h --to 11h --save drawn.parquet",
+            fix=f"Draw requests from it: tokonomics trace {where} {option('start', '10h')} {option('end', '11h')} "
+            f"{option('save', 'drawn.parquet')}",
         )
 
 
@@ -79,8 +80,16 @@ def recognise(file: Path, columns: str | None, by: tuple[str, ...] = ()) -> Log:
     """What the file is; an error that names what was found where it is nothing we know."""
     asked = _LogFile(file, columns, Attribution(by) if by else None)
     start = _start(file)
-    if start.startswith(b"PAR1"):
+    if start.startswith(sources.PARQUET):
         return _parquet(asked)
+    lines = text_lines(file)
+    if columns is None and (engine := _engine(file, lines)):
+        return _engine_log(asked, engine)
+    return _json(asked, lines) if lines[0].lstrip()[0] in "{[" else _csv(asked, lines)
+
+
+def text_lines(file: Path) -> list[str]:
+    """The first lines of a file that is text."""
     sources.refuse_bomb(file)
     lines = sources.head(file)
     if not lines:
@@ -89,9 +98,12 @@ def recognise(file: Path, columns: str | None, by: tuple[str, ...] = ()) -> Log:
     odd = sum(char == "\ufffd" or (char < " " and char not in "\t\r") for char in seen)
     if odd > 0.05 * len(seen):
         raise BadInput("is not text", where=named(file), fix=f"Supported: {SUPPORTED}")
-    if columns is None and (engine := _engine(file, lines)):
-        return _engine_log(asked, engine)
-    return _json(asked, lines) if lines[0].lstrip()[0] in "{[" else _csv(asked, lines)
+    return lines
+
+
+def separator_of(lines: list[str]) -> str:
+    """What stands between the columns of a table whose first line is its header."""
+    return max(SEPARATORS, key=lines[0].count)
 
 
 @dataclass(frozen=True)
@@ -217,7 +229,7 @@ def _parquet(asked: _LogFile) -> Log:
 
 def _csv(asked: _LogFile, lines: list[str]) -> Log:
     file = asked.file
-    separator = max(SEPARATORS, key=lines[0].count)
+    separator = separator_of(lines)
     names = sources.csv_names(file, separator)
     if asked.columns is None and (export := export_of([dict.fromkeys(names)])):
         return asked.exported(export, lambda: sources.csv_rows(file, separator, BULKY), "line")

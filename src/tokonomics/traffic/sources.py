@@ -40,6 +40,7 @@ ROW = "row"
 _INDEX = "\x01row"  # the same beside the columns of a table, of which one may be called row
 MOST_ROWS: ContextVar[int | None] = ContextVar("most_rows", default=None)
 """Rows of one file that are read, where files come from strangers; None: all. A small file can unfold into billions."""
+PARQUET = b"PAR1"  # how such a file begins
 _PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")  # how gzip (RFC 1952) and zstd (RFC 8878) begin
 _UNREADABLE = (OSError, EOFError, UnicodeError, zlib.error)  # what disks and unpackers say
 
@@ -60,6 +61,11 @@ def is_packed(path: Path) -> bool:
     """Whether a file is gzip or zstd, by its first bytes."""
     with readable(path), path.open("rb") as opened:
         return opened.read(4).startswith(_PACKED)
+
+
+def is_parquet(path: Path) -> bool:
+    with readable(path), path.open("rb") as opened:
+        return opened.read(4) == PARQUET
 
 
 def most_unpacked(packed_bytes: int) -> int:
@@ -149,6 +155,15 @@ def csv_names(path: Path, separator: str) -> list[str]:
 def csv_batches(path: Path, layout: LogLayout, separator: str) -> "Iterator[pl.DataFrame]":
     """Places are lines: the header is line 1. A quoted field that spans lines counts as one."""
     return _table_batches(path, [_csv(path, separator)], layout)
+
+
+def first_rows(path: Path, rows: int, separator: str | None = None) -> list[dict[str, Any]]:
+    """Of a table whose columns have a separator, else of a parquet file."""
+    import polars as pl
+
+    with readable(path):
+        table = _csv(path, separator) if separator else pl.scan_parquet(path, row_index_name=_INDEX, glob=False)
+        return table.head(rows).collect().drop(_INDEX).to_dicts()
 
 
 def parquet_schema(path: Path) -> "dict[str, pl.DataType]":

@@ -12,6 +12,7 @@ from fastapi import FastAPI, Header, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response, StreamingResponse
 
 from tokonomics import __version__
@@ -107,6 +108,10 @@ class UploadOut(BaseModel):
     name: str
     bytes: int
     kind: Literal["config", "benchmark", "trace", "unknown"]
+    table: dict[str, Any] | None = Field(
+        default=None,
+        description="Of a table whose columns are not known: its columns, the first rows, and the fields to name.",
+    )
 
 
 def make_app(settings: Settings | None = None) -> Gate:
@@ -183,12 +188,16 @@ def _handle_problems(app: FastAPI) -> None:
         response.headers.update(problem.headers or {})
         return response
 
+    def left(_: Request, problem: Exception) -> Response:
+        return problem_response(400, "the body broke off")  # nobody reads it, and it is no fault of ours to log
+
     def broken(_: Request, problem: Exception) -> Response:
         return refusal_of(ours("".join(traceback.format_exception(problem))), 500)
 
     app.add_exception_handler(TokonomicsError, refused)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(ClientDisconnect, left)
     app.add_exception_handler(Exception, broken)
 
 
@@ -338,6 +347,16 @@ def _add_uploads(app: FastAPI, service: Service) -> None:
         said = int(length) if length.isascii() and length.isdigit() else None
         kept = await service.uploads.keep(name, request.stream(), said)
         return UploadOut.model_validate(await service.look(kept, _client(request), _gone(request)))
+
+    @app.get(
+        f"{API}/uploads/{{id}}/table",
+        responses=_REFUSALS,
+        tags=["uploads"],
+        summary="The columns of a file, its first rows, and a guess at which is what",
+    )
+    async def table(id: Id, request: Request) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(await service.table(id, _client(request), _gone(request)))
+        return found
 
     @app.delete(
         f"{API}/uploads/{{id}}",

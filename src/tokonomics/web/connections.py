@@ -1,8 +1,9 @@
-"""Connections that ask for nothing: closed after a while, and never so many that others find no place.
+"""Connections that keep the server waiting: closed after a while, and never so many that others find no place.
 
 uvicorn counts every connection against its limit and waits for a first request for ever. Here a connection that has
 never made a request is closed after ``SILENT_S``, one that has made its last after ``KEPT_S``, and where one address
-holds ``MOST_OF_ONE`` the one of them that has been silent longest gives way to the newest.
+holds ``MOST_OF_ONE`` the one of them that has been waited for longest gives way to the newest: silent, or with a body
+that is still on its way. How long a body may take, its readers say (``safety.BODY_S``, ``UploadLimits``).
 """
 
 import asyncio
@@ -22,10 +23,9 @@ MOST = 400
 class Connection(H11Protocol):
     """uvicorn's own, with a clock and a count."""
 
-    _seen: object = None
     _clock: asyncio.TimerHandle | None = None
     since = 0.0
-    """When it was made."""
+    """When it was made, or when its last request began; later where that took long."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -33,8 +33,8 @@ class Connection(H11Protocol):
         others = [other for other in self.connections if isinstance(other, Connection) and other is not self]
         of_this = [other for other in others if other.client and other.client[0] == who]
         if len(of_this) >= MOST_OF_ONE:
-            idle = [other for other in of_this if not other.is_busy]
-            given_up = min(idle, key=lambda other: other.since, default=self)
+            waited_for = [other for other in of_this if not other.is_worked_for]
+            given_up = min(waited_for, key=lambda other: other.since, default=self)
             given_up.transport.abort()
             self.connections.discard(given_up)  # not when the loop comes to it: more may arrive before
         self.since = self.loop.time()
@@ -45,18 +45,24 @@ class Connection(H11Protocol):
             self._clock.cancel()
         super().connection_lost(exc)
 
+    def data_received(self, data: bytes) -> None:
+        last = self.cycle
+        super().data_received(data)
+        if self.cycle is not last:
+            self.since = self.loop.time()
+
     @property
-    def is_busy(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
+    def is_worked_for(self) -> bool:
+        """Whether its request is here, whole, and has no whole answer yet."""
+        return self.cycle is not None and not self.cycle.more_body and not self.cycle.response_complete
 
     def _look(self) -> None:
         if self.cycle is None:
             self.transport.abort()  # it never asked for anything
             return
-        if not self.is_busy and self.cycle is self._seen and self.loop.time() - self.since > KEPT_S:
+        if self.is_worked_for:
+            self.since = self.loop.time()
+        elif self.cycle.response_complete and self.loop.time() - self.since > KEPT_S:
             self.transport.close()
             return
-        if self.cycle is not self._seen or self.is_busy:
-            self.since = self.loop.time()
-        self._seen = self.cycle
         self._clock = self.loop.call_later(SILENT_S, self._look)

@@ -231,7 +231,7 @@ async def _body(scope: Scope, headers: Headers, receive: Receive) -> tuple[ASGIA
             while more:
                 message = await receive()
                 if message["type"] == "http.disconnect":
-                    break
+                    return problem_response(400, "the body broke off"), receive
                 content += message.get("body", b"")
                 more = message.get("more_body", False)
                 if len(content) > MOST_BODY:

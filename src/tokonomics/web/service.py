@@ -131,6 +131,10 @@ class Service:
             self.uploads.call(upload.id, found["model"])
         return {"id": upload.id, "name": upload.name, "bytes": upload.bytes, **found}
 
+    async def table(self, id: str, client: str, gone: "Gone") -> bytes:
+        """The first rows of a kept file, and its columns."""
+        return await self.quickly({"work": "table", "path": str(self.uploads.find(id))}, client, gone)
+
     def said(self, content: bytes) -> bytes:
         """Without where uploads lie: a file is called what its owner calls it."""
         return self._where.sub("", content.decode()).encode()

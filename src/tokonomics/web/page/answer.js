@@ -109,6 +109,7 @@ const BLOCKS = {
   line(block, state) {
     if (isHeadline(block)) return headline(block, state);
     const { kind, spans } = block;
+    if (kind === "next") return []; // a command to type: here the views are beside each other
     const text = textOf(spans);
     if (kind === "heading") return h("h3", {}, inline(spans, state));
     const inner = /^\s{2,}/.test(text) ? "inner" : "";

@@ -68,6 +68,9 @@ export async function upload(file) {
   ).json();
 }
 
+// The columns of a file that was uploaded, its first rows, and a guess at which is what.
+export const table = async (id) => (await asked(`/api/v1/uploads/${encodeURIComponent(id)}/table`)).json();
+
 // Runs a job; `tell` hears what is being simulated. Aborting the signal cancels it on the server too.
 export async function job(verb, inputs, { tell, signal }) {
   const { id } = await (await post("/api/v1/jobs", { verb, inputs }, signal)).json();

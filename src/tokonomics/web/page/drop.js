@@ -1,8 +1,14 @@
 // Drop a file anywhere: a benchmark's results become dollars, a request log becomes traffic, a config.json a model.
 
 import { Refusal, upload } from "./api.js";
+import { chooseColumns } from "./columns.js";
 import { announce, h, refill } from "./dom.js";
+import { trace } from "./fields.js";
+import { labelled } from "./labels.js";
 import { keep } from "./uploads.js";
+
+const WITH_A_LOG = ["plan", "levers", "fleet"]; // views that stay when a log is dropped; others show it as traffic
+const { text: labels } = labelled([{ fields: [trace] }]);
 
 export function dropping({ goTo, now }) {
   const veil = document.getElementById("veil");
@@ -44,28 +50,30 @@ export function dropping({ goTo, now }) {
           fix: "Drop the results of one benchmark, or one request log.",
         });
       say(null);
-      route(taken[0], names);
+      await route(taken[0], names);
     } catch (error) {
       say(error.what ?? error.message, error.fix);
     }
   }
 
-  function route(first, names) {
+  async function route(first, names) {
+    const log = `upload:${first.id}`;
+    const columns = first.kind === "unknown" && first.table ? await chooseColumns(log, "", first.table) : null;
     if (first.kind === "benchmark") goTo("benchmark", { carried: { files: names } });
-    else if (first.kind === "trace")
-      goTo(now().view === "fleet" || now().view === "levers" || now().view === "plan" ? now().view : "traffic", {
-        carried: { trace: `upload:${first.id}` },
+    else if (first.kind === "trace" || columns)
+      goTo(WITH_A_LOG.includes(now().view) ? now().view : "traffic", {
+        carried: { trace: log, columns: columns ?? "" },
       });
     else if (first.kind === "config")
       goTo(now().view === "batching" ? "batching" : "plan", { carried: { model: `upload:${first.id}` } });
     else
       throw new Refusal({
-        what: `${first.name} is no file we know${first.why ? `: ${first.why}` : ""}`,
+        what: `${first.name} is no file we know${first.why ? `: ${labels(first.why)}` : ""}`,
         fix:
-          first.fix ??
+          labels(first.fix) ??
           "Drop results of vLLM bench serve, SGLang, guidellm, aiperf, genai-perf, InferenceX or llm-d; a request log; or a config.json.",
       });
-    announce(`${first.name}: ${first.kind}`);
+    announce(`${first.name}: ${columns ? "trace" : first.kind}`);
   }
 
   function say(what, fix) {

@@ -1,6 +1,7 @@
 // Forms from a list of fields: labelled, with presets from the catalogue, and one answer per change.
 // A field: {name, label, kind, unit, hint, fallback, low, high, log, options, wide}. Values are text, as in the address.
 
+import { columnsButton } from "./columns.js";
 import { freshId, h, refill } from "./dom.js";
 import { capital } from "./format.js";
 import { coded } from "./labels.js";
@@ -56,6 +57,7 @@ export function form({ groups, catalog, changed, submitted, submitLabel, submits
     for (const part of parts.values()) {
       if (part.field.when) part.element.hidden = !part.field.when(state);
       if (part.field.unless) overrule(part, part.field.unless(state));
+      part.told?.(state[part.field.name]);
       if (typeof part.field.placeholder === "function")
         part.element.querySelector("input").placeholder = part.field.placeholder(state);
     }
@@ -269,6 +271,14 @@ function searched(listed) {
   };
 }
 
+// A box for a log; of one's own it can be said which column is what.
+function logs(field, context) {
+  const part = ofSamples(field, context);
+  const { button, told } = columnsButton();
+  part.element.append(button);
+  return { ...part, told };
+}
+
 const LATENCIES = [
   ["ttft", "First token ≤"],
   ["tpot", "Next tokens ≤"],
@@ -342,6 +352,18 @@ function slo(field, { live, final }) {
 const short = (value) =>
   value === null || value === undefined ? "" : Number(Number(value).toPrecision(3)).toLocaleString("en-US");
 
+const ofSamples = searched((catalog) =>
+  (catalog.samples ?? []).map((each) =>
+    typeof each === "string"
+      ? { key: each, label: each, about: "shipped sample" }
+      : {
+          key: each.key,
+          label: each.name ?? each.what ?? each.key,
+          about: each.what ?? each.about ?? each.name ?? "shipped sample",
+        },
+  ),
+);
+
 const KINDS = {
   text,
   number,
@@ -367,15 +389,5 @@ const KINDS = {
   api: searched((catalog) =>
     (catalog.apis ?? []).map(({ key, name }) => ({ key, label: name ?? key, about: name ?? key })),
   ),
-  sample: searched((catalog) =>
-    (catalog.samples ?? []).map((each) =>
-      typeof each === "string"
-        ? { key: each, label: each, about: "shipped sample" }
-        : {
-            key: each.key,
-            label: each.name ?? each.what ?? each.key,
-            about: each.what ?? each.about ?? each.name ?? "shipped sample",
-          },
-    ),
-  ),
+  sample: logs,
 };

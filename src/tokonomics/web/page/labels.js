@@ -2,7 +2,7 @@
 
 import { h } from "./dom.js";
 
-const PLACES = { what: "model", model_name: "model", models: "model", file: "trace" };
+const PLACES = { what: "model", model_name: "model", models: "model", file: "trace", columns: "trace" };
 const NAMED = /`(\w+)(?:=([^`]*))?`/g; // as the server marks names of inputs
 
 const nameOf = (input) => PLACES[input] ?? input.replaceAll("-", "_");
@@ -11,14 +11,14 @@ export function labelled(groups = []) {
   const fields = new Map(groups.flatMap((group) => group.fields).map((field) => [field.name, field]));
   const label = (input) => {
     const field = fields.get(nameOf(input));
+    if (field && input === "columns") return "“Columns”"; // the button beside the box of the log
     return field ? `“${[field.label, field.unit].filter(Boolean).join(" ")}”` : null;
   };
-  // An input that the form does not ask for stays what the command line calls it.
+  // An input that the form does not ask for is called by its name, in words.
   const named = (text) =>
     text?.replace(NAMED, (_, input, value) => {
-      const given = value === undefined ? "" : ` ${value.replaceAll('"', "")}`;
-      const found = label(input);
-      return found ? found + given : `\`--${input.replaceAll("_", "-")}${given}\``;
+      const given = value === undefined || input === "columns" ? "" : ` ${value.replaceAll('"', "")}`;
+      return `${label(input) ?? `“${input.replaceAll("_", " ").trim()}”`}${given}`;
     });
   return {
     text: named,

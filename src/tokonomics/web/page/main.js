@@ -3,6 +3,7 @@
 import * as api from "./api.js";
 import { asker } from "./asking.js";
 import { redrawAll, themeNow, warm } from "./chart.js";
+import { chooseColumns } from "./columns.js";
 import { compared } from "./compared.js";
 import { announce, h, refill } from "./dom.js";
 import { dropping } from "./drop.js";
@@ -14,7 +15,7 @@ import * as url from "./url.js";
 import { VIEWS } from "./views.js";
 
 const OF_ONE_VIEW = ["run", "panel", "gpus", "context", "files"]; // all else is one scenario for every view
-const TRAFFIC = ["rate", "tokens_per_month", "input", "output", "slo", "offline", "trace", "arrivals"];
+const TRAFFIC = ["rate", "tokens_per_month", "input", "output", "slo", "offline", "trace", "columns", "arrivals"];
 const DRAG_MS = 40; // between two askings while a slider moves
 
 const main = document.getElementById("main");
@@ -43,7 +44,8 @@ function given(values) {
 // What the form shows, and what the address may add to it in this view: a field that is hidden says nothing.
 function saidOf(values) {
   const shown = page.view.groups.flatMap((group) => group.fields).filter((field) => field.when?.(values) ?? true);
-  const names = [...shown.map((field) => field.name), ...(page.view.carried ?? []), "run"];
+  const ofLog = shown.some((field) => field.name === "trace") ? ["columns"] : [];
+  const names = [...shown.map((field) => field.name), ...ofLog, ...(page.view.carried ?? []), "run"];
   return Object.fromEntries(names.map((name) => [name, values[name]]));
 }
 
@@ -75,7 +77,10 @@ function running(which) {
 // ---- the form changes the scenario
 
 function take(values) {
-  const whole = page.editing === "a" ? { ...page.state.a, ...values } : differing(values);
+  const { trace, columns = "" } = valuesOf(page.editing);
+  // What its columns are was said of one log, not of the next.
+  const said = { columns: values.trace === undefined || values.trace === trace ? columns : "", ...values };
+  const whole = page.editing === "a" ? { ...page.state.a, ...said } : differing(said);
   delete whole.run;
   page.state[page.editing] = page.editing === "a" ? given(whole) : whole;
 }
@@ -94,8 +99,14 @@ function changed(values, final) {
 }
 
 function differing(values) {
-  const base = { ...fallbacks(), ...page.state.a };
+  const base = { columns: "", ...fallbacks(), ...page.state.a };
   return Object.fromEntries(Object.entries(values).filter(([name, value]) => value !== base[name]));
+}
+
+async function askForColumns() {
+  const values = valuesOf(page.editing);
+  const columns = await chooseColumns(values.trace, values.columns);
+  if (columns !== null) changed({ ...values, columns }, true);
 }
 
 function submitted(values) {
@@ -348,6 +359,7 @@ async function start() {
   document.getElementById("about").textContent =
     `tokonomics ${page.catalog.version}; prices from ${page.catalog.oldest_price} on; today ${page.catalog.today}`;
   addEventListener("popstate", restore);
+  addEventListener("choose-columns", askForColumns);
   dropping({ goTo, now: () => page.state });
   restore();
   // The chart library is large: it loads while the reader reads, not before the first paint.
