@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -115,7 +116,7 @@ def test_the_bill_runs_up_to_the_bill(world: str) -> None:
     usd = playback(served(world), SLOS, 12.34).usd
     assert usd is not None
     assert (usd[0], usd[-1]) == (0.0, 12.34)
-    assert all(before <= after for before, after in zip(usd, usd[1:], strict=False))
+    assert all(before <= after for before, after in pairwise(usd))
 
 
 def test_what_a_spot_market_took_back_is_not_paid_for_meanwhile() -> None:
@@ -195,8 +196,10 @@ def test_a_request_behind_others_is_said_to_have_waited_for_them() -> None:
     assert last.queue_s == pytest.approx(simulation.served.start_s[9] - trace.arrival_s[9])
     assert last.ahead == np.count_nonzero(simulation.served.start_s[:9] > trace.arrival_s[9])
     assert (last.ahead > 5, last.beside) == (True, 0)
-    assert last.queue_s + last.prefill_s == last.delivered_s == pytest.approx(
-        simulation.served.first_token_s[9] - trace.arrival_s[9]
+    assert (
+        last.queue_s + last.prefill_s
+        == last.delivered_s
+        == pytest.approx(simulation.served.first_token_s[9] - trace.arrival_s[9])
     )
 
 

@@ -28,8 +28,6 @@ MOST_MARKS = 24
 _NAMED = 2
 """Requests named of each of them: our choice."""
 
-Bools = NDArray[np.bool_]
-
 
 class MissCause(StrEnum):
     """What a request that missed its SLO waited for most."""
@@ -140,8 +138,9 @@ def playback(
     began_s = np.clip(np.fmin(served.start_s, ended_s), trace.arrival_s, ended_s)
     arrived, begun, ended = (_so_far(times, at_s) for times in (trace.arrival_s, began_s, ended_s))
     finished = _so_far(ended_s[done], at_s)
-    tokens = np.concatenate([[0], np.cumsum(_by_time(ended_s, trace.input_tokens.astype(np.int64), done))])
-    answers = np.concatenate([[0], np.cumsum(_by_time(ended_s, trace.output_tokens.astype(np.int64), done))])
+    lengths = trace.input_tokens.astype(np.int64) + trace.output_tokens
+    in_order = lengths[done][np.argsort(ended_s[done], kind="stable")]
+    tokens = np.concatenate([[0], np.cumsum(in_order)])
     misses = Misses(simulation, slos, ended_s)
     changes = simulation.fleet.autoscale or simulation.fleet.outages
     return Playback(
@@ -153,7 +152,7 @@ def playback(
         failed=tuple((ended - finished).tolist()),
         missed=tuple(_so_far(misses.at_s[misses.places], at_s).tolist()),
         kv_share=(0.0, *(float(f"{moment.kv_share:.4g}") for moment in bins)),
-        tokens=tuple((tokens + answers)[finished].tolist()),
+        tokens=tuple(tokens[finished].tolist()),
         usd=None if usd is None else tuple((usd * _paid_share(simulation, at_s)).tolist()),
         replicas=tuple(_serving(simulation, at_s).tolist()) if changes else None,
         marks=misses.marks(at_s),
@@ -164,11 +163,6 @@ def playback(
 def _so_far(times: Floats, at_s: Floats) -> NDArray[np.int64]:
     """How many of these events have happened by each moment."""
     return np.searchsorted(np.sort(times), at_s, side="right").astype(np.int64)
-
-
-def _by_time(times: Floats, values: NDArray[np.int64], which: Bools) -> NDArray[np.int64]:
-    """Values of some requests in the order of their times."""
-    return np.asarray(values[which][np.argsort(times[which], kind="stable")])
 
 
 def _ended_s(simulation: Simulation) -> Floats:
@@ -241,7 +235,9 @@ class Misses:
     def causes(self) -> tuple[CauseCount, ...]:
         """What those that missed waited for, most of them first."""
         numbers = np.bincount(self._causes(self.places), minlength=len(MissCause))
-        found = [CauseCount(cause=cause, requests=int(number)) for cause, number in zip(MissCause, numbers, strict=True) if number]
+        found = [
+            CauseCount(cause=list(MissCause)[code], requests=int(numbers[code])) for code in np.flatnonzero(numbers)
+        ]
         return tuple(sorted(found, key=lambda row: -row.requests))
 
     def marks(self, at_s: Floats) -> tuple[MissMark, ...]:
@@ -292,7 +288,7 @@ class Misses:
         return np.asarray(found, np.intp)
 
     def _named(self, place: int) -> MissedRequest:
-        simulation, trace, served = self.simulation, self.simulation.trace, self.simulation.served
+        trace, served = self.simulation.trace, self.simulation.served
         one = np.array([place])
         queue_s, prefill_s, decode_s = (float(part[0]) for part in self._parts_s(one))
         arrival_s = float(trace.arrival_s[place])
