@@ -12,15 +12,15 @@ from tokonomics.traffic.slo import Latency
 from tokonomics.units import TOKENS_PER_MTOK, count, percent, plural, seconds, usd
 
 _CAUSES = {
-    MissCause.queue: "waited in the queue",
-    MissCause.prefill: "waited for its prompt to be computed",
-    MissCause.preemption: "lost its place in memory and was computed again",
-    MissCause.decode: "wrote its answer slowly",
-    MissCause.outage: "began again when its replica failed",
-    MissCause.session: "its job took too long",
-    MissCause.limits: "was turned away by the limits of its class",
-    MissCause.refused: "is longer than the context or the memory",
-    MissCause.unserved: "never had a replica, or was never sent",
+    MissCause.queue: "it waited in the queue",
+    MissCause.prefill: "its prompt took long",
+    MissCause.preemption: "it lost its place in memory and was computed again",
+    MissCause.decode: "its answer was written slowly",
+    MissCause.outage: "it began again when its replica failed",
+    MissCause.session: "its job as a whole took too long",
+    MissCause.limits: "it was turned away by the limits of its class",
+    MissCause.refused: "it is longer than the context or the memory",
+    MissCause.unserved: "it never had a replica, or was never sent",
 }
 _LATENCIES = {Latency.ttft: "TTFT", Latency.tpot: "TPOT", Latency.e2e: "e2e", Latency.job: "job"}
 
@@ -64,7 +64,7 @@ def missed_sections(made: Outcome, found: Playback | None) -> blocks.View:
     worst = sorted((request for mark in found.marks for request in mark.worst), key=_how_late, reverse=True)
     yield blocks.section(
         blocks.line(_told(made, found)),
-        blocks.table(["it", ">requests", ">share"], rows),
+        blocks.table(["why", ">requests", ">share"], rows),
         *(blocks.line(f"{seconds(request.at_s)}: {who(request)}") for request in worst[:5]),
         title="Who missed the SLO, and why" if _is_judged(made, found) else "What failed, and why",
     )
@@ -163,7 +163,7 @@ def who(request: MissedRequest) -> str:
 def _why(request: MissedRequest) -> str:
     behind = f" behind {plural(request.ahead, 'other')}" if request.ahead else ""
     beside = f" beside {plural(request.beside, 'other')}" if request.beside else ""
-    cached = f", {count(request.cached_tokens)} of them cached" if request.cached_tokens else ""
+    cached = f", {plural(request.cached_tokens, 'token')} of it cached," if request.cached_tokens else ""
     match request.cause:
         case MissCause.queue:
             return f"it waited {seconds(request.queue_s)} in the queue{behind}"
@@ -176,4 +176,4 @@ def _why(request: MissedRequest) -> str:
         case MissCause.decode:
             return f"its answer took {seconds(request.decode_s)}{beside} in the batch"
         case _:
-            return f"it {_CAUSES[request.cause]}".replace("it its", "its")
+            return _CAUSES[request.cause]
