@@ -43,7 +43,7 @@ def test_the_end_of_the_run_is_the_answer_and_a_miss_names_who_and_why(window: V
     assert (shown["arrived"], shown["finished"], shown["waiting"], shown["running"]) == (asked, done, "0", "0")
     assert (shown["paid"], shown["$/mtok so far"]) == (paid, price)
     missed = page.locator(".player .misses .said").inner_text()
-    assert missed.startswith(f"{shown['missed the slo']} of {asked} requests")
+    assert missed.startswith(f"{shown['missed slo']} of {asked} requests")
     page.get_by_role("button", name="Previous miss").click()
     last = page.locator(".player .who h3").inner_text()
     page.locator(".player svg.marks").click(position={"x": 3, "y": 6})

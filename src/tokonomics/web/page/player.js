@@ -4,12 +4,13 @@
 import { announce, freshId, h, refill } from "./dom.js";
 
 const WIDE = 1000; // of a drawing, in its own units: it is stretched to the room there is
-const HIGH = 48;
+const HIGH = 48; // of a lane
+const LOW = 12; // of the lane of misses
 const STEP_MS = 500; // between two pictures for readers who want less motion
 const SPEEDS = [
-  ["10", "in 10 s"],
-  ["30", "in 30 s"],
-  ["120", "in 2 min"],
+  ["10", "run in 10 s"],
+  ["30", "run in 30 s"],
+  ["120", "run in 2 min"],
 ];
 
 function drawn(tag, attributes, ...children) {
@@ -74,14 +75,15 @@ export function player(run) {
   }
 
   function missLane() {
-    const cursor = drawn("line", { class: "cursor", y1: 0, y2: 12 });
-    const marks = run.marks.map(({ from_s, to_s }) => {
-      const from = across(from_s);
-      return drawn("rect", { class: "mark", x: from, y: 0, width: Math.max(across(to_s) - from, 3), height: 12 });
+    const cursor = drawn("line", { class: "cursor", y1: 0, y2: LOW });
+    const most = Math.max(...run.marks.map(({ missed }) => missed));
+    const marks = run.marks.map(({ from_s, to_s, missed }) => {
+      const [x, height] = [across(from_s), Math.max((LOW * missed) / most, LOW / 4)];
+      return drawn("rect", { class: "mark", x, y: LOW - height, width: Math.max(across(to_s) - x, 3), height });
     });
     const picture = drawn(
       "svg",
-      { class: "marks", viewBox: `0 0 ${WIDE} 12`, preserveAspectRatio: "none", role: "img", "aria-label": run.missed },
+      { class: "marks", viewBox: `0 0 ${WIDE} ${LOW}`, preserveAspectRatio: "none", role: "img", "aria-label": run.missed },
       ...marks,
       cursor,
     );
