@@ -40,7 +40,8 @@ export function player(run) {
     "aria-label": "Moment of the run",
     oninput: () => (pause(), goTo(Number(slider.value))),
   });
-  const button = h("button", { type: "button", class: "play", onclick: () => (state.frame ? pause() : play()) }, "Play");
+  const toggle = () => (state.frame ? pause() : play());
+  const button = h("button", { type: "button", class: "play", onclick: toggle }, "Play");
   const speed = h(
     "select",
     { "aria-label": "Whole run", onchange: () => (state.place = state.moment) },
@@ -53,18 +54,32 @@ export function player(run) {
     { class: "part player", "aria-labelledby": id, onkeydown: keyed },
     h("figcaption", {}, h("h2", { id }, "Play the run"), h("p", {}, run.about)),
     h("div", { class: "controls" }, button, h("label", { class: "speed" }, speed), slider, time),
-    h("dl", { class: "tiles" }, counters.map(({ name, value }) => h("div", {}, h("dt", {}, name), value))),
-    h("div", { class: "lanes", onpointerdown: grab, onpointermove: drag }, lanes.map(({ element }) => element), misses?.element),
+    h(
+      "dl",
+      { class: "tiles" },
+      counters.map(({ name, value }) => h("div", {}, h("dt", {}, name), value)),
+    ),
+    h(
+      "div",
+      { class: "lanes", onpointerdown: grab, onpointermove: drag },
+      lanes.map(({ element }) => element),
+      misses?.element,
+    ),
     h("div", { class: "misses" }, h("p", { class: "said" }, run.missed), misses && steps(), who),
   );
 
   function band({ name, values, top, most, texts }) {
-    const points = values.map((value, at) => `${across(run.at_s[at]).toFixed(1)},${(HIGH * (1 - value / top)).toFixed(1)}`);
-    const line = points.join(" ");
+    const up = (value) => (HIGH * (1 - value / top)).toFixed(1);
+    const line = values.map((value, at) => `${across(run.at_s[at]).toFixed(1)},${up(value)}`).join(" ");
     const cursor = drawn("line", { class: "cursor", y1: 0, y2: HIGH });
     const picture = drawn(
       "svg",
-      { viewBox: `0 0 ${WIDE} ${HIGH}`, preserveAspectRatio: "none", role: "img", "aria-label": `${name} over time: ${most}` },
+      {
+        viewBox: `0 0 ${WIDE} ${HIGH}`,
+        preserveAspectRatio: "none",
+        role: "img",
+        "aria-label": `${name} over time: ${most}`,
+      },
       drawn("polygon", { class: "area", points: `0,${HIGH} ${line} ${WIDE},${HIGH}` }),
       drawn("polyline", { class: "edge", points: line }),
       cursor,
@@ -83,7 +98,13 @@ export function player(run) {
     });
     const picture = drawn(
       "svg",
-      { class: "marks", viewBox: `0 0 ${WIDE} ${LOW}`, preserveAspectRatio: "none", role: "img", "aria-label": run.missed },
+      {
+        class: "marks",
+        viewBox: `0 0 ${WIDE} ${LOW}`,
+        preserveAspectRatio: "none",
+        role: "img",
+        "aria-label": run.missed,
+      },
       ...marks,
       cursor,
     );
@@ -174,7 +195,7 @@ export function player(run) {
   function keyed(event) {
     if (event.key !== " " || event.target.closest("button, select")) return;
     event.preventDefault();
-    button.click();
+    toggle();
   }
 
   const shareOf = (event, picture) => {
