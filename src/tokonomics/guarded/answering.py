@@ -56,6 +56,7 @@ def answer(request: dict[str, Any], tell: Told) -> dict[str, Any]:
         "markdown": made.markdown(),
         "rows": made.result.ROWS,
         "charts": charts,
+        "plays": made.plays() if made.plays and request["charts"] else None,
         "found": made.exit_code == 0,
         "notes": job.notes,
         "seconds": time.perf_counter() - began,

@@ -32,6 +32,7 @@ from tokonomics.questions.traffic_results import CapacityResult, SimulateResult
 from tokonomics.serving.capacity import NeverHolds, highest_rate, replicas_needed
 from tokonomics.serving.first_answer import simulated
 from tokonomics.serving.outcome import Outcome, moments, outcome, save_records, sides
+from tokonomics.serving.playback import playback
 from tokonomics.serving.simulator import Simulation, requests_for, rules_for
 from tokonomics.serving.simulator import simulate as run
 from tokonomics.serving.state import too_long
@@ -88,6 +89,7 @@ def simulate(request: SimulateRequest, listener: Listener = SILENT) -> SimulateR
         sides=both,
         classes=_classes(request, simulation, cost, listener),
         timeline=tuple(moments(simulation)),
+        **({"playback": playback(simulation, targets, cost.usd if cost else None)} if request.playback else {}),
         wall_s=simulation.wall_s,
         simulated_requests_per_s=found.requests / simulation.wall_s,
         simulation=simulation,

@@ -21,6 +21,7 @@ from tokonomics.questions.result import Result, beside
 from tokonomics.serving.capacity import HighestRate, ReplicasNeeded
 from tokonomics.serving.first_answer import FirstAnswer
 from tokonomics.serving.outcome import Moment, Outcome, SideOutcome
+from tokonomics.serving.playback import Playback
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.summary import TraceSummary
 from tokonomics.traffic.workload import Workload
@@ -72,6 +73,8 @@ class SimulateResult(Result, Outcome):
     classes: ClassReport | None = None
     """What each class of service gets and pays, where there are any."""
     timeline: tuple[Moment, ...]
+    playback: Playback | None = None
+    """The run moment by moment, and who missed the SLO, where asked for."""
     wall_s: float
     simulated_requests_per_s: float
 

@@ -24,6 +24,8 @@ class Answer:
     charts: Charts = field(default_factory=dict)
     printed: Callable[[], str] | None = None
     """What a terminal prints instead of the description."""
+    plays: Callable[[], dict[str, Any]] | None = None
+    """A run over time that the page can play, with its texts."""
 
     def sections(self) -> list[Section]:
         """The description."""

@@ -14,6 +14,7 @@ from tokonomics.questions.traffic_results import CapacityResult, SimulateResult
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.class_view import class_sections
+from tokonomics.report.playback_view import missed_sections, player
 from tokonomics.report.session_view import job_facts, short_run, turn_table
 from tokonomics.report.wording import (
     ENCODER_SPEED,
@@ -52,7 +53,9 @@ def simulate(result: SimulateResult, request: Request) -> Answer:
     parts = result.cost, result.usd_per_job, result.thinking, result.classes
     made_up = getattr(request, "trace", None) is None
     view = partial(_simulation, simulation, result, *parts, log.rate, made_up)
-    return Answer(result, f"{served} under {log.source}", view, drawn)
+    found = result.playback
+    plays = partial(player, simulation, result, found) if found else None
+    return Answer(result, f"{served} under {log.source}", view, drawn, plays=plays)
 
 
 def capacity(result: CapacityResult, request: Request) -> Answer:
@@ -66,7 +69,7 @@ def capacity(result: CapacityResult, request: Request) -> Answer:
 
 def _simulation(
     simulation: Simulation,
-    made: Outcome,
+    made: SimulateResult,
     cost: ServedCost | None,
     usd_per_job: float | None,
     thinking: FirstAnswer | None,
@@ -85,6 +88,7 @@ def _simulation(
     yield _latencies(made, model.is_encoder)
     yield blocks.section(*_slos(made))
     yield from class_sections(classes)
+    yield from missed_sections(made, made.playback)
     yield blocks.section(*_shares(made, cost))
     yield _figures(simulation, made, cost, thinking)
     if made.sessions:

@@ -370,7 +370,7 @@ def _lose_step(world: World, place: int, now_s: float) -> None:
     if replica.run_steps > 0:
         replica.lost_s += now_s - replica.run_start_s
         replica.time_s = now_s
-        count_busy(world, place, now_s, wide(0))
+        count_busy(world, place, now_s, wide(0), wide(0))
     # It may have been waiting for its front end, which has nothing in hand any more.
     replica.time_s = min(replica.time_s, now_s)
 

@@ -29,7 +29,7 @@ from tokonomics.types import Noun
 if TYPE_CHECKING:
     import polars as pl
 
-_STATUS = ("refused", "done", "timed out", "unserved", "shed")
+STATUS = ("refused", "done", "timed out", "unserved", "shed")
 
 
 class SloOutcome(Noun):
@@ -255,7 +255,7 @@ def records(simulation: Simulation) -> "pl.DataFrame":
         "arrival_s": trace.arrival_s,
         "input_tokens": trace.input_tokens,
         "output_tokens": trace.output_tokens,
-        "status": pl.Series(np.array(_STATUS)[served.status]).cast(pl.Categorical),
+        "status": pl.Series(np.array(STATUS)[served.status]).cast(pl.Categorical),
         "queue_s": latencies["queue"],
         "ttft_s": latencies["ttft"],
         "tpot_s": latencies["tpot"],

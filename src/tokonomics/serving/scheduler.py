@@ -393,19 +393,21 @@ def _work_ahead(world: World, place: int) -> None:
 def _count_steps(world: World, place: int, count: int, end_s: float) -> None:
     """Count the first ``count`` steps of the run in flight, which end at ``end_s``."""
     replica, settings = world.replicas[place], world.settings[0]
+    grown = wide(0)
     if replica.run_decodes > 0:
         if count > 1:
-            need = _blocks_needed(replica, world.phases[place], settings, wide(1), count - 1)
-            take_blocks(world, place, need)
+            grown = _blocks_needed(replica, world.phases[place], settings, wide(1), count - 1)
+            take_blocks(world, place, grown)
         replica.steps += count
-    count_busy(world, place, end_s, count)
+    count_busy(world, place, end_s, count, grown)
 
 
 @inlined
-def count_busy(world: World, place: int, end_s: float, steps: int) -> None:
+def count_busy(world: World, place: int, end_s: float, steps: int, grown: int) -> None:
     """Enter ``steps`` of the run in flight into the totals and the timeline; none when they were lost.
 
-    When time runs past the last bin of the timeline, neighbours merge and bins become twice as wide.
+    The blocks in use have ``grown`` since it began, evenly over its time. When time runs past the last bin of the
+    timeline, neighbours merge and bins become twice as wide.
     """
     replica, clock, timeline = world.replicas[place], world.clock[0], world.timeline
     start_s = replica.run_start_s
@@ -432,7 +434,8 @@ def count_busy(world: World, place: int, end_s: float, steps: int) -> None:
         share = inside / span if span > 0 else 1.0
         timeline[bin_, BUSY] += inside
         timeline[bin_, SEQUENCES] += sequences * inside
-        timeline[bin_, KV] += used * inside
+        middle_s = max(start_s, bin_ * width) + 0.5 * inside
+        timeline[bin_, KV] += (used - (grown * (end_s - middle_s) / span if span > 0 else 0.0)) * inside
         timeline[bin_, ANSWERS] += answers * share
         timeline[bin_, PROMPTS] += prompts * share
         bin_ += 1

@@ -69,6 +69,7 @@ class AnswerOut(BaseModel):
     markdown: str = Field(description="The same for a pull request, a wiki or a chat.")
     rows: str = Field(description="The list within the result that has the rows, such as ranked; empty where none has.")
     charts: list[ChartOut]
+    plays: dict[str, Any] | None = Field(description="A simulated run over time with its texts, where asked for.")
     found: bool = Field(description="False where nothing does what was asked: exit code 1 of the command line.")
     notes: list[str] = Field(description="What the command line says beside the answer, such as rows left out.")
     seconds: float

@@ -112,6 +112,7 @@ class SimulateRequest(
         without="ib400: 50 GB/s",
         example="ib400",
     )
+    playback: Switch = declared("Also: the run moment by moment, and who missed the SLO.", False)
     save: Text | None = saved("Save what became of each request as .parquet.", "requests.parquet")
 
 

@@ -6,15 +6,17 @@ import { showCharts } from "./chart.js";
 import { announce, copyButton, download, h, refill } from "./dom.js";
 import { capital, csvOf, flattened } from "./format.js";
 import { coded } from "./labels.js";
+import { player } from "./player.js";
 
 export function pane({ name, labels }) {
   const progress = h("div", { class: "progress", role: "status", hidden: true });
   const trouble = h("div", { class: "trouble", tabindex: "-1", hidden: true });
   const before = h("div", { class: "before" });
+  const plays = h("div", { class: "plays" });
   const charts = h("div", { class: "charts" });
   const after = h("div", { class: "after" });
   const tail = h("div", { class: "tail" });
-  const content = h("div", { class: "content" }, before, charts, after, tail);
+  const content = h("div", { class: "content" }, before, plays, charts, after, tail);
   const element = h(
     "section",
     { class: "pane", "aria-label": name, "data-state": "empty" },
@@ -29,7 +31,7 @@ export function pane({ name, labels }) {
     clearInterval(ticking);
     progress.hidden = next !== "working";
     trouble.hidden = next !== "refused";
-    if (next === "refused" || next === "empty") [before, charts, after, tail].forEach((each) => refill(each));
+    if (next === "refused" || next === "empty") [before, plays, charts, after, tail].forEach((each) => refill(each));
   }
 
   return {
@@ -88,6 +90,7 @@ export function pane({ name, labels }) {
       element.classList.remove("outdated");
       const made = described(answer.sections, labels);
       refill(before, made.before);
+      refill(plays, answer.plays && player(answer.plays));
       if (!chartsFollow) showCharts(charts, answer.charts);
       refill(
         after,

@@ -90,7 +90,7 @@ export default {
     const given = isMade(values) || Number(speed) === 1 ? rest : { ...rest, speed };
     if (given.arrivals) delete given.rate;
     if (values.run !== "1") return { verb: "trace", inputs: field.asked("trace", given) };
-    const inputs = field.asked("simulate", given);
+    const inputs = { ...field.asked("simulate", given), playback: true };
     return { verb: "simulate", inputs: outage ? { ...inputs, outage: [outage] } : inputs, long: true };
   },
   // Traffic that another view was told of is this one's too.
