@@ -400,14 +400,14 @@ def _sold(result: PlanModels) -> blocks.View:
         rows = [
             (
                 sale.model,
-                *(usd(price) for price in (sale.usd_per_mtok.input, sale.usd_per_mtok.output)),
+                *(usd_text(getattr(sale.usd_per_mtok, kind)) for kind in ("input", "cached", "output")),
                 *sale_cells(sale.month),
                 NO_VALUE if sale.break_even_requests_per_s is None else f"{sale.break_even_requests_per_s:.3g}",
                 percent_text(sale.break_even_load),
             )
             for sale in result.sales
         ]
-        heads = ["!model", ">$/Mtok in", ">out", *SALE_COLUMNS, ">pays from requests/s", ">load"]
+        heads = ["!model", ">$/Mtok in", ">cached", ">out", *SALE_COLUMNS, ">pays from requests/s", ">load"]
         yield blocks.section(blocks.table(heads, rows), title="Sold, a month")
 
 

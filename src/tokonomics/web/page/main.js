@@ -63,13 +63,18 @@ function running(which) {
     answered(answer) {
       page.answers[which] = answer;
       page.form?.blame(null);
-      if (page.state.b) refill(page.difference, compared(page.labels, page.answers));
+      differ();
     },
     refused(error) {
       page.answers[which] = null;
       page.form?.blame(error);
+      differ();
     },
   });
+}
+
+function differ() {
+  if (page.state.b) refill(page.difference, compared(page.labels, page.answers));
 }
 
 // ---- the form changes the scenario
