@@ -38,9 +38,7 @@ def accuracy(
         "Some kinds are far worse, such as time to first token and a drained burst.",
         kind="headline",
     )
-    if own is not None:
-        yield _own(own, joined, kind)
-    yield blocks.facts(*_drawn(points, kind))
+    yield blocks.facts(_own(own, joined, kind) if own is not None else None, *_drawn(points, kind))
     if own is None:
         yield blocks.hint("Compare it with your own: drop the results of a load test anywhere on this page.")
     yield blocks.table(
@@ -110,22 +108,16 @@ def _drawn(points: Sequence[AccuracyPoint], kind: str) -> Iterable[blocks.Fact]:
             yield blocks.fact(speed, percent_text(median_off(own)), f"median error of {len(own):,}: {how}")
 
 
-def _own(own: Mapping[str, Any], joined: Sequence[AccuracyPoint], kind: str) -> blocks.Section:
+def _own(own: Mapping[str, Any], joined: Sequence[AccuracyPoint], kind: str) -> blocks.Fact:
     """The reader's results: how far off their predictions are, or why there are none."""
     result = own["result"]
     model, error = result["run"]["model"] or "an unnamed model", median_off(joined)
-    if error is None:
-        reasons = {point["not_predicted"] for point in result["points"] if point["not_predicted"]}
-        missing = (
-            "the file names no GPU: choose the one it ran on" if result["machine"] is None else f"it has no {kind}"
-        )
-        why = "; ".join(sorted(reasons)) or missing
-        return blocks.section(blocks.line(blocks.Span("Your results have no point here", "alert"), f": {why}."))
-    figures = plural(len(joined), "figure")
-    return blocks.section(
-        blocks.facts(
-            blocks.fact(
-                "your results", blocks.Span(percent(error), "strong"), f"median error of {figures}, {kind} of {model}"
-            )
-        )
+    if error is not None:
+        note = f"median error of {plural(len(joined), 'figure')}, {kind} of {model}"
+        return blocks.fact("your results", blocks.Span(percent(error), "strong"), note)
+    reasons = {point["not_predicted"] for point in result["points"] if point["not_predicted"]}
+    missing = "the file names no GPU: choose the one it ran on" if result["machine"] is None else f"they have no {kind}"
+    why = "; ".join(sorted(reasons)) or missing
+    return blocks.fact(
+        "your results", blocks.Span("no point", "alert"), f"{why}; Benchmark takes what a file leaves out"
     )

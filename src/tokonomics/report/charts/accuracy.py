@@ -48,7 +48,7 @@ def scatter_chart(points: Sequence[AccuracyPoint], kind: str, title: str, subtit
         scale=alt.Scale(
             domain=[name for name in _SHAPES if name in used], range=[_SHAPES[name] for name in _SHAPES if name in used]
         ),
-        legend=alt.Legend(orient="top", direction="horizontal"),
+        legend=alt.Legend(orient="top", direction="horizontal", symbolFillColor=style.GREY),
     )
     size = alt.condition(f"datum.speed == '{YOURS}'", alt.value(90), alt.value(26))
     marks = style.plot(rows).mark_point(filled=True, opacity=0.55).encode(
