@@ -9,14 +9,18 @@ hash left out of every fit and every choice (``reduce_published.py``).
 """
 
 import argparse
+import csv
+import gzip
+import io
 import json
 import platform
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from tokonomics.clock import today
 from tokonomics.measure.measurements import Measurement, Metric, Mode, Unread, read_measurements
-from tokonomics.measure.validate import ErrorSummary, ScoredPrediction, steps_of, summary, validate
+from tokonomics.measure.validate import TAUGHT, ErrorSummary, ScoredPrediction, steps_of, summary, validate
 from tokonomics.physics.intervals import KNOWN, weakest_badge
 from tokonomics.report.validate_view import figures
 
@@ -24,6 +28,8 @@ HERE = Path(__file__).parent
 RECORD = HERE / "results" / "accuracy.json"
 SHOWN = HERE.parent / "src" / "tokonomics" / "measure" / "data" / "accuracy.json"
 """The same table, carried by the package: the page shows it."""
+POINTS = SHOWN.with_name("accuracy_points.csv.gz")
+"""Every published row behind it, predicted and measured, for the page's chart."""
 BURST = "Lambda"
 """Sends all prompts at once and drains them; only mean lengths are published, so it is reported apart."""
 SHORTEST_PREFILL = 512
@@ -109,8 +115,47 @@ def main() -> None:
     print(f"of the rows left out {judgement.predicted:,} of {judgement.rows:,} are predicted; by speed:")
     for name, group in result["left_out"]["by"]["speed"].items():
         print(f"  {name:50} {' '.join(figures(ErrorSummary.model_validate(group)))}")
+    if options.out == RECORD:
+        taught = [row for row in read_measurements(options.published) if row.split == TAUGHT]
+        write_points(POINTS, [*judged, *served, *burst, *validate(taught)[1]])
     for file in (options.out, *([SHOWN] if options.out == RECORD else [])):
         file.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def write_points(file: Path, scored: Sequence[ScoredPrediction]) -> None:
+    """A line for each row, three digits of each figure; what fitted the model says so (``shaped``)."""
+    lines = io.StringIO()
+    table = csv.writer(lines, lineterminator="\n")
+    table.writerow(COLUMNS)
+    for each in scored:
+        row, steps = each.measurement, steps_of(each.measurement)
+        fit = {"judge": "left out", "dev": "seen", TAUGHT: "shaped"}[row.split]
+        speed = KNOWN[weakest_badge(steps.deployment, steps.engine)]
+        load = row.batch or (f"{row.rate:g}/s" if row.rate else "")
+        figures = (f"{value:.3g}" for value in (row.value, each.interval.mid))
+        shape = row.input_tokens, row.output_tokens, load
+        layout = steps.deployment.gpu.key, row.gpus, row.engine or "", row.year, steps.deployment.model.name
+        table.writerow((fit, speed, row.figure, *layout, steps.deployment.weights, *shape, row.source, *figures))
+    file.write_bytes(gzip.compress(lines.getvalue().encode(), 9, mtime=0))
+
+
+COLUMNS = [
+    "fit",
+    "speed",
+    "metric",
+    "gpu",
+    "gpus",
+    "engine",
+    "year",
+    "model",
+    "weights",
+    "input",
+    "output",
+    "load",
+    "source",
+    "measured",
+    "predicted",
+]
 
 
 def _rates(scored: list[ScoredPrediction]) -> list[ScoredPrediction]:

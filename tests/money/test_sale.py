@@ -5,13 +5,46 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokonomics.errors import BadInput
-from tokonomics.money.cost import split_by_gpu_time
+from tokonomics.money.cost import split_by_gpu_time, with_cached
 from tokonomics.money.sale import Sale, SellPrice, break_even, fleet_sale, sell_terms
 
 
 def test_revenue_is_price_times_tokens() -> None:
     """3 M tokens in at $0.20 and 1 M out at $0.80 are $0.60 + $0.80."""
     assert SellPrice(input=0.20, output=0.80).revenue(3e6, 1e6) == pytest.approx(1.40)
+
+
+def test_cached_input_is_sold_at_its_own_price_or_as_input() -> None:
+    """3 M tokens in, 1 M of them cached: $0.40 + $0.05 and, out, $0.80; without a price of its own $0.60 + $0.80."""
+    terms = sell_terms("0.20/0.80/0.05", None)
+    assert terms is not None
+    assert terms.price is not None
+    assert terms.price.revenue(3e6, 1e6, 1e6) == pytest.approx(1.25)
+    assert SellPrice(input=0.20, output=0.80).revenue(3e6, 1e6, 1e6) == pytest.approx(1.40)
+
+
+@given(
+    margin=st.floats(0, 0.95), inputs=st.floats(2, 1e5), outputs=st.floats(1, 1e5), found=st.floats(0, 0.99),
+    attending=st.floats(0, 1e-3),
+)  # fmt: skip
+def test_three_prices_for_a_margin_give_that_margin_whatever_is_cached(
+    margin: float, inputs: float, outputs: float, found: float, attending: float
+) -> None:
+    cached = min(found * inputs, inputs - 1)
+    cost = with_cached(split_by_gpu_time(1e-3, 2.0, inputs, outputs, 0.3), inputs, cached, attending)
+    terms = sell_terms(None, margin)
+    assert terms is not None
+    price = terms.price_over(cost.input, cost.output, cost.cached)
+    sale = fleet_sale("m", price, 1e-3 * 730 * 3600, 2.0, (inputs, outputs), 0.5, cached)
+    assert sale.month.margin_share == pytest.approx(margin, abs=1e-9)
+
+
+def test_a_mtok_sold_earns_and_costs_what_a_month_does() -> None:
+    """One request a second of 1,000 and 500 tokens is 3,942 Mtok a month; $730 over them are $0.185 each."""
+    sale = fleet_sale("m", SellPrice(input=1, output=2), 730.0, 1.0, (1000, 500), 0.6)
+    assert sale.mtok.cost_usd == pytest.approx(730 / 3942)
+    assert sale.mtok.revenue_usd == pytest.approx(2 / 1.5)
+    assert sale.mtok.margin_share == pytest.approx(sale.month.margin_share)
 
 
 def test_margin_is_profit_over_revenue() -> None:
@@ -72,7 +105,7 @@ def test_one_price_is_for_input_and_output() -> None:
     assert terms.price == SellPrice(input=0.5, output=0.5)
 
 
-@pytest.mark.parametrize("text", ["", "free", "0.2/0.8/1", "-1/2", "nan", "0/0", "1e9", "0.2,0.8"])
+@pytest.mark.parametrize("text", ["", "free", "0.2/0.8/1/1", "-1/2", "nan", "0/0", "1e9", "0.2,0.8"])
 def test_what_is_no_price_is_refused(text: str) -> None:
     with pytest.raises(BadInput, match="is not a price"):
         sell_terms(text, None)

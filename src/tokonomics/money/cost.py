@@ -193,11 +193,14 @@ def usd_per_request(usd_per_mtok: float, input_tokens: float, output_tokens: flo
 
 
 class TokenPrices(Noun):
-    """Dollars per Mtok by kind of token; the three agree on the bill."""
+    """Dollars per Mtok by kind of token; each times its tokens, they sum to the bill."""
 
     input: NonNegativeFloat
+    """Of prompt tokens that are computed."""
     output: NonNegativeFloat
     blended: NonNegativeFloat
+    cached: NonNegativeFloat | None = None
+    """Of prompt tokens that are found in the prefix cache; None: there is none, or it was not asked."""
 
 
 def split_by_gpu_time(
@@ -214,6 +217,26 @@ def split_by_gpu_time(
         output=per_request * (1 - prefill_share) / output_tokens * TOKENS_PER_MTOK,
         blended=per_request / (input_tokens + output_tokens) * TOKENS_PER_MTOK,
     )
+
+
+def with_cached(prices: TokenPrices, input_tokens: float, cached_tokens: float, attending: float) -> TokenPrices:
+    """Prices that charge the prompt tokens found in the cache apart from those that are computed.
+
+    ``input_tokens`` of a prompt, of which ``cached_tokens`` are found. A found token is not computed; what it still
+    takes of prefill's time is that the computed ones attend to it: ``attending`` is what one adds to the time of
+    computing them, as a share of it. With m tokens computed and c found, prompts' dollars go
+
+        computed : found = 1 : attending × c
+
+    so that c = 0 leaves the price of input as it is, and the price of a cached token is that of the first to be found:
+    the most one costs, as every later one leaves fewer tokens that attend to it. Answers attend to computed and found
+    tokens alike, and output pays for both. KV that waits for its next prompt has no price of its own: it lies in memory
+    that running requests leave free, and gives way to them.
+    """
+    prompts = prices.input * input_tokens
+    computing = prompts / (1 + attending * cached_tokens)
+    computed_tokens = max(input_tokens - cached_tokens, 1.0)
+    return prices.model_copy(update={"input": computing / computed_tokens, "cached": computing * attending})
 
 
 def saving(before: float, after: float) -> float:

@@ -16,13 +16,18 @@ _MOST = 1e6
 
 
 class SellPrice(Noun):
-    """Dollars per Mtok that customers pay; cached prompt tokens are sold as input."""
+    """Dollars per Mtok that customers pay."""
 
     input: NonNegativeFloat
     output: NonNegativeFloat
+    cached: NonNegativeFloat | None = None
+    """Of prompt tokens that are found in the cache; None: they are sold as input."""
 
-    def revenue(self, input_tokens: float, output_tokens: float) -> float:
-        return (self.input * input_tokens + self.output * output_tokens) / TOKENS_PER_MTOK
+    def revenue(self, input_tokens: float, output_tokens: float, cached_tokens: float = 0.0) -> float:
+        """Dollars for so many tokens; the cached ones are among the input tokens."""
+        cached = self.input if self.cached is None else self.cached
+        computed = self.input * (input_tokens - cached_tokens) + cached * cached_tokens
+        return (computed + self.output * output_tokens) / TOKENS_PER_MTOK
 
 
 class SellTerms(Noun):
@@ -31,16 +36,16 @@ class SellTerms(Noun):
     price: SellPrice | None = None
     margin: float | None = Field(default=None, ge=0, lt=1)
 
-    def price_over(self, input: float, output: float) -> SellPrice:
-        """The price, where a Mtok of input and of output costs this much."""
+    def price_over(self, input: float, output: float, cached: float | None = None) -> SellPrice:
+        """The price, where a Mtok of input, of output and of cached input costs this much."""
         if self.price is not None:
             return self.price
         keeps = 1 - (self.margin or 0.0)
-        return SellPrice(input=input / keeps, output=output / keeps)
+        return SellPrice(input=input / keeps, output=output / keeps, cached=None if cached is None else cached / keeps)
 
 
 def sell_terms(sell: str | None, margin: float | None) -> SellTerms | None:
-    """``0.20/0.80`` (input/output) or one price for both, or a margin; None where neither is given."""
+    """``0.20/0.80`` (input/output), one price for both, or a third of cached input; or a margin; None: neither."""
     if sell is not None and margin is not None:
         raise BadInput(f"the price is given twice: {option('sell')} and {option('margin')}", field="sell")
     if margin is not None:
@@ -52,10 +57,13 @@ def sell_terms(sell: str | None, margin: float | None) -> SellTerms | None:
         dollars = [float(part) for part in parts]
     except ValueError:
         dollars = []
-    if len(dollars) not in (1, 2) or not all(0 <= price <= _MOST for price in dollars) or not any(dollars):
-        fix = "Write dollars per million input and output tokens, such as 0.20/0.80."
+    if len(dollars) not in (1, 2, 3) or not all(0 <= price <= _MOST for price in dollars) or not any(dollars):
+        fix = (
+            "Write dollars per million input and output tokens, such as 0.20/0.80, or with cached input 0.20/0.80/0.05."
+        )
         raise BadInput(f"'{shorten(sell)}' is not a price", field="sell", fix=fix)
-    return SellTerms(price=SellPrice(input=dollars[0], output=dollars[-1]))
+    input, output, cached = (*dollars, None)[:3] if len(dollars) > 1 else (*dollars, *dollars, None)
+    return SellTerms(price=SellPrice(input=input, output=output, cached=cached))
 
 
 class Sale(Noun):
@@ -99,6 +107,8 @@ class FleetSale(Noun):
     model: str
     usd_per_mtok: SellPrice
     month: Sale
+    mtok: Sale
+    """Of a million tokens, prompts and answers together."""
     break_even_requests_per_s: NonNegativeFloat | None
     break_even_tokens_per_day: NonNegativeFloat | None
     """Prompts and answers."""
@@ -107,17 +117,28 @@ class FleetSale(Noun):
 
 
 def fleet_sale(
-    model: str, price: SellPrice, usd_per_month: float, rate: float, lengths: tuple[float, float], load: float
+    model: str,
+    price: SellPrice,
+    usd_per_month: float,
+    rate: float,
+    lengths: tuple[float, float],
+    load: float,
+    cached_tokens: float = 0.0,
 ) -> FleetSale:
-    """``rate`` requests a second of so many input and output tokens, which are ``load`` of the fleet's capacity."""
+    """``rate`` requests a second of so many input and output tokens, which are ``load`` of the fleet's capacity.
+
+    ``cached_tokens`` of the input tokens are found in the cache.
+    """
     seconds = HOURS_PER_MONTH * SECONDS_PER_HOUR
-    month = Sale(revenue_usd=price.revenue(*lengths) * rate * seconds, cost_usd=usd_per_month)
+    month = Sale(revenue_usd=price.revenue(*lengths, cached_tokens) * rate * seconds, cost_usd=usd_per_month)
+    mtok = rate * sum(lengths) * seconds / TOKENS_PER_MTOK
     share = month.break_even_share
     tokens_per_day, at_load = break_even(month, rate * sum(lengths), load)
     return FleetSale(
         model=model,
         usd_per_mtok=price,
         month=month,
+        mtok=Sale(revenue_usd=month.revenue_usd / mtok, cost_usd=month.cost_usd / mtok),
         break_even_requests_per_s=None if share is None else share * rate,
         break_even_tokens_per_day=tokens_per_day,
         break_even_load=at_load,

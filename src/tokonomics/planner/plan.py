@@ -20,7 +20,6 @@ from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offer_choice import STALE_MUST_SAVE
 from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.catalog.precision import Precision
-from tokonomics.money.cost import split_by_gpu_time
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.intervals import known_speed, speed_from
 from tokonomics.physics.speculation import Speculation
@@ -42,7 +41,8 @@ from tokonomics.planner.plan_answer import (
 from tokonomics.planner.plan_jobs import job_of
 from tokonomics.planner.search import Placed, Search
 from tokonomics.planner.setup import Say, silent
-from tokonomics.planner.trials import Trials, prefill_share
+from tokonomics.planner.token_prices import PromptSplit
+from tokonomics.planner.trials import Trials
 from tokonomics.serving.fleet import Router
 from tokonomics.serving.links import link_speed
 from tokonomics.serving.spread import Spread
@@ -314,8 +314,7 @@ def _rows(
     """
     deployment, workload, capacity = sized.deployment, load.workload, sized.screened.capacity
     hosts = sized.screened.hosts
-    prompts = prefill_share(sized.trial.outcome) if sized.trial and not hosts.prefill else capacity.prefill_share
-    prompts = 1.0 if deployment.model.is_encoder else prompts
+    split = PromptSplit(sized, load)
     breaks = together_breaks(trials, sized, together) if hosts.prefill else None
     same: dict[str, Any] = _served(sized, load) | {
         "model": deployment.model.key,
@@ -332,6 +331,7 @@ def _rows(
         "capacity_requests_per_s": capacity.rate,
         "limited_by": capacity.limited_by,
         "below_checkpoint": not is_faithful(deployment),
+        "cached_share": split.cached_share,
     }
     for machine, regions in _places(hosts.machines):
         offer = machine.offer
@@ -344,8 +344,7 @@ def _rows(
         gpus = replicas * deployment.gpus + (first * side.gpus_per_replica if side else 0)
         utilization = workload.rate / ((first + replicas) * capacity.rate)
         usd_per_second = instances * machine.usd_per_hour / SECONDS_PER_HOUR
-        lengths = workload.input_tokens, workload.output_tokens
-        prices = split_by_gpu_time(usd_per_second, workload.rate, *lengths, prompts)
+        prices = split.prices(usd_per_second)
         used = gpus / (instances * offer.gpus) * min(1.0, utilization)
         row = Candidate(
             **same,
@@ -368,7 +367,7 @@ def _rows(
             usd_per_mtok=prices,
             usd_per_mtok_usage=prices.blended * used,
             job=job_of(load, sized, usd_per_second),
-            bill=monthly_bill(gpus, machine, instances, utilization, prompts),
+            bill=monthly_bill(gpus, machine, instances, utilization, split.prefill_share),
         )
         yield RankedRow(row, sized, machine)
 

@@ -152,6 +152,8 @@ class Candidate(Noun):
     """Reservation basis: the whole bill."""
     usd_per_mtok_usage: float
     """Blended, usage basis: only the share of the paid capacity that the traffic takes."""
+    cached_share: float = 0.0
+    """Of the prompt tokens: found in the prefix cache."""
     job: CandidateJob | None = None
     """Of traffic in sessions."""
     draft: CandidateDraft | None = None

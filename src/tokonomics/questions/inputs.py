@@ -427,7 +427,9 @@ class Selling(Request, about=About.PRICES):
     """What customers pay for tokens."""
 
     sell: Text | None = declared(
-        "What you sell at, dollars per Mtok of input/output: 0.20/0.80.", example="0.20/0.80", unit="USD/Mtok"
+        "What you sell at, dollars per Mtok of input/output, or input/output/cached input: 0.20/0.80/0.05.",
+        example="0.20/0.80",
+        unit="USD/Mtok",
     )
     margin: Share | None = declared(
         "Or the margin (profit ÷ revenue) that your price shall give: 40%.", low=0, high=0.99, example="40%"

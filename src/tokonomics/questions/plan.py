@@ -175,9 +175,9 @@ def _models(studies: Sequence[Study], terms: SellTerms | None) -> PlanModels:
 def _sold(best: Candidate, study: Study, terms: SellTerms) -> FleetSale:
     """A month of a pick, at the traffic that is planned for."""
     load, prices = study.plan.workload, best.usd_per_mtok
-    price = terms.price_over(prices.input, prices.output)
-    lengths = load.input_tokens, load.output_tokens
-    return fleet_sale(best.model, price, best.usd_per_month, load.rate, lengths, best.utilization)
+    price = terms.price_over(prices.input, prices.output, prices.cached)
+    lengths, cached = (load.input_tokens, load.output_tokens), best.cached_share * load.input_tokens
+    return fleet_sale(best.model, price, best.usd_per_month, load.rate, lengths, best.utilization, cached)
 
 
 def _cases(request: PlanRequest, studies: Sequence[Study], cases: Sequence[str]) -> PlanCases:

@@ -103,8 +103,9 @@ def _classes(sharing: Sharing, pooling: Pooling) -> ClassReport | None:
 def _sold(pooling: Pooling, terms: SellTerms) -> TenantsSale:
     """An hour of the shared fleet: tokens that are sent are sold; each tenant's cost is what it pays of the bill."""
     hours = pooling.duration_s / SECONDS_PER_HOUR
-    tokens = [sum(getattr(row, name) for row in pooling.tenants) for name in ("input_tokens", "output_tokens")]
-    per_s = [count / pooling.duration_s for count in tokens]
+    kinds = ("input_tokens", "output_tokens", "cached_tokens")
+    tokens = [sum(getattr(row, name) for row in pooling.tenants) for name in kinds]
+    per_s = [count / pooling.duration_s for count in tokens[:2]]
     cost = split_by_gpu_time(
         pooling.together.usd_per_hour / SECONDS_PER_HOUR, 1.0, per_s[0], per_s[1], pooling.prompt_share
     )
@@ -113,7 +114,8 @@ def _sold(pooling: Pooling, terms: SellTerms) -> TenantsSale:
         TenantSale(
             tenant=row.tenant,
             hour=Sale(
-                revenue_usd=price.revenue(row.input_tokens, row.output_tokens) / hours, cost_usd=row.pays_usd_per_hour
+                revenue_usd=price.revenue(*(getattr(row, name) for name in kinds)) / hours,
+                cost_usd=row.pays_usd_per_hour,
             ),
         )
         for row in pooling.tenants

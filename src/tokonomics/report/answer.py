@@ -83,5 +83,5 @@ def _spelled(value: Any, spell: Spell) -> Any:
     if isinstance(value, str):
         return spelled(value, spell)
     if isinstance(value, dict):
-        return {name: _spelled(part, spell) for name, part in value.items()}
+        return {name: _spelled(part, spell) for name, part in value.items() if part or name != "opens"}
     return [_spelled(part, spell) for part in value] if isinstance(value, list | tuple) else value

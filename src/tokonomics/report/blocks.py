@@ -23,6 +23,8 @@ class Span:
 
     text: str
     mood: Mood = ""
+    opens: str = ""
+    """The inputs, as in an address, with which ``plan`` says more of it: ``gpu=H100-SXM``. The page links to that."""
 
 
 Piece = str | Span

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from functools import partial
+from urllib.parse import urlencode
 
 from tokonomics.errors import option
 from tokonomics.planner.compare import Cell, Comparison
@@ -39,7 +40,11 @@ def _sections(result: CompareResult) -> blocks.View:
     picks = sorted(
         ((cell, cell.pick) for cell in result.cells if cell.pick), key=lambda pair: pair[1].usd_per_mtok.blended
     )
-    left_out = [(cell.model_name, cell.gpu, cell.refused or "") for cell in result.cells if not cell.pick]
+    left_out = [
+        (cell.model_name, blocks.Span(cell.gpu, opens=_plan_of(cell)), cell.refused or "")
+        for cell in result.cells
+        if not cell.pick
+    ]
     why = blocks.table(["!model", "!GPU", "because"], left_out)
     if not picks:
         yield blocks.section(
@@ -55,7 +60,8 @@ def _sections(result: CompareResult) -> blocks.View:
     if result.apis:
         yield _apis(result)
     yield _notes(result)
-    every = ranking([pick for _, pick in picks], None, [cell.model_name for cell, _ in picks])
+    names, opens = [cell.model_name for cell, _ in picks], [_plan_of(cell) for cell, _ in picks]
+    every = ranking([pick for _, pick in picks], None, names, opens)
     yield blocks.section(every, title="Every pair, at its cheapest offer", folded=True)
     if left_out:
         yield blocks.section(why, title="Left out, with the reason", folded=True)
@@ -83,11 +89,20 @@ def _headline(result: Comparison, picks: list[tuple[Cell, Candidate]]) -> Iterab
 
 def _grid(result: Comparison) -> blocks.Table:
     shown = result.gpus[:_MOST_GPUS]
-    rows = [
-        (result.cell(model, shown[0]).model_name, *(price_text(result.cell(model, gpu), result) for gpu in shown))
+    rows: list[tuple[blocks.Pieces, ...]] = [
+        (result.cell(model, shown[0]).model_name, *(_priced(result.cell(model, gpu), result) for gpu in shown))
         for model in result.models
     ]
     return blocks.table(["!model", *(f">{gpu}" for gpu in shown)], rows, "$/Mtok, the whole bill over all tokens")
+
+
+def _priced(cell: Cell, result: Comparison) -> blocks.Span:
+    return blocks.Span(price_text(cell, result), opens=_plan_of(cell))
+
+
+def _plan_of(cell: Cell) -> str:
+    """What to ask ``plan`` for more of a pair."""
+    return urlencode({"model": cell.model, "gpu": cell.gpu})
 
 
 def _picks(result: Comparison, picks: list[tuple[Cell, Candidate]]) -> blocks.Table:
@@ -98,7 +113,7 @@ def _picks(result: Comparison, picks: list[tuple[Cell, Candidate]]) -> blocks.Ta
     with_quality = any(cell.quality for cell in result.cells)
     columns = ["!model", "cheapest on", "offer", ">GPUs", ">$/month", ">$/Mtok", ">load", "speed"]
     columns += [">quality", ">$/Mtok ÷ quality"] if with_quality else []
-    rows = []
+    rows: list[list[blocks.Pieces]] = []
     for model in result.models:
         if model not in cheapest:
             name = next(cell.model_name for cell in result.cells if cell.model == model)
@@ -111,7 +126,15 @@ def _picks(result: Comparison, picks: list[tuple[Cell, Candidate]]) -> blocks.Ta
         gpus = f"{used}" if used == pick.gpus_paid else f"{used} of {pick.gpus_paid}"
         prices = [usd(pick.usd_per_month), usd(pick.usd_per_mtok.blended)]
         speed = speed_word(pick.speed, pick.speed_from)
-        row = [cell.model_name, layout, offer, gpus, *prices, percent(pick.utilization), speed]
+        row: list[blocks.Pieces] = [
+            cell.model_name,
+            blocks.Span(layout, opens=_plan_of(cell)),
+            offer,
+            gpus,
+            *prices,
+            percent(pick.utilization),
+            speed,
+        ]
         weighted = usd(cell.usd_per_quality_mtok) if cell.usd_per_quality_mtok else ""
         rows.append([*row, f"{cell.quality:g}" if cell.quality else "no score", weighted] if with_quality else row)
     return blocks.table(columns, rows)

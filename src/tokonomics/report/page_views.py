@@ -1,14 +1,12 @@
-"""What the page alone shows: the meter's ledger as it grows, and how far predictions lie from measurements."""
+"""What the page alone shows: the meter's ledger as it grows."""
 
-import math
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from tokonomics.measure.meter.bill import Bill
 from tokonomics.measure.meter.state import MeterTally
 from tokonomics.report import blocks
 from tokonomics.report.wording import NO_VALUE, number_text, percent_text, usd_text
-from tokonomics.units import count, percent, plural, usd
+from tokonomics.units import count, percent, usd
 
 _SUMS = (">$/Mtok", ">of output", ">while busy", ">paid", ">idle", ">idle time", ">tokens", ">tokens/s", ">batch")
 
@@ -73,60 +71,3 @@ def _sums(first: str, rows: Iterable[tuple[str, MeterTally]], title: str, shown:
         title,
         shown=shown,
     )  # fmt: skip
-
-
-_ERRORS = (">rows", ">median error", ">nine of ten within", ">bias", ">inside our interval")
-_WORDS = {"output_tok_s": "output tokens/s", "tpot_s": "TPOT", "ttft_s": "TTFT", "gpu": "GPU"}
-_MAIN = "throughput and TPOT"
-"""The public measurements of whole engines: the nearest to what a reader will run."""
-
-
-def accuracy(recorded: Mapping[str, Any]) -> blocks.View:
-    """Errors by source of the measurements and by kind, and what was not predicted; no row is left out silently."""
-    rows: Mapping[str, Any] = recorded["rows"]
-    name, main = next((row for row in rows.items() if _MAIN in row[0]), next(iter(rows.items())))
-    groups = plural(recorded["spearman_groups"], "group")
-    yield blocks.line(
-        "Median error: ",
-        blocks.Span(_share(main["median_abs_log_error"]), "best"),
-        f", {name}: {plural(main['n'], 'measurement')}. "
-        f"Nine of ten are within {_share(main['p90_abs_log_error'])}; the bias is {_signed(main['bias'])}. "
-        f"Rank correlation of deployments: {recorded['spearman']:.2g} over {groups}. "
-        "Some kinds are far worse, such as time to first token and a drained burst.",
-        kind="headline",
-    )
-    yield blocks.hint("Compare it with your own: drop the results of a load test anywhere on this page.")
-    yield blocks.table(
-        ["measurements", *_ERRORS, "target"],
-        [(source, *_errors(row), row["target"]) for source, row in rows.items()],
-        "Predictions against measurements",
-    )
-    yield blocks.table(
-        ["!group", "by", *_ERRORS],
-        [
-            (_WORDS.get(group, group), _WORDS.get(kind, kind), *_errors(row))
-            for kind, found in recorded["by"].items()
-            for group, row in found.items()
-        ],
-        "The same errors by metric, GPU, engine, model and source",
-        shown=24,
-    )
-    left = recorded["not_predicted"]
-    yield blocks.section(
-        *(blocks.line(f"{reason}: {plural(number, 'row')}") for reason, number in left.items()), title="Not predicted"
-    )
-    yield blocks.note(f"Made {recorded['date']} on {recorded['machine']} with `{recorded['command']}`.")
-
-
-def _errors(row: Mapping[str, Any]) -> tuple[str, ...]:
-    errors = (_share(row["median_abs_log_error"]), _share(row["p90_abs_log_error"]), _signed(row["bias"]))
-    return f"{row['n']:,}", *errors, percent_text(row.get("inside_interval"))
-
-
-def _share(log: float | None) -> str:
-    """Errors are kept as logarithms of predicted over measured; people read them as a share."""
-    return NO_VALUE if log is None else percent(math.expm1(log))
-
-
-def _signed(log: float | None) -> str:
-    return NO_VALUE if log is None else f"{math.expm1(log) * 100:+.1f} %"

@@ -23,9 +23,7 @@ from tokonomics.units import BYTES_PER_GB, percent, plural, seconds, usd
 def pick_blocks(row: Candidate, label: str, plan: Plan, firm: Sequence[blocks.Fact] = ()) -> list[blocks.Block]:
     """What to rent, what it costs, how it serves."""
     prices = row.usd_per_mtok
-    whole_bill = f"whole bill: {usd(prices.input)} input, {usd(prices.output)} output"
-    if not plan.workload.writes:
-        whole_bill = "whole bill over the tokens read"
+    whole_bill = "whole bill over all tokens" if plan.workload.writes else "whole bill over the tokens read"
     router = f", {row.router} router" if row.simulated and row.replicas > 1 else ""
     idle = row.gpus_paid - row.gpus_used
     spans = row.gpus_per_replica * row.instances > row.gpus_paid and row.prefill is None
@@ -41,6 +39,7 @@ def pick_blocks(row: Candidate, label: str, plan: Plan, firm: Sequence[blocks.Fa
                 f"{whole_bill}; {usd(row.usd_per_mtok_usage)} at full use",
                 prices.blended,
             ),
+            *(_by_kind(row) if plan.workload.writes else ()),
             *_job(row),
             *_latencies(row, plan.slos),
             blocks.fact(
@@ -60,6 +59,17 @@ def pick_blocks(row: Candidate, label: str, plan: Plan, firm: Sequence[blocks.Fa
             ("unused", plural(idle, "GPU"), f"of the {row.gpus_paid} paid for") if idle else None,
         ),
     ]
+
+
+def _by_kind(row: Candidate) -> Iterable[blocks.Fact]:
+    """What a Mtok of input, of cached input and of output costs: the same bill, by the GPU's time that each takes."""
+    prices = row.usd_per_mtok
+    yield blocks.fact("input", usd(prices.input), "per Mtok that is computed: prefill's GPU time", number=prices.input)
+    if prices.cached is not None:
+        is_found = f"is found in the prefix cache, {percent(row.cached_share)} of prompts" if row.cached_share else ""
+        note = f"per Mtok that {is_found or 'a prefix cache would find'}: attended to, not computed"
+        yield blocks.fact("cached input", usd(prices.cached), note, number=prices.cached)
+    yield blocks.fact("output", usd(prices.output), "per Mtok: decoding's GPU time", number=prices.output)
 
 
 def _apart(row: Candidate) -> Iterable[blocks.Fact]:

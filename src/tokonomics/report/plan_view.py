@@ -224,8 +224,13 @@ def _off(speed: float) -> str:
     return f"{'−' if speed < 1 else '+'}{percent(abs(speed - 1))}"
 
 
-def ranking(rows: Sequence[Candidate], shown: int | None, models: Sequence[str] = ()) -> blocks.Table:
-    """Candidates, the pick first; with the name of the model of each where there are several."""
+def ranking(
+    rows: Sequence[Candidate], shown: int | None, models: Sequence[str] = (), opens: Sequence[str] = ()
+) -> blocks.Table:
+    """Candidates, the pick first; with the name of the model of each where there are several.
+
+    ``opens`` is, of each, what to ask for more of it.
+    """
     late = "p99" if any(row.simulated for row in rows) else "mean"
     some_old = not all(row.price_stale for row in rows)
     named: list[tuple[str, ...]] = [(name,) for name in models] or [()] * len(rows)
@@ -240,7 +245,7 @@ def ranking(rows: Sequence[Candidate], shown: int | None, models: Sequence[str] 
             (
                 str(place),
                 *name,
-                replicas_text(row),
+                blocks.Span(replicas_text(row), opens=opened),
                 splits_text(row),
                 f"{row.weights}{'*' if row.below_checkpoint else ''}",
                 *([row.kv.value] if writes else []),
@@ -253,7 +258,7 @@ def ranking(rows: Sequence[Candidate], shown: int | None, models: Sequence[str] 
                 *([time_text(getattr(row.tpot_s, late))] if writes else []),
                 row.speed.value,
             )
-            for place, (name, row) in enumerate(zip(named, rows, strict=True), 1)
+            for place, (name, opened, row) in enumerate(zip(named, opens or [""] * len(rows), rows, strict=True), 1)
         ],
         best=0,
         shown=shown,
@@ -400,14 +405,14 @@ def _sold(result: PlanModels) -> blocks.View:
         rows = [
             (
                 sale.model,
-                *(usd(price) for price in (sale.usd_per_mtok.input, sale.usd_per_mtok.output)),
+                *(usd_text(getattr(sale.usd_per_mtok, kind)) for kind in ("input", "cached", "output")),
                 *sale_cells(sale.month),
                 NO_VALUE if sale.break_even_requests_per_s is None else f"{sale.break_even_requests_per_s:.3g}",
                 percent_text(sale.break_even_load),
             )
             for sale in result.sales
         ]
-        heads = ["!model", ">$/Mtok in", ">out", *SALE_COLUMNS, ">pays from requests/s", ">load"]
+        heads = ["!model", ">$/Mtok in", ">cached", ">out", *SALE_COLUMNS, ">pays from requests/s", ">load"]
         yield blocks.section(blocks.table(heads, rows), title="Sold, a month")
 
 

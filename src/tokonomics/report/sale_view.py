@@ -24,7 +24,8 @@ def signed_usd(amount: float) -> str:
 
 
 def price_text(price: SellPrice) -> str:
-    return f"{usd(price.input)} per Mtok of input, {usd(price.output)} of output"
+    cached = "" if price.cached is None else f", {usd(price.cached)} of cached input"
+    return f"{usd(price.input)} per Mtok of input, {usd(price.output)} of output{cached}"
 
 
 def verdict(sale: Sale, over: str) -> blocks.Line:
@@ -36,18 +37,26 @@ def verdict(sale: Sale, over: str) -> blocks.Line:
 
 
 def fleet_sale_facts(sale: FleetSale) -> list[blocks.Fact]:
-    """Of a plan's pick: price, profit, and the volume from which on it pays."""
-    month, load = sale.month, sale.break_even_load
+    """Of a plan's pick: price, revenue, profit, margin, and the volume from which on it pays."""
+    month, mtok, price, load = sale.month, sale.mtok, sale.usd_per_mtok, sale.break_even_load
     mood: blocks.Mood = "worst" if month.margin_usd < 0 else "best"
-    margin = f"a month: {usd(month.revenue_usd)} revenue, margin {margin_text(month)}"
+    kinds = [price.input, price.output, *([] if price.cached is None else [price.cached])]
+    named = "per Mtok in / out" if price.cached is None else "per Mtok in / out / cached in"
+    cost = f"a month, {signed_usd(mtok.margin_usd)} per Mtok: revenue less the bill of {usd(month.cost_usd)}"
     facts = [
+        blocks.fact("sold at", " / ".join(map(usd, kinds)), named),
         blocks.fact(
-            "sold at", f"{usd(sale.usd_per_mtok.input)} / {usd(sale.usd_per_mtok.output)}", "per Mtok in / out"
+            "revenue", usd(month.revenue_usd), f"a month, {usd(mtok.revenue_usd)} per Mtok of all tokens",
+            number=month.revenue_usd, less="worse",
         ),
         blocks.fact(
-            "profit", blocks.Span(signed_usd(month.margin_usd), mood), margin, number=month.margin_usd, less="worse"
+            "profit", blocks.Span(signed_usd(month.margin_usd), mood), cost, number=month.margin_usd, less="worse"
         ),
-    ]
+        blocks.fact(
+            "margin", blocks.Span(margin_text(month), mood), "profit over revenue", number=month.margin_share,
+            less="worse",
+        ),
+    ]  # fmt: skip
     if sale.break_even_requests_per_s is None or sale.break_even_tokens_per_day is None or load is None:
         return facts
     tokens = f"{count(sale.break_even_tokens_per_day)} tokens a day"

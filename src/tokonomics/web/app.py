@@ -3,6 +3,7 @@
 ``make_app`` builds the application around one ``Service``; ``safety.Gate`` stands before all of it.
 """
 
+import asyncio
 import json
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -20,6 +21,7 @@ from tokonomics.errors import BadInput, TokonomicsError
 from tokonomics.guarded.answering import ours
 from tokonomics.report.blocks import Section
 from tokonomics.web import login, meter, pages
+from tokonomics.web.accuracy import accuracy
 from tokonomics.web.catalogue import catalogue_json, prices_as_of
 from tokonomics.web.jobs import Job, TooManyOfYours
 from tokonomics.web.problems import RefusalOut, of_validation, problem_response, refusal_of
@@ -129,6 +131,7 @@ def make_app(settings: Settings | None = None) -> Gate:
     _handle_problems(app)
     _add_page(app, sessions)
     _add_catalogue(app)
+    _add_accuracy(app, service)
     for verb in verbs().values():
         _add_answers(app, service, verb)
     _add_jobs(app, service)
@@ -249,9 +252,28 @@ def _add_catalogue(app: FastAPI) -> None:
             for verb in verbs().values()
         ]
 
-    @app.get(f"{API}/accuracy", summary="How far predictions lie from measurements")
-    def accuracy() -> Response:
-        return Response(pages.accuracy(), media_type="application/json")
+
+def _add_accuracy(app: FastAPI, service: Service) -> None:
+    said = Query(max_length=80)
+
+    @app.get(f"{API}/accuracy", summary="How far predictions lie from measurements", responses=_REFUSALS)
+    async def how_sure(
+        request: Request,
+        metric: Annotated[str, said] = "",
+        engine: Annotated[str, said] = "",
+        gpu: Annotated[str, said] = "",
+        speed: Annotated[str, said] = "",
+        fit: Annotated[str, said] = "",
+        files: Annotated[str, Query(max_length=2000, description="Your results: upload:ID, several by commas.")] = "",
+        ran_on: Annotated[str, Query(max_length=80, description="The GPU that your results are of.")] = "",
+    ) -> Response:
+        own = None
+        if files:
+            verb = find_verb("import")
+            given = _given(verb, {"files": files.split(","), **({"gpu": ran_on} if ran_on else {})})
+            own = json.loads(await service.answer(verb, given, False, _client(request), _gone(request)))
+        asked = {"metric": metric, "engine": engine, "gpu": gpu, "speed": speed, "fit": fit}
+        return Response(await asyncio.to_thread(accuracy, asked, own), media_type="application/json")
 
 
 def _add_answers(app: FastAPI, service: Service, verb: PageVerb) -> None:

@@ -2,23 +2,16 @@
 
 import gzip
 import hashlib
-import json
 import re
 import threading
 from functools import lru_cache
-from importlib import resources
 from pathlib import Path
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from tokonomics.errors import in_python
-from tokonomics.report import page_views
-from tokonomics.report.answer import document
-from tokonomics.report.blocks import sections
 from tokonomics.web import vega as library
 from tokonomics.web.catalogue import catalogue_json, prices_as_of
-from tokonomics.workers import as_json
 
 FOLDER = Path(__file__).with_name("page")
 _TYPES = {
@@ -75,12 +68,3 @@ def _small() -> bytes:
 def prepare() -> None:
     """Build the catalogue and the chart library while nobody waits for them."""
     threading.Thread(target=lambda: (catalogue_json(prices_as_of()), library.bundle()), daemon=True).start()
-
-
-@lru_cache(maxsize=1)
-def accuracy() -> bytes:
-    """The validation tables, as ``benchmarks/bench_accuracy.py`` wrote them, and their description."""
-    file = resources.files("tokonomics.measure") / "data" / "accuracy.json"
-    recorded = json.loads(file.read_bytes())
-    described = document(sections(page_views.accuracy(recorded)), in_python)
-    return as_json({**recorded, "sections": described, "charts": []})

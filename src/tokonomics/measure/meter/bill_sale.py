@@ -46,7 +46,8 @@ def bill_sale(of: Bill, by_model: Bill, terms: SellTerms, on: MeteredGpu | None 
     for line in by_model.lines:
         price = prices.get(line.group[-2])
         if price is not None:
-            earned[line.group[:-2]] += price.revenue(line.sums.input_total, line.sums.output)
+            sums = line.sums
+            earned[line.group[:-2]] += price.revenue(sums.input_total, sums.output, sums.input_cached)
     lines = tuple(Sale(revenue_usd=earned[line.group], cost_usd=line.sums.usd) for line in of.lines)
     total = Sale(revenue_usd=sum(earned.values()), cost_usd=of.total.usd)
     days = (of.until - of.since) / DAY_S
@@ -72,7 +73,7 @@ def _sums(by_model: Bill, model: str) -> MeterTally:
 
 
 def _price(terms: SellTerms, computed: float, cached: float, output: float, sums: MeterTally) -> SellPrice:
-    """Cached tokens are sold as input, so that input costs the mean of both."""
+    """With a margin cached tokens are sold as input, so that input costs the mean of both."""
     tokens = sums.input_total
     input = (computed * sums.input_computed + cached * sums.input_cached) / tokens if tokens > 0 else computed
     return terms.price_over(input, output)

@@ -63,6 +63,8 @@ class TenantRow(Noun):
     tokens: NonNegativeInt
     """Prompts and answers."""
     input_tokens: NonNegativeInt
+    cached_tokens: NonNegativeInt = 0
+    """Of those, found in the cache of the shared fleet."""
     output_tokens: NonNegativeInt
     alone_replicas: PositiveInt
     alone_busy_share: NonNegativeFloat
@@ -325,6 +327,7 @@ def _tenant_rows(
                 requests=int(np.count_nonzero(at)),
                 tokens=sent,
                 input_tokens=int(trace.input_tokens[at].sum()),
+                cached_tokens=int(made.served.cached_tokens[at].sum()),
                 output_tokens=int(trace.output_tokens[at].sum()),
                 alone_replicas=needed,
                 alone_busy_share=float(simulation.replicas["busy_s"].sum()) / (needed * made.end_s),

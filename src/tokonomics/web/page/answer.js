@@ -2,6 +2,7 @@
 // Nothing is added here but the shape; names of inputs become the labels of the form.
 
 import { copyButton, download, h } from "./dom.js";
+import { planLink } from "./opening.js";
 import { table } from "./table.js";
 
 const STRONG = new Set(["strong", "best", "worst", "alert"]);
@@ -196,7 +197,11 @@ function headline(line, state) {
 }
 
 function inline(spans, { labels }) {
-  return spans.map(({ text, mood }) => (mood ? h("span", { class: mood }, labels.nodes(text)) : labels.nodes(text)));
+  return spans.map(({ text, mood, opens }) => {
+    const nodes = labels.nodes(text);
+    if (opens) return planLink(opens, nodes);
+    return mood ? h("span", { class: mood }, nodes) : nodes;
+  });
 }
 
 function badged(spans, state) {

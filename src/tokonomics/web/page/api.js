@@ -48,7 +48,7 @@ const post = (path, body, signal) =>
 
 export const catalog = async () => (await asked("/api/v1/catalog")).json();
 export const verbs = async () => (await asked("/api/v1/verbs")).json();
-export const accuracy = async () => (await asked("/api/v1/accuracy")).json();
+export const accuracy = async (chosen) => (await asked(`/api/v1/accuracy?${new URLSearchParams(chosen)}`)).json();
 export const meter = async () => (await asked("/api/v1/meter")).json();
 
 export async function answer(verb, inputs, { charts = true, signal }) {

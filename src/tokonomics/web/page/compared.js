@@ -1,34 +1,61 @@
-// Two answers side by side: what the second changes, figure by figure. The figures are the server's.
+// Two answers side by side: what the second changes, figure by figure. The first row are the headlines themselves, so
+// that the difference is of what both say; figures of different units or of different questions are not compared.
 
-import { factsIn, headlineIn, split, textOf } from "./answer.js";
+import { factsIn, headlineIn, textOf } from "./answer.js";
 import { h } from "./dom.js";
-import { NONE, amount, figure } from "./format.js";
+import { NONE, amount, figure, unitOf } from "./format.js";
 
-// By name: {text, number, less} of the facts that carry a number.
+const OTHER_UNIT = "another unit";
+const SHORT = 40; // characters of a label that stands for its headline; longer ones are sentences
+
+// By name: {text, number, unit, less} of the facts that carry a number, those of the first headline alone.
 function figuresOf({ sections }) {
   const found = new Map();
-  for (const { name, value, number, less } of factsIn(sections))
-    if (number !== null && !found.has(name)) found.set(name, { text: textOf(value), number, less });
+  for (const { name, value, number, less } of factsIn(underFirst(sections))) {
+    const text = textOf(value);
+    if (number !== null && !found.has(name)) found.set(name, { text, number, unit: unitOf(text), less });
+  }
   return found;
 }
 
-// The headlines as a figure of its own, where both are of one kind and no fact says the same.
-function headlines(a, b, facts) {
-  const [one, other] = [a, b].map(({ sections }) => {
-    const head = headlineIn(sections);
-    return head && { ...head, ...split(head.value), text: head.value, size: amount(head.value) };
-  });
-  if (one?.size == null || other?.size == null || one.unit !== other.unit) return null;
-  if ([...facts.values()].some(({ text }) => amount(text) === one.size)) return null;
-  const name = one.label && one.label === other.label ? one.label : one.unit || one.label;
-  return { name, ends: [one, other].map(({ text, size }) => ({ text, number: size, less: "" })) };
+// Up to the second headline, which speaks of another choice.
+function underFirst(sections) {
+  const headed = sections.flatMap((section, at) => (headlineIn([section]) ? [at] : []));
+  return headed.length > 1 ? sections.slice(0, headed[1]) : sections;
+}
+
+// What a headline says, as a figure; "$2 → $1 an hour" says $1. Its exact number is that of the fact which repeats it.
+function headOf({ sections }, facts) {
+  const head = headlineIn(sections);
+  if (!head) return null;
+  const last = head.value.split("→").at(-1).trim();
+  const size = amount(last);
+  if (size === null) return { ...head, text: head.value, number: null, unit: null, repeated: null };
+  const unit = unitOf(last);
+  const isSame = ([, { text }]) => amount(text) === size && ["$", "%"].every((sign) => text.includes(sign) === last.includes(sign));
+  const [repeated, fact] = [...facts].find(isSame) ?? [null, null];
+  const number = fact?.number ?? (unit === "%" ? size / 100 : size);
+  return { ...head, text: head.value, number, unit, less: fact?.less ?? lessOf(unit), repeated };
+}
+
+// Whether less of a unit is better: dollars are paid, tokens a second are got. Of others a headline does not say.
+function lessOf(unit) {
+  if (unit.startsWith("$")) return "better";
+  return /^[\w ]*(tok|tokens|requests)\/s/.test(unit) ? "worse" : "";
 }
 
 export function compared(labels, { a, b }) {
   if (!a || !b) return [];
+  if (a.verb !== b.verb)
+    return framed(h("p", { class: "said note" }, "A and B ask different questions: their figures do not compare."));
   const [one, other] = [figuresOf(a), figuresOf(b)];
-  const names = [...new Set([...one.keys(), ...other.keys()])];
-  const figures = [headlines(a, b, one), ...names.map((name) => ({ name, ends: [one.get(name), other.get(name)] }))];
+  const heads = [headOf(a, one), headOf(b, other)];
+  const isRepeated = heads[0]?.repeated && heads[0].repeated === heads[1]?.repeated;
+  const names = [...new Set([...one.keys(), ...other.keys()])].filter((name) => !isRepeated || name !== heads[0].repeated);
+  const figures = [
+    heads.every(Boolean) && { name: nameOf(heads), ends: heads },
+    ...names.map((name) => ({ name, ends: [one.get(name), other.get(name)] })),
+  ];
   const rows = figures.filter(Boolean).map(({ name, ends }) => {
     const { said, mood } = change(...ends);
     return h(
@@ -46,23 +73,47 @@ export function compared(labels, { a, b }) {
     h("th", { scope: "col" }, "Figure"),
     ["A", "B", "B against A"].map((name) => h("th", { scope: "col", class: "number" }, name)),
   );
-  return [
-    h(
-      "div",
-      { class: "compared" },
-      h("table", {}, h("caption", {}, "What scenario B changes"), h("thead", {}, head), h("tbody", {}, rows)),
-    ),
-  ];
+  const table = h("table", {}, h("caption", {}, "What scenario B changes"), h("thead", {}, head), h("tbody", {}, rows));
+  return framed(
+    table,
+    apart(a, b, heads).map((text) => h("p", { class: "said note" }, labels.nodes(text))),
+  );
+}
+
+const framed = (...children) => [h("div", { class: "compared" }, children)];
+
+function nameOf([one, other]) {
+  return one.label && one.label === other.label && one.label.length <= SHORT ? one.label : "Headline";
+}
+
+// What keeps two answers from being compared figure by figure.
+function apart(a, b, heads) {
+  const [one, other] = [a, b].map(({ inputs }) => [inputs.model ?? []].flat().join(", "));
+  const said = [];
+  if (one !== other)
+    said.push(
+      `A is of ${one || "every model"}, B of ${other || "every model"}: a token of one model holds more text than one of another, so prices per token compare only roughly.`,
+    );
+  const [first, second] = heads;
+  if (first && second && first.label !== second.label)
+    said.push(`A says: ${first.label || first.value}. B says: ${second.label || second.value}.`);
+  return said;
 }
 
 function change(before, after) {
+  if (before?.number == null || after?.number == null) return { said: NONE, mood: "" };
+  const said = [before.unit, after.unit].filter((unit) => unit !== null); // "none" is of any
+  const units = new Set(said.map((unit) => unit.replaceAll(/(?<=\w)s\b/g, ""))); // 1 GPU, 2 GPUs
+  if (units.size > 1) return { said: OTHER_UNIT, mood: "" };
   // From 40 % to 50 % is ten points more: "+25 %" would read as a share.
-  const isShare = [before, after].every((found) => found?.text.endsWith("%"));
-  if (!before || !after || (before.number === 0 && !isShare)) return { said: NONE, mood: "" };
-  const by = isShare ? after.number - before.number : after.number / before.number - 1;
-  if (!Number.isFinite(by)) return { said: NONE, mood: "" };
-  if (Math.abs(by) < 0.0005) return { said: "the same", mood: "" };
-  const size = figure(Number((Math.abs(by) * 100).toFixed(Math.abs(by) < 0.1 ? 1 : 0)));
+  const isShare = units.has("%");
+  const by = after.number - before.number;
+  if (by === 0) return { said: "the same", mood: "" };
+  // Of a loss, half as much again is less: what changes is measured by the size of what was.
+  const share = isShare ? by : by / Math.abs(before.number);
+  if (!Number.isFinite(share)) return { said: NONE, mood: "" };
+  if (Math.abs(share) < 0.0005) return { said: "the same", mood: "" };
+  const size = figure(Number((Math.abs(share) * 100).toFixed(Math.abs(share) < 0.1 ? 1 : 0)));
   return {
     said: `${by > 0 ? "+" : "−"}${size} ${isShare ? "points" : "%"}`,
     mood: before.less ? (by < 0 === (before.less === "better") ? "good" : "bad") : "",

@@ -30,6 +30,18 @@ export function amount(text, { bytes = false } = {}) {
   return (/[−-]/.test(sign + minus) ? -1 : 1) * size * scale;
 }
 
+const TIMES = new Set(["ns", "µs", "us", "ms", "s", "min", "h", "hours", "day", "days"]);
+
+// What a text counts, whatever its scale: "$ a month" of $1,234 a month, "s" of 12.3 ms, "tokens" of 4.5 M tokens.
+// null where no number stands.
+export function unitOf(text) {
+  const [whole, , , digits, unit] = text.trim().match(AMOUNT) ?? [""];
+  if (digits === undefined) return null;
+  const own = TIMES.has(unit) ? "s" : /^[KMGT]B$/.test(unit) ? "bytes" : unit in SCALES ? "" : unit;
+  const rest = text.trim().slice(whole.length);
+  return `${whole.includes("$") ? "$" : ""}${own}${rest}`.trim();
+}
+
 const WHOLE = /^[−+~≤≥<>±-]?\s*\$?[\d,.]+(e[+-]?\d+)?( ?[^\d\s]{1,4})?$/i;
 
 // What a column of texts sorts by: numbers where all of them are, else the texts.

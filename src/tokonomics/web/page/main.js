@@ -14,7 +14,8 @@ import { pane } from "./pane.js";
 import * as url from "./url.js";
 import { VIEWS } from "./views.js";
 
-const OF_ONE_VIEW = ["run", "panel", "gpus", "context", "files"]; // all else is one scenario for every view
+const FILTERS = ["ran_on", "of_metric", "of_engine", "of_gpu", "of_speed", "of_fit"]; // of Accuracy
+const OF_ONE_VIEW = ["run", "panel", "gpus", "context", "files", ...FILTERS]; // all else is one scenario for every view
 const TRAFFIC = ["rate", "tokens_per_month", "input", "output", "slo", "offline", "trace", "columns", "arrivals"];
 const DRAG_MS = 40; // between two askings while a slider moves
 
@@ -65,13 +66,18 @@ function running(which) {
     answered(answer) {
       page.answers[which] = answer;
       page.form?.blame(null);
-      if (page.state.b) refill(page.difference, compared(page.labels, page.answers));
+      differ();
     },
     refused(error) {
       page.answers[which] = null;
       page.form?.blame(error);
+      differ();
     },
   });
+}
+
+function differ() {
+  if (page.state.b) refill(page.difference, compared(page.labels, page.answers));
 }
 
 // ---- the form changes the scenario
@@ -181,24 +187,42 @@ function build() {
   else page.leave = reading(view, answers);
 }
 
-// A view without a form: what the server has to say, and, where it can be watched, whenever that changes.
+// A view without a form: what the server has to say, and, where it can be watched, whenever that changes. What it says
+// may be chosen above it.
 function reading(view, answers) {
   const place = pane({ name: view.name, labels: page.labels });
-  refill(answers, place.element);
-  place.working(null);
+  const above = h("div", { class: "above" });
+  refill(answers, view.above && above, place.element);
   const left = new AbortController();
   const unlessLeft = (act) => (said) => left.signal.aborted || act(said);
   const failed = (error) => {
-    if (error.status === 404) return place.empty(view.empty(error));
+    if (error.status === 404 && view.empty) return place.empty(view.empty(error));
     if (!error.what) console.error(error);
     place.refused({ ...error, what: error.what ?? error.message }, {});
   };
-  const read = unlessLeft((said) => {
-    place.show(said);
+  const choose = (values) => {
+    Object.assign(page.state.a, values);
+    url.commit(page.state, {});
+    load();
+  };
+  const offer = (answer) => {
+    if (!view.above) return;
+    const at = [...above.querySelectorAll("select, button")].indexOf(document.activeElement);
+    refill(above, view.above({ values: page.state.a, answer, catalog: page.catalog, change: choose }));
+    above.querySelectorAll("select, button")[at]?.focus();
+  };
+  let turn = 0;
+  function load() {
+    const mine = ++turn;
+    place.working(null);
+    const latest = (act) => unlessLeft((said) => mine === turn && act(said));
+    view.read(page.state.a).then(latest((said) => (offer(said), place.show(said), watch()))).catch(latest(failed));
+  }
+  function watch() {
     const close = view.watch?.(unlessLeft((next) => place.show(next, { isQuiet: true })));
     left.signal.addEventListener("abort", () => close?.());
-  });
-  view.read().then(read).catch(unlessLeft(failed));
+  }
+  load();
   return () => left.abort();
 }
 
@@ -301,7 +325,7 @@ function spread(answers) {
 // ---- the frame
 
 function drawNavigation() {
-  const links = VIEWS.filter((each) => !each.hidden).map((view) =>
+  const links = VIEWS.map((view) =>
     h(
       "a",
       {
@@ -360,6 +384,7 @@ async function start() {
     `tokonomics ${page.catalog.version}; prices from ${page.catalog.oldest_price} on; today ${page.catalog.today}`;
   addEventListener("popstate", restore);
   addEventListener("choose-columns", askForColumns);
+  addEventListener("open-plan", ({ detail }) => goTo("plan", { carried: detail }));
   dropping({ goTo, now: () => page.state });
   restore();
   // The chart library is large: it loads while the reader reads, not before the first paint.

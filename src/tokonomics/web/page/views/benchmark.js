@@ -7,7 +7,6 @@ import * as field from "../fields.js";
 export default {
   key: "benchmark",
   name: "Benchmark",
-  hidden: true,
   lede: "Drop the results of a load test: what each load costs per million tokens.",
   presets: false,
   groups: [
@@ -42,12 +41,14 @@ export default {
     return values.files ? { verb: "import", inputs: field.asked("import", values) } : null;
   },
   empty: () => [
-    h("h2", {}, "Drop a benchmark file"),
+    h("h2", {}, "Drop a results file, or choose one"),
     h(
       "p",
       {},
-      "Results of vLLM bench serve, SGLang bench_serving, guidellm, aiperf, genai-perf, InferenceX, llm-d or tokonomics bench become dollars per million tokens.",
+      "Results of vLLM bench serve, SGLang bench_serving, guidellm, aiperf, genai-perf, InferenceX, llm-d or tokonomics bench become dollars per million tokens at every load, the load to run at, and how far our prediction was off.",
     ),
-    h("button", { type: "button", onclick: openFile }, "Open a file"),
+    h("button", { type: "button", onclick: openFile }, "Choose a file"),
+    h("p", {}, "No results yet? This measures a server of yours, and its file can be dropped here:"),
+    h("pre", {}, "tokonomics bench http://localhost:8000 --save run.json"),
   ],
 };

@@ -42,7 +42,7 @@ export default {
       name: "A price to sell at",
       folded: true,
       fields: [
-        { name: "sell", label: "In/out", unit: "$/Mtok", kind: "text", fallback: "", placeholder: "0.20/0.80" },
+        { name: "sell", label: "In/out/cached", unit: "$/Mtok", kind: "text", fallback: "", placeholder: "0.20/0.80/0.05" },
         { name: "margin", label: "Or a margin of", kind: "text", fallback: "", placeholder: "40%" },
       ],
     },

@@ -1,0 +1,88 @@
+"""Every published measurement that was predicted, one point each, as ``benchmarks/bench_accuracy.py`` wrote them.
+
+A point says how it stands to the model: *left out* of every fit and every choice; *seen* while the model was made, but
+not fitted on; or *shaped*: engines' own times and the intervals were fitted on it. Figures have three digits.
+"""
+
+import csv
+import gzip
+import statistics
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from importlib import resources
+from typing import Literal
+
+from pydantic import PositiveFloat
+
+from tokonomics.types import Noun
+
+Fit = Literal["left out", "seen", "shaped"]
+KINDS: dict[str, tuple[str, ...]] = {
+    "TPOT": ("tpot_s", "tpot_s p50", "tpot_s p99"),
+    "TTFT": ("ttft_s", "ttft_s p50", "ttft_s p99"),
+    "throughput": ("output_tok_s", "total_tok_s"),
+}
+"""What can stand on one pair of axes: seconds or tokens a second."""
+
+
+class AccuracyPoint(Noun):
+    """One figure, measured and predicted, and whose it is."""
+
+    fit: str
+    """``left out``, ``seen`` or ``shaped``; or that it is the reader's own."""
+    speed: str
+    """How the speed behind the prediction is known: timed, scaled or assumed."""
+    metric: str
+    """As measured: ``tpot_s``, ``ttft_s p99``, ``output_tok_s`` …"""
+    gpu: str
+    engine: str
+    what: str
+    """The row in words."""
+    measured: PositiveFloat
+    predicted: PositiveFloat
+
+    @property
+    def off(self) -> float:
+        """Predicted ÷ measured − 1."""
+        return self.predicted / self.measured - 1
+
+
+@lru_cache(maxsize=1)
+def shipped_points() -> tuple[AccuracyPoint, ...]:
+    """All that the package carries."""
+    file = resources.files("tokonomics.measure") / "data" / "accuracy_points.csv.gz"
+    lines = gzip.decompress(file.read_bytes()).decode().splitlines()
+    return tuple(_point(row) for row in csv.DictReader(lines))
+
+
+def _point(row: dict[str, str]) -> AccuracyPoint:
+    engine = row["engine"].split()[0] if row["engine"] else "bare kernels"
+    load = f"{row['load']} at once" if row["load"] else "a queue that never empties"
+    load = f"{row['load'][:-2]} requests/s" if row["load"].endswith("/s") else load
+    said = [
+        f"{row['model']} {row['weights']} on {row['gpus']}×{row['gpu']}, {row['engine'] or engine} of {row['year']}",
+        f"{int(row['input']):,} in, {int(row['output']):,} out, {load}",
+        row["source"],
+    ]
+    return AccuracyPoint(
+        **{name: row[name] for name in ("fit", "speed", "metric", "gpu")},
+        engine=engine,
+        what="; ".join(said),
+        measured=float(row["measured"]),
+        predicted=float(row["predicted"]),
+    )
+
+
+def chosen(points: Iterable[AccuracyPoint], kind: str, **only: str | None) -> list[AccuracyPoint]:
+    """Those of a kind of figure whose fields are as asked for; None asks for nothing."""
+    wanted = {name: value for name, value in only.items() if value}
+    return [
+        point
+        for point in points
+        if point.metric in KINDS[kind] and all(getattr(point, name) == value for name, value in wanted.items())
+    ]
+
+
+def median_off(points: Sequence[AccuracyPoint]) -> float | None:
+    """The median of |predicted ÷ measured − 1|; None of none."""
+    return statistics.median(abs(point.off) for point in points) if points else None

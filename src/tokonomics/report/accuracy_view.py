@@ -1,0 +1,123 @@
+"""How far predictions lie from measurements: recorded errors, the points that are drawn, a reader's own with them."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from tokonomics.measure.accuracy_points import AccuracyPoint, median_off
+from tokonomics.report import blocks
+from tokonomics.report.wording import NO_VALUE, percent_text
+from tokonomics.units import percent, plural
+
+_ERRORS = (">rows", ">median error", ">nine of ten within", ">bias", ">inside our interval")
+_WORDS = {"output_tok_s": "output tokens/s", "tpot_s": "TPOT", "ttft_s": "TTFT", "gpu": "GPU"}
+_MAIN = "throughput and TPOT"
+"""The public measurements of whole engines: the nearest to what a reader will run."""
+
+
+def accuracy(
+    recorded: Mapping[str, Any],
+    points: Sequence[AccuracyPoint],
+    kind: str,
+    joined: Sequence[AccuracyPoint] = (),
+    own: Mapping[str, Any] | None = None,
+) -> blocks.View:
+    """Errors by source of the measurements and by kind, and what was not predicted; no row is left out silently.
+
+    ``points`` of one kind of figure are drawn, with those of the reader's ``own`` answer that ``joined`` them.
+    """
+    rows: Mapping[str, Any] = recorded["rows"]
+    name, main = next((row for row in rows.items() if _MAIN in row[0]), next(iter(rows.items())))
+    groups = plural(recorded["spearman_groups"], "group")
+    yield blocks.line(
+        "Median error: ",
+        blocks.Span(_share(main["median_abs_log_error"]), "best"),
+        f", {name}: {plural(main['n'], 'measurement')}. "
+        f"Nine of ten are within {_share(main['p90_abs_log_error'])}; the bias is {_signed(main['bias'])}. "
+        f"Rank correlation of deployments: {recorded['spearman']:.2g} over {groups}. "
+        "Some kinds are far worse, such as time to first token and a drained burst.",
+        kind="headline",
+    )
+    yield blocks.facts(_own(own, joined, kind) if own is not None else None, *_drawn(points, kind))
+    if own is None:
+        yield blocks.hint("Compare it with your own: drop the results of a load test anywhere on this page.")
+    yield blocks.table(
+        ["measurements", *_ERRORS, "target"],
+        [(source, *_errors(row), row["target"]) for source, row in rows.items()],
+        "Predictions against measurements",
+    )
+    yield blocks.table(
+        ["!group", "by", *_ERRORS],
+        [
+            (_WORDS.get(group, group), _WORDS.get(kind, kind), *_errors(row))
+            for kind, found in recorded["by"].items()
+            for group, row in found.items()
+        ],
+        "The same errors by metric, GPU, engine, model and source",
+        shown=24,
+    )
+    left = recorded["not_predicted"]
+    yield blocks.section(
+        *(blocks.line(f"{reason}: {plural(number, 'row')}") for reason, number in left.items()), title="Not predicted"
+    )
+    yield blocks.note(f"Made {recorded['date']} on {recorded['machine']} with `{recorded['command']}`.")
+
+
+def _errors(row: Mapping[str, Any]) -> tuple[str, ...]:
+    errors = (_share(row["median_abs_log_error"]), _share(row["p90_abs_log_error"]), _signed(row["bias"]))
+    return f"{row['n']:,}", *errors, percent_text(row.get("inside_interval"))
+
+
+def _share(log: float | None) -> str:
+    """Errors are kept as logarithms of predicted over measured; people read them as a share."""
+    return NO_VALUE if log is None else percent(math.expm1(log))
+
+
+def _signed(log: float | None) -> str:
+    return NO_VALUE if log is None else f"{math.expm1(log) * 100:+.1f} %"
+
+
+YOURS = "yours"
+"""How the reader's own points are called."""
+_SPEEDS = {"timed": "kernels timed on that GPU", "scaled": "scaled from other timings", "assumed": "neither"}
+_BAND = 0.2
+"""As wide as the chart's."""
+
+
+def heading(points: Sequence[AccuracyPoint], kind: str, joined: Sequence[AccuracyPoint]) -> tuple[str, str]:
+    """Title and subtitle of the chart."""
+    yours = f" and {len(joined):,} of yours" if joined else ""
+    return (
+        f"{kind}, predicted against measured",
+        f"{plural(len(points), 'published figure')}{yours}; on the line is right, the band is ±{percent(_BAND)}",
+    )
+
+
+def _drawn(points: Sequence[AccuracyPoint], kind: str) -> Iterable[blocks.Fact]:
+    """Of the points in the chart: how many, how far off, and that by how their speed is known."""
+    if not points:
+        yield blocks.fact("in the chart", "none", f"no published {kind} is of that choice")
+        return
+    inside = sum(1 / (1 + _BAND) <= point.predicted / point.measured <= 1 + _BAND for point in points) / len(points)
+    left_out = sum(point.fit == "left out" for point in points)
+    note = f"{kind} figures, {left_out:,} of them left out of every fit"
+    yield blocks.fact("in the chart", f"{len(points):,}", note)
+    yield blocks.fact("median error", percent_text(median_off(points)), f"{percent(inside)} are inside the band")
+    for speed, how in _SPEEDS.items():
+        if own := [point for point in points if point.speed == speed]:
+            yield blocks.fact(speed, percent_text(median_off(own)), f"median error of {len(own):,}: {how}")
+
+
+def _own(own: Mapping[str, Any], joined: Sequence[AccuracyPoint], kind: str) -> blocks.Fact:
+    """The reader's results: how far off their predictions are, or why there are none."""
+    result = own["result"]
+    model, error = result["run"]["model"] or "an unnamed model", median_off(joined)
+    if error is not None:
+        note = f"median error of {plural(len(joined), 'figure')}, {kind} of {model}"
+        return blocks.fact("your results", blocks.Span(percent(error), "strong"), note)
+    reasons = {point["not_predicted"] for point in result["points"] if point["not_predicted"]}
+    missing = "the file names no GPU: choose the one it ran on" if result["machine"] is None else f"they have no {kind}"
+    why = "; ".join(sorted(reasons)) or missing
+    return blocks.fact(
+        "your results", blocks.Span("no point", "alert"), f"{why}; Benchmark takes what a file leaves out"
+    )

@@ -1,0 +1,62 @@
+"""Input, cached input and output: three prices that are one bill, and what a cached token still costs."""
+
+import pytest
+
+from tokonomics.catalog.engines import find_engine
+from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.load_models import find_model
+from tokonomics.catalog.precision import Precision
+from tokonomics.money.cost import split_by_gpu_time, with_cached
+from tokonomics.physics.deployment import Deployment
+from tokonomics.physics.steptime import step_model
+from tokonomics.planner.token_prices import attending
+from tokonomics.questions.plan import plan
+from tokonomics.questions.requests.buy import PlanRequest
+
+
+@pytest.mark.parametrize("cached", [0.0, 250.0, 900.0])
+def test_the_three_prices_times_their_tokens_are_the_bill(cached: float) -> None:
+    """Two requests a second of 1,000 and 300 tokens for $0.01 a second: half a cent a request."""
+    prices = with_cached(split_by_gpu_time(0.01, 2.0, 1000, 300, 0.4), 1000, cached, 2e-4)
+    assert prices.cached is not None
+    assert (prices.input * (1000 - cached) + prices.cached * cached + prices.output * 300) / 1e6 == pytest.approx(0.005)
+
+
+def test_where_nothing_is_cached_input_costs_what_it_did() -> None:
+    plain = split_by_gpu_time(0.01, 2.0, 1000, 300, 0.4)
+    assert with_cached(plain, 1000, 0, 2e-4).model_dump(exclude={"cached"}) == plain.model_dump(exclude={"cached"})
+
+
+def test_a_cached_token_costs_what_attending_to_it_adds_to_prefill() -> None:
+    """Timed step by step: a prompt of 4,000 tokens behind 2,000 that are there, against the same prompt alone."""
+    deployment = Deployment(
+        model=find_model("llama-3.1-8b"),
+        gpu=find_gpu("H100"),
+        engine=find_engine("vllm"),
+        weights=Precision.bf16,
+        kv=Precision.bf16,
+    )
+    steps = step_model(deployment).with_engine(None)
+    added = float(steps.prefill(4000, 2000)) / float(steps.prefill(4000)) - 1
+    assert attending(deployment, 4000, 2000) == pytest.approx(added / 2000)
+    assert attending(deployment, 4000, 0) == pytest.approx(added / 2000, rel=0.05), "it grows evenly with what is there"
+
+
+def test_longer_prompts_make_cached_tokens_cost_more_of_an_input_token_but_never_all_of_it() -> None:
+    shares = []
+    for tokens in (200, 2000, 20_000):
+        request = PlanRequest(
+            model=("llama-3.1-8b",), gpu=("H100",), rate="2", input=f"const:{tokens}", output="const:200", quick=True
+        )
+        best = plan(request).best
+        assert best is not None
+        assert best.usd_per_mtok.cached is not None
+        shares.append(best.usd_per_mtok.cached / best.usd_per_mtok.input)
+    assert 0 < shares[0] < shares[1] < shares[2] < 1
+
+
+def test_an_encoder_has_no_cached_tokens_and_no_price_of_them() -> None:
+    request = PlanRequest(model=("bge-m3",), gpu=("L4",), rate="2", input="const:200", quick=True)
+    best = plan(request).best
+    assert best is not None
+    assert best.usd_per_mtok.cached is None
