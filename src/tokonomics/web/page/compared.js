@@ -43,7 +43,7 @@ export function compared(labels, { a, b }) {
   const head = h(
     "tr",
     {},
-    h("th", { scope: "col" }, "Figure"),
+    h("th", { scope: "col", class: "lead" }, "Figure"),
     ["A", "B", "B against A"].map((name) => h("th", { scope: "col", class: "number" }, name)),
   );
   return [
