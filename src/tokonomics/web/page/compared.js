@@ -49,7 +49,7 @@ export function compared(labels, { a, b }) {
   return [
     h(
       "div",
-      { class: "compared" },
+      { class: "compared", tabindex: "0", role: "group", "aria-label": "What scenario B changes" },
       h("table", {}, h("caption", {}, "What scenario B changes"), h("thead", {}, head), h("tbody", {}, rows)),
     ),
   ];
