@@ -23,12 +23,12 @@ def form(query: str = "", wrong: str | None = None, status: int = 200) -> Respon
     return HTMLResponse(
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>tokonomics: log in</title>'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        '<link rel="stylesheet" href="/login.css"></head><body><h1>tokonomics</h1>'
+        '<link rel="stylesheet" href="/login.css"></head><body><main><h1>tokonomics</h1>'
         "<p>The command that started this page printed a token.</p>"
         f'{said}<form method="post" action="/login"><label for="token">Token</label>'
         '<input id="token" name="token" type="password" autocomplete="current-password" required autofocus>'
         f'<input type="hidden" name="query" value="{html.escape(checked_query(query))}">'
-        "<button>Log in</button></form></body></html>",
+        "<button>Log in</button></form></main></body></html>",
         status,
     )
 
