@@ -9,11 +9,12 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from tokonomics.web.safety import COOKIE, SESSION_S, LoginSessions, checked_query
 
 STYLE = """:root{color-scheme:light dark;font:16px/1.5 system-ui,sans-serif}
+:root{background:light-dark(#f7f5f1,#0f1419);color:light-dark(#1b2430,#e4e9ef)}
 body{max-width:26rem;margin:15vh auto;padding:0 1.25rem}
 label,input,button{display:block;width:100%;box-sizing:border-box;font:inherit}
 input,button{padding:.6rem;margin:.4rem 0 1rem;border-radius:6px;border:1px solid #8894a2}
 button{background:#1559a8;color:#fff;border-color:#1559a8;cursor:pointer}
-.wrong{color:#b3261e;font-weight:600}@media(prefers-color-scheme:dark){.wrong{color:#ff8a80}}
+.wrong{color:light-dark(#a32b22,#f49a92);font-weight:600}
 """
 
 
