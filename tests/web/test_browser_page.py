@@ -477,17 +477,6 @@ def test_dark_is_what_the_system_says_until_the_reader_chooses(dark: Visit) -> N
     settled(page)
 
 
-def test_nothing_is_wider_than_a_narrow_screen(narrow: Visit) -> None:
-    page = narrow.open()
-    for view in VIEWS:
-        page.locator(f"#views a[data-view={view}]").click()
-        page.locator(".pane > *").first.wait_for(state="attached")
-        if view in ("plan", "batching", "traffic"):
-            page.wait_for_selector(".pane[data-state=shown] .headline", timeout=PATIENCE_MS)
-            settled(page)
-        assert page.evaluate("document.documentElement.scrollWidth") <= 380, view
-
-
 def test_charts_and_tables_can_be_taken_away(window: Visit) -> None:
     page = window.answered(QUICK)
     chart = settled(page)

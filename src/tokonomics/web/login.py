@@ -9,11 +9,12 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from tokonomics.web.safety import COOKIE, SESSION_S, LoginSessions, checked_query
 
 STYLE = """:root{color-scheme:light dark;font:16px/1.5 system-ui,sans-serif}
+:root{background:light-dark(#f7f5f1,#0f1419);color:light-dark(#1b2430,#e4e9ef)}
 body{max-width:26rem;margin:15vh auto;padding:0 1.25rem}
 label,input,button{display:block;width:100%;box-sizing:border-box;font:inherit}
 input,button{padding:.6rem;margin:.4rem 0 1rem;border-radius:6px;border:1px solid #8894a2}
 button{background:#1559a8;color:#fff;border-color:#1559a8;cursor:pointer}
-.wrong{color:#b3261e;font-weight:600}@media(prefers-color-scheme:dark){.wrong{color:#ff8a80}}
+.wrong{color:light-dark(#a32b22,#f49a92);font-weight:600}
 """
 
 
@@ -23,12 +24,12 @@ def form(query: str = "", wrong: str | None = None, status: int = 200) -> Respon
     return HTMLResponse(
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>tokonomics: log in</title>'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        '<link rel="stylesheet" href="/login.css"></head><body><h1>tokonomics</h1>'
+        '<link rel="stylesheet" href="/login.css"></head><body><main><h1>tokonomics</h1>'
         "<p>The command that started this page printed a token.</p>"
         f'{said}<form method="post" action="/login"><label for="token">Token</label>'
         '<input id="token" name="token" type="password" autocomplete="current-password" required autofocus>'
         f'<input type="hidden" name="query" value="{html.escape(checked_query(query))}">'
-        "<button>Log in</button></form></body></html>",
+        "<button>Log in</button></form></main></body></html>",
         status,
     )
 

@@ -93,7 +93,7 @@ function elementsOf(blocks, title, state) {
   let heading = title;
   return blocks.flatMap((block) => {
     if (block.kind === "heading") heading = textOf(block.spans);
-    return BLOCKS[block.type](block, state, heading);
+    return BLOCKS[block.type](block, state, heading, title ? "h3" : "h2");
   });
 }
 
@@ -107,12 +107,12 @@ function unfolding(heading, draw) {
 }
 
 const BLOCKS = {
-  line(block, state) {
+  line(block, state, _, level) {
     if (isHeadline(block)) return headline(block, state);
     const { kind, spans } = block;
     if (kind === "next") return []; // a command to type: here the views are beside each other
     const text = textOf(spans);
-    if (kind === "heading") return h("h3", {}, inline(spans, state));
+    if (kind === "heading") return h(level, { class: "inside" }, inline(spans, state));
     const inner = /^\s{2,}/.test(text) ? "inner" : "";
     return h("p", { class: `said ${kind} ${inner}`.trim() }, inline(spans.map(unbroken), state));
   },

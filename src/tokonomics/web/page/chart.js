@@ -75,6 +75,9 @@ export function chart({ name, spec }) {
     state.width = room;
     place.className = "";
     drawing.replaceChildren(place);
+    // What is wider than its box is scrolled by keys too.
+    if (drawing.scrollWidth > drawing.clientWidth) drawing.tabIndex = 0;
+    else drawing.removeAttribute("tabindex");
     figure.dataset.drawn = String(turn);
   }
 

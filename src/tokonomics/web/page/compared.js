@@ -70,7 +70,7 @@ export function compared(labels, { a, b }) {
   const head = h(
     "tr",
     {},
-    h("th", { scope: "col" }, "Figure"),
+    h("th", { scope: "col", class: "lead" }, "Figure"),
     ["A", "B", "B against A"].map((name) => h("th", { scope: "col", class: "number" }, name)),
   );
   const table = h("table", {}, h("caption", {}, "What scenario B changes"), h("thead", {}, head), h("tbody", {}, rows));
@@ -80,7 +80,9 @@ export function compared(labels, { a, b }) {
   );
 }
 
-const framed = (...children) => [h("div", { class: "compared" }, children)];
+const framed = (...children) => [
+  h("div", { class: "compared", tabindex: "0", role: "group", "aria-label": "What scenario B changes" }, children),
+];
 
 function nameOf([one, other]) {
   return one.label && one.label === other.label && one.label.length <= SHORT ? one.label : "Headline";

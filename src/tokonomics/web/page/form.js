@@ -81,7 +81,7 @@ export function form({ groups, catalog, changed, submitted, submitLabel, submits
     const quoted = (value) => value !== "" && String(error?.what ?? "").includes(`'${value}'`);
     for (const [name, part] of parts) {
       part.fault?.remove();
-      const wrong = named.includes(name) || quoted(state[name]);
+      const wrong = named.includes(name) || quoted(shown(state[name]));
       part.fault = wrong ? h("p", { class: "fault", id: freshId(`${name}-fault`) }, coded(capital(error.what))) : null;
       if (wrong) part.element.append(part.fault);
       part.blame(part.fault?.id);
@@ -113,12 +113,15 @@ function framed(field, id, ...controls) {
 
 const described = (field, id) => (field.hint ? `${id}-hint` : null);
 // Marks a control as wrong, for the eye and for screen readers; `fault` is the id of the text that says why.
+// It describes the control as well: few screen readers tell of an error message by itself.
 const marker = (input) => (fault) => {
+  const hints = (input.getAttribute("aria-describedby") ?? "").split(" ").filter((id) => !id.includes("-fault-"));
   for (const [name, value] of [
-    ["aria-invalid", "true"],
+    ["aria-invalid", fault && "true"],
     ["aria-errormessage", fault],
+    ["aria-describedby", [...hints, fault].filter(Boolean).join(" ")],
   ])
-    if (fault) input.setAttribute(name, value);
+    if (value) input.setAttribute(name, value);
     else input.removeAttribute(name);
 };
 

@@ -11,6 +11,7 @@ import { learn } from "./fields.js";
 import { fallbacksOf, form } from "./form.js";
 import { labelled } from "./labels.js";
 import { pane } from "./pane.js";
+import { glanceAt, menu, sheet } from "./sheet.js";
 import * as url from "./url.js";
 import { VIEWS } from "./views.js";
 
@@ -27,6 +28,8 @@ const page = {
   state: null,
   editing: "a",
   form: null,
+  sheet: null,
+  nowIn: null,
   panes: {},
   runs: {},
   answers: {},
@@ -67,11 +70,13 @@ function running(which) {
       page.answers[which] = answer;
       page.form?.blame(null);
       differ();
+      glanceAt(page.answers);
     },
     refused(error) {
       page.answers[which] = null;
       page.form?.blame(error);
       differ();
+      glanceAt(page.answers);
     },
   });
 }
@@ -118,6 +123,7 @@ async function askForColumns() {
 function submitted(values) {
   take(values);
   page.state.a.run = "1";
+  page.sheet.close(); // what was asked for is to be seen
   url.commit(page.state, fallbacks());
   for (const which of page.state.b ? ["a", "b"] : ["a"]) ask(which, { final: "asked" });
 }
@@ -171,6 +177,8 @@ function build() {
     if (link.dataset.view === view.key) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
+  page.nowIn(view.name);
+  glanceAt({});
   // By hand: scrollIntoView would also move where the Tab key starts from.
   const [bar, here] = [document.getElementById("views"), document.querySelector("#views [aria-current]")];
   if (here) bar.scrollLeft = here.offsetLeft - (bar.clientWidth - here.clientWidth) / 2;
@@ -181,7 +189,7 @@ function build() {
     view.groups && actions(),
   );
   const answers = h("div", { class: "answers" });
-  refill(main, heading, h("div", { class: view.groups ? "work" : "work wide" }, view.groups && side(), answers));
+  refill(main, h("div", { class: view.groups ? "work" : "work wide" }, heading, view.groups && side(), answers));
   main.dataset.view = view.key;
   if (view.request) spread(answers);
   else page.leave = reading(view, answers);
@@ -200,6 +208,7 @@ function reading(view, answers) {
     if (!error.what) console.error(error);
     place.refused({ ...error, what: error.what ?? error.message }, {});
   };
+  const show = (said, how) => (place.show(said, how), glanceAt({ a: said }));
   const choose = (values) => {
     Object.assign(page.state.a, values);
     url.commit(page.state, {});
@@ -216,10 +225,10 @@ function reading(view, answers) {
     const mine = ++turn;
     place.working(null);
     const latest = (act) => unlessLeft((said) => mine === turn && act(said));
-    view.read(page.state.a).then(latest((said) => (offer(said), place.show(said), watch()))).catch(latest(failed));
+    view.read(page.state.a).then(latest((said) => (offer(said), show(said), watch()))).catch(latest(failed));
   }
   function watch() {
-    const close = view.watch?.(unlessLeft((next) => place.show(next, { isQuiet: true })));
+    const close = view.watch?.(unlessLeft((next) => show(next, { isQuiet: true })));
     left.signal.addEventListener("abort", () => close?.());
   }
   load();
@@ -251,9 +260,7 @@ function side() {
   });
   page.form.fill(valuesOf("a"));
   const presets = page.view.presets === false ? [] : (page.catalog.presets ?? []);
-  return h(
-    "aside",
-    { class: "side", "aria-label": "Scenario" },
+  page.sheet = sheet(
     presets.length > 0 &&
       h(
         "div",
@@ -265,6 +272,7 @@ function side() {
     page.state.b && editing(),
     page.form.element,
   );
+  return page.sheet.element;
 }
 
 function editing() {
@@ -291,6 +299,7 @@ function toggleCompare() {
   page.state.b = page.state.b ? null : {};
   url.commit(page.state, fallbacks());
   build();
+  document.querySelector(".actions button").focus(); // the one that was pressed, made anew
   if (page.state.b) {
     [...document.querySelectorAll(".editing button")].at(1)?.click();
     announce("Comparing: the form now changes scenario B.");
@@ -364,6 +373,7 @@ function drawTheme() {
 async function start() {
   drawTheme();
   drawNavigation();
+  page.nowIn = menu();
   try {
     const [catalog, verbs] = await Promise.all([api.catalog(), api.verbs()]);
     page.catalog = catalog;

@@ -33,7 +33,8 @@ export function table({ caption, isCaptionSeen = true, columns, rows, limit = RO
   const heads = columns.map(({ name, number }, at) => {
     if (!name && !counts[at]) return h("td");
     const button = h("button", { type: "button", onclick: () => turn(at) }, name || "#");
-    return h("th", { scope: "col", class: number || counts[at] ? "number" : null }, button);
+    const kinds = [(number || counts[at]) && "number", at === first && "lead"];
+    return h("th", { scope: "col", class: kinds.filter(Boolean).join(" ") || null }, button);
   });
 
   function turn(at) {
@@ -69,7 +70,7 @@ export function table({ caption, isCaptionSeen = true, columns, rows, limit = RO
     { class: columns.length <= 6 ? "tabled few" : "tabled" },
     h(
       "div",
-      { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+      { class: "scroll", tabindex: "0", role: "group", "aria-label": caption },
       h(
         "table",
         {},

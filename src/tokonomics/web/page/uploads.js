@@ -27,7 +27,13 @@ const each = (text, change) =>
     .map((part) => change(part.trim()))
     .join(",");
 
-export const shown = (value) => (value.includes("upload:") ? each(value, (id) => names.get(id) ?? id) : value);
+// A link from elsewhere names a file that was not dropped here: it is called one all the same.
+function nameOf(part) {
+  if (part.startsWith("upload:") && !names.has(part)) keep({ id: part.slice("upload:".length), name: "uploaded file" });
+  return names.get(part) ?? part;
+}
+
+export const shown = (value) => (value.includes("upload:") ? each(value, nameOf) : value);
 export function meant(text) {
   const ids = new Map([...names].map(([id, name]) => [name, id]));
   return ids.has(text) || text.split(",").some((part) => ids.has(part.trim()))

@@ -16,6 +16,6 @@ export default {
       {},
       `${what}. The meter reads the metrics page of your inference servers, prices what they do, and writes it into a ledger; this page shows it as it grows. In two terminals:`,
     ),
-    h("pre", {}, "tokonomics meter http://localhost:8000 --gpu H100\ntokonomics web --ledger FILE"),
+    h("pre", { tabindex: "0" }, "tokonomics meter http://localhost:8000 --gpu H100\ntokonomics web --ledger FILE"),
   ],
 };
