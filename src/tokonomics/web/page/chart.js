@@ -76,6 +76,7 @@ export function chart({ name, spec }) {
     place.className = "";
     drawing.replaceChildren(place);
     figure.dataset.drawn = String(turn);
+    figure.dispatchEvent(new CustomEvent("drawn", { detail: made.view }));
   }
 
   function drawn(embed, place, theme, room, gutter) {
@@ -134,6 +135,7 @@ export function chart({ name, spec }) {
     return redraw();
   };
   figure.redraw = redraw;
+  figure.rows = () => rowsOf(state.spec);
   label();
   LIVE.add(figure);
   // Told of the figure's removal too: it then has no size.

@@ -123,6 +123,18 @@ function takePreset(preset) {
   ask(page.editing, { final: "changed" });
 }
 
+// What an answer offers: to go on with one of its rows, or to compare the scenario with it.
+function taken({ detail: { set, compare } }) {
+  if (compare) page.state.b = set;
+  else page.state.a = { ...page.state.a, ...set };
+  delete page.state.a.run;
+  url.commit(page.state, fallbacks());
+  build();
+  window.scrollTo(0, 0);
+  if (compare) [...document.querySelectorAll(".editing button")].at(1)?.click();
+  announce(compare ? "Comparing: the form now changes scenario B." : "The scenario has changed.");
+}
+
 // ---- views
 
 function goTo(key, { carried = {}, push = true } = {}) {
@@ -264,10 +276,10 @@ function toggleCompare() {
 
 function spread(answers) {
   page.difference = h("div", { class: "difference", "aria-live": "polite" });
-  page.panes.a = pane({ name: page.state.b ? "Answer A" : "Answer", labels: page.labels });
+  page.panes.a = pane({ name: page.state.b ? "Answer A" : "Answer", labels: page.labels, hero: page.view.hero });
   answers.classList.toggle("two", Boolean(page.state.b));
   if (page.state.b) {
-    page.panes.b = pane({ name: "Answer B", labels: page.labels });
+    page.panes.b = pane({ name: "Answer B", labels: page.labels, hero: page.view.hero });
     refill(
       answers,
       page.difference,
@@ -348,6 +360,7 @@ async function start() {
   document.getElementById("about").textContent =
     `tokonomics ${page.catalog.version}; prices from ${page.catalog.oldest_price} on; today ${page.catalog.today}`;
   addEventListener("popstate", restore);
+  main.addEventListener("scenario", taken);
   dropping({ goTo, now: () => page.state });
   restore();
   // The chart library is large: it loads while the reader reads, not before the first paint.

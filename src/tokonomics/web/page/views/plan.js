@@ -8,6 +8,7 @@ export default {
   name: "Plan",
   lede: "Model, traffic and SLO in; the cheapest machines that meet it out.",
   comparable: true,
+  hero: true,
   carried: ["weights", "engine"],
   submitLabel: "Check by simulation",
   groups: [
