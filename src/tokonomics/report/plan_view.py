@@ -86,7 +86,12 @@ def _charts(result: PlanResult, request: PlanRequest) -> Charts:
         return {}
     drawn: dict[str, Callable[[], Any]] = {
         "Frontier": lambda: charts.frontier.frontier_chart(
-            frontier_of(study), study.plan, name, bills=result.bill_range, apis=api_prices(study, request.model[0])
+            frontier_of(study),
+            study.plan,
+            name,
+            bills=result.bill_range,
+            apis=api_prices(study, request.model[0]),
+            measured=result.measured or (),
         ),
         "Bills": lambda: charts.plan.plan_chart(study.plan, name),
     }

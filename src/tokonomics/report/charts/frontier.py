@@ -183,11 +183,11 @@ def measured_rows(run: PricedRun) -> Iterable[style.Row]:
         tpot, ttft = (spread.typical if spread else None for spread in (load.tpot_s, load.ttft_s))
         if point.usd_per_mtok is None or run.machine is None or (tpot is None and ttft is None):
             continue
-        machine = run.machine
+        machine, unsaid = run.machine, "" if run.run.stated.gpu else " (not said by the file)"
         row: style.Row = {
             "kind": "yours",
             "gpu": machine.gpu,
-            "deployment": f"Measured by {run.run.tool} at {load.load}: {machine.gpus} × {machine.gpu}, "
+            "deployment": f"Measured by {run.run.tool} at {load.load}: {machine.gpus} × {machine.gpu}{unsaid}, "
             f"{machine.engine}, {load.mean_input_tokens:,.0f} in, {load.mean_output_tokens:,.0f} out",
             "price": _price_text(point.usd_per_mtok.blended, run.price.usd_per_hour if run.price else None, "an hour"),
             "usd": point.usd_per_mtok.blended,
@@ -292,14 +292,15 @@ def _panel(
             "legend": {"orient": "bottom", "direction": "horizontal", "columns": 8, "symbolType": "circle"},
         },
         "opacity": {"condition": {"param": _SHOWN, "value": 0.9}, "value": 0.05},
-        "tooltip": [{"field": name, "title": title, "type": "nominal"} for name, title in _TIPS.items()],
+        "tooltip": _tips("deployment", "price", "speed", "first", "slo"),
     }
     layers = [
+        *([_legend(shown)] if is_first else []),
         *_objectives(axis, plan, low, high, x),
         *_api_lines(rows, y, shown),
         _intervals(field, y),
         _line(axis, frontier, low, price["domain"][1], x, y),
-        _points(field, x, y, shown, is_first=is_first),
+        _points(field, x, y, shown),
         *_marked(field, x, y),
         *(_measured(field, x, y, shown) if _YOURS in palette else ()),
     ]
@@ -307,10 +308,11 @@ def _panel(
 
 
 _SHOWN = "shown"
-_TIPS = {
-    "deployment": "deployment", "price": "price", "speed": "per user", "first": "first token", "slo": "SLO",
-    "distance": "distance",
-}  # fmt: skip
+_TITLES = {"speed": "per user", "first": "first token", "slo": "SLO"}
+
+
+def _tips(*fields: str) -> list[style.Settings]:
+    return [{"field": name, "title": _TITLES.get(name, name), "type": "nominal"} for name in fields]
 
 
 def _log(low: float, high: float) -> style.Settings:
@@ -328,16 +330,19 @@ def _marks(kind: str, test: str | None, encoding: style.Settings, **how: object)
     return {**passing, "mark": {"type": kind, "clip": True, **how}, "encoding": encoding}
 
 
-def _points(
-    field: str, x: style.Settings, y: style.Settings, shown: style.Settings, *, is_first: bool
-) -> style.Settings:
-    """Every fleet; the legend shows and hides, shift and the wheel zoom, dragging moves."""
-    params: list[style.Settings] = [
-        {"name": f"zoom_{field}", "bind": "scales", "select": {"type": "interval", "zoom": "wheel![event.shiftKey]"}}
-    ]
-    if is_first:
-        by_name = {"type": "point", "fields": ["colour"], "toggle": "true"}
-        params.append({"name": _SHOWN, "bind": "legend", "select": by_name})
+def _legend(shown: style.Settings) -> style.Settings:
+    """No marks: of layers that share colours, a legend listens to the parameters of the first alone."""
+    by_name = {"type": "point", "fields": ["colour"], "toggle": "true"}
+    colours = {"color": shown["color"]}
+    return _marks("point", "false", colours, filled=True) | {
+        "params": [{"name": _SHOWN, "bind": "legend", "select": by_name}]
+    }
+
+
+def _points(field: str, x: style.Settings, y: style.Settings, shown: style.Settings) -> style.Settings:
+    """Every fleet; shift and the wheel zoom, dragging moves."""
+    zoomed = {"type": "interval", "zoom": "wheel![event.shiftKey]"}
+    params = [{"name": f"zoom_{field}", "bind": "scales", "select": zoomed}]
     large, met = f"datum.best_{field} || datum.kind == 'pick'", "datum.met"
     encoding = {
         "x": x,
@@ -404,19 +409,26 @@ def _api_lines(rows: Sequence[style.Row], y: style.Settings, shown: style.Settin
     encoding = {"x": {"value": "width"}, "y": y, "text": {"field": "label", "type": "nominal"}}
     beside = {"align": "right", "baseline": "bottom", "dx": -3, "dy": -2, "fontSize": 10, "color": style.OUTLINE}
     return [
-        _marks("rule", "datum.kind == 'API'", {"y": y, **shown}, strokeDash=style.DASHED, strokeWidth=1.1),
+        _marks(
+            "rule",
+            "datum.kind == 'API'",
+            {"y": y, **shown, "tooltip": _tips("deployment", "price")},
+            strokeDash=style.DASHED,
+            strokeWidth=1.1,
+        ),
         texts | _marks("text", None, encoding, **beside),
     ]
 
 
 def _measured(field: str, x: style.Settings, y: style.Settings, shown: style.Settings) -> list[style.Settings]:
     """What was measured, tied to where the same load was predicted to be."""
+    said = {"tooltip": _tips("deployment", "price", "speed", "first", "distance")}
     mine = f"datum.kind == 'yours' && isValid(datum.{field})"
     tied = {"x": x, "y": y, "x2": {"field": f"predicted_{field}"}, "y2": {"field": "predicted_usd"}}
     known = f"{mine} && isValid(datum.predicted_{field}) && isValid(datum.predicted_usd)"
     return [
         _marks("rule", known, tied, color=style.INK, strokeDash=style.DOTTED),
-        _marks("point", mine, {"x": x, "y": y, **shown}, shape="square", size=90, filled=True),
+        _marks("point", mine, {"x": x, "y": y, **shown, **said}, shape="square", size=90, filled=True),
     ]
 
 

@@ -51,7 +51,8 @@ export function dropping({ goTo, now }) {
   }
 
   function route(first, names) {
-    if (first.kind === "benchmark") goTo("benchmark", { carried: { files: names } });
+    if (first.kind === "benchmark" && now().view === "plan") goTo("plan", { carried: { measured: names } });
+    else if (first.kind === "benchmark") goTo("benchmark", { carried: { files: names } });
     else if (first.kind === "trace")
       goTo(now().view === "fleet" || now().view === "levers" || now().view === "plan" ? now().view : "traffic", {
         carried: { trace: `upload:${first.id}` },

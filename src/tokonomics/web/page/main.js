@@ -13,7 +13,7 @@ import { pane } from "./pane.js";
 import * as url from "./url.js";
 import { VIEWS } from "./views.js";
 
-const OF_ONE_VIEW = ["run", "panel", "gpus", "context", "files"]; // all else is one scenario for every view
+const OF_ONE_VIEW = ["run", "panel", "gpus", "context", "files", "measured"]; // all else is one scenario for every view
 const TRAFFIC = ["rate", "tokens_per_month", "input", "output", "slo", "offline", "trace", "arrivals"];
 const DRAG_MS = 40; // between two askings while a slider moves
 

@@ -49,6 +49,19 @@ export default {
     },
     { name: "Traffic in detail", folded: true, fields: [field.tokensPerMonth, field.trace, field.arrivals] },
     {
+      name: "Your measurements",
+      folded: true,
+      fields: [
+        {
+          name: "measured",
+          label: "Results of load tests",
+          kind: "text",
+          fallback: "",
+          hint: "Drop a file of results here: its points stand over the predicted ones.",
+        },
+      ],
+    },
+    {
       name: "Deeper",
       folded: true,
       fields: [
