@@ -16,10 +16,11 @@ const FACTS = [
 
 export function heroOf() {
   const cards = h("div", { class: "pins", role: "group", "aria-label": "Pinned deployments" });
-  const list = h("select", { id: freshId("pin"), onchange: choose });
+  const list = h("select", { id: freshId("pin") });
+  const pin = h("button", { type: "button", class: "quiet", onclick: () => list.value && toggle(list.value) }, "Pin");
   const hint = h("p", {}, "Click a point to pin it, a name to show it alone. Shift and the wheel zoom, dragging moves.");
-  const label = h("label", { for: list.id }, "Pin a deployment");
-  const tools = h("div", { class: "pinning" }, label, list, hint);
+  const label = h("label", { for: list.id }, "A deployment to pin");
+  const tools = h("div", { class: "pinning" }, label, list, pin, hint);
   const element = h("div", { class: "hero", hidden: true });
   let figure = null;
   let view = null;
@@ -41,10 +42,6 @@ export function heroOf() {
     fill();
   }
 
-  function choose() {
-    if (list.value) toggle(list.value);
-  }
-
   // The chart's own parameter says which rows have a ring around them.
   function mark() {
     view?.signal("pinned", pinned).runAsync();
@@ -54,7 +51,9 @@ export function heroOf() {
     const known = rows();
     const option = (row) =>
       h("option", { value: row.deployment }, `${row.deployment}${pinned.includes(row.deployment) ? " (pinned)" : ""}`);
+    const chosen = list.value;
     refill(list, h("option", { value: "" }, "choose …"), known.map(option));
+    list.value = known.some((row) => row.deployment === chosen) ? chosen : "";
     refill(
       cards,
       pinned.map((name) => card(known.find((row) => row.deployment === name))),
