@@ -4,16 +4,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.planner.small_catalogue import SLOS, asked
+from tests.planner.small_catalogue import asked
 
 from tokonomics.planner.disaggregation import RatioPoint
-from tokonomics.planner.frontier import frontier
 from tokonomics.planner.load import load_of_shape
 from tokonomics.planner.plan import study
 from tokonomics.planner.regret import least_regret
 from tokonomics.planner.what_if import BillSwing, Case, Sensitivity
 from tokonomics.report.charts import save_chart
-from tokonomics.report.charts.plan import frontier_chart, ratio_chart, regret_chart, sensitivity_chart
+from tokonomics.report.charts.plan import ratio_chart, regret_chart, sensitivity_chart
 
 
 def layers(spec: dict[str, Any], panel: dict[str, Any] | None = None) -> list[list[dict[str, Any]]]:
@@ -30,38 +29,6 @@ def swing(name: str, low: float | None, high: float | None, factor: float = 0.25
         return Case(factor=by, usd_per_month=usd, replicas=replicas, used=used, refused=None if usd else "too slow")
 
     return BillSwing(assumption=name, low=case(1 - factor, low), high=case(1 + factor, high))
-
-
-def test_the_frontier_shows_every_point_the_slo_and_the_pick() -> None:
-    question = asked(slos=SLOS)
-    made, plan = frontier(question), study(question).plan
-    assert plan.best is not None
-    chart = frontier_chart(made, plan, "A model").to_dict()
-    for panel, every, front, latency in zip(
-        chart["hconcat"],
-        (made.by_gpu_tpot, made.by_gpu_ttft),
-        (made.tpot, made.ttft),
-        ("tpot_s", "ttft_s"),
-        strict=True,
-    ):
-        drawn = layers(chart, panel)
-        assert sorted(len(values) for values in drawn)[-1] == max(len(every), len(front) + 2)
-        labels = {row["label"] for values in drawn for row in values if "label" in row}
-        assert "the pick" in labels
-        assert any("SLO" in label for label in labels)
-        pick = next(row for values in drawn for row in values if row.get("label") == "the pick")
-        assert pick["seconds"] == getattr(plan.best, latency).mean
-        line = next(
-            values for values in drawn if len(values) == len(front) + 2 and set(values[0]) == {"seconds", "usd"}
-        )
-        prices = [row["usd"] for row in line]
-        assert prices == sorted(prices, reverse=True)
-
-
-def test_without_slos_nothing_is_shaded() -> None:
-    question = asked()
-    chart = frontier_chart(frontier(question), study(question).plan, "A model")
-    assert " SLO " not in json.dumps(chart.to_dict())
 
 
 def test_the_tornado_keeps_the_order_and_says_what_cannot_be_met() -> None:

@@ -2,20 +2,23 @@
 
 Every deployment that fits, on its cheapest machines, on the fewest replicas that carry the load and on up to eight
 times as many, in the closed form and without SLOs: more replicas run smaller batches, which cost more and answer
-sooner. A point is on a front when none is both cheaper and quicker.
+sooner. A point is on a front when none is both cheaper and quicker. The bill of a fleet is fixed; its latencies have
+the 80 % intervals of such deployments.
 """
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from tokonomics.catalog.precision import Precision
-from tokonomics.planner.hosts import Machine
+from tokonomics.physics.deployment import Deployment
+from tokonomics.physics.intervals import Interval, interval
+from tokonomics.planner.hosts import Hosts, Machine
 from tokonomics.planner.load import Load
-from tokonomics.planner.plan import Question, layout, prospects
+from tokonomics.planner.plan import Question, Study, layout, prospects
 from tokonomics.planner.screen import Screened, screen
 from tokonomics.planner.search import late_in_the_mean
 from tokonomics.planner.spare import machines_for, replicas_on
@@ -33,6 +36,7 @@ class FrontierPoint(Noun):
     gpu: str
     layout: str
     weights: Precision
+    engine: str
     gpus_per_replica: PositiveInt
     replicas: PositiveInt
     provider: str
@@ -43,6 +47,9 @@ class FrontierPoint(Noun):
     """All tokens, prompts and answers; the whole bill."""
     tpot_s: PositiveFloat
     ttft_s: PositiveFloat
+    tpot_range: Interval
+    """Around the mean, as ``ttft_range``."""
+    ttft_range: Interval
     meets: bool = Field(alias="keeps")
     """The SLOs, in the mean."""
 
@@ -59,6 +66,15 @@ class Frontier(Noun):
     deployments: NonNegativeInt
     """Looked at."""
     fleets: NonNegativeInt
+    pick_tpot: Interval | None = None
+    """Of the plan's pick, around its mean; None where there is none, or it writes nothing."""
+    pick_ttft: Interval | None = None
+
+    @property
+    def points(self) -> tuple[FrontierPoint, ...]:
+        """Every point that is on a front of its GPU, once, the cheapest first."""
+        found = dict.fromkeys((*self.by_gpu_tpot, *self.by_gpu_ttft))
+        return tuple(sorted(found, key=lambda point: point.usd_per_mtok))
 
 
 @dataclass(frozen=True)
@@ -70,18 +86,41 @@ class _FrontierFleet:
     ttft_s: float
 
 
-def frontier(question: Question) -> Frontier:
-    """The fronts of price against both latencies, over every candidate: those that the plan leaves out too."""
+def frontier_of(study: Study) -> Frontier:
+    """The fronts around a plan, from the machines that it looked at, and the intervals of its pick."""
+    made, best = frontier(study.question, study.hosts), study.plan.best
+    if best is None:
+        return made
+    tpot, ttft = _factors(study.of(best).deployment)
+    means = {"pick_tpot": (best.tpot_s.mean, tpot), "pick_ttft": (best.ttft_s.mean, ttft)}
+    return made.model_copy(
+        update={name: _around(mid, factors) for name, (mid, factors) in means.items() if mid is not None}
+    )
+
+
+def frontier(question: Question, hosts: Sequence[Hosts] | None = None) -> Frontier:
+    """The fronts of price against both latencies, over every candidate: those that the plan leaves out too.
+
+    ``hosts`` are what the question's ``prospects`` found, where that is known.
+    """
     load = question.load.within(question.model.max_context)
-    seen = (screen(hosts.deployment, hosts, load, ()) for hosts in prospects(question, load)[0])
-    screened = [found for found in seen if isinstance(found, Screened)]
-    fleets = [fleet for found in screened for fleet in _fleets(found, load)]
+    found = prospects(question, load)[0] if hosts is None else hosts
+    seen = (screen(machines.deployment, machines, load, ()) for machines in found)
+    screened = [candidate for candidate in seen if isinstance(candidate, Screened)]
+    fleets = [fleet for candidate in screened for fleet in _fleets(candidate, load)]
     by_gpu: dict[str, list[_FrontierFleet]] = defaultdict(list)
     for fleet in fleets:
         by_gpu[fleet.screened.deployment.gpu.key].append(fleet)
 
+    known: dict[int, FrontierPoint] = {}
+
     def points(kept: Iterable[_FrontierFleet]) -> tuple[FrontierPoint, ...]:
-        return tuple(_point(question, load, fleet) for fleet in kept)
+        return tuple(point(fleet) for fleet in kept)
+
+    def point(fleet: _FrontierFleet) -> FrontierPoint:
+        if id(fleet) not in known:
+            known[id(fleet)] = _point(question, load, fleet)
+        return known[id(fleet)]
 
     def fronts(quick: Callable[[_FrontierFleet], float]) -> tuple[tuple[FrontierPoint, ...], tuple[FrontierPoint, ...]]:
         own = [fleet for group in by_gpu.values() for fleet in front(group, quick)]
@@ -134,15 +173,28 @@ def _point(question: Question, load: Load, fleet: _FrontierFleet) -> FrontierPoi
         return too_many, number * machine.usd_per_hour
 
     offer = min(fleet.screened.hosts.machines, key=bill).offer
+    tpot, ttft = _factors(deployment)
     return FrontierPoint(
         gpu=deployment.gpu.key,
         layout=layout(deployment),
         weights=deployment.weights,
+        engine=deployment.engine.key,
         gpus_per_replica=deployment.gpus,
         replicas=replicas_on(deployment, offer, fleet.replicas, spare),
         **copied(offer, "provider", "region", "instance"),
         **copied(fleet, "tpot_s", "ttft_s"),
+        tpot_range=_around(fleet.tpot_s, tpot),
+        ttft_range=_around(fleet.ttft_s, ttft),
         usd_per_month=fleet.usd_per_hour * HOURS_PER_MONTH,
         usd_per_mtok=fleet.usd_per_hour / SECONDS_PER_HOUR / workload.tokens_per_second * TOKENS_PER_MTOK,
         meets=late_in_the_mean(fleet.screened, workload.rate / fleet.replicas, question.slos) is None,
     )
+
+
+def _factors(deployment: Deployment) -> tuple[Interval, Interval]:
+    """The ends of the 80 % intervals of TPOT and TTFT, as shares of what is predicted."""
+    return interval(1.0, "tpot", deployment), interval(1.0, "ttft", deployment)
+
+
+def _around(mid: float, factors: Interval) -> Interval:
+    return Interval(low=mid * factors.low, mid=mid, high=mid * factors.high)

@@ -40,6 +40,7 @@ from tokonomics.questions.beside import plan_beside
 from tokonomics.questions.command import command_of
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import blamed, cases_of, questions_of, say_not_tried
+from tokonomics.questions.plan_measured import measured_beside
 from tokonomics.questions.request import parameters_of
 from tokonomics.questions.requests.buy import CompareRequest, DiffRequest, PlanRequest
 from tokonomics.questions.results import CompareResult, OneNoun, PlanCases, PlanModels, PlanResult
@@ -111,7 +112,8 @@ def studied(questions: Sequence[Question], listener: Listener) -> list[Study]:
 def _one(request: PlanRequest, study: Study, files: Sequence[DeployFile], listener: Listener) -> PlanResult:
     """One model at one demand: its plan, how firm it is, and why not the others."""
     plan, best = study.plan, study.plan.best
-    found = dict(plan) | {"ranked": plan.ranked[: request.top], "study": study}
+    measured = measured_beside(request, plan)
+    found = dict(plan) | {"ranked": plan.ranked[: request.top], "study": study, "measured": measured}
     if request.deploy:
         found |= {"deploy": tuple(files)}
     terms = sell_terms(request.sell, request.margin)

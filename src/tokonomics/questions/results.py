@@ -220,6 +220,7 @@ class PlanResult(Result, Plan):
     together: PlanTogether | None = None
     """Where other models are named beside it: all of them on one GPU or on own ones. The rest is the first alone."""
     study: Any = beside()
+    measured: Any = beside()
 
     @property
     def is_found(self) -> bool:

@@ -46,9 +46,11 @@ class Answer:
 
     def chart(self, name: str = "") -> Any:
         """One of the charts, or all of them below each other."""
+        from tokonomics.report.charts.style import Spec, stacked
+
         if name or len(self.charts) == 1:
-            return self.charts[name or next(iter(self.charts))]()
-        from tokonomics.report.charts.style import stacked
+            drawn = self.charts[name or next(iter(self.charts))]()
+            return drawn.altair() if isinstance(drawn, Spec) else drawn
 
         return stacked([draw() for draw in self.charts.values()])
 

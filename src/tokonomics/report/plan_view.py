@@ -4,10 +4,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from tokonomics.catalog.api_hosts import hosts_of
 from tokonomics.catalog.images import PromptImages
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import STALE_AFTER_DAYS
 from tokonomics.errors import option
+from tokonomics.money.api_bill import ApiBill, host_bills
 from tokonomics.planner.candidates import Reason
 from tokonomics.planner.infeasible import Blame, left_out
 from tokonomics.planner.parsing import discounts_from, gpu_filter
@@ -71,20 +73,27 @@ def plan(result: "PlanResult | PlanModels | PlanCases", request: PlanRequest) ->
         several, served = result.together, ", ".join(asked.name for asked in result.together.asked)
         return Answer(result, f"What serving {served} costs", lambda: together_view(several), {})
     files = [] if request.deploy_to else [blocks.File(file.name, file.text) for file in result.deploy]
-    return Answer(result, title, lambda: [*_one(result, request), *files], _charts(result))
+    return Answer(result, title, lambda: [*_one(result, request), *files], _charts(result, request))
 
 
-def _charts(result: PlanResult) -> Charts:
-    """The bill by hardware, the frontier of price and latency, and, where asked for, what moves the bill."""
-    from tokonomics.planner.frontier import frontier
+def _charts(result: PlanResult, request: PlanRequest) -> Charts:
+    """The frontier of price and latency, the bill by hardware, and, where asked for, what moves the bill."""
+    from tokonomics.planner.frontier import frontier_of
 
     study: Study = result.study
     name = study.question.model.name
     if result.best is None:
         return {}
     drawn: dict[str, Callable[[], Any]] = {
+        "Frontier": lambda: charts.frontier.frontier_chart(
+            frontier_of(study),
+            study.plan,
+            name,
+            bills=result.bill_range,
+            apis=api_prices(study, request.model[0]),
+            measured=result.measured or (),
+        ),
         "Bills": lambda: charts.plan.plan_chart(study.plan, name),
-        "Price against latency": lambda: charts.plan.frontier_chart(frontier(study.question), study.plan, name),
     }
     if result.sensitivity:
         drawn["What moves the bill"] = lambda: charts.plan.sensitivity_chart(result.sensitivity, name)
@@ -92,6 +101,12 @@ def _charts(result: PlanResult) -> Charts:
         split = f"{name}: the GPUs of {layout_text(study.apart.row)}"
         drawn["Prefill to decode"] = lambda: charts.plan.ratio_chart(result.ratios, split)
     return drawn
+
+
+def api_prices(study: Study, asked: str) -> tuple[ApiBill, ...]:
+    """What each host that sells the model charges for these requests, the cheapest first."""
+    model = study.question.model
+    return () if model.is_encoder else host_bills(hosts_of(model, asked), study.question.load.trace)
 
 
 def _one(result: PlanResult, request: PlanRequest) -> blocks.View:

@@ -86,6 +86,11 @@ class PlanRequest(
         kind=Kind.TENANT,
         example=["qwen3-8b,rate=0.1"],
     )
+    measured: Texts | None = declared(
+        "Your own load tests, drawn over the frontier: files of bench, vLLM, SGLang, guidellm and others; repeat.",
+        kind=Kind.FILE,
+        example=["vllm.json"],
+    )
     top: Whole | None = declared("Rows to show.", low=1, without="10; all with --json", example=10)
     why: Switch = declared("Show why the other candidates were rejected.", False)
     explain: Switch = declared("Show which traffic would flip the choice, and what moves the bill; slower.", False)

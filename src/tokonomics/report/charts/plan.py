@@ -1,12 +1,11 @@
-"""A plan as pictures: bills by hardware, cheap against quick, what moves the bill, bills when demand is not known."""
+"""A plan as pictures: bills by hardware, what moves the bill, bills when demand is not known."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import altair as alt
 
 from tokonomics.planner.disaggregation import RatioPoint
-from tokonomics.planner.frontier import Frontier, FrontierPoint
 from tokonomics.planner.hosts import UNUSED
 from tokonomics.planner.plan_answer import Candidate, Plan
 from tokonomics.planner.regret import Regret
@@ -14,16 +13,12 @@ from tokonomics.planner.what_if import BillSwing, Case, Sensitivity
 from tokonomics.questions.results import replicas_text
 from tokonomics.report.charts import style
 from tokonomics.report.wording import and_slos, workload_text
-from tokonomics.traffic.slo import Latency, Slo
-from tokonomics.units import count, percent, plural, requests_a_second, seconds, usd
+from tokonomics.units import count, percent, plural, usd
 
 _PARTS = {"prefill": style.BLUE, "decode": style.GREEN, "idle": style.SAND, UNUSED: style.DARK_SAND}
 _MOST_BILLS = 14
-_MET = "#e4efe9"
-_OTHERS = "other GPUs"
 _CASES = ("low", "middle", "high")
 _CASE_COLOURS = (style.LIGHT_BLUE, style.BLUE, style.DARK_BLUE)
-_LATENCIES = {Latency.tpot: "Time per output token", Latency.ttft: "Time to first token"}
 
 
 def plan_chart(plan: Plan, model_name: str) -> alt.TopLevelMixin:
@@ -65,103 +60,6 @@ def bill_chart(leaders: Sequence[Candidate], order: Sequence[str], title: str, s
         title,
         subtitle,
     )
-
-
-# --- cheap against quick --------------------------------------------------------------------------------------------
-
-
-def frontier_chart(frontier: Frontier, plan: Plan, model_name: str) -> alt.TopLevelMixin:
-    """Price against time per token and against time to the first one; nothing lies below the line."""
-    prices = [point.usd_per_mtok for point in (*frontier.by_gpu_tpot, *frontier.by_gpu_ttft)]
-    price = min(prices) / 1.5, max(prices) * 1.3
-    # GPUs with a colour of their own: the pick's and those on a front, cheapest first, as far as colours go.
-    gpus = [point.gpu for point in (*reversed(frontier.tpot), *reversed(frontier.ttft))]
-    palette = dict(zip(dict.fromkeys([*([plan.best.gpu] if plan.best else []), *gpus]), style.DISTINCT, strict=False))
-    palette[_OTHERS] = "#c9c3b8"
-    mean = plan.workload
-    panels = [_front(frontier.ttft, frontier.by_gpu_ttft, palette, plan, Latency.ttft, price)]
-    if mean.writes:
-        panels.insert(0, _front(frontier.tpot, frontier.by_gpu_tpot, palette, plan, Latency.tpot, price))
-    written = f", {mean.output_tokens:,.0f} out" if mean.writes else ""
-    return style.whole(
-        alt.hconcat(*panels, spacing=30),
-        f"Cheap or quick: what {model_name} can cost",
-        f"{requests_a_second(count(mean.rate))}, {mean.input_tokens:,.0f} tokens in{written}; every "
-        "point is a fleet of whole machines, its means in closed form",
-        "Line: no fleet is both cheaper and quicker"
-        + ("; diamond: the pick, as simulated" if plan.best and plan.best.simulated else "")
-        + ("; shaded: the SLO is met in the mean" if plan.slos else ""),
-    )
-
-
-def _front(
-    front: Sequence[FrontierPoint],
-    every: Iterable[FrontierPoint],
-    palette: dict[str, str],
-    plan: Plan,
-    latency: Latency,
-    price: tuple[float, float],
-) -> style.Marks:
-    field = f"{latency}_s"
-    dots, on_front = ([_dot(point, field, palette) for point in points] for points in (every, front))
-    times = [row["seconds"] for row in dots]
-    low, high = min(times) / 1.25, max(times) * 1.25
-    x = style.across("seconds", None, style.log(low, high), labelExpr=style.AS_TIME, values=_ticks(low, high))
-    is_first = latency is Latency.tpot or not plan.workload.writes
-    title = "dollars per million tokens" if is_first else None
-    y = style.upwards("usd", title, style.log(*price), format="$~r", values=_ticks(*price))
-    line = [{"seconds": row["seconds"], "usd": row["usd"]} for row in on_front]
-    # The cheapest stays the cheapest for whoever can wait longer, and nothing is quicker than the quickest.
-    line = [{**line[0], "usd": price[1]}, *line, {**line[-1], "seconds": high}]
-    shown: style.Settings = {
-        "color": style.colours("colour", palette, orient="bottom", columns=6, symbolType="circle", symbolOpacity=1),
-        "tooltip": style.tips("what", "fleet", "price", "tpot", "ttft"),
-    }
-    layers = [
-        *_objectives(plan.slos, latency, low, high, x),
-        style.plot(line)
-        .mark_line(interpolate="step-after", color=style.INK, strokeWidth=1.3, clip=True)
-        .encode(x=x, y=y, order=alt.Order("seconds:Q")),
-        style.plot(dots).mark_circle(opacity=0.85, size=26).encode(x=x, y=y, **shown),
-        style.plot(on_front).mark_circle(opacity=1, size=70, stroke="white", strokeWidth=0.8).encode(x=x, y=y, **shown),
-    ]
-    mean = getattr(plan.best, field).mean if plan.best else None
-    if plan.best and mean is not None:
-        pick = [{"seconds": mean, "usd": plan.best.usd_per_mtok.blended, "label": "the pick"}]
-        diamond = style.plot(pick).mark_point(shape="diamond", size=170, color=style.INK, strokeWidth=2, filled=False)
-        name = style.labels(pick, align="center", dx=0, dy=-15, fontWeight="bold")
-        layers += [diamond.encode(x=x, y=y), name.encode(x=x, y=y)]
-    return style.panel(*layers, width=350, height=330, title=f"{_LATENCIES[latency]}, mean")
-
-
-def _dot(point: FrontierPoint, field: str, palette: dict[str, str]) -> style.Row:
-    return {
-        "seconds": getattr(point, field),
-        "usd": point.usd_per_mtok,
-        "colour": point.gpu if point.gpu in palette else _OTHERS,
-        "what": f"{point.gpu} {point.layout}",
-        "fleet": f"{plural(point.replicas, 'replica')} at {point.provider} {point.instance}",
-        "price": f"{usd(point.usd_per_mtok)}/Mtok, {usd(point.usd_per_month)} a month",
-        "tpot": seconds(point.tpot_s),
-        "ttft": seconds(point.ttft_s),
-    }
-
-
-def _objectives(slos: Sequence[Slo], latency: Latency, low: float, high: float, x: alt.X) -> list[style.Marks]:
-    """The region within the strictest SLO on this latency, and its edge."""
-    bounds = [slo for slo in slos if slo.latency is latency]
-    if not bounds:
-        return []
-    strictest = min(bounds, key=lambda slo: slo.seconds)
-    edge = min(max(strictest.seconds, low), high)
-    label = f"{strictest.statistic} SLO {seconds(strictest.seconds)}"
-    region = style.plot([{"seconds": low, "edge": edge}]).mark_rect(color=_MET).encode(x=x, x2="edge:Q")
-    return [region, *style.limit([{"seconds": edge, "label": label}], x)]
-
-
-def _ticks(low: float, high: float) -> list[float]:
-    """1, 2, 5 of every power of ten; powers alone where that would be many."""
-    return style.powers(low, high, (1, 2, 5) if math.log10(high / low) < 2.6 else (1,))
 
 
 # --- what moves the bill --------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import altair as alt
@@ -141,6 +142,22 @@ def heading(text: str) -> alt.TitleParams:
     return alt.TitleParams(text, anchor="start", fontSize=12, fontWeight="normal", color=INK, offset=6, frame="group")
 
 
+def panel_title(text: str) -> Settings:
+    """The same in a specification of one's own."""
+    return {
+        "text": text, "anchor": "start", "fontSize": 12, "fontWeight": "normal", "color": INK, "offset": 6,
+        "frame": "group",
+    }  # fmt: skip
+
+
+def title(text: str, *subtitle: str) -> Settings:
+    """Above a whole chart, in a specification of one's own."""
+    return {
+        "text": text, "subtitle": list(subtitle), "anchor": "start", "fontSize": 15, "subtitleFontSize": 12,
+        "offset": 12,
+    }  # fmt: skip
+
+
 def panel(*layers: Marks, width: float | alt.Step, height: float | alt.Step, title: str = "") -> Marks:
     """Marks over each other."""
     drawn = alt.layer(*layers) if len(layers) > 1 else layers[0]
@@ -148,17 +165,32 @@ def panel(*layers: Marks, width: float | alt.Step, height: float | alt.Step, tit
     return sized.properties(title=heading(title)) if title else sized
 
 
-def whole(chart: Marks, title: str, *subtitle: str) -> alt.TopLevelMixin:
+def whole(chart: Marks, name: str, *subtitle: str) -> alt.TopLevelMixin:
     """A chart under its title, without frames around its panels."""
     lines = list(subtitle) or alt.Undefined
-    text = alt.TitleParams(title, subtitle=lines, anchor="start", fontSize=15, subtitleFontSize=12, offset=12)
+    text = alt.TitleParams(name, subtitle=lines, anchor="start", fontSize=15, subtitleFontSize=12, offset=12)
     drawn: alt.TopLevelMixin = chart.properties(title=text).configure_view(stroke=None)
     return drawn
 
 
+@dataclass(frozen=True)
+class Spec:
+    """A chart that was written as Vega-Lite: the page draws it as it is, and Altair saves it."""
+
+    spec: Settings
+
+    def to_dict(self, **_: Any) -> Settings:
+        """What is drawn."""
+        return {"$schema": alt.SCHEMA_URL, **self.spec}
+
+    def altair(self) -> Marks:
+        """As Altair has it."""
+        return alt.HConcatChart.from_dict(self.spec)
+
+
 def stacked(charts: Iterable[Marks]) -> alt.TopLevelMixin:
     """Whole charts below each other; their own settings give way to common ones."""
-    plain = [chart.copy(deep=False) for chart in charts]
+    plain = [chart.altair() if isinstance(chart, Spec) else chart.copy(deep=False) for chart in charts]
     for chart in plain:
         chart.config = alt.Undefined
     drawn: alt.TopLevelMixin = (

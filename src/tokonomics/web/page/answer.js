@@ -50,14 +50,17 @@ export function tableIn(sections) {
   return { names, rows: longest.rows.map((row) => row.map(textOf)) };
 }
 
-// Elements before the charts (the headline and its figures) and after them.
-export function described(sections, labels) {
+// Elements before the charts (the headline and its figures) and after them; where a chart is the view's hero, only what
+// is said up to the headline stands before it, and `beneath` has the figures.
+export function described(sections, labels, { hero = false } = {}) {
   const headlined = sections.findIndex(({ blocks }) => blocks.some(isHeadline));
   let end = headlined + 1;
   while (end > 0 && end < sections.length && sections[end].blocks.every(({ type }) => type === "facts")) end += 1;
   const state = { labels, isFirst: true };
   const elements = sections.map((section) => drawn(section, state));
-  return { before: elements.slice(0, end), after: elements.slice(end) };
+  const [before, after] = [elements.slice(0, end).flat(Infinity), elements.slice(end)];
+  const split = hero ? before.findIndex((element) => element.classList.contains("headline")) + 1 || before.length : before.length;
+  return { before: before.slice(0, split), beneath: before.slice(split), after };
 }
 
 function drawn({ title, folded, blocks }, state) {

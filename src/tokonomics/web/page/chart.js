@@ -79,6 +79,7 @@ export function chart({ name, spec }) {
     if (drawing.scrollWidth > drawing.clientWidth) drawing.tabIndex = 0;
     else drawing.removeAttribute("tabindex");
     figure.dataset.drawn = String(turn);
+    figure.dispatchEvent(new CustomEvent("drawn", { detail: made.view }));
   }
 
   function drawn(embed, place, theme, room, gutter) {
@@ -137,6 +138,7 @@ export function chart({ name, spec }) {
     return redraw();
   };
   figure.redraw = redraw;
+  figure.rows = () => rowsOf(state.spec);
   label();
   LIVE.add(figure);
   // Told of the figure's removal too: it then has no size.

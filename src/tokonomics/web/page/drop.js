@@ -59,7 +59,8 @@ export function dropping({ goTo, now }) {
   async function route(first, names) {
     const log = `upload:${first.id}`;
     const columns = first.kind === "unknown" && first.table ? await chooseColumns(log, "", first.table) : null;
-    if (first.kind === "benchmark")
+    if (first.kind === "benchmark" && now().view === "plan") goTo("plan", { carried: { measured: names } });
+    else if (first.kind === "benchmark")
       goTo(now().view === "accuracy" ? "accuracy" : "benchmark", { carried: { files: names } });
     else if (first.kind === "trace" || columns)
       goTo(WITH_A_LOG.includes(now().view) ? now().view : "traffic", {

@@ -16,7 +16,7 @@ import * as url from "./url.js";
 import { VIEWS } from "./views.js";
 
 const FILTERS = ["ran_on", "of_metric", "of_engine", "of_gpu", "of_speed", "of_fit"]; // of Accuracy
-const OF_ONE_VIEW = ["run", "panel", "gpus", "context", "files", ...FILTERS]; // all else is one scenario for every view
+const OF_ONE_VIEW = ["run", "panel", "gpus", "context", "files", "measured", ...FILTERS]; // all else: every view's
 const TRAFFIC = ["rate", "tokens_per_month", "input", "output", "slo", "offline", "trace", "columns", "arrivals"];
 const DRAG_MS = 40; // between two askings while a slider moves
 
@@ -144,6 +144,18 @@ function takePreset(preset) {
   page.form.fill(valuesOf(page.editing));
   announce(`${preset.name}: ${preset.what ?? ""}`);
   ask(page.editing, { final: "changed" });
+}
+
+// What an answer offers: to go on with one of its rows, or to compare the scenario with it.
+function taken({ detail: { set, compare } }) {
+  if (compare) page.state.b = set;
+  else page.state.a = { ...page.state.a, ...set };
+  delete page.state.a.run;
+  url.commit(page.state, fallbacks());
+  build();
+  window.scrollTo(0, 0);
+  if (compare) [...document.querySelectorAll(".editing button")].at(1)?.click();
+  announce(compare ? "Comparing: the form now changes scenario B." : "The scenario has changed.");
 }
 
 // ---- views
@@ -308,10 +320,10 @@ function toggleCompare() {
 
 function spread(answers) {
   page.difference = h("div", { class: "difference", "aria-live": "polite" });
-  page.panes.a = pane({ name: page.state.b ? "Answer A" : "Answer", labels: page.labels });
+  page.panes.a = pane({ name: page.state.b ? "Answer A" : "Answer", labels: page.labels, hero: page.view.hero });
   answers.classList.toggle("two", Boolean(page.state.b));
   if (page.state.b) {
-    page.panes.b = pane({ name: "Answer B", labels: page.labels });
+    page.panes.b = pane({ name: "Answer B", labels: page.labels, hero: page.view.hero });
     refill(
       answers,
       page.difference,
@@ -395,6 +407,7 @@ async function start() {
   addEventListener("popstate", restore);
   addEventListener("choose-columns", askForColumns);
   addEventListener("open-plan", ({ detail }) => goTo("plan", { carried: detail }));
+  main.addEventListener("scenario", taken);
   dropping({ goTo, now: () => page.state });
   restore();
   // The chart library is large: it loads while the reader reads, not before the first paint.

@@ -3,20 +3,23 @@
 import { described, headlineIn, tableIn } from "./answer.js";
 import { report } from "./api.js";
 import { showCharts } from "./chart.js";
+import { heroOf } from "./frontier.js";
 import { announce, copyButton, download, h, refill } from "./dom.js";
 import { capital, csvOf, flattened } from "./format.js";
 import { coded } from "./labels.js";
 import { player } from "./player.js";
 
-export function pane({ name, labels }) {
+export function pane({ name, labels, hero: isHero = false }) {
   const progress = h("div", { class: "progress", role: "status", hidden: true });
   const trouble = h("div", { class: "trouble", tabindex: "-1", hidden: true });
   const before = h("div", { class: "before" });
   const plays = h("div", { class: "plays" });
+  const hero = isHero ? heroOf() : null;
+  const beneath = h("div", { class: "beneath" });
   const charts = h("div", { class: "charts" });
   const after = h("div", { class: "after" });
   const tail = h("div", { class: "tail" });
-  const content = h("div", { class: "content" }, before, plays, charts, after, tail);
+  const content = h("div", { class: "content" }, before, hero?.element, beneath, plays, charts, after, tail);
   const element = h(
     "section",
     { class: "pane", "aria-label": name, "data-state": "empty" },
@@ -31,7 +34,18 @@ export function pane({ name, labels }) {
     clearInterval(ticking);
     progress.hidden = next !== "working";
     trouble.hidden = next !== "refused";
-    if (next === "refused" || next === "empty") [before, plays, charts, after, tail].forEach((each) => refill(each));
+    if (next === "refused" || next === "empty") clear();
+  }
+
+  function clear() {
+    [before, beneath, plays, charts, after, tail].forEach((each) => refill(each));
+    hero?.show(null);
+  }
+
+  // The first chart of a view that has a hero stands right below the headline.
+  function draw(drawn) {
+    hero?.show(drawn[0] ?? null);
+    showCharts(charts, hero ? drawn.slice(1) : drawn);
   }
 
   return {
@@ -82,16 +96,19 @@ export function pane({ name, labels }) {
       announce(`${what}. ${fix ?? ""}`);
       if (focus) trouble.focus();
     },
-    draw: (answer) => showCharts(charts, answer.charts),
-    undrawn: ({ what, fix }) =>
-      refill(charts, h("p", { class: "said note" }, `The charts could not be drawn: ${what}. ${fix ?? ""}`)),
+    draw: (answer) => draw(answer.charts),
+    undrawn({ what, fix }) {
+      hero?.show(null);
+      refill(charts, h("p", { class: "said note" }, `The charts could not be drawn: ${what}. ${fix ?? ""}`));
+    },
     show(answer, { chartsFollow = false, isQuiet = false } = {}) {
       state("shown");
       element.classList.remove("outdated");
-      const made = described(answer.sections, labels);
+      const made = described(answer.sections, labels, { hero: isHero });
       refill(before, made.before);
       refill(plays, answer.plays && player(answer.plays));
-      if (!chartsFollow) showCharts(charts, answer.charts);
+      refill(beneath, made.beneath);
+      if (!chartsFollow) draw(answer.charts);
       refill(
         after,
         made.after,

@@ -8,6 +8,7 @@ export default {
   name: "Plan",
   lede: "Model, traffic and SLO in; the cheapest machines that meet it out.",
   comparable: true,
+  hero: true,
   carried: ["weights", "engine"],
   submitLabel: "Check by simulation",
   groups: [
@@ -47,6 +48,19 @@ export default {
       ],
     },
     { name: "Traffic in detail", folded: true, fields: [field.tokensPerMonth, field.trace, field.arrivals] },
+    {
+      name: "Your measurements",
+      folded: true,
+      fields: [
+        {
+          name: "measured",
+          label: "Results of load tests",
+          kind: "text",
+          fallback: "",
+          hint: "Drop a file of results here: its points stand over the predicted ones.",
+        },
+      ],
+    },
     {
       name: "Deeper",
       folded: true,

@@ -1,0 +1,110 @@
+// The frontier, the hero of Plan: right below the headline. A click on a point, or a choice from the list, pins its
+// deployment; what is pinned stands side by side below the chart, in the words of the server's rows, and can become
+// the scenario, or the one it is compared with.
+
+import { chart } from "./chart.js";
+import { announce, freshId, h, refill } from "./dom.js";
+
+const MOST = 4; // pinned at a time: more do not stand side by side
+const FACTS = [
+  ["price", "Price"],
+  ["speed", "Per user"],
+  ["first", "First token"],
+  ["slo", "SLO"],
+  ["distance", "Distance"],
+];
+
+export function heroOf() {
+  const cards = h("div", { class: "pins", role: "group", "aria-label": "Pinned deployments" });
+  const list = h("select", { id: freshId("pin") });
+  const pin = h("button", { type: "button", class: "quiet", onclick: () => list.value && toggle(list.value) }, "Pin");
+  const hint = h("p", {}, "Click a point to pin it, a name to show it alone. Shift and the wheel zoom, dragging moves.");
+  const label = h("label", { for: list.id }, "A deployment to pin");
+  const tools = h("div", { class: "pinning" }, label, list, pin, hint);
+  const element = h("div", { class: "hero", hidden: true });
+  let figure = null;
+  let view = null;
+  let pinned = []; // names of deployments, the first pinned first
+
+  const rows = () => figure?.rows().filter((row) => row.deployment) ?? [];
+
+  function drawn({ detail }) {
+    view = detail;
+    view.addEventListener("click", (_, item) => item?.datum?.deployment && toggle(item.datum.deployment));
+    mark();
+  }
+
+  function toggle(name) {
+    const is = pinned.includes(name);
+    pinned = is ? pinned.filter((other) => other !== name) : [...pinned, name].slice(-MOST);
+    announce(is ? `No longer pinned: ${name}` : `Pinned: ${name}`);
+    mark();
+    fill();
+  }
+
+  // The chart's own parameter says which rows have a ring around them.
+  function mark() {
+    view?.signal("pinned", pinned).runAsync();
+  }
+
+  function fill() {
+    const known = rows();
+    const option = (row) =>
+      h("option", { value: row.deployment }, `${row.deployment}${pinned.includes(row.deployment) ? " (pinned)" : ""}`);
+    const chosen = list.value;
+    refill(list, h("option", { value: "" }, "choose …"), known.map(option));
+    list.value = known.some((row) => row.deployment === chosen) ? chosen : "";
+    refill(
+      cards,
+      pinned.map((name) => card(known.find((row) => row.deployment === name))),
+    );
+    cards.hidden = !pinned.length;
+  }
+
+  function card(row) {
+    const button = (text, act) => h("button", { type: "button", class: "quiet", onclick: act }, text);
+    const ask = (compare) => () =>
+      element.dispatchEvent(new CustomEvent("scenario", { bubbles: true, detail: { set: { gpu: row.gpu }, compare } }));
+    return h(
+      "section",
+      { "aria-label": row.deployment },
+      h("h3", {}, row.deployment),
+      h(
+        "dl",
+        {},
+        FACTS.filter(([name]) => row[name]).map(([name, title]) =>
+          h("div", {}, h("dt", {}, title), h("dd", {}, row[name])),
+        ),
+      ),
+      h(
+        "div",
+        { class: "tools" },
+        row.gpu && button("Plan with this GPU", ask(false)),
+        row.gpu && button("Compare", ask(true)),
+        button("Unpin", () => toggle(row.deployment)),
+      ),
+    );
+  }
+
+  return {
+    element,
+    // What is pinned stays so while it is among the rows, with the figures of the new answer.
+    show(answered) {
+      element.hidden = !answered;
+      if (!answered) {
+        figure = view = null;
+        refill(element);
+        return;
+      }
+      if (figure) figure.show(answered);
+      else {
+        figure = chart(answered);
+        figure.addEventListener("drawn", drawn);
+        refill(element, figure, tools, cards);
+      }
+      const names = new Set(rows().map((row) => row.deployment));
+      pinned = pinned.filter((name) => names.has(name));
+      fill();
+    },
+  };
+}

@@ -1,0 +1,123 @@
+"""The frontier's rows are the plan's own figures, and its level lines what APIs charge; the drawing shows each once."""
+
+import datetime as dt
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import pytest
+from tests.planner.small_catalogue import SLOS, asked
+
+from tokonomics.measure.importers.recognise import read_runs
+from tokonomics.measure.priced_run import Said, as_model, machine_of, price_run, rental_of
+from tokonomics.money.api_bill import ApiBill
+from tokonomics.planner.frontier import Frontier, frontier_of
+from tokonomics.planner.plan import Study, study
+from tokonomics.planner.what_if import bill_range
+from tokonomics.report.charts import save_chart
+from tokonomics.report.charts.frontier import frontier_chart, frontier_rows, measured_rows
+from tokonomics.units import usd
+
+RESULTS = Path(__file__).parents[1] / "measure" / "results"
+
+
+@cache
+def planned() -> tuple[Study, Frontier]:
+    found = study(asked(slos=SLOS, simulate=False))
+    return found, frontier_of(found)
+
+
+def api(name: str, usd_per_mtok: float) -> ApiBill:
+    return ApiBill(
+        name=name,
+        usd_per_request=usd_per_mtok * 1300 / 1e6,
+        usd_per_mtok=usd_per_mtok,
+        input_usd_per_mtok=0.1,
+        output_usd_per_mtok=0.4,
+        date=dt.date(2026, 11, 1),
+        source="a list",
+    )
+
+
+def of_kind(rows: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [row for row in rows if row["kind"] == kind]
+
+
+def test_the_pick_stands_where_the_plan_says_with_the_interval_of_its_bill() -> None:
+    found, made = planned()
+    best = found.plan.best
+    assert best is not None
+    bills = bill_range(found, best)
+    (pick,) = of_kind(frontier_rows(made, found.plan, bills=bills), "pick")
+    assert pick["usd"] == best.usd_per_mtok.blended
+    assert best.tpot_s.mean is not None
+    assert pick["tps"] == pytest.approx(1 / best.tpot_s.mean, rel=1e-4)
+    assert pick["ttft"] == pytest.approx(best.ttft_s.mean, rel=1e-4)
+    assert usd(best.usd_per_month) in pick["price"]
+    assert bills.slow.usd_per_month is not None
+    tokens = best.usd_per_month / best.usd_per_mtok.blended
+    assert pick["usd_high"] == pytest.approx(bills.slow.usd_per_month / tokens, rel=1e-4)
+
+
+def test_every_fleet_within_reason_is_one_row_within_its_interval() -> None:
+    found, made = planned()
+    rows = frontier_rows(made, found.plan)
+    fleets = of_kind(rows, "fleet")
+    cheapest = min(point.usd_per_mtok for point in made.points)
+    near = [point for point in made.points if point.usd_per_mtok <= 10 * cheapest]
+    assert len(near) - 1 <= len(fleets) <= len(near)  # the pick's own fleet is the pick
+    assert len({row["deployment"] for row in rows}) == len(rows)
+    for row in fleets:
+        assert row["tps_low"] < row["tps"] < row["tps_high"]
+        assert row["ttft_low"] < row["ttft"] < row["ttft_high"]
+        assert row["met"] == (1 / row["tps"] <= 0.05 and row["ttft"] <= 0.5) == (row["slo"] == "met in the mean")
+
+
+def test_apis_are_level_lines_at_their_prices_and_far_ones_are_left_out() -> None:
+    found, made = planned()
+    cheapest = min(point.usd_per_mtok for point in made.points)
+    bills = [api("near:m", 2 * cheapest), api("far:m", 11 * cheapest)]
+    (row,) = of_kind(frontier_rows(made, found.plan, apis=bills), "API")
+    assert row["usd"] == 2 * cheapest
+    assert row["deployment"] == "API of near:m"
+    assert f"{usd(2 * cheapest)}/Mtok" in row["price"]
+    assert "tps" not in row
+
+
+def test_a_measured_load_says_how_far_the_prediction_was_off() -> None:
+    run = as_model(read_runs([RESULTS / "vllm.json"]), "llama-3.1-8b")
+    machine = machine_of(run.stated, Said(gpu="H100"))
+    assert machine is not None
+    (row,) = measured_rows(price_run(run, machine, rental_of(machine, "llama-3.1-8b")))
+    said = json.loads((RESULTS / "vllm.json").read_text())
+    assert row["tps"] == pytest.approx(1e3 / said["mean_tpot_ms"])
+    assert row["ttft"] == pytest.approx(said["mean_ttft_ms"] / 1e3)
+    off = row["tps"] / row["predicted_tps"] - 1
+    assert f"predicted time per token {off * 100:+.0f}"[:28] in row["distance"]
+    assert "not said by the file" in row["deployment"]
+
+
+def test_the_drawing_is_valid_small_and_saved_with_both_panels(tmp_path: Path) -> None:
+    found, made = planned()
+    chart = frontier_chart(made, found.plan, "A model", apis=[api("near:m", made.tpot[-1].usd_per_mtok)])
+    spec = chart.to_dict()
+    assert len(json.dumps(spec)) < 100_000
+    alt.HConcatChart.from_dict(spec, validate=True)
+    assert [panel["title"]["text"].split(",")[0] for panel in spec["hconcat"]] == [
+        "Tokens/s for each user",
+        "Time to first token",
+    ]
+    for panel, front in zip(spec["hconcat"], (made.tpot, made.ttft), strict=True):
+        (line,) = (layer for layer in panel["layer"] if layer["mark"]["type"] == "line")
+        assert [row["usd"] for row in line["data"]["values"][1:-1]] == [point.usd_per_mtok for point in front]
+        assert any(layer["mark"]["type"] == "rect" for layer in panel["layer"])  # where the SLO is met
+    save_chart(chart.altair(), tmp_path / "frontier.svg")
+    assert "the pick" in (tmp_path / "frontier.svg").read_text()
+
+
+def test_without_slos_nothing_is_shaded() -> None:
+    found = study(asked(simulate=False))
+    spec = frontier_chart(frontier_of(found), found.plan, "A model").to_dict()
+    assert not any(layer["mark"]["type"] == "rect" for panel in spec["hconcat"] for layer in panel["layer"])
