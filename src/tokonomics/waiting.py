@@ -9,7 +9,8 @@ from typing import Generic, Protocol, TypeVar
 class Waiting(Protocol):
     """Something to do: ``like`` names what it is like, the nearest first."""
 
-    like: tuple[Hashable, ...]
+    @property
+    def like(self) -> tuple[Hashable, ...]: ...
 
 
 Job = TypeVar("Job", bound=Waiting)

@@ -58,7 +58,7 @@ PARTS: dict[str, Callable[[Answer], Any]] = {
 WHOLE = tuple(PARTS)
 KEPT = 4
 """Answers that a worker keeps, for whoever asks for another part: two beside each other, and those before."""
-_kept: OrderedDict[str, Solved] = OrderedDict()
+_kept: OrderedDict[str | None, Solved] = OrderedDict()
 
 
 def answer(request: dict[str, Any], tell: Told) -> dict[str, Any]:
@@ -72,6 +72,7 @@ def answer(request: dict[str, Any], tell: Told) -> dict[str, Any]:
         "title": made.title,
         "headline": made.result.headline(),
         "rows": made.result.ROWS,
+        "charts": [],
         **{part: PARTS[part](made) for part in request["parts"]},
         "found": made.exit_code == 0,
         "notes": solved.notes,
@@ -84,18 +85,18 @@ def answer(request: dict[str, Any], tell: Told) -> dict[str, Any]:
 def _solved(request: dict[str, Any], tell: Told) -> Solved:
     """The answer, from what is kept where it was given before."""
     key = request.get("key")
-    if key not in _kept:
-        began, verb = time.perf_counter(), find_verb(request["verb"])
-        asked, job = verb.request.of(request["call"]), JobListener(tell, request["command"])
-        made = describe(verb, verb.answer(asked, job), asked)
-        solved = Solved(made, job.notes, time.perf_counter() - began)
-        if key is None:
-            return solved
+    if key in _kept:
+        _kept.move_to_end(key)
+        return _kept[key]
+    began, verb = time.perf_counter(), find_verb(request["verb"])
+    asked, job = verb.request.of(request["call"]), JobListener(tell, request["command"])
+    made = describe(verb, verb.answer(asked, job), asked)
+    solved = Solved(made, job.notes, time.perf_counter() - began)
+    if key is not None:
         _kept[key] = solved
-    _kept.move_to_end(key)
-    while len(_kept) > KEPT:
+    if len(_kept) > KEPT:
         _kept.popitem(last=False)
-    return _kept[key]
+    return solved
 
 
 def _drawn(answer: Answer) -> list[dict[str, Any]]:

@@ -231,7 +231,7 @@ def _old_prices_save(question: Question, trials: Trials, progress: Say) -> bool:
 
 
 def _set_aside(
-    question: Question, hosts: Sequence[Hosts], trials: Trials, usd_per_hour: float, progress: Say
+    question: Question, hosts: tuple[Hosts, ...], trials: Trials, usd_per_hour: float, progress: Say
 ) -> dict[Catch, Candidate]:
     """The cheapest way with each catch, where it is below the pick's bill."""
     found: dict[Catch, Candidate] = {}
