@@ -50,7 +50,7 @@ from tokonomics.serving.links import link_speed
 from tokonomics.serving.spread import Spread
 from tokonomics.traffic.slo import Slo
 from tokonomics.types import Same, Speed, copied
-from tokonomics.units import SECONDS_PER_HOUR
+from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
 
 
 @dataclass(frozen=True)
@@ -153,8 +153,11 @@ def plan(question: Question) -> Plan:
     return study(question).plan
 
 
-def study(question: Question, progress: Say = silent) -> Study:
-    """Rank every candidate by the monthly bill for this traffic, and keep what that was made from."""
+def study(question: Question, progress: Say = silent, *, pick_only: bool = False) -> Study:
+    """Rank every candidate by the monthly bill for this traffic, and keep what that was made from.
+
+    With ``pick_only`` those alone that cost the same as the pick: to tell all others takes longer than to find it.
+    """
     load = question.load.within(question.model.max_context)
     trials = Trials(load, question.slos, question.router)
     question = at_prices_that_count(question, trials, progress)
@@ -168,7 +171,8 @@ def study(question: Question, progress: Say = silent) -> Study:
     asides = _set_aside(question, hosts, trials, best_usd, progress)
     rejected += [_reject(deployment, refusal) for deployment, refusal in search.refused]
 
-    def rows_of(sized: Iterable[Placed]) -> list[RankedRow]:
+    def rows_of(sized: Sequence[Placed]) -> list[RankedRow]:
+        sized = _cheapest(sized) if pick_only else sized
         rows = [row for placed in sized for row in _rows(placed, load, question.limits, question.today, trials, hosts)]
         return sorted(rows, key=_cheapest_then_most_faithful)
 
@@ -433,6 +437,28 @@ def _rows(
             bill=monthly_bill(gpus, machine, instances, utilization, prompts),
         )
         yield RankedRow(row, sized, machine)
+
+
+_CLOSE_USD = 0.02
+"""A month: bills are ranked by the cent, so the pick is among those that differ by less."""
+
+
+def _cheapest(sized: Sequence[Placed]) -> list[Placed]:
+    """The candidates and machines among which the pick is, by their bills alone."""
+    bills = [placed.usd_per_hour * HOURS_PER_MONTH for placed in sized]
+    most, near = min(bills, default=0.0) + _CLOSE_USD, list[Placed]()
+    for placed, bill in zip(sized, bills, strict=True):
+        hosts, replicas = placed.screened.hosts, placed.replicas
+        if bill > most or hosts.prefill:
+            near += [placed] if bill <= most else []
+            continue
+        machines = tuple(
+            machine
+            for machine in hosts.machines
+            if machine.usd_per_month(hosts.machines_on(machine.offer, replicas)) <= most
+        )
+        near.append(replace(placed, screened=replace(placed.screened, hosts=replace(hosts, machines=machines))))
+    return near
 
 
 def _draft(deployment: Deployment) -> CandidateDraft | None:

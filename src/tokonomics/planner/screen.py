@@ -16,7 +16,7 @@ import numpy as np
 from tokonomics.physics.calibration import profile_key
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.operations import least_decode_attention_s
-from tokonomics.physics.steptime import StepModel
+from tokonomics.physics.steptime import StepModel, step_model
 from tokonomics.planner.candidates import Reason, Refusal
 from tokonomics.planner.hosts import Hosts
 from tokonomics.planner.load import Load
@@ -57,17 +57,17 @@ class Screened:
 
 def screen(deployment: Deployment, hosts: Hosts, load: Load, slos: tuple[Slo, ...]) -> Screened | Refusal:
     """How one replica serves this load at best, or why it cannot."""
-    curve = curve_for(deployment, load)
-    owed = load.owed(slos)
+    steps, owed = step_model(deployment), load.owed(slos)
     late = [
         (alone_s / slo.seconds, alone_s, slo)
         for part, targets in owed
-        for slo, alone_s in floors(curve.steps, part, targets).items()
+        for slo, alone_s in floors(steps, part, targets).items()
     ]
     times, alone_s, worst = max(late, key=itemgetter(0), default=(0.0, 0.0, None))
     if worst and times > 1:
         by = f"{describe(worst)} by {percent(times - 1)}"
         return Refusal(Reason.too_slow, f"misses {by} even for a lone request: {seconds(alone_s)} at best")
+    curve = curve_for(deployment, load)
     try:
         capacity = curve.capacity(_loosest([tpot_limit(targets) for _, targets in owed]))
     except MissesSlo as miss:
