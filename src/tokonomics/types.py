@@ -1,7 +1,7 @@
 """What every noun of the product is made of, and where a number can come from."""
 
 from enum import StrEnum
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 from pydantic_core import core_schema
@@ -25,6 +25,22 @@ class Noun(BaseModel):
 def copied(source: object, *names: str) -> dict[str, Any]:
     """These fields of one record, for another that has them too."""
     return {name: getattr(source, name) for name in names}
+
+
+Kept = TypeVar("Kept")
+
+
+class Same(Generic[Kept]):
+    """Equal to another only where both hold the very same thing: a key for what is long and never changed."""
+
+    def __init__(self, value: Kept) -> None:
+        self.value = value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and self.value is other.value
 
 
 class Marked(str):

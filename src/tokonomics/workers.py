@@ -12,14 +12,13 @@ multiprocessing's own spawn has the second fault as well, so a worker is a ``sub
 import json
 import multiprocessing
 import os
-import queue
 import signal
 import subprocess
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
@@ -29,6 +28,7 @@ from typing import Any, NamedTuple, Protocol
 
 from tokonomics.errors import TokonomicsError
 from tokonomics.memory_budget import limit_memory, limited_room
+from tokonomics.waiting import Full, WaitingLine
 
 COLD_S = 60.0
 """More for a worker that has not warmed up: it imports and compiles first, which is not the task's time."""
@@ -89,6 +89,8 @@ class Task:
     request: Any
     limit_s: float
     say: Callable[[str], None] = lambda line: None
+    like: tuple[Hashable, ...] = ()
+    """What the worker that does it may know already, by names, the nearest first: it is asked if it is free."""
     done: "Future[bytes]" = field(default_factory=Future)
     began_at: float = 0.0
     _kill: Callable[[], None] | None = None
@@ -164,8 +166,7 @@ class Pool:
     ) -> None:
         """``waiting`` tasks at most are queued; 0: any number."""
         self._start, self._warm_ups, self._turn = start, warm_ups, turn
-        self._queue: queue.Queue[Task | None] = queue.Queue(waiting)
-        self._closed = threading.Event()
+        self._line: WaitingLine[Task] = WaitingLine(waiting)
         self._workers: set[Worker] = set()
         self._threads: list[threading.Thread] = []
         self.is_ready = False
@@ -181,22 +182,16 @@ class Pool:
     def submit(self, task: Task) -> None:
         """Queue a task; refuses where the queue is full."""
         try:
-            if self._closed.is_set():
-                raise queue.Full
-            self._queue.put_nowait(task)
-        except queue.Full:
+            self._line.put(task)
+        except Full:
             raise Busy("the server has as much work as it takes on", fix="Try again in a few seconds.") from None
 
     def close(self) -> None:
         """Kill the workers, with what they do; what waits is cancelled."""
-        self._closed.set()
-        with suppress(queue.Empty):
-            while True:
-                if task := self._queue.get_nowait():
-                    task.cancel()
+        for task in self._line.close():
+            task.cancel()
         for worker in list(self._workers):
             worker.kill()
-        self._queue.put(None)
         for thread in self._threads:
             thread.join(10)
 
@@ -204,7 +199,7 @@ class Pool:
         """The life of a thread: one worker after the other."""
         with self._turn or nullcontext():
             worker, cold = self._started_safely(), list(self._warm_ups)
-        while not self._closed.is_set() and (task := self._next(worker, cold)):
+        while task := self._next(worker, cold):
             try:
                 if worker is None or not worker.alive():
                     self._end(worker)
@@ -215,16 +210,14 @@ class Pool:
                 continue
             if not self._done(worker, task, COLD_S if cold else 0.0):
                 self._end(worker)
-                worker, cold = None if self._closed.is_set() else self._started_safely(), list(self._warm_ups)
+                worker, cold = None if self._line.is_closed else self._started_safely(), list(self._warm_ups)
         self._end(worker)
-        with suppress(queue.Full):
-            self._queue.put_nowait(None)  # the next thread hears of the end
 
     def _next(self, worker: Worker | None, cold: list[Any]) -> Task | None:
         """The next task; the time until one comes is used to warm up."""
-        while worker and cold and self._turn:
-            with suppress(queue.Empty):
-                return self._queue.get(timeout=_IDLE_S)
+        while worker and cold and self._turn and not self._line.is_closed:
+            if task := self._line.take(_IDLE_S):
+                return task
             if self._turn.acquire(blocking=False):
                 try:
                     if not self._done(worker, Task(cold.pop(0), WARM_UP_S)):
@@ -232,7 +225,7 @@ class Pool:
                         break  # the next task starts another
                 finally:
                     self._turn.release()
-        return self._queue.get()
+        return self._line.take()
 
     def _started_safely(self) -> Worker | None:
         """None where none can be started now: it is tried again for the next task, which hears why."""
@@ -245,7 +238,7 @@ class Pool:
         try:
             worker = self._start()
             self._workers.add(worker)
-            if self._closed.is_set():
+            if self._line.is_closed:
                 worker.kill()
             worker.hear(None)
         except Exception as problem:  # a dead one, no room for a process now, or one that must not work for us

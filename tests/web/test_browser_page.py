@@ -425,9 +425,11 @@ def test_a_volume_between_two_break_evens_is_judged_by_its_own_bill(window: Visi
     model, slo = "llama-3.3-70b", "ttft_p99=1000ms,tpot_p99=80ms"
     asked = {"model": model, "slo": slo, "api": "openai:gpt-4o-mini", "provider": "lambda", "tokens_per_month": "12B"}
     page = window.open("?view=own&" + "&".join(f"{name}={value}" for name, value in asked.items()))
-    with page.expect_response("**/api/v1/answers/breakeven*", timeout=PATIENCE_MS) as answered:
+    with page.expect_request("**/api/v1/answers/breakeven*", timeout=PATIENCE_MS) as started:
         page.reload()
-    result = answered.value.json()["result"]
+    address, inputs = started.value.url.partition("?")[0], started.value.post_data_json
+    whole = page.request.post(f"{address}?part=result", data=inputs, headers=window.own, timeout=PATIENCE_MS)
+    result = whole.json()["result"]
     found, own = result["found"][0], result["own_tokens_per_month"]
     (bill,) = (each for each in result["bills"] if each["tokens_per_month"] == own)
     assert found["first_tokens_per_month"] < own < found["stays_tokens_per_month"]
@@ -594,7 +596,7 @@ def test_going_back_asks_what_the_form_then_says(window: Visit) -> None:
 def test_numbers_stand_where_charts_cannot_be_drawn(window: Visit) -> None:
     page = window.page
     refusal = {"error": {"what": "no charts today", "where": None, "fix": None}}
-    page.route("**/api/v1/answers/plan", lambda route: route.fulfill(status=503, json=refusal))
+    page.route("**/api/v1/answers/plan?part=charts", lambda route: route.fulfill(status=503, json=refusal))
     window.answered()
     expect(page.locator(".charts")).to_contain_text("could not be drawn: no charts today")
     assert "$" in headline(page)

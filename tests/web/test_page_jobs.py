@@ -313,7 +313,7 @@ def test_workers_share_the_machines_memory(workers: int, whole_gib: float, each_
 def test_a_real_worker_stops_at_its_memory_limit(tmp_path: Path) -> None:
     pool = guarded_pool(1, 1, tmp_path, 150_000_000)
     call = {**ENDLESS, "requests": 100_000_000}
-    task = Task({"work": "answer", "verb": "simulate", "call": call, "inputs": {}, "command": "", "charts": False}, 120)
+    task = Task({"work": "answer", "verb": "simulate", "call": call, "inputs": {}, "command": "", "parts": []}, 120)
     pool.submit(task)
     problem = task.done.exception(LONG_ENOUGH_S)
     pool.close()

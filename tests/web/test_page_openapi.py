@@ -27,6 +27,7 @@ CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance,
 OPERATIONS = [
     *(("POST", f"/api/v1/answers/{verb.name}") for verb in verbs().values() if verb.quick_when is not False),
     ("GET", "/api/v1/catalog"),
+    ("GET", "/api/v1/catalog/apis"),
     ("GET", "/api/v1/verbs"),
     ("GET", "/api/v1/accuracy"),
     ("POST", "/api/v1/jobs"),

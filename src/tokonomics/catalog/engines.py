@@ -75,6 +75,10 @@ class Engine(Noun):
             raise ValueError("defaults must be listed by memory, largest first, the last for every device")
         return self
 
+    def __hash__(self) -> int:
+        """By its name and version, which is quick."""
+        return hash((self.key, self.version))
+
     def defaults_on(self, gpu: Gpu) -> Defaults:
         """The defaults it picks on that device."""
         gib = gpu.memory_bytes / GIB

@@ -102,8 +102,8 @@ class Gpu(Noun):
         return self
 
     def __hash__(self) -> int:
-        """By its figures of speed: a dictionary of rates does not hash by itself."""
-        return hash((self.key, self.architecture, self.bandwidth_bytes_per_s, *sorted(self.flops.items())))
+        """By its name and bandwidth: a dictionary of rates does not hash by itself."""
+        return hash((self.key, self.bandwidth_bytes_per_s))
 
     @property
     def vendor(self) -> Vendor:

@@ -6,6 +6,7 @@ the architecture has; they are checked against the published parameter counts ke
 """
 
 from datetime import date as Date  # noqa: N812 — `date` is the name of a field
+from functools import lru_cache
 
 from pydantic import NonNegativeInt, PositiveInt
 
@@ -71,6 +72,10 @@ class ModelSpec(Noun):
     released: Date | None = None  # the day the weights were published
     notes: tuple[str, ...] = ()  # what a reader of an answer should know of how the config was read
 
+    def __hash__(self) -> int:
+        """By its name and size: hashing every layer takes longer than what is kept under it saves."""
+        return hash((self.key, self.checkpoint, self.hidden, self.vocab))
+
     def reading(self, images: str) -> "ModelSpec":
         """The model when such images come with every prompt."""
         if self.vision is None:
@@ -98,6 +103,9 @@ class ModelSpec(Noun):
 
     @property
     def parts(self) -> Parts:
+        return _parts(self)
+
+    def _counted(self) -> Parts:
         mixers = dense = experts = active = routers = small = 0
         for group in self.groups:
             small += group.count * group.norm_elements
@@ -225,3 +233,9 @@ class ModelSpec(Noun):
             "date": self.date.isoformat(),
             "released": self.released.isoformat() if self.released else None,
         }
+
+
+@lru_cache(maxsize=256)
+def _parts(model: ModelSpec) -> Parts:
+    """Counted once: a plan asks for them for every layout."""
+    return model._counted()

@@ -4,10 +4,11 @@ What is in no table and in no price list of one's own is not known to have one: 
 """
 
 import csv
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 
 
+@lru_cache(maxsize=4096)
 def stated_gbit(provider: str, instance: str) -> float | None:
     """Gbit/s of one such machine to others, for its GPUs; None where nobody states it."""
     return _table().get((provider.casefold(), instance.casefold()))

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tokonomics.errors import BadInput, TokonomicsError
-from tokonomics.guarded.answering import Told, error_of
+from tokonomics.guarded.answering import Told, answer, error_of
 
 MOST_ROWS = 2_000_000
 """Rows of a log: a week of ten requests for each three seconds; a simulation of so many takes seconds."""
@@ -105,13 +105,13 @@ def _trace(path: Path) -> dict[str, Any]:
 
 
 def report(request: dict[str, Any], tell: Told) -> dict[str, Any]:
-    """The one-file page of an answer that was already given."""
+    """The one-file page of an answer that was already given, or is kept, or is asked for."""
     from pydantic import TypeAdapter
 
     from tokonomics.report.blocks import Section
     from tokonomics.report.html import report_page
 
-    made = request["answer"]
+    made = request["answer"] if "answer" in request else answer(request, tell)
     sections = TypeAdapter(list[Section]).validate_python(made["sections"])
     charts = {chart["name"]: chart["spec"] for chart in made["charts"]}
     return {"html": report_page(made["title"], sections, charts, made["result"], made["command"])}

@@ -18,11 +18,13 @@ from tokonomics.workers import Pool, WorkerProcess
 
 WARM_UPS: dict[str, dict[str, Any]] = {
     "curve": {"model": "llama-3.1-8b", "gpu": "H100"},
-    "plan": {"model": ["llama-3.1-8b"], "rate": "1", "input": "1000", "output": "300", "quick": True},
+    "plan": {"model": ["llama-3.1-8b"], "rate": "5", "input": "1000", "output": "300", "quick": True,
+             "slo": "ttft_p99=1000ms,tpot_p99=50ms"},
     "simulate": {"model": "llama-3.1-8b", "gpu": "H100", "arrivals": "poisson:1", "requests": 100,
                  "input": "100", "output": "100"},
 }  # fmt: skip
-"""What is done once while nobody asks, so that the first visitor does not wait for imports and compiled code."""
+"""What is done once while nobody asks, so that the first visitor does not wait for imports and compiled code. The plan
+is the one that the page opens with."""
 LONG_S = 900.0
 """Seconds that an answer may take, where nobody was told that it is quick."""
 LONG_WORKERS = max(1, min(4, (os.cpu_count() or 1) // 2))
@@ -54,7 +56,8 @@ def guarded_pool(
     dropped = (*_SECRETS, *_OF_THE_HUB) if folder else _SECRETS
     environment = {name: value for name, value in os.environ.items() if name not in dropped}
     start = partial(WorkerProcess, begin, (folder and str(folder), niceness), memory_bytes, environment)
-    pool = Pool(start, waiting, [_warm_up(verb) for verb in warm_ups], turn or threading.Lock())
+    first = [request for verb in warm_ups for request in _warm_ups(verb)]
+    pool = Pool(start, waiting, first, turn or threading.Lock())
     pool.grow(workers)
     return pool
 
@@ -70,14 +73,11 @@ def begin(folder: str | None, niceness: int) -> Callable[..., dict[str, Any]]:
         os.chdir(folder)  # a relative path leads nowhere
     os.nice(niceness)
     gc.set_threshold(100_000, 20, 20)  # as on the command line: what is imported stays
-    from altair.utils import schemapi
-
     from tokonomics.catalog.load_models import CONFIGS_IN
     from tokonomics.guarded import looking
     from tokonomics.traffic.sources import MOST_ROWS
 
-    schemapi.DEBUG_MODE = False  # checking each part of a chart takes longer than drawing it; the tests check them
-    answered(_warm_up("curve"), lambda line: None)
+    answered(_warm_ups("curve")[0], lambda line: None)
     if not folder:
         return answered
     # A model is read from a file among the uploads alone: a benchmark's results may state a path of this machine. And
@@ -98,5 +98,7 @@ def answered(request: dict[str, Any], tell: Callable[[str], None]) -> dict[str, 
         raise TokonomicsError(**answering.error_of(problem)) from None
 
 
-def _warm_up(verb: str) -> dict[str, Any]:
-    return {"work": "answer", "verb": verb, "call": WARM_UPS[verb], "inputs": {}, "command": "", "charts": True}
+def _warm_ups(verb: str) -> list[dict[str, Any]]:
+    """The figures first, which a visitor waits for; then all else that is told of the same answer."""
+    asked = {"work": "answer", "verb": verb, "call": WARM_UPS[verb], "inputs": {}, "command": "", "key": f"warm {verb}"}
+    return [asked | {"parts": ["sections"]}, asked | {"parts": ["charts", "text"]}]

@@ -10,7 +10,8 @@ Learned by ``benchmarks/fit_intervals.py`` on rows marked ``calibrate``. A profi
 
 import math
 import tomllib
-from functools import cache
+from collections.abc import Set
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any, Literal
 
@@ -18,9 +19,11 @@ from pydantic import PositiveFloat
 
 from tokonomics.catalog.gpus import Gpu
 from tokonomics.catalog.layers import CompressedAttention, GroupedAttention, Mixer, RecurrentMixer
+from tokonomics.catalog.models import ModelSpec
+from tokonomics.catalog.precision import Precision
 from tokonomics.physics.attention_kernels import Op
 from tokonomics.physics.attention_kernels import curve_origin as attention_origin
-from tokonomics.physics.calibration import BARE, active, using
+from tokonomics.physics.calibration import BARE, Kernels, active, using
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.layer_kernels import layer_origin
 from tokonomics.physics.matrix_kernels import curve_origin as matrix_origin
@@ -100,24 +103,39 @@ def speed_from(deployment: Deployment) -> tuple[str, ...]:
     return tuple(sorted(others))
 
 
-def _origins(deployment: Deployment) -> set[tuple[str, str]]:
+def _origins(deployment: Deployment) -> Set[tuple[str, str]]:
     """Of each kind of kernel, how its speed is known, and the GPU it was timed on."""
     profile, gpu = active(), deployment.gpu
     here = ("measured", gpu.key)
     if profile and profile.correction_of(deployment, deployment.engine.key):
         return {here}
     own = profile.kernels_of(gpu) if profile else None
-    model, backend = deployment.model, deployment.engine.key
+    kind = deployment.model, gpu, deployment.engine.key, deployment.weights, deployment.dp > 1
+    return _shipped_origins(*kind) if own is None else _kernel_origins(own, *kind)
+
+
+@lru_cache(maxsize=4096)
+def _shipped_origins(
+    model: ModelSpec, gpu: Gpu, backend: str, weights: Precision, shared_experts: bool
+) -> Set[tuple[str, str]]:
+    return _kernel_origins(None, model, gpu, backend, weights, shared_experts)
+
+
+def _kernel_origins(
+    own: Kernels | None, model: ModelSpec, gpu: Gpu, backend: str, weights: Precision, shared_experts: bool
+) -> Set[tuple[str, str]]:
     found = {
-        here if own and own.gemm_curve(precision) else matrix_origin(gpu, "gemm", precision, backend)[:2]
-        for precision in model.precisions(deployment.weights)
+        ("measured", gpu.key)
+        if own and own.gemm_curve(precision)
+        else matrix_origin(gpu, "gemm", precision, backend)[:2]
+        for precision in model.precisions(weights)
     }
     if model.is_moe:
-        found.add(matrix_origin(gpu, "experts", deployment.weights, backend)[:2])
+        found.add(matrix_origin(gpu, "experts", weights, backend)[:2])
     for group in model.groups:
         if group.mixer:
             found |= _mixer_origins(group.mixer, gpu, backend)
-    if deployment.dp > 1:
+    if shared_experts:
         # The way to shared experts was timed by others, on an H800.
         found.add(("scaled", gpu.key))
     if model.is_encoder or model.images:

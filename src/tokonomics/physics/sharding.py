@@ -6,6 +6,7 @@ always is.
 """
 
 import math
+from functools import lru_cache
 
 from tokonomics.catalog.layers import DenseMlp, LayerGroup, Mixer, MoeMlp
 from tokonomics.catalog.precision import Precision
@@ -43,8 +44,9 @@ def expert_bytes(deployment: Deployment, mlp: MoeMlp) -> float:
     return matrices * deployment.model.bytes_per_weight(weights) + biases
 
 
+@lru_cache(maxsize=4096)
 def shard(deployment: Deployment) -> Shard:
-    """The weights on the fullest GPU of a replica."""
+    """The weights on the fullest GPU of a replica; kept, as one plan asks for every machine and every speed."""
     model, tp = deployment.model, deployment.tp
     rest_bytes = deployment.weights.bytes_per_unquantised
     blocks = experts = 0.0

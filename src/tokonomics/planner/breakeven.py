@@ -134,7 +134,7 @@ def self_hosted(
             return None
         asked.append(rate)
         say(f"the cheapest hardware at {requests_a_second(f'{rate:.3g}')}")
-        made = study(replace(base, load=hosting.load(rate)))
+        made = study(replace(base, load=hosting.load(rate)), pick_only=len(asked) > 1)
         for pick in _picks(made):
             if _key(pick) not in found:
                 say(f"what {pick.gpu} replicas hold")

@@ -14,7 +14,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from tokonomics.errors import BadInput, did_you_mean, option, shorten
 from tokonomics.money.cost import saving
-from tokonomics.planner.plan import Question, plan
+from tokonomics.planner.plan import Question, study
 from tokonomics.planner.plan_answer import Candidate, Plan
 from tokonomics.planner.setup import Say, silent
 from tokonomics.traffic.slo import Slo
@@ -72,7 +72,7 @@ def compare(
     cells = []
     for question, gpu in product(questions, gpus):
         say(f"{question.model.name} on {gpu}")
-        found = plan(question.on(gpu))
+        found = study(question.on(gpu), pick_only=True).plan
         cells.append(_cell(question, gpu, found, (quality or {}).get(question.model.key)))
     used = [gpu for gpu in gpus if any(cell.pick and cell.gpu == gpu for cell in cells)]
     lowest = {gpu: min(cell.usd_per_mtok or math.inf for cell in cells if cell.gpu == gpu) for gpu in used}

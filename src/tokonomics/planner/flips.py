@@ -115,14 +115,15 @@ def flips(study: Study, only: Collection[str] | None = None, progress: Say = sil
     ]
     if mean.writes:
         axes.append(Axis(ANSWERS, mean.output_tokens, lambda by: stretched(load, outputs=by, context=context)))
+    walked = [axis for axis in axes if only is None or axis.name in only]
     # What does not fit now may fit shorter requests.
-    candidates, _ = prospects(study.question, stretched(load, 1 / FURTHEST, 1 / FURTHEST))
+    candidates, _ = prospects(study.question, stretched(load, 1 / FURTHEST, 1 / FURTHEST)) if walked else ((), ())
     own = [candidate for candidate in candidates if candidate.deployment.gpu.key == pick.gpu]
     others = [candidate for candidate in candidates if candidate.deployment.gpu.key != pick.gpu]
     found: list[Flip] = []
     steady: list[str] = []
     ratios: dict[Kind, float] = {}
-    for axis, sign in product((axis for axis in axes if only is None or axis.name in only), (-1, 1)):
+    for axis, sign in product(walked, (-1, 1)):
         progress(f"{'more' if sign > 0 else 'fewer'} {axis.name}")
         flip = _Walk(study, own, others, axis, ratios).nearest(sign)
         if flip:

@@ -121,58 +121,129 @@ def hosts_of(
     deployment: Deployment, machines: Sequence[Machine], max_gpus: int | None = None, spare: Spare = NO_SPARE
 ) -> tuple["Hosts", list[tuple[int, Refusal]]]:
     """The machines that a deployment can stand on; for the others how many of them there are, and why not."""
-    kept: list[Machine] = []
-    small, slow, thin, unzoned = [], [], [], []
-    gpus, has_room = deployment.gpus, room_for(deployment)
-    for machine in machines:
-        offer = machine.offer
-        if gpus > offer.gpus and not _can_be_one_of_several(deployment, offer):
-            small.append(offer.gpus)
-        elif gpus > offer.gpus and deployment.dp > 1 and not _is_networked(deployment.gpu, offer):
-            slow.append(offer.instance)
-        elif not has_room(offer):
-            thin.append((offer.memory_gb or 0.0, offer.gpus))
-        elif spare.zone and offer.provider not in ZONED:
-            unzoned.append(offer.provider)
-        else:
-            kept.append(machine)
+    stock = machines if isinstance(machines, Stock) else Stock(machines)
+    verdicts: dict[Reason | None, list[Shape]] = {}
+    needs = cache(partial(host_gib, deployment))
+    for shape in stock.shapes:
+        verdicts.setdefault(_verdict(deployment, shape, needs, spare), []).append(shape)
+    kept = stock.of(tuple(verdicts.pop(None, ())))
     refused = []
-    if small:
-        reason = f"a replica needs {gpus}, the instance has {max(small)}"
-        refused.append((len(small), Refusal(Reason.instance_too_small, reason)))
-    if slow:
-        needed = deployment.gpu.network_bytes_per_s * 8 / 1e9
-        reason = f"a replica spans machines: no network of {needed:g} Gbit/s a GPU is known of {min(slow)}"
-        refused.append((len(slow), Refusal(Reason.no_network, reason)))
-    if thin:
-        most, of_it = max(thin)
-        needs = host_gib(deployment, of_it)
-        reason = f"the host has {most:g} GB, weights and a process for each GPU take {needs:.1f}"
-        refused.append((len(thin), Refusal(Reason.host_too_small, reason)))
-    if unzoned:
-        reason = f"{min(unzoned)} is not known to have zones that fail apart"
-        refused.append((len(unzoned), Refusal(Reason.no_zones, reason)))
-    return Hosts(deployment, tuple(kept), max_gpus, spare), refused
+    for kind in (Reason.instance_too_small, Reason.no_network, Reason.host_too_small, Reason.no_zones):
+        if shapes := verdicts.get(kind):
+            number = sum(len(stock.shapes[shape]) for shape in shapes)
+            refused.append((number, Refusal(kind, _why_not_on(deployment, kind, stock, shapes))))
+    return Hosts(deployment, kept, max_gpus, spare), refused
 
 
-def _can_be_one_of_several(deployment: Deployment, offer: Offer) -> bool:
+def _verdict(deployment: Deployment, shape: "Shape", needs: Callable[[int], float], spare: Spare) -> Reason | None:
+    """Why a deployment cannot stand on machines of a shape, whose hosts need so many GiB; None where it can."""
+    several = deployment.gpus > shape.gpus
+    if several and not _can_be_one_of_several(deployment, shape.gpus):
+        return Reason.instance_too_small
+    if several and deployment.dp > 1 and shape.bytes_per_s < _network_needed(deployment.gpu):
+        return Reason.no_network
+    if shape.memory_gb is not None and shape.memory_gb < needs(shape.gpus):
+        return Reason.host_too_small
+    return Reason.no_zones if spare.zone and not shape.has_zones else None
+
+
+def _why_not_on(deployment: Deployment, kind: Reason, stock: "Stock", shapes: "Sequence[Shape]") -> str:
+    """The same in words: the case of the nearest of them."""
+    if kind is Reason.instance_too_small:
+        return f"a replica needs {deployment.gpus}, the instance has {max(shape.gpus for shape in shapes)}"
+    if kind is Reason.host_too_small:
+        most, of_it = max((shape.memory_gb or 0.0, shape.gpus) for shape in shapes)
+        takes = host_gib(deployment, of_it)
+        return f"the host has {most:g} GB, weights and a process for each GPU take {takes:.1f}"
+    offers = [machine.offer for shape in shapes for machine in stock.shapes[shape]]
+    if kind is Reason.no_zones:
+        return f"{min(offer.provider for offer in offers)} is not known to have zones that fail apart"
+    needed, nearest = deployment.gpu.network_bytes_per_s * 8 / 1e9, min(offer.instance for offer in offers)
+    return f"a replica spans machines: no network of {needed:g} Gbit/s a GPU is known of {nearest}"
+
+
+class Shape(NamedTuple):
+    """All of a machine that decides which deployments can stand on it."""
+
+    gpus: int
+    memory_gb: float | None
+    bytes_per_s: float
+    """Of one GPU to other machines; 0 where no network is known."""
+    has_zones: bool
+
+
+class Stock(tuple[Machine, ...]):
+    """Machines with one kind of GPU. Thousands of offers have few shapes: what depends on these is found once."""
+
+    @cached_property
+    def shapes(self) -> dict[Shape, list[Machine]]:
+        """The machines of each shape."""
+        found: dict[Shape, list[Machine]] = {}
+        for machine, shape in zip(self, self._shape_of_each, strict=True):
+            found.setdefault(shape, []).append(machine)
+        return found
+
+    def of(self, shapes: tuple[Shape, ...]) -> "Stock":
+        """Those of these shapes, in their order."""
+        if len(shapes) == len(self.shapes):
+            return self
+        if shapes not in self._parts:
+            wanted = set(shapes)
+            pairs = zip(self, self._shape_of_each, strict=True)
+            self._parts[shapes] = Stock(machine for machine, shape in pairs if shape in wanted)
+        return self._parts[shapes]
+
+    def cheapest_of_each_size(self, network: float) -> tuple[Machine, ...]:
+        """Of machines with a network of so many bytes a second, and of those without."""
+        if network not in self._cheapest:
+            by_size: dict[tuple[int, bool], Machine] = {}
+            for machine, shape in zip(self, self._shape_of_each, strict=True):
+                size = shape.gpus, shape.bytes_per_s >= network
+                if size not in by_size or machine.usd_per_hour < by_size[size].usd_per_hour:
+                    by_size[size] = machine
+            self._cheapest[network] = tuple(by_size.values())
+        return self._cheapest[network]
+
+    @cached_property
+    def _shape_of_each(self) -> list[Shape]:
+        offers = (machine.offer for machine in self)
+        return [
+            Shape(offer.gpus, offer.memory_gb, offer.network_bytes_per_s or 0.0, offer.provider in ZONED)
+            for offer in offers
+        ]
+
+    @cached_property
+    def _parts(self) -> "dict[tuple[Shape, ...], Stock]":
+        return {}
+
+    @cached_property
+    def _cheapest(self) -> dict[float, tuple[Machine, ...]]:
+        return {}
+
+
+def _can_be_one_of_several(deployment: Deployment, machine_gpus: int) -> bool:
     """Whether a machine can be one of those that a replica spans: whole stages, or whole groups of the attention."""
     node = deployment.gpu.gpus_per_node
-    whole = deployment.tp == node if deployment.dp == 1 else deployment.gpus % offer.gpus == 0
-    return offer.gpus == node >= NETWORKED and whole and deployment.pp * deployment.dp > 1
+    whole = deployment.tp == node if deployment.dp == 1 else deployment.gpus % machine_gpus == 0
+    return machine_gpus == node >= NETWORKED and whole and deployment.pp * deployment.dp > 1
 
 
 def _can_hold(deployment: Deployment, offer: Offer) -> bool:
     """Whether a replica stands on such machines: on some GPUs of one, on whole stages or groups over several."""
     if deployment.dp == 1:
         return offer.gpus >= deployment.tp
-    several = _can_be_one_of_several(deployment, offer) and _is_networked(deployment.gpu, offer)
+    several = _can_be_one_of_several(deployment, offer.gpus) and _is_networked(deployment.gpu, offer)
     return deployment.gpus <= offer.gpus or several
 
 
 def _is_networked(gpu: Gpu, offer: Offer) -> bool:
     """Whether a machine has the network that its GPUs are taken to have."""
-    return (offer.network_bytes_per_s or 0.0) >= _NEAR * gpu.network_bytes_per_s
+    return (offer.network_bytes_per_s or 0.0) >= _network_needed(gpu)
+
+
+def _network_needed(gpu: Gpu) -> float:
+    """Bytes a second of one GPU to other machines, about as its speed was worked out for."""
+    return _NEAR * gpu.network_bytes_per_s
 
 
 def room_for(deployment: Deployment) -> Callable[[Offer], bool]:
@@ -316,12 +387,8 @@ class Hosts:
     @cached_property
     def cheapest_of_each_size(self) -> tuple[Machine, ...]:
         """Of machines with a network and without: no other can win."""
-        by_size: dict[tuple[int, bool], Machine] = {}
-        for machine in self.machines:
-            size = machine.offer.gpus, _is_networked(self.deployment.gpu, machine.offer)
-            if size not in by_size or machine.usd_per_hour < by_size[size].usd_per_hour:
-                by_size[size] = machine
-        return tuple(by_size.values())
+        stock = self.machines if isinstance(self.machines, Stock) else Stock(self.machines)
+        return stock.cheapest_of_each_size(_network_needed(self.deployment.gpu))
 
     def usd_per_hour(self, replicas: int) -> float:
         """The cheapest way to host so many; infinite when there is none within the GPUs allowed."""

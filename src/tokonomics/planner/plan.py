@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
+from functools import lru_cache
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -20,13 +21,14 @@ from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offer_choice import STALE_MUST_SAVE
 from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.catalog.precision import Precision
+from tokonomics.physics.calibration import profile_key
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.intervals import known_speed, speed_from
 from tokonomics.physics.speculation import Speculation
 from tokonomics.planner.candidates import FLOOR, Reason, Refusal, fitting, is_faithful, weight_choices
 from tokonomics.planner.disaggregation import disaggregated, kv_transfer_s, together_breaks
 from tokonomics.planner.drafting import with_drafts
-from tokonomics.planner.hosts import Hosts, Machine, hosts_of, monthly_bill, usable
+from tokonomics.planner.hosts import Hosts, Machine, Stock, hosts_of, monthly_bill, usable
 from tokonomics.planner.load import Load
 from tokonomics.planner.plan_answer import (
     Candidate,
@@ -47,8 +49,8 @@ from tokonomics.serving.fleet import Router
 from tokonomics.serving.links import link_speed
 from tokonomics.serving.spread import Spread
 from tokonomics.traffic.slo import Slo
-from tokonomics.types import Speed, copied
-from tokonomics.units import SECONDS_PER_HOUR
+from tokonomics.types import Same, Speed, copied
+from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
 
 
 @dataclass(frozen=True)
@@ -99,13 +101,22 @@ class Question:
         """The same question about one GPU."""
 
         def of_it(offers: Sequence[Offer]) -> tuple[Offer, ...]:
-            return tuple(offer for offer in offers if offer.gpu == gpu)
+            return _by_gpu(Same(offers)).get(gpu, ())
 
         catches = {
             catch: {name: of_it(value) if name == "offers" else value for name, value in changes.items()}
             for catch, changes in self.catches.items()
         }
         return replace(self, offers=of_it(self.offers), catches=catches)
+
+
+@lru_cache(maxsize=16)
+def _by_gpu(offers: Same[Sequence[Offer]]) -> Mapping[str, tuple[Offer, ...]]:
+    """The offers of each GPU, in their order."""
+    found: dict[str, list[Offer]] = {}
+    for offer in offers.value:
+        found.setdefault(offer.gpu, []).append(offer)
+    return {gpu: tuple(its) for gpu, its in found.items()}
 
 
 class RankedRow(NamedTuple):
@@ -142,8 +153,11 @@ def plan(question: Question) -> Plan:
     return study(question).plan
 
 
-def study(question: Question, progress: Say = silent) -> Study:
-    """Rank every candidate by the monthly bill for this traffic, and keep what that was made from."""
+def study(question: Question, progress: Say = silent, *, pick_only: bool = False) -> Study:
+    """Rank every candidate by the monthly bill for this traffic, and keep what that was made from.
+
+    With ``pick_only`` those alone that cost the same as the pick: to tell all others takes longer than to find it.
+    """
     load = question.load.within(question.model.max_context)
     trials = Trials(load, question.slos, question.router)
     question = at_prices_that_count(question, trials, progress)
@@ -157,7 +171,8 @@ def study(question: Question, progress: Say = silent) -> Study:
     asides = _set_aside(question, hosts, trials, best_usd, progress)
     rejected += [_reject(deployment, refusal) for deployment, refusal in search.refused]
 
-    def rows_of(sized: Iterable[Placed]) -> list[RankedRow]:
+    def rows_of(sized: Sequence[Placed]) -> list[RankedRow]:
+        sized = _cheapest(sized) if pick_only else sized
         rows = [row for placed in sized for row in _rows(placed, load, question.limits, question.today, trials, hosts)]
         return sorted(rows, key=_cheapest_then_most_faithful)
 
@@ -220,7 +235,7 @@ def _old_prices_save(question: Question, trials: Trials, progress: Say) -> bool:
 
 
 def _set_aside(
-    question: Question, hosts: Sequence[Hosts], trials: Trials, usd_per_hour: float, progress: Say
+    question: Question, hosts: tuple[Hosts, ...], trials: Trials, usd_per_hour: float, progress: Say
 ) -> dict[Catch, Candidate]:
     """The cheapest way with each catch, where it is below the pick's bill."""
     found: dict[Catch, Candidate] = {}
@@ -244,40 +259,72 @@ def _below(
     return [placed for placed in sized if placed.usd_per_hour < usd_per_hour]
 
 
-def _only_new(hosts: Iterable[Hosts], known: Iterable[Hosts]) -> list[Hosts]:
+def _only_new(hosts: tuple[Hosts, ...], known: tuple[Hosts, ...]) -> tuple[Hosts, ...]:
     """The same without the machines that are known for each deployment: what they cost was asked before."""
-    before = {
-        (each.deployment, each.tiers): {(id(machine.offer), machine.terms) for machine in each.machines}
-        for each in known
-    }
+    return _without(Same(hosts), Same(known))
+
+
+@lru_cache(maxsize=64)
+def _without(hosts: Same[tuple[Hosts, ...]], known: Same[tuple[Hosts, ...]]) -> tuple[Hosts, ...]:
+    before = {(each.deployment, each.tiers): each.machines for each in known.value}
+    left: dict[tuple[int, int], Stock] = {}  # of two lists of machines, which many deployments share
     new = []
-    for each in hosts:
+    for each in hosts.value:
         old = before.get((each.deployment, each.tiers), ())
-        machines = tuple(machine for machine in each.machines if (id(machine.offer), machine.terms) not in old)
-        if machines:
-            new.append(replace(each, machines=machines))
-    return new
+        lists = id(each.machines), id(old)
+        if lists not in left:
+            seen = {(id(machine.offer), machine.terms) for machine in old}
+            left[lists] = Stock(machine for machine in each.machines if (id(machine.offer), machine.terms) not in seen)
+        if left[lists]:
+            new.append(replace(each, machines=left[lists]))
+    return tuple(new)
 
 
-def prospects(question: Question, load: Load) -> tuple[list[Hosts], list[Rejection]]:
+def prospects(question: Question, load: Load) -> tuple[tuple[Hosts, ...], list[Rejection]]:
     """Every deployment that fits, with the machines it can stand on; and what is refused before any speed is known."""
+    offers, engines = Same(question.offers), tuple(question.engines)
+    sought = _Sought(offers, engines, load.longest, profile_key(), **copied(question, *_SOUGHT))
+    kept, rejected = _prospects(sought)
+    return kept, list(rejected)
+
+
+@dataclass(frozen=True)
+class _Sought:
+    """All of a question that decides which deployments fit where: nothing of how many requests there are."""
+
+    offers: Same[Sequence[Offer]]
+    engines: tuple[Engine, ...]
+    longest: int
+    profile: str | None
+    model: ModelSpec
+    weights: tuple[Precision, ...] | None
+    kv: tuple[Precision, ...]
+    drafts: tuple[Speculation, ...]
+    lossy: frozenset[tuple[Precision, Precision]]
+    terms: tuple[Terms, ...]
+    limits: Limits
+    tiers: str | None
+    assumed_speeds: bool
+    today: date
+
+
+_SOUGHT = ("model", "weights", "kv", "drafts", "lossy", "terms", "limits", "tiers", "assumed_speeds", "today")
+
+
+@lru_cache(maxsize=128)
+def _prospects(question: _Sought) -> tuple[tuple[Hosts, ...], tuple[Rejection, ...]]:
+    """The same for a load whose longest request is known; kept, as one plan asks several times, and a slider again."""
     model, limits = question.model, question.limits
-    machines, refused = usable(
+    stocks, refused = _stocks(
         question.offers, question.terms, limits.max_usd_per_gpu_hour, limits.max_age_days, question.today
     )
-    rejected = [
-        Rejection(**copied(offer, "gpu", "provider", "region", "instance"), **refusal._asdict())
-        for offer, refusal in refused
-    ]
-    kept: list[Hosts] = []
+    rejected, kept = list(refused), list[Hosts]()
     choices = question.weights or weight_choices(model, FLOOR)
-    by_gpu = attrgetter("offer.gpu")
-    for gpu_key, group in groupby(sorted(machines, key=by_gpu), key=by_gpu):
-        on_this_gpu, gpu = list(group), find_gpu(gpu_key)
-        most_gpus = max(machine.offer.gpus for machine in on_this_gpu)
+    for gpu_key, on_this_gpu in stocks.items():
+        gpu, most_gpus = find_gpu(gpu_key), max(shape.gpus for shape in on_this_gpu.shapes)
         for engine in question.engines:
-            fitted = fitting(model, gpu, engine, choices, question.kv, most_gpus, load.longest)
-            for deployment, refusal in with_drafts(fitted, question.drafts, load.longest):
+            fitted = fitting(model, gpu, engine, choices, question.kv, most_gpus, question.longest)
+            for deployment, refusal in with_drafts(fitted, question.drafts, question.longest):
                 if (deployment.weights, deployment.kv) in question.lossy:
                     continue
                 if refusal:
@@ -292,10 +339,29 @@ def prospects(question: Question, load: Load) -> tuple[list[Hosts], list[Rejecti
                 hosts = hosts.with_memories(question.tiers) if question.tiers else hosts
                 if hosts.machines:
                     kept.append(hosts)
-    return kept, rejected
+    return tuple(kept), tuple(rejected)
 
 
-def speed_allowed(question: Question, deployment: Deployment) -> bool:
+@lru_cache(maxsize=64)
+def _stocks(
+    offers: Same[Sequence[Offer]],
+    terms: tuple[Terms, ...],
+    max_usd_per_gpu_hour: float | None,
+    max_age_days: int | None,
+    today: date,
+) -> tuple[Mapping[str, Stock], tuple[Rejection, ...]]:
+    """The machines that may be bought, by GPU; and the offers that may not."""
+    machines, refused = usable(offers.value, terms, max_usd_per_gpu_hour, max_age_days, today)
+    by_gpu = attrgetter("offer.gpu")
+    stocks = {gpu: Stock(group) for gpu, group in groupby(sorted(machines, key=by_gpu), key=by_gpu)}
+    rejected = (
+        Rejection(**copied(offer, "gpu", "provider", "region", "instance"), **refusal._asdict())
+        for offer, refusal in refused
+    )
+    return stocks, tuple(rejected)
+
+
+def speed_allowed(question: "Question | _Sought", deployment: Deployment) -> bool:
     """Whether its speed is known well enough to be picked."""
     # Of fewer bits than published and FP8 every speed is assumed: who asks for them takes that too.
     asked_for = deployment.weights.is_below(FLOOR) and deployment.weights.is_below(question.model.served)
@@ -370,6 +436,28 @@ def _rows(
             bill=monthly_bill(gpus, machine, instances, utilization, split.prefill_share),
         )
         yield RankedRow(row, sized, machine)
+
+
+_CLOSE_USD = 0.02
+"""A month: bills are ranked by the cent, so the pick is among those that differ by less."""
+
+
+def _cheapest(sized: Sequence[Placed]) -> list[Placed]:
+    """The candidates and machines among which the pick is, by their bills alone."""
+    bills = [placed.usd_per_hour * HOURS_PER_MONTH for placed in sized]
+    most, near = min(bills, default=0.0) + _CLOSE_USD, list[Placed]()
+    for placed, bill in zip(sized, bills, strict=True):
+        hosts, replicas = placed.screened.hosts, placed.replicas
+        if bill > most or hosts.prefill:
+            near += [placed] if bill <= most else []
+            continue
+        machines = tuple(
+            machine
+            for machine in hosts.machines
+            if machine.usd_per_month(hosts.machines_on(machine.offer, replicas)) <= most
+        )
+        near.append(replace(placed, screened=replace(placed.screened, hosts=replace(hosts, machines=machines))))
+    return near
 
 
 def _draft(deployment: Deployment) -> CandidateDraft | None:

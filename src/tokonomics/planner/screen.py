@@ -16,7 +16,7 @@ import numpy as np
 from tokonomics.physics.calibration import profile_key
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.operations import least_decode_attention_s
-from tokonomics.physics.steptime import StepModel
+from tokonomics.physics.steptime import StepModel, step_model
 from tokonomics.planner.candidates import Reason, Refusal
 from tokonomics.planner.hosts import Hosts
 from tokonomics.planner.load import Load
@@ -57,17 +57,17 @@ class Screened:
 
 def screen(deployment: Deployment, hosts: Hosts, load: Load, slos: tuple[Slo, ...]) -> Screened | Refusal:
     """How one replica serves this load at best, or why it cannot."""
-    curve = curve_for(deployment, load)
-    owed = load.owed(slos)
+    steps, owed = step_model(deployment), load.owed(slos)
     late = [
         (alone_s / slo.seconds, alone_s, slo)
         for part, targets in owed
-        for slo, alone_s in floors(curve.steps, part, targets).items()
+        for slo, alone_s in floors(steps, part, targets).items()
     ]
     times, alone_s, worst = max(late, key=itemgetter(0), default=(0.0, 0.0, None))
     if worst and times > 1:
         by = f"{describe(worst)} by {percent(times - 1)}"
         return Refusal(Reason.too_slow, f"misses {by} even for a lone request: {seconds(alone_s)} at best")
+    curve = curve_for(deployment, load)
     try:
         capacity = curve.capacity(_loosest([tpot_limit(targets) for _, targets in owed]))
     except MissesSlo as miss:
@@ -82,18 +82,25 @@ def fewest_by_arithmetic(deployment: Deployment, load: Load) -> int:
 
     A token takes two FLOPs a weight; a token of an answer reads the KV cache before it, half of the answer included.
     """
-    model, gpu, workload = deployment.model, deployment.gpu, load.workload
-    parts, written = model.parts, max(0.0, workload.output_tokens - 1)
-    flops = 2.0 * (parts.mixers + parts.dense_mlps + parts.active_experts) * (load.computed_mean + written)
+    written = max(0.0, load.workload.output_tokens - 1)
     # Half of the last answer's token pairs are not read: the first token reads the prompt alone.
-    held = np.float64(max(1, math.floor(load.context_mean - load.workload.output_tokens / 2)))
+    held = max(1, math.floor(load.context_mean - load.workload.output_tokens / 2))
+    busy_s = _least_busy_s(deployment, load.computed_mean, written, held)
+    return max(1, math.ceil(load.least_rate * busy_s / LEEWAY - 1e-9))
+
+
+@lru_cache(maxsize=8192)
+def _least_busy_s(deployment: Deployment, computed: float, written: float, held: int) -> float:
+    """Seconds of a replica that a request takes at the very least; kept, as it is asked for at other rates."""
+    model, gpu, parts = deployment.model, deployment.gpu, deployment.model.parts
+    flops = 2.0 * (parts.mixers + parts.dense_mlps + parts.active_experts) * (computed + written)
     # A round of drafts reads the cache once for all tokens that it yields.
     reads = written / (deployment.speculation.tokens_per_round if deployment.speculation else 1.0)
     # What is read of a sequence, on each of the ranks that hold a part of it.
     layers, one = [(group.count, group.mixer) for group in model.groups if group.mixer], np.float64(1)
-    once_s = sum(count * float(least_decode_attention_s(mixer, deployment, one, held)) for count, mixer in layers)
-    busy_s = max(flops / gpu.peak_flops(deployment.weights), reads * once_s * deployment.tp) / deployment.gpus
-    return max(1, math.ceil(load.least_rate * busy_s / LEEWAY - 1e-9))
+    pairs = np.float64(held)
+    once_s = sum(count * float(least_decode_attention_s(mixer, deployment, one, pairs)) for count, mixer in layers)
+    return max(flops / gpu.peak_flops(deployment.weights), reads * once_s * deployment.tp) / deployment.gpus
 
 
 def curve_for(deployment: Deployment, load: Load) -> ReplicaCurve:
@@ -143,19 +150,37 @@ def floors(steps: StepModel, load: Load, slos: Sequence[Slo]) -> dict[Slo, float
     def floor(slo: Slo) -> float:
         if slo.latency is Latency.ttft:
             # The whole prompt in one step: chunks only add.
-            return float(np.mean(steps.prefill(_at(computed, slo.statistic)))) + outside_s
+            return _prefills_s(steps, tuple(_at(computed, slo.statistic))) + outside_s
         if slo.latency is Latency.tpot:
             # The first token is told when the next step has been launched: the sooner seem the others to come.
             late_s = float(steps.engine.host_s(1)) if steps.engine and steps.engine.overlapped else 0.0
             shortened_s = late_s / max(float(outputs[0]) - 1, 1.0)
-            return max(0.0, float(np.mean(steps.decode(1.0, _at(inputs, slo.statistic)))) - shortened_s)
+            return max(0.0, _decodes_s(steps, tuple(_at(inputs, slo.statistic))) - shortened_s)
         if slo.latency is Latency.job:
             return 0.0  # what its tools take is not ours, and how many turns it has differs
-        shortest = float(steps.prefill(computed[0])), float(steps.decode(1.0, inputs[0]))
+        prefill_s, decode_s = _lone_s(steps, computed[0], inputs[0])
         answer = float(outputs.mean() if slo.statistic == "mean" else _at(outputs, slo.statistic)[0])
-        return shortest[0] + (answer - 1) * shortest[1] + outside_s
+        return prefill_s + (answer - 1) * decode_s + outside_s
 
     return {slo: floor(slo) for slo in slos}
+
+
+# Kept, as the same requests are asked about at other rates and prices.
+
+
+@lru_cache(maxsize=4096)
+def _prefills_s(steps: StepModel, prompts: tuple[float, ...]) -> float:
+    return float(np.mean(steps.prefill(np.array(prompts))))
+
+
+@lru_cache(maxsize=4096)
+def _decodes_s(steps: StepModel, contexts: tuple[float, ...]) -> float:
+    return float(np.mean(steps.decode(1.0, np.array(contexts))))
+
+
+@lru_cache(maxsize=4096)
+def _lone_s(steps: StepModel, prompt: float, context: float) -> tuple[float, float]:
+    return float(steps.prefill(prompt)), float(steps.decode(1.0, context))
 
 
 def _at(in_order: Floats, statistic: str) -> Floats:

@@ -6,6 +6,8 @@
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from datetime import date
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -66,6 +68,7 @@ from tokonomics.traffic.lengths import Lengths
 from tokonomics.traffic.service_class import ServiceClass, parse_classes
 from tokonomics.traffic.slo import Latency, Slo, parse_slos
 from tokonomics.traffic.trace import Trace
+from tokonomics.types import Same
 from tokonomics.units import seconds
 
 CASES = ("low", "mid", "high")
@@ -131,7 +134,7 @@ def question_of(request: PlanInputs, model_name: str, load: Load, offers: tuple[
     images = request.images if isinstance(request, ImageInputs) else None
     model = reading(find_model(model_name), images)
     allowed = _allowed(request, offers)
-    bought = allowed if request.max_age is not None else recent(within_age(allowed, today()), today()) or allowed
+    bought = allowed if request.max_age is not None else _recent(Same(allowed), today())
     given = dict.fromkeys(("gpus", "router", "max_utilization", "spare", "disaggregate")) | dict(request)
     gpus, most_gpus = gpu_filter(request.gpu, given["gpus"])
     engines = listed(request.engine, "engine") or ["vllm"]
@@ -172,9 +175,27 @@ def question_of(request: PlanInputs, model_name: str, load: Load, offers: tuple[
     if len(bought) < len(allowed):
         catches[Catch.old_price] = {"offers": allowed}
     if isinstance(request, PlanRequest):
-        others = [offer for offer in offers if offer.seller is Seller.marketplace] if len(allowed) < len(offers) else []
-        catches |= _catches(request, question, (*bought, *others) if others else None)
+        others = _with_marketplaces(Same(bought), Same(offers)) if len(allowed) < len(offers) else bought
+        catches |= _catches(request, question, others if len(others) > len(bought) else None)
     return replace(question, catches=catches)
+
+
+# Lists of offers are kept, so that the next question about the same market finds what was worked out for them.
+
+
+@lru_cache(maxsize=16)
+def _recent(offers: Same[tuple[Offer, ...]], on: date) -> tuple[Offer, ...]:
+    return recent(within_age(offers.value, on), on) or offers.value
+
+
+@lru_cache(maxsize=16)
+def _with_marketplaces(bought: Same[tuple[Offer, ...]], offers: Same[tuple[Offer, ...]]) -> tuple[Offer, ...]:
+    return (*bought.value, *(offer for offer in offers.value if offer.seller is Seller.marketplace))
+
+
+@lru_cache(maxsize=16)
+def _list_prices(offers: Same[tuple[Offer, ...]]) -> tuple[Offer, ...]:
+    return list_prices(offers.value)
 
 
 def _kv_of(request: PlanInputs, model: ModelSpec) -> tuple[Precision, ...]:
@@ -263,7 +284,7 @@ def sold_to(request: Market) -> tuple[Offer, ...]:
 
 def _allowed(request: Market, offers: tuple[Offer, ...]) -> tuple[Offer, ...]:
     """The offers without marketplaces, unless it says whom to buy from."""
-    allowed = offers if names_sellers(request) else list_prices(offers)
+    allowed = offers if names_sellers(request) else _list_prices(Same(offers))
     if not allowed and offers:
         age = min(offer.age_days(today()) for offer in offers)
         older = f" {option('max_age', age)}" if age > MAX_AGE_DAYS else ""
@@ -277,9 +298,19 @@ def every_offer(request: Market) -> tuple[Offer, ...]:
     """The offers that its filters leave, at its discounts."""
     wanted = request.gpu if isinstance(request, SomeGpus) else None
     names, _ = gpu_filter(wanted, request.gpus if isinstance(request, PlanRequest) else None)
-    discounts = discounts_from(request.discount)
-    known = prices_in(request.offers)
-    return offers_for(known, request.provider, request.region, names, request.sellers, discounts)
+    filters = (request.provider, request.region, names, request.sellers)
+    words = tuple(None if filter is None else tuple(filter) for filter in filters)
+    return _left(Same(prices_in(request.offers)), words, tuple(discounts_from(request.discount).items()))
+
+
+@lru_cache(maxsize=16)
+def _left(
+    known: Same[tuple[Offer, ...]],
+    filters: tuple[tuple[str, ...] | None, ...],
+    discounts: tuple[tuple[str, float], ...],
+) -> tuple[Offer, ...]:
+    provider, region, gpu, sellers = filters
+    return offers_for(known.value, provider, region, gpu, sellers, dict(discounts))
 
 
 def blamed(request: PlanInputs, study: Study) -> Iterator[Blame]:

@@ -6,7 +6,7 @@
 import asyncio
 import json
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Header, Path, Query, Request
@@ -18,11 +18,11 @@ from starlette.responses import Response, StreamingResponse
 
 from tokonomics import __version__
 from tokonomics.errors import BadInput, TokonomicsError
-from tokonomics.guarded.answering import ours
+from tokonomics.guarded.answering import WHOLE, ours
 from tokonomics.report.blocks import Section
 from tokonomics.web import login, meter, pages
 from tokonomics.web.accuracy import accuracy
-from tokonomics.web.catalogue import catalogue_json, prices_as_of
+from tokonomics.web.catalogue import apis_json, catalogue_json, prices_as_of
 from tokonomics.web.jobs import Job, TooManyOfYours
 from tokonomics.web.problems import RefusalOut, of_validation, problem_response, refusal_of
 from tokonomics.web.safety import Gate, LoginSessions, allowed_hosts, is_loopback
@@ -48,6 +48,10 @@ _STATUSES = (
 _NOT_THERE: dict[int | str, dict[str, Any]] = {404: {"model": RefusalOut, "description": "There is no such thing."}}
 Id = Annotated[str, Path(min_length=1, max_length=64, pattern="^[A-Za-z0-9_-]+$")]
 Charts = Annotated[bool, Query(description="Whether the charts are drawn as well.")]
+Parts = Annotated[
+    Sequence[Literal["result", "sections", "text", "markdown", "charts"]],
+    Query(max_length=5, description="The parts that are wanted; without it all of them. Repeat it."),
+]
 
 
 class ChartOut(BaseModel):
@@ -58,20 +62,20 @@ class ChartOut(BaseModel):
 
 
 class AnswerOut(BaseModel):
-    """What a verb answers: ``result`` is what ``--json`` prints."""
+    """What a verb answers: ``result`` is what ``--json`` prints. Parts that were not asked for are left out."""
 
     verb: str
     inputs: dict[str, Any]
     command: str = Field(description="The line that asks the same of the command line.")
     title: str
     headline: str = Field(description="What it comes to, in one line.")
-    result: Any
-    sections: list[Section] = Field(description="The description: lines, facts, tables, bars and files.")
-    text: str = Field(description="What the terminal shows.")
-    markdown: str = Field(description="The same for a pull request, a wiki or a chat.")
+    result: Any = None
+    sections: list[Section] = Field([], description="The description: lines, facts, tables, bars and files.")
+    text: str = Field("", description="What the terminal shows.")
+    markdown: str = Field("", description="The same for a pull request, a wiki or a chat.")
     rows: str = Field(description="The list within the result that has the rows, such as ranked; empty where none has.")
-    charts: list[ChartOut]
-    plays: dict[str, Any] | None = Field(description="A simulated run over time with its texts, where asked for.")
+    charts: list[ChartOut] = []
+    plays: dict[str, Any] | None = Field(None, description="A simulated run over time with its texts, where asked for.")
     found: bool = Field(description="False where nothing does what was asked: exit code 1 of the command line.")
     notes: list[str] = Field(description="What the command line says beside the answer, such as rows left out.")
     seconds: float
@@ -117,10 +121,10 @@ class UploadOut(BaseModel):
     )
 
 
-def make_app(settings: Settings | None = None) -> Gate:
+def make_app(settings: Settings | None = None, service: Service | None = None) -> Gate:
     """The application behind its gate; whoever makes it closes ``.service`` in the end."""
     settings = settings or Settings()
-    service = Service(settings)
+    service = service or Service(settings)
     sessions = LoginSessions(settings.token)
 
     app = FastAPI(
@@ -236,9 +240,13 @@ def _add_page(app: FastAPI, sessions: LoginSessions) -> None:
 
 
 def _add_catalogue(app: FastAPI) -> None:
-    @app.get(f"{API}/catalog", summary="Models, GPUs, engines, providers, regions, samples, APIs, presets")
+    @app.get(f"{API}/catalog", summary="Models, GPUs, engines, providers, regions, samples, presets")
     def catalog() -> Response:
         return Response(catalogue_json(prices_as_of()), media_type="application/json")
+
+    @app.get(f"{API}/catalog/apis", summary="APIs with their prices, per million tokens")
+    def apis() -> Response:
+        return Response(apis_json(prices_as_of()), media_type="application/json")
 
     @app.get(f"{API}/verbs", summary="The verbs, their inputs, and which of them take long")
     def listed() -> list[dict[str, Any]]:
@@ -289,10 +297,15 @@ def _add_answers(app: FastAPI, service: Service, verb: PageVerb) -> None:
         responses={200: {"model": AnswerOut}, **_REFUSALS},
         tags=["answers"],
     )
-    async def answers(given: inputs, request: Request, charts: Charts = True) -> Response:
+    async def answers(given: inputs, request: Request, charts: Charts = True, part: Parts = ()) -> Response:
         values = given.model_dump(mode="json", exclude_unset=True)
-        answer = await service.answer(verb, values, charts, _client(request), _gone(request))
+        answer = await service.answer(verb, values, _wanted(charts, part), _client(request), _gone(request))
         return Response(answer, media_type="application/json")
+
+
+def _wanted(charts: bool, parts: Sequence[str] = ()) -> list[str]:
+    """The parts of an answer that were asked for, all where none is named; in one order, so that equal wishes are."""
+    return [part for part in WHOLE if (not parts or part in parts) and (charts or part != "charts")]
 
 
 def _given(verb: PageVerb, inputs: dict[str, Any]) -> dict[str, Any]:
@@ -306,7 +319,7 @@ def _add_jobs(app: FastAPI, service: Service) -> None:
     @app.post(f"{API}/jobs", status_code=202, responses=_REFUSALS, tags=["jobs"], summary="Start long work")
     async def start(asked: JobIn, request: Request, charts: Charts = True) -> JobOut:
         verb = find_verb(asked.verb)
-        job = service.start(verb, _given(verb, asked.inputs), charts, _client(request))
+        job = service.start(verb, _given(verb, asked.inputs), _wanted(charts), _client(request))
         return JobOut(id=job.id, state="running")
 
     @app.get(f"{API}/jobs/{{id}}", responses=_NOT_THERE | _only(422), tags=["jobs"], summary="How a job stands")
@@ -409,11 +422,10 @@ def _add_report(app: FastAPI, service: Service) -> None:
             last = _found(service, asked.job).events[-1]
             if last.name != "answer":
                 raise BadInput("this job has no answer", where="job")
-            made = last.data
+            built = await service.quickly({"work": "report", "answer": json.loads(last.data)}, client, gone)
         else:
             verb = find_verb(asked.verb or "")
-            made = await service.answer(verb, _given(verb, asked.inputs), True, client, gone)
-        built = await service.quickly({"work": "report", "answer": json.loads(made)}, client, gone)
+            built = await service.report(verb, _given(verb, asked.inputs), client, gone)
         return Response(
             json.loads(built)["html"],
             media_type="text/html",

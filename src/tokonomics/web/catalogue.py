@@ -64,8 +64,15 @@ def catalogue_json(as_of: AsOf) -> bytes:
     return as_json(catalogue())
 
 
+@lru_cache(maxsize=1)
+def apis_json(as_of: AsOf) -> bytes:
+    """The APIs and their prices, likewise: they are many, and one view alone asks for them."""
+    names = ("key", "host", "model", "input_usd_per_mtok", "output_usd_per_mtok")
+    return as_json([copied(api, *names) for api in list_apis()])
+
+
 def catalogue() -> dict[str, Any]:
-    """Everything the page's menus hold."""
+    """Everything the page's menus hold, but for the APIs."""
     offers = load_offers()
     sold = Counter(offer.gpu for offer in offers)
     return {
@@ -92,9 +99,6 @@ def catalogue() -> dict[str, Any]:
         "regions": sorted({offer.region for offer in offers}),
         "samples": list(TRACES),
         "length_samples": list(SAMPLES),
-        "apis": [
-            copied(api, "key", "host", "model", "input_usd_per_mtok", "output_usd_per_mtok") for api in list_apis()
-        ],
         "precisions": {
             "weights": [precision.value for precision in WEIGHT_PRECISIONS],
             "kv": [precision.value for precision in KV_PRECISIONS],

@@ -42,10 +42,8 @@ def web(
       tokonomics web --port 9000 --no-open
       TOKONOMICS_TOKEN=$(openssl rand -hex 16) tokonomics web --host 0.0.0.0
     """
-    from tokonomics.web.app import make_app
-    from tokonomics.web.pages import prepare
     from tokonomics.web.safety import LEAST_TOKEN, is_loopback
-    from tokonomics.web.service import Settings
+    from tokonomics.web.service import Service, Settings
 
     given = os.environ.get("TOKONOMICS_TOKEN")
     given = given.strip() if given is not None else None  # a file or a shell often adds a line's end
@@ -57,8 +55,13 @@ def web(
     if port not in (0, taken):
         typer.echo(f"port {port} is taken; using {taken}", err=True)
     _end_tidily()
-    app = make_app(Settings(host=host, token=demanded, names=tuple(name or ()), ledger=ledger))
+    settings = Settings(host=host, token=demanded, names=tuple(name or ()), ledger=ledger)
+    service = Service(settings)  # its workers start while the rest is imported
     try:
+        from tokonomics.web.app import make_app
+        from tokonomics.web.pages import prepare
+
+        app = make_app(settings, service)
         prepare()
         everywhere = host in ("0.0.0.0", "::")
         shown = socket.gethostname() if everywhere else f"[{host}]" if ":" in host else host
@@ -76,7 +79,7 @@ def web(
             _open_soon(f"http://127.0.0.1:{taken}/" if everywhere else address)
         _serve(app, bound)
     finally:
-        app.service.close()
+        service.close()
 
 
 def _serve(app: "Gate", bound: socket.socket) -> None:

@@ -6,7 +6,7 @@ import os
 import re
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +24,7 @@ from tokonomics.web.verbs import PageVerb
 from tokonomics.workers import Broken, Task, TaskRefused, as_json
 
 _CORES = os.cpu_count() or 1
+OF_A_REPORT = ("result", "sections", "charts")
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class Service:
         self.long.close()
         self.uploads.close()
 
-    def request_of(self, verb: PageVerb, given: Mapping[str, Any], charts: bool) -> dict[str, Any]:
+    def request_of(self, verb: PageVerb, given: Mapping[str, Any], parts: Sequence[str]) -> dict[str, Any]:
         """What a worker is asked: inputs checked, uploads found."""
         return {
             "work": "answer",
@@ -84,28 +85,41 @@ class Service:
             "call": checked_inputs(verb.parameters, given, self.uploads.find),
             "inputs": dict(given),
             "command": verb.command(self._with_names(given)),
-            "charts": charts,
+            "parts": list(parts),
         }
 
-    async def answer(self, verb: PageVerb, given: Mapping[str, Any], charts: bool, client: str, gone: "Gone") -> bytes:
-        """The answer of a closed form, from memory where it was given before."""
-        request = self.request_of(verb, given, charts)
+    def quick_request_of(self, verb: PageVerb, given: Mapping[str, Any], parts: Sequence[str]) -> dict[str, Any]:
+        """The same of a closed form, by a key under which a worker keeps what it solved."""
+        request = self.request_of(verb, given, parts)
         if not verb.is_quick(given):
             raise BadInput("this takes long: start a job", where=verb.name, fix=f"POST /api/v1/jobs{_quicker(verb)}")
         day, *stamps = prices_as_of()
-        key = as_json([day.isoformat(), *stamps, request])
-        if (known := self._remembered.get(key)) is not None:
+        of_an_answer = {name: value for name, value in request.items() if name != "parts"}
+        return request | {"key": as_json([day.isoformat(), *stamps, of_an_answer]).decode()}
+
+    async def answer(
+        self, verb: PageVerb, given: Mapping[str, Any], parts: Sequence[str], client: str, gone: "Gone"
+    ) -> bytes:
+        """Those parts of the answer of a closed form, from memory where they were given before."""
+        request = self.quick_request_of(verb, given, parts)
+        remembered_as = as_json([request["key"], *parts])
+        if (known := self._remembered.get(remembered_as)) is not None:
             return known
         made = await self.quickly(request, client, gone)
-        self._remembered.put(key, made)
+        self._remembered.put(remembered_as, made)
         return made
+
+    async def report(self, verb: PageVerb, given: Mapping[str, Any], client: str, gone: "Gone") -> bytes:
+        """The page of such an answer; the worker that solved it makes it from what it kept."""
+        request = self.quick_request_of(verb, given, OF_A_REPORT)
+        return await self.quickly(request | {"work": "report"}, client, gone)
 
     async def quickly(self, request: dict[str, Any], client: str, gone: "Gone") -> bytes:
         """Have a quick worker do something; dropped where the client goes away."""
         if self._asking[client] >= self.settings.at_once:
             raise TooManyOfYours(f"you have {self.settings.at_once} requests waiting", fix="Wait for some of them.")
         self._asking[client] += 1
-        task = Task(request, self.settings.quick_s)
+        task = Task(request, self.settings.quick_s, like=_likes(request, client))
         try:
             self.quick.submit(task)
             return self.said(await _unless_gone(task, gone))
@@ -116,8 +130,8 @@ class Service:
             if not self._asking[client]:
                 del self._asking[client]
 
-    def start(self, verb: PageVerb, given: Mapping[str, Any], charts: bool, client: str) -> Job:
-        request = self.request_of(verb, given, charts)
+    def start(self, verb: PageVerb, given: Mapping[str, Any], parts: Sequence[str], client: str) -> Job:
+        request = self.request_of(verb, given, parts)
         return self.jobs.start(client, request, self.settings.long_s, self)
 
     async def look(self, upload: Upload, client: str, gone: "Gone") -> dict[str, Any]:
@@ -182,6 +196,11 @@ async def _unless_gone(task: Task, gone: Gone) -> bytes:
         left.cancel()
         with suppress(asyncio.CancelledError):
             await left
+
+
+def _likes(request: Mapping[str, Any], client: str) -> tuple[Hashable, ...]:
+    """Whom to ask before others: who solved it, then who answered that client the like of it."""
+    return (request["key"], (client, request["verb"])) if "key" in request else ()
 
 
 def _quicker(verb: PageVerb) -> str:

@@ -47,14 +47,23 @@ const post = (path, body, signal) =>
   asked(path, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body), signal });
 
 export const catalog = async () => (await asked("/api/v1/catalog")).json();
+export const apis = async () => (await asked("/api/v1/catalog/apis")).json();
 export const verbs = async () => (await asked("/api/v1/verbs")).json();
 export const accuracy = async (chosen) => (await asked(`/api/v1/accuracy?${new URLSearchParams(chosen)}`)).json();
 export const meter = async () => (await asked("/api/v1/meter")).json();
 
-export async function answer(verb, inputs, { charts = true, signal }) {
-  return (
-    await post(`/api/v1/answers/${encodeURIComponent(verb)}${charts ? "" : "?charts=false"}`, inputs, signal)
-  ).json();
+// Those parts of an answer: result, sections, text, markdown, charts. The server solves it once for all of them.
+export async function answer(verb, inputs, { parts, signal }) {
+  const wanted = new URLSearchParams(parts.map((part) => ["part", part]));
+  return (await post(`/api/v1/answers/${encodeURIComponent(verb)}?${wanted}`, inputs, signal)).json();
+}
+
+// An answer with those parts as well, which are asked for where it came without.
+export async function withParts(given, ...parts) {
+  const missing = parts.filter((part) => given[part] === undefined);
+  if (!missing.length) return given;
+  const more = await answer(given.verb, given.inputs, { parts: missing });
+  return Object.assign(given, Object.fromEntries(missing.map((part) => [part, more[part]])));
 }
 
 export async function report(body) {

@@ -66,20 +66,24 @@ export function asker({ view, labels, place, values, catalog, answered, refused 
     const cancel = () => ((mine.cancelled = true), mine.abort.abort());
     const { tell } = kept ? {} : place.working(long ? cancel : null);
     const asked = () =>
-      long ? api.job(verb, inputs, { tell, signal }) : api.answer(verb, inputs, { charts: !slowCharts, signal });
+      long ? api.job(verb, inputs, { tell, signal }) : api.answer(verb, inputs, { parts: ["sections"], signal });
     const answer = kept ?? (await asked());
     if (flight !== mine) return;
     shown = true;
-    place.show(answer, { chartsFollow: slowCharts && !kept });
+    place.show(answer, { chartsFollow: !long && !kept });
     answered(answer);
-    if (kept || !slowCharts) return remember(key, answer);
-    // Numbers come first; charts follow once the reader has stopped dragging, and give way to the next question.
-    mine.draws = true;
-    await new Promise((resolve) => setTimeout(resolve, again ? 0 : SETTLED_MS));
-    if (flight !== mine || again) return;
+    if (kept || long) return remember(key, answer);
+    // Numbers come first. Charts that take long follow once the reader has stopped dragging, and give way to the next
+    // question.
+    if (slowCharts) {
+      mine.draws = true;
+      await new Promise((resolve) => setTimeout(resolve, again ? 0 : SETTLED_MS));
+      if (flight !== mine || again) return;
+    }
     let whole;
     try {
-      whole = await api.answer(verb, inputs, { signal });
+      const { charts } = await api.answer(verb, inputs, { parts: ["charts"], signal });
+      whole = Object.assign(answer, { charts });
     } catch (error) {
       // The numbers stand without their charts.
       if (flight === mine && error.name !== "AbortError") place.undrawn(labels.refusal(error));

@@ -40,7 +40,7 @@ export function copyButton(text, label = "Copy") {
   const button = h("button", { type: "button", class: "quiet", onclick: copy }, label);
   async function copy() {
     try {
-      await navigator.clipboard.writeText(typeof text === "function" ? text() : text);
+      await navigator.clipboard.writeText(typeof text === "function" ? await text() : text);
       button.textContent = "Copied";
     } catch {
       button.textContent = "Select it and press Ctrl+C";

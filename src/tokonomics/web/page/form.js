@@ -1,6 +1,7 @@
 // Forms from a list of fields: labelled, with presets from the catalogue, and one answer per change.
 // A field: {name, label, kind, unit, hint, fallback, low, high, log, options, wide}. Values are text, as in the address.
 
+import { apis } from "./api.js";
 import { columnsButton } from "./columns.js";
 import { freshId, h, refill } from "./dom.js";
 import { capital } from "./format.js";
@@ -239,12 +240,8 @@ function check(field, { final }) {
 function searched(listed) {
   return (field, { live, final, catalog }) => {
     const id = freshId(field.name);
-    const known = listed(catalog, field);
-    const list = h(
-      "datalist",
-      { id: `${id}-list` },
-      known.map(({ key, label }) => h("option", { value: key, label })),
-    );
+    let known = [];
+    const list = h("datalist", { id: `${id}-list` });
     const about = h("p", { class: "hint", id: `${id}-hint` });
     const input = h("input", {
       id,
@@ -262,6 +259,18 @@ function searched(listed) {
       const found = known.find((each) => each.key === input.value);
       refill(about, found?.about ?? field.hint ?? "");
     };
+    const learn = (found) => {
+      known = found;
+      refill(
+        list,
+        known.map(({ key, label }) => h("option", { value: key, label })),
+      );
+      tell();
+    };
+    const found = listed(catalog, field);
+    // A long list comes later; until then anything may be typed.
+    if (found instanceof Promise) found.then(learn, () => {});
+    else learn(found);
     const element = h(
       "div",
       { class: "field" },
@@ -389,8 +398,6 @@ const KINDS = {
       about: `${name ?? key} · ${short(memory_gb)} GB${architecture ? ` · ${architecture}` : ""}`,
     })),
   ),
-  api: searched((catalog) =>
-    (catalog.apis ?? []).map(({ key, name }) => ({ key, label: name ?? key, about: name ?? key })),
-  ),
+  api: searched(async () => (await apis()).map(({ key }) => ({ key, label: key, about: key }))),
   sample: logs,
 };

@@ -1,7 +1,7 @@
 // Where an answer stands: empty, working, refused or shown. An old answer stays, dimmed, until the next one is whole.
 
 import { described, headlineIn, tableIn } from "./answer.js";
-import { report } from "./api.js";
+import { report, withParts } from "./api.js";
 import { showCharts } from "./chart.js";
 import { heroOf } from "./frontier.js";
 import { announce, copyButton, download, h, refill } from "./dom.js";
@@ -139,11 +139,24 @@ function ending(answer) {
       save.disabled = false;
     }
   }
-  const markdown = () =>
-    `### ${answer.title}\n\n${answer.markdown}\n\n\`\`\`console\n$ ${answer.command}\n\`\`\`\n\n${location.href}\n`;
-  const rows = answer.rows && answer.rows.split(".").reduce((part, name) => part?.[name], answer.result);
-  const sheet = rows?.length ? flattened(rows) : tableIn(answer.sections);
-  const button = (label, act) => h("button", { type: "button", class: "quiet", onclick: act }, label);
+  // What is not shown is asked for when it is taken.
+  const markdown = async () => {
+    const { title, markdown: text, command } = await withParts(answer, "markdown");
+    return `### ${title}\n\n${text}\n\n\`\`\`console\n$ ${command}\n\`\`\`\n\n${location.href}\n`;
+  };
+  const table = tableIn(answer.sections);
+  const saveCsv = async () => {
+    const { result, rows: where } = await withParts(answer, "result");
+    const rows = where && where.split(".").reduce((part, name) => part?.[name], result);
+    download(`${name}.csv`, csvOf(rows?.length ? flattened(rows) : table), "text/csv");
+  };
+  const saveJson = async () => {
+    const { result } = await withParts(answer, "result");
+    download(`${name}.json`, JSON.stringify(result, null, 1), "application/json");
+  };
+  const printed = h("pre", { tabindex: "0" }, answer.text);
+  const showText = async () => (printed.textContent = (await withParts(answer, "text")).text);
+  const button = (label, act) => h("button", { type: "button", class: "quiet", onclick: told(act) }, label);
   return [
     h(
       "div",
@@ -158,14 +171,14 @@ function ending(answer) {
       button("Print", () => print()),
       copyButton(() => location.href, "Copy link"),
       copyButton(markdown, "Copy as Markdown"),
-      sheet && button("CSV", () => download(`${name}.csv`, csvOf(sheet), "text/csv")),
-      button("JSON", () => download(`${name}.json`, JSON.stringify(answer.result, null, 1), "application/json")),
+      (answer.rows || table) && button("CSV", saveCsv),
+      button("JSON", saveJson),
     ),
     h(
       "details",
-      { class: "asText" },
+      { class: "asText", ontoggle: told(showText) },
       h("summary", {}, "As the command line prints it"),
-      h("pre", { tabindex: "0" }, answer.text),
+      printed,
     ),
     h(
       "p",
@@ -174,3 +187,12 @@ function ending(answer) {
     ),
   ];
 }
+
+// What fails on the server is said, as for every other request.
+const told = (act) => async () => {
+  try {
+    await act();
+  } catch (error) {
+    announce(error.message);
+  }
+};

@@ -1,0 +1,104 @@
+"""Who takes what waits: the one that did the like before, unless it is busy."""
+
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from tokonomics.waiting import Full, WaitingLine
+
+LONG_ENOUGH_S = 60.0
+
+
+@dataclass(eq=False)
+class Errand:
+    like: tuple[str, ...] = ()
+    over: threading.Event = field(default_factory=threading.Event)
+
+
+class Crowd:
+    """Threads that take errands and hold each until it is over; ``taken`` tells who took what."""
+
+    def __init__(self, most: int = 0) -> None:
+        self.line: WaitingLine[Errand] = WaitingLine(most)
+        self.taken: queue.SimpleQueue[tuple[str, Errand]] = queue.SimpleQueue()
+        self.threads: list[threading.Thread] = []
+
+    def join(self, name: str) -> None:
+        self.threads.append(threading.Thread(target=self._live, name=name, daemon=True))
+        self.threads[-1].start()
+
+    def _live(self) -> None:
+        while errand := self.line.take():
+            self.taken.put((threading.current_thread().name, errand))
+            errand.over.wait(LONG_ENOUGH_S)
+
+    def until_idle(self, count: int) -> None:
+        until = time.monotonic() + LONG_ENOUGH_S
+        while len(self.line._idle) < count and time.monotonic() < until:
+            time.sleep(0.001)
+
+    def who_takes(self, errand: Errand) -> str:
+        self.line.put(errand)
+        return self.taken.get(timeout=LONG_ENOUGH_S)[0]
+
+
+@pytest.fixture
+def crowd() -> Iterator[Crowd]:
+    made = Crowd()
+    yield made
+    made.line.close()
+    for thread in made.threads:
+        thread.join(LONG_ENOUGH_S)
+
+
+def test_who_did_it_before_does_it_again(crowd: Crowd) -> None:
+    crowd.join("first")
+    done = Errand(("plan",))
+    assert crowd.who_takes(done) == "first"
+    done.over.set()
+    crowd.join("second")
+    for _ in range(20):
+        crowd.until_idle(2)
+        again = Errand(("other", "plan"))
+        assert crowd.who_takes(again) == "first"
+        again.over.set()
+
+
+def test_where_that_one_is_busy_another_does_it(crowd: Crowd) -> None:
+    crowd.join("first")
+    held = Errand(("plan",))
+    assert crowd.who_takes(held) == "first"
+    crowd.join("second")
+    other = Errand(("plan",))
+    assert crowd.who_takes(other) == "second"
+    held.over.set()
+    other.over.set()
+
+
+def test_what_came_first_is_taken_first(crowd: Crowd) -> None:
+    errands = [Errand((str(place % 2),)) for place in range(6)]
+    for errand in errands:
+        errand.over.set()
+        crowd.line.put(errand)
+    crowd.join("only")
+    assert [crowd.taken.get(timeout=LONG_ENOUGH_S)[1] for _ in errands] == errands
+
+
+def test_no_more_than_so_many_wait_and_none_after_the_end() -> None:
+    line: WaitingLine[Errand] = WaitingLine(1)
+    waits = Errand()
+    line.put(waits)
+    with pytest.raises(Full):
+        line.put(Errand())
+    assert line.close() == [waits]
+    with pytest.raises(Full):
+        line.put(Errand())
+    assert line.take() is None
+
+
+def test_who_finds_nothing_goes_on_after_a_while() -> None:
+    assert WaitingLine[Errand]().take(0.0) is None
