@@ -4,6 +4,7 @@ import { described, headlineIn, tableIn } from "./answer.js";
 import { report } from "./api.js";
 import { showCharts } from "./chart.js";
 import { announce, copyButton, download, h, refill } from "./dom.js";
+import { exampleNote } from "./examples.js";
 import { capital, csvOf, flattened } from "./format.js";
 import { coded } from "./labels.js";
 
@@ -87,7 +88,7 @@ export function pane({ name, labels }) {
       state("shown");
       element.classList.remove("outdated");
       const made = described(answer.sections, labels);
-      refill(before, made.before);
+      refill(before, answer.example && exampleNote(answer), made.before);
       if (!chartsFollow) showCharts(charts, answer.charts);
       refill(
         after,
@@ -134,7 +135,7 @@ function ending(answer) {
     h(
       "div",
       { class: "take" },
-      save,
+      !answer.example && save, // a report is made of what the server answered itself
       button("Print", () => print()),
       copyButton(() => location.href, "Copy link"),
       copyButton(markdown, "Copy as Markdown"),
@@ -150,7 +151,7 @@ function ending(answer) {
     h(
       "p",
       { class: "made" },
-      `Made ${answer.made} by tokonomics ${answer.version} in ${answer.seconds.toPrecision(2)} s.`,
+      `Made ${answer.made} by tokonomics ${answer.version}${answer.example ? "" : ` in ${answer.seconds.toPrecision(2)} s`}.`,
     ),
   ];
 }
