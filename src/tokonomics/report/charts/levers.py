@@ -80,9 +80,9 @@ def levers_chart(ranking: Ranking, setup: Setup) -> alt.TopLevelMixin:
 
     def bar(name: str, share: float, kind: str, bill: SetupBill) -> style.Row:
         left = bill.usd_per_month
-        label = f"{_said(share)}, leaves {usd(left)} a month"
-        saved = {"saves a month": usd(now - left) if left <= now else f"−{usd(left - now)}", "left a month": usd(left)}
-        return {"lever": name, "share": share, "kind": kind, "label": label, **saved}
+        # Both are what is saved: what is left stands in the table, and under the pointer.
+        label = f"{_said(share)}\n{usd(abs(now - left))} a month"
+        return {"lever": name, "share": share, "kind": kind, "label": label, "bill then": f"{usd(left)} a month"}
 
     known = [(lever.name, lever.saved_share, lever.bill) for lever in ranking.levers if lever.bill]
     rows = [
@@ -93,7 +93,7 @@ def levers_chart(ranking: Ranking, setup: Setup) -> alt.TopLevelMixin:
     without = [name for name, share, _ in known if abs(share) < _NOTHING]
     if len(ranking.taken) > 1:
         total = ranking.sum_of_shares
-        label = f"{percent(total)} (not what happens)"
+        label = f"{percent(total)}\n(not what happens)"
         rows.append({"lever": "the sum of those taken", "share": total, "kind": "sum", "label": label})
     rows.append(bar("together", ranking.saved_share, "together", ranking.together))
     shares = [row["share"] for row in rows]
@@ -109,12 +109,12 @@ def levers_chart(ranking: Ranking, setup: Setup) -> alt.TopLevelMixin:
         y=y,
         color=style.colours("kind", _SAVINGS, named=False),
         stroke=outline,
-        tooltip=style.tips("lever", "label", "saves a month", "left a month"),
+        tooltip=style.tips("lever", "label", "bill then"),
     )
-    ends = style.labels({**row, "share": max(0.0, row["share"])} for row in rows)
+    ends = style.labels(({**row, "share": max(0.0, row["share"])} for row in rows), lineBreak="\n", baseline="middle")
     zero = style.plot([{"share": 0}]).mark_rule(color=style.OUTLINE).encode(x="share:Q")
     return style.whole(
-        style.panel(blocks, zero, ends.encode(x=x, y=y), width=560, height=alt.Step(26)),
+        style.panel(blocks, zero, ends.encode(x=x, y=y), width=560, height=alt.Step(32)),
         f"What each lever saves of {usd(ranking.now.usd_per_month)} a month",
         *wrap(setup_text(setup), _LINE),
         *wrap(f"No effect: {', '.join(without)}." if without else "", _LINE),
