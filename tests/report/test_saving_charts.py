@@ -1,4 +1,4 @@
-"""Charts of what is saved say the saving, in the digits of the table; a waterfall stands on zero, a tornado on its base.
+"""Charts of savings say the saving, in the digits of the table; a waterfall stands on zero, a tornado on its base.
 
 The figures are those of the examples that the page ships: nothing is simulated here.
 """
@@ -6,6 +6,7 @@ The figures are those of the examples that the page ships: nothing is simulated 
 import gzip
 import json
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +52,8 @@ def setup() -> Setup:
 def levers() -> LeversResult:
     made = result("levers")
     ranking = Ranking.model_validate({name: made[name] for name in Ranking.model_fields})
-    workload = setup().load.workload
-    return LeversResult(
-        **dict(ranking), upkeep_now=None, upkeep_together=None, utilization=None, workload=workload, slos=SLOS, setup=setup()
-    )
+    asked = {"workload": setup().load.workload, "slos": SLOS, "setup": setup()}
+    return LeversResult(**dict(ranking), utilization=None, **asked)
 
 
 def described() -> list[Section]:
@@ -74,7 +73,9 @@ def test_a_bar_says_what_its_lever_saves_as_the_table_does() -> None:
         share, dollars = bars[lever.name]["label"].split("\n")
         assert bars[lever.name]["share"] == pytest.approx(saved / now)
         assert share == (f"saves {said[lever.name]}" if saved > 0 else f"{said[lever.name]} more")
-        assert float(dollars.removesuffix(" a month").strip("$").replace(",", "")) == pytest.approx(abs(saved), rel=1e-3)
+        assert float(dollars.removesuffix(" a month").strip("$").replace(",", "")) == pytest.approx(
+            abs(saved), rel=1e-3
+        )
         drawn += 1
     assert drawn >= 3, "some save, some cost"
 
@@ -104,7 +105,7 @@ def test_the_waterfall_stands_on_zero_dollars_and_each_step_begins_where_the_las
     assert (first["low"], first["high"]) == (0, fall.naive.usd_per_month)
     assert (last["low"], last["high"]) == (0, fall.end.usd_per_month)
     bills = [fall.naive.usd_per_month, *(step.bill.usd_per_month for step in fall.steps)]
-    assert [{row["low"], row["high"]} for row in steps] == [{*pair} for pair in zip(bills, bills[1:], strict=False)]
+    assert [{row["low"], row["high"]} for row in steps] == [{*pair} for pair in pairwise(bills)]
 
 
 def fleet(*ways: tuple[str, float]) -> FleetResult:
@@ -124,7 +125,9 @@ def test_a_fleets_figure_and_chart_say_the_same_saving(times: dict[str, float], 
     bill = FleetResult.model_validate(result("fleet")).plan.usd_per_month
     made = fleet(*((name, bill * more) for name, more in times.items()))
     answer = fleet_view.fleet(made, FleetRequest(model="llama-3.1-8b"))
-    facts = [row for part in answer.sections() for block in part.blocks if isinstance(block, Facts) for row in block.rows]
+    facts = [
+        row for part in answer.sections() for block in part.blocks if isinstance(block, Facts) for row in block.rows
+    ]
     saves = next(fact for fact in facts if fact.name == "saves")
     share = f"{round((1 - 1 / times[against]) * 100)} %"
     assert (saves.value[0].text, saves.note) == (share, f"against {against}")

@@ -293,11 +293,14 @@ def swings(
         found = break_even(hosted.scaled(capacity, price), api, usd_per_mtok * token)
         return Swing(what=what, found=found, assumption=assumption, factor=factor)
 
+    def filled_to(share: float) -> str:
+        return f"machines filled to {percent(share)} of what they hold"
+
     def off(factor: float) -> str:
         return f"{'−' if factor < 1 else '+'}{percent(abs(factor - 1))}"
 
     return [
-        *(at(FILL, share, f"machines filled to {percent(share)} of what they hold", capacity=share) for share in filled),
+        *(at(FILL, share, filled_to(share), capacity=share) for share in filled),
         *(at(SPEED, speed, f"speed {off(speed)} (80 % interval)", capacity=speed) for speed in speeds),
         *(at(MACHINES, factor, f"machines at {factor:g}× the price", price=factor) for factor in PRICED),
         *(at(API, factor, f"the API at {factor:g}× the price", token=factor) for factor in PRICED),

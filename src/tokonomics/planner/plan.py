@@ -84,7 +84,7 @@ class Question:
     catches: Mapping[Catch, Mapping[str, Any]] = field(default_factory=dict)
     """What is set aside: the fields of this question that would let it in."""
     near: float | None = None
-    """Nothing is sized that costs more than so many times the cheapest; None: a table's rows are, whatever they cost."""
+    """What costs more than so many times the cheapest is not sized; None: a table's rows are, whatever they cost."""
 
     def taking(self, catch: Catch) -> "Question":
         """The same question with what it sets aside for that reason."""

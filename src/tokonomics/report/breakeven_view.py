@@ -87,9 +87,7 @@ def _verdict(result: BreakEvenReport, meets: BreakEven, kind: blocks.Kind = "", 
         never = blocks.Span("never cheaper", "worst")
         return blocks.line(f"{hosting} ", never, f" than {of}{meets.api}: {meets.never}.", kind=kind)
     volume = blocks.Span(f"{count(stays)} tokens a month", "best")
-    return blocks.line(
-        f"{hosting} cheaper than {of}{meets.api}{',' if of else ''} from ", volume, " on.", kind=kind
-    )
+    return blocks.line(f"{hosting} cheaper than {of}{meets.api}{',' if of else ''} from ", volume, " on.", kind=kind)
 
 
 def _figures(result: BreakEvenReport, meets: BreakEven) -> blocks.Facts:

@@ -111,7 +111,7 @@ def levers_chart(ranking: Ranking, setup: Setup) -> alt.TopLevelMixin:
         stroke=outline,
         tooltip=style.tips("lever", "label", "bill then"),
     )
-    ends = style.labels(({**row, "share": max(0.0, row["share"])} for row in rows), lineBreak="\n", baseline="middle")
+    ends = style.labels(({**row, "share": max(0.0, row["share"])} for row in rows), lineBreak="\n", dy=-6)
     zero = style.plot([{"share": 0}]).mark_rule(color=style.OUTLINE).encode(x="share:Q")
     return style.whole(
         style.panel(blocks, zero, ends.encode(x=x, y=y), width=560, height=alt.Step(32)),
