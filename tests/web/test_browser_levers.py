@@ -33,11 +33,11 @@ def test_levers_open_with_an_example_that_goes_when_the_scenario_changes(window:
     assert example(page).startswith("An example: all optimisations of")
     rate = page.locator("input[name=rate]").first
     rate.fill("6")
-    rate.press("Enter")
+    rate.blur()
     expect(page.locator(".empty h2")).to_have_text("Say what runs today")
     expect(page.locator(".said.example, .headline, figure.chart")).to_have_count(0)
     rate.fill("5")
-    rate.press("Enter")
+    rate.blur()
     expect(page.locator(".said.example")).to_be_visible()
     assert asked == [], "nothing was simulated"
 
