@@ -191,7 +191,7 @@ def test_the_page_shows_every_figure_it_only_reads(window: Visit, what: str) -> 
 
 
 def test_levers_wait_for_the_reader_to_ask(window: Visit) -> None:
-    page = window.open("?view=levers")
+    page = window.open("?view=levers&rate=7")
     expect(page.locator(".empty h2")).to_have_text("Say what runs today")
     page.get_by_text("Waterfall").click()
     expect(page.locator(".empty")).to_contain_text("from one request at a time")

@@ -265,11 +265,18 @@ def _windows(ends: Floats, bills: Floats, usd_per_token: float) -> list[VolumeWi
     return [VolumeWindow(tokens_per_month=begin, until_tokens_per_month=end) for (begin, _), end in pairs]
 
 
+FILL, SPEED, MACHINES, API = "how full machines are", "speed", "price of the machines", "price of the API"
+
+
 class Swing(Noun):
     """The break-even if one assumption were otherwise."""
 
     what: str
     found: BreakEven
+    assumption: str = ""
+    """What is changed; nothing is said of it in documents of older versions."""
+    factor: float = 1.0
+    """Times what is assumed."""
 
 
 FILLED = (0.7, 0.5, 0.3)  # shares of what the SLO allows that real traffic may fill
@@ -281,17 +288,22 @@ def swings(
 ) -> list[Swing]:
     """The break-even with fleets that are filled less, machines and tokens at other prices, or other speeds."""
 
-    def at(what: str, capacity: float = 1.0, price: float = 1.0, token: float = 1.0) -> Swing:
-        return Swing(what=what, found=break_even(hosted.scaled(capacity, price), api, usd_per_mtok * token))
+    def at(assumption: str, factor: float, what: str, **scaled: float) -> Swing:
+        capacity, price, token = (scaled.get(name, 1.0) for name in ("capacity", "price", "token"))
+        found = break_even(hosted.scaled(capacity, price), api, usd_per_mtok * token)
+        return Swing(what=what, found=found, assumption=assumption, factor=factor)
+
+    def filled_to(share: float) -> str:
+        return f"machines filled to {percent(share)} of what they hold"
 
     def off(factor: float) -> str:
         return f"{'−' if factor < 1 else '+'}{percent(abs(factor - 1))}"
 
     return [
-        *(at(f"machines filled to {percent(share)} of what they hold", capacity=share) for share in filled),
-        *(at(f"speed {off(speed)} (80 % interval)", capacity=speed) for speed in speeds),
-        *(at(f"machines at {factor:g}× the price", price=factor) for factor in PRICED),
-        *(at(f"the API at {factor:g}× the price", token=factor) for factor in PRICED),
+        *(at(FILL, share, filled_to(share), capacity=share) for share in filled),
+        *(at(SPEED, speed, f"speed {off(speed)} (80 % interval)", capacity=speed) for speed in speeds),
+        *(at(MACHINES, factor, f"machines at {factor:g}× the price", price=factor) for factor in PRICED),
+        *(at(API, factor, f"the API at {factor:g}× the price", token=factor) for factor in PRICED),
     ]
 
 

@@ -24,6 +24,8 @@ from tokonomics.types import Noun
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
 
 ADVISOR = "AWS's advisor"
+NO_SAVING = 0.0005
+"""Of a bill: a share up to this is shown as 0 %, so two ways to buy that differ by it cost the same. Our choice."""
 _YEARS = {"1 year": 1, "3 years": 3}
 
 
@@ -122,6 +124,12 @@ class FleetPlan(Noun):
             for purchase in self.purchases
             if purchase.terms is Terms.reserved
         )
+
+    @property
+    def beaten(self) -> FleetComparison | None:
+        """The cheapest of the simpler ways that cost more than the plan; None where it is the cheapest of them."""
+        dearer = [way for way in self.comparisons if way.usd_per_month and (way.saved_share or 0.0) > NO_SAVING]
+        return min(dearer, key=lambda way: way.usd_per_month or math.inf, default=None)
 
     def machines(self, terms: Terms | None = None) -> tuple[int, ...]:
         """By hour, on those terms or on any."""

@@ -278,6 +278,17 @@ class Bills:
     progress: Say = silent
     memo: Memo = field(default_factory=Memo)
     """Simulations and searches made on the way, for whoever asks the same again."""
+    part: str = ""
+    """Of the work, the one being done: ``4 of 14 levers: FP8 KV cache``."""
+
+    def begin(self, part: str) -> None:
+        """Tell which part of the work begins; all that is told until the next belongs to it."""
+        self.part = part
+        self.progress(part)
+
+    def say(self, what: str) -> None:
+        """Tell what is being done, after the part of the work that it belongs to."""
+        self.progress(f"{self.part} ({what})" if self.part else what)
 
     def holds(self, setup: Setup, replicas: int) -> bool:
         """Whether a fixed fleet of so many meets the SLOs."""
@@ -293,7 +304,7 @@ class Bills:
 
     def _served(self, setup: Setup) -> tuple[Sized, Bought] | NotServed:
         def made() -> Sized | NotServed:
-            self.progress(str(setup.deployment))
+            self.say(str(setup.deployment))
             return size(setup, self.memo)
 
         key = "sized", setup.as_fixed_fleet, setup.disaggregated, setup.autoscale

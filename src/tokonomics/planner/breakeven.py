@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
+from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput
 from tokonomics.money.api_bill import HOST_TTL_S, ApiBill, ApiLeftOut
 from tokonomics.money.breakeven import (
@@ -282,6 +283,16 @@ class BreakEvenReport(Noun):
     @property
     def tokens_per_request(self) -> float:
         return self.input_tokens + self.output_tokens
+
+    def fewer_bits(self, meets: BreakEven) -> str | None:
+        """``fp8 weights`` of the hardware that a break-even rests on; None where it serves the model as published."""
+        if not self.hardware:
+            return None
+        pick = at_break_even(self.hardware, self.hosted, meets).pick
+        if not pick.below_checkpoint:
+            return None
+        cache = f" and {pick.kv} KV cache" if pick.kv.is_below(Precision.bf16) else ""
+        return f"{pick.weights} weights{cache}"
 
     def cheapest(self, most: int) -> list[int]:
         """The places of the cheapest APIs, so many at the most, in their order."""

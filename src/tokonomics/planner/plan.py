@@ -85,6 +85,8 @@ class Question:
     """Prefill and decode on replicas of their own may be picked."""
     catches: Mapping[Catch, Mapping[str, Any]] = field(default_factory=dict)
     """What is set aside: the fields of this question that would let it in."""
+    near: float | None = None
+    """What costs more than so many times the cheapest is not sized; None: a table's rows are, whatever they cost."""
 
     def taking(self, catch: Catch) -> "Question":
         """The same question with what it sets aside for that reason."""
@@ -212,7 +214,7 @@ def searched(
     question: Question, trials: Trials, hosts: Iterable[Hosts], below: float | None = None, progress: Say = silent
 ) -> Search:
     """The candidates that could win with the load and SLOs of these trials, sized; the others refused."""
-    search = Search(trials, question.simulate, question.limits.max_utilization, below, progress)
+    search = Search(trials, question.simulate, question.limits.max_utilization, below, question.near, progress)
     search.run(hosts)
     return search
 

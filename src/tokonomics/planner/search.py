@@ -76,6 +76,8 @@ class Search:
     max_utilization: float | None = None
     below: float | None = None
     """Dollars an hour: only the cheapest is looked for, and only below that; None: the pick, the runner-up, a table."""
+    near: float | None = None
+    """Times the cheapest bill: what costs more is not sized, not even for a table."""
     progress: Say = silent
     sized: list[Placed] = field(default_factory=list)
     screened: list[Screened] = field(default_factory=list)
@@ -130,7 +132,11 @@ class Search:
     def _matters(self, deployment: Deployment, bound: float) -> bool:
         """It could be the pick or the runner-up, or a table would show it."""
         could_win = self._is_leader(deployment) or bound <= self._threshold(deployment) * _SAME
-        return math.isfinite(bound) and could_win
+        return math.isfinite(bound) and could_win and bound <= self._nearest() * _SAME
+
+    def _nearest(self) -> float:
+        """The bill above which nothing is worth a simulation."""
+        return math.inf if self.near is None else self.near * min(self._bills.values(), default=math.inf)
 
     def _threshold(self, deployment: Deployment) -> float:
         """The bill it must come down to: the runner-up's, or the lowest of those that serve the model as published."""
@@ -165,7 +171,7 @@ class Search:
         else:
             is_leader = self._is_leader(deployment)
             ceiling = _WITHIN_REASON * min(self._bills.values(), default=math.inf)
-            threshold = ceiling if is_leader else self._threshold(deployment)
+            threshold = min(ceiling if is_leader else self._threshold(deployment), self._nearest())
             if math.isfinite(threshold):
                 most = max(least, candidate.hosts.most_replicas(threshold, MOST_REPLICAS))
             self._size(candidate, most, is_leader)

@@ -85,7 +85,9 @@ class Sized:
         if self.by_time is None or len(self.by_time) == 1:
             return float(counted(self.replicas))
         lasts = np.diff(np.append(self.by_time[:, 0], self.span_s))
-        return float(np.dot([counted(int(count)) for count in self.by_time[:, 1]], lasts) / lasts.sum())
+        counts, which = np.unique(self.by_time[:, 1], return_inverse=True)
+        each = np.array([counted(int(count)) for count in counts], dtype=float)
+        return float(np.dot(each[which], lasts) / lasts.sum())
 
 
 def prefill_share(served: Outcome, otherwise: float = 0.0) -> float:

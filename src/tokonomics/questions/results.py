@@ -268,10 +268,12 @@ class BreakevenResult(Result, BreakEvenReport):
     """How fast APIs answer, of those that were measured, by name."""
 
     def headline(self) -> str:
-        said = [
-            f"cheaper than {bill.api} from {count(from_here)} tokens a month on" if from_here
-            else f"never cheaper than {bill.api}" for bill in self.found for from_here in [bill.stays_tokens_per_month]
-        ]  # fmt: skip
+        said = []
+        for meets in self.found:
+            from_here, bits = meets.stays_tokens_per_month, self.fewer_bits(meets)
+            never = f"never cheaper than {meets.api}"
+            verdict = f"cheaper than {meets.api} from {count(from_here)} tokens a month on" if from_here else never
+            said.append(f"{verdict} ({bits}, fewer bits than published)" if bits else verdict)
         more = [f"{plural(len(said) - 3, 'API')} more"] if len(said) > 3 else []
         return f"{self.model}, hosted: {'; '.join([*said[:3], *more])}"
 

@@ -192,7 +192,9 @@ class Section:
     blocks: tuple[Block, ...]
     title: str = ""
     folded: bool = False
-    """Shown on request; a terminal leaves it out."""
+    """Shown on request; a terminal leaves it out, unless it is ``printed``."""
+    printed: bool = False
+    """Folded only where it can be opened: a terminal shows it."""
 
 
 View = Iterable[Section | Block | None]
@@ -205,6 +207,6 @@ def sections(view: View) -> list[Section]:
     return [part for part in whole if part.blocks]
 
 
-def section(*blocks: Block | None, title: str = "", folded: bool = False) -> Section:
+def section(*blocks: Block | None, title: str = "", folded: bool = False, printed: bool = False) -> Section:
     """The blocks that there are, under a title."""
-    return Section(tuple(block for block in blocks if block), title, folded)
+    return Section(tuple(block for block in blocks if block), title, folded, printed)

@@ -27,6 +27,8 @@ def breakeven(result: BreakevenResult | NothingHosts, request: BreakevenRequest)
     """The verdicts first, then the bills, then what moves the break-even."""
     if isinstance(result, BreakevenResult):
         drawn = {"Bills against volume": lambda: charts.breakeven.breakeven_chart(result)}
+        if result.found[0].stays_tokens_per_month is not None:
+            drawn["What moves the break-even"] = lambda: charts.breakeven.swings_chart(result)
         return Answer(result, f"Host {result.model} or call an API", partial(_sections, result, not request.api), drawn)
     study = result.study
     name = study.question.model.name
@@ -38,12 +40,12 @@ def _sections(result: BreakevenResult, every_host: bool) -> blocks.View:
     yield blocks.line(_asked(result, every_host), kind="asked")
     first, *others = result.found
     yield blocks.section(
-        _verdict(first, "headline", "the cheapest host, " if every_host else ""), _figures(result, first)
+        _verdict(result, first, "headline", "the cheapest host, " if every_host else ""), _figures(result, first)
     )
     if every_host:
-        yield blocks.section(*(_verdict(last, of="the most expensive host, ") for last in others[-1:]))
+        yield blocks.section(*(_verdict(result, last, of="the most expensive host, ") for last in others[-1:]))
     else:
-        yield blocks.section(*(_verdict(other) for other in others))
+        yield blocks.section(*(_verdict(result, other) for other in others))
     yield blocks.section(*_advice(result))
     letters = letters_for(len(result.apis))
     yield _apis(result, letters)
@@ -77,15 +79,15 @@ def _cached(result: BreakEvenReport) -> str:
     return f"of the prompts cached: {' or '.join(theirs)} at the APIs, {' or '.join(ours)} self-hosted"
 
 
-def _verdict(meets: BreakEven, kind: blocks.Kind = "", of: str = "") -> blocks.Line:
-    stays = meets.stays_tokens_per_month
+def _verdict(result: BreakEvenReport, meets: BreakEven, kind: blocks.Kind = "", of: str = "") -> blocks.Line:
+    """Which side is cheaper from which volume on, and at which precision where it is not the published one."""
+    stays, bits = meets.stays_tokens_per_month, result.fewer_bits(meets)
+    hosting = f"Self-hosting with {bits}, fewer bits than published, is" if bits else "Self-hosting is"
     if stays is None:
         never = blocks.Span("never cheaper", "worst")
-        return blocks.line("Self-hosting is ", never, f" than {of}{meets.api}: {meets.never}.", kind=kind)
+        return blocks.line(f"{hosting} ", never, f" than {of}{meets.api}: {meets.never}.", kind=kind)
     volume = blocks.Span(f"{count(stays)} tokens a month", "best")
-    return blocks.line(
-        f"Self-hosting is cheaper than {of}{meets.api}{',' if of else ''} from ", volume, " on.", kind=kind
-    )
+    return blocks.line(f"{hosting} cheaper than {of}{meets.api}{',' if of else ''} from ", volume, " on.", kind=kind)
 
 
 def _figures(result: BreakEvenReport, meets: BreakEven) -> blocks.Facts:

@@ -7,7 +7,7 @@ from functools import partial
 from tokonomics.catalog.offers import UNSPECIFIED, Terms
 from tokonomics.clock import today
 from tokonomics.errors import option
-from tokonomics.money.fleet import ADVISOR, FleetPurchase
+from tokonomics.money.fleet import ADVISOR, NO_SAVING, FleetPurchase
 from tokonomics.money.spot_verdict import SpotVerdict
 from tokonomics.planner.fleet import FleetReport
 from tokonomics.planner.fleet_offers import ASSUMED, MachineKind
@@ -92,9 +92,7 @@ def _headline(report: FleetReport) -> Iterable[blocks.Block]:
     aged = f"; prices up to {age_text(days)} old" if days > 1 else ""
     said = f", {machines}{aged}"
     yield blocks.line("Expected bill: ", blocks.Span(f"{usd(bill)} a month", "best"), said, kind="headline")
-    cheaper = [row for row in plan.comparisons if row.usd_per_month and (row.saved_share or 0) > 0.0005]
-    simple = min(cheaper, key=lambda row: row.usd_per_month or math.inf, default=None)
-    committed = report.committed_usd
+    simple, committed = plan.beaten, report.committed_usd
     reached, available = report.availability, report.availability.share
     room = f", room for {plural(reached.spare_machines, 'machine')} to fail" if reached.spare_machines else ""
     asked = "" if reached.target is None else f" (asked for: {reached.target:.12g}{room})"
@@ -168,7 +166,7 @@ def _comparisons(report: FleetReport) -> blocks.Table:
 
 
 def _saved(share: float) -> str:
-    if abs(share) < 0.0005:
+    if abs(share) <= NO_SAVING:
         return "0 %"
     return percent(share) if share >= 0 else f"−{percent(-share)}"
 

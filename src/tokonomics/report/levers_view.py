@@ -55,12 +55,19 @@ def _ranking(ranking: LeversResult, setup: Setup) -> blocks.View:
         efforts = [(lever.name, lever.effort, lever.risk) for lever, _ in pulled]
         yield blocks.table(["!lever", "effort", "risk"], efforts)
     without = [(lever.name, lever.reason.marked if lever.reason else "") for lever in ranking.levers if not lever.bill]
-    if without:
-        yield blocks.table(["!lever", "nothing to gain, or not possible"], without)
+    yield _folded(without, "does not apply", "do not apply")
     changed = [(lever.name, lever.effects) for lever in ranking.levers if lever.effects]
     if changed:
         yield _effects(changed)
     yield _footnotes(ranking, [lever for lever, _ in pulled])
+
+
+def _folded(levers: Sequence[tuple[str, str]], one: str, many: str) -> blocks.Section | None:
+    """Levers without a bill, each with the reason; ``8 levers do not apply`` above them."""
+    if not levers:
+        return None
+    title = f"{plural(len(levers), 'lever')} {one if len(levers) == 1 else many}"
+    return blocks.section(blocks.table(["!lever", "because"], levers), title=title, folded=True, printed=True)
 
 
 def _kept(kept: QualityKept | None) -> str:
@@ -209,9 +216,7 @@ def _waterfall(made: Waterfall, setup: Setup) -> blocks.View:
     rows += [_step(step, made.drafted) for step in made.steps]
     heads = ["step", ">saves $/month", ">of start", ">quality", *_FIGURES]
     yield blocks.table(heads, rows, best=len(rows) - 1)
-    if made.left_out:
-        left_out = [(lever.name, lever.reason.marked) for lever in made.left_out]
-        yield blocks.table(["!left out", "because"], left_out)
+    yield _folded([(lever.name, lever.reason.marked) for lever in made.left_out], "is left out", "are left out")
     yield blocks.section(
         _drafted(made.drafted) if made.drafted else None,
         blocks.note(

@@ -12,10 +12,10 @@ _MARKUP = re.compile(r"[\\*_<\[\]]")
 
 
 def markdown(sections: Iterable[Section], spell: Spell = flag) -> str:
-    """Paragraphs and tables; what is folded is left out."""
+    """Paragraphs and tables; what is folded is left out, unless it is to be printed."""
     parts = []
     for section in sections:
-        if section.folded:
+        if section.folded and not section.printed:
             continue
         parts += [f"**{_plain(section.title, spell)}**"] if section.title else []
         parts += [_block(block, spell) for block in section.blocks]

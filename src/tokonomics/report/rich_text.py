@@ -35,7 +35,7 @@ def renderable(sections: Iterable[Section], spell: Spell = flag) -> RenderableTy
     """What a terminal shows of a description."""
     parts: list[RenderableType] = []
     for section in sections:
-        if section.folded:
+        if section.folded and not section.printed:
             continue
         parts += [""] if parts else []
         parts += [Text(spelled(section.title, spell), style="bold")] if section.title else []

@@ -5,7 +5,7 @@ import hashlib
 import re
 import threading
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -18,7 +18,7 @@ _TYPES = {
     ".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml", ".png": "image/png",
     ".woff2": "font/woff2", ".json": "application/json",
 }  # fmt: skip
-
+_PACKED = ".gz"
 
 LOG_OUT = re.compile(r"\s*<form [^>]*id=\"leave\">.*?</form>")
 
@@ -36,8 +36,12 @@ def index(logged_in: bool) -> Response:
 
 
 def static(name: str, known: str | None) -> Response:
-    """One file of the page: the name is looked up among those that are there, never joined to a path."""
-    files = {file.relative_to(FOLDER).as_posix(): file for file in FOLDER.rglob("*") if file.suffix in _TYPES}
+    """One file of the page: the name is looked up among those that are there, never joined to a path.
+
+    What lies packed (``.gz``) is sent as it lies, under its name without that.
+    """
+    there = {file.relative_to(FOLDER).as_posix().removesuffix(_PACKED): file for file in FOLDER.rglob("*")}
+    files = {path: file for path, file in there.items() if PurePosixPath(path).suffix in _TYPES}
     if name not in files or not files[name].is_file():
         raise HTTPException(404)
     content = files[name].read_bytes()
@@ -45,7 +49,9 @@ def static(name: str, known: str | None) -> Response:
     headers = {"cache-control": "no-cache", "etag": tag}
     if known == tag:
         return Response(status_code=304, headers=headers)
-    return Response(content, media_type=_TYPES[files[name].suffix], headers=headers)
+    if files[name].suffix == _PACKED:
+        headers["content-encoding"] = "gzip"
+    return Response(content, media_type=_TYPES[PurePosixPath(name).suffix], headers=headers)
 
 
 def vega(asked: str, encodings: str) -> Response:

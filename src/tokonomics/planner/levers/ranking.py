@@ -25,7 +25,7 @@ from tokonomics.planner.load import Load
 from tokonomics.planner.setup import NotServed, Setup
 from tokonomics.traffic.arrivals import draw_arrivals, parse_arrivals
 from tokonomics.types import Marked, Noun, copied
-from tokonomics.units import percent
+from tokonomics.units import percent, plural
 
 CHUNK = 1000
 """Prompt tokens by which the effect on arithmetic is told."""
@@ -100,10 +100,14 @@ def rank_levers(setup: Setup, levers: Sequence[Lever] | None = None, bills: Bill
     """Each lever alone, then together; or why the setup itself cannot be served."""
     bills = bills or Bills()
     levers = all_levers(bills=bills) if levers is None else levers
+    bills.begin("what runs today")
     now = bills.of(setup)
     if isinstance(now, NotServed):
         return now
-    pulled = [pull(lever, setup, now, bills) for lever in levers]
+    pulled = []
+    for place, lever in enumerate(levers, 1):
+        bills.begin(f"{place} of {plural(len(levers), 'lever')}: {lever.name}")
+        pulled.append(pull(lever, setup, now, bills))
     ranked = sorted(pulled, key=_most_saved_then_most_room)
     end, best, taken = _together(setup, now, levers, ranked, bills)
     ranking = Ranking(
@@ -134,7 +138,10 @@ def _together(
     buying = [lever for lever in levers if lever.knob in _BUYING]
     orders = [[*paying, *buying]]
     orders += [[lever, *cache, *hardware, *paying, *buying] for lever in possible if lever.knob == "weights"]
-    ends = [_applied(setup, now, order, bills) for order in orders]
+    ends = []
+    for place, order in enumerate(orders, 1):
+        bills.begin(f"levers together, order {place} of {len(orders)}")
+        ends.append(_applied(setup, now, order, bills))
     return min(ends, key=lambda end: (round(end[1].usd_per_month, 2), len(end[2])))
 
 
@@ -144,7 +151,7 @@ def _applied(setup: Setup, now: SetupBill, order: Sequence[Lever], bills: Bills)
     for lever in order:
         if any(other.knob == lever.knob for other in taken):
             continue
-        bills.progress(f"together: {lever.name}")
+        bills.say(lever.name)
         made = billed(lever, end, bills)
         if not isinstance(made, NotServed) and made[1].usd_per_month < best.usd_per_month + CENT:
             end, best = made
@@ -164,7 +171,6 @@ def _most_saved_then_most_room(lever: Pulled) -> tuple[bool, float, float]:
 
 
 def pull(lever: Lever, setup: Setup, now: SetupBill, bills: Bills) -> Pulled:
-    bills.progress(lever.name)
     changed = lever.apply(setup)
     made = changed if isinstance(changed, NotServed) else bills.of(changed)
     if isinstance(made, SetupBill) and made.bought == now.bought and lever.knob in _BUYING:
@@ -246,7 +252,7 @@ def utilization_bills(setup: Setup, bills: Bills | None = None) -> Utilization:
     bursts = {name: replace(setup, load=arriving(setup.load, text)) for name, text in patterns}
 
     def point(name: str, changed: Setup) -> UtilizationPoint:
-        bills.progress(name)
+        bills.begin(f"utilization: {name}")
         made = bills.of(changed)
         if isinstance(made, NotServed):
             return UtilizationPoint(name=name, bill=None, reason=made.reason)

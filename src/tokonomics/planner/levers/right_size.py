@@ -66,6 +66,7 @@ def right_size(
         kv=kv or (now.kv,),
         limits=Limits(spare=setup.spare),
         assumed_speeds=known_speed(now) is Speed.assumed,
+        near=_NEAR,
     )
     # What else a setup has, such as replicas that come and go, is not asked. The load, named by its place in memory,
     # is kept with the answer.
@@ -76,7 +77,7 @@ def right_size(
         found = bills.memo.once(key, setup.load, lambda: _cheaper(setup, question, bills))
     else:
         key = "study", question.model.key, now.engine.key, asked
-        found = _leaders(bills.memo.once(key, setup.load, lambda: study(question)))
+        found = _leaders(bills.memo.once(key, setup.load, lambda: study(question, bills.say)))
     picks = [setup.deployed(**copied(deployment, *_CHANGES)) for deployment in found.deployments[:_CHECKED]]
     bill, pick = min(((_usd(pick, bills), pick) for pick in picks), key=itemgetter(0), default=(math.inf, setup))
     today = _usd(setup, bills)
@@ -121,7 +122,7 @@ def _cheaper(setup: Setup, question: Question, bills: Bills) -> Found:
         tried = plain.deployed(**copied(prospect.deployment, *_CHANGES))
         if tried.deployment == setup.deployment:
             return None
-        bills.progress(str(tried.deployment))
+        bills.say(str(tried.deployment))
         simulated += 1
         affordable = prospect.hosts.most_replicas((best - CENT) / HOURS_PER_MONTH, MOST_REPLICAS)
         if affordable < 1 or (affordable < MOST_REPLICAS and not bills.holds(tried, affordable)):

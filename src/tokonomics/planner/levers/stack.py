@@ -23,6 +23,7 @@ from tokonomics.planner.levers.right_size import right_size
 from tokonomics.planner.plan_answer import KV_CHOICES
 from tokonomics.planner.setup import NotServed, Setup
 from tokonomics.types import Marked, Noun, copied
+from tokonomics.units import plural
 
 NAMES = {
     "batch": "continuous batching",
@@ -116,6 +117,7 @@ def stack(
     """The waterfall from the naive form of a setup to the best one found for its traffic."""
     bills, choices = bills or Bills(), choices or Choices()
     naive = naive_setup(setup)
+    bills.begin("one request at a time")
     first = bills.of(naive)
     if isinstance(first, NotServed):
         larger = f"or name a GPU ({option('gpu')}, {option('tp')}) on which the 16-bit model fits."
@@ -155,16 +157,15 @@ def order_from(text: str | None) -> tuple[str, ...]:
 def optimised(naive: Setup, choices: Choices, bills: Bills) -> tuple[Setup, tuple[LeftOut, ...]]:
     """The planner's pick over GPUs and precisions, then every other lever that lowers its bill."""
     left_out: list[LeftOut] = []
-    bills.progress("the cheapest GPUs and precisions")
+    bills.begin("the cheapest GPUs and precisions")
     end = _planned(replace(naive, max_sequences=None, prefix_cache=True), choices, bills)
     best = bills.of(end)
-    for lever in all_levers(choices, bills):
-        if lever.knob in (*_PLANNED, "cache"):
-            continue
+    levers = [lever for lever in all_levers(choices, bills) if lever.knob not in (*_PLANNED, "cache")]
+    for place, lever in enumerate(levers, 1):
+        bills.begin(f"{place} of {plural(len(levers), 'lever')}: {lever.name}")
         if lever.knob == "speculation" and not choices.speaks_of_drafts:
             left_out.append(LeftOut(name=lever.name, reason=_UNMEASURED))
             continue
-        bills.progress(lever.name)
         made = billed(lever, end, bills)
         if isinstance(made, NotServed):
             left_out.append(LeftOut(name=lever.name, reason=made.reason))
@@ -207,10 +208,10 @@ def walk(
     knobs = [knob for knob in order if differs(naive, end, knob)]
     if missing := [knob for knob in ORDER if differs(naive, end, knob) and knob not in knobs]:
         raise BadInput(f"the order leaves out: {', '.join(missing)}", field="order")
-    for knob in knobs:
+    for place, knob in enumerate(knobs, 1):
         here, waiting = moved(here, end, knob), (*waiting, knob)
         name = _named(waiting, end)
-        bills.progress(name)
+        bills.begin(f"step {place} of {len(knobs)}: {name}")
         made = bills.of(here)
         if isinstance(made, NotServed):
             continue

@@ -1,7 +1,11 @@
 """Bills against volume: the fleet's stairs, the APIs' lines, and where they meet."""
 
+import math
+from collections.abc import Sequence
+
 import altair as alt
 
+from tokonomics.money.breakeven import FILL, SPEED, Swing
 from tokonomics.planner.breakeven import BreakEvenReport
 from tokonomics.report.charts import style
 from tokonomics.units import TOKENS_PER_MTOK, count
@@ -60,6 +64,79 @@ def breakeven_chart(found: BreakEvenReport) -> alt.TopLevelMixin:
         "the cheapest kind at each volume. Lines: the API's price.",
         "Dots: from there on self-hosting stays cheaper.",
     )
+
+
+def swings_chart(found: BreakEvenReport) -> alt.TopLevelMixin:
+    """Each assumption changed alone: how far the first API's break-even moves, the strongest on top."""
+    meets, mid = found.found[0], found.found[0].stays_tokens_per_month
+    assert mid is not None
+    swings = [swing for swing in found.swings[0] if swing.assumption and swing.factor in _shown(found.swings[0])]
+    met = [volume for swing in swings if (volume := swing.found.stays_tokens_per_month) is not None]
+    low, high = min([mid, *met]) / 2, max([mid, *met]) * 2
+    by_name: dict[str, list[style.Row]] = {}
+    for assumption in dict.fromkeys(swing.assumption for swing in swings):
+        cases = [swing for swing in swings if swing.assumption == assumption]
+        name = f"{assumption} {' to '.join(_times(case.factor) for case in cases)}"
+        by_name[name] = [_case(name, case, mid, high) for case in cases]
+    order = sorted(by_name, key=lambda name: _reach(by_name[name]), reverse=True)
+    rows = [row for name in order for row in by_name[name]]
+    moved = [row for row in rows if not math.isclose(row["tokens"], mid, rel_tol=1e-9)]
+    still = set(order) - {row["what"] for row in moved}
+    x = style.across(
+        "tokens",
+        "break-even, tokens a month",
+        style.log(low, high * 2),
+        values=style.powers(low, high, (1, 2, 5)),
+        labelExpr=_VOLUME,
+    )
+    y = style.names("what", order)
+    sides = style.colours("side", {"smaller value": style.GREEN, "larger value": style.BLUE}, symbolType="square")
+    layers = [
+        style.bars(rows).encode(x=x, x2="mid:Q", y=y, color=sides, tooltip=style.tips("what", "side", "label")),
+        style.plot([{"tokens": mid}]).mark_rule(color=style.INK).encode(x=x),
+        style.labels(row for row in moved if row["tokens"] > mid).encode(x=x, y=y),
+        style.labels((row for row in moved if row["tokens"] < mid), left=True).encode(x=x, y=y),
+        style.labels(
+            [{"what": name, "tokens": mid, "label": "no change"} for name in still], dx=8, color=style.OUTLINE
+        ).encode(x=x, y=y),
+    ]
+    return style.whole(
+        style.panel(*layers, width=560, height=alt.Step(30)),
+        f"What moves the break-even of {count(mid)} tokens a month",
+        f"{found.model}, self-hosted, against {meets.api}",
+        "One assumption changed at a time; never: the API stays cheaper at every volume",
+    )
+
+
+_PAIRED = (0.8, 1.25)
+"""Of the price changes in the table, those that a tornado compares: a quarter up and as much down."""
+
+
+def _shown(swings: Sequence[Swing]) -> set[float]:
+    """The factors that are drawn: both ends of the speed's interval, the quarter of prices, the fullest of fills."""
+    filled = [swing.factor for swing in swings if swing.assumption == FILL]
+    return {*_PAIRED, *(swing.factor for swing in swings if swing.assumption == SPEED), *filled[:1]}
+
+
+def _times(factor: float) -> str:
+    return f"×{factor:.3g}"
+
+
+def _case(name: str, swing: Swing, mid: float, beyond: float) -> style.Row:
+    stays = swing.found.stays_tokens_per_month
+    return {
+        "what": name,
+        "mid": mid,
+        "tokens": beyond if stays is None else stays,
+        "side": "smaller value" if swing.factor < 1 else "larger value",
+        "label": "never" if stays is None else count(stays),
+    }
+
+
+def _reach(rows: Sequence[style.Row]) -> float:
+    """The largest of an assumption's break-evens over the smallest, that of now among them."""
+    volumes = [rows[0]["mid"], *(row["tokens"] for row in rows)]
+    return float(max(volumes) / min(volumes))
 
 
 def _span(found: BreakEvenReport) -> tuple[float, float]:

@@ -44,8 +44,8 @@ def fleet_chart(report: FleetReport, purchases: Iterable[FleetPurchase]) -> alt.
     peak = max(range(plan.hours), key=lambda hour: plan.demand[hour])
     at_peak = [{"hour": peak, "requests/s": plan.demand[peak], "label": "demand"}]
     label = style.labels(at_peak, left=peak > plan.hours * 0.8, dy=-9, fontWeight="bold", color=_DEMAND)
-    best = min((comparison.usd_per_month for comparison in plan.comparisons if comparison.usd_per_month), default=None)
-    saves = f", {percent(1 - plan.usd_per_month / best)} below the best simple way to buy" if best else ""
+    simple = plan.beaten
+    saves = f", {percent(simple.saved_share or 0)} below {simple.name}" if simple else ""
     return style.whole(
         style.panel(areas, edge, line, label.encode(x="hour:Q", y="requests/s:Q"), width=760, height=320),
         f"What to buy for {report.model}: {usd(plan.usd_per_month)} a month{saves}",

@@ -5,6 +5,7 @@ from textwrap import wrap
 
 import altair as alt
 
+from tokonomics.planner.bills import SetupBill
 from tokonomics.planner.levers.ranking import Ranking
 from tokonomics.planner.levers.stack import Waterfall
 from tokonomics.planner.setup import Setup
@@ -15,8 +16,6 @@ from tokonomics.units import percent, usd
 _BILLS = {"bill": style.BLUE, "saved": style.LIGHT_GREEN, "added": style.RED}
 _SAVINGS = {"alone": style.LIGHT_GREEN, "added": style.RED, "sum": "#ffffff", "together": style.DARK_GREEN}
 """Blue is a bill, green what is saved (dark: by all together), red what is added: in both charts, and in grey too."""
-_DWARFED = 8
-"""First bill over the last from which the bars stand on a logarithmic axis: later steps would not be seen."""
 _NOTHING = 5e-4
 """Share of the bill below which a lever has no effect: it would be shown as 0 %."""
 _MOST_TICKS = 10
@@ -25,17 +24,15 @@ _LINE = 125
 
 
 def stack_chart(stack: Waterfall, setup: Setup) -> alt.TopLevelMixin:
-    """Dollars a month step by step, and on a logarithmic axis what a million tokens costs after each."""
+    """Dollars a month step by step, from zero; and on a logarithmic axis what a million tokens costs after each."""
     start, least = stack.naive, stack.end.usd_per_month
     top = max(start.usd_per_month, *(step.bill.usd_per_month for step in stack.steps), least)
-    logarithmic = top > _DWARFED * least
-    floor = least / 2 if logarithmic else 0.0
 
     def bar(name: str, low: float, high: float, kind: str, label: str) -> style.Row:
         return {"step": name, "low": low, "high": high, "kind": kind, "label": label}
 
     first = "one request at a time"
-    bills = [bar(first, floor, start.usd_per_month, "bill", usd(start.usd_per_month))]
+    bills = [bar(first, 0.0, start.usd_per_month, "bill", usd(start.usd_per_month))]
     prices: list[style.Row] = [{"step": first, "usd": start.usd_per_mtok, "label": usd(start.usd_per_mtok)}]
     before = start.usd_per_month
     for place, step in enumerate(stack.steps, 1):
@@ -46,19 +43,20 @@ def stack_chart(stack: Waterfall, setup: Setup) -> alt.TopLevelMixin:
         bills.append(bar(name, min(before, after), max(before, after), kind, label))
         prices.append({"step": name, "usd": step.bill.usd_per_mtok, "label": usd(step.bill.usd_per_mtok)})
         before = after
-    bills.append(bar("what is left", floor, least, "bill", usd(least)))
+    bills.append(bar("what is left", 0.0, least, "bill", usd(least)))
     order = [row["step"] for row in bills]
     y = style.names("step", order, 280)
     x = style.across(
         "low",
-        f"dollars a month{' (logarithmic)' if logarithmic else ''}",
-        style.log(floor, top * (top / floor) ** 0.45) if logarithmic else style.linear(0, top * 1.4),
+        "dollars a month",
+        style.linear(0, top * 1.4),
         format="$~s",
         tickCount=5,
-        grid=not logarithmic,
         labelExpr=f"datum.value > {top * 1.2:.6g} ? '' : datum.label",
     )
-    blocks = style.bars(bills).encode(x=x, x2="high:Q", y=y, color=style.colours("kind", _BILLS, named=False))
+    blocks = style.bars(bills).encode(
+        x=x, x2="high:Q", y=y, color=style.colours("kind", _BILLS, named=False), tooltip=style.tips("step", "label")
+    )
     ends = style.labels(bills).encode(x="high:Q", y=y)
     left = style.panel(blocks, ends, width=430, height=alt.Step(28), title="The bill, step by step")
     title = f"From naive to optimised: −{stack.saved_share * 100:.1f} %"
@@ -78,36 +76,45 @@ def _prices(prices: list[style.Row], order: list[str]) -> style.Marks:
 def levers_chart(ranking: Ranking, setup: Setup) -> alt.TopLevelMixin:
     """The saving of each lever alone, of all together, and what their sum would have been."""
 
-    def bar(name: str, share: float, kind: str, label: str) -> style.Row:
-        return {"lever": name, "share": share, "kind": kind, "label": label}
+    now = ranking.now.usd_per_month
+
+    def bar(name: str, share: float, kind: str, bill: SetupBill) -> style.Row:
+        left = bill.usd_per_month
+        # Both are what is saved: what is left stands in the table, and under the pointer.
+        label = f"{_said(share)}\n{usd(abs(now - left))} a month"
+        return {"lever": name, "share": share, "kind": kind, "label": label, "bill then": f"{usd(left)} a month"}
 
     known = [(lever.name, lever.saved_share, lever.bill) for lever in ranking.levers if lever.bill]
     rows = [
-        bar(name, share, "alone" if share >= 0 else "added", f"{_said(share)}, {usd(bill.usd_per_month)} a month")
+        bar(name, share, "alone" if share >= 0 else "added", bill)
         for name, share, bill in known
         if abs(share) >= _NOTHING
     ]
     without = [name for name, share, _ in known if abs(share) < _NOTHING]
     if len(ranking.taken) > 1:
         total = ranking.sum_of_shares
-        rows.append(bar("the sum of those taken", total, "sum", f"{percent(total)} (not what happens)"))
-    share, bill = ranking.saved_share, ranking.together
-    rows.append(bar("together", share, "together", f"{_said(share)}, {usd(bill.usd_per_month)} a month"))
+        label = f"{percent(total)}\n(not what happens)"
+        rows.append({"lever": "the sum of those taken", "share": total, "kind": "sum", "label": label})
+    rows.append(bar("together", ranking.saved_share, "together", ranking.together))
     shares = [row["share"] for row in rows]
     low, high = min(0.0, *shares), max(0.05, *shares)
     span = high - low
     y = style.names("lever", [row["lever"] for row in rows], 240)
-    scale = style.linear(low - span * 0.02, high + span * 0.45)
+    scale = style.linear(low - span * 0.02, high + span * 0.6)
     x = style.across("share", "saved of the monthly bill", scale, format="%", values=_ticks(low, high), grid=False)
     # The sum is only an outline: nobody saves it.
     outline = alt.condition("datum.kind == 'sum'", alt.value(style.OUTLINE), alt.value(None))
     blocks = style.bars(rows, strokeDash=[4, 3]).encode(
-        x=x, y=y, color=style.colours("kind", _SAVINGS, named=False), stroke=outline
+        x=x,
+        y=y,
+        color=style.colours("kind", _SAVINGS, named=False),
+        stroke=outline,
+        tooltip=style.tips("lever", "label", "bill then"),
     )
-    ends = style.labels({**row, "share": max(0.0, row["share"])} for row in rows)
+    ends = style.labels(({**row, "share": max(0.0, row["share"])} for row in rows), lineBreak="\n", dy=-6)
     zero = style.plot([{"share": 0}]).mark_rule(color=style.OUTLINE).encode(x="share:Q")
     return style.whole(
-        style.panel(blocks, zero, ends.encode(x=x, y=y), width=560, height=alt.Step(26)),
+        style.panel(blocks, zero, ends.encode(x=x, y=y), width=560, height=alt.Step(32)),
         f"What each lever saves of {usd(ranking.now.usd_per_month)} a month",
         *wrap(setup_text(setup), _LINE),
         *wrap(f"No effect: {', '.join(without)}." if without else "", _LINE),
@@ -125,5 +132,5 @@ def _ticks(low: float, high: float) -> list[float]:
 def _said(share: float) -> str:
     """In words, so that no sign stands against that of the axis."""
     if abs(share) < _NOTHING:
-        return "saves nothing"
+        return "saves 0 %"
     return f"saves {percent(share)}" if share > 0 else f"costs {percent(-share)} more"

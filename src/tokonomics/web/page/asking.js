@@ -4,6 +4,7 @@
 
 import * as api from "./api.js";
 import { announce } from "./dom.js";
+import { exampleOf } from "./examples.js";
 
 const SETTLED_MS = 250; // without a change, before charts that take long are asked for
 const KEPT = 24;
@@ -20,6 +21,7 @@ export function asker({ view, labels, place, values, catalog, answered, refused 
   let flight = null; // {abort, long}: what is being asked
   let again = null; // the scenario changed meanwhile
   let shown = false;
+  let turn = 0; // of what was asked or waited for: a later one is the one that counts
 
   function ask({ final = null, wait = 0 }) {
     clearTimeout(timer);
@@ -28,6 +30,7 @@ export function asker({ view, labels, place, values, catalog, answered, refused 
 
   function stop() {
     clearTimeout(timer);
+    turn += 1;
     again = null;
     flight?.abort.abort();
     flight = null;
@@ -43,7 +46,8 @@ export function asker({ view, labels, place, values, catalog, answered, refused 
     const request = view.request(given, catalog);
     if (!request) return place.empty(view.empty?.(given) ?? "Fill in the form.");
     const key = JSON.stringify([request.verb, request.inputs]);
-    if (request.waits && !remembered.has(key)) return shown ? place.changedSince(true) : place.empty(view.empty(given));
+    turn += 1;
+    if (request.waits && !remembered.has(key)) return wait(request, given);
     const mine = (flight = { abort: new AbortController(), long: request.long });
     try {
       await fly(request, key, mine);
@@ -58,6 +62,16 @@ export function asker({ view, labels, place, values, catalog, answered, refused 
       again = null;
       start(next);
     }
+  }
+
+  // Until the reader asks: the example, where the scenario is the view's own; else how to ask.
+  async function wait(request, given) {
+    if (shown) return place.changedSince(true);
+    const mine = turn;
+    const example = await exampleOf(view, request);
+    if (turn !== mine) return;
+    if (example) place.show(example, { isQuiet: true });
+    else place.empty(view.empty(given));
   }
 
   async function fly({ verb, inputs, long, slowCharts }, key, mine) {

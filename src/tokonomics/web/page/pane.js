@@ -5,6 +5,7 @@ import { report, withParts } from "./api.js";
 import { showCharts } from "./chart.js";
 import { heroOf } from "./frontier.js";
 import { announce, copyButton, download, h, refill } from "./dom.js";
+import { exampleNote } from "./examples.js";
 import { capital, csvOf, flattened } from "./format.js";
 import { coded } from "./labels.js";
 import { player } from "./player.js";
@@ -105,7 +106,7 @@ export function pane({ name, labels, hero: isHero = false }) {
       state("shown");
       element.classList.remove("outdated");
       const made = described(answer.sections, labels, { hero: isHero });
-      refill(before, made.before);
+      refill(before, answer.example && exampleNote(answer), made.before);
       refill(plays, answer.plays && player(answer.plays));
       refill(beneath, made.beneath);
       if (!chartsFollow) draw(answer.charts);
@@ -167,7 +168,7 @@ function ending(answer) {
     h(
       "div",
       { class: "take" },
-      save,
+      !answer.example && save, // a report is made of what the server answered itself
       button("Print", () => print()),
       copyButton(() => location.href, "Copy link"),
       copyButton(markdown, "Copy as Markdown"),
@@ -183,7 +184,7 @@ function ending(answer) {
     h(
       "p",
       { class: "made" },
-      `Made ${answer.made} by tokonomics ${answer.version} in ${answer.seconds.toPrecision(2)} s.`,
+      `Made ${answer.made} by tokonomics ${answer.version}${answer.example ? "" : ` in ${answer.seconds.toPrecision(2)} s`}.`,
     ),
   ];
 }

@@ -8,6 +8,7 @@ export default {
   name: "Fleet",
   lede: "Reserved, on demand and spot, hour by hour, for a demand that changes.",
   comparable: true,
+  examples: ["fleet"],
   carried: ["terms", "min_replicas"],
   submitLabel: "Find the fleet",
   groups: [

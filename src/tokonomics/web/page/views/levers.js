@@ -31,6 +31,7 @@ export default {
   name: "Levers",
   lede: "What to change first: every lever on your traffic, its saving simulated.",
   comparable: true,
+  examples: ["levers", "stack"],
   carried: ["kv", "engine", "arrivals", "offline", "spare", "ttl"],
   submitLabel: "Simulate",
   groups: [
