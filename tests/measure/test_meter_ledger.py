@@ -341,7 +341,7 @@ def test_a_report_reads_one_state_of_the_book_and_all_of_it(tmp_path: Path, monk
     path = tmp_path / "meter.db"
     with Ledger(path) as book:
         book.record([span(BEGIN, 15.0)], [])
-        monkeypatch.setattr(meter_questions.time, "time", lambda: BEGIN + 10)
+        monkeypatch.setattr("tokonomics.questions.meter.time.time", lambda: BEGIN + 10)
         notes: list[str] = []
         with Ledger(path, read_only=True) as read, read.snapshot():
             book.record([span(BEGIN + 15, 15.0)], [])

@@ -12,9 +12,16 @@ from tokonomics.physics.steptime import step_model
 from tokonomics.planner.token_prices import attending
 from tokonomics.questions.plan import plan
 from tokonomics.questions.requests.buy import PlanRequest
+from tokonomics.questions.results import PlanResult
 
 
 @pytest.mark.parametrize("cached", [0.0, 250.0, 900.0])
+def planned(request: PlanRequest) -> PlanResult:
+    found = plan(request)
+    assert isinstance(found, PlanResult)
+    return found
+
+
 def test_the_three_prices_times_their_tokens_are_the_bill(cached: float) -> None:
     """Two requests a second of 1,000 and 300 tokens for $0.01 a second: half a cent a request."""
     prices = with_cached(split_by_gpu_time(0.01, 2.0, 1000, 300, 0.4), 1000, cached, 2e-4)
@@ -48,7 +55,7 @@ def test_longer_prompts_make_cached_tokens_cost_more_of_an_input_token_but_never
         request = PlanRequest(
             model=("llama-3.1-8b",), gpu=("H100",), rate="2", input=f"const:{tokens}", output="const:200", quick=True
         )
-        best = plan(request).best
+        best = planned(request).best
         assert best is not None
         assert best.usd_per_mtok.cached is not None
         shares.append(best.usd_per_mtok.cached / best.usd_per_mtok.input)
@@ -57,6 +64,6 @@ def test_longer_prompts_make_cached_tokens_cost_more_of_an_input_token_but_never
 
 def test_an_encoder_has_no_cached_tokens_and_no_price_of_them() -> None:
     request = PlanRequest(model=("bge-m3",), gpu=("L4",), rate="2", input="const:200", quick=True)
-    best = plan(request).best
+    best = planned(request).best
     assert best is not None
     assert best.usd_per_mtok.cached is None

@@ -118,7 +118,7 @@ def _why_left_out(question: Question, offers: Sequence[Offer]) -> str | None:
     return f"{reason} ({option('why')})"
 
 
-def _too_slow(study: Study, hosts: list[Hosts], is_limited: bool) -> Iterator[Blame]:
+def _too_slow(study: Study, hosts: Sequence[Hosts], is_limited: bool) -> Iterator[Blame]:
     """SLOs that a lone request misses, or that are missed on any number of replicas, unless a limit keeps them few."""
     question = study.question
     for slo in question.slos:

@@ -279,7 +279,7 @@ def _add_accuracy(app: FastAPI, service: Service) -> None:
         if files:
             verb = find_verb("import")
             given = _given(verb, {"files": files.split(","), **({"gpu": ran_on} if ran_on else {})})
-            own = json.loads(await service.answer(verb, given, False, _client(request), _gone(request)))
+            own = json.loads(await service.answer(verb, given, ["result"], _client(request), _gone(request)))
         asked = {"metric": metric, "engine": engine, "gpu": gpu, "speed": speed, "fit": fit}
         return Response(await asyncio.to_thread(accuracy, asked, own), media_type="application/json")
 
