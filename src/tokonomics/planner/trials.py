@@ -2,8 +2,8 @@
 
 The same replicas are tried behind several routers: taking turns keeps prompts apart, while the least loaded replica
 gets whole bursts of them; requests of very unequal length want the opposite. Where the time per token is what breaks,
-no more sequences at a time are let in than the closed form allows under the SLO. Of long traffic the busiest part
-is simulated first: where it alone is late more often than the SLO allows of the whole, the rest need not be.
+no more sequences at a time are let in than the closed form allows under the SLO. A simulation ends when more requests
+were late than an SLO allows of all of them. Of long traffic the busiest part is simulated first, for the same reason.
 """
 
 import math
@@ -21,12 +21,22 @@ from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.load import Load
 from tokonomics.planner.screen import Screened, curve_for, tpot_limit
 from tokonomics.planner.setup import NotServed, Setup
-from tokonomics.serving.capacity import BEHIND, MOST_REPLICAS, apart_in_time, fewest_that_hold, halved, what_breaks
+from tokonomics.serving.capacity import (
+    BEHIND,
+    MOST_REPLICAS,
+    apart_in_time,
+    fewest_that_hold,
+    halved,
+    late_allowed,
+    sure_to_miss,
+    what_breaks,
+)
 from tokonomics.serving.class_outcome import tokens_late
 from tokonomics.serving.fleet import Autoscale, FleetSettings, Router
 from tokonomics.serving.links import link_speed
 from tokonomics.serving.outcome import Outcome, outcome, request_latencies
 from tokonomics.serving.simulator import Simulation, simulate
+from tokonomics.serving.state import Rows
 from tokonomics.serving.steady import MissesSlo, ReplicaCurve
 from tokonomics.serving.tiers import TierHits, plan_fetches
 from tokonomics.traffic.classes import strictest
@@ -117,8 +127,9 @@ def serve(
     max_sequences: int | None = None,
     autoscale: Autoscale | None = None,
     load: Load | None = None,
+    is_settled: Callable[[Rows], bool] | None = None,
 ) -> Simulation:
-    """Simulate a setup on so many replicas."""
+    """Simulate a setup on so many replicas; no further than ``is_settled`` (``serving.simulator``)."""
     router = _routers(setup)[0]
     fleet = FleetSettings(
         replicas=replicas,
@@ -129,7 +140,7 @@ def serve(
         link_bytes_per_s=setup.link_bytes_per_s,
     )
     trace, limit = (load or setup.load).trace, max_sequences or setup.max_sequences
-    return serve_with(setup.deployment, trace, fleet, setup.memories(), setup.prefix_cache, limit)[0]
+    return serve_with(setup.deployment, trace, fleet, setup.memories(), setup.prefix_cache, limit, is_settled)[0]
 
 
 def serve_with(
@@ -139,20 +150,28 @@ def serve_with(
     tiers: Sequence[TierPrice] = (),
     prefix_cache: bool = True,
     max_sequences: int | None = None,
+    is_settled: Callable[[Rows], bool] | None = None,
 ) -> tuple[Simulation, tuple[TierHits, ...]]:
     """Simulate a fleet, and what its slower memories gave: they need a first run that shows which replica gets what."""
     run = partial(simulate, deployment, trace, fleet, prefix_cache=prefix_cache, max_sequences=max_sequences)
-    first = run()
     if not tiers:
-        return first, ()
+        return run(is_settled=is_settled), ()
+    first = run()
     fetches, hits = plan_fetches(first, tuple(price.tier for price in tiers))
     return run(fetches=fetches), hits
 
 
-def try_fixed(setup: Setup, replicas: int, max_sequences: int | None, prefill_replicas: int = 0) -> Sized:
-    """So many replicas, always: simulated on the busiest part where that settles it, else on all traffic."""
-    hopeless = _hopeless(setup, replicas, max_sequences, prefill_replicas)
-    return hopeless or _whole(setup, replicas, max_sequences, prefill_replicas)
+def try_fixed(
+    setup: Setup,
+    replicas: int,
+    max_sequences: int | None,
+    prefill_replicas: int = 0,
+    faster: float = 1.0,
+    with_load: bool = True,
+) -> Sized:
+    """So many replicas, always: simulated as far as it takes to tell whether they hold; to the end where they do."""
+    how = replicas, max_sequences, prefill_replicas, faster, with_load
+    return _hopeless(setup, *how) or _whole(setup, *how, ends_early=True)
 
 
 def _hopeless(
@@ -168,34 +187,33 @@ def _hopeless(
     It begins with idle replicas, which the whole does not, and ends with nobody behind it, so it is late no more often.
     With a prefix cache it begins cold, which proves nothing.
     """
-    load, decisive = setup.load, _decisive_part(setup)
+    load, decisive = setup.load, _decisive_part(setup, prefill_replicas)
     if decisive is load or load.trace.prefix is not None:
         return None
     part = _whole(replace(setup, load=decisive), replicas, max_sequences, prefill_replicas, faster, with_load)
     if part.breaks is None or part.simulation is None:
         return None
-    # As many as the whole would serve on so many replicas.
-    requests = len(part.simulation.trace) * len(load.trace) / len(decisive.trace)
     latencies = request_latencies(part.simulation)
     unserved = np.isnan(latencies[Latency.e2e])
     for slo in setup.slos:
         if slo.statistic == "mean":
             continue
         late = np.count_nonzero(unserved | (latencies[slo.latency] > slo.seconds))
-        if late > (1 - float(slo.statistic[1:]) / 100) * requests + 1:
+        if late > late_allowed(slo, len(load.trace)):
             # Its latencies are those of the part.
             even = load.is_stationary or part.breaks == BEHIND
             return part if even else replace(part, breaks=f"in its busiest hours {part.breaks}")
     return None
 
 
-def _decisive_part(setup: Setup) -> Load:
+def _decisive_part(setup: Setup, prefill_replicas: int = 0) -> Load:
     """The part of long traffic that decides whether SLOs are met; all of it where it is short.
 
-    Of traffic that is the same all the time a beginning shows what is far too slow.
+    Of traffic that is the same all the time a simulation ends by itself when it is settled; that of a disaggregated
+    fleet does not, and a beginning shows what is far too slow.
     """
     load = setup.load
-    if load.is_stationary and setup.slos:
+    if load.is_stationary and setup.slos and prefill_replicas:
         return load.busiest(round(len(load.trace) * _BEGINNING))
     if load.is_stationary or len(load.trace) <= WHOLE_AT_ONCE or not setup.slos:
         return load
@@ -209,7 +227,9 @@ def _whole(
     prefill_replicas: int = 0,
     faster: float = 1.0,
     with_load: bool = True,
+    ends_early: bool = False,
 ) -> Sized:
+    """All of the load; where it ``ends_early``, only until an SLO is sure to be missed."""
     if prefill_replicas:
         # Of a slice of the traffic, whole replicas of each kind: those that its share of them holds.
         counts = prefill_replicas, replicas - prefill_replicas
@@ -221,7 +241,9 @@ def _whole(
         whole = setup.max_sequences == 1 and setup.load.is_stationary
         trace, served_by = (setup.load.trace, replicas) if whole else setup.load.on(replicas)
         trace = trace.faster(faster) if faster != 1 else trace
-        made = serve(setup, served_by, max_sequences=max_sequences, load=replace(setup.load, trace=trace))
+        settled = sure_to_miss(setup.slos, len(trace)) if ends_early and setup.slos else None
+        load = replace(setup.load, trace=trace)
+        made = serve(setup, served_by, max_sequences=max_sequences, load=load, is_settled=settled)
     summed = outcome(made, setup.slos, with_load)
     return Sized(
         replicas=replicas,
@@ -404,9 +426,8 @@ class Trials:
         owed = (*self.slos, *(slo for one in load.trace.classes for slo in one.slos))
         waits = any(slo.latency is not Latency.tpot for slo in owed)
         setup, prompts = self._setup(candidate, load, replicas, router)
-        how = setup, replicas, max_sequences, prompts, 1.0 if waits else _IN_HAND
         # A row of a plan tells its load from its own closed form.
-        trial = _hopeless(*how, with_load=False) or _whole(*how, with_load=False)
+        trial = try_fixed(setup, replicas, max_sequences, prompts, 1.0 if waits else _IN_HAND, with_load=False)
         # Of hundreds of simulations only what came out is kept.
         return replace(trial, simulation=None)
 

@@ -92,6 +92,7 @@ def simulate(
     progress: Progress | None = None,
     fetches: Fetches | None = None,
     steps: StepModel | None = None,
+    is_settled: Callable[[Rows], bool] | None = None,
 ) -> Simulation:
     """Serve a trace. Clients hang up after ``timeout_s``; priorities count ``by_priority``, those of classes always.
 
@@ -101,6 +102,9 @@ def simulate(
     closed loop, whatever the trace's arrivals and turns say.
     ``steps`` are the step times of another era or server than the engine's of today.
     In a disaggregated fleet ``deployment`` and ``max_sequences`` are those of the replicas that answer.
+    ``is_settled`` is shown the requests so far (rows of ``state.REQUEST``) now and then: where it says yes, the
+    simulation ends, and is of those that were answered by then. A closed loop, a disaggregated fleet and one with
+    fetches go on to their end.
     """
     began = time.perf_counter()
     fleet = fleet or FleetSettings()
@@ -131,8 +135,13 @@ def simulate(
         decode = ServingSide(deployment, rules, table)
         served, worlds = serve_apart(requests, prefill, decode, fleet, seed, progress)
     else:
-        served, world = run(requests, table, rules, fleet, seed=seed, progress=progress, paid_for=paid_for)
+        looks = is_settled if fetches is None and not requests.closed else None
+        served, world = run(
+            requests, table, rules, fleet, seed=seed, progress=progress, paid_for=paid_for, is_settled=looks
+        )
         worlds = [world]
+        if looks and int(world.clock["came"][0]) < len(trace):
+            served, trace = _answered_so_far(served, trace)
     if fetches is not None and joins is not None:
         served = _before_fetching(_taken(served, np.argsort(joins)), trace, requests, fetches)
     served, trace, sent = _as_sent(_heard(served, table.answer_s), trace, requests)
@@ -223,6 +232,12 @@ def _as_sent(served: Served, trace: Trace, requests: Requests) -> tuple[Served, 
 
 def _taken(served: Served, places: NDArray[np.intp]) -> Served:
     return Served(**{name: column[places] for name, column in served._asdict().items()})
+
+
+def _answered_so_far(served: Served, trace: Trace) -> tuple[Served, Trace]:
+    """Of a simulation that ended early: without the requests that were under way or yet to come."""
+    answered = np.flatnonzero(served.status == DONE)
+    return _taken(served, answered), trace.take(answered)
 
 
 def _heard(served: Served, answer_s: float) -> Served:
