@@ -56,6 +56,9 @@ _ALONE = 200_000
 beyond a p99 is then known to 2 % of itself."""
 _BELOW = (0.5, 2 / 3, 0.75)
 """Of the fewest replicas found behind a prefix-aware router: smaller fleets that are tried as well."""
+_CLEARLY = 2.0
+"""Times as many late requests as an SLO allows: more than chance makes of it in a simulation that ended early. Our
+choice."""
 _IN_HAND = 1.03
 """Where no SLO bounds the wait, a plan's replicas must finish so much more than arrives: the simulator takes what is
 3 % behind for keeping up (``serving.capacity``), and a month of that is a day."""
@@ -75,8 +78,10 @@ class Sized:
     breaks: str | None = None
     """What gives way; None when it holds."""
     outcome: Outcome
-    tokens_late: bool = False
-    """An SLO on the time per token is missed."""
+    tokens_late: float = 0.0
+    """Requests with late tokens over those that an SLO allows; 0: no SLO on the time per token is missed."""
+    wait_late: float = 0.0
+    """The same of the other latencies: the worst of them."""
     simulation: Simulation | None = None
     by_time: Floats | None = None
     """Rows of time and replicas from then on; None where they are always as many."""
@@ -245,6 +250,7 @@ def _whole(
         load = replace(setup.load, trace=trace)
         made = serve(setup, served_by, max_sequences=max_sequences, load=load, is_settled=settled)
     summed = outcome(made, setup.slos, with_load)
+    missed = [slo for slo, judged in zip(setup.slos, summed.slo, strict=True) if not judged.met]
     return Sized(
         replicas=replicas,
         prefill_replicas=prefill_replicas,
@@ -252,9 +258,30 @@ def _whole(
         router=_routers(setup)[0],
         breaks=what_breaks(made, summed),
         outcome=summed,
-        tokens_late=any(not slo.met and slo.slo.startswith(Latency.tpot) for slo in summed.slo) or tokens_late(made),
+        tokens_late=max(float(tokens_late(made)), _times_allowed(made, [slo for slo in missed if _is_of_tokens(slo)])),
+        wait_late=_times_allowed(made, [slo for slo in missed if not _is_of_tokens(slo)]),
         simulation=made,
     )
+
+
+def _is_of_tokens(slo: Slo) -> bool:
+    return slo.latency is Latency.tpot
+
+
+def _times_allowed(simulation: Simulation, missed: Sequence[Slo]) -> float:
+    """Of the worst of these SLOs, the requests that are late over those that may be; of a mean, seconds. 0: no SLO."""
+    latencies = request_latencies(simulation)
+
+    def times(slo: Slo) -> float:
+        took_s = latencies[slo.latency]
+        known = took_s[~np.isnan(took_s)]
+        if not len(known):
+            return math.inf
+        if slo.statistic == "mean":
+            return float(known.mean()) / slo.seconds
+        return np.count_nonzero(known > slo.seconds) / (late_allowed(slo, len(known)) - 1)
+
+    return max(map(times, missed), default=0.0)
 
 
 def _routers(setup: Setup) -> tuple[Router, ...]:
@@ -280,22 +307,33 @@ def better(setup: Setup, replicas: int) -> Sized:
 
 
 def _limited(setup: Setup, replicas: int) -> Sized:
-    """With the engine's limit on sequences, or, where tokens are late, with the closed form's."""
+    """With the engine's limit on sequences, or, where tokens are late, with the first lower one that holds."""
     first = try_fixed(setup, replicas, None)
-    if not _tokens_are_late(first) or setup.max_sequences is not None:
+    if setup.max_sequences is not None:
         return first
     try:
-        batch = curve_for(setup.deployment, setup.load).capacity(tpot_limit(setup.slos)).batch
+        guess = curve_for(setup.deployment, setup.load).capacity(tpot_limit(setup.slos)).batch
     except MissesSlo:
         return first
-    if batch >= setup.deployment.limits.max_sequences:
-        return first
-    second = try_fixed(setup, replicas, batch)
-    return second if second.holds else first
+    most = setup.deployment.limits.max_sequences
+    return first_that_holds(with_lower_limits(lambda limit: try_fixed(setup, replicas, limit), first, guess, most))
 
 
-def _tokens_are_late(trial: Sized) -> bool:
-    return not trial.holds and trial.tokens_late
+def with_lower_limits(serve_within: Callable[[int], Sized], first: Sized, guess: int, most: int) -> Iterator[Sized]:
+    """The first trial, and where its tokens are late, trials with fewer sequences at a time, until one holds.
+
+    Fewer at a time make tokens quicker and first tokens wait. So the search halves the gap, in octaves, between limits
+    at which requests wait too long and those at which tokens are late, from a guess. Where both are clearly late,
+    no limit helps.
+    """
+    yield first
+    low, high, trial = 0, most, first
+    limit = guess if guess < most else round(math.sqrt(most))
+    while first.tokens_late and low < limit < high and min(trial.tokens_late, trial.wait_late) < _CLEARLY:
+        trial = serve_within(limit)
+        yield trial
+        low, high = (low, limit) if trial.tokens_late > trial.wait_late else (limit, high)
+        limit = max(low + 1, round(math.sqrt(max(low, 1) * high)))
 
 
 def fewest_replicas(setup: Setup, tried: Callable[[int], Sized], start: int = 1) -> Sized | NotServed:
@@ -389,20 +427,18 @@ class Trials:
         if key not in self.made:
             few = self.load.trace.take(np.arange(min(len(self.load.trace), ENOUGH_REQUESTS)))
             apart = replace(self.load, trace=apart_in_time(few, len(few)), share=1.0, is_stationary=False)
-            self.made[key] = self._serve(candidate, apart, 1, None, Router.round_robin)
+            self.made[key] = self._serve(candidate, apart, 1, Router.round_robin, None)
         return self.made[key]
 
     def _settings(self, candidate: Screened, replicas: int) -> Iterator[Sized]:
-        batch = self._batch(candidate)
+        guess, most = self._batch(candidate), candidate.deployment.limits.max_sequences
         for router in self._routers(replicas):
-            for limit in (None, batch):
-                trial = self._serve(candidate, self.load, replicas, limit, router)
-                yield trial
-                if trial.breaks == BEHIND:
-                    # Too much work for so many replicas, whoever gets it.
-                    return
-                if not _tokens_are_late(trial) or batch >= candidate.deployment.limits.max_sequences:
-                    break
+            within = partial(self._serve, candidate, self.load, replicas, router)
+            first = within(None)
+            yield from with_lower_limits(within, first, guess, most)
+            if first.breaks == BEHIND:
+                # Too much work for so many replicas, whoever gets it.
+                return
 
     def _batch(self, candidate: Screened) -> int:
         """Sequences at a time that leave tokens in time, by the closed form; for whoever is owed them soonest."""
@@ -420,7 +456,7 @@ class Trials:
         return (*shared, Router.round_robin, Router.least_outstanding)
 
     def _serve(
-        self, candidate: Screened, load: Load, replicas: int, max_sequences: int | None, router: Router
+        self, candidate: Screened, load: Load, replicas: int, router: Router, max_sequences: int | None
     ) -> Sized:
         self.count += 1
         owed = (*self.slos, *(slo for one in load.trace.classes for slo in one.slos))
