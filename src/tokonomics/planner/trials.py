@@ -2,8 +2,9 @@
 
 The same replicas are tried behind several routers: taking turns keeps prompts apart, while the least loaded replica
 gets whole bursts of them; requests of very unequal length want the opposite. Where the time per token is what breaks,
-no more sequences at a time are let in than the closed form allows under the SLO. A simulation ends when more requests
-were late than an SLO allows of all of them. Of long traffic the busiest part is simulated first, for the same reason.
+fewer sequences at a time are let in: the most that keep tokens in time by the closed form, then whichever number
+between late tokens and late first tokens meets both targets. A simulation ends when more requests were late than an SLO
+allows of all of them. Of long traffic the busiest part is simulated first, for the same reason.
 """
 
 import math
@@ -12,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import cache, partial
+from itertools import chain, islice
 
 import numpy as np
 
@@ -34,9 +36,9 @@ from tokonomics.serving.capacity import (
 from tokonomics.serving.class_outcome import tokens_late
 from tokonomics.serving.fleet import Autoscale, FleetSettings, Router
 from tokonomics.serving.links import link_speed
+from tokonomics.serving.loop import NOBODY, Watcher
 from tokonomics.serving.outcome import Outcome, outcome, request_latencies
 from tokonomics.serving.simulator import Simulation, simulate
-from tokonomics.serving.state import Rows
 from tokonomics.serving.steady import MissesSlo, ReplicaCurve
 from tokonomics.serving.tiers import TierHits, plan_fetches
 from tokonomics.traffic.classes import strictest
@@ -132,9 +134,9 @@ def serve(
     max_sequences: int | None = None,
     autoscale: Autoscale | None = None,
     load: Load | None = None,
-    is_settled: Callable[[Rows], bool] | None = None,
+    watch: Watcher = NOBODY,
 ) -> Simulation:
-    """Simulate a setup on so many replicas; no further than ``is_settled`` (``serving.simulator``)."""
+    """Simulate a setup on so many replicas."""
     router = _routers(setup)[0]
     fleet = FleetSettings(
         replicas=replicas,
@@ -145,7 +147,7 @@ def serve(
         link_bytes_per_s=setup.link_bytes_per_s,
     )
     trace, limit = (load or setup.load).trace, max_sequences or setup.max_sequences
-    return serve_with(setup.deployment, trace, fleet, setup.memories(), setup.prefix_cache, limit, is_settled)[0]
+    return serve_with(setup.deployment, trace, fleet, setup.memories(), setup.prefix_cache, limit, watch)[0]
 
 
 def serve_with(
@@ -155,12 +157,12 @@ def serve_with(
     tiers: Sequence[TierPrice] = (),
     prefix_cache: bool = True,
     max_sequences: int | None = None,
-    is_settled: Callable[[Rows], bool] | None = None,
+    watch: Watcher = NOBODY,
 ) -> tuple[Simulation, tuple[TierHits, ...]]:
     """Simulate a fleet, and what its slower memories gave: they need a first run that shows which replica gets what."""
     run = partial(simulate, deployment, trace, fleet, prefix_cache=prefix_cache, max_sequences=max_sequences)
     if not tiers:
-        return run(is_settled=is_settled), ()
+        return run(watch=watch), ()
     first = run()
     fetches, hits = plan_fetches(first, tuple(price.tier for price in tiers))
     return run(fetches=fetches), hits
@@ -246,9 +248,9 @@ def _whole(
         whole = setup.max_sequences == 1 and setup.load.is_stationary
         trace, served_by = (setup.load.trace, replicas) if whole else setup.load.on(replicas)
         trace = trace.faster(faster) if faster != 1 else trace
-        settled = sure_to_miss(setup.slos, len(trace)) if ends_early and setup.slos else None
+        watch = Watcher(is_settled=sure_to_miss(setup.slos, len(trace))) if ends_early and setup.slos else NOBODY
         load = replace(setup.load, trace=trace)
-        made = serve(setup, served_by, max_sequences=max_sequences, load=load, is_settled=settled)
+        made = serve(setup, served_by, max_sequences=max_sequences, load=load, watch=watch)
     summed = outcome(made, setup.slos, with_load)
     missed = [slo for slo, judged in zip(setup.slos, summed.slo, strict=True) if not judged.met]
     return Sized(
@@ -293,43 +295,49 @@ def _routers(setup: Setup) -> tuple[Router, ...]:
 
 
 def better(setup: Setup, replicas: int) -> Sized:
-    """The first router with which it holds; what the first of them breaks, where none does."""
+    """The first router and limit with which it holds; what the first of them breaks, where none does."""
+    routers = _routers(setup)[: 1 if replicas == 1 else None]
+    guess = None
+    if setup.max_sequences is None:
+        with suppress(MissesSlo):
+            guess = curve_for(setup.deployment, setup.load).capacity(tpot_limit(setup.slos)).batch
 
-    def trials() -> Iterator[Sized]:
-        for router in _routers(setup)[: 1 if replicas == 1 else None]:
-            trial = _limited(replace(setup, router=router), replicas)
-            yield trial
-            if trial.breaks == BEHIND:
-                # Too much work for so many replicas, whoever gets it.
-                return
+    def serve_behind(router: Router, limit: int | None) -> Sized:
+        return try_fixed(replace(setup, router=router), replicas, limit)
 
-    return first_that_holds(trials())
-
-
-def _limited(setup: Setup, replicas: int) -> Sized:
-    """With the engine's limit on sequences, or, where tokens are late, with the first lower one that holds."""
-    first = try_fixed(setup, replicas, None)
-    if setup.max_sequences is not None:
-        return first
-    try:
-        guess = curve_for(setup.deployment, setup.load).capacity(tpot_limit(setup.slos)).batch
-    except MissesSlo:
-        return first
-    most = setup.deployment.limits.max_sequences
-    return first_that_holds(with_lower_limits(lambda limit: try_fixed(setup, replicas, limit), first, guess, most))
+    return first_that_holds(_ways(serve_behind, routers, guess, setup.deployment.limits.max_sequences))
 
 
-def with_lower_limits(serve_within: Callable[[int], Sized], first: Sized, guess: int, most: int) -> Iterator[Sized]:
-    """The first trial, and where its tokens are late, trials with fewer sequences at a time, until one holds.
+def _ways(
+    serve_behind: Callable[[Router, int | None], Sized], routers: Iterable[Router], guess: int | None, most: int
+) -> Iterator[Sized]:
+    """Behind each router the engine's limit and the guess; then behind each whichever limit may meet both targets."""
+    searches = []
+    for router in routers:
+        search = with_lower_limits(partial(serve_behind, router), guess, most)
+        first = next(search)
+        yield first
+        if first.breaks == BEHIND:
+            # Too much work for so many replicas, whoever gets it.
+            return
+        yield from islice(search, 1)
+        searches.append(search)
+    yield from chain.from_iterable(searches)
+
+
+def with_lower_limits(serve_within: Callable[[int | None], Sized], guess: int | None, most: int) -> Iterator[Sized]:
+    """The engine's limit on sequences at a time, and where tokens are late, lower ones, from a guess; None: no others.
 
     Fewer at a time make tokens quicker and first tokens wait. So the search halves the gap, in octaves, between limits
-    at which requests wait too long and those at which tokens are late, from a guess. Where both are clearly late,
-    no limit helps.
+    at which requests wait too long and those at which tokens are late. Where both are clearly late, no limit helps.
     """
+    first = trial = serve_within(None)
     yield first
-    low, high, trial = 0, most, first
+    if guess is None or not first.tokens_late:
+        return
+    low, high = 0, most
     limit = guess if guess < most else round(math.sqrt(most))
-    while first.tokens_late and low < limit < high and min(trial.tokens_late, trial.wait_late) < _CLEARLY:
+    while low < limit < high and min(trial.tokens_late, trial.wait_late) < _CLEARLY:
         trial = serve_within(limit)
         yield trial
         low, high = (low, limit) if trial.tokens_late > trial.wait_late else (limit, high)
@@ -431,14 +439,9 @@ class Trials:
         return self.made[key]
 
     def _settings(self, candidate: Screened, replicas: int) -> Iterator[Sized]:
-        guess, most = self._batch(candidate), candidate.deployment.limits.max_sequences
-        for router in self._routers(replicas):
-            within = partial(self._serve, candidate, self.load, replicas, router)
-            first = within(None)
-            yield from with_lower_limits(within, first, guess, most)
-            if first.breaks == BEHIND:
-                # Too much work for so many replicas, whoever gets it.
-                return
+        serve_behind = partial(self._serve, candidate, self.load, replicas)
+        most = candidate.deployment.limits.max_sequences
+        return _ways(serve_behind, self._routers(replicas), self._batch(candidate), most)
 
     def _batch(self, candidate: Screened) -> int:
         """Sequences at a time that leave tokens in time, by the closed form; for whoever is owed them soonest."""

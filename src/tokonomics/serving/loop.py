@@ -12,6 +12,7 @@ less for a while (Kubernetes' HorizontalPodAutoscaler). A schedule is a number i
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -67,6 +68,17 @@ _LOOKS = 16
 BACK, READY, NOTICE, DOWN, TICK = range(5)  # what happens to replicas, in the order in which it happens at one time
 
 
+class Watcher(NamedTuple):
+    """Who looks on: ``progress`` is told how many requests have come; ``is_settled`` is shown those so far, as rows of
+    ``state.REQUEST``, and says whether they are enough."""
+
+    progress: Callable[[int], None] | None = None
+    is_settled: Callable[[Rows], bool] | None = None
+
+
+NOBODY = Watcher()
+
+
 def run(
     requests: Requests,
     table: StepTable,
@@ -74,26 +86,25 @@ def run(
     fleet: FleetSettings,
     *,
     seed: int = 0,
-    progress: Callable[[int], None] | None = None,
+    watch: Watcher = NOBODY,
     paid_for: list[tuple[float, int, int]] | None = None,
-    is_settled: Callable[[Rows], bool] | None = None,
 ) -> tuple[Served, World]:
     """Serve all requests; what became of each, and the world after the last (totals and timeline).
 
     ``paid_for`` is given the number of replicas that are not off, and of those that serve, after each change.
-    ``is_settled`` is shown the requests now and then: where it says yes, the others are left unserved.
+    Where the watch says that it is settled, the others are left unserved.
     """
     world = new_world(requests, table, rules, fleet, seed)
     planned = _outages(fleet)
     while True:
         now_s, kind, place = _next_change(world, fleet.autoscale, planned)
-        served = _serve(world, now_s, kind == TICK and now_s < math.inf, progress, is_settled)
+        served = _serve(world, now_s, kind == TICK and now_s < math.inf, watch)
         if now_s == math.inf or not served:
             break
         under_way = world.replicas["outstanding"].sum() > 0 or world.clock["held_first"][0] != NONE
         if not under_way and _all_came(world):
             # Steps whose clients have all hung up run to their end.
-            _serve(world, math.inf, False, progress)
+            _serve(world, math.inf, False, watch)
             break
         if kind in (BACK, READY):
             _come_up(world, place, now_s)
@@ -161,17 +172,12 @@ def _next_change(world: World, rule: Autoscale | None, planned: list[tuple[float
     return min((float(ready_s[soonest]), READY, soonest), (tick_s, TICK, NONE))
 
 
-def _serve(
-    world: World,
-    until_s: float,
-    deadlines_too: bool,
-    progress: Callable[[int], None] | None,
-    is_settled: Callable[[Rows], bool] | None = None,
-) -> bool:
+def _serve(world: World, until_s: float, deadlines_too: bool, watch: Watcher) -> bool:
     """Everything that happens before ``until_s``; in parts, so that progress can be shown and Ctrl-C be heard.
 
     False where the requests so far settled what was asked.
     """
+    progress, is_settled = watch
     count = len(world.requests) // int(world.settings["attempts"][0])
     part = max(1 if progress else _UNINTERRUPTED, count // _SLICES)
     if is_settled:
