@@ -20,7 +20,7 @@ from tokonomics.physics.memory import kv_budget_bytes
 from tokonomics.physics.overhead import overhead
 from tokonomics.physics.steptime import step_model
 from tokonomics.serving.fleet import Autoscale, FleetSettings, Outage, Router
-from tokonomics.serving.loop import run
+from tokonomics.serving.loop import Watcher, run
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import rules_for, simulate
 from tokonomics.serving.state import DONE, REFUSED, TIMED_OUT, UNSERVED, Requests, Rules
@@ -282,7 +282,7 @@ def test_the_urgent_go_first_only_when_asked_for() -> None:
 
 def test_progress_ends_with_the_last_request() -> None:
     seen: list[int] = []
-    simulate(on(), poisson(5, 1000, 100, 10), progress=seen.append)
+    simulate(on(), poisson(5, 1000, 100, 10), watch=Watcher(progress=seen.append))
     assert seen == sorted(seen)
     assert seen[-1] == 1000
     assert len(seen) > 50

@@ -2,8 +2,9 @@
 
 The same replicas are tried behind several routers: taking turns keeps prompts apart, while the least loaded replica
 gets whole bursts of them; requests of very unequal length want the opposite. Where the time per token is what breaks,
-no more sequences at a time are let in than the closed form allows under the SLO. Of long traffic the busiest part
-is simulated first: where it alone is late more often than the SLO allows of the whole, the rest need not be.
+fewer sequences at a time are let in: the most that keep tokens in time by the closed form, then whichever number
+between late tokens and late first tokens meets both targets. A simulation ends when more requests were late than an SLO
+allows of all of them. Of long traffic the busiest part is simulated first, for the same reason.
 """
 
 import math
@@ -12,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import cache, partial
+from itertools import chain, islice
 
 import numpy as np
 
@@ -21,10 +23,20 @@ from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.load import Load
 from tokonomics.planner.screen import Screened, curve_for, tpot_limit
 from tokonomics.planner.setup import NotServed, Setup
-from tokonomics.serving.capacity import BEHIND, MOST_REPLICAS, apart_in_time, fewest_that_hold, halved, what_breaks
+from tokonomics.serving.capacity import (
+    BEHIND,
+    MOST_REPLICAS,
+    apart_in_time,
+    fewest_that_hold,
+    halved,
+    late_allowed,
+    sure_to_miss,
+    what_breaks,
+)
 from tokonomics.serving.class_outcome import tokens_late
 from tokonomics.serving.fleet import Autoscale, FleetSettings, Router
 from tokonomics.serving.links import link_speed
+from tokonomics.serving.loop import NOBODY, Watcher
 from tokonomics.serving.outcome import Outcome, outcome, request_latencies
 from tokonomics.serving.simulator import Simulation, simulate
 from tokonomics.serving.steady import MissesSlo, ReplicaCurve
@@ -46,6 +58,9 @@ _ALONE = 200_000
 beyond a p99 is then known to 2 % of itself."""
 _BELOW = (0.5, 2 / 3, 0.75)
 """Of the fewest replicas found behind a prefix-aware router: smaller fleets that are tried as well."""
+_CLEARLY = 2.0
+"""Times as many late requests as an SLO allows: more than chance makes of it in a simulation that ended early. Our
+choice."""
 _IN_HAND = 1.03
 """Where no SLO bounds the wait, a plan's replicas must finish so much more than arrives: the simulator takes what is
 3 % behind for keeping up (``serving.capacity``), and a month of that is a day."""
@@ -65,8 +80,10 @@ class Sized:
     breaks: str | None = None
     """What gives way; None when it holds."""
     outcome: Outcome
-    tokens_late: bool = False
-    """An SLO on the time per token is missed."""
+    tokens_late: float = 0.0
+    """Requests with late tokens over those that an SLO allows; 0: no SLO on the time per token is missed."""
+    wait_late: float = 0.0
+    """The same of the other latencies: the worst of them."""
     simulation: Simulation | None = None
     by_time: Floats | None = None
     """Rows of time and replicas from then on; None where they are always as many."""
@@ -119,6 +136,7 @@ def serve(
     max_sequences: int | None = None,
     autoscale: Autoscale | None = None,
     load: Load | None = None,
+    watch: Watcher = NOBODY,
 ) -> Simulation:
     """Simulate a setup on so many replicas."""
     router = _routers(setup)[0]
@@ -131,7 +149,7 @@ def serve(
         link_bytes_per_s=setup.link_bytes_per_s,
     )
     trace, limit = (load or setup.load).trace, max_sequences or setup.max_sequences
-    return serve_with(setup.deployment, trace, fleet, setup.memories(), setup.prefix_cache, limit)[0]
+    return serve_with(setup.deployment, trace, fleet, setup.memories(), setup.prefix_cache, limit, watch)[0]
 
 
 def serve_with(
@@ -141,20 +159,28 @@ def serve_with(
     tiers: Sequence[TierPrice] = (),
     prefix_cache: bool = True,
     max_sequences: int | None = None,
+    watch: Watcher = NOBODY,
 ) -> tuple[Simulation, tuple[TierHits, ...]]:
     """Simulate a fleet, and what its slower memories gave: they need a first run that shows which replica gets what."""
     run = partial(simulate, deployment, trace, fleet, prefix_cache=prefix_cache, max_sequences=max_sequences)
-    first = run()
     if not tiers:
-        return first, ()
+        return run(watch=watch), ()
+    first = run()
     fetches, hits = plan_fetches(first, tuple(price.tier for price in tiers))
     return run(fetches=fetches), hits
 
 
-def try_fixed(setup: Setup, replicas: int, max_sequences: int | None, prefill_replicas: int = 0) -> Sized:
-    """So many replicas, always: simulated on the busiest part where that settles it, else on all traffic."""
-    hopeless = _hopeless(setup, replicas, max_sequences, prefill_replicas)
-    return hopeless or _whole(setup, replicas, max_sequences, prefill_replicas)
+def try_fixed(
+    setup: Setup,
+    replicas: int,
+    max_sequences: int | None,
+    prefill_replicas: int = 0,
+    faster: float = 1.0,
+    with_load: bool = True,
+) -> Sized:
+    """So many replicas, always: simulated as far as it takes to tell whether they hold; to the end where they do."""
+    how = replicas, max_sequences, prefill_replicas, faster, with_load
+    return _hopeless(setup, *how) or _whole(setup, *how, ends_early=True)
 
 
 def _hopeless(
@@ -170,34 +196,33 @@ def _hopeless(
     It begins with idle replicas, which the whole does not, and ends with nobody behind it, so it is late no more often.
     With a prefix cache it begins cold, which proves nothing.
     """
-    load, decisive = setup.load, _decisive_part(setup)
+    load, decisive = setup.load, _decisive_part(setup, prefill_replicas)
     if decisive is load or load.trace.prefix is not None:
         return None
     part = _whole(replace(setup, load=decisive), replicas, max_sequences, prefill_replicas, faster, with_load)
     if part.breaks is None or part.simulation is None:
         return None
-    # As many as the whole would serve on so many replicas.
-    requests = len(part.simulation.trace) * len(load.trace) / len(decisive.trace)
     latencies = request_latencies(part.simulation)
     unserved = np.isnan(latencies[Latency.e2e])
     for slo in setup.slos:
         if slo.statistic == "mean":
             continue
         late = np.count_nonzero(unserved | (latencies[slo.latency] > slo.seconds))
-        if late > (1 - float(slo.statistic[1:]) / 100) * requests + 1:
+        if late > late_allowed(slo, len(load.trace)):
             # Its latencies are those of the part.
             even = load.is_stationary or part.breaks == BEHIND
             return part if even else replace(part, breaks=f"in its busiest hours {part.breaks}")
     return None
 
 
-def _decisive_part(setup: Setup) -> Load:
+def _decisive_part(setup: Setup, prefill_replicas: int = 0) -> Load:
     """The part of long traffic that decides whether SLOs are met; all of it where it is short.
 
-    Of traffic that is the same all the time a beginning shows what is far too slow.
+    Of traffic that is the same all the time a simulation ends by itself when it is settled; that of a disaggregated
+    fleet does not, and a beginning shows what is far too slow.
     """
     load = setup.load
-    if load.is_stationary and setup.slos:
+    if load.is_stationary and setup.slos and prefill_replicas:
         return load.busiest(round(len(load.trace) * _BEGINNING))
     if load.is_stationary or len(load.trace) <= WHOLE_AT_ONCE or not setup.slos:
         return load
@@ -211,7 +236,9 @@ def _whole(
     prefill_replicas: int = 0,
     faster: float = 1.0,
     with_load: bool = True,
+    ends_early: bool = False,
 ) -> Sized:
+    """All of the load; where it ``ends_early``, only until an SLO is sure to be missed."""
     if prefill_replicas:
         # Of a slice of the traffic, whole replicas of each kind: those that its share of them holds.
         counts = prefill_replicas, replicas - prefill_replicas
@@ -223,8 +250,11 @@ def _whole(
         whole = setup.max_sequences == 1 and setup.load.is_stationary
         trace, served_by = (setup.load.trace, replicas) if whole else setup.load.on(replicas)
         trace = trace.faster(faster) if faster != 1 else trace
-        made = serve(setup, served_by, max_sequences=max_sequences, load=replace(setup.load, trace=trace))
+        watch = Watcher(is_settled=sure_to_miss(setup.slos, len(trace))) if ends_early and setup.slos else NOBODY
+        load = replace(setup.load, trace=trace)
+        made = serve(setup, served_by, max_sequences=max_sequences, load=load, watch=watch)
     summed = outcome(made, setup.slos, with_load)
+    missed = [slo for slo, judged in zip(setup.slos, summed.slo, strict=True) if not judged.met]
     return Sized(
         replicas=replicas,
         prefill_replicas=prefill_replicas,
@@ -232,9 +262,30 @@ def _whole(
         router=_routers(setup)[0],
         breaks=what_breaks(made, summed),
         outcome=summed,
-        tokens_late=any(not slo.met and slo.slo.startswith(Latency.tpot) for slo in summed.slo) or tokens_late(made),
+        tokens_late=max(float(tokens_late(made)), _times_allowed(made, [slo for slo in missed if _is_of_tokens(slo)])),
+        wait_late=_times_allowed(made, [slo for slo in missed if not _is_of_tokens(slo)]),
         simulation=made,
     )
+
+
+def _is_of_tokens(slo: Slo) -> bool:
+    return slo.latency is Latency.tpot
+
+
+def _times_allowed(simulation: Simulation, missed: Sequence[Slo]) -> float:
+    """Of the worst of these SLOs, the requests that are late over those that may be; of a mean, seconds. 0: no SLO."""
+    latencies = request_latencies(simulation)
+
+    def times(slo: Slo) -> float:
+        took_s = latencies[slo.latency]
+        known = took_s[~np.isnan(took_s)]
+        if not len(known):
+            return math.inf
+        if slo.statistic == "mean":
+            return float(known.mean()) / slo.seconds
+        return np.count_nonzero(known > slo.seconds) / (late_allowed(slo, len(known)) - 1)
+
+    return max(map(times, missed), default=0.0)
 
 
 def _routers(setup: Setup) -> tuple[Router, ...]:
@@ -246,36 +297,53 @@ def _routers(setup: Setup) -> tuple[Router, ...]:
 
 
 def better(setup: Setup, replicas: int) -> Sized:
-    """The first router with which it holds; what the first of them breaks, where none does."""
+    """The first router and limit with which it holds; what the first of them breaks, where none does."""
+    routers = _routers(setup)[: 1 if replicas == 1 else None]
+    guess = None
+    if setup.max_sequences is None:
+        with suppress(MissesSlo):
+            guess = curve_for(setup.deployment, setup.load).capacity(tpot_limit(setup.slos)).batch
 
-    def trials() -> Iterator[Sized]:
-        for router in _routers(setup)[: 1 if replicas == 1 else None]:
-            trial = _limited(replace(setup, router=router), replicas)
-            yield trial
-            if trial.breaks == BEHIND:
-                # Too much work for so many replicas, whoever gets it.
-                return
+    def serve_behind(router: Router, limit: int | None) -> Sized:
+        return try_fixed(replace(setup, router=router), replicas, limit)
 
-    return first_that_holds(trials())
-
-
-def _limited(setup: Setup, replicas: int) -> Sized:
-    """With the engine's limit on sequences, or, where tokens are late, with the closed form's."""
-    first = try_fixed(setup, replicas, None)
-    if not _tokens_are_late(first) or setup.max_sequences is not None:
-        return first
-    try:
-        batch = curve_for(setup.deployment, setup.load).capacity(tpot_limit(setup.slos)).batch
-    except MissesSlo:
-        return first
-    if batch >= setup.deployment.limits.max_sequences:
-        return first
-    second = try_fixed(setup, replicas, batch)
-    return second if second.holds else first
+    return first_that_holds(_ways(serve_behind, routers, guess, setup.deployment.limits.max_sequences))
 
 
-def _tokens_are_late(trial: Sized) -> bool:
-    return not trial.holds and trial.tokens_late
+def _ways(
+    serve_behind: Callable[[Router, int | None], Sized], routers: Iterable[Router], guess: int | None, most: int
+) -> Iterator[Sized]:
+    """Behind each router the engine's limit and the guess; then behind each whichever limit may meet both targets."""
+    searches = []
+    for router in routers:
+        search = with_lower_limits(partial(serve_behind, router), guess, most)
+        first = next(search)
+        yield first
+        if first.breaks == BEHIND:
+            # Too much work for so many replicas, whoever gets it.
+            return
+        yield from islice(search, 1)
+        searches.append(search)
+    yield from chain.from_iterable(searches)
+
+
+def with_lower_limits(serve_within: Callable[[int | None], Sized], guess: int | None, most: int) -> Iterator[Sized]:
+    """The engine's limit on sequences at a time, and where tokens are late, lower ones, from a guess; None: no others.
+
+    Fewer at a time make tokens quicker and first tokens wait. So the search halves the gap, in octaves, between limits
+    at which requests wait too long and those at which tokens are late. Where both are clearly late, no limit helps.
+    """
+    first = trial = serve_within(None)
+    yield first
+    if guess is None or not first.tokens_late:
+        return
+    low, high = 0, most
+    limit = guess if guess < most else round(math.sqrt(most))
+    while low < limit < high and min(trial.tokens_late, trial.wait_late) < _CLEARLY:
+        trial = serve_within(limit)
+        yield trial
+        low, high = (low, limit) if trial.tokens_late > trial.wait_late else (limit, high)
+        limit = max(low + 1, round(math.sqrt(max(low, 1) * high)))
 
 
 def fewest_replicas(setup: Setup, tried: Callable[[int], Sized], start: int = 1) -> Sized | NotServed:
@@ -369,20 +437,13 @@ class Trials:
         if key not in self.made:
             few = self.load.trace.take(np.arange(min(len(self.load.trace), ENOUGH_REQUESTS)))
             apart = replace(self.load, trace=apart_in_time(few, len(few)), share=1.0, is_stationary=False)
-            self.made[key] = self._serve(candidate, apart, 1, None, Router.round_robin)
+            self.made[key] = self._serve(candidate, apart, 1, Router.round_robin, None)
         return self.made[key]
 
     def _settings(self, candidate: Screened, replicas: int) -> Iterator[Sized]:
-        batch = self._batch(candidate)
-        for router in self._routers(replicas):
-            for limit in (None, batch):
-                trial = self._serve(candidate, self.load, replicas, limit, router)
-                yield trial
-                if trial.breaks == BEHIND:
-                    # Too much work for so many replicas, whoever gets it.
-                    return
-                if not _tokens_are_late(trial) or batch >= candidate.deployment.limits.max_sequences:
-                    break
+        serve_behind = partial(self._serve, candidate, self.load, replicas)
+        most = candidate.deployment.limits.max_sequences
+        return _ways(serve_behind, self._routers(replicas), self._batch(candidate), most)
 
     def _batch(self, candidate: Screened) -> int:
         """Sequences at a time that leave tokens in time, by the closed form; for whoever is owed them soonest."""
@@ -400,15 +461,14 @@ class Trials:
         return (*shared, Router.round_robin, Router.least_outstanding)
 
     def _serve(
-        self, candidate: Screened, load: Load, replicas: int, max_sequences: int | None, router: Router
+        self, candidate: Screened, load: Load, replicas: int, router: Router, max_sequences: int | None
     ) -> Sized:
         self.count += 1
         owed = (*self.slos, *(slo for one in load.trace.classes for slo in one.slos))
         waits = any(slo.latency is not Latency.tpot for slo in owed)
         setup, prompts = self._setup(candidate, load, replicas, router)
-        how = setup, replicas, max_sequences, prompts, 1.0 if waits else _IN_HAND
         # A row of a plan tells its load from its own closed form.
-        trial = _hopeless(*how, with_load=False) or _whole(*how, with_load=False)
+        trial = try_fixed(setup, replicas, max_sequences, prompts, 1.0 if waits else _IN_HAND, with_load=False)
         # Of hundreds of simulations only what came out is kept.
         return replace(trial, simulation=None)
 

@@ -31,6 +31,7 @@ from tokonomics.questions.traffic import traffic_of, trial_of
 from tokonomics.questions.traffic_results import CapacityResult, SimulateResult
 from tokonomics.serving.capacity import NeverHolds, highest_rate, replicas_needed
 from tokonomics.serving.first_answer import simulated
+from tokonomics.serving.loop import Watcher
 from tokonomics.serving.outcome import Outcome, moments, outcome, save_records, sides
 from tokonomics.serving.playback import playback
 from tokonomics.serving.simulator import Simulation, requests_for, rules_for
@@ -64,13 +65,8 @@ def simulate(request: SimulateRequest, listener: Listener = SILENT) -> SimulateR
     requests = classed(requests, classes_of(request), request.seed)
     say_if_compiling(listener)
     count = len(requests)
-    simulation = run(
-        deployment,
-        requests,
-        fleet,
-        **_rules(request),
-        progress=listener.counting(f"serving {count:,} requests", count) if count >= _WORTH_COUNTING else None,
-    )
+    counts = listener.counting(f"serving {count:,} requests", count) if count >= _WORTH_COUNTING else None
+    simulation = run(deployment, requests, fleet, **_rules(request), watch=Watcher(progress=counts))
     found = outcome(simulation, targets)
     both = sides(simulation) if fleet.prefill_replicas else ()
     cost = served_cost(found, *price) if price else None

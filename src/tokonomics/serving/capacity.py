@@ -20,7 +20,7 @@ from tokonomics.errors import BadInput, TokonomicsError, option
 from tokonomics.serving.class_outcome import class_breaks
 from tokonomics.serving.outcome import Outcome, outcome
 from tokonomics.serving.simulator import Simulation
-from tokonomics.serving.state import REFUSED
+from tokonomics.serving.state import DONE, REFUSED, Rows
 from tokonomics.traffic.generate import ENOUGH_REQUESTS
 from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.traffic.trace import Trace
@@ -222,6 +222,36 @@ def what_breaks(simulation: Simulation, result: Outcome) -> str | None:
     if broken := class_breaks(simulation):
         return broken
     return BEHIND if _finishes_too_few(simulation) or _backlog_grows(simulation) else None
+
+
+def sure_to_miss(slos: Sequence[Slo], requests: float) -> Callable[[Rows], bool]:
+    """Whether, of so many requests in all, more were late by now than an SLO on a percentile allows of all of them.
+
+    A simulation that is ``is_settled`` by it misses that SLO, however the others fare.
+    """
+    allowed = [(slo, late_allowed(slo, requests)) for slo in slos if slo.latency in _TOLD and slo.statistic != "mean"]
+
+    def misses(rows: Rows) -> bool:
+        done = rows["status"] == DONE
+        came_s, first_s, end_s, tokens = (
+            rows[name][done] for name in ("arrival_s", "first_token_s", "finish_s", "output_tokens")
+        )
+        took_s = {
+            Latency.ttft: first_s - came_s,
+            Latency.tpot: np.where(tokens > 1, (end_s - first_s) / np.maximum(tokens - 1, 1), 0.0),
+            Latency.e2e: end_s - came_s,
+        }
+        return any(np.count_nonzero(took_s[slo.latency] > slo.seconds) > late for slo, late in allowed)
+
+    return misses
+
+
+_TOLD = (Latency.ttft, Latency.tpot, Latency.e2e)  # by the requests themselves
+
+
+def late_allowed(slo: Slo, requests: float) -> float:
+    """Requests that may be late of so many, and one for the way in which a percentile is rounded."""
+    return (1 - float(slo.statistic[1:]) / 100) * requests + 1
 
 
 def _finishes_too_few(simulation: Simulation) -> bool:

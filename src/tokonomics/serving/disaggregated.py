@@ -14,7 +14,6 @@ its own (vLLM docs, ``toy_proxy_server.py``; ``Scheduler._update_waiting_for_rem
 Answers of one token end where their prompt was computed.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import sequence_bytes
 from tokonomics.serving.fleet import FleetSettings
-from tokonomics.serving.loop import run
+from tokonomics.serving.loop import Watcher, run
 from tokonomics.serving.state import DONE, TIMED_OUT, Requests, Rules, Served, World, too_long
 from tokonomics.serving.step_table import StepTable
 from tokonomics.traffic.trace import Floats
@@ -69,7 +68,7 @@ def serve_apart(
     decode: ServingSide,
     fleet: FleetSettings,
     seed: int,
-    progress: Callable[[int], None] | None,
+    watch: Watcher,
 ) -> tuple[Served, list[World]]:
     """What became of each request, and what the two kinds of replicas did, those for prompts first."""
     # What the decode side could not hold is refused before its prompt is computed.
@@ -79,7 +78,7 @@ def serve_apart(
         output_tokens=np.minimum(requests.output_tokens, 1),
     )
     computing = fleet.model_copy(update={"replicas": fleet.prefill_replicas})
-    read, computed = run(first, prefill.table, prefill.rules, computing, seed=seed, progress=progress)
+    read, computed = run(first, prefill.table, prefill.rules, computing, seed=seed, watch=watch)
     goes_on = np.flatnonzero((read.status == DONE) & (requests.output_tokens > 1))
     arrives_s = _arrival_of_kv(requests, goes_on, read, prefill.deployment, decode.deployment, fleet.link_bytes_per_s)
     goes_on = goes_on[np.argsort(arrives_s[goes_on], kind="stable")]
@@ -96,7 +95,7 @@ def serve_apart(
         shed_s=None,
         queue_limit=None,
     )
-    written, answered = run(second, decode.table, decode.rules, fleet, seed=seed + 1, progress=progress)
+    written, answered = run(second, decode.table, decode.rules, fleet, seed=seed + 1, watch=watch)
     # Nobody reads an answer that timed out: its prompt was computed in vain, on the replica that computed it.
     answered.replicas["prompt_abandoned"] = 0
     left = goes_on[written.status == TIMED_OUT]

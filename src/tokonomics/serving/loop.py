@@ -12,6 +12,7 @@ less for a while (Kubernetes' HorizontalPodAutoscaler). A schedule is a number i
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -62,7 +63,20 @@ from tokonomics.serving.step_table import StepTable
 _SLICES = 200  # parts into which the arrivals are cut to report progress
 _UNINTERRUPTED = 50_000
 """Requests, where nobody watches: a tenth of a second or so after which Python hears of Ctrl-C."""
+_LOOKS = 16
+"""Times that the requests are looked at to tell whether they settle it: a look takes a thousandth of the whole."""
 BACK, READY, NOTICE, DOWN, TICK = range(5)  # what happens to replicas, in the order in which it happens at one time
+
+
+class Watcher(NamedTuple):
+    """Who looks on: ``progress`` is told how many requests have come; ``is_settled`` is shown those so far, as rows of
+    ``state.REQUEST``, and says whether they are enough."""
+
+    progress: Callable[[int], None] | None = None
+    is_settled: Callable[[Rows], bool] | None = None
+
+
+NOBODY = Watcher()
 
 
 def run(
@@ -72,24 +86,25 @@ def run(
     fleet: FleetSettings,
     *,
     seed: int = 0,
-    progress: Callable[[int], None] | None = None,
+    watch: Watcher = NOBODY,
     paid_for: list[tuple[float, int, int]] | None = None,
 ) -> tuple[Served, World]:
     """Serve all requests; what became of each, and the world after the last (totals and timeline).
 
     ``paid_for`` is given the number of replicas that are not off, and of those that serve, after each change.
+    Where the watch says that it is settled, the others are left unserved.
     """
     world = new_world(requests, table, rules, fleet, seed)
     planned = _outages(fleet)
     while True:
         now_s, kind, place = _next_change(world, fleet.autoscale, planned)
-        _serve(world, now_s, kind == TICK and now_s < math.inf, progress)
-        if now_s == math.inf:
+        served = _serve(world, now_s, kind == TICK and now_s < math.inf, watch)
+        if now_s == math.inf or not served:
             break
         under_way = world.replicas["outstanding"].sum() > 0 or world.clock["held_first"][0] != NONE
         if not under_way and _all_came(world):
             # Steps whose clients have all hung up run to their end.
-            _serve(world, math.inf, False, progress)
+            _serve(world, math.inf, False, watch)
             break
         if kind in (BACK, READY):
             _come_up(world, place, now_s)
@@ -157,17 +172,26 @@ def _next_change(world: World, rule: Autoscale | None, planned: list[tuple[float
     return min((float(ready_s[soonest]), READY, soonest), (tick_s, TICK, NONE))
 
 
-def _serve(world: World, until_s: float, deadlines_too: bool, progress: Callable[[int], None] | None) -> None:
-    """Everything that happens before ``until_s``; in parts, so that progress can be shown and Ctrl-C be heard."""
+def _serve(world: World, until_s: float, deadlines_too: bool, watch: Watcher) -> bool:
+    """Everything that happens before ``until_s``; in parts, so that progress can be shown and Ctrl-C be heard.
+
+    False where the requests so far settled what was asked.
+    """
+    progress, is_settled = watch
     count = len(world.requests) // int(world.settings["attempts"][0])
     part = max(1 if progress else _UNINTERRUPTED, count // _SLICES)
+    if is_settled:
+        part = max(1, min(part, count // _LOOKS))
     stop = part
     while not serve_until(world, stop, until_s, deadlines_too):
         if progress:
             progress(min(stop, count))
+        if is_settled and is_settled(world.requests[:stop]):
+            return False
         stop += part
     if progress:
         progress(min(int(world.clock["came"][0]), count))
+    return True
 
 
 @entry

@@ -7,7 +7,6 @@ blocks of the memory that is really left. A disaggregated fleet is two simulatio
 import dataclasses
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -21,7 +20,7 @@ from tokonomics.physics.memory import kv_budget_bytes, require_fit, sequence_byt
 from tokonomics.physics.steptime import StepModel, step_model
 from tokonomics.serving.disaggregated import ServingSide, chosen, serve_apart, why_not_apart
 from tokonomics.serving.fleet import FleetSettings, Router
-from tokonomics.serving.loop import run
+from tokonomics.serving.loop import NOBODY, Watcher, run
 from tokonomics.serving.sends import with_attempts
 from tokonomics.serving.shedding import wait_limits
 from tokonomics.serving.state import (
@@ -39,8 +38,6 @@ from tokonomics.serving.state import (
 from tokonomics.serving.step_table import StepTable, compile_steps
 from tokonomics.traffic.trace import Floats, Trace
 from tokonomics.units import plural
-
-Progress = Callable[[int], None]
 
 _BYTES_PER_REQUEST = 240
 """The peak of a simulation of 2 million requests, their trace included, less that of one request (Linux, ru_maxrss):
@@ -89,7 +86,7 @@ def simulate(
     max_sequences: int | None = None,
     max_batched_tokens: int | None = None,
     seed: int = 0,
-    progress: Progress | None = None,
+    watch: Watcher = NOBODY,
     fetches: Fetches | None = None,
     steps: StepModel | None = None,
 ) -> Simulation:
@@ -101,17 +98,15 @@ def simulate(
     closed loop, whatever the trace's arrivals and turns say.
     ``steps`` are the step times of another era or server than the engine's of today.
     In a disaggregated fleet ``deployment`` and ``max_sequences`` are those of the replicas that answer.
+    Where the watch says that it is settled, the simulation ends, and is of the requests that were answered by then; a
+    closed loop, a disaggregated fleet and one with fetches go on to their end.
     """
     began = time.perf_counter()
     fleet = fleet or FleetSettings()
-    if not len(trace):
-        raise BadInput("there is no request to serve", where=trace.source)
     if seed < 0 or not timeout_s > 0 or min(max_sequences or 1, max_batched_tokens or 1) < 1 or max_sequences == 0:
         raise BadInput("a seed is at least 0, a timeout above 0, and limits are at least 1")
-    _check_fleet(fleet, trace)
+    _check_fleet(fleet, trace, fetches)
     by_priority = by_priority or bool(trace.classes)
-    if fetches is not None and fleet.prefill_replicas:
-        raise BadInput("a disaggregated fleet has no slower memories for its KV here")
     rules = rules_for(deployment, trace, prefix_cache, max_sequences, max_batched_tokens)
     requests = _clients(requests_for(trace, rules, timeout_s, by_priority), trace, fleet)
     joins = None if fetches is None else np.argsort(trace.arrival_s + fetches.delay_s, kind="stable")
@@ -129,9 +124,12 @@ def simulate(
         prefill_rules = prefill.rules
         requests = requests_for(trace, prefill_rules, timeout_s, by_priority)
         decode = ServingSide(deployment, rules, table)
-        served, worlds = serve_apart(requests, prefill, decode, fleet, seed, progress)
+        served, worlds = serve_apart(requests, prefill, decode, fleet, seed, watch._replace(is_settled=None))
     else:
-        served, world = run(requests, table, rules, fleet, seed=seed, progress=progress, paid_for=paid_for)
+        ends_early = watch.is_settled is not None and fetches is None and not requests.closed
+        watch = watch if ends_early else watch._replace(is_settled=None)
+        served, world = run(requests, table, rules, fleet, seed=seed, watch=watch, paid_for=paid_for)
+        served, trace = _answered_so_far(served, trace, world) if ends_early else (served, trace)
         worlds = [world]
     if fetches is not None and joins is not None:
         served = _before_fetching(_taken(served, np.argsort(joins)), trace, requests, fetches)
@@ -223,6 +221,14 @@ def _as_sent(served: Served, trace: Trace, requests: Requests) -> tuple[Served, 
 
 def _taken(served: Served, places: NDArray[np.intp]) -> Served:
     return Served(**{name: column[places] for name, column in served._asdict().items()})
+
+
+def _answered_so_far(served: Served, trace: Trace, world: World) -> tuple[Served, Trace]:
+    """Of a simulation that ended early: without the requests that were under way or yet to come."""
+    if world.clock["came"][0] == len(trace):
+        return served, trace
+    answered = np.flatnonzero(served.status == DONE)
+    return _taken(served, answered), trace.take(answered)
 
 
 def _heard(served: Served, answer_s: float) -> Served:
@@ -347,8 +353,12 @@ def _units(trace: Trace, rules: Rules) -> tuple[NDArray[np.int32], NDArray[np.in
     return prefix.ids[last], starts, prefix.block_tokens * together
 
 
-def _check_fleet(fleet: FleetSettings, trace: Trace) -> None:
+def _check_fleet(fleet: FleetSettings, trace: Trace, fetches: Fetches | None) -> None:
     """Refuse settings that contradict each other or the traffic."""
+    if not len(trace):
+        raise BadInput("there is no request to serve", where=trace.source)
+    if fetches is not None and fleet.prefill_replicas:
+        raise BadInput("a disaggregated fleet has no slower memories for its KV here")
     if fleet.router is Router.session_affine and trace.turns is None:
         raise BadInput("the requests have no sessions to route by", field="router", where=trace.source)
     if fleet.autoscale and fleet.replicas > 1:

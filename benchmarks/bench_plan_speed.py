@@ -1,0 +1,62 @@
+"""What a simulated plan takes of one processor, beside what it may take.
+
+The demo of the README, and the same over a price list of 10,000 offers: the shipped ones, and copies of them in other
+regions at prices a little higher. Each is the whole command in a process of its own, after one that compiles; the
+least of a few runs, as other work on the machine only adds. python benchmarks/bench_plan_speed.py
+"""
+
+import platform
+import resource
+import subprocess
+import sys
+import tempfile
+from datetime import date
+from pathlib import Path
+
+from tokonomics.catalog.offer_files import load_offers, write_offers
+from tokonomics.catalog.offers import Offer
+
+DEMO = "plan llama-3.1-8b --rate 5 --input 1000 --output 300 --slo ttft_p99=0.5,tpot_p99=50ms --top 5"
+OFFERS, RUNS = 10_000, 3
+DEMO_MAY_TAKE_S, OFFERS_MAY_TAKE_S = 1.5, 4.0
+"""On an idle machine of 2 cores: our choice."""
+
+
+def processor_s(*arguments: str) -> float:
+    """Seconds of processor that the command takes."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-m", "tokonomics", *arguments], check=True, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def price_list(count: int) -> list[Offer]:
+    """So many offers: the shipped ones, then copies of them that cost 1 % more each time."""
+    shipped = [offer for offer in load_offers() if offer.usd_per_hour is not None]
+
+    def copied(place: int) -> Offer:
+        offer, copy = shipped[place % len(shipped)], place // len(shipped)
+        dearer = {"region": f"{offer.region}-{copy}", "usd_per_hour": (offer.usd_per_hour or 0.0) * (1 + copy / 100)}
+        return offer.model_copy(update=dearer) if copy else offer
+
+    return [copied(place) for place in range(count)]
+
+
+def main() -> None:
+    print(f"{date.today()}, {platform.system()} {platform.machine()}, Python {platform.python_version()}\n")
+    processor_s(*DEMO.split())
+    with tempfile.TemporaryDirectory() as folder:
+        listed = Path(folder) / "offers.csv"
+        write_offers(listed, price_list(OFFERS))
+        cases = {
+            "the demo": (DEMO.split(), DEMO_MAY_TAKE_S),
+            f"over {OFFERS:,} offers": ([*DEMO.split(), "--offers", str(listed)], OFFERS_MAY_TAKE_S),
+        }
+        print(f"{'processor seconds of plan':28}{'takes':>8}{'may take':>10}{'ratio':>8}")
+        for name, (arguments, may_take_s) in cases.items():
+            takes_s = min(processor_s(*arguments) for _ in range(RUNS))
+            print(f"{name:28}{takes_s:8.2f}{may_take_s:10.2f}{takes_s / may_take_s:8.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""The limit on sequences at a time: what trying every one would find, and no simulation longer than it needs to be."""
+
+import numpy as np
+import pytest
+from tests.planner.small_catalogue import OFFERS, TODAY, planned
+
+from tokonomics.catalog.engines import find_engine
+from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.load_models import find_model
+from tokonomics.catalog.precision import Precision
+from tokonomics.physics.deployment import deploy
+from tokonomics.planner.load import Load, load_of_log
+from tokonomics.planner.setup import Setup
+from tokonomics.planner.sizing import size
+from tokonomics.planner.trials import Sized, try_fixed
+from tokonomics.serving.capacity import what_breaks
+from tokonomics.serving.fleet import FleetSettings, Router
+from tokonomics.serving.outcome import outcome
+from tokonomics.serving.simulator import simulate
+from tokonomics.traffic.slo import parse_slos
+from tokonomics.traffic.trace import make_trace
+
+A100 = OFFERS[1]
+ON_A100 = deploy(find_model("llama-3.1-8b"), find_gpu("A100-80GB"), find_engine("vllm"))
+
+
+def poisson(rate: float, inputs: int, outputs: int, count: int = 2000) -> Load:
+    """A log of requests of one length."""
+    arrival_s = np.cumsum(np.random.default_rng(11).exponential(1 / rate, count))
+    return load_of_log(make_trace(arrival_s, np.full(count, inputs), np.full(count, outputs)))
+
+
+def every_limit(load: Load, slo: str) -> tuple[int, set[int | None]]:
+    """By trying all: the fewest replicas that hold with any limit and router, and the limits that do."""
+    slos = parse_slos(slo)
+    for replicas in range(1, 5):
+        hold: set[int | None] = set()
+        for limit in (None, *range(1, 33)):
+            for router in (Router.round_robin, Router.least_outstanding)[:replicas]:
+                fleet = FleetSettings(replicas=replicas, router=router)
+                made = simulate(ON_A100, load.trace, fleet, max_sequences=limit)
+                if what_breaks(made, outcome(made, slos, with_load=False)) is None:
+                    hold.add(limit)
+        if hold:
+            return replicas, hold
+    raise AssertionError("no fleet holds")
+
+
+@pytest.mark.parametrize(
+    ("rate", "inputs", "outputs", "slo"),
+    [
+        # Long prompts and short answers: each prompt in a step delays everybody's tokens.
+        (3.5, 3000, 12, "ttft_p99=3,tpot_p99=0.07"),
+        (5.0, 3000, 60, "ttft_p99=1.5,tpot_p99=0.04"),
+        (7.0, 1500, 40, "ttft_p90=1,tpot_p99=0.05"),
+        # The engine's own limit will do.
+        (2.0, 1000, 100, "ttft_p99=1,tpot_p99=0.05"),
+    ],
+)
+def test_no_fleet_is_smaller_than_the_one_found_whatever_its_limit(
+    rate: float, inputs: int, outputs: int, slo: str
+) -> None:
+    load, slos = poisson(rate, inputs, outputs), parse_slos(slo)
+    replicas, hold = every_limit(load, slo)
+    best = planned(load=load, slos=slos, weights=(Precision.bf16,), offers=(A100,), simulate=True).best
+    assert best is not None
+    assert best.replicas == replicas
+    sized = size(Setup(ON_A100, load, OFFERS, TODAY, slos))
+    assert isinstance(sized, Sized)
+    assert sized.replicas == replicas
+    assert sized.max_sequences in hold
+
+
+@pytest.mark.parametrize("slo", ["ttft_p99=1.5", "tpot_p99=0.1,ttft_p99=9", "e2e_p90=2"])
+def test_a_simulation_that_ends_early_misses_what_the_whole_misses(slo: str) -> None:
+    """Far too slow, too slow by little, and in time: the judgement is that of all requests."""
+    slos = parse_slos(slo)
+    ends = []
+    for rate in (1.5, 2.5, 3.5, 6.0):
+        load = poisson(rate, 3000, 12)
+        tried = try_fixed(Setup(ON_A100, load, OFFERS, TODAY, slos), 1, None)
+        whole = simulate(ON_A100, load.trace)
+        assert tried.holds == (what_breaks(whole, outcome(whole, slos)) is None)
+        if tried.holds:
+            assert tried.outcome.requests == len(load.trace)
+        ends.append(tried.outcome.requests)
+    assert min(ends) < len(load.trace) / 2 < max(ends)
