@@ -28,7 +28,8 @@ from tokonomics.planner.screen import LEEWAY, Screened, screen
 from tokonomics.planner.search import Placed, late_in_the_mean
 from tokonomics.planner.setup import Say, silent
 from tokonomics.planner.trials import Trials
-from tokonomics.serving.capacity import BEHIND
+from tokonomics.serving.capacity import BEHIND, what_breaks
+from tokonomics.serving.outcome import outcome
 from tokonomics.traffic.classes import hurried
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.trace import Counts
@@ -111,7 +112,9 @@ def highest_rate(
         # So far only the closed form may say that the upper end breaks.
         reason = reason or broken(breaks)
         if reason:
-            return HeldRate(planned * close_enough**holds, planned * close_enough**breaks, reason)
+            beyond = load.at(planned * close_enough**breaks)
+            said = _in_full(question, screened, replicas, beyond, targets) or reason
+            return HeldRate(planned * close_enough**holds, beyond.workload.rate, said)
         holds, breaks = breaks, 2 * breaks
     return HeldRate(planned * close_enough**holds, math.inf, "nothing: is there any work to do?")
 
@@ -123,6 +126,15 @@ def _broken(question: Question, screened: Screened, replicas: int, load: Load, s
     if rate > screened.capacity.rate:
         return BEHIND
     return late_in_the_mean(screened, rate, slos)
+
+
+def _in_full(question: Question, screened: Screened, replicas: int, load: Load, slos: tuple[Slo, ...]) -> str | None:
+    """What breaks, by a simulation to its end, whose figures are those of all requests; None of the closed form."""
+    if not question.simulate:
+        return None
+    trials = Trials(load, slos, question.router)
+    made = trials.again(screened, trials.on(screened, replicas))
+    return what_breaks(made, outcome(made, slos))
 
 
 # --- what is altered ------------------------------------------------------------------------------------------------
