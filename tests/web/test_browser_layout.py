@@ -10,7 +10,7 @@ from tests.web.browser import NEEDS_BROWSER, PATIENCE_MS, Visit
 pytestmark = NEEDS_BROWSER
 
 SIMULATING = ("plan", "traffic", "levers", "own", "fleet")
-VIEWS = ("plan", "rightsize", "batching", "traffic", "levers", "own", "fleet", "meter", "accuracy")
+VIEWS = ("plan", "rightsize", "batching", "traffic", "levers", "own", "fleet", "meter", "accuracy", "benchmark")
 FINGER_PX = 44
 """Apple's Human Interface Guidelines; WCAG 2.2, 2.5.5 (level AAA) asks for the same."""
 READY = ".pane[data-state=shown] .headline, .pane[data-state=empty] .empty h2"
@@ -97,7 +97,7 @@ def test_nothing_is_wider_than_a_narrow_screen(narrow: Visit) -> None:
     for view in VIEWS:
         narrow.open(f"?view={view}&gpu=L40S")
         page.locator(READY).first.wait_for(timeout=PATIENCE_MS)
-        if view in ("batching", "traffic"):
+        if view in ("plan", "batching", "traffic"):
             page.locator("figure.chart[data-drawn]").first.wait_for(timeout=PATIENCE_MS)
         for width in (380, 320):
             page.set_viewport_size({"width": width, "height": 640})
