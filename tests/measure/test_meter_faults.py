@@ -40,11 +40,12 @@ class Rig:
     def __init__(self, process: Process, page: FaultyPage, meter: Meter) -> None:
         self.process, self.page, self.meter = process, page, meter
 
-    async def tick(self, fault: Fault = Fault.none) -> MeterState:
+    async def tick(self, fault: Fault = Fault.none, after_s: float = EVERY_S) -> MeterState:
         self.page.fault = fault
-        self.process.clock.passed += EVERY_S
+        self.process.clock.passed += after_s
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(scrape, "TIMEOUT_S", 0.25 if fault in HANGING else 60.0)
+            patch.setattr(scrape, "TIMEOUT_S", 0.25 if fault in HANGING else 600.0)
+            patch.setattr(scrape, "CONNECT_S", 600.0)
             return await self.meter.tick()
 
 
@@ -60,7 +61,7 @@ def metered(folder: Path, scenario: Scenario) -> MeterTally:
             async with aiohttp.ClientSession() as session:
                 meter = Meter([EngineSource(page.address, session, clock)], book, clock, USD_PER_HOUR, every_s=EVERY_S)
                 rig = Rig(process, page, meter)
-                await meter.tick()
+                await rig.tick(after_s=0.0)
                 await scenario(rig)
                 state = await rig.tick()
                 assert state.groups[0].up
@@ -148,7 +149,7 @@ def test_any_sequence_of_faults_work_and_restarts(
     async def scenario(rig: Rig) -> None:
         for fault, tokens_in, tokens_out, engine, restart in steps:
             if restart:
-                await rig.tick()
+                assert (await rig.tick()).groups[0].up
                 rig.process.restart()
             rig.process.work(tokens_in, tokens_out, engine=engine)
             await rig.tick(fault)
