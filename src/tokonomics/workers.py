@@ -37,6 +37,7 @@ WARM_UP_S = 300.0
 _LEAST_ROOM = 0.25
 """Of a worker's memory: one that keeps more of it after an answer (an allocator gives back what it likes) would refuse
 what a fresh one can do, so a fresh one takes its place."""
+_CLOSING_S = 10.0  # for all threads together: whatever is left ends with this process
 _IDLE_S = 0.1
 """How long nothing must have waited before a worker warms up."""
 _TOO_MUCH, _LESS = "needs more memory than one request may take", "Ask for fewer requests or rows."
@@ -192,8 +193,9 @@ class Pool:
             task.cancel()
         for worker in list(self._workers):
             worker.kill()
+        until = time.monotonic() + _CLOSING_S
         for thread in self._threads:
-            thread.join(10)
+            thread.join(max(0.0, until - time.monotonic()))
 
     def _mind(self) -> None:
         """The life of a thread: one worker after the other."""
@@ -235,6 +237,8 @@ class Pool:
 
     def _started(self) -> Worker:
         worker = None
+        if self._line.is_closed:
+            raise NoWorker("the server ends")
         try:
             worker = self._start()
             self._workers.add(worker)

@@ -116,10 +116,10 @@ def test_however_it_ends_its_workers_end_with_it(start: Callable[..., Page], how
     workers = children(page.process.pid)
     assert workers
     page.process.send_signal(how)
-    page.process.wait(60)
+    page.process.wait(600)
     assert page.process.stdout
     page.process.stdout.read()  # ends when the last process that could write has closed it
-    end = time.monotonic() + 60
+    end = time.monotonic() + 600
     while not all(is_gone(pid) for pid in workers):  # a process closes its files a moment before it has ended
         assert time.monotonic() < end
         time.sleep(0.01)
