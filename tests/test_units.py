@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokonomics.units import requests_a_second, seconds
+from tokonomics.units import count, requests_a_second, seconds
 
 SHOWN = re.compile(r"([0-9,]*\.?[0-9]+(?:e-[0-9]+)?) (ms|s|min|h)")
 
@@ -32,4 +32,18 @@ def test_a_duration_changes_its_unit_where_it_rounds_to_the_next(duration: float
     ("rate", "shown"), [("1", "1 request/s"), ("1.5", "1.5 requests/s"), ("0.1", "0.1 requests/s")]
 )
 def test_one_request_a_second_is_one(rate: str, shown: str) -> None:
+    assert requests_a_second(rate) == shown
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"), [(3.42e15, "3,420 T"), (999.9e12, "1,000 T"), (999.4e12, "999 T"), (999.96e9, "1 T")]
+)
+def test_what_is_beyond_the_last_suffix_is_written_out(number: float, shown: str) -> None:
+    assert count(number) == shown
+
+
+@pytest.mark.parametrize(
+    ("rate", "shown"), [("1", "1 request/s"), ("6.6e+02", "660 requests/s"), ("1.23e+04", "12.3 K requests/s")]
+)
+def test_a_rate_is_never_shown_with_an_exponent(rate: str, shown: str) -> None:
     assert requests_a_second(rate) == shown

@@ -34,7 +34,8 @@ def count(number: float) -> str:
     for scale, suffix in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K")):
         # Three digits decide, so that 999.9 M reads as 1 B and not as 1000 M.
         if abs(number) >= (1e4 if suffix == "K" else scale * 0.9995):
-            return f"{number / scale:.3g} {suffix}"
+            value = number / scale
+            return f"{value:,.0f} {suffix}" if abs(value) >= 999.5 else f"{value:.3g} {suffix}"
     return f"{number:,.0f}" if abs(number) >= 100 or number == round(number) else f"{number:.3g}"
 
 
@@ -90,7 +91,8 @@ def fine_percent(share: float) -> str:
 
 
 def requests_a_second(shown: str) -> str:
-    """1 request/s, 1.5 requests/s: after a rate as it is shown."""
+    """1 request/s, 1.5 requests/s, 12.3 K requests/s: after a rate as it is shown."""
+    shown = count(float(shown)) if "e+" in shown else shown  # so many digits of a large number
     return f"{shown} request{'' if shown == '1' else 's'}/s"
 
 
