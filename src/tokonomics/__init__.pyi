@@ -380,6 +380,7 @@ def plan(
     router: Words | None = None,
     disaggregate: bool = False,
     beside: Words | None = None,
+    measured: Words | None = None,
     explain: bool = False,
 ) -> PlanResult: ...
 def predict(
@@ -487,6 +488,7 @@ def simulate(
     prefill_gpu: Words | None = None,
     prefill_tp: int | None = None,
     link: Words | None = None,
+    playback: bool = False,
     save: Words | None = None,
 ) -> SimulateResult: ...
 def trace(
