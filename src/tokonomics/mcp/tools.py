@@ -109,7 +109,7 @@ def work_of(verb: Verb, request: Request) -> dict[str, Any]:
     """What a worker is asked."""
     command = command_of(verb, request)
     asked = {"verb": verb.name, "call": request.given(), "inputs": {}, "command": command}
-    return {"work": "answer", **asked, "parts": ("result",)}
+    return {"work": "answer", **asked, "parts": ("result", "markdown")}
 
 
 def document_of(result: Any, whole: bool) -> dict[str, Any]:
