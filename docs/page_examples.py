@@ -30,13 +30,13 @@ _SOLVED = re.compile(r"Solved in [\d.]+ s over")
 
 def example(verb: str) -> dict[str, Any]:
     """The answer to a view's own defaults, as a worker of the page gives it, without what a clock says."""
-    from tokonomics.guarded.answering import answer
+    from tokonomics.guarded.answering import WHOLE, answer
     from tokonomics.guarded.inputs import checked_inputs
     from tokonomics.web.verbs import find_verb
 
     page_verb, given = find_verb(verb), INPUTS[verb]
     call = checked_inputs(page_verb.parameters, given, _no_upload)
-    asked = {"verb": verb, "call": call, "inputs": given, "command": page_verb.command(given), "charts": True}
+    asked = {"verb": verb, "call": call, "inputs": given, "command": page_verb.command(given), "parts": WHOLE}
     made: dict[str, Any] = _without_clock(json.loads(json.dumps(answer(asked, lambda what: None))))
     return {**made, "seconds": 0, "prices": _price_dates(made["result"])}
 
