@@ -36,7 +36,7 @@ const page = {
   leave: null,
 };
 
-const fallbacks = () => fallbacksOf(page.view.groups ?? []);
+const fallbacks = () => page.view.defaults ?? fallbacksOf(page.view.groups ?? []);
 const valuesOf = (which) => ({ ...fallbacks(), ...page.state.a, ...(which === "b" ? page.state.b : {}) });
 
 // What differs from the view's own defaults, and what other views were told: all of it is in the link.
@@ -223,7 +223,7 @@ function reading(view, answers) {
   const show = (said, how) => (place.show(said, how), glanceAt({ a: said }));
   const choose = (values) => {
     Object.assign(page.state.a, values);
-    url.commit(page.state, {});
+    url.commit(page.state, fallbacks());
     load();
   };
   const offer = (answer) => {

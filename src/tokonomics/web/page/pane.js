@@ -3,7 +3,7 @@
 import { described, headlineIn, tableIn } from "./answer.js";
 import { report, withParts } from "./api.js";
 import { showCharts } from "./chart.js";
-import { heroOf } from "./frontier.js";
+import { heroOf, isFrontier } from "./frontier.js";
 import { announce, copyButton, download, h, refill } from "./dom.js";
 import { exampleNote } from "./examples.js";
 import { capital, csvOf, flattened } from "./format.js";
@@ -43,10 +43,11 @@ export function pane({ name, labels, hero: isHero = false }) {
     hero?.show(null);
   }
 
-  // The first chart of a view that has a hero stands right below the headline.
+  // The frontier of a view that has a hero stands right below the headline.
   function draw(drawn) {
-    hero?.show(drawn[0] ?? null);
-    showCharts(charts, hero ? drawn.slice(1) : drawn);
+    const first = hero && isFrontier(drawn[0]);
+    hero?.show(first ? drawn[0] : null);
+    showCharts(charts, first ? drawn.slice(1) : drawn);
   }
 
   return {
