@@ -147,8 +147,9 @@ function takePreset(preset) {
 }
 
 // What an answer offers: to go on with one of its rows, or to compare the scenario with it.
-function taken({ detail: { set, compare } }) {
+function taken({ target, detail: { set, compare } }) {
   if (compare) page.state.b = set;
+  else if (page.panes.b?.element.contains(target)) page.state.b = { ...page.state.b, ...set };
   else page.state.a = { ...page.state.a, ...set };
   delete page.state.a.run;
   url.commit(page.state, fallbacks());

@@ -158,7 +158,11 @@ function ending(answer) {
   };
   const printed = h("pre", { tabindex: "0" }, answer.text);
   const showText = async () => (printed.textContent = (await withParts(answer, "text")).text);
-  const button = (label, act) => h("button", { type: "button", class: "quiet", onclick: told(act) }, label);
+  const button = (label, act) => {
+    const say = (text) => (made.textContent = text);
+    const made = h("button", { type: "button", class: "quiet", onclick: told(act, say) }, label);
+    return made;
+  };
   return [
     h(
       "div",
@@ -178,7 +182,7 @@ function ending(answer) {
     ),
     h(
       "details",
-      { class: "asText", ontoggle: told(showText) },
+      { class: "asText", ontoggle: told(showText, (text) => (printed.textContent = text)) },
       h("summary", {}, "As the command line prints it"),
       printed,
     ),
@@ -190,11 +194,12 @@ function ending(answer) {
   ];
 }
 
-// What fails on the server is said, as for every other request.
-const told = (act) => async () => {
+// What fails on the server is said where it was asked for, to eyes and to screen readers.
+const told = (act, say) => async () => {
   try {
     await act();
   } catch (error) {
     announce(error.message);
+    say(`Not made: ${error.message}`);
   }
 };
