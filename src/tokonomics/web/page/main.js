@@ -172,6 +172,12 @@ function goTo(key, { carried = {}, push = true } = {}) {
   window.scrollTo(0, 0);
 }
 
+// The plan behind a figure. A model that was uploaded is known by its file, which the scenario names.
+function openPlan({ model, ...rest }) {
+  const isKnown = page.catalog.models.some(({ key }) => key === model);
+  goTo("plan", { carried: isKnown ? { model, ...rest } : rest });
+}
+
 function restore() {
   const found = url.read();
   page.state = { view: VIEWS.some((each) => each.key === found.view) ? found.view : "plan", a: found.a, b: found.b };
@@ -407,7 +413,7 @@ async function start() {
     `tokonomics ${page.catalog.version}; prices from ${page.catalog.oldest_price} on; today ${page.catalog.today}`;
   addEventListener("popstate", restore);
   addEventListener("choose-columns", askForColumns);
-  addEventListener("open-plan", ({ detail }) => goTo("plan", { carried: detail }));
+  addEventListener("open-plan", ({ detail }) => openPlan(detail));
   main.addEventListener("scenario", taken);
   dropping({ goTo, now: () => page.state });
   restore();
