@@ -79,6 +79,41 @@ def test_where_that_one_is_busy_another_does_it(crowd: Crowd) -> None:
     other.over.set()
 
 
+def test_the_nearest_name_counts_though_another_did_the_next_one(crowd: Crowd) -> None:
+    """Two answers beside each other: one client and verb, each solved by another worker, asked for their charts."""
+    for name in ("first", "second"):
+        crowd.join(name)
+    a, b = Errand(("a", "client")), Errand(("b", "client"))
+    solved = {"a": crowd.who_takes(a), "b": crowd.who_takes(b)}
+    assert sorted(solved.values()) == ["first", "second"]
+    for held in (a, b):
+        held.over.set()
+    for key in "abab":
+        crowd.until_idle(2)
+        drawn = Errand((key, "client"))
+        drawn.over.set()
+        assert crowd.who_takes(drawn) == solved[key]
+    assert all(thread.is_alive() for thread in crowd.threads)
+
+
+def test_what_waits_for_one_that_takes_another_is_anybodys(crowd: Crowd) -> None:
+    crowd.join("first")
+    done = Errand(("plan",))
+    done.over.set()
+    assert crowd.who_takes(done) == "first"
+    crowd.join("second")
+    for _ in range(20):
+        crowd.until_idle(2)
+        both = [Errand(("plan",)), Errand(("plan",))]
+        with crowd.line._changed:  # both come before anybody wakes
+            for errand in both:
+                crowd.line.put(errand)
+        taken = [crowd.taken.get(timeout=LONG_ENOUGH_S)[0] for _ in both]
+        for errand in both:
+            errand.over.set()
+        assert sorted(taken) == ["first", "second"]
+
+
 def test_what_came_first_is_taken_first(crowd: Crowd) -> None:
     errands = [Errand((str(place % 2),)) for place in range(6)]
     for errand in errands:

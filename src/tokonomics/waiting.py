@@ -51,13 +51,15 @@ class WaitingLine(Generic[Job]):
             self._idle.add(me)
             try:
                 self._changed.wait_for(lambda: self._closed or self._place_for(me) is not None, timeout_s)
+                place = None if self._closed else self._place_for(me)  # while it still counts as idle
             finally:
                 self._idle.discard(me)
-            place = None if self._closed else self._place_for(me)
             if place is None:
                 return None
             job = self._jobs[place]
             del self._jobs[place]
+            if self._jobs:
+                self._changed.notify_all()  # what waited for this thread is anybody's now
             for name in job.like:
                 self._did[name] = me
                 self._did.move_to_end(name)

@@ -83,3 +83,9 @@ def test_a_name_in_the_legend_shows_its_gpu_alone(laptop: Visit) -> None:
     labels = fleets(page).evaluate_all("all => all.map((one) => [one.getAttribute('opacity'), one.ariaLabel])")
     assert {opacity for opacity, said in labels if "L40S" in said} == {"0.9"}
     assert {opacity for opacity, said in labels if "L40S" not in said} == {"0.05"}
+
+
+def test_several_models_are_answered_without_a_frontier_and_nothing_fails(laptop: Visit) -> None:
+    page = laptop.open("?view=plan&gpu=L40S&model=llama-3.1-8b,qwen3-8b")
+    page.locator(".charts figure.chart[data-drawn]").wait_for(timeout=PATIENCE_MS)
+    expect(page.get_by_label("A deployment to pin")).to_have_count(0)

@@ -49,6 +49,18 @@ def test_an_example_is_a_whole_answer_that_says_when_it_was_made(verb: str) -> N
     assert made["prices"] == sorted(made["prices"])
 
 
+def test_an_example_is_made_as_a_worker_answers_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a quick answer: those that ship take long, and are computed anew by explorers alone."""
+    quick = {"model": ["llama-3.1-8b"], "gpu": ["H100"], "rate": "5", "input": "1000", "output": "300", "quick": True}
+    monkeypatch.setitem(INPUTS, "plan", quick)
+    monkeypatch.setenv("TOKONOMICS_TODAY", (ROOT / "docs" / "as-of.txt").read_text().strip())
+    made = example("plan")
+    assert made.keys() >= shipped("fleet").keys()
+    assert [chart["name"] for chart in made["charts"]][:1] == ["Frontier"]
+    for part in ("result", "sections", "text", "markdown"):
+        assert made[part]
+
+
 def test_all_examples_together_are_small() -> None:
     files = list(FOLDER.iterdir())
     assert {file.name for file in files} == {f"{verb}.json.gz" for verb in INPUTS}

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 from starlette.requests import ClientDisconnect
 from starlette.testclient import TestClient
+from tests.measure.test_meter_spans import span
 
 from tokonomics.errors import BadInput
+from tokonomics.measure.meter.ledger import Ledger, Mark
 from tokonomics.web import meter
 from tokonomics.workers import Busy
 
@@ -63,6 +65,19 @@ def test_what_burns_now_is_that_of_all_servers_together(ledger: Path) -> None:
         book.record([replace(span, target="b:8000")], [])
     made = meter.state(ledger)["burning"]
     assert made["usd_per_hour"] == pytest.approx(2 * 3.6, rel=0.02)
+
+
+def test_what_runs_now_is_told_by_the_clock_though_rows_lie_ahead_of_it(tmp_path: Path) -> None:
+    """The clock was an hour ahead, and was set back; what was booked until then is in the sums."""
+    path, now = tmp_path / "meter.db", time.time()
+    with Ledger(path) as book:
+        book.record([span(now + 3600, 15.0)], [])
+        book.record([span(now - 60, 15.0)], [Mark("t", now - 45, {}, {}, 3.6)])
+    made = meter.state(path)
+    assert made["at"] == pytest.approx(now, abs=60)
+    assert made["now"]["output"] == 50
+    assert made["burning"]["usd_per_hour"] == pytest.approx(3.6)
+    assert made["total"]["output"] == 100
 
 
 def test_the_first_event_is_the_state(ledger: Path) -> None:

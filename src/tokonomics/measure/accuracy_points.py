@@ -6,6 +6,7 @@ not fitted on; or *shaped*: engines' own times and the intervals were fitted on 
 
 import csv
 import gzip
+import math
 import statistics
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -23,6 +24,10 @@ KINDS: dict[str, tuple[str, ...]] = {
     "throughput": ("output_tok_s", "total_tok_s"),
 }
 """What can stand on one pair of axes: seconds or tokens a second."""
+YOURS = "yours"
+"""How the reader's own points are called."""
+BAND = 0.2
+"""A prediction this far off still buys the right machine as a rule: our choice, the error people ask about."""
 
 
 class AccuracyPoint(Noun):
@@ -84,5 +89,9 @@ def chosen(points: Iterable[AccuracyPoint], kind: str, **only: str | None) -> li
 
 
 def median_off(points: Sequence[AccuracyPoint]) -> float | None:
-    """The median of |predicted ÷ measured − 1|; None of none."""
-    return statistics.median(abs(point.off) for point in points) if points else None
+    """The median error as the recorded tables have it: of |ln(predicted ÷ measured)|, as a share; None of none.
+
+    Half and twice as much are equally far off.
+    """
+    logs = [abs(math.log(point.predicted / point.measured)) for point in points]
+    return math.expm1(statistics.median(logs)) if logs else None

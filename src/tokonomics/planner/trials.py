@@ -120,12 +120,13 @@ def cached_share(served: Outcome) -> float:
 
 def first_that_holds(trials: Iterable[Sized]) -> Sized:
     """The first that holds; the first of all where none does."""
-    tried: list[Sized] = []
+    first = None  # no other is kept: each has all of its requests
     for trial in trials:
-        tried.append(trial)
         if trial.holds:
             return trial
-    return tried[0]
+        first = first or trial
+    assert first is not None
+    return first
 
 
 def serve(

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tokonomics.measure.accuracy_points import AccuracyPoint, median_off
+from tokonomics.measure.accuracy_points import BAND, AccuracyPoint, median_off
 from tokonomics.report import blocks
 from tokonomics.report.wording import NO_VALUE, percent_text
 from tokonomics.units import percent, plural
@@ -77,11 +77,7 @@ def _signed(log: float | None) -> str:
     return NO_VALUE if log is None else f"{math.expm1(log) * 100:+.1f} %"
 
 
-YOURS = "yours"
-"""How the reader's own points are called."""
 _SPEEDS = {"timed": "kernels timed on that GPU", "scaled": "scaled from other timings", "assumed": "neither"}
-_BAND = 0.2
-"""As wide as the chart's."""
 
 
 def heading(points: Sequence[AccuracyPoint], kind: str, joined: Sequence[AccuracyPoint]) -> tuple[str, str]:
@@ -89,7 +85,7 @@ def heading(points: Sequence[AccuracyPoint], kind: str, joined: Sequence[Accurac
     yours = f" and {len(joined):,} of yours" if joined else ""
     return (
         f"{kind}, predicted against measured",
-        f"{plural(len(points), 'published figure')}{yours}; on the line is right, the band is ±{percent(_BAND)}",
+        f"{plural(len(points), 'published figure')}{yours}; on the line is right, the band is ±{percent(BAND)}",
     )
 
 
@@ -98,7 +94,7 @@ def _drawn(points: Sequence[AccuracyPoint], kind: str) -> Iterable[blocks.Fact]:
     if not points:
         yield blocks.fact("in the chart", "none", f"no published {kind} is of that choice")
         return
-    inside = sum(1 / (1 + _BAND) <= point.predicted / point.measured <= 1 + _BAND for point in points) / len(points)
+    inside = sum(1 / (1 + BAND) <= point.predicted / point.measured <= 1 + BAND for point in points) / len(points)
     left_out = sum(point.fit == "left out" for point in points)
     note = f"{kind} figures, {left_out:,} of them left out of every fit"
     yield blocks.fact("in the chart", f"{len(points):,}", note)

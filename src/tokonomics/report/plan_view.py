@@ -10,6 +10,7 @@ from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import STALE_AFTER_DAYS
 from tokonomics.errors import option
 from tokonomics.money.api_bill import ApiBill, host_bills
+from tokonomics.planner.breakeven import share_of_api
 from tokonomics.planner.candidates import Reason
 from tokonomics.planner.infeasible import Blame, left_out
 from tokonomics.planner.parsing import discounts_from, gpu_filter
@@ -104,9 +105,14 @@ def _charts(result: PlanResult, request: PlanRequest) -> Charts:
 
 
 def api_prices(study: Study, asked: str) -> tuple[ApiBill, ...]:
-    """What each host that sells the model charges for these requests, the cheapest first."""
-    model = study.question.model
-    return () if model.is_encoder else host_bills(hosts_of(model, asked), study.question.load.trace)
+    """What each host that sells the model charges for these requests, the cheapest first.
+
+    What a log repeats is read from the host's cache too, where it sells that: the fleet beside it has one.
+    """
+    model, load = study.question.model, study.question.load
+    if model.is_encoder:
+        return ()
+    return host_bills(hosts_of(model, asked), load.trace, share_of_api(load, None), replayed=True)
 
 
 def _one(result: PlanResult, request: PlanRequest) -> blocks.View:

@@ -11,7 +11,7 @@ from importlib import resources
 from typing import Any
 
 from tokonomics.errors import UnknownName, in_python
-from tokonomics.measure.accuracy_points import KINDS, AccuracyPoint, chosen, shipped_points
+from tokonomics.measure.accuracy_points import KINDS, YOURS, AccuracyPoint, chosen, shipped_points
 from tokonomics.report import accuracy_view, charts
 from tokonomics.report.answer import document
 from tokonomics.report.blocks import sections
@@ -63,8 +63,8 @@ def _own_points(answer: Mapping[str, Any]) -> list[AccuracyPoint]:
     where = f"{run['model'] or 'a model'} on {machine.get('gpus', '')}×{machine.get('gpu', '')}, {run['tool']}"
     return [
         AccuracyPoint(
-            fit=accuracy_view.YOURS,
-            speed=accuracy_view.YOURS,
+            fit=YOURS,
+            speed=YOURS,
             metric=_metric(figure),
             gpu=machine.get("gpu", ""),
             engine=machine.get("engine", ""),

@@ -127,13 +127,16 @@ def state(ledger: Path) -> dict[str, Any]:
     """
 
     def sums(since: float, *by: str) -> Bill:
-        return bill(book.spans(since, now), since, now, by)
+        return bill(book.spans(since, until), since, until, by)
 
     with Ledger(ledger, read_only=True) as book, book.snapshot():
-        extent = book.extent()
-        now = max(time.time(), extent[1]) if extent else time.time()
+        # After the snapshot: the row that a meter is writing ends before. Where the clock was set back since, rows lie
+        # ahead of it; they count, but what runs now is told by the clock.
+        now, extent = time.time(), book.extent()
+        until = max(now, extent[1]) if extent else now
         today, hour = now - now % DAY_S, now - now % _HOUR_S
-        recent, servers = sums(now - _NOW_S), sums(today, "target", "model", "engine")
+        recent = bill(book.spans(now - _NOW_S, now), now - _NOW_S, now, ())
+        servers = sums(today, "target", "model", "engine")
         hours, days = sums(hour - _HOURS * _HOUR_S, "hour"), sums(today - _DAYS * DAY_S, "day")
         spans = {
             "Last 5 minutes": recent.total,

@@ -4,14 +4,11 @@ from collections.abc import Sequence
 
 import altair as alt
 
-from tokonomics.measure.accuracy_points import AccuracyPoint
+from tokonomics.measure.accuracy_points import BAND, YOURS, AccuracyPoint
 from tokonomics.report.charts import style
 from tokonomics.report.wording import NO_VALUE
 from tokonomics.units import percent, seconds
 
-BAND = 0.2
-"""A prediction this far off still buys the right machine as a rule: our choice, the error people ask about."""
-YOURS = "yours"
 _COLOURS = {"timed": style.GREEN, "scaled": style.BLUE, "assumed": "#e5a24f", YOURS: style.RED}
 _SHAPES = {"left out": "circle", "seen": "diamond", "shaped": "triangle-up", YOURS: "cross"}
 

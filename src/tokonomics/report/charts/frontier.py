@@ -22,7 +22,7 @@ from tokonomics.questions.results import layout_text
 from tokonomics.report.charts import style
 from tokonomics.report.wording import signed_text
 from tokonomics.traffic.slo import Latency
-from tokonomics.units import count, requests_a_second, seconds, usd
+from tokonomics.units import count, percent, requests_a_second, seconds, usd
 
 PINNED = "pinned"
 """The parameter of the drawn chart that holds the deployments to mark; the page sets it."""
@@ -164,12 +164,13 @@ def _pick(best: Candidate, plan: Plan, frontier: Frontier, bills: BillRange | No
 
 
 def _charged(bill: ApiBill) -> style.Row:
+    cached = f", {percent(bill.cached_share)} of prompts from its cache" if bill.cached_share else ""
     quoted = f", quoted {bill.date}" if bill.date else ""
     return {
         "kind": "API",
         "deployment": f"API of {bill.name}",
         "price": f"{usd(bill.usd_per_mtok)}/Mtok for these requests: {usd(bill.input_usd_per_mtok)} in, "
-        f"{usd(bill.output_usd_per_mtok)} out{quoted}",
+        f"{usd(bill.output_usd_per_mtok)} out{cached}{quoted}",
         "speed": "not measured",
         "first": "not measured",
         "usd": bill.usd_per_mtok,

@@ -44,9 +44,9 @@ export function asker({ view, labels, place, values, catalog, answered, refused 
     }
     const given = values();
     const request = view.request(given, catalog);
+    turn += 1;
     if (!request) return place.empty(view.empty?.(given) ?? "Fill in the form.");
     const key = JSON.stringify([request.verb, request.inputs]);
-    turn += 1;
     if (request.waits && !remembered.has(key)) return wait(request, given);
     const mine = (flight = { abort: new AbortController(), long: request.long });
     try {

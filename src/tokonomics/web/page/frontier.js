@@ -6,6 +6,7 @@ import { chart } from "./chart.js";
 import { announce, freshId, h, refill } from "./dom.js";
 
 const MOST = 4; // pinned at a time: more do not stand side by side
+const PINNED = "pinned"; // the chart's own parameter: the rows with a ring around them
 const FACTS = [
   ["price", "Price"],
   ["speed", "Per user"],
@@ -13,6 +14,9 @@ const FACTS = [
   ["slo", "SLO"],
   ["distance", "Distance"],
 ];
+
+// The chart that can mark what is pinned: several models or demands are answered with others.
+export const isFrontier = (drawn) => Boolean(drawn?.spec.params?.some(({ name }) => name === PINNED));
 
 export function heroOf() {
   const cards = h("div", { class: "pins", role: "group", "aria-label": "Pinned deployments" });
@@ -42,9 +46,8 @@ export function heroOf() {
     fill();
   }
 
-  // The chart's own parameter says which rows have a ring around them.
   function mark() {
-    view?.signal("pinned", pinned).runAsync();
+    view?.signal(PINNED, pinned).runAsync();
   }
 
   function fill() {

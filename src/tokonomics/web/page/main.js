@@ -36,7 +36,7 @@ const page = {
   leave: null,
 };
 
-const fallbacks = () => fallbacksOf(page.view.groups ?? []);
+const fallbacks = () => page.view.defaults ?? fallbacksOf(page.view.groups ?? []);
 const valuesOf = (which) => ({ ...fallbacks(), ...page.state.a, ...(which === "b" ? page.state.b : {}) });
 
 // What differs from the view's own defaults, and what other views were told: all of it is in the link.
@@ -147,8 +147,9 @@ function takePreset(preset) {
 }
 
 // What an answer offers: to go on with one of its rows, or to compare the scenario with it.
-function taken({ detail: { set, compare } }) {
+function taken({ target, detail: { set, compare } }) {
   if (compare) page.state.b = set;
+  else if (page.panes.b?.element.contains(target)) page.state.b = { ...page.state.b, ...set };
   else page.state.a = { ...page.state.a, ...set };
   delete page.state.a.run;
   url.commit(page.state, fallbacks());
@@ -169,6 +170,12 @@ function goTo(key, { carried = {}, push = true } = {}) {
   build();
   if (push) url.commit(page.state, fallbacks());
   window.scrollTo(0, 0);
+}
+
+// The plan behind a figure. A model that was uploaded is known by its file, which the scenario names.
+function openPlan({ model, ...rest }) {
+  const isKnown = page.catalog.models.some(({ key }) => key === model);
+  goTo("plan", { carried: isKnown ? { model, ...rest } : rest });
 }
 
 function restore() {
@@ -223,7 +230,7 @@ function reading(view, answers) {
   const show = (said, how) => (place.show(said, how), glanceAt({ a: said }));
   const choose = (values) => {
     Object.assign(page.state.a, values);
-    url.commit(page.state, {});
+    url.commit(page.state, fallbacks());
     load();
   };
   const offer = (answer) => {
@@ -406,7 +413,7 @@ async function start() {
     `tokonomics ${page.catalog.version}; prices from ${page.catalog.oldest_price} on; today ${page.catalog.today}`;
   addEventListener("popstate", restore);
   addEventListener("choose-columns", askForColumns);
-  addEventListener("open-plan", ({ detail }) => goTo("plan", { carried: detail }));
+  addEventListener("open-plan", ({ detail }) => openPlan(detail));
   main.addEventListener("scenario", taken);
   dropping({ goTo, now: () => page.state });
   restore();

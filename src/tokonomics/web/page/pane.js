@@ -3,7 +3,7 @@
 import { described, headlineIn, tableIn } from "./answer.js";
 import { report, withParts } from "./api.js";
 import { showCharts } from "./chart.js";
-import { heroOf } from "./frontier.js";
+import { heroOf, isFrontier } from "./frontier.js";
 import { announce, copyButton, download, h, refill } from "./dom.js";
 import { exampleNote } from "./examples.js";
 import { capital, csvOf, flattened } from "./format.js";
@@ -43,10 +43,11 @@ export function pane({ name, labels, hero: isHero = false }) {
     hero?.show(null);
   }
 
-  // The first chart of a view that has a hero stands right below the headline.
+  // The frontier of a view that has a hero stands right below the headline.
   function draw(drawn) {
-    hero?.show(drawn[0] ?? null);
-    showCharts(charts, hero ? drawn.slice(1) : drawn);
+    const first = hero && isFrontier(drawn[0]);
+    hero?.show(first ? drawn[0] : null);
+    showCharts(charts, first ? drawn.slice(1) : drawn);
   }
 
   return {
@@ -157,7 +158,11 @@ function ending(answer) {
   };
   const printed = h("pre", { tabindex: "0" }, answer.text);
   const showText = async () => (printed.textContent = (await withParts(answer, "text")).text);
-  const button = (label, act) => h("button", { type: "button", class: "quiet", onclick: told(act) }, label);
+  const button = (label, act) => {
+    const say = (text) => (made.textContent = text);
+    const made = h("button", { type: "button", class: "quiet", onclick: told(act, say) }, label);
+    return made;
+  };
   return [
     h(
       "div",
@@ -177,7 +182,7 @@ function ending(answer) {
     ),
     h(
       "details",
-      { class: "asText", ontoggle: told(showText) },
+      { class: "asText", ontoggle: told(showText, (text) => (printed.textContent = text)) },
       h("summary", {}, "As the command line prints it"),
       printed,
     ),
@@ -189,11 +194,12 @@ function ending(answer) {
   ];
 }
 
-// What fails on the server is said, as for every other request.
-const told = (act) => async () => {
+// What fails on the server is said where it was asked for, to eyes and to screen readers.
+const told = (act, say) => async () => {
   try {
     await act();
   } catch (error) {
     announce(error.message);
+    say(`Not made: ${error.message}`);
   }
 };

@@ -20,12 +20,14 @@ const CHOICES = {
 const ANY = { engine: "every engine", gpu: "every GPU", speed: "however known", fit: "all rows", ran_on: "as the file says" };
 const FITS = { "left out": "left out of every fit", seen: "seen, not fitted on", shaped: "shaped the model" };
 
-const chosen = (values, name) => values[name] ?? CHOICES[name][2] ?? "";
+const DEFAULTS = Object.fromEntries(Object.entries(CHOICES).map(([name, [, , first = ""]]) => [name, first]));
+const chosen = (values, name) => values[name] ?? DEFAULTS[name];
 
 export default {
   key: "accuracy",
   name: "Accuracy",
   lede: "How sure is this: predictions held against measurements.",
+  defaults: DEFAULTS,
   read: (values) =>
     accuracy(Object.entries(CHOICES).map(([name, [asked]]) => [asked, chosen(values, name)]).filter(([, value]) => value)),
   // What chooses the points, above the answer; `change` asks again.
