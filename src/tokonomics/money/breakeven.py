@@ -265,7 +265,7 @@ def _windows(ends: Floats, bills: Floats, usd_per_token: float) -> list[VolumeWi
     return [VolumeWindow(tokens_per_month=begin, until_tokens_per_month=end) for (begin, _), end in pairs]
 
 
-FILL, SPEED, MACHINES, API = "how full machines are", "speed", "price of the machines", "price of the API"
+FILL, SPEED, MACHINE_PRICE, API = "how full machines are", "speed", "price of the machines", "price of the API"
 
 
 class Swing(Noun):
@@ -302,7 +302,7 @@ def swings(
     return [
         *(at(FILL, share, filled_to(share), capacity=share) for share in filled),
         *(at(SPEED, speed, f"speed {off(speed)} (80 % interval)", capacity=speed) for speed in speeds),
-        *(at(MACHINES, factor, f"machines at {factor:g}× the price", price=factor) for factor in PRICED),
+        *(at(MACHINE_PRICE, factor, f"machines at {factor:g}× the price", price=factor) for factor in PRICED),
         *(at(API, factor, f"the API at {factor:g}× the price", token=factor) for factor in PRICED),
     ]
 
