@@ -51,7 +51,7 @@ def test_every_missing_flag_is_named_at_once_with_an_example(tokonomics: Call) -
     assert done.returncode == 2
     for flag in ("--purchase-usd", "--years", "--usd-per-kwh", "--host-watts"):
         assert flag in done.stderr.splitlines()[0]
-    assert "tokonomics own-hardware --gpu H100" in done.stderr
+    assert "Such as: --gpu H100 --gpus 8 --purchase-usd 250k" in done.stderr
 
 
 @pytest.mark.parametrize("price", ["250k", "250,000", "$250K", "0.25M", "2.5e5"])

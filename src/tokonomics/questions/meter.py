@@ -244,7 +244,8 @@ def export_format(text: str) -> ExportFormat:
 
 
 def _say_stretch(request: MeterReportRequest | MeterExportRequest, usual: str, said: str, listener: Listener) -> None:
-    """Which stretch was taken where none was given."""
+    """Says which stretch was taken where none was given."""
+    _asked_for(request, time.time())  # what cannot be is refused before the ledger is looked for
     if request.since == usual and request.until is None:
         listener.note(said)
 
@@ -255,14 +256,19 @@ def stretch(
     """The first and the last instant that are asked for; to the end of the book where no end is given."""
     # After the book's snapshot: the row that a meter is writing ends before, with all that it counted.
     now, extent = time.time(), book.extent()
-    first = instant(request.since, now, "since")
-    if request.until is not None:
-        last = instant(request.until, now, "until")
-    else:
-        last = max(now, extent[1]) if extent else now
+    first, last = _asked_for(request, now)
+    if request.until is None and extent and extent[1] > last:
+        last = extent[1]
         if last > now + CLOCK_SLACK_S:
             ahead = f"the ledger reaches {seconds(last - now)} beyond now"
             listener.note(f"{ahead}: the clock was set back since, or is wrong here; all of it is shown")
+    return first, last
+
+
+def _asked_for(request: MeterReportRequest | MeterExportRequest, now: float) -> tuple[float, float]:
+    """The stretch as it is written, up to now where no end is."""
+    first = instant(request.since, now, "since")
+    last = instant(request.until, now, "until") if request.until is not None else now
     if first >= last:
         raise BadInput(f"nothing lies between {option('since')} and {option('until')}", field="since")
     return first, last
