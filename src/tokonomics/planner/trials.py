@@ -255,13 +255,16 @@ def _whole(
         load = replace(setup.load, trace=trace)
         made = serve(setup, served_by, max_sequences=max_sequences, load=load, watch=watch)
     summed = outcome(made, setup.slos, with_load)
+    breaks = what_breaks(made, summed)
+    if breaks and len(made.trace) < len(load.trace):
+        breaks = f"{breaks} (the first {len(made.trace):,} of {len(load.trace):,} requests)"
     missed = [slo for slo, judged in zip(setup.slos, summed.slo, strict=True) if not judged.met]
     return Sized(
         replicas=replicas,
         prefill_replicas=prefill_replicas,
         max_sequences=max_sequences,
         router=_routers(setup)[0],
-        breaks=what_breaks(made, summed),
+        breaks=breaks,
         outcome=summed,
         tokens_late=max(float(tokens_late(made)), _times_allowed(made, [slo for slo in missed if _is_of_tokens(slo)])),
         wait_late=_times_allowed(made, [slo for slo in missed if not _is_of_tokens(slo)]),
@@ -465,13 +468,23 @@ class Trials:
         self, candidate: Screened, load: Load, replicas: int, router: Router, max_sequences: int | None
     ) -> Sized:
         self.count += 1
-        owed = (*self.slos, *(slo for one in load.trace.classes for slo in one.slos))
-        waits = any(slo.latency is not Latency.tpot for slo in owed)
         setup, prompts = self._setup(candidate, load, replicas, router)
         # A row of a plan tells its load from its own closed form.
-        trial = try_fixed(setup, replicas, max_sequences, prompts, 1.0 if waits else _IN_HAND, with_load=False)
+        trial = try_fixed(setup, replicas, max_sequences, prompts, self._in_hand(load), with_load=False)
         # Of hundreds of simulations only what came out is kept.
         return replace(trial, simulation=None)
+
+    def _in_hand(self, load: Load) -> float:
+        """How much more than arrives must be finished."""
+        owed = (*self.slos, *(slo for one in load.trace.classes for slo in one.slos))
+        return 1.0 if any(slo.latency is not Latency.tpot for slo in owed) else _IN_HAND
+
+    def as_sized(self, candidate: Screened, sized: Sized) -> Sized:
+        """What was sized, its router and limit as they are, on all of this load to the end."""
+        self.count += 1
+        setup, prompts = self._setup(candidate, self.load, sized.replicas, sized.router)
+        limit, faster = sized.max_sequences, self._in_hand(self.load)
+        return replace(_whole(setup, sized.replicas, limit, prompts, faster, with_load=False), simulation=None)
 
     def again(self, candidate: Screened, sized: Sized, faster: float = 1.0) -> Simulation:
         """What was sized, simulated once more on all of the load; or on so many times as much."""

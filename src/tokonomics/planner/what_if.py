@@ -27,9 +27,8 @@ from tokonomics.planner.plan_answer import Candidate
 from tokonomics.planner.screen import LEEWAY, Screened, screen
 from tokonomics.planner.search import Placed, late_in_the_mean
 from tokonomics.planner.setup import Say, silent
-from tokonomics.planner.trials import Trials
-from tokonomics.serving.capacity import BEHIND, what_breaks
-from tokonomics.serving.outcome import outcome
+from tokonomics.planner.trials import Sized, Trials
+from tokonomics.serving.capacity import BEHIND
 from tokonomics.traffic.classes import hurried
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.trace import Counts
@@ -89,17 +88,19 @@ def highest_rate(
     load: Load | None = None,
     slos: Sequence[Slo] | None = None,
     close_enough: float = CLOSE_ENOUGH,
+    trial: Sized | None = None,
 ) -> HeldRate:
     """The highest rate that these replicas hold, from the load's own on, which they are known to hold.
 
-    Rates are those of a grid, ``close_enough`` apart, so that a looser SLO never holds less.
+    Rates are those of a grid, ``close_enough`` apart, so that a looser SLO never holds less. Of a ``trial``, router and
+    limit on sequences stay as they are; otherwise each rate has those that suit it.
     """
     load = load or question.load
     targets = question.slos if slos is None else tuple(slos)
     planned = load.workload.rate
 
     def broken(step: int) -> str | None:
-        return _broken(question, screened, replicas, load.at(planned * close_enough**step), targets)
+        return _broken(question, screened, replicas, load.at(planned * close_enough**step), targets, trial)
 
     ceiling = screened.capacity.rate * replicas * LEEWAY / planned
     holds, breaks = 0, max(1, math.ceil(math.log(max(ceiling, 1.0), close_enough)))
@@ -112,29 +113,26 @@ def highest_rate(
         # So far only the closed form may say that the upper end breaks.
         reason = reason or broken(breaks)
         if reason:
-            beyond = load.at(planned * close_enough**breaks)
-            said = _in_full(question, screened, replicas, beyond, targets) or reason
-            return HeldRate(planned * close_enough**holds, beyond.workload.rate, said)
+            return HeldRate(planned * close_enough**holds, planned * close_enough**breaks, reason)
         holds, breaks = breaks, 2 * breaks
     return HeldRate(planned * close_enough**holds, math.inf, "nothing: is there any work to do?")
 
 
-def _broken(question: Question, screened: Screened, replicas: int, load: Load, slos: tuple[Slo, ...]) -> str | None:
+def _broken(
+    question: Question,
+    screened: Screened,
+    replicas: int,
+    load: Load,
+    slos: tuple[Slo, ...],
+    trial: Sized | None = None,
+) -> str | None:
     if question.simulate:
-        return Trials(load, slos, question.router).on(screened, replicas).breaks
+        trials = Trials(load, slos, question.router)
+        return (trials.on(screened, replicas) if trial is None else trials.as_sized(screened, trial)).breaks
     rate = load.workload.rate / replicas
     if rate > screened.capacity.rate:
         return BEHIND
     return late_in_the_mean(screened, rate, slos)
-
-
-def _in_full(question: Question, screened: Screened, replicas: int, load: Load, slos: tuple[Slo, ...]) -> str | None:
-    """What breaks, by a simulation to its end, whose figures are those of all requests; None of the closed form."""
-    if not question.simulate:
-        return None
-    trials = Trials(load, slos, question.router)
-    made = trials.again(screened, trials.on(screened, replicas))
-    return what_breaks(made, outcome(made, slos))
 
 
 # --- what is altered ------------------------------------------------------------------------------------------------
@@ -228,7 +226,7 @@ def headroom(study: Study) -> Headroom | None:
     if study.plan.best is None:
         return None
     question, sized = study.question, study.of(study.plan.best)
-    held = highest_rate(question, sized.screened, sized.replicas)
+    held = highest_rate(question, sized.screened, sized.replicas, trial=sized.trial)
     return Headroom(
         replicas=sized.replicas,
         **copied(held, "rate", "breaks"),
