@@ -15,13 +15,13 @@ from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.results import PlanResult
 
 
-@pytest.mark.parametrize("cached", [0.0, 250.0, 900.0])
 def planned(request: PlanRequest) -> PlanResult:
     found = plan(request)
     assert isinstance(found, PlanResult)
     return found
 
 
+@pytest.mark.parametrize("cached", [0.0, 250.0, 900.0])
 def test_the_three_prices_times_their_tokens_are_the_bill(cached: float) -> None:
     """Two requests a second of 1,000 and 300 tokens for $0.01 a second: half a cent a request."""
     prices = with_cached(split_by_gpu_time(0.01, 2.0, 1000, 300, 0.4), 1000, cached, 2e-4)

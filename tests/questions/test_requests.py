@@ -157,7 +157,7 @@ def test_fields_stand_in_the_order_of_their_groups_and_then_their_own() -> None:
     order = list(parameters_of(SimulateRequest))
     assert order[:4] == ["model", "as_family", "hub", "gpu"]
     apart = ["prefill_replicas", "prefill_gpu", "prefill_tp", "link"]
-    assert order[-8:] == ["replicas", "autoscale", "outage", *apart, "save"]
+    assert order[-9:] == ["replicas", "autoscale", "outage", *apart, "playback", "save"]
     assert order.index("profile") < order.index("replicas")
     traffic = [name for name in order if name in parameters_of(Traffic)]
     assert traffic == list(parameters_of(Traffic))

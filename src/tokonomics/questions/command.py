@@ -26,7 +26,7 @@ def command_words(verb: str, parameters: Parameters, values: Mapping[str, object
         value = values.get(name)
         if value is None or (parameter.default is not None and value == parameter.default):
             continue
-        if parameter.kind in _TABLES and not isinstance(value, str | tuple):
+        if parameter.kind in _TABLES and not isinstance(value, str | tuple | list):
             value = _TABLES[parameter.kind]
         parts = texts(value) if parameter.type is not bool else []
         if parameter.place is not Placement.FLAG:

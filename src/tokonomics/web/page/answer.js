@@ -78,7 +78,7 @@ function drawn({ title, folded, blocks }, state) {
     if (card.length) parts.push(isSmall ? elements : h("section", { class: "part" }, elements));
     card = [];
   };
-  for (const block of blocks) {
+  for (const block of blocks.filter(({ kind }) => kind !== "next")) {
     if (!isHeadline(block) && !ALONE.has(block.kind ?? block.type)) card.push(block);
     else {
       close();

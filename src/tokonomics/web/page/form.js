@@ -57,7 +57,7 @@ export function form({ groups, catalog, changed, submitted, submitLabel, submits
   function reveal() {
     for (const part of parts.values()) {
       if (part.field.when) part.element.hidden = !part.field.when(state);
-      if (part.field.unless) overrule(part, part.field.unless(state));
+      if (part.field.unless) overrule(part, part.field.unless(state), state[part.field.name]);
       part.told?.(state[part.field.name]);
       if (typeof part.field.placeholder === "function")
         part.element.querySelector("input").placeholder = part.field.placeholder(state);
@@ -92,8 +92,10 @@ export function form({ groups, catalog, changed, submitted, submitLabel, submits
   return { element, fill, blame, close: () => (isOpen = false) };
 }
 
-// What another field says in its place: the control rests, and says why.
-function overrule(part, why) {
+// What another field says in its place: the control rests, shows nothing of its own, and says why.
+function overrule(part, why, value) {
+  if (why) for (const box of part.element.querySelectorAll("input[type=text]")) box.value = "";
+  else if (part.said) part.fill(value);
   part.said?.remove();
   part.said = why ? h("p", { class: "hint", id: freshId("overruled") }, why) : null;
   if (part.said) part.element.append(part.said);

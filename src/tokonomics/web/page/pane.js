@@ -45,6 +45,7 @@ export function pane({ name, labels, hero: isHero = false }) {
 
   // The frontier of a view that has a hero stands right below the headline.
   function draw(drawn) {
+    content.classList.remove("undrawn");
     const first = hero && isFrontier(drawn[0]);
     hero?.show(first ? drawn[0] : null);
     showCharts(charts, first ? drawn.slice(1) : drawn);
@@ -100,6 +101,7 @@ export function pane({ name, labels, hero: isHero = false }) {
     },
     draw: (answer) => draw(answer.charts),
     undrawn({ what, fix }) {
+      content.classList.remove("undrawn");
       hero?.show(null);
       refill(charts, h("p", { class: "said note" }, `The charts could not be drawn: ${what}. ${fix ?? ""}`));
     },
@@ -110,6 +112,7 @@ export function pane({ name, labels, hero: isHero = false }) {
       refill(before, answer.example && exampleNote(answer), made.before);
       refill(plays, answer.plays && player(answer.plays));
       refill(beneath, made.beneath);
+      content.classList.toggle("undrawn", chartsFollow); // the charts are still those of before
       if (!chartsFollow) draw(answer.charts);
       refill(
         after,

@@ -2,6 +2,7 @@
 
 import { meter, meterEvents } from "../api.js";
 import { h } from "../dom.js";
+import { capital } from "../format.js";
 
 export default {
   key: "meter",
@@ -14,7 +15,7 @@ export default {
     h(
       "p",
       {},
-      `${what}. The meter reads the metrics page of your inference servers, prices what they do, and writes it into a ledger; this page shows it as it grows. In two terminals:`,
+      `${capital(what)}. The meter reads the metrics page of your inference servers, prices what they do, and writes it into a ledger; this page shows it as it grows. In two terminals:`,
     ),
     h("pre", { tabindex: "0" }, "tokonomics meter http://localhost:8000 --gpu H100\ntokonomics web --ledger FILE"),
   ],
