@@ -1,5 +1,6 @@
 """What is shipped is named, what is installed is locked and may be used, and nobody calls home."""
 
+import gzip
 import os
 import re
 import subprocess
@@ -117,7 +118,8 @@ def test_nothing_on_the_page_was_copied_from_elsewhere() -> None:
     """What NOTICE says of the page: written here, no library among it."""
     for path in (PACKAGE / "web" / "page").rglob("*"):
         if path.is_file():
-            text = path.read_text(encoding="utf-8")
+            content = path.read_bytes()
+            text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode()
             assert not re.search(r"@license|sourceMappingURL|Copyright \(c\)", text, re.I), path.name
 
 

@@ -49,6 +49,6 @@ export default {
     ),
     h("button", { type: "button", onclick: openFile }, "Choose a file"),
     h("p", {}, "No results yet? This measures a server of yours, and its file can be dropped here:"),
-    h("pre", {}, "tokonomics bench http://localhost:8000 --save run.json"),
+    h("pre", { tabindex: "0" }, "tokonomics bench http://localhost:8000 --save run.json"),
   ],
 };
