@@ -1,8 +1,8 @@
 """A page's server, a Chromium, and windows that note whatever goes wrong in them, for the tests in a real browser.
 
-The fixtures are in ``conftest.py``: one server and one Chromium for each file of tests. Whatever a test does, nothing
-may leave this machine, no script may fail, and the page's own policy (no inline script or style) may not be broken:
-each test ends by checking that.
+The fixtures are in ``conftest.py``: one server for all, one Chromium for each file of tests. Whatever a test does,
+nothing may leave this machine, no script may fail, and the page's own policy (no inline script or style) may not be
+broken: each test ends by checking that.
 """
 
 import os

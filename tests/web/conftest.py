@@ -36,7 +36,7 @@ def page(gate: Gate) -> TestClient:
     return TestClient(gate, base_url=ADDRESS, raise_server_exceptions=False)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server of our own."""
     with served(tmp_path_factory.mktemp("browser-home")) as found:
