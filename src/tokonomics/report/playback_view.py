@@ -120,7 +120,8 @@ def _lane(name: str, values: Sequence[float], texts: list[str], full: float | No
     """One band of the figure, from 0 to its highest value; of what can be full, to that where it was half full."""
     peak = max(range(len(values)), key=lambda place: values[place])
     top = full if full is not None and values[peak] > full / 2 else values[peak] or 1.0
-    return {"name": name, "values": list(values), "top": top, "most": f"{texts[peak]} at the highest moment", "texts": texts}
+    most = f"{texts[peak]} at the highest moment"
+    return {"name": name, "values": list(values), "top": top, "most": most, "texts": texts}
 
 
 def _mark(mark: MissMark, missed: str) -> dict[str, Any]:
