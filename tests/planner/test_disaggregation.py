@@ -24,11 +24,12 @@ from tokonomics.planner.deploy_text import Target
 from tokonomics.planner.disaggregation import Pair, cheapest_split, disaggregated, kv_transfer_s, pair_of, splits_of
 from tokonomics.planner.hosts import Hosts, PrefillPool
 from tokonomics.planner.load import Load, load_of_shape
-from tokonomics.planner.plan import Question, Study, prospects, study
+from tokonomics.planner.plan import Question, Study, study
 from tokonomics.planner.plan_answer import Catch, Limits
+from tokonomics.planner.plan_trials import Trials
+from tokonomics.planner.prospects import prospects
 from tokonomics.planner.screen import Screened, screen
 from tokonomics.planner.spare import Spare, machines_for_both
-from tokonomics.planner.trials import Trials
 from tokonomics.planner.what_if import bill_range, headroom, ratios
 from tokonomics.questions.plan import deploy_files_of
 from tokonomics.traffic.slo import parse_slos

@@ -22,8 +22,8 @@ from tokonomics.physics.steptime import step_model
 from tokonomics.planner.deploy_job import DeployJob, engine_command, shell_line
 from tokonomics.planner.drafting import draft_named, published_draft
 from tokonomics.planner.load import Load
-from tokonomics.planner.plan import prospects
 from tokonomics.planner.plan_answer import Catch
+from tokonomics.planner.prospects import prospects
 from tokonomics.questions.listener import Listener
 from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.requests.traffic import SimulateRequest

@@ -9,8 +9,9 @@ from tests.planner.small_catalogue import CHAT, OFFERS, SLOS, asked, offer
 
 from tokonomics.catalog.precision import Precision
 from tokonomics.planner.frontier import Frontier, FrontierPoint, frontier
-from tokonomics.planner.plan import plan, prospects
+from tokonomics.planner.plan import plan
 from tokonomics.planner.plan_answer import Limits
+from tokonomics.planner.prospects import prospects
 from tokonomics.serving.steady import ReplicaCurve
 from tokonomics.traffic.slo import parse_slos
 

@@ -7,8 +7,8 @@ from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput
 from tokonomics.planner.hosts import HOST_MEMORY, PROCESS_GIB
 from tokonomics.planner.load import load_of_shape
-from tokonomics.planner.plan import prospects
 from tokonomics.planner.plan_answer import Catch
+from tokonomics.planner.prospects import prospects
 from tokonomics.questions.load import load_of, question_of
 from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.units import BYTES_PER_GB, GIB

@@ -32,8 +32,9 @@ from tokonomics.money.breakeven import (
 from tokonomics.money.cost import require_utilization
 from tokonomics.physics.intervals import interval
 from tokonomics.planner.load import Load
-from tokonomics.planner.plan import Question, Study, layout, study
+from tokonomics.planner.plan import Question, Study, study
 from tokonomics.planner.plan_answer import Candidate
+from tokonomics.planner.prospects import layout
 from tokonomics.planner.search import CLOSED_FORM_UTILIZATION
 from tokonomics.planner.setup import Say, silent
 from tokonomics.planner.spare import machines_for

@@ -14,9 +14,9 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from tokonomics.money.class_bill import ClassBill, class_bills
 from tokonomics.planner.candidates import Refusal
 from tokonomics.planner.plan import Study
+from tokonomics.planner.plan_trials import Trials
 from tokonomics.planner.screen import screen
 from tokonomics.planner.setup import Say, silent
-from tokonomics.planner.trials import Trials
 from tokonomics.serving.class_outcome import ClassOutcome, class_outcomes
 from tokonomics.serving.simulator import Simulation
 from tokonomics.traffic.classes import strictest, without_classes

@@ -18,7 +18,8 @@ from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.intervals import Interval, interval
 from tokonomics.planner.hosts import Hosts, Machine
 from tokonomics.planner.load import Load
-from tokonomics.planner.plan import Question, Study, layout, prospects
+from tokonomics.planner.plan import Question, Study
+from tokonomics.planner.prospects import layout, prospects
 from tokonomics.planner.screen import Screened, screen
 from tokonomics.planner.search import late_in_the_mean
 from tokonomics.planner.spare import machines_for, replicas_on

@@ -18,8 +18,9 @@ from tokonomics.physics.steptime import step_model
 from tokonomics.planner.candidates import Reason
 from tokonomics.planner.hosts import Hosts, host_gib
 from tokonomics.planner.parsing import listed, regions_from
-from tokonomics.planner.plan import Question, Study, plan, prospects
+from tokonomics.planner.plan import Question, Study, plan
 from tokonomics.planner.plan_answer import Catch, Plan
+from tokonomics.planner.prospects import prospects
 from tokonomics.planner.screen import describe, floors
 from tokonomics.planner.spare import ZONED
 from tokonomics.serving.capacity import MOST_REPLICAS

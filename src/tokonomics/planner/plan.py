@@ -11,24 +11,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import lru_cache
-from itertools import groupby
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 from tokonomics.catalog.engines import Engine
-from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offer_choice import STALE_MUST_SAVE
 from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.catalog.precision import Precision
-from tokonomics.physics.calibration import profile_key
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.intervals import known_speed, speed_from
 from tokonomics.physics.speculation import Speculation
-from tokonomics.planner.candidates import FLOOR, Reason, Refusal, fitting, is_faithful, weight_choices
+from tokonomics.planner.candidates import is_faithful
 from tokonomics.planner.disaggregation import disaggregated, kv_transfer_s, together_breaks
-from tokonomics.planner.drafting import with_drafts
-from tokonomics.planner.hosts import Hosts, Machine, Stock, hosts_of, monthly_bill, usable
+from tokonomics.planner.hosts import Hosts, Machine, Stock, monthly_bill
 from tokonomics.planner.load import Load
 from tokonomics.planner.plan_answer import (
     Candidate,
@@ -37,19 +32,19 @@ from tokonomics.planner.plan_answer import (
     Limits,
     Plan,
     PrefillSide,
-    Rejection,
     SetAside,
 )
 from tokonomics.planner.plan_jobs import job_of
+from tokonomics.planner.plan_trials import Trials
+from tokonomics.planner.prospects import prospects, reject
 from tokonomics.planner.search import Placed, Search
 from tokonomics.planner.setup import Say, silent
 from tokonomics.planner.token_prices import PromptSplit
-from tokonomics.planner.trials import Trials
 from tokonomics.serving.fleet import Router
 from tokonomics.serving.links import link_speed
 from tokonomics.serving.spread import Spread
 from tokonomics.traffic.slo import Slo
-from tokonomics.types import Same, Speed, copied
+from tokonomics.types import Same, copied
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
 
 
@@ -171,7 +166,7 @@ def study(question: Question, progress: Say = silent, *, pick_only: bool = False
         search.sized += pairs
         best_usd = min([best_usd, *(placed.usd_per_hour for placed in pairs)])
     asides = _set_aside(question, hosts, trials, best_usd, progress)
-    rejected += [_reject(deployment, refusal) for deployment, refusal in search.refused]
+    rejected += [reject(deployment, refusal) for deployment, refusal in search.refused]
 
     def rows_of(sized: Sequence[Placed]) -> list[RankedRow]:
         sized = _cheapest(sized) if pick_only else sized
@@ -280,94 +275,6 @@ def _without(hosts: Same[tuple[Hosts, ...]], known: Same[tuple[Hosts, ...]]) -> 
         if left[lists]:
             new.append(replace(each, machines=left[lists]))
     return tuple(new)
-
-
-def prospects(question: Question, load: Load) -> tuple[tuple[Hosts, ...], list[Rejection]]:
-    """Every deployment that fits, with the machines it can stand on; and what is refused before any speed is known."""
-    offers, engines = Same(question.offers), tuple(question.engines)
-    sought = _Sought(offers, engines, load.longest, profile_key(), **copied(question, *_SOUGHT))
-    kept, rejected = _prospects(sought)
-    return kept, list(rejected)
-
-
-@dataclass(frozen=True)
-class _Sought:
-    """All of a question that decides which deployments fit where: nothing of how many requests there are."""
-
-    offers: Same[Sequence[Offer]]
-    engines: tuple[Engine, ...]
-    longest: int
-    profile: str | None
-    model: ModelSpec
-    weights: tuple[Precision, ...] | None
-    kv: tuple[Precision, ...]
-    drafts: tuple[Speculation, ...]
-    lossy: frozenset[tuple[Precision, Precision]]
-    terms: tuple[Terms, ...]
-    limits: Limits
-    tiers: str | None
-    assumed_speeds: bool
-    today: date
-
-
-_SOUGHT = ("model", "weights", "kv", "drafts", "lossy", "terms", "limits", "tiers", "assumed_speeds", "today")
-
-
-@lru_cache(maxsize=128)
-def _prospects(question: _Sought) -> tuple[tuple[Hosts, ...], tuple[Rejection, ...]]:
-    """The same for a load whose longest request is known; kept, as one plan asks several times, and a slider again."""
-    model, limits = question.model, question.limits
-    stocks, refused = _stocks(
-        question.offers, question.terms, limits.max_usd_per_gpu_hour, limits.max_age_days, question.today
-    )
-    rejected, kept = list(refused), list[Hosts]()
-    choices = question.weights or weight_choices(model, FLOOR)
-    for gpu_key, on_this_gpu in stocks.items():
-        gpu, most_gpus = find_gpu(gpu_key), max(shape.gpus for shape in on_this_gpu.shapes)
-        for engine in question.engines:
-            fitted = fitting(model, gpu, engine, choices, question.kv, most_gpus, question.longest)
-            for deployment, refusal in with_drafts(fitted, question.drafts, question.longest):
-                if (deployment.weights, deployment.kv) in question.lossy:
-                    continue
-                if refusal:
-                    rejected.append(_reject(deployment, refusal))
-                    continue
-                if not speed_allowed(question, deployment):
-                    why = f"speed assumed: no kernels of {deployment.weights} timed on such a GPU"
-                    rejected.append(_reject(deployment, Refusal(Reason.assumed_speed, why)))
-                    continue
-                hosts, without = hosts_of(deployment, on_this_gpu, limits.max_gpus, limits.spare)
-                rejected += [_reject(deployment, refusal, count) for count, refusal in without]
-                hosts = hosts.with_memories(question.tiers) if question.tiers else hosts
-                if hosts.machines:
-                    kept.append(hosts)
-    return tuple(kept), tuple(rejected)
-
-
-@lru_cache(maxsize=64)
-def _stocks(
-    offers: Same[Sequence[Offer]],
-    terms: tuple[Terms, ...],
-    max_usd_per_gpu_hour: float | None,
-    max_age_days: int | None,
-    today: date,
-) -> tuple[Mapping[str, Stock], tuple[Rejection, ...]]:
-    """The machines that may be bought, by GPU; and the offers that may not."""
-    machines, refused = usable(offers.value, terms, max_usd_per_gpu_hour, max_age_days, today)
-    by_gpu = attrgetter("offer.gpu")
-    stocks = {gpu: Stock(group) for gpu, group in groupby(sorted(machines, key=by_gpu), key=by_gpu)}
-    rejected = (
-        Rejection(**copied(offer, "gpu", "provider", "region", "instance"), **refusal._asdict())
-        for offer, refusal in refused
-    )
-    return stocks, tuple(rejected)
-
-
-def speed_allowed(question: "Question | _Sought", deployment: Deployment) -> bool:
-    """Whether its speed is known well enough to be picked."""
-    # Of fewer bits than published and FP8 every speed is assumed: who asks for them takes that too.
-    asked_for = deployment.weights.is_below(FLOOR) and deployment.weights.is_below(question.model.served)
-    return question.assumed_speeds or asked_for or known_speed(deployment) is not Speed.assumed
 
 
 # --- rows -----------------------------------------------------------------------------------------------------------
@@ -517,16 +424,3 @@ def _cheapest_then_most_faithful(ranked: RankedRow) -> tuple[float, int, int, bo
     place = row.provider, row.instance, row.region
     served = row.prefill is not None, row.is_alone, row.usd_per_mtok_usage, row.e2e_s.mean or 0.0
     return round(row.usd_per_month, 2), *bits, *served, *place
-
-
-def layout(deployment: Deployment) -> str:
-    """Such as ``TP=2 fp8, KV fp8``."""
-    degrees = {"TP": deployment.tp, "PP": deployment.pp, "EP": deployment.ep, "DP": deployment.dp}
-    split = " ".join(f"{name}={degree}" for name, degree in degrees.items() if degree > 1 or name == "TP")
-    kv = f", KV {deployment.kv}" if deployment.kv.is_below(Precision.bf16) else ""
-    drafts = f", drafts {deployment.speculation.name}" if deployment.speculation else ""
-    return f"{split} {deployment.weights}{kv}{drafts}"
-
-
-def _reject(deployment: Deployment, refusal: Refusal, offers: int = 1) -> Rejection:
-    return Rejection(gpu=deployment.gpu.key, layout=layout(deployment), offers=offers, **refusal._asdict())

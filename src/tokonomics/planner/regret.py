@@ -17,7 +17,8 @@ from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.candidates import Refusal, is_faithful, why_not
 from tokonomics.planner.hosts import Hosts, Machine
-from tokonomics.planner.plan import Study, layout
+from tokonomics.planner.plan import Study
+from tokonomics.planner.prospects import layout
 from tokonomics.planner.screen import screen
 from tokonomics.planner.search import Kind, Placed, kind_of
 from tokonomics.planner.spare import machines_for, replicas_on

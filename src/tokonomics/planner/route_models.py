@@ -20,11 +20,13 @@ from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.breakeven import SECONDS_PER_MONTH, share_of_api
 from tokonomics.planner.hosts import Hosts
 from tokonomics.planner.load import Load
-from tokonomics.planner.plan import Question, at_prices_that_count, layout, prospects, searched
+from tokonomics.planner.plan import Question, at_prices_that_count, searched
+from tokonomics.planner.plan_trials import Trials
+from tokonomics.planner.prospects import layout, prospects
 from tokonomics.planner.screen import Screened, screen
 from tokonomics.planner.search import Placed
 from tokonomics.planner.setup import Say, Setup, silent
-from tokonomics.planner.trials import Trials, serve
+from tokonomics.planner.trials import serve
 from tokonomics.serving.outcome import request_latencies
 from tokonomics.traffic.slo import Latency
 from tokonomics.traffic.trace import Floats

@@ -17,9 +17,10 @@ from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.candidates import Reason, Refusal, is_faithful
 from tokonomics.planner.hosts import Hosts
+from tokonomics.planner.plan_trials import Trials
 from tokonomics.planner.screen import Screened, describe, fewest_by_arithmetic, screen
 from tokonomics.planner.setup import Say, silent
-from tokonomics.planner.trials import Sized, Trials
+from tokonomics.planner.trials import Sized
 from tokonomics.serving.capacity import MOST_REPLICAS
 from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.units import percent, plural, seconds

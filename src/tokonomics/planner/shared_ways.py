@@ -24,7 +24,8 @@ from tokonomics.physics.sharding import shard
 from tokonomics.planner.candidates import FLOOR, fitting, weight_choices
 from tokonomics.planner.hosts import PROCESS_GIB, Machine
 from tokonomics.planner.load import Load
-from tokonomics.planner.plan import Question, Study, speed_allowed, study
+from tokonomics.planner.plan import Question, Study, study
+from tokonomics.planner.prospects import speed_allowed
 from tokonomics.planner.screen import curve_for, tpot_limit
 from tokonomics.serving.capacity import what_breaks
 from tokonomics.serving.outcome import Outcome, outcome

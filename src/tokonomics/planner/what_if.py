@@ -24,10 +24,11 @@ from tokonomics.planner.hosts import Hosts
 from tokonomics.planner.load import Load
 from tokonomics.planner.plan import Question, Study, searched
 from tokonomics.planner.plan_answer import Candidate
+from tokonomics.planner.plan_trials import Trials
 from tokonomics.planner.screen import LEEWAY, Screened, screen
 from tokonomics.planner.search import Placed, late_in_the_mean
 from tokonomics.planner.setup import Say, silent
-from tokonomics.planner.trials import Sized, Trials
+from tokonomics.planner.trials import Sized
 from tokonomics.serving.capacity import BEHIND
 from tokonomics.traffic.classes import hurried
 from tokonomics.traffic.slo import Slo

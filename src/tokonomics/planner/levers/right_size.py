@@ -17,8 +17,9 @@ from tokonomics.physics.intervals import known_speed
 from tokonomics.planner.bills import CENT, Bills, SetupBill
 from tokonomics.planner.candidates import Refusal
 from tokonomics.planner.hosts import Hosts
-from tokonomics.planner.plan import Question, Study, prospects, study
+from tokonomics.planner.plan import Question, Study, study
 from tokonomics.planner.plan_answer import Limits
+from tokonomics.planner.prospects import prospects
 from tokonomics.planner.screen import Screened, fewest_by_arithmetic, screen
 from tokonomics.planner.search import best_first
 from tokonomics.planner.setup import NotServed, Setup
