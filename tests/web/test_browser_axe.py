@@ -37,6 +37,11 @@ VIEWS = {
 }
 
 
+DRAWN = """() => !document.querySelector(".undrawn, .aside")
+  && [...document.querySelectorAll("figure.chart")].every(({dataset}) => dataset.drawn)"""
+"""No chart is on its way, or half drawn."""
+
+
 def broken(page: Page) -> list[str]:
     """What axe objects to: the rule, where, and why."""
     if not page.evaluate("'axe' in window"):
@@ -49,6 +54,7 @@ def seen_as(page: Page, look: Look) -> str:
     page.set_viewport_size({"width": width, "height": height})
     page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
     page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    page.wait_for_function(DRAWN, timeout=PATIENCE_MS)
     return f"{width}×{height}, {scheme}"
 
 

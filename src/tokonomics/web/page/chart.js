@@ -53,7 +53,8 @@ export function chart({ name, spec }) {
     const columns = columnsOf(state.spec, room);
     const key = `${state.name}|${columns}|${Math.round(room / 40)}`;
     const guess = GUTTERS.get(key) ?? 72;
-    const place = h("div");
+    // One picture with one name; its data are a table below, not hundreds of marks to be read out.
+    const place = h("div", { "aria-hidden": "true" });
     // Drawn aside first, so that the old picture stays until the new one is whole.
     place.className = "aside";
     drawing.append(place);
