@@ -17,6 +17,7 @@ from tests.report.test_plan_charts import layers
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
+from tokonomics.money.api_bill import ApiBill
 from tokonomics.money.breakeven import FleetKind, ReplicaHolds, SelfHosted, break_even, swings
 from tokonomics.money.fleet import FleetComparison
 from tokonomics.physics.deployment import deploy
@@ -31,7 +32,7 @@ from tokonomics.questions.results import FleetResult
 from tokonomics.questions.traffic_results import LeversResult
 from tokonomics.report import fleet_view, levers_view
 from tokonomics.report.blocks import Facts, Section, Table
-from tokonomics.report.charts.breakeven import swings_chart
+from tokonomics.report.charts.breakeven import breakeven_chart, swings_chart
 from tokonomics.report.charts.levers import levers_chart, stack_chart
 
 EXAMPLES = Path(__file__).parents[2] / "src" / "tokonomics" / "web" / "page" / "examples"
@@ -139,6 +140,28 @@ def test_a_fleet_that_beats_no_simpler_way_claims_no_saving() -> None:
     bill = FleetResult.model_validate(result("fleet")).plan.usd_per_month
     answer = fleet_view.fleet(fleet(("all on demand", bill)), FleetRequest(model="llama-3.1-8b"))
     assert answer.chart().to_dict()["title"]["text"].endswith("a month")
+
+
+def test_break_evens_close_to_each_other_are_dots_of_which_few_have_a_label() -> None:
+    kind = FleetKind(
+        name="one", gpus_per_purchase=1, replicas_per_purchase=1, usd_per_purchase=1000.0,
+        holds=(ReplicaHolds(replicas=1, tokens_per_month=20e9),), spare=0,
+    )  # fmt: skip
+    hosted = SelfHosted(kinds=(kind,), extras=())
+    prices = {"a": 0.2, "b": 0.201, "c": 0.202, "d": 0.203, "e": 0.06}
+    bills: list[dict[str, Any]] = [{"name": name, "usd_per_mtok": usd} for name, usd in prices.items()]
+    parts: dict[str, Any] = {
+        "model": "a model", "input_tokens": 10.0, "output_tokens": 10.0, "hosted": hosted, "own_tokens_per_month": None,
+        "apis": tuple(ApiBill.model_construct(**bill) for bill in bills),
+        "found": tuple(break_even(hosted, name, usd) for name, usd in prices.items()),
+    }  # fmt: skip
+    drawn = layers(breakeven_chart(BreakEvenReport.model_construct(**parts)).to_dict())
+    dots = next(rows for rows in drawn if "label" in rows[0])
+    assert sorted(row["side"] for row in dots) == sorted(prices)
+    labelled = [row for row in dots if row["label"]]
+    # Four within 2 % have room for one below and one above; the fifth, where five machines' $5,000 buy as much, is far.
+    assert len(labelled) == 3
+    assert labelled[-1]["label"] == "83.3 B"
 
 
 def test_a_tornado_has_both_ends_of_each_assumption_about_the_base_the_widest_on_top() -> None:

@@ -13,6 +13,8 @@ from tokonomics.units import TOKENS_PER_MTOK, count
 _OWN = "self-hosted"
 _COLOURS = ("#c4562f", "#7a5aa6", "#3c8d5a", "#b3892f", "#a63d66", "#5f7f8c")
 _MOST_STAIRS = 4000
+_WIDTH_PX, _LABEL_PX = 760, 56
+"""Of the panel, and of a label such as "88.1 B" in bold with a gap."""
 _VOLUME = (
     "datum.value >= 1e12 ? datum.value / 1e12 + ' T' : datum.value >= 1e9 ? datum.value / 1e9 + ' B' : "
     "datum.value / 1e6 + ' M'"
@@ -45,20 +47,20 @@ def breakeven_chart(found: BreakEvenReport) -> alt.TopLevelMixin:
         "color": style.colours("side", palette, orient="bottom", columns=2, labelLimit=420, symbolType="stroke"),
     }
     tooltip = style.tips("side", tokens=".3~s", usd="$,.0f")
-    dots = style.plot(_dots(found)).encode(**encoded)
+    dots = style.plot(_dots(found, low, high)).encode(**encoded)
     layers = [
         style.plot(lines).mark_line(strokeWidth=1.8, clip=True).encode(**encoded, tooltip=tooltip),
         style.plot(stairs).mark_line(strokeWidth=2.2, interpolate="step-before").encode(**encoded, tooltip=tooltip),
         dots.mark_point(filled=True, size=95, stroke="white", strokeWidth=1.5, opacity=1),
     ]
-    for above in (False, True):  # in turn, so that neighbours do not cover each other
+    for above in (False, True):
         text: style.Settings = {"dy": -13 if above else 17, "fontSize": 12, "fontWeight": "bold"}
         some = dots.transform_filter(f"datum.above == {str(above).lower()}").encode(text="label:N")
         # White behind the words keeps them apart from the lines.
         white = some.mark_text(**text, stroke="white", strokeWidth=4).encode(color=alt.value("white"))
         layers += [white, some.mark_text(**text)]
     return style.whole(
-        style.panel(*layers, width=760, height=400),
+        style.panel(*layers, width=_WIDTH_PX, height=400),
         f"{found.model}: self-hosted or API",
         f"Requests of {count(found.input_tokens)} in / {count(found.output_tokens)} out. Stairs: whole machines, "
         "the cheapest kind at each volume. Lines: the API's price.",
@@ -159,16 +161,17 @@ def _stairs(found: BreakEvenReport, low: float, high: float) -> list[style.Row]:
     return [{"tokens": end, "usd": bill, "side": _OWN} for end, bill in (start, *inside)]
 
 
-def _dots(found: BreakEvenReport) -> list[style.Row]:
+def _dots(found: BreakEvenReport, low: float, high: float) -> list[style.Row]:
+    """Where self-hosting takes over for good, labelled below or above: wherever there is room for it."""
     drawn = [found.found[place] for place in found.cheapest(len(_COLOURS))]
     met = sorted((one.stays_tokens_per_month, one.api) for one in drawn if one.stays_tokens_per_month is not None)
-    return [
-        {
-            "tokens": volume,
-            "usd": found.hosted.usd(volume),
-            "side": api,
-            "label": count(volume),
-            "above": bool(place % 2),
-        }
-        for place, (volume, api) in enumerate(met)
-    ]
+    apart = (high / low) ** (_LABEL_PX / _WIDTH_PX)
+    free = {False: 0.0, True: 0.0}  # the volume from which on there is room below and above
+    rows: list[style.Row] = []
+    for volume, api in met:
+        above = next((side for side in free if volume >= free[side]), None)
+        if above is not None:
+            free[above] = volume * apart
+        label = "" if above is None else count(volume)
+        rows.append({"tokens": volume, "usd": found.hosted.usd(volume), "side": api, "label": label, "above": above})
+    return rows

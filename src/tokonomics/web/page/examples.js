@@ -14,8 +14,8 @@ const sorted = (inputs) => JSON.stringify(Object.entries(inputs).sort());
 // The example that answers exactly this request; null where the scenario is another, or there is none.
 export async function exampleOf(view, { verb, inputs }) {
   if (!view.examples?.includes(verb)) return null;
-  if (!READ.has(verb)) READ.set(verb, await read(verb).catch(() => null));
-  const answer = READ.get(verb);
+  const answer = READ.get(verb) ?? (await read(verb).catch(() => null));
+  if (answer) READ.set(verb, answer); // one that could not be had is asked for again
   return answer && sorted(answer.inputs) === sorted(inputs) ? { ...answer, example: view.submitLabel } : null;
 }
 
