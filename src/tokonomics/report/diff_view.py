@@ -119,7 +119,7 @@ def _rows(made: Diff) -> list[tuple[str, ...]]:
         ("$/Mtok, whole bill", *_pair(before.usd_per_mtok.blended, after.usd_per_mtok.blended, usd)),
         ("$/Mtok input", *_pair(before.usd_per_mtok.input, after.usd_per_mtok.input, usd)),
         ("$/Mtok output", *_pair(before.usd_per_mtok.output, after.usd_per_mtok.output, usd)),
-        ("load", percent(before.utilization), percent(after.utilization), ""),
+        ("load", percent(before.load_share), percent(after.load_share), ""),
     ]
     for name, first, second in (("TTFT", before.ttft_s, after.ttft_s), ("TPOT", before.tpot_s, after.tpot_s)):
         if first.p99 is not None and second.p99 is not None:
