@@ -24,6 +24,7 @@ from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.results import PlanCases, PlanModels, PlanResult, layout_text, replicas_text
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer, Charts
+from tokonomics.report.bench_view import measured_sections
 from tokonomics.report.class_view import class_sections
 from tokonomics.report.plan_pick_view import pick_blocks, set_aside_lines
 from tokonomics.report.plan_why_view import (
@@ -92,7 +93,7 @@ def _charts(result: PlanResult, request: PlanRequest) -> Charts:
             name,
             bills=result.bill_range,
             apis=api_prices(study, request.model[0]),
-            measured=result.measured or (),
+            measured=result.measured,
         ),
         "Bills": lambda: charts.plan.plan_chart(study.plan, name),
     }
@@ -147,6 +148,7 @@ def _one(result: PlanResult, request: PlanRequest) -> blocks.View:
         yield ranking(leaders, len(shown))
         drawn = blocks.note(*energy_notes(result.energy)) if result.energy else None
         yield blocks.section(_notes(whole, shown, request), drawn, *_dropped(study, request))
+        yield from measured_sections(result.measured)
         if result.flips:
             yield blocks.section(*flip_lines(whole, result.flips))
         if result.why and request.explain:
@@ -199,7 +201,7 @@ def _reads(model: ModelSpec, plan: Plan) -> Iterable[blocks.Fact]:
         yield blocks.fact("images", f"{model.images.tokens:,} tokens", said)
     if model.is_encoder:
         workload, best = plan.workload, plan.best
-        full = f"; full batches of all replicas read {count(workload.rate / best.utilization)}/s" if best else ""
+        full = f"; full batches of all replicas read {count(workload.rate / best.load_share)}/s" if best else ""
         tokens = f"{count(workload.rate * workload.input_tokens)} tokens/s{full}"
         yield blocks.fact("reads", requests_a_second(count(workload.rate)), tokens)
         yield blocks.fact("encoder", "no output", f"TTFT is the whole wait; {ENCODER_SPEED}")
@@ -274,7 +276,7 @@ def ranking(
                 f"{row.provider} {row.instance}",
                 f"{'†' if row.price_stale and some_old else ''}{usd(row.usd_per_month)}",
                 usd(row.usd_per_mtok.blended),
-                percent(row.utilization),
+                percent(row.load_share),
                 time_text(getattr(row.ttft_s, late)),
                 *([time_text(getattr(row.tpot_s, late))] if writes else []),
                 row.speed.value,
