@@ -166,3 +166,10 @@ def test_a_narrow_terminal_gets_lines_that_fit_and_every_cell(columns: int) -> N
     assert max(map(len, text.splitlines())) <= columns
     for cell in ("$2,291,210 to $3,779,008", "speed and load", *heads[1:], *(cell for row in rows for cell in row)):
         assert cell.lstrip(">!") in text
+
+
+def test_headings_of_numbers_break_in_two_lines_and_are_never_cut() -> None:
+    heads = ["!model", *(f">heading number {place}" for place in range(12))]
+    text = as_text(blocks.sections([blocks.table(heads, [["llama", *("1" for _ in range(12))]])]), columns=120)
+    assert "…" not in text
+    assert text.count("heading") == text.count("number") == 12

@@ -37,6 +37,7 @@ from tokonomics.report.plan_why_view import (
 )
 from tokonomics.report.quality_view import not_tried, quality_facts
 from tokonomics.report.sale_view import SALE_COLUMNS, fleet_sale_facts, sale_cells
+from tokonomics.report.session_view import sessions_pace
 from tokonomics.report.together_view import together_view
 from tokonomics.report.upkeep_view import energy_facts, energy_notes, upkeep_facts
 from tokonomics.report.wording import (
@@ -147,7 +148,8 @@ def _one(result: PlanResult, request: PlanRequest) -> blocks.View:
         shown = leaders[: request.top or 10]
         yield ranking(leaders, len(shown))
         drawn = blocks.note(*energy_notes(result.energy)) if result.energy else None
-        yield blocks.section(_notes(whole, shown, request), drawn, *_dropped(study, request))
+        pace = sessions_pace(study.question.load)
+        yield blocks.section(_notes(whole, shown, request), pace, drawn, *_dropped(study, request))
         yield from measured_sections(result.measured)
         if result.flips:
             yield blocks.section(*flip_lines(whole, result.flips))
@@ -324,8 +326,8 @@ def _old(plan: Plan, shown: Sequence[Candidate]) -> str:
 def _how_sized(plan: Plan, has_slos: bool) -> str:
     if not plan.simulations:
         share = percent(plan.limits.max_utilization or CLOSED_FORM_UTILIZATION)
-        quick = option("quick")
-        return f"Replicas are planned to at most {share} of the closed form's capacity; leave out {quick} to simulate."
+        how = f"not simulated ({option('quick')})"
+        return f"Replicas are planned to at most {share} of the closed form's capacity, {how}."
     spare = f" with {plan.limits.spare} down" if plan.limits.spare else ""
     targets = "meet every SLO" if has_slos else f"keep up (no SLO is set: {option('slo')})"
     aside = "apart from what is set aside above, nothing" if plan.set_aside else "nothing else"

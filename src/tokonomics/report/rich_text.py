@@ -138,14 +138,15 @@ def _table(table: Table, spell: Spell) -> RichTable:
         show_edge=False, pad_edge=False, padding=(0, 1, 0, 0),
     )  # fmt: skip
     for place, column in enumerate(table.columns):
-        drawn.add_column(Text(spelled(column.name, spell)), **_column(column, [row[place] for row in body]))
+        heading = Text(spelled(column.name, spell), no_wrap=False)  # in two lines rather than cut
+        drawn.add_column(heading, **_column(column, heading.plain, [row[place] for row in body]))
     for row in body:
         drawn.add_row(*row)
     return drawn
 
 
-def _column(column: Column, cells: list[Text]) -> dict[str, Any]:
-    widest = max((cell.cell_len for cell in cells), default=0) if column.whole else None
+def _column(column: Column, heading: str, cells: list[Text]) -> dict[str, Any]:
+    widest = max(map(len, [*heading.split(), *(cell.plain for cell in cells)]), default=0) if column.whole else None
     return {"justify": "right" if column.number else "left", "no_wrap": column.whole, "min_width": widest}
 
 
