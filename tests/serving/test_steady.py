@@ -54,6 +54,16 @@ def test_answers_of_a_few_tokens_are_finished_as_fast_as_the_simulator_does(
     assert (full.limited_by == "engine's front end") == (engine != "tensorrt-llm" and inputs == 1)
 
 
+@pytest.mark.parametrize("inputs", [1, 100, 1000])
+def test_an_answer_of_one_token_waits_about_as_long_as_in_the_simulator(inputs: int) -> None:
+    deployment, curve = on(), ReplicaCurve(on(), inputs, 1)
+    full = curve.capacity()
+    arrival = np.cumsum(np.random.default_rng(3).exponential(1 / (0.6 * full.rate), 20_000))
+    served = simulate(deployment, make_trace(arrival, [inputs] * 20_000, [1] * 20_000))
+    took_s = float((served.served.first_token_s - served.trace.arrival_s).mean())
+    assert curve.at_rate(0.6 * full.rate, full).ttft_s == pytest.approx(took_s, rel=0.5)
+
+
 @given(shapes)
 @settings(max_examples=40, deadline=None)
 def test_rate_and_tpot_rise_with_the_batch(shape: tuple[int, int]) -> None:

@@ -302,7 +302,14 @@ class ReplicaCurve:
         groups = self.steps.deployment.dp
         # Prompts of an encoder that come while others are computed wait for one step, whose batch they share.
         alone = self.steps.deployment.model.is_encoder
-        waiting = 0.0 if alone else _queue_wait_s(rate * through_s / groups, groups, through_s)
+        load, others_s = rate * through_s / groups, 0.0
+        if self.output_tokens == 1:
+            # Nothing but prompts: they fill the time at any batch, and a larger one takes what comes meanwhile. One
+            # shares its step, after the rest of the one that is under way; ahead of time, one more has been composed.
+            load = min(load, rate / full_rate)
+            steps = 2.5 if self.steps.engine and self.steps.engine.overlapped else 1.5
+            others_s = steps * max(0.0, batch - 1) * through_s
+        waiting = 0.0 if alone else others_s + _queue_wait_s(load, groups, through_s)
         return self._steady(batch, rate, full_rate, tpot_s, waiting + self._beside_others_s(batch))
 
     def _steady(self, batch: float, rate: float, full_rate: float, tpot_s: float, ttft_s: float) -> Steady:
