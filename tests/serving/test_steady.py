@@ -52,6 +52,8 @@ def test_answers_of_a_few_tokens_are_finished_as_fast_as_the_simulator_does(
     full = ReplicaCurve(deployment, inputs, outputs).capacity()
     assert full.rate == pytest.approx(count * 3 / 5 / (last - first), rel=0.05)
     assert (full.limited_by == "engine's front end") == (engine != "tensorrt-llm" and inputs == 1)
+    # No larger batch runs than the smallest that reaches the rate.
+    assert ReplicaCurve(deployment, inputs, outputs).at_rate(full.rate, full).batch == full.batch
 
 
 @pytest.mark.parametrize("inputs", [1, 100, 1000])

@@ -194,7 +194,7 @@ class ReplicaCurve:
             batch=int(self.batches[best]),
             tpot_s=float(self.tpot_s[best]),
             prefill_share=float(self.rates[best] * self.stall_s[best]),
-            limited_by=self._limit(best, tpot_s, self.tpot_s),
+            limited_by=FRONT_END if self.rates[best] >= self.received_per_s else self._limit(best, tpot_s, self.tpot_s),
         )
 
     def answers_alone(self, tpot_s: float | None = None) -> Capacity:
@@ -214,8 +214,6 @@ class ReplicaCurve:
 
     def _limit(self, best: int, slo_s: float | None, tpot_s: Array) -> str:
         """What keeps the batch from growing: its room, the SLO, or that a larger one finishes no more."""
-        if self.rates[best] >= self.received_per_s:
-            return FRONT_END
         if best == len(self.batches) - 1:
             return self.limited_by
         if slo_s is not None and tpot_s[best + 1] > slo_s:
@@ -225,7 +223,9 @@ class ReplicaCurve:
     def at_rate(self, rate: float, capacity: Capacity) -> Steady:
         """Under random arrivals at a rate up to its capacity."""
         # Where the host or the FLOPs are full, a larger batch adds nothing: the smallest that reaches the rate runs.
-        batch = float(np.interp(rate, np.maximum.accumulate(self.rates), self.batches))
+        reached = np.maximum.accumulate(self.rates)
+        first = self.batches[min(int(np.searchsorted(reached, rate)), len(reached) - 1)]
+        batch = min(float(np.interp(rate, reached, self.batches)), float(first))
         steady = self._at(batch, rate, capacity.rate)
         steady = steady.model_copy(update={"ttft_s": steady.ttft_s + self._slot_wait_s(steady, capacity)})
         if rate >= self.rates[0]:
