@@ -110,7 +110,7 @@ def poisson() -> dict[str, object]:
         "wall_s": made.wall_s,
         "requests_per_s": made.per_s,
         "others_requests_per_s": OTHERS,
-        "utilization": made.outcome.utilization,
+        "utilization": made.outcome.busy_share,
         "batch": made.outcome.batch,
     }
 

@@ -277,6 +277,15 @@ def test_discounts_are_parsed_and_checked() -> None:
         apply_discount(offer(), 1.0)
 
 
+def test_a_host_that_could_not_load_half_of_its_gpus_memory_is_no_bargain() -> None:
+    # 80 GB of GPU: 40 GB of weights are 37.3 GiB, and 3 for the process.
+    thin, enough = offer(gpus=1, usd_per_hour=1.0, memory_gb=40), offer(gpus=1, usd_per_hour=2.0, memory_gb=44)
+    untold = offer(gpus=1, usd_per_hour=3.0, memory_gb=None)
+    assert cheapest_offer("H100", offers=[thin, enough, untold]) == enough
+    assert cheapest_offer("H100", offers=[thin, untold]) == untold
+    assert cheapest_offer("H100", offers=[thin]) == thin  # better than no price
+
+
 def test_the_cheapest_offer_is_the_lowest_gpu_hour_of_the_last_year() -> None:
     old = offer(provider="old", usd_per_hour=8.0, date=date(2025, 1, 1))
     new, dear = offer(), offer(provider="dear", usd_per_hour=24.0)

@@ -59,7 +59,7 @@ def test_the_keys_that_others_read_are_there(tokonomics: Call) -> None:
     made = answer(tokonomics, *MADE_UP, "--slo=ttft_p99=0.5")
     counts = ("requests", "completed", "failed", "input_tokens", "output_tokens", "cached_tokens", "preemptions")
     assert all(isinstance(made[name], int) for name in counts)
-    numbers = ("duration_s", "output_tokens_per_s", "utilization", "usd_per_mtok", "slo_attainment", *CLOCKS)
+    numbers = ("duration_s", "output_tokens_per_s", "busy_share", "usd_per_mtok", "slo_attainment", *CLOCKS)
     assert all(isinstance(made[name], float) and made[name] > 0 for name in numbers)
     for name in ("ttft_s", "tpot_s", "e2e_s"):
         assert made[name].keys() == {"p50", "p90", "p95", "p99", "mean"}

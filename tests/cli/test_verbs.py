@@ -512,7 +512,7 @@ def test_plan_token_prices_give_the_bill_back(plan: Any) -> None:
 def test_plan_meets_the_slo_and_the_headroom(plan: Any) -> None:
     for row in plan["ranked"]:
         assert row["tpot_s"]["mean"] <= 0.05
-        assert row["utilization"] <= 0.7 + 1e-6
+        assert row["load_share"] <= 0.7 + 1e-6
         assert row["replicas"] * row["capacity_requests_per_s"] >= 5 / 0.7 * (1 - 1e-6)
         assert row["gpus_paid"] >= row["replicas"] * row["gpus_per_replica"]
 
@@ -982,3 +982,14 @@ def test_a_view_has_no_codes_without_colour(verb: str) -> None:
 def test_no_color_wins_over_a_forced_terminal(tokonomics: Call, verb: str) -> None:
     done = tokonomics(*OFFLINE[verb], env={"FORCE_COLOR": "1", "NO_COLOR": "1"})
     assert not COLOUR.search(done.stdout)
+
+
+@pytest.mark.parametrize("closed", [1, 2])
+@pytest.mark.parametrize("flags", [("--json",), ()])
+def test_a_stream_that_was_closed_before_the_start_gets_nothing_and_breaks_nothing(
+    closed: int, flags: tuple[str, ...]
+) -> None:
+    command = [sys.executable, "-m", "tokonomics", "cost", "--tokens-per-second=2900", "--usd-per-hour=2", *flags]
+    closing = ["sh", "-c", f'"$@" {closed}>&-', "sh", *command]
+    done = subprocess.run(closing, capture_output=True, text=True, check=False, timeout=600)
+    assert (done.returncode, done.stderr, bool(done.stdout)) == (0, "", closed == 2)

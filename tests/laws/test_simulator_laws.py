@@ -281,7 +281,7 @@ def test_prompts_one_at_a_time_wait_as_pollaczek_and_khinchine_say(load: float) 
     expected = load * service_s / (2 * (1 - load))
     assert error < 0.05 * expected
     assert abs(float(waited.mean()) - expected) < 3 * error
-    assert outcome(simulation).utilization == pytest.approx(load, rel=0.02)
+    assert outcome(simulation).busy_share == pytest.approx(load, rel=0.02)
 
 
 def lengths_in_bursts(seed: int, count: int = 3000) -> Trace:

@@ -13,6 +13,8 @@ from tests.measure.test_meter_engines import recorded
 
 from tokonomics.measure.meter.bill import bill
 from tokonomics.measure.meter.engines import FINDER, readings_of, samples_of
+from tokonomics.measure.meter.ledger import joined_row
+from tokonomics.measure.meter.meter import _Sums
 from tokonomics.measure.meter.readings import Counted, Reading
 from tokonomics.measure.meter.spans import (
     PaidTime,
@@ -148,6 +150,22 @@ def test_starved_is_busy_with_less_than_half_of_the_planned_batch() -> None:
     assert tally(small, planned_batch=48).starved_s == 15.0
     assert tally(small, planned_batch=16).starved_s == 0.0
     assert tally(small).starved_s == 0.0
+
+
+@pytest.mark.parametrize(("second", "starved_s"), [(60.0, 0.0), (30.0, 30.0)])
+def test_the_screen_judges_a_batch_by_the_rows_of_the_book_as_a_report_does(second: float, starved_s: float) -> None:
+    # Half of the planned 48 is 24: 9 and 60 are 34.5 in the mean of a row, 9 and 30 are 19.5.
+    first = span(running_s=15 * 9.0, running_seen_s=15.0)
+    then = replace(first, start=first.start + 15, running_s=15 * second)
+    row = joined_row(first, then)
+    assert row is not None
+    screen = _Sums()
+    for part in (first, then):
+        screen.add(part, 48)
+    for sums in (screen.total, screen.hour.sums, screen.today.sums):
+        assert sums.starved_s == tally(row, 48).starved_s == starved_s
+        assert sums.starved_usd == pytest.approx(tally(row, 48).starved_usd)
+        assert sums.usd == pytest.approx(row.usd)
 
 
 def test_models_of_one_server_share_its_price_by_their_tokens() -> None:

@@ -1,12 +1,17 @@
 """Models and GPUs side by side."""
 
+import json
+from pathlib import Path
+
 import pytest
 from tests.planner.small_catalogue import BUSY, OFFERS, asked
 
 from tokonomics.errors import BadInput
 from tokonomics.planner.compare import Comparison, compare, front, parse_quality
 from tokonomics.planner.plan import study
+from tokonomics.questions.plan import compare as ask_compare
 from tokonomics.questions.request import Request
+from tokonomics.questions.requests.buy import CompareRequest
 from tokonomics.questions.results import CompareResult
 from tokonomics.report.compare_view import compare as described
 
@@ -104,3 +109,19 @@ def test_two_pairs_of_one_price_are_both_the_cheapest_and_both_on_the_front() ->
     both = found.model_copy(update={"models": (*found.models, "twin"), "cells": cells, "front": front(cells)})
     assert both.front == (("llama-3.1-8b", best.gpu), ("twin", best.gpu))
     assert shown(both).count("→") == 2
+
+
+def test_hosts_of_a_log_read_what_it_repeats_from_their_caches(tmp_path: Path) -> None:
+    # Twenty requests, one a second, whose first 512 tokens are the same: all but the first read them.
+    rows = [{"timestamp": 1000 * row, "input_length": 1024, "output_length": 10, "hash_ids": [0, row + 1]}
+            for row in range(20)]  # fmt: skip
+    log = tmp_path / "log.jsonl"
+    log.write_text("\n".join(map(json.dumps, rows)))
+    asked = {"model": ["gpt-oss-20b"], "trace": str(log), "gpu": ["H100"]}
+    found = ask_compare(CompareRequest.of(asked))
+    (bills,) = found.apis.values()
+    assert max(bill.cached_share for bill in bills) == pytest.approx(19 / 20 / 2)
+    # As fast as one likes: what repeats does so at the log's own pace.
+    faster = ask_compare(CompareRequest.of({**asked, "rate": "0.001"}))
+    assert [bill.cached_share for bill in faster.apis["gpt-oss-20b"]] == [bill.cached_share for bill in bills]
+    assert "48 % of the prompts read from their caches" in described(found, Request()).text()

@@ -2,9 +2,10 @@
 
 import json
 from dataclasses import replace
+from datetime import date
 
 import pytest
-from tests.planner.small_catalogue import OFFERS, SLOS, asked, offer
+from tests.planner.small_catalogue import OFFERS, RECENT, SLOS, asked, offer
 
 from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.precision import Precision
@@ -96,6 +97,13 @@ def test_a_comment_marks_fewer_bits_and_what_was_not_simulated() -> None:
     ]
     said = [("fewer bits than published" in text, "so no SLO is checked: b." in text) for text in texts]
     assert said == [(False, False), (True, True)]
+
+
+def test_a_plan_at_an_old_price_is_marked() -> None:
+    new, old = (plan(asked(offers=(offer("H100-SXM", 1, 3.0, date=day),))) for day in (RECENT, date(2026, 5, 1)))
+    text = shown(diff(("a", TODAY_FILE, new), ("b", TODAY_FILE, old))).text()
+    assert [word for word in text.split() if word.startswith("1xH100-SXM")] == ["1xH100-SXM", "1xH100-SXM†"]
+    assert "† price older than 90 days" in text
 
 
 def test_no_other_format() -> None:

@@ -5,16 +5,16 @@ from datetime import timedelta
 import pytest
 from tests.planner.small_catalogue import SLOS, TODAY, offer
 
+from tokonomics.catalog import offer_choice
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
-from tokonomics.catalog.offer_choice import NoOffer
+from tokonomics.catalog.offer_choice import PROCESS_GIB, NoOffer
 from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import deploy
-from tokonomics.planner import hosts
 from tokonomics.planner.bills import Bills, SetupBill
-from tokonomics.planner.hosts import PROCESS_GIB, Machine, cheapest_host, host_gib, hosts_of, room_for, usable
+from tokonomics.planner.hosts import Machine, cheapest_host, host_gib, hosts_of, room_for, usable
 from tokonomics.planner.load import load_of_shape
 from tokonomics.planner.setup import Setup
 from tokonomics.questions.requests.known import OffersRequest
@@ -50,7 +50,7 @@ def test_the_one_report_brackets_the_need_and_our_assumption_lies_at_its_upper_e
 def test_a_host_below_the_weights_is_refused_whatever_a_process_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     weights = 72.6e9 / 2**30
     for process_gib in (0.0, PROCESS_GIB):
-        monkeypatch.setattr(hosts, "PROCESS_GIB", process_gib)
+        monkeypatch.setattr(offer_choice, "PROCESS_GIB", process_gib)
         below, above = offer("H100-SXM", 4, 20.0, memory_gb=0.9 * weights), offer("H100-SXM", 4, 20.0, memory_gb=128)
         assert [room_for(LARGE)(each) for each in (below, above)] == [False, True]
 

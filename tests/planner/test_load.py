@@ -6,7 +6,7 @@ import pytest
 from tokonomics.planner.load import load_of_log, load_of_shape
 from tokonomics.questions.load import load_of
 from tokonomics.questions.requests.buy import PlanRequest
-from tokonomics.traffic.generate import Sessions, SystemPrompts
+from tokonomics.traffic.generate import ENOUGH_REQUESTS, Sessions, SystemPrompts
 from tokonomics.traffic.trace import make_trace
 
 
@@ -81,3 +81,14 @@ def test_a_plan_takes_conversations_and_system_prompts() -> None:
     volume = load_of(PlanRequest.of({"model": "m", "tokens_per_month": "2B", "input": 200, "output": 100,
                                      "sessions": "5,think=20"}))  # fmt: skip
     assert volume.workload.tokens_per_month == pytest.approx(2e9, rel=0.02)
+
+
+def test_very_long_answers_are_simulated_in_as_few_requests_as_a_percentile_needs() -> None:
+    long, usual = load_of_shape(5, "1", "const:100000"), load_of_shape(5, "1000", "const:300")
+    few, served_by = long.on(140)
+    assert (len(few), served_by) == (ENOUGH_REQUESTS, 16)
+    assert few.rate == pytest.approx(5 * 16 / 140, rel=0.05)
+    alone, _ = long.on(10)
+    assert len(alone) == ENOUGH_REQUESTS
+    assert len(load_of_shape(500, "1000", "const:300").on(10)[0]) == 500 * 300
+    assert len(usual.on(2)[0]) == ENOUGH_REQUESTS

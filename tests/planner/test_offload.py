@@ -3,9 +3,10 @@
 import pytest
 from tests.planner.small_catalogue import asked, offer
 
+from tokonomics.catalog.offer_choice import PROCESS_GIB
 from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput
-from tokonomics.planner.hosts import HOST_MEMORY, PROCESS_GIB
+from tokonomics.planner.hosts import HOST_MEMORY
 from tokonomics.planner.load import load_of_shape
 from tokonomics.planner.plan_answer import Catch
 from tokonomics.planner.prospects import prospects

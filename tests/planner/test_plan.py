@@ -89,7 +89,7 @@ def test_the_quick_fleet_carries_the_traffic_within_the_slo_in_the_mean() -> Non
         assert row.replicas * row.capacity_requests_per_s * 0.7 >= 5 * (1 - 1e-9)
         assert row.tpot_s.mean is not None
         assert row.tpot_s.mean <= 0.02
-        assert row.utilization <= 0.7 + 1e-9
+        assert row.load_share <= 0.7 + 1e-9
         assert row.gpus_paid >= row.replicas * row.gpus_per_replica
 
 

@@ -1,9 +1,12 @@
 """Sessions in the verbs: dollars and time per job, targets for jobs, clients that try again."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from tokonomics.errors import BadInput
+from tokonomics.planner.load import load_of_log
 from tokonomics.questions.beside import requests_of
 from tokonomics.questions.cache import cache
 from tokonomics.questions.load import check_pauses, load_of, questions_of
@@ -11,10 +14,13 @@ from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.requests.traffic import CacheRequest, CapacityRequest, SimulateRequest
 from tokonomics.questions.serving import fleet_of, timeout_of
 from tokonomics.questions.simulate import capacity, simulate
-from tokonomics.report.session_view import short_run
+from tokonomics.report.session_view import sessions_pace, short_run
+from tokonomics.report.simulate_view import simulate as described
 from tokonomics.serving.fleet import Router
 from tokonomics.serving.session_outcome import short_of
 from tokonomics.traffic.slo import parse_slos
+from tokonomics.traffic.trace import make_trace
+from tokonomics.traffic.turns import Turns
 
 SERVED = {"model": "llama-3.1-8b", "gpu": "H100", "usd_per_hour": 2.0, "requests": 400, "rate": "4"}
 TALKS = {"sessions": "4,think=2", "input": "const:200", "output": "const:50"}
@@ -131,3 +137,28 @@ def test_sessions_are_for_one_model() -> None:
 def test_made_up_sessions_have_their_name() -> None:
     load = load_of(PlanRequest.of({"model": ("llama-3.1-8b",), "sessions": "agent:swe", "rate": "2"}))
     assert load.trace.source == "sessions agent:swe"
+
+
+def test_a_plan_of_a_log_of_sessions_says_why_its_rate_is_not_the_logs_own_mean() -> None:
+    # Two sessions of two requests each begin 10 s apart: 0.1 begin a second. Three gaps of 10 s: 0.1 requests a second.
+    turns = Turns(
+        waits_for=np.array([0, 1], np.int32),
+        starts=np.array([0, 0, 0, 1, 2]),
+        pause_s=np.zeros(4),
+        session=np.array([0, 1, 0, 1], np.int32),
+    )
+    log = replace(make_trace([0.0, 10.0, 20.0, 30.0], [100] * 4, [10] * 4), turns=turns)
+    said = sessions_pace(load_of_log(log))
+    assert said is not None
+    for part in ("sessions begin at 0.1 a second, of 2 requests each: 0.2 requests/s", "it has 0.1."):
+        assert part in said.spans[0].text
+    assert sessions_pace(load_of_log(replace(log, turns=None))) is None
+
+
+def test_the_headline_of_a_simulation_says_what_was_missed() -> None:
+    asked = SERVED | {"requests": 40, "input": "const:200", "output": "const:50"}
+    for slo, said in (("ttft_p99=1ms", "ttft_p99 missed"), ("ttft_p99=9", None)):
+        found = SimulateRequest.of(asked | {"slo": slo})
+        first = described(simulate(found), found).text().splitlines()[0]
+        assert ("missed" in first) == (said is not None)
+        assert said is None or said in first

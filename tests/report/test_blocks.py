@@ -154,3 +154,22 @@ def test_brackets_in_names_are_no_markup_on_a_terminal() -> None:
     assert "[v1].toml" in shown
     assert "[/b]title" in shown
     assert "[red]name" in shown
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 100])
+def test_a_narrow_terminal_gets_lines_that_fit_and_every_cell(columns: int) -> None:
+    heads = ["!offer", *(f">figure {place}" for place in range(9)), "because"]
+    rows = [[f"cloud-machine-{row}", *(f"${row}{place},000" for place in range(9)), "of all"] for row in range(3)]
+    facts = blocks.facts(("80 % interval", "$2,291,210 to $3,779,008", "a month; speed and load as they may turn out"))
+    bar = blocks.bar([("busy", 3.0, "green"), ("idle", 1.0, "yellow")], lambda size: f"${size:.2f} an hour")
+    text = as_text(blocks.sections([facts, blocks.table(heads, rows), bar]), columns=columns)
+    assert max(map(len, text.splitlines())) <= columns
+    for cell in ("$2,291,210 to $3,779,008", "speed and load", *heads[1:], *(cell for row in rows for cell in row)):
+        assert cell.lstrip(">!") in text
+
+
+def test_headings_of_numbers_break_in_two_lines_and_are_never_cut() -> None:
+    heads = ["!model", *(f">heading number {place}" for place in range(12))]
+    text = as_text(blocks.sections([blocks.table(heads, [["llama", *("1" for _ in range(12))]])]), columns=120)
+    assert "…" not in text
+    assert text.count("heading") == text.count("number") == 12

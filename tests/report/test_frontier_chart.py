@@ -21,9 +21,15 @@ from tokonomics.planner.frontier import Frontier, frontier_of
 from tokonomics.planner.load import load_of_log
 from tokonomics.planner.plan import Study, study
 from tokonomics.planner.what_if import bill_range
+from tokonomics.questions.measured_results import PricedRunResult
+from tokonomics.questions.request import Request
+from tokonomics.report import blocks
+from tokonomics.report.bench_view import bench, measured_sections
 from tokonomics.report.charts import save_chart
 from tokonomics.report.charts.frontier import frontier_chart, frontier_rows, measured_rows
 from tokonomics.report.plan_view import api_prices
+from tokonomics.report.rich_text import as_text
+from tokonomics.report.wording import signed_text
 from tokonomics.traffic.trace import PrefixBlocks, make_trace
 from tokonomics.units import usd
 
@@ -104,6 +110,18 @@ def test_a_measured_load_says_how_far_the_prediction_was_off() -> None:
     off = row["tps"] / row["predicted_tps"] - 1
     assert f"predicted time per token {off * 100:+.0f}"[:28] in row["distance"]
     assert "not said by the file" in row["deployment"]
+
+
+def test_measured_loads_stand_beside_a_plan_in_words_and_say_what_best_leaves_out() -> None:
+    run = as_model(read_runs([RESULTS / "vllm.json"]), "llama-3.1-8b")
+    priced = price_run(run, machine_of(run.stated, Said(gpu="H100")), None)
+    text = as_text(blocks.sections(measured_sections([priced])))
+    (first, *_) = priced.points[0].scored
+    assert text.startswith("Measured by vLLM bench serve on 1×H100-SXM")
+    assert signed_text(first.off) in text
+    assert text.count("predicted") == 1
+    shown = bench(PricedRunResult(**dict(priced)), Request()).text()
+    assert "highest throughput of those with few failures, whatever its latency: no SLO is set (--slo)" in shown
 
 
 def test_the_drawing_is_valid_small_and_saved_with_both_panels(tmp_path: Path) -> None:

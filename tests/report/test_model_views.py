@@ -50,7 +50,7 @@ def test_a_plan_of_an_encoder_shows_no_kv_no_stages_and_no_decode() -> None:
     assert "200 requests/s" in shown
     assert "$/Mtok: the whole bill over the tokens read" in shown
     assert plan.best is not None
-    full = f"{200 / plan.best.utilization:.3g}"
+    full = f"{200 / plan.best.load_share:.3g}"
     assert f"full batches of all replicas read {full}/s" in shown
     assert all(row.pp == 1 for row in plan.ranked)
 

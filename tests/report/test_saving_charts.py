@@ -33,7 +33,7 @@ from tokonomics.questions.traffic_results import LeversResult
 from tokonomics.report import fleet_view, levers_view
 from tokonomics.report.blocks import Facts, Section, Table
 from tokonomics.report.charts.breakeven import breakeven_chart, swings_chart
-from tokonomics.report.charts.levers import levers_chart, stack_chart
+from tokonomics.report.charts.levers import _lines, levers_chart, stack_chart
 
 EXAMPLES = Path(__file__).parents[2] / "src" / "tokonomics" / "web" / "page" / "examples"
 
@@ -187,3 +187,14 @@ def test_a_tornado_has_both_ends_of_each_assumption_about_the_base_the_widest_on
     spans = [max(5e9, *ends) / min(5e9, *ends) for ends in by_name.values()]
     assert spans == sorted(spans, reverse=True)
     assert set(by_name) >= {"speed ×0.8 to ×1.5", "how full machines are ×0.7"}
+
+
+def test_a_subtitle_in_two_lines_goes_on_after_a_space() -> None:
+    # The page joins lines that go on by that space, and sets others apart by a dot.
+    text = " ".join(["word"] * 60)
+    first, *others = _lines(text)
+    assert others
+    assert first.endswith(" ")
+    assert "".join([first, *others]) == text
+    assert _lines("short") == ["short"]
+    assert _lines("") == []

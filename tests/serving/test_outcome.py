@@ -274,7 +274,7 @@ def test_a_busy_replica_shows_how_full_it_is() -> None:
     # It computes from the first prompt that the engine has to the last token that leaves it.
     host = overhead(on().engine)
     idle = host.request_s + 500 * host.token_s + host.reach_s + host.answer_s
-    assert made.utilization == pytest.approx(1 - idle / simulation.end_s, rel=1e-9)
+    assert made.busy_share == pytest.approx(1 - idle / simulation.end_s, rel=1e-9)
     assert max(moment.kv_share for moment in moments(simulation)) > 0.95
     assert min(moment.busy_share for moment in moments(simulation)) > 0.99
 

@@ -32,9 +32,38 @@ shapes = st.tuples(st.integers(1, 4000), st.integers(8, 2000))
 @given(shapes)
 @settings(max_examples=40, deadline=None)
 def test_requests_in_the_system_are_rate_times_residence(shape: tuple[int, int]) -> None:
-    # Little's law: a request waits for its own prompt and writes its answer while the others' prompts hold it up.
-    curve = ReplicaCurve(on(), *shape)
-    assert curve.rates * (curve.stall_s + shape[1] * curve.tpot_s) == pytest.approx(curve.batches)
+    # Little's law: a request waits for its own prompt, whose step writes the first token and may be one of the others'
+    # as well, and for each token after it while the others' prompts hold it up.
+    curve = ReplicaCurve(on(), *shape, steps=hostless(on()))
+    residence_s = curve.batches / curve.rates
+    assert (residence_s >= (curve.stall_s + (shape[1] - 1) * curve.tpot_s) * (1 - 1e-9)).all()
+    assert (residence_s <= (curve.stall_s + shape[1] * curve.tpot_s) * (1 + 1e-9)).all()
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
+@pytest.mark.parametrize(("inputs", "outputs"), [(1, 1), (1, 2), (1, 5), (100, 1), (100, 2)])
+def test_answers_of_a_few_tokens_are_finished_as_fast_as_the_simulator_does(
+    engine: str, inputs: int, outputs: int
+) -> None:
+    # The step of its prompt writes the first token, and one process receives all requests.
+    deployment, count = on(engine=engine), 20_000
+    served = simulate(deployment, make_trace(np.zeros(count), [inputs] * count, [outputs] * count)).served
+    first, last = np.sort(served.finish_s)[[count // 5, count * 4 // 5]]
+    full = ReplicaCurve(deployment, inputs, outputs).capacity()
+    assert full.rate == pytest.approx(count * 3 / 5 / (last - first), rel=0.05)
+    assert (full.limited_by == "engine's front end") == (engine != "tensorrt-llm" and inputs == 1)
+    # No larger batch runs than the smallest that reaches the rate.
+    assert ReplicaCurve(deployment, inputs, outputs).at_rate(full.rate, full).batch == full.batch
+
+
+@pytest.mark.parametrize("inputs", [1, 100, 1000])
+def test_an_answer_of_one_token_waits_about_as_long_as_in_the_simulator(inputs: int) -> None:
+    deployment, curve = on(), ReplicaCurve(on(), inputs, 1)
+    full = curve.capacity()
+    arrival = np.cumsum(np.random.default_rng(3).exponential(1 / (0.6 * full.rate), 20_000))
+    served = simulate(deployment, make_trace(arrival, [inputs] * 20_000, [1] * 20_000))
+    took_s = float((served.served.first_token_s - served.trace.arrival_s).mean())
+    assert curve.at_rate(0.6 * full.rate, full).ttft_s == pytest.approx(took_s, rel=0.5)
 
 
 @given(shapes)
@@ -56,7 +85,8 @@ def test_a_prompt_alone_takes_its_own_time_and_riding_along_less() -> None:
     alone = float(steps.prefill(1000))
     # One in six steps or so holds a prompt, and a few of those two: so many in the mean.
     riders = 0.16 / (1 - math.exp(-0.16))
-    riding = (float(steps.step(1000 * riders, 0, 32, 1100, riders)) - float(steps.decode(32, 1100))) / riders
+    beside = 32 * 199 / 200  # the others, less one in 200 of them, whose prompt it is that rides
+    riding = (float(steps.step(1000 * riders, 0, beside, 1100, riders)) - float(steps.decode(beside, 1100))) / riders
     assert stall == pytest.approx([alone, riding])
     assert riding < alone
 
@@ -77,7 +107,7 @@ def test_an_unhurried_replica_answers_one_request_at_a_time() -> None:
     # The step that computes the prompt writes the first token.
     assert alone.ttft_s == pytest.approx(lone(deployment, layers=32, tokens=1000).heard_s, rel=1e-3)
     stall = float(prompt_stall_s(step_model(deployment), np.array([1.0]), 1000, 200)[0])
-    assert alone.batch == pytest.approx(1e-6 * (stall + 200 * step))
+    assert alone.batch == pytest.approx(1e-6 * (stall + 199 * step))
 
 
 def test_a_fixed_number_of_users_is_the_batch_until_memory_is_full() -> None:
@@ -120,7 +150,7 @@ def test_a_closed_loop_of_short_answers_finishes_what_the_simulator_does(engine:
     end_s = float(simulate(deployment, trace, max_sequences=users).served.finish_s.max())
     steady = ReplicaCurve(deployment, 1000, outputs).at_concurrency(users)
     assert steady.rate == pytest.approx(number / end_s, rel=0.15)
-    assert steady.utilization < 1.01
+    assert steady.load_share < 1.01
 
 
 @pytest.mark.parametrize(("inputs", "outputs"), [(100, 50), (300, 100)])
@@ -217,7 +247,9 @@ def test_capacity_meets_the_slo_and_names_what_limits_it() -> None:
     assert held.tpot_s <= 0.01
     assert held.limited_by == "TPOT SLO"
     assert ReplicaCurve(on(gpu="L4"), 1000, 300).capacity().limited_by == "KV memory"
-    assert ReplicaCurve(on(model="llama-3.2-1b"), 10, 10).capacity().limited_by == "engine's max sequences"
+    tiny = {engine: ReplicaCurve(on("llama-3.2-1b", engine=engine), 10, 10) for engine in ("tensorrt-llm", "vllm")}
+    assert tiny["tensorrt-llm"].capacity().limited_by == "engine's max sequences"
+    assert tiny["vllm"].capacity().limited_by == "engine's front end"
 
 
 def test_a_batch_that_stops_paying_is_not_blamed_on_a_slo_nobody_made() -> None:

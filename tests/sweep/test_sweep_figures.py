@@ -47,5 +47,5 @@ def test_a_column_with_a_name_of_the_answer_has_its_value(answers: Any) -> None:
         name: value for name, value in found.items() if name in answer
     }
     assert found["replicas"] == answer["peak_replicas"] == 2
-    assert (found["utilization"], found["load_share"]) == (answer["utilization"], answer["load_share"])
-    assert answer["load_share"] < answer["utilization"]
+    assert (found["busy_share"], found["load_share"]) == (answer["busy_share"], answer["load_share"])
+    assert answer["load_share"] < answer["busy_share"]

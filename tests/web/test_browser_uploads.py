@@ -108,12 +108,13 @@ def test_a_narrow_screen_shows_the_whole_dialogue(narrow: Visit) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("Give `usd_per_hour=2.5`.", "Give “usd per hour” 2.5."),
+        ("Give `usd_per_hour=2.5`.", "Give --usd-per-hour 2.5 of the command."),
+        ("See `why`.", "See “Why not the others”."),
         ("Say `rate`.", "Say “Requests per second”."),
         ('Say which: `columns="arrival=when"`.', "Say which: “Columns”."),
     ],
 )
-def test_inputs_are_called_as_on_the_form_or_in_words(window: Visit, text: str, said: str) -> None:
+def test_inputs_are_called_as_on_the_form_or_as_the_command_has_them(window: Visit, text: str, said: str) -> None:
     script = """async (text) => {
       const [{ labelled }, fields] = await Promise.all([import("/static/labels.js"), import("/static/fields.js")]);
       return labelled([{ fields: [fields.rate, fields.trace] }]).text(text);

@@ -1,6 +1,7 @@
 """Which offers a question looks at, and the cheapest of them: by place, seller, age, price and discount.
 
-Old prices give way: one of the last 90 days is taken unless an older one costs less by more than a quarter.
+Old prices give way: one of the last 90 days is taken unless an older one costs less by more than a quarter. A machine
+whose host could not load a model gives way to one that can.
 """
 
 import datetime as dt
@@ -10,13 +11,23 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.offer_files import load_offers
 from tokonomics.catalog.offers import MAX_AGE_DAYS, NUMBER, PRICE_FIELDS, STALE_AFTER_DAYS, Offer, Terms, gpu_key
 from tokonomics.catalog.places import Seller, place_filter
 from tokonomics.catalog.user_file import user_market
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, UnknownName, option, shorten
+from tokonomics.units import GIB
 
+PROCESS_GIB = 3.0
+"""Of the host, for the process behind each GPU, beside the weights. Assumed: the one report found brackets the whole
+need and no more. The 60.5 GiB of Qwen1.5-32B do not load with 32 GB and do with 64 (vllm-project/vllm#5269 of
+2024-06-05), so a process takes 3.5 GiB at the most if the weights are all held; for eight of them it is a guess on the
+safe side. Loaders map a file as a whole and fail where it is larger than the memory (turboderp/exllama#245,
+vllm-project/vllm#759); pages already copied can be let go, so less than this may do."""
+_WEIGHTS_SHARE = 0.5
+"""Of a GPU's memory, taken to be weights where no model is named; the rest is the KV cache. Our choice."""
 STALE_MUST_SAVE = 0.25  # an old price is taken only where the best recent one is higher by more than this
 Chosen = TypeVar("Chosen")
 
@@ -78,7 +89,8 @@ def cheapest_offer(
 ) -> Offer:
     """The offer on which so many GPUs cost least in whole machines, of those whose price is not too old.
 
-    ``together`` of them split every layer and must sit in one machine.
+    ``together`` of them split every layer and must sit in one machine. No model is named: hosts that could not load
+    one of half the GPUs' memory are left out, unless there are no others.
     """
     key, on = gpu_key(gpu), today()
     known = market_offers() if offers is None else tuple(offers)
@@ -95,8 +107,29 @@ def cheapest_offer(
         best = min(offers, key=lambda offer: (machines_usd_per_hour(offer, gpus, terms), *_by_price(terms, offer)))
         return machines_usd_per_hour(best, gpus, terms), best
 
-    looked_up = to_look_up(sold, on)
+    looked_up = to_look_up([offer for offer in sold if _can_load(offer)] or sold, on)
     return recent_unless_far(bill(recent(looked_up, on)), bill(looked_up))
+
+
+def loading_gib(weights_bytes: float, processes: int) -> float:
+    """Memory a host needs to load so many bytes of weights into so many processes, one for each GPU in use.
+
+    Engines read a checkpoint through the host's page cache. Assumed, and rather too much than too little
+    (``PROCESS_GIB``): a host below it may work, one below the weights alone should not be counted on. In GiB, as
+    providers sell a host's memory.
+    """
+    return weights_bytes / GIB + PROCESS_GIB * processes
+
+
+def _can_load(offer: Offer) -> bool:
+    """Whether a host has memory enough for weights of half of its GPUs' memory, or does not tell."""
+    if offer.memory_gb is None:
+        return True
+    try:
+        held = find_gpu(offer.gpu).memory_bytes
+    except UnknownName:  # a GPU that only the offers file knows
+        return True
+    return offer.memory_gb >= loading_gib(_WEIGHTS_SHARE * held * offer.gpus, offer.gpus)
 
 
 def to_look_up(offers: Sequence[Offer], on: dt.date) -> tuple[Offer, ...]:

@@ -106,6 +106,7 @@ def _options(
 
 def run() -> None:
     """Run a verb; what a person got wrong becomes one message and exit code 2."""
+    _open_closed()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without × or ≤ shows ? instead of failing
@@ -122,8 +123,7 @@ def run() -> None:
         try:
             app(prog_name="tokonomics")  # not "python -m tokonomics": completion is made for that name
         finally:
-            if sys.stdout:  # None where it was closed before the start
-                sys.stdout.flush()
+            sys.stdout.flush()
     except SystemExit as leaving:
         if isinstance(leaving.__context__, BrokenPipeError):  # Typer and Rich end so themselves
             _leave()
@@ -143,6 +143,14 @@ def run() -> None:
         _complain(f"cannot write the output: {error.strerror or error}")
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 - what could not be written is not tried again at exit
         sys.exit(1)
+
+
+def _open_closed() -> None:
+    """A stream that was closed before the start (``>&-``) goes nowhere: what is saved is still saved."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 - for as long as the process lasts
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115
 
 
 def _import_help() -> None:

@@ -16,6 +16,7 @@ from typing import Literal
 from pydantic import PositiveFloat
 
 from tokonomics.types import Noun
+from tokonomics.units import requests_a_second
 
 Fit = Literal["left out", "seen", "shaped"]
 KINDS: dict[str, tuple[str, ...]] = {
@@ -63,7 +64,7 @@ def shipped_points() -> tuple[AccuracyPoint, ...]:
 def _point(row: dict[str, str]) -> AccuracyPoint:
     engine = row["engine"].split()[0] if row["engine"] else "bare kernels"
     load = f"{row['load']} at once" if row["load"] else "a queue that never empties"
-    load = f"{row['load'][:-2]} requests/s" if row["load"].endswith("/s") else load
+    load = requests_a_second(row["load"][:-2]) if row["load"].endswith("/s") else load
     said = [
         f"{row['model']} {row['weights']} on {row['gpus']}×{row['gpu']}, {row['engine'] or engine} of {row['year']}",
         f"{int(row['input']):,} in, {int(row['output']):,} out, {load}",

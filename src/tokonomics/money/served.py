@@ -53,7 +53,7 @@ def served_cost_apart(
     """Price the paid hours of the two sides of a disaggregated fleet, each at its own price."""
     lines = []
     for side, usd in zip(sides, usd_per_replica_hour, strict=True):
-        for what, share in (("busy", side.utilization), ("idle", 1 - side.utilization)):
+        for what, share in (("busy", side.busy_share), ("idle", 1 - side.busy_share)):
             hours = side.replica_hours * share
             lines.append(CostLine(name=f"{side.does} {what}", quantity=hours, unit="replica-hour", usd_per_unit=usd))
     tree = CostTree(name="replicas", lines=tuple(lines))

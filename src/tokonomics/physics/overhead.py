@@ -29,6 +29,8 @@ from tokonomics.catalog.engines import Engine
 from tokonomics.types import Badge, Noun
 
 NEWEST = 2026
+TOGETHER = 256
+"""Requests that the front end takes together at the most: the largest burst that was measured (256 users at once)."""
 LAUNCHES = ("piece_s", "layer_s", "expert_layer_s", "quantised_layer_s")
 REQUESTS = ("request_s", "token_s", "reach_s", "answer_s")
 """Fields of ``Overhead`` that a slower or faster host scales together: of launches, and of requests."""

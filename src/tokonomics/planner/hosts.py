@@ -14,7 +14,14 @@ from functools import cache, cached_property, partial
 from typing import NamedTuple
 
 from tokonomics.catalog.gpus import Gpu
-from tokonomics.catalog.offer_choice import cheapest_offer, market_offers, recent, recent_unless_far, to_look_up
+from tokonomics.catalog.offer_choice import (
+    cheapest_offer,
+    loading_gib,
+    market_offers,
+    recent,
+    recent_unless_far,
+    to_look_up,
+)
 from tokonomics.catalog.offers import MAX_AGE_DAYS, Offer, Terms
 from tokonomics.clock import today
 from tokonomics.money.cost import CostLine, CostTree
@@ -31,12 +38,6 @@ HOST_MEMORY = "host"
 """Asks for KV in what the bought machine's memory has left."""
 UNUSED = "unused GPUs"
 """GPUs of a paid machine on which no replica runs."""
-PROCESS_GIB = 3.0
-"""Of the host, for the process behind each GPU, beside the weights. Assumed: the one report found brackets the whole
-need and no more. The 60.5 GiB of Qwen1.5-32B do not load with 32 GB and do with 64 (vllm-project/vllm#5269 of
-2024-06-05), so a process takes 3.5 GiB at the most if the weights are all held; for eight of them it is a guess on the
-safe side. Loaders map a file as a whole and fail where it is larger than the memory (turboderp/exllama#245,
-vllm-project/vllm#759); pages already copied can be let go, so less than this may do."""
 
 
 @dataclass(frozen=True)
@@ -284,14 +285,12 @@ def cheapest_host(
 def host_gib(deployment: Deployment, gpus: int) -> float:
     """Memory a host of so many GPUs needs: the weights that its GPUs load, and a process for each GPU in use.
 
-    Engines read a checkpoint through the host's page cache, which replicas on one machine share. Assumed, and rather
-    too much than too little (``PROCESS_GIB``): a host below it may work, one below the weights alone should not be
-    counted on. In GiB, as providers sell a host's memory.
+    Replicas on one machine share the host's page cache, through which engines read a checkpoint.
     """
     of_a_replica = min(deployment.gpus, gpus)
     replicas = max(1, gpus // deployment.gpus)
     weights = shard(deployment).total + draft_bytes(deployment)
-    return weights * of_a_replica / GIB + PROCESS_GIB * of_a_replica * replicas
+    return loading_gib(weights * of_a_replica, of_a_replica * replicas)
 
 
 def left_gb(deployment: Deployment, offer: Offer) -> float | None:
@@ -409,7 +408,7 @@ class Hosts:
         return bisect_left(range(1, ceiling + 1), True, key=lambda count: self.usd_per_hour(count) > limit)
 
 
-def monthly_bill(gpus: int, machine: Machine, machines: int, utilization: float, prefill_share: float) -> CostTree:
+def monthly_bill(gpus: int, machine: Machine, machines: int, load_share: float, prefill_share: float) -> CostTree:
     """A month of machines: what prompts take of the capacity, what answers take, what waits, what no replica uses.
 
     ``gpus`` are those that replicas run on. Prompts and answers are charged what they take at full load; what a smaller
@@ -418,7 +417,7 @@ def monthly_bill(gpus: int, machine: Machine, machines: int, utilization: float,
     offer = machine.offer
     gpu_hours = machines * offer.gpus * HOURS_PER_MONTH
     serving = gpus * HOURS_PER_MONTH
-    working = serving * min(1.0, utilization)
+    working = serving * min(1.0, load_share)
     shares = {
         "prefill": working * prefill_share,
         "decode": working * (1 - prefill_share),

@@ -40,6 +40,9 @@ _MOST_OF_A_CURVE = 2_000_000
 _PERIODS_WITH_SILENCE = 20
 _ENOUGH_REPLICAS = 16
 """Of a large fleet: pooling more of them changes a p99 by less than the requests' own chance does."""
+_MOST_WRITTEN = 1e9
+"""Tokens of all answers in one simulation, unless ``ENOUGH_REQUESTS`` write more: a few seconds of it. Of answers of
+100,000 tokens, sixteen replicas of Llama 3.1 8B get 13 times the length of one."""
 _ANSWERS_LONG = 20
 """A fleet starts empty: in so many times the length of an answer, its filling no longer counts."""
 _SESSIONS_LONG = 10
@@ -143,11 +146,11 @@ class Load:
         if not self.is_stationary:
             return self.trace, max(1, int(replicas * self.share + 1e-9))
         served_by = min(replicas, _ENOUGH_REPLICAS)
-        if served_by == replicas:
-            return self.trace, replicas
         rate = self.workload.rate * served_by / replicas
-        requests = min(len(self.trace), math.ceil(max(ENOUGH_REQUESTS, rate * self.lasts_s)))
-        return self.trace.take(np.arange(requests)).faster(served_by / replicas), served_by
+        wanted = min(rate * self.lasts_s, _MOST_WRITTEN / max(1.0, self.workload.output_tokens))
+        requests = min(len(self.trace), math.ceil(max(ENOUGH_REQUESTS, wanted)))
+        part = self.trace if requests == len(self.trace) else self.trace.take(np.arange(requests))
+        return part if served_by == replicas else part.faster(served_by / replicas), served_by
 
     def within(self, context: int) -> "Load":
         """What the model can take of it: made-up requests are cut, others left out.

@@ -317,10 +317,10 @@ def _rows(
         first, replicas = hosts.counts_on(offer, sized.replicas)
         side = _prefill_side(hosts, sized.replicas, first, breaks, load)
         gpus = replicas * deployment.gpus + (first * side.gpus_per_replica if side else 0)
-        utilization = workload.rate / ((first + replicas) * capacity.rate)
+        load_share = workload.rate / ((first + replicas) * capacity.rate)
         usd_per_second = instances * machine.usd_per_hour / SECONDS_PER_HOUR
         prices = split.prices(usd_per_second)
-        used = gpus / (instances * offer.gpus) * min(1.0, utilization)
+        used = gpus / (instances * offer.gpus) * min(1.0, load_share)
         row = Candidate(
             **same,
             **copied(offer, "provider", "instance", "seller"),
@@ -334,7 +334,7 @@ def _rows(
             price_source=offer.source,
             replicas=replicas,
             prefill=side,
-            utilization=utilization,
+            load_share=load_share,
             instances=instances,
             gpus_paid=instances * offer.gpus,
             # Not the sum of its parts, whose last digit differs between equal bills.
@@ -342,7 +342,7 @@ def _rows(
             usd_per_mtok=prices,
             usd_per_mtok_usage=prices.blended * used,
             job=job_of(load, sized, usd_per_second),
-            bill=monthly_bill(gpus, machine, instances, utilization, split.prefill_share),
+            bill=monthly_bill(gpus, machine, instances, load_share, split.prefill_share),
         )
         yield RankedRow(row, sized, machine)
 
@@ -410,8 +410,8 @@ def _served(sized: Placed, load: Load) -> dict[str, object]:
         served = sized.trial.outcome
         return {"simulated": True, **copied(served, "batch", "ttft_s", "tpot_s", "e2e_s")}
     steady = sized.screened.steady(load.workload.rate / sized.replicas)
-    e2e_s = steady.ttft_s + load.workload.output_tokens * steady.tpot_s
-    tpot_s = None if sized.deployment.model.is_encoder else steady.tpot_s
+    e2e_s = steady.ttft_s + max(0.0, load.workload.output_tokens - 1) * steady.tpot_s
+    tpot_s = steady.tpot_s if load.workload.output_tokens > 1 else None
     means = {"ttft_s": steady.ttft_s, "tpot_s": tpot_s, "e2e_s": e2e_s}
     only_mean = {name: Spread(p50=None, p90=None, p95=None, p99=None, mean=mean) for name, mean in means.items()}
     return {"simulated": False, "batch": steady.batch, **only_mean}

@@ -138,7 +138,7 @@ class Candidate(Noun):
     """Of simulated requests; only the mean where it is the closed form's."""
     tpot_s: Spread
     e2e_s: Spread
-    utilization: float
+    load_share: float
     """Of what the replicas hold, for requests of mean length, under the SLO on time per token."""
     speed: Speed
     """Whether the kernels behind the speed were timed on this GPU, or are another's scaled by the datasheet."""

@@ -227,7 +227,7 @@ def kind_of(deployment: Deployment) -> Kind:
 def late_in_the_mean(candidate: Screened, rate: float, slos: Sequence[Slo]) -> str | None:
     """The SLO that even the closed form's mean breaks at a rate; None when all may hold."""
     steady = candidate.steady(rate)
-    e2e_s = steady.ttft_s + candidate.curve.output_tokens * steady.tpot_s
+    e2e_s = steady.ttft_s + (candidate.curve.output_tokens - 1) * steady.tpot_s
     means = {Latency.ttft: steady.ttft_s, Latency.tpot: steady.tpot_s, Latency.e2e: e2e_s}
     for slo in slos:
         if slo.latency in means and slo.statistic != "p50" and means[slo.latency] > slo.seconds:

@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from tokonomics.catalog.offer_choice import loading_gib
 from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.start_times import start_times
 from tokonomics.physics.deployment import Deployment
@@ -32,7 +33,6 @@ from tokonomics.planner.shared_ways import (
     by_shares,
     by_slices,
     by_turns,
-    host_gb,
     judged,
 )
 from tokonomics.serving.shared import SharedEngine, TurnRules, in_turns
@@ -207,7 +207,7 @@ def _machines(tenants: Sequence[Tenant]) -> Iterator[Machine]:
         )
         for tenant in tenants
     ]
-    needed_gb, most_gpus = host_gb(fewest), limits.max_gpus or math.inf
+    needed_gb, most_gpus = loading_gib(sum(fewest), len(fewest)), limits.max_gpus or math.inf
     cheapest: dict[str, Machine] = {}
     for machine in sorted(found, key=lambda machine: (machine.usd_per_hour, machine.offer.gpus)):
         offer = machine.offer

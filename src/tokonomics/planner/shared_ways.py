@@ -17,12 +17,13 @@ import numpy as np
 from tokonomics.catalog.engines import Engine
 from tokonomics.catalog.gpus import Gpu, find_gpu
 from tokonomics.catalog.mig import MigProfile, fit_together, mig_profiles, slice_of
+from tokonomics.catalog.offer_choice import loading_gib
 from tokonomics.catalog.start_times import start_times
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import kv_budget_bytes, max_sequences, sequence_bytes, workspace_bytes
 from tokonomics.physics.sharding import shard
 from tokonomics.planner.candidates import FLOOR, fitting, weight_choices
-from tokonomics.planner.hosts import PROCESS_GIB, Machine
+from tokonomics.planner.hosts import Machine
 from tokonomics.planner.load import Load
 from tokonomics.planner.plan import Question, Study, study
 from tokonomics.planner.prospects import speed_allowed
@@ -33,7 +34,7 @@ from tokonomics.serving.shared import SharedEngine, SharedRun, TurnRules, in_tur
 from tokonomics.serving.simulator import Simulation, simulate
 from tokonomics.serving.steady import MissesSlo
 from tokonomics.traffic.trace import Trace
-from tokonomics.units import BYTES_PER_GB, GIB, HOURS_PER_MONTH, SECONDS_PER_HOUR
+from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
 
 ENOUGH_OF_THE_SLOWEST = 2_000
 """Requests of the model with fewest: its p99 rests on twenty of them."""
@@ -249,7 +250,7 @@ def _turns(tenants: Sequence[Tenant], traces: Sequence[Trace], machine: Machine,
         weights = [shard(each).total for each in whole]
         awake = [each.model_copy(update={"gpu": left}) for each in whole]
         room = [max_sequences(each, tenant.load.longest) for each, tenant in zip(awake, tenants, strict=True)]
-        if not all(room) or host_gb(weights) > (machine.offer.memory_gb or math.inf):
+        if not all(room) or loading_gib(sum(weights), len(weights)) > (machine.offer.memory_gb or math.inf):
             continue
         wake = tuple(times.wake_s(size, gpu) for size in weights)
         sleep = tuple(times.sleep_s(size, gpu) for size in weights)
@@ -257,11 +258,6 @@ def _turns(tenants: Sequence[Tenant], traces: Sequence[Trace], machine: Machine,
         for patience_s in _PATIENCE_S:
             run = partial(in_turns, turns=TurnRules(wake, sleep, patience_s))
             yield _tried(run, tenants, awake, traces, places, [kept / gpu.usable_bytes] * len(tenants))
-
-
-def host_gb(weights: Sequence[float]) -> float:
-    """What a host needs to hold engines of so many bytes of weights."""
-    return (sum(weights) + len(weights) * PROCESS_GIB * GIB) / BYTES_PER_GB
 
 
 def _tried(

@@ -24,6 +24,7 @@ from tokonomics.planner.plan import RankedRow, Study
 from tokonomics.planner.plan_trials import Trials
 from tokonomics.planner.screen import Screened, screen
 from tokonomics.planner.search import Placed
+from tokonomics.serving.steady import FRONT_END
 from tokonomics.types import Noun
 from tokonomics.units import HOURS_PER_MONTH, percent, plural, usd
 
@@ -303,6 +304,7 @@ _ENDS = {
     "TPOT SLO": "the TPOT SLO ends",
     "compute": "compute ends",
     "engine's max sequences": "the engine's limit ends",
+    FRONT_END: "the engine's front end ends",
 }
 """What limits a batch (``serving.steady``), as the begin of a sentence."""
 

@@ -17,6 +17,7 @@ from tokonomics.measure.api_latency import ApiLatency
 from tokonomics.money.api_bill import ApiBill, host_bills
 from tokonomics.money.sale import FleetSale, SellTerms, fleet_sale, sell_terms
 from tokonomics.money.upkeep import upkeep
+from tokonomics.planner.breakeven import share_of_api
 from tokonomics.planner.class_report import report_of_pick
 from tokonomics.planner.compare import compare as side_by_side
 from tokonomics.planner.compare import diff as plan_diff
@@ -28,6 +29,7 @@ from tokonomics.planner.deploy_stacks import STACKS, stack_files
 from tokonomics.planner.deploy_text import DeployFile, Target
 from tokonomics.planner.energy import energy_of
 from tokonomics.planner.flips import flips
+from tokonomics.planner.load import Load
 from tokonomics.planner.parsing import listed
 from tokonomics.planner.plan import Question, Study, study
 from tokonomics.planner.plan_answer import Candidate
@@ -39,7 +41,7 @@ from tokonomics.questions.api_latency import latencies_of
 from tokonomics.questions.beside import plan_beside
 from tokonomics.questions.command import command_of
 from tokonomics.questions.listener import SILENT, Listener
-from tokonomics.questions.load import blamed, cases_of, questions_of, say_not_tried
+from tokonomics.questions.load import blamed, cases_of, load_of, questions_of, say_not_tried
 from tokonomics.questions.plan_measured import measured_beside
 from tokonomics.questions.request import parameters_of
 from tokonomics.questions.requests.buy import CompareRequest, DiffRequest, PlanRequest
@@ -179,7 +181,7 @@ def _sold(best: Candidate, study: Study, terms: SellTerms) -> FleetSale:
     load, prices = study.plan.workload, best.usd_per_mtok
     price = terms.price_over(prices.input, prices.output, prices.cached)
     lengths, cached = (load.input_tokens, load.output_tokens), best.cached_share * load.input_tokens
-    return fleet_sale(best.model, price, best.usd_per_month, load.rate, lengths, best.utilization, cached)
+    return fleet_sale(best.model, price, best.usd_per_month, load.rate, lengths, best.load_share, cached)
 
 
 def _cases(request: PlanRequest, studies: Sequence[Study], cases: Sequence[str]) -> PlanCases:
@@ -307,11 +309,11 @@ def compare(request: CompareRequest, listener: Listener = SILENT) -> CompareResu
     for question in questions:
         say_not_tried(question, listener)
     listener.doing("comparing")
-    latencies = latencies_of(request)
+    latencies, share = latencies_of(request), _cached_share(request, questions[0].load)
     apis = {
         question.model.key: bills
         for question, asked in zip(questions, listed(request.model, "model") or (), strict=True)
-        if (bills := _hosts(question, asked, latencies))
+        if (bills := _hosts(question, asked, latencies, share))
     }
     found = side_by_side(questions, scores, listener.doing)
     return CompareResult(**dict(found), apis=apis, latencies=latencies)
@@ -321,9 +323,17 @@ _HOSTS = 2
 """Hosts of a model to show beside its hardware, the cheapest; `breakeven` has all of them."""
 
 
-def _hosts(question: Question, asked: str, measured: Mapping[str, ApiLatency]) -> tuple[ApiBill, ...]:
+def _cached_share(request: CompareRequest, load: Load) -> float:
+    """Of a log's prompts, what hosts read from their caches: at its own pace, which decides what they still hold."""
+    paceless = request.model_copy(update={"rate": None, "tokens_per_month": None})
+    return share_of_api(load if request.trace is None or request == paceless else load_of(paceless), None)
+
+
+def _hosts(
+    question: Question, asked: str, measured: Mapping[str, ApiLatency], cached_share: float
+) -> tuple[ApiBill, ...]:
     """What the cheapest hosts of a model charge for these requests, and those that were measured."""
     if question.model.is_encoder:
         return ()
-    bills = host_bills(hosts_of(question.model, asked), question.load.trace)
+    bills = host_bills(hosts_of(question.model, asked), question.load.trace, cached_share, replayed=True)
     return tuple(bill for place, bill in enumerate(bills) if place < _HOSTS or bill.name in measured)

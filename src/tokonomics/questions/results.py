@@ -9,6 +9,7 @@ from tokonomics.catalog.precision import Precision
 from tokonomics.catalog.recovery import Recovery
 from tokonomics.errors import by_name, flag, spelled
 from tokonomics.measure.api_latency import ApiLatency
+from tokonomics.measure.priced_run import PricedRun
 from tokonomics.money.api_bill import ApiBill
 from tokonomics.money.cost import Cost, LoadCost, Needed
 from tokonomics.money.energy import Energy
@@ -219,8 +220,9 @@ class PlanResult(Result, Plan):
     """What each class of service gets and pays on the pick, where there are any."""
     together: PlanTogether | None = None
     """Where other models are named beside it: all of them on one GPU or on own ones. The rest is the first alone."""
+    measured: tuple[PricedRun, ...] = ()
+    """Load tests of one's own, where any are given: each load's price and latencies, over what was predicted."""
     study: Any = beside()
-    measured: Any = beside()
 
     @property
     def is_found(self) -> bool:

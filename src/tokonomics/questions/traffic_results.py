@@ -26,7 +26,7 @@ from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.summary import TraceSummary
 from tokonomics.traffic.workload import Workload
 from tokonomics.types import Noun
-from tokonomics.units import count, percent, plural, seconds, usd
+from tokonomics.units import count, percent, plural, requests_a_second, seconds, usd
 
 
 class LeversResult(Result, Ranking):
@@ -120,7 +120,8 @@ class CapacityResult(Result):
         price = "" if self.usd_per_mtok is None else f", {usd(self.usd_per_mtok)} per Mtok"
         needed = "" if self.replicas is None else f"; this log needs {plural(self.replicas, 'replica')}"
         breaks = self.highest_rate.breaks
-        return f"{self.deployment}: {self.rate:.3g} requests/s a replica, then {breaks}{needed}{price}"
+        holds = requests_a_second(f"{self.rate:.3g}")
+        return f"{self.deployment}: {holds} a replica, then {breaks}{needed}{price}"
 
 
 class TraceResult(Result, TraceSummary):

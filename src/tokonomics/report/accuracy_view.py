@@ -30,7 +30,7 @@ def accuracy(
     name, main = next((row for row in rows.items() if _MAIN in row[0]), next(iter(rows.items())))
     groups = plural(recorded["spearman_groups"], "group")
     yield blocks.line(
-        "Median error: ",
+        "Median error of all published rows: ",
         blocks.Span(_share(main["median_abs_log_error"]), "best"),
         f", {name}: {plural(main['n'], 'measurement')}. "
         f"Nine of ten are within {_share(main['p90_abs_log_error'])}; the bias is {_signed(main['bias'])}. "
@@ -98,7 +98,8 @@ def _drawn(points: Sequence[AccuracyPoint], kind: str) -> Iterable[blocks.Fact]:
     left_out = sum(point.fit == "left out" for point in points)
     note = f"{kind} figures, {left_out:,} of them left out of every fit"
     yield blocks.fact("in the chart", f"{len(points):,}", note)
-    yield blocks.fact("median error", percent_text(median_off(points)), f"{percent(inside)} are inside the band")
+    error = percent_text(median_off(points))
+    yield blocks.fact("median error in the chart", error, f"{percent(inside)} are inside the band")
     for speed, how in _SPEEDS.items():
         if own := [point for point in points if point.speed == speed]:
             yield blocks.fact(speed, percent_text(median_off(own)), f"median error of {len(own):,}: {how}")

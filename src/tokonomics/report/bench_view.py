@@ -46,6 +46,17 @@ def _sections(result: PricedRun) -> blocks.View:
     yield blocks.note(*_notes(result))
 
 
+def measured_sections(runs: Iterable[PricedRun]) -> blocks.View:
+    """Each run beside a plan: its loads and their prices, and what was predicted of each."""
+    for run in runs:
+        machine = f" on {run.machine.gpus}×{run.machine.gpu}" if run.machine else ""
+        predicted = _predictions(run) if any(point.scored for point in run.points) else None
+        price = f"Price: {usd(run.price.usd_per_hour or 0)} an hour ({run.price.price_from})." if run.price else ""
+        untold = sorted({f"Not predicted: {point.not_predicted}." for point in run.points if point.not_predicted})
+        small = blocks.note(price, *untold) if price or untold else None
+        yield blocks.section(_loads(run), predicted, small, title=f"Measured by {run.run.tool}{machine}")
+
+
 def _headline(result: PricedRun) -> blocks.Line:
     run, groups, best = result.run, result.verdict.groups, result.verdict.best
     version = f" {run.tool_version}" if run.tool_version else ""
@@ -239,6 +250,9 @@ def _busier(point: LoadPoint, other: LoadPoint) -> bool:
 
 def _notes(result: PricedRun) -> Iterable[str]:
     run, price, machine = result.run, result.price, result.machine
+    if not result.verdict.slos and any(group.best is not None for group in result.verdict.groups):
+        least = "lowest price per token" if price else "highest throughput"
+        yield f"best: the {least} of those with few failures, whatever its latency: no SLO is set ({option('slo')})."
     if price and price.api:
         rates = price.api.input_usd_per_mtok, price.api.output_usd_per_mtok
         yield f"Price: {usd(rates[0])} per Mtok of input, {usd(rates[1])} of output ({price.price_from}), none cached."

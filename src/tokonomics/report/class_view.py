@@ -4,7 +4,7 @@ from tokonomics.planner.class_report import BreaksAt, ClassLoad, ClassReport, On
 from tokonomics.report import blocks
 from tokonomics.report.wording import NO_VALUE, time_text, usd_text
 from tokonomics.serving.class_outcome import ClassOutcome
-from tokonomics.units import percent, plural, usd
+from tokonomics.units import percent, plural, requests_a_second, usd
 
 _SAME_RATE = 0.01
 """The rates of a search are known to 1 %."""
@@ -86,7 +86,7 @@ def _one_slo(one: OneSlo, report: ClassReport, replicas: int | None, rate: float
         more = rate / one.rate - 1
         change = f"classes hold {percent(more)} more" if more > 0 else f"classes hold {percent(-more)} less"
         change = "classes hold the same" if abs(more) < _SAME_RATE else change
-        return blocks.hint(f"{asks}: a replica holds {one.rate:.3g} requests/s; {change}.")
+        return blocks.hint(f"{asks}: a replica holds {requests_a_second(f'{one.rate:.3g}')}; {change}.")
     bill = sum(own.usd for own in report.bill)
     if one.usd_per_month is None or one.replicas is None or replicas is None or not bill:
         return blocks.hint(f"{asks}.")

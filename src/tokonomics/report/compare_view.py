@@ -132,7 +132,7 @@ def _picks(result: Comparison, picks: list[tuple[Cell, Candidate]]) -> blocks.Ta
             offer,
             gpus,
             *prices,
-            percent(pick.utilization),
+            percent(pick.load_share),
             speed,
         ]
         weighted = usd(cell.usd_per_quality_mtok) if cell.usd_per_quality_mtok else ""
@@ -157,8 +157,12 @@ def _apis(result: CompareResult) -> blocks.Section:
     ]
     columns = ["!model", "!API", ">list in / out", ">$/Mtok", API_LATENCY, "!price of"]
     shown = [api.name for bills in result.apis.values() for api in bills]
+    cached = max(api.cached_share for bills in result.apis.values() for api in bills)
+    read = (
+        f"{percent(cached)} of the prompts read from their caches where they have one" if cached else "nothing cached"
+    )
     return blocks.section(
-        blocks.table(columns, rows, "The same requests by API, nothing cached: the cheapest hosts"),
+        blocks.table(columns, rows, f"The same requests by API, {read}: the cheapest hosts"),
         blocks.note(*api_latency_notes(result.latencies.values(), shown)),
     )
 

@@ -16,7 +16,7 @@ from tokonomics.questions.results import OneNoun, layout_text
 from tokonomics.report import blocks
 from tokonomics.report.answer import Answer
 from tokonomics.report.markdown import markdown
-from tokonomics.report.wording import FEWER_BITS, NO_VALUE
+from tokonomics.report.wording import FEWER_BITS, NO_VALUE, OLD_PRICE
 from tokonomics.units import count, percent, seconds, usd
 
 
@@ -80,12 +80,13 @@ def _plans(made: Diff, rows: Sequence[tuple[str, ...]]) -> blocks.Table:
 
 
 def _caveats(made: Diff) -> blocks.Line | None:
-    """What a reader of the dollars must know of the plans: fewer bits, and latencies that nobody checked."""
+    """What a reader of the dollars must know of the plans: fewer bits, latencies that nobody checked, old prices."""
     sides = (made.before, made.after)
     unchecked = " and ".join(side.name for side in sides if not side.plan.simulated)
     said = [
         FEWER_BITS if any(side.plan.below_checkpoint for side in sides) else "",
         f"Not simulated, so no SLO is checked: {unchecked}." if unchecked else "",
+        OLD_PRICE if any(side.plan.price_stale for side in sides) else "",
     ]
     return blocks.note(*said) if any(said) else None
 
@@ -112,19 +113,23 @@ def _rows(made: Diff) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [
         ("model", made.before.model, made.after.model, ""),
         ("replicas", _layout(before), _layout(after), ""),
-        ("offer", f"{before.provider} {before.instance}", f"{after.provider} {after.instance}", ""),
+        ("offer", _offer(before), _offer(after), ""),
         ("terms", before.terms.replace("_", " "), after.terms.replace("_", " "), ""),
         ("tokens a month", *_pair(made.before.tokens_per_month, made.after.tokens_per_month, count)),
         ("$ a month", *_pair(before.usd_per_month, after.usd_per_month, usd)),
         ("$/Mtok, whole bill", *_pair(before.usd_per_mtok.blended, after.usd_per_mtok.blended, usd)),
         ("$/Mtok input", *_pair(before.usd_per_mtok.input, after.usd_per_mtok.input, usd)),
         ("$/Mtok output", *_pair(before.usd_per_mtok.output, after.usd_per_mtok.output, usd)),
-        ("load", percent(before.utilization), percent(after.utilization), ""),
+        ("load", percent(before.load_share), percent(after.load_share), ""),
     ]
     for name, first, second in (("TTFT", before.ttft_s, after.ttft_s), ("TPOT", before.tpot_s, after.tpot_s)):
         if first.p99 is not None and second.p99 is not None:
             rows.append((f"{name} p99", *_pair(first.p99, second.p99, seconds)))
     return rows
+
+
+def _offer(row: Candidate) -> str:
+    return f"{row.provider} {row.instance}{'†' if row.price_stale else ''}"
 
 
 def _layout(row: Candidate) -> str:

@@ -44,9 +44,9 @@ def pick_blocks(row: Candidate, label: str, plan: Plan, firm: Sequence[blocks.Fa
             *_latencies(row, plan.slos),
             blocks.fact(
                 "load",
-                percent(row.utilization),
+                percent(row.load_share),
                 f"of capacity{router}{', all machines up' if plan.limits.spare else ''}",
-                number=row.utilization,
+                number=row.load_share,
                 less="worse",
             ),
             *firm,

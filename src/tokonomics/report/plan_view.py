@@ -24,6 +24,7 @@ from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.results import PlanCases, PlanModels, PlanResult, layout_text, replicas_text
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer, Charts
+from tokonomics.report.bench_view import measured_sections
 from tokonomics.report.class_view import class_sections
 from tokonomics.report.plan_pick_view import pick_blocks, set_aside_lines
 from tokonomics.report.plan_why_view import (
@@ -36,6 +37,7 @@ from tokonomics.report.plan_why_view import (
 )
 from tokonomics.report.quality_view import not_tried, quality_facts
 from tokonomics.report.sale_view import SALE_COLUMNS, fleet_sale_facts, sale_cells
+from tokonomics.report.session_view import sessions_pace
 from tokonomics.report.together_view import together_view
 from tokonomics.report.upkeep_view import energy_facts, energy_notes, upkeep_facts
 from tokonomics.report.wording import (
@@ -92,7 +94,7 @@ def _charts(result: PlanResult, request: PlanRequest) -> Charts:
             name,
             bills=result.bill_range,
             apis=api_prices(study, request.model[0]),
-            measured=result.measured or (),
+            measured=result.measured,
         ),
         "Bills": lambda: charts.plan.plan_chart(study.plan, name),
     }
@@ -146,7 +148,9 @@ def _one(result: PlanResult, request: PlanRequest) -> blocks.View:
         shown = leaders[: request.top or 10]
         yield ranking(leaders, len(shown))
         drawn = blocks.note(*energy_notes(result.energy)) if result.energy else None
-        yield blocks.section(_notes(whole, shown, request), drawn, *_dropped(study, request))
+        pace = sessions_pace(study.question.load)
+        yield blocks.section(_notes(whole, shown, request), pace, drawn, *_dropped(study, request))
+        yield from measured_sections(result.measured)
         if result.flips:
             yield blocks.section(*flip_lines(whole, result.flips))
         if result.why and request.explain:
@@ -199,7 +203,7 @@ def _reads(model: ModelSpec, plan: Plan) -> Iterable[blocks.Fact]:
         yield blocks.fact("images", f"{model.images.tokens:,} tokens", said)
     if model.is_encoder:
         workload, best = plan.workload, plan.best
-        full = f"; full batches of all replicas read {count(workload.rate / best.utilization)}/s" if best else ""
+        full = f"; full batches of all replicas read {count(workload.rate / best.load_share)}/s" if best else ""
         tokens = f"{count(workload.rate * workload.input_tokens)} tokens/s{full}"
         yield blocks.fact("reads", requests_a_second(count(workload.rate)), tokens)
         yield blocks.fact("encoder", "no output", f"TTFT is the whole wait; {ENCODER_SPEED}")
@@ -274,7 +278,7 @@ def ranking(
                 f"{row.provider} {row.instance}",
                 f"{'†' if row.price_stale and some_old else ''}{usd(row.usd_per_month)}",
                 usd(row.usd_per_mtok.blended),
-                percent(row.utilization),
+                percent(row.load_share),
                 time_text(getattr(row.ttft_s, late)),
                 *([time_text(getattr(row.tpot_s, late))] if writes else []),
                 row.speed.value,
@@ -322,8 +326,8 @@ def _old(plan: Plan, shown: Sequence[Candidate]) -> str:
 def _how_sized(plan: Plan, has_slos: bool) -> str:
     if not plan.simulations:
         share = percent(plan.limits.max_utilization or CLOSED_FORM_UTILIZATION)
-        quick = option("quick")
-        return f"Replicas are planned to at most {share} of the closed form's capacity; leave out {quick} to simulate."
+        how = f"not simulated ({option('quick')})"
+        return f"Replicas are planned to at most {share} of the closed form's capacity, {how}."
     spare = f" with {plan.limits.spare} down" if plan.limits.spare else ""
     targets = "meet every SLO" if has_slos else f"keep up (no SLO is set: {option('slo')})"
     aside = "apart from what is set aside above, nothing" if plan.set_aside else "nothing else"

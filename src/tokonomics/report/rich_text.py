@@ -1,11 +1,13 @@
 """A description on a terminal: sections with an empty line between them, colours for moods, blocks for bars."""
 
 import io
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, assert_never
 
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.measure import Measurement
+from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -29,6 +31,12 @@ _LINES: dict[Kind, str] = {
 _FILLS = "█▓▒░·"
 """One for each part of a bar, so that it reads without colours."""
 _BAR_WIDTH = 60
+_BESIDE = 80
+"""Columns from which the notes of facts stand beside them: the usual width of a terminal."""
+_WHOLE = 118
+"""Columns from which tables keep their shape, whatever wraps in them: all of ours fit so."""
+_WRAPPED = 1.5
+"""Times the width that a table may have by nature to be wrapped into it, not stacked. Our choice."""
 
 
 def renderable(sections: Iterable[Section], spell: Spell = flag) -> RenderableType:
@@ -56,15 +64,32 @@ def _block(block: Block, spell: Spell) -> RenderableType:
         case Line():
             return _text(block.spans, spell, _LINES[block.kind])
         case Facts():
-            return _facts(block, spell)
+            return _ByWidth(lambda width, _: _facts(block, spell) if width >= _BESIDE else _facts_above(block, spell))
         case Table():
-            return _table(block, spell)
+            drawn = _table(block, spell)
+            return _ByWidth(lambda width, fits: drawn if fits(drawn) else _stacked(block, spell, width))
         case Bar():
-            return _bar(block)
+            return _ByWidth(lambda width, _: _bar(block, min(width, _BAR_WIDTH)))
         case File():  # a narrower terminal wraps its lines itself, and copies them whole
             return Text(f"# {block.name}\n{block.text}", no_wrap=True, overflow="ignore")
         case _:
             assert_never(block)
+
+
+class _ByWidth:
+    """Drawn one way or another by the columns there are, and by whether a table fits into them."""
+
+    def __init__(self, draw: Callable[[int, Callable[[RichTable], bool]], RenderableType]) -> None:
+        self._draw = draw
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        width = options.max_width
+
+        def fits(drawn: RichTable) -> bool:
+            by_nature = Measurement.get(console, options.update(max_width=10_000), drawn)
+            return width >= _WHOLE or (by_nature.minimum <= width and by_nature.maximum <= _WRAPPED * width)
+
+        yield self._draw(width, fits)
 
 
 def _text(spans: Iterable[Span], spell: Spell, style: str = "") -> Text:
@@ -81,6 +106,30 @@ def _facts(facts: Facts, spell: Spell) -> RichTable:
     return drawn
 
 
+def _facts_above(facts: Facts, spell: Spell) -> RenderableType:
+    """Names and values, and each note below its own."""
+    parts: list[RenderableType] = []
+    for fact in facts.rows:
+        parts.append(Text(f"{spelled(fact.name, spell)}  ", style="dim").append_text(_text(fact.value, spell, "bold")))
+        parts += [Padding(Text(spelled(fact.note, spell), style="dim"), (0, 0, 0, 2))] if fact.note else []
+    return Group(*parts)
+
+
+def _stacked(table: Table, spell: Spell, width: int) -> RenderableType:
+    """A row below the other, each of its cells on a line with its heading."""
+    parts: list[RenderableType] = [Text(spelled(table.title, spell), style="bold")] if table.title else []
+    widest = max((len(spelled(column.name, spell)) for column in table.columns), default=0)
+    for row in table.rows[: table.shown]:
+        drawn = RichTable(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+        drawn.add_column(style="dim", width=min(widest, width // 2))
+        drawn.add_column(overflow="fold")
+        for column, cell in zip(table.columns, row, strict=True):
+            if text := _text(cell, spell):
+                drawn.add_row(Text(spelled(column.name, spell)), text)
+        parts += [drawn, ""]
+    return Group(*parts[:-1] if table.rows else parts)
+
+
 def _table(table: Table, spell: Spell) -> RichTable:
     body = [[_text(cell, spell) for cell in row] for row in table.rows[: table.shown]]
     title = Text(spelled(table.title, spell)) if table.title else None
@@ -89,25 +138,26 @@ def _table(table: Table, spell: Spell) -> RichTable:
         show_edge=False, pad_edge=False, padding=(0, 1, 0, 0),
     )  # fmt: skip
     for place, column in enumerate(table.columns):
-        drawn.add_column(Text(spelled(column.name, spell)), **_column(column, [row[place] for row in body]))
+        heading = Text(spelled(column.name, spell), no_wrap=False)  # in two lines rather than cut
+        drawn.add_column(heading, **_column(column, heading.plain, [row[place] for row in body]))
     for row in body:
         drawn.add_row(*row)
     return drawn
 
 
-def _column(column: Column, cells: list[Text]) -> dict[str, Any]:
-    widest = max((cell.cell_len for cell in cells), default=0) if column.whole else None
+def _column(column: Column, heading: str, cells: list[Text]) -> dict[str, Any]:
+    widest = max(map(len, [*heading.split(), *(cell.plain for cell in cells)]), default=0) if column.whole else None
     return {"justify": "right" if column.number else "left", "no_wrap": column.whole, "min_width": widest}
 
 
-def _bar(bar: Bar) -> Text:
+def _bar(bar: Bar, width: int) -> Text:
     """One line of blocks, each part's length in proportion to its size, and what they mean."""
     total = sum(part.size for part in bar.parts)
     blocks, legend, edge = Text(), Text("\n"), 0.0
     for part, fill in zip(bar.parts, _FILLS, strict=False):
         colour = "bright_black" if part.colour == "grey" else part.colour
-        start, edge = round(edge / total * _BAR_WIDTH), edge + part.size
-        blocks.append(fill * (round(edge / total * _BAR_WIDTH) - start), style=colour)
+        start, edge = round(edge / total * width), edge + part.size
+        blocks.append(fill * (round(edge / total * width) - start), style=colour)
         legend.append(f"{fill} ", style=colour).append(f"{part.name} {part.label}   ")
     legend.rstrip()
     return blocks.append_text(legend)

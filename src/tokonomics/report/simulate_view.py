@@ -84,7 +84,8 @@ def _simulation(
         value = f"{made.total_tokens_per_s:,.0f} tokens/s"
     if cost and cost.usd_per_mtok is not None:
         value = f"{usd(cost.usd_per_mtok)} per million tokens"
-    yield blocks.headline(value, f": {what}")
+    missed = ", ".join(slo.slo for slo in made.slo if not slo.met)
+    yield blocks.headline(f"{value}, {missed} missed" if missed else value, f": {what}", "worst" if missed else "best")
     yield _latencies(made, model.is_encoder)
     yield blocks.section(*_slos(made))
     yield from class_sections(classes)
@@ -191,7 +192,7 @@ def _figures(
     return blocks.facts(
         _throughput(made, encoder),
         ("requests", f"{made.requests_per_s:,.3g}/s", f"{made.completed:,} of {made.requests:,} answered"),
-        ("busy", percent(made.utilization), f"of the paid time; {percent(made.useful_share)} computing what was used"),
+        ("busy", percent(made.busy_share), f"of the paid time; {percent(made.useful_share)} computing what was used"),
         ("load", percent_text(made.load_share), "of the requests that full batches would finish"),
         ("batch", f"{made.batch:,.1f}", f"sequences in a step, in the mean; at most {rules.max_sequences:,}"),
         None if encoder else ("KV cache", percent(made.kv_peak_share), f"full at the most{room}"),
@@ -223,7 +224,7 @@ def _pools(simulation: Simulation) -> list[blocks.Fact]:
     return [
         blocks.fact(
             f"{side.does} side",
-            percent(side.utilization),
+            percent(side.busy_share),
             f"busy, {plural(side.replicas, 'replica')}; KV cache {percent(side.kv_peak_share)} full at the most"
             f"{link if side.does == 'prefill' else ''}",
         )
@@ -276,7 +277,7 @@ def _hint(simulation: Simulation, made: Outcome) -> blocks.Line | None:
         said = f"Requests queue for seconds: this is more than it holds. Add {replicas}, or ask tokonomics capacity."
     elif made.preemptions > made.requests / 10:
         said = f"The KV cache is too small for this batch: lower {most}, use {option('kv', 'fp8')}, or a larger GPU."
-    elif made.batch < 4 and made.utilization < 0.5:
+    elif made.batch < 4 and made.busy_share < 0.5:
         said = "The replica mostly waits: a smaller GPU or fewer replicas would do (tokonomics plan)."
     return blocks.hint(said) if said else None
 

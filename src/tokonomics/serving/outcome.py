@@ -99,7 +99,7 @@ class Outcome(Noun):
     requests_per_s: NonNegativeFloat
     output_tokens_per_s: NonNegativeFloat
     total_tokens_per_s: NonNegativeFloat
-    utilization: NonNegativeFloat
+    busy_share: NonNegativeFloat
     """Busy share of the paid time."""
     useful_share: NonNegativeFloat
     load_share: float | None
@@ -160,7 +160,7 @@ def outcome(simulation: Simulation, slos: Sequence[Slo] = (), with_load: bool = 
         requests_per_s=_ratio(int(done.sum()), duration),
         output_tokens_per_s=_ratio(outputs, duration),
         total_tokens_per_s=_ratio(inputs + outputs, duration),
-        utilization=min(1.0, 1 - shares.idle),
+        busy_share=min(1.0, 1 - shares.idle),
         useful_share=shares.prefill + shares.decode,
         load_share=_load_share(simulation) if with_load else None,
         shares=shares,
@@ -186,7 +186,7 @@ class SideOutcome(Noun):
     """``prefill``, ``decode``, or ``both``."""
     deployment: str
     replicas: NonNegativeInt
-    utilization: NonNegativeFloat
+    busy_share: NonNegativeFloat
     """Busy share of the paid time."""
     kv_peak_share: NonNegativeFloat
     replica_hours: NonNegativeFloat
@@ -203,7 +203,7 @@ def sides(simulation: Simulation) -> tuple[SideOutcome, ...]:
             does=does,
             deployment=str(deployment),
             replicas=len(rows[which]),
-            utilization=min(1.0, _ratio(float(rows["busy_s"][which].sum()), float(simulation.paid_s[which].sum()))),
+            busy_share=min(1.0, _ratio(float(rows["busy_s"][which].sum()), float(simulation.paid_s[which].sum()))),
             kv_peak_share=_ratio(float(rows["kv_peak"][which].max(initial=0)), rules.kv_blocks),
             replica_hours=float(simulation.paid_s[which].sum()) / 3600,
         )

@@ -11,6 +11,7 @@ slots tells which answer ends first; it knows where each slot sits, since a slot
 
 import numpy as np
 
+from tokonomics.physics.overhead import TOGETHER
 from tokonomics.serving.blocks import (
     blocks_of,
     hold_units,
@@ -36,9 +37,6 @@ from tokonomics.serving.state import (
     Rows,
     World,
 )
-
-TOGETHER = 256
-"""Requests that the front end takes together at the most: the largest burst that was measured (256 users at once)."""
 
 
 @compiled

@@ -1,19 +1,22 @@
 """A replica under load, in closed form: batch, time per token, time to the first token, tokens a second.
 
-While ``batch`` requests are running, each needs its prompt computed once and one step for each token of its answer.
-A prompt holds the others up by ``stall``: what its chunks add to the decode steps they ride in (or the host's launches,
-where they take longer), or a step of their own in engines that do not mix the two. So, in the mean over an answer of
-``output`` tokens,
+While ``batch`` requests are running, each needs its prompt computed once, which writes the first token of its answer,
+and one step for each token after it. A prompt holds the others up by ``stall``: what its chunks add to the decode steps
+they ride in (or the host's launches, where they take longer), or a step of their own in engines that do not mix the
+two. Where they mix, one in ``output`` of the batch is at its prompt in any step: ``beside`` = (batch - 1) × (1 - 1 ÷
+output) others decode. So, in the mean over an answer of ``output`` tokens,
 
-    tpot(batch) = step(batch) + (batch - 1) × stall ÷ output
-    rate(batch) = batch ÷ (stall + output × tpot(batch))
+    tpot(batch) = step(1 + beside) + (batch - 1) × stall ÷ output
+    rate(batch) = batch ÷ (batch × stall + step(beside) + (output - 1) × step(1 + beside))
 
-Both rise with the batch. Under a constant rate of random arrivals the batch is where rate(batch) meets it; with a
-fixed number of users it is that number; when the queue never empties it is what memory and the engine's limits allow.
-Waiting for the first token is that for the prompts before one's own (M/D/1, Pollaczek-Khinchine; with groups of the
-attention, each of which has prompts of its own, M/D/c, Sakasegawa) and for one of the batch's places (Sakasegawa). The
-simulator replaces both where bursts matter. An encoder has no answers: its batch are the prompts of a step, as many
-whole ones as its token budget holds, and ``stall`` is each one's part of that step.
+Where they do not, all others decode and none does so in a prompt's own step. Both rise with the batch. One process
+receives requests (``physics.overhead``): the rate ends where that one is full. Under a constant rate of random arrivals
+the batch is where rate(batch) meets it; with a fixed number of users it is that number; when the queue never empties it
+is what memory and the engine's limits allow. Waiting for the first token is that for the prompts before one's own
+(M/D/1, Pollaczek-Khinchine; with groups of the attention, each of which has prompts of its own, M/D/c, Sakasegawa) and
+for one of the batch's places (Sakasegawa). The simulator replaces both where bursts matter. An encoder has no answers:
+its batch are the prompts of a step, as many whole ones as its token budget holds, and ``stall`` is each one's part of
+that step.
 """
 
 import math
@@ -25,6 +28,7 @@ from tokonomics.errors import TokonomicsError
 from tokonomics.physics.curves import Array
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import max_sequences, require_fit
+from tokonomics.physics.overhead import TOGETHER
 from tokonomics.physics.steptime import StepModel, step_model
 from tokonomics.types import Noun
 from tokonomics.units import seconds, seconds_apart
@@ -33,7 +37,9 @@ _FIRST_ROUND = 0.3
 """Share of a closed-loop benchmark's prompts that queue behind each other because all its users start at once: median
 over published results of engines that mix prompts with answers (0.2 to 0.45 from 16 users on; split calibrate)."""
 _FULLEST = 0.999  # a queue at full load never empties: waiting is computed up to this share
-_NO_STEP_S = 1e-12  # a decode step of a model that has none: rounds away beside any other time
+_NO_STEP_S = 1e-12  # a decode step of answers that have none: rounds away beside any other time
+FRONT_END = "engine's front end"
+"""What limits the rate of a replica whose requests are shorter than the time to receive them."""
 
 
 class Steady(Noun):
@@ -45,7 +51,7 @@ class Steady(Noun):
     ttft_s: PositiveFloat  # mean, waiting included
     output_tokens_per_s: PositiveFloat
     total_tokens_per_s: PositiveFloat
-    utilization: NonNegativeFloat  # rate ÷ the highest rate it holds
+    load_share: NonNegativeFloat  # rate ÷ the highest rate it holds
 
 
 class Capacity(Noun):
@@ -89,7 +95,14 @@ def prompts_alone(steps: StepModel, input_tokens: int) -> float:
         parts = (on_gpu.prefill(groups * chunk, past, groups) for chunk, past in zip(chunks, pasts, strict=True))
         each_s = sum(float(part) for part in parts) / groups
     # Pipeline stages work on different prompts at once.
-    return deployment.pp / each_s
+    return min(deployment.pp / each_s, received_per_s(steps, input_tokens))
+
+
+def received_per_s(steps: StepModel, input_tokens: int) -> float:
+    """Requests a second, at most, that the engine's front end hands on: as many together as it takes in hand."""
+    engine = steps.engine
+    each_s = engine.request_s + engine.token_s * input_tokens / TOGETHER if engine else 0.0
+    return 1 / each_s if each_s else math.inf
 
 
 def alone_s(steps: StepModel, input_tokens: int, output_tokens: int) -> float:
@@ -153,16 +166,22 @@ class ReplicaCurve:
             self.step_s = np.full_like(self.batches, _NO_STEP_S)
             together_s = self.steps.prefill(self.batches * input_tokens, 0, self.batches)
             self.stall_s = self.through_s = together_s / self.batches / deployment.pp
-            self.tpot_s, self.rates = self.step_s, 1 / self.stall_s
+            self.tpot_s, rates = self.step_s, 1 / self.stall_s
         else:
             self.batches = _batches(min(in_memory, allowed))
-            self.step_s = self.steps.decode(self.batches, context)
+            beside, after = _decoding(deployment, self.batches - 1, output_tokens), output_tokens - 1
+            self.step_s = self.steps.decode(1 + beside, context) if after else np.full_like(self.batches, _NO_STEP_S)
             self.stall_s = prompt_stall_s(self.steps, self.batches, input_tokens, output_tokens, context)
             # What a prompt holds its group up: those that ride beside it in other groups add nothing to that.
             riding = _riders(deployment, self.batches - 1, len(self.chunks), output_tokens)
             self.through_s = self.stall_s * np.clip(riding, 1.0, deployment.dp)
-            self.tpot_s = self.step_s + (self.batches - 1) * self.stall_s / output_tokens
-            self.rates = self.batches / (self.stall_s + output_tokens * self.tpot_s)
+            held_up_s = (self.batches - 1) * self.stall_s
+            self.tpot_s = self.step_s + held_up_s / output_tokens if after else self.step_s
+            mixed = deployment.engine.mixes_prefill_with_decode
+            ridden_s = _of_some(self.steps, beside, context) if mixed else np.zeros_like(beside)
+            rates = self.batches / (self.stall_s + held_up_s + ridden_s + after * self.step_s)
+        self.received_per_s = received_per_s(self.steps, input_tokens)
+        self.rates = np.minimum(rates, self.received_per_s)
 
     def capacity(self, tpot_s: float | None = None) -> Capacity:
         """The highest rate whose TPOT meets the SLO."""
@@ -175,7 +194,7 @@ class ReplicaCurve:
             batch=int(self.batches[best]),
             tpot_s=float(self.tpot_s[best]),
             prefill_share=float(self.rates[best] * self.stall_s[best]),
-            limited_by=self._limit(best, tpot_s, self.tpot_s),
+            limited_by=FRONT_END if self.rates[best] >= self.received_per_s else self._limit(best, tpot_s, self.tpot_s),
         )
 
     def answers_alone(self, tpot_s: float | None = None) -> Capacity:
@@ -204,7 +223,9 @@ class ReplicaCurve:
     def at_rate(self, rate: float, capacity: Capacity) -> Steady:
         """Under random arrivals at a rate up to its capacity."""
         # Where the host or the FLOPs are full, a larger batch adds nothing: the smallest that reaches the rate runs.
-        batch = float(np.interp(rate, np.maximum.accumulate(self.rates), self.batches))
+        reached = np.maximum.accumulate(self.rates)
+        first = self.batches[min(int(np.searchsorted(reached, rate)), len(reached) - 1)]
+        batch = min(float(np.interp(rate, reached, self.batches)), float(first))
         steady = self._at(batch, rate, capacity.rate)
         steady = steady.model_copy(update={"ttft_s": steady.ttft_s + self._slot_wait_s(steady, capacity)})
         if rate >= self.rates[0]:
@@ -251,18 +272,20 @@ class ReplicaCurve:
         batch = min(float(users), float(self.batches[-1]))
         rate, step_s, stall_s, tpot_s = self._read(batch, self.rates, self.step_s, self.stall_s, self.tpot_s)
         in_step = _FIRST_ROUND
+        held_up_s, after = (batch - 1) * stall_s, self.output_tokens - 1
         if not self.steps.deployment.engine.mixes_prefill_with_decode:
             # Where prompts go first, users fall into step: a round of prompts, then one of answers. A user waits for
             # the prompts behind their own, half of them on average, before the second token.
-            in_step, tpot_s = 1.0, step_s + (batch - 1) / 2 * stall_s / self.output_tokens
+            in_step, held_up_s = 1.0, held_up_s / 2
+            tpot_s = step_s + held_up_s / self.output_tokens if after else step_s
         queued = max(0.0, users - batch) / rate + in_step * (batch - 1) / 2 * stall_s
         # The step that computes a prompt writes the first token; with others running, one of theirs is under way.
         ttft_s = queued + (self._beside_others_s(batch) if batch > 1 else self._alone_s())
         # Users over the time each takes: what the loop as a whole finishes (Little's law). The first token's step is in
-        # its wait; the others' prompts, which ``tpot_s`` spreads over all tokens, hold one up whole.
+        # its wait; the others' prompts hold one up whole.
         done_s, told_s = _prompt_alone(self.steps, self.input_tokens, self.output_tokens)
         late_s = told_s - done_s if batch <= 1 else 0.0
-        rate = users / (ttft_s - late_s + self.output_tokens * tpot_s - step_s)
+        rate = min(users / (ttft_s - late_s + after * step_s + held_up_s), self.received_per_s)
         return self._steady(batch, rate, float(self.rates.max()), tpot_s, ttft_s)
 
     def saturated(self) -> Steady:
@@ -271,7 +294,7 @@ class ReplicaCurve:
 
     def _slot_wait_s(self, steady: Steady, capacity: Capacity) -> float:
         """Mean wait for one of the batch's places, taken for as long as a request stays."""
-        stay = steady.ttft_s + self.output_tokens * steady.tpot_s
+        stay = steady.ttft_s + (self.output_tokens - 1) * steady.tpot_s
         return _queue_wait_s(steady.rate / capacity.rate, capacity.batch, stay)
 
     def _at(self, batch: float, rate: float, full_rate: float) -> Steady:
@@ -279,7 +302,14 @@ class ReplicaCurve:
         groups = self.steps.deployment.dp
         # Prompts of an encoder that come while others are computed wait for one step, whose batch they share.
         alone = self.steps.deployment.model.is_encoder
-        waiting = 0.0 if alone else _queue_wait_s(rate * through_s / groups, groups, through_s)
+        load, others_s = rate * through_s / groups, 0.0
+        if self.output_tokens == 1:
+            # Nothing but prompts: they fill the time at any batch, and a larger one takes what comes meanwhile. One
+            # shares its step, after the rest of the one that is under way; ahead of time, one more has been composed.
+            load = min(load, rate / full_rate)
+            steps = 2.5 if self.steps.engine and self.steps.engine.overlapped else 1.5
+            others_s = steps * max(0.0, batch - 1) * through_s
+        waiting = 0.0 if alone else others_s + _queue_wait_s(load, groups, through_s)
         return self._steady(batch, rate, full_rate, tpot_s, waiting + self._beside_others_s(batch))
 
     def _steady(self, batch: float, rate: float, full_rate: float, tpot_s: float, ttft_s: float) -> Steady:
@@ -290,7 +320,7 @@ class ReplicaCurve:
             ttft_s=ttft_s,
             output_tokens_per_s=rate * self.output_tokens,
             total_tokens_per_s=rate * (self.input_tokens + self.output_tokens),
-            utilization=rate / full_rate,
+            load_share=rate / full_rate,
         )
 
 
@@ -345,20 +375,24 @@ def prompt_stall_s(
     others = batches - 1
     chunks = prompt_chunks(steps.deployment, input_tokens)
     riders = _riders(steps.deployment, others, len(chunks), output_tokens)
-    plain_s = on_gpu_s = np.where(others > 0, on_gpu.decode(np.maximum(others, 1), context), 0.0)
+    decoding = _decoding(steps.deployment, others, output_tokens)
+    plain_s = on_gpu_s = _of_some(on_gpu, decoding, context)
     lead_s = np.zeros_like(batches)
     if steps.engine and steps.engine.overlapped:
         # Launches begin with the step before, if that one holds no prompts and the host was not the slower there.
-        plain_s = np.where(others > 0, steps.decode(np.maximum(others, 1), context), 0.0)
-        free = on_gpu_s > steps.engine.host_s(steps.passing(others))
+        plain_s = _of_some(steps, decoding, context)
+        # With one's own it may outgrow the captured sizes: then that, and no prompt, is why launches take longer.
+        grown_s = np.where(decoding > 0, steps.decode(1 + decoding, context) - steps.engine.sequence_s, 0.0)
+        plain_s = np.maximum(plain_s, grown_s)
+        free = on_gpu_s > steps.engine.host_s(steps.passing(decoding))
         lead_s = np.exp(-others / output_tokens * len(chunks)) * np.where(free, on_gpu_s, 0.0)
     total = np.zeros_like(batches)
     # Each group of the attention has a host for its own sequences.
-    beside, own = steps.passing(others), riders / np.clip(riders, 1.0, steps.deployment.dp)
+    beside, own = steps.passing(decoding), riders / np.clip(riders, 1.0, steps.deployment.dp)
     done = 0
     for chunk in chunks:
         if engine.mixes_prefill_with_decode:
-            mixed = on_gpu.step(chunk * riders, done, others, context, riders)
+            mixed = on_gpu.step(chunk * riders, done, decoding, context, riders)
             launched = _launched(steps, mixed, chunk * own + beside, beside + own, lead_s)
             total = total + np.maximum(launched - plain_s, 0.0) / riders
         else:
@@ -367,6 +401,16 @@ def prompt_stall_s(
         done += chunk
     # Pipeline stages work on different prompts at once: each holds the others up for its own share of the time.
     return total / steps.deployment.pp
+
+
+def _decoding(deployment: Deployment, others: Array, output_tokens: int) -> Array:
+    """Of the others in a batch, those that decode in a step, in the mean: not the ones whose prompts ride in it."""
+    return others * (1 - 1 / output_tokens) if deployment.engine.mixes_prefill_with_decode else others
+
+
+def _of_some(steps: StepModel, decoding: Array, context: float) -> Array:
+    """A decode step of so many, in the mean: of fewer than one, the share of steps that have one."""
+    return np.where(decoding > 0, steps.decode(np.maximum(decoding, 1), context) * np.minimum(decoding, 1), 0.0)
 
 
 def _riders(deployment: Deployment, others: Array, chunks: int, output_tokens: int) -> Array:

@@ -59,12 +59,12 @@ _CANDIDATE = {
     "usd_per_mtok_output": "usd_per_mtok.output", "replicas": "replicas", "gpu": "gpu",
     "gpus_per_replica": "gpus_per_replica", "gpus_paid": "gpus_paid", "tp": "tp", "pp": "pp", "ep": "ep", "dp": "dp",
     "weights": "weights", "kv": "kv", "engine": "engine", "provider": "provider", "region": "region",
-    "instance": "instance", "terms": "terms", "utilization": "utilization", **_LATENCIES,
+    "instance": "instance", "terms": "terms", "load_share": "load_share", **_LATENCIES,
     "capacity_requests_per_s": "capacity_requests_per_s",
 }  # fmt: skip
 _SERVED = {
     "slo_kept": "slo_kept", "slo_attainment": "slo_attainment", "requests_per_s": "requests_per_s",
-    "output_tokens_per_s": "output_tokens_per_s", "goodput_per_s": "goodput_per_s", "utilization": "utilization",
+    "output_tokens_per_s": "output_tokens_per_s", "goodput_per_s": "goodput_per_s", "busy_share": "busy_share",
     "load_share": "load_share", "batch": "batch", "kv_peak_share": "kv_peak_share", "preemptions": "preemptions",
     "failed_requests": "failed", "replicas": "peak_replicas", **_LATENCIES,
 }  # fmt: skip

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 _COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "usd_per_mtok": ("$/Mtok", usd), "usd_per_month": ("$/month", usd), "gpu": ("GPU", str), "gpus_paid": ("GPUs", str),
-    "replicas": ("replicas", str), "weights": ("weights", str), "utilization": ("load", percent),
-    "load_share": ("load", percent), "requests_per_s": ("requests/s", count),
+    "replicas": ("replicas", str), "weights": ("weights", str), "load_share": ("load", percent),
+    "requests_per_s": ("requests/s", count),
     "holds_requests_per_s": ("holds /s", count),
     "slo_attainment": ("in time", percent), "ttft_p99_s": ("TTFT p99", seconds), "tpot_p99_s": ("TPOT p99", seconds),
     "ttft_mean_s": ("TTFT mean", seconds), "tpot_mean_s": ("TPOT mean", seconds),
@@ -99,8 +99,6 @@ def _shown(summary: SweepSummary) -> list[str]:
     names = [name for name in _COLUMNS if name in have]
     if "ttft_p99_s" in have:
         names = [name for name in names if name not in ("ttft_mean_s", "tpot_mean_s")]
-    if "load_share" in have:  # A simulation's own utilization is the time that its replicas were not idle.
-        names.remove("utilization")
     return [summary.by, *names] if summary.by and summary.by not in names else names
 
 

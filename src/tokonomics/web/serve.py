@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tokonomics.errors import BadInput
+from tokonomics.full_of_files import say_once_when_full
 from tokonomics.memory_budget import can_limit_memory
 
 if TYPE_CHECKING:
@@ -88,12 +89,17 @@ def _serve(app: "Gate", bound: socket.socket) -> None:
 
     from tokonomics.web.connections import KEPT_S, MOST, Connection
 
+    class _Server(uvicorn.Server):
+        async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+            say_once_when_full()
+            await super().serve(sockets)
+
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, server_header=False, date_header=False, ws="none",
         proxy_headers=False, timeout_graceful_shutdown=1, limit_concurrency=MOST, http=Connection,
         timeout_keep_alive=round(KEPT_S), h11_max_incomplete_event_size=64_000,
     )  # fmt: skip
-    server = uvicorn.Server(config)
+    server = _Server(config)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         signal.signal(signal.SIGHUP, server.handle_exit)
     server.run(sockets=[bound])

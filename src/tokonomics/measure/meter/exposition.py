@@ -18,6 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import choose_encoder
 
 from tokonomics.errors import BadInput, shorten
+from tokonomics.full_of_files import say_once_when_full
 from tokonomics.measure.meter.readings import GpuReading
 from tokonomics.measure.meter.state import BudgetState, GroupState, MeterState, MeterTally, usd_per_mtok_of
 from tokonomics.types import Noun
@@ -256,6 +257,7 @@ async def serve_exposition(
     app = web.Application()
     app.router.add_get("/metrics", answer)
     app.router.add_get("/", front)
+    say_once_when_full()
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:

@@ -249,7 +249,7 @@ class Ledger:
         for span in self._held:
             key = span.target, span.model
             row, open_span = last.get(key, (0, None))
-            joined = _joined(open_span, span, ROW_S) if open_span else None
+            joined = joined_row(open_span, span, ROW_S) if open_span else None
             if joined is not None:
                 sets = ", ".join(f"{name} = ?" for name in SUMS)
                 values = [getattr(joined, name) for name in SUMS]
@@ -391,7 +391,7 @@ def _join(into: list[PaidTime], pieces: Iterable[PaidTime], row_s: float) -> Non
     last = {(span.target, span.model): place for place, span in enumerate(into)}
     for piece in pieces:
         place = last.get((piece.target, piece.model))
-        joined = _joined(into[place], piece, row_s) if place is not None else None
+        joined = joined_row(into[place], piece, row_s) if place is not None else None
         if place is not None and joined is not None:
             into[place] = joined
         else:
@@ -399,7 +399,8 @@ def _join(into: list[PaidTime], pieces: Iterable[PaidTime], row_s: float) -> Non
             into.append(piece)
 
 
-def _joined(first: PaidTime, then: PaidTime, row_s: float) -> PaidTime | None:
+def joined_row(first: PaidTime, then: PaidTime, row_s: float = ROW_S) -> PaidTime | None:
+    """Two spans as one row of the book; None where they are not of one."""
     if any(getattr(first, name) != getattr(then, name) for name in _WHO):
         return None
     # A hole between them (the clock was set) may not become part of the row.

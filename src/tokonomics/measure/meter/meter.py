@@ -15,7 +15,7 @@ from tokonomics.measure.meter.against_plan import compare
 from tokonomics.measure.meter.budget import BudgetBook, MonthlyBudget
 from tokonomics.measure.meter.frontends import Frontends
 from tokonomics.measure.meter.gpu import electricity_usd, joules_used
-from tokonomics.measure.meter.ledger import Drawn, Ledger, Mark
+from tokonomics.measure.meter.ledger import Drawn, Ledger, Mark, joined_row
 from tokonomics.measure.meter.prices import PriceOf, Prices
 from tokonomics.measure.meter.readings import Clock, GpuReading, GpuSource, Missed, Reading, Source
 from tokonomics.measure.meter.spans import PaidTime, WatchedSpan, cut_every, tally
@@ -54,13 +54,27 @@ class _Sums:
     today: _Period = field(default_factory=lambda: _Period(DAY_S))
     total: MeterTally = _NOTHING
     busy: bool | None = None
+    row: PaidTime | None = None
+    """The book's row that grows: a batch is judged by rows, as a report of them does."""
 
     def add(self, span: PaidTime, planned_batch: float | None) -> None:
-        for piece in cut_every(span, SECONDS_PER_HOUR):
-            sums = tally(piece, planned_batch)
-            self.hour.add(sums, piece.start)
-            self.today.add(sums, piece.start)
+        *earlier, last = [(piece.start, tally(piece)) for piece in cut_every(span, SECONDS_PER_HOUR)]
+        for start, sums in (*earlier, (last[0], last[1] + self._starved(span, planned_batch))):
+            self.hour.add(sums, start)
+            self.today.add(sums, start)
             self.total = self.total + sums
+
+    def _starved(self, span: PaidTime, planned_batch: float | None) -> MeterTally:
+        """What a span adds to the busy time with less than half of the planned batch, or takes back from its row's."""
+        if planned_batch is None:
+            return _NOTHING
+        joined = joined_row(self.row, span) if self.row is not None else None
+        before = tally(self.row, planned_batch) if self.row is not None and joined is not None else _NOTHING
+        self.row = joined or span
+        after = tally(self.row, planned_batch)
+        return MeterTally(
+            starved_s=after.starved_s - before.starved_s, starved_usd=after.starved_usd - before.starved_usd
+        )
 
     def take(self, other: "_Sums") -> None:
         self.recent.extend(other.recent)
@@ -300,6 +314,8 @@ class Meter:
         for span in self._ledger.spans(since=wall // DAY_S * DAY_S):
             if span.target in ours:
                 self._sums[span.target, span.model].add(span, self._batch)
+        for sums in self._sums.values():
+            sums.row = None  # the book begins a new one as well
         for target in ours:
             for model, total in booked[target].totals.items():
                 self._sums[target, model].total = total

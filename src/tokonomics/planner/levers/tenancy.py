@@ -390,7 +390,7 @@ def _row(sharing: Sharing, name: str, replicas: int, made: Simulation) -> FleetR
         name=name,
         replicas=replicas,
         usd_per_hour=replicas * sharing.usd_per_replica_hour(replicas),
-        busy_share=result.utilization,
+        busy_share=result.busy_share,
         load_share=result.load_share,
         correlation=correlation(made.trace),
     )

@@ -116,9 +116,15 @@ def levers_chart(ranking: Ranking, setup: Setup) -> alt.TopLevelMixin:
     return style.whole(
         style.panel(blocks, zero, ends.encode(x=x, y=y), width=560, height=alt.Step(32)),
         f"What each lever saves of {usd(ranking.now.usd_per_month)} a month",
-        *wrap(setup_text(setup), _LINE),
-        *wrap(f"No effect: {', '.join(without)}." if without else "", _LINE),
+        *_lines(setup_text(setup)),
+        *_lines(f"No effect: {', '.join(without)}." if without else ""),
     )
+
+
+def _lines(text: str) -> list[str]:
+    """Of a picture's width; a line that goes on ends with a space: the page, which wraps itself, joins it by that."""
+    *going_on, last = wrap(text, _LINE) or [""]
+    return [*(f"{line} " for line in going_on), *([last] if last else [])]
 
 
 def _ticks(low: float, high: float) -> list[float]:

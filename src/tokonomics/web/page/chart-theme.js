@@ -150,7 +150,8 @@ export function unwrapped({ vconcat, ...rest }) {
   return vconcat.length === 1 && !rest.title ? { ...rest, ...vconcat[0] } : { vconcat, ...rest };
 }
 
-const lines = (text) => (Array.isArray(text) ? text.join(" · ") : (text ?? ""));
+// A line that ends with a space goes on in the next; others stand for themselves.
+const lines = (text) => (Array.isArray(text) ? text.join(" · ").replaceAll("  · ", " ") : (text ?? ""));
 
 // The heading leaves the drawing: as text of the page it wraps, and screen readers meet it.
 export function headingOf(spec) {

@@ -3,6 +3,7 @@
 import { h } from "./dom.js";
 
 const PLACES = { what: "model", model_name: "model", models: "model", file: "trace", columns: "trace" };
+const SHOWN = { why: "“Why not the others”" }; // a part of the answer, where the command has an option
 const NAMED = /`(\w+)(?:=([^`]*))?`/g; // as the server marks names of inputs
 
 const nameOf = (input) => PLACES[input] ?? input.replaceAll("-", "_");
@@ -14,11 +15,12 @@ export function labelled(groups = []) {
     if (field && input === "columns") return "“Columns”"; // the button beside the box of the log
     return field ? `“${[field.label, field.unit].filter(Boolean).join(" ")}”` : null;
   };
-  // An input that the form does not ask for is called by its name, in words.
+  // An input that the form does not ask for is one of the command, whose line the page shows.
   const named = (text) =>
     text?.replace(NAMED, (_, input, value) => {
       const given = value === undefined || input === "columns" ? "" : ` ${value.replaceAll('"', "")}`;
-      return `${label(input) ?? `“${input.replaceAll("_", " ").trim()}”`}${given}`;
+      const known = label(input) ?? SHOWN[input];
+      return known ? `${known}${given}` : `--${input.replaceAll("_", "-").replace(/-+$/, "")}${given} of the command`;
     });
   return {
     text: named,
