@@ -23,6 +23,10 @@ from tokonomics.serving.compiled import compiled, entry
 
 _PIECES = 8  # of an octave of contexts; the first sixteen tokens are as many pieces
 _FIRST = 16
+_MANTISSA, _IN_PIECE = 52, 49  # bits of a float below its octave, and below the piece of an octave
+_FIRST_OCTAVE = (
+    (1023 + 4) << 3
+) - _PIECES  # of the bits above: where the first octave's pieces begin, less those before it
 _EVERY_BATCH, _BATCHES = 64.0, 256  # up to the first each batch is looked at; beyond, so many in all
 _CHUNK_PIECES, _PAST_PIECES, _PROMPT_PIECES = 4, 4, 2
 _PAST_SCALE = 8.0  # tokens of past from which its table becomes logarithmic
@@ -254,11 +258,11 @@ def context_piece(context: float) -> tuple[int, float, float]:
         width = _FIRST / _PIECES
         piece = int(context / width)
         return piece, piece * width, width
-    mantissa, exponent = math.frexp(context)
-    octave = math.ldexp(1.0, exponent - 1)
-    inside = int((2 * mantissa - 1) * _PIECES)
-    width = octave / _PIECES
-    return _PIECES * (exponent - 4) + inside, octave + inside * width, width
+    # The bits of a float are its octave, then the mantissa: its first three are one of eight pieces.
+    bits = np.float64(context).view(np.int64)
+    octave = np.int64(bits >> _MANTISSA << _MANTISSA).view(np.float64)
+    start = np.int64(bits >> _IN_PIECE << _IN_PIECE).view(np.float64)
+    return (bits >> _IN_PIECE) - _FIRST_OCTAVE, start, octave / _PIECES
 
 
 @compiled
