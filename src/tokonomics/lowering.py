@@ -21,6 +21,7 @@ _OPTIMISATION = 3
 
 
 Function = Callable[..., object]
+_typeof: Any = numba.typeof
 
 
 def lower(
@@ -36,7 +37,7 @@ def lower(
     linked: set[int] = set()
     with _translates_only():
         for name, (function, arguments) in entries.items():
-            kinds = tuple(numba.typeof(argument) for argument in arguments)
+            kinds = tuple(_typeof(argument) for argument in arguments)
             dispatcher = _dispatcher(function)
             dispatcher.compile(kinds)
             made = dispatcher.overloads[kinds]

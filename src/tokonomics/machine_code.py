@@ -22,7 +22,7 @@ import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property, update_wrapper
+from functools import cached_property
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any, NamedTuple, TypeVar, cast
@@ -68,7 +68,7 @@ class Compiled:
 
     def __init__(self, function: Callable[..., object]) -> None:
         self.function = function
-        update_wrapper(self, function)
+        self.__doc__, self.__name__ = function.__doc__, function.__name__
 
 
 class Entry(Compiled):

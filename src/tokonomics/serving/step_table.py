@@ -262,7 +262,7 @@ def context_piece(context: float) -> tuple[int, float, float]:
     bits = np.float64(context).view(np.int64)
     octave = np.int64(bits >> _MANTISSA << _MANTISSA).view(np.float64)
     start = np.int64(bits >> _IN_PIECE << _IN_PIECE).view(np.float64)
-    return (bits >> _IN_PIECE) - _FIRST_OCTAVE, start, octave / _PIECES
+    return int((bits >> _IN_PIECE) - _FIRST_OCTAVE), float(start), float(octave / _PIECES)
 
 
 @compiled

@@ -39,8 +39,9 @@ def reuse_within(
     requests, nodes = len(prefix.starts) - 1, prefix.distinct + len(prefix.starts)
     absent, none = np.full(nodes, -1, np.int32), np.zeros(requests, np.int64)
     room = Room(absent, absent.copy(), none, none.copy(), np.zeros(nodes))
-    trace = (np.ascontiguousarray(column) for column in (prefix.ids, prefix.starts, input_tokens, arrival_s))
-    most = _replay(*trace, room, block, prefix.distinct, capacity, ttl)
+    listed = np.ascontiguousarray(prefix.ids), np.ascontiguousarray(prefix.starts)
+    came = np.ascontiguousarray(input_tokens), np.ascontiguousarray(arrival_s)
+    most = _replay(*listed, *came, room, block, prefix.distinct, capacity, ttl)
     return np.minimum(room.hits * block, input_tokens).astype(np.int32), most
 
 
