@@ -50,6 +50,9 @@ def lower(
     foreign = {name for name in foreign if not name.startswith("llvm.")}
     if foreign:
         raise RuntimeError(f"compiled code calls what it may not: {', '.join(sorted(foreign))}")
+    for number, function in enumerate(whole.functions):
+        if not function.is_declaration and function.name not in layouts:
+            function.name = f"inner{number}"  # Numba's names tell all types
     return layouts, whole.as_bitcode()
 
 

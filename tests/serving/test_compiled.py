@@ -40,6 +40,8 @@ unit = Unit("twice", [Path(__file__)], lambda: {"twice": (1,)})
 def twice(number: int) -> int:
     return 2 * number
 
+if not unit.shipped.exists():
+    unit.ship()
 print(unit.must_compile, twice(21), unit.must_compile, unit.folder)
 """
 

@@ -56,6 +56,7 @@ from tokonomics.serving.state import (
     Rules,
     Served,
     World,
+    in_cache,
     new_world,
 )
 from tokonomics.serving.step_table import StepTable
@@ -148,8 +149,11 @@ def served_in(world: World) -> Served:
         rows = rows[last]
         rows["arrival_s"] = first_s
     rows["status"][rows["status"] == OPEN] = UNSERVED
-    names = (name for name in Served._fields if name != "attempts")
-    return Served(**{name: np.ascontiguousarray(rows[name]) for name in names}, attempts=attempts)
+    columns = {name: np.empty(len(rows), rows.dtype[name]) for name in Served._fields if name != "attempts"}
+    for some in in_cache(len(rows)):
+        for name, column in columns.items():
+            column[some] = rows[name][some]
+    return Served(**columns, attempts=attempts)
 
 
 def _outages(fleet: FleetSettings) -> list[tuple[float, int, int]]:

@@ -6,6 +6,7 @@ decode steps (``steps``). A sequence that holds ``base + steps`` tokens ends at 
 """
 
 import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -235,6 +236,8 @@ SETTINGS = np.dtype(
 )
 BUSY, SEQUENCES, KV, ANSWERS, PROMPTS = range(5)
 """Columns of the timeline: busy seconds, sequences × seconds, blocks × seconds, tokens written and read."""
+_ROWS_IN_CACHE = 4096
+"""Rows of requests, half a megabyte: a processor's second cache has one or two."""
 BINS = 512  # of the timeline; when time runs past them, neighbours are merged
 
 
@@ -363,23 +366,42 @@ def _table(shape: int | tuple[int, int], kind: np.dtype[np.void], **columns: Any
 
 
 def _request_rows(requests: Requests, refused: NDArray[np.bool_]) -> Rows:
-    listed = np.diff(requests.unit_starts)
-    in_prompt = requests.input_tokens / requests.unit_tokens
-    copied = ("arrival_s", "deadline_s", "input_tokens", "output_tokens", "urgency")
-    return _table(
-        len(refused),
+    """All alike but for what a column says: one row copied, then as few columns as there are to be told apart."""
+    alike = _table(
+        1,
         REQUEST,
-        **{name: getattr(requests, name) for name in copied},
-        **dict.fromkeys(("start_s", "first_token_s"), np.nan),
+        **dict.fromkeys(("start_s", "first_token_s", "finish_s"), np.nan),
         **dict.fromkeys(("slot", "following", "replica"), NONE),
-        finish_s=np.where(refused, requests.arrival_s, np.nan),
-        fetched=0 if requests.fetched is None else requests.fetched,
-        first_unit=requests.unit_starts[:-1],
-        units=listed,
-        prompt_units=np.where(listed <= np.ceil(in_prompt), listed, np.floor(in_prompt)),
-        status=np.where(refused, REFUSED, OPEN),
-        place=np.where(refused, ENDED, NOWHERE),
+        deadline_s=np.inf,
+        status=OPEN,
+        place=NOWHERE,
     )
+    rows: Rows = np.empty(len(refused), REQUEST)
+    whole = np.dtype((np.void, REQUEST.itemsize))
+    rows.view(whole)[:] = alike.view(whole)
+    columns = {name: getattr(requests, name) for name in ("arrival_s", "deadline_s", "input_tokens", "output_tokens")}
+    if not np.isfinite(columns["deadline_s"]).any():
+        del columns["deadline_s"]
+    if requests.urgency.any():
+        columns["urgency"] = requests.urgency
+    if requests.fetched is not None:
+        columns["fetched"] = requests.fetched
+    if len(requests.unit_ids):
+        listed, in_prompt = np.diff(requests.unit_starts), requests.input_tokens / requests.unit_tokens
+        columns["first_unit"], columns["units"] = requests.unit_starts[:-1], listed
+        columns["prompt_units"] = np.where(listed <= np.ceil(in_prompt), listed, np.floor(in_prompt))
+    for some in in_cache(len(rows)):
+        for name, column in columns.items():
+            rows[name][some] = column[some]
+    turned_away = np.flatnonzero(refused)
+    rows["finish_s"][turned_away] = requests.arrival_s[turned_away]
+    rows["status"][turned_away], rows["place"][turned_away] = REFUSED, ENDED
+    return rows
+
+
+def in_cache(count: int) -> Iterator[slice]:
+    """Parts of so many rows: a column at a time, all of them would go through the processor's cache for each."""
+    return (slice(first, first + _ROWS_IN_CACHE) for first in range(0, count, _ROWS_IN_CACHE))
 
 
 def _turn_rows(requests: Requests) -> tuple[Rows, Counts]:
