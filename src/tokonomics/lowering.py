@@ -44,7 +44,7 @@ def lower(
             _link(whole, made.library, linked)
             native = whole.get_function(made.fndesc.mangled_name)
             whole.link_in(llvm.parse_assembly(_wrapper(name, native)))
-            layouts[name] = " ".join(kind for argument in arguments for kind in _layout(argument))
+            layouts[name] = ";".join(" ".join(_layout(argument)) for argument in arguments)
     _optimise(whole, set(layouts))
     foreign = {function.name for function in whole.functions if function.is_declaration} - set(may_call)
     foreign = {name for name in foreign if not name.startswith("llvm.")}

@@ -20,7 +20,7 @@ import struct
 import sys
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -41,7 +41,8 @@ class Code(NamedTuple):
     """LLVM code or instructions, with the layout of what each function is given."""
 
     layouts: Mapping[str, str]
-    """By function: ``q`` for an integer, ``d`` for a float, ``1x8`` for an array of so many dimensions and bytes."""
+    """By function, between semicolons: ``q`` for an integer, ``d`` for a float, ``1x8`` for an array of so many
+    dimensions and bytes an item; several for a named tuple."""
     body: bytes
 
     def pack(self) -> bytes:
@@ -84,37 +85,64 @@ class Entry(Compiled):
 
     def __call__(self, *arguments: object) -> Any:
         loaded = self._loaded
-        values: list[Any] = [0]
-        for argument in arguments:
-            _flatten(argument, values)
-        row = bytearray(loaded.row.pack(*values))
-        if [values[place] for place in loaded.sized] != loaded.sizes:
-            raise TypeError(f"{self.function.__name__}: arrays of other numbers than it was compiled for")
+        if len(arguments) != len(loaded.layouts):
+            raise TypeError(f"{self.function.__name__} takes {len(loaded.layouts)} arguments")
+        row = bytearray(b"".join((_NO_RESULT, *map(_packed, arguments, loaded.layouts))))
         if loaded.call(ctypes.addressof(ctypes.c_char.from_buffer(row))):
             raise RuntimeError(f"{self.function.__name__} failed")
         return loaded.result(row)
 
 
-def _flatten(argument: Any, values: list[Any]) -> None:
-    """Add a number, an array or a named tuple of them, as Numba passes it: an array is its size, address and shape."""
-    if isinstance(argument, np.ndarray):
-        if not argument.flags.c_contiguous:
-            raise TypeError("an array with gaps")
-        values += (0, 0, argument.size, argument.itemsize, argument.ctypes.data, *argument.shape, *argument.strides)
-    elif isinstance(argument, tuple):
+class Passed:
+    """A named tuple that compiled code is given often: how it is passed is worked out once."""
+
+    def __getstate__(self) -> None:
+        """A copy has arrays of its own, at other addresses."""
+
+
+_NO_RESULT = bytes(8)
+_NUMBERS = {kind: struct.Struct(kind).pack for kind in "qd"}
+
+
+def _packed(argument: Any, layout: str) -> bytes:
+    """An argument in places of eight bytes, as Numba passes it: an array is its size, address and shape."""
+    if number := _NUMBERS.get(layout):
+        return number(argument)
+    if isinstance(argument, Passed):
+        kept = vars(argument).get("packed")
+        if kept is None:
+            kept = vars(argument)["packed"] = _pack(argument, layout)
+        return cast(bytes, kept)
+    return _pack(argument, layout)
+
+
+def _pack(argument: Any, layout: str) -> bytes:
+    parts = []
+    for part, kind in zip(_parts(argument), layout.split(), strict=True):
+        if not isinstance(part, np.ndarray):
+            parts.append(_NUMBERS[kind](part))
+            continue
+        if f"{part.ndim}x{part.itemsize}" != kind or not part.flags.c_contiguous:
+            raise TypeError(f"an array of {part.ndim}x{part.itemsize} or with gaps where {kind} was compiled for")
+        values = (0, 0, part.size, part.itemsize, part.ctypes.data, *part.shape, *part.strides)
+        parts.append(struct.pack(f"{len(values)}q", *values))
+    return b"".join(parts)
+
+
+def _parts(argument: Any) -> Iterator[Any]:
+    """The numbers and arrays of a named tuple, or the one that it is."""
+    if isinstance(argument, tuple):
         for field in argument:
-            _flatten(field, values)
+            yield from _parts(field)
     else:
-        values.append(argument)
+        yield argument
 
 
 class _Loaded(NamedTuple):
     call: Callable[[int], int]
-    row: struct.Struct
+    layouts: list[str]
+    """Of each argument."""
     result: Callable[[bytearray], object]
-    sized: list[int]
-    """Places of the bytes of an array's items in the row."""
-    sizes: list[int]
 
 
 _RESULTS: dict[type | None, Callable[[bytearray], object]] = {
@@ -145,7 +173,7 @@ class Unit:
     def digest(self) -> str:
         """Of all sources: what was made from others is not believed."""
         text = hashlib.sha256()
-        for source in (*self.sources, Path(__file__), Path(__file__).with_name("lowering.py")):
+        for source in (*self.sources, Path(__file__).with_name("lowering.py")):
             text.update(source.read_bytes())
         return text.hexdigest()[:16]
 
@@ -177,20 +205,10 @@ class Unit:
 
     def load(self, name: str) -> _Loaded:
         """A function of the machine code, as Python calls it."""
-        layout = self._instructions.layouts[name].split()
-        form, sized, sizes = "q", list[int](), list[int]()
-        for kind in layout:
-            dimensions, _, item_bytes = kind.partition("x")
-            if item_bytes:
-                sized.append(len(form) + 3)
-                sizes.append(int(item_bytes))
-                form += "q" * (5 + 2 * int(dimensions))
-            else:
-                form += kind
+        layouts = self._instructions.layouts[name].split(";")
         address = self._engine.get_function_address(name)
         returns = self.entries[name].function.__annotations__["return"]
-        call = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)(address)
-        return _Loaded(call, struct.Struct(f"={form}"), _RESULTS[returns], sized, sizes)
+        return _Loaded(ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)(address), layouts, _RESULTS[returns])
 
     @cached_property
     def _instructions(self) -> Code:

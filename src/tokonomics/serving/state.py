@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tokonomics.machine_code import Passed
 from tokonomics.serving.fleet import FleetSettings
 from tokonomics.serving.step_table import StepTable
 from tokonomics.traffic.turns import Turns
@@ -241,8 +242,8 @@ _ROWS_IN_CACHE = 4096
 BINS = 512  # of the timeline; when time runs past them, neighbours are merged
 
 
-class World(NamedTuple):
-    """All that the loop reads and changes."""
+class WorldColumns(NamedTuple):
+    """What the loop reads and changes."""
 
     requests: Rows
     replicas: Rows
@@ -265,6 +266,10 @@ class World(NamedTuple):
     events: Rows  # two heaps
     homes: Counts  # by session: the replica that was given its last request
     table: StepTable
+
+
+class World(WorldColumns, Passed):
+    """All that the loop reads and changes."""
 
 
 def too_long(requests: Requests, rules: Rules) -> NDArray[np.bool_]:
@@ -303,10 +308,10 @@ def new_world(requests: Requests, table: StepTable, rules: Rules, fleet: FleetSe
         slots=_table((replicas, rules.max_sequences), SLOT, request=NONE, free=np.arange(rules.max_sequences)[::-1]),
         queues=np.full((replicas, int(requests.urgency.max(initial=0)) + 1, 2), NONE, np.int32),
         waiting=np.zeros((replicas, int(requests.urgency.max(initial=0)) + 1), np.int32),
-        queue_limit=np.zeros(0, np.int32) if requests.queue_limit is None else requests.queue_limit,
+        queue_limit=np.ascontiguousarray(() if requests.queue_limit is None else requests.queue_limit, np.int32),
         phases=np.zeros((replicas, 1 if rules.reserves else rules.block_tokens), np.int32),
         nodes=nodes,
-        units=requests.unit_ids,
+        units=np.ascontiguousarray(requests.unit_ids, np.int32),
         held=np.zeros(len(requests.unit_ids), np.int8),
         settings=_table(
             1,
@@ -338,7 +343,7 @@ def new_world(requests: Requests, table: StepTable, rules: Rules, fleet: FleetSe
         impatient=impatient,
         due_s=due_s,
         turns=turns,
-        children=children,
+        children=np.ascontiguousarray(children, np.int32),
         events=np.zeros((2, 2 * count + 1 if requests.closed else 1), EVENT),
         homes=np.full(max(1, sessions), NONE, np.int32),
         table=table,

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tokonomics.machine_code import Passed
 from tokonomics.physics.curves import Array
 from tokonomics.physics.steptime import StepModel
 from tokonomics.serving.compiled import compiled, entry
@@ -33,8 +34,8 @@ _PAST_SCALE = 8.0  # tokens of past from which its table becomes logarithmic
 _NOTHING_S = 1e-15  # a time that has a logarithm and rounds away beside any other: layers without attention
 
 
-class StepTable(NamedTuple):
-    """The step time of one deployment; all that a step depends on is read from it."""
+class StepColumns(NamedTuple):
+    """What a step depends on."""
 
     tokens_s: Array  # by tokens of a pass on one rank
     shared_s: Array  # by tokens of a pass on all ranks: the experts, and the way to them
@@ -58,6 +59,10 @@ class StepTable(NamedTuple):
     aligned: bool  # prompts wait for each other: all groups have their share of them
     round_tokens: float = 1.0
     """Tokens that a round of drafts yields: it is composed once, and is as many steps without prompts here."""
+
+
+class StepTable(StepColumns, Passed):
+    """The step time of one deployment; all that a step depends on is read from it."""
 
 
 @lru_cache(maxsize=64)
