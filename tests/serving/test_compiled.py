@@ -115,7 +115,7 @@ def test_arrays_of_other_numbers_are_refused() -> None:
     others = table.decode_s.astype(np.float32), np.asfortranarray(table.decode_s), table.decode_s[0]
     for other in others:
         with pytest.raises(TypeError, match="compiled for"):
-            run_s(table._replace(decode_s=other), 1, 10.0, 1)
+            run_s(table._replace(decode_s=other), 1, 10.0, 1)  # type: ignore[arg-type]
     with pytest.raises(struct.error):
         run_s(table, 1.5, 10.0, 1)  # type: ignore[arg-type]
 

@@ -80,7 +80,7 @@ def compile_steps(steps: StepModel, most_sequences: int, most_tokens: int, most_
     wide = steps.deployment.dp if steps.aligned else 1
     everything = np.arange(wide * most_tokens + most_sequences + 2, dtype=np.float64)
     prompts, chunks, past = prompt_axes(most_sequences, most_tokens, most_context)
-    axes = np.broadcast_arrays(chunks[:, None], past, prompts[:, None, None])
+    axes = chunks[:, None], past, prompts[:, None, None]
     host = steps.engine
     decode_s = steps.with_host(gpu_s, passing)
     drafts = steps.deployment.speculation
@@ -88,7 +88,8 @@ def compile_steps(steps: StepModel, most_sequences: int, most_tokens: int, most_
         # Steps with prompts do not draft: their batch of tokens is full as it is. But the draft reads the prompts too.
         decode_s = steps.decode(np.maximum(batches, 1), contexts)
     both = steps.beside_prompts()
-    inside = sum((share * model.prompt_attention_s(*axes) for share, model in both), np.zeros(1))
+    attended = (share * model.prompt_attention_s(*axes) for share, model in both)
+    inside = np.broadcast_to(sum(attended, np.zeros(1)), (len(prompts), len(chunks), len(past)))
     running = on_gpu + sum((share * _attention(model, passing, contexts) for share, model in both[1:]), np.zeros(1))
     return StepTable(
         tokens_s=sum((share * model.tokens_s(np.maximum(tokens, 1.0)) for share, model in both), np.zeros(1)),
