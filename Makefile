@@ -12,7 +12,7 @@ UV ?= uv
 INSTALL := $(PIP) install --quiet --require-hashes --only-binary :all:
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test pytest explore quick lint bench docs outputs dist check-install check-litellm check-wheels licences audit lock clean
+.PHONY: help demo test pytest explore quick lint bench docs outputs code dist check-install check-litellm check-wheels licences audit lock clean
 
 help:
 	@grep -E '^#   make' Makefile | sed 's/^#   //'
@@ -74,8 +74,12 @@ docs: $(VENV)/docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "The guide is in site/: open site/index.html, or with search: $(BIN)/mkdocs serve"
 
-outputs: $(VENV)/dev
+outputs: code
 	@$(BIN)/python docs/generate.py
+
+# What users need not compile: to be made anew when a compiled function has changed.
+code: $(VENV)/dev
+	@$(BIN)/python docs/ship_code.py
 
 # Built with the locked hatchling, so that nothing is downloaded for it.
 dist: $(VENV)/run

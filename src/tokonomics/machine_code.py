@@ -1,74 +1,320 @@
-"""Machine code kept on disk between runs: under a name made of its sources, and believed only where its checksum holds.
+"""Machine code of functions that are compiled together: made from LLVM code once on a machine, and kept on disk.
 
-Numba keeps what it compiled beside the source and notices when that file changes, but not when a function it calls,
-in another file, does. So the code is kept in a folder named by all these sources and by the versions that compile
-them: a changed line anywhere means a fresh start, copies of the same sources share their code, and a read-only
-installation can keep its code too. A file that was cut off or spoilt would end the process: it is compiled anew. Where
-the disk is full, code is compiled and not kept.
+What takes a compiler most of its time is to turn Python into LLVM code (``lowering``, by Numba). That code is the same
+on every machine of 64 bits, so it is shipped beside its sources, and a new user's first run only has to turn it into
+instructions of the processor at hand. Where it is not that of today's sources, or another LLVM cannot read it, it is
+made anew.
+
+Instructions are kept in a folder named by the sources and by the version of LLVM: a changed line anywhere means a
+fresh start, copies of the same sources share their code, and a read-only installation can keep its code too. A file
+that was cut off or spoilt would end the process: each has a checksum behind it, and what it does not fit is made anew.
+Where the disk is full, code is made and not kept.
 """
 
+import ctypes
 import hashlib
+import json
 import os
-import pickle
 import shutil
+import struct
+import sys
 import time
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from tempfile import NamedTemporaryFile
+from typing import Any, NamedTuple, TypeVar, cast
 
 import llvmlite
-import numba
 import numpy as np
-from numba.core import caching
 
 _KEPT_S = 30 * 86_400
 _CRC_BYTES = 4
-
-_njit: Any = numba.njit
-_config: Any = numba.config
-_IndexedFiles: Any = caching.IndexDataCacheFile
-_OneFunction: Any = caching.FunctionCache
+_SUFFIX = ".code"
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
-def kept(function: Function, folder: Path | None, **options: bool) -> Function:
-    """The function, compiled at its first call or loaded from the folder; None: nothing is kept."""
-    made = _njit(**options)(function)
-    if folder is not None:
-        with suppress(RuntimeError):  # a function of no file has no name to be kept under
-            made._cache = _CheckedCache(function, folder)
-    return cast(Function, made)
+class Code(NamedTuple):
+    """LLVM code or instructions, with the layout of what each function is given."""
+
+    layouts: Mapping[str, str]
+    """By function, between semicolons: ``q`` for an integer, ``d`` for a float, ``1x8`` for an array of so many
+    dimensions and bytes an item; several for a named tuple."""
+    body: bytes
+
+    def pack(self) -> bytes:
+        """As a file holds it."""
+        data = json.dumps(self.layouts).encode() + b"\n" + zlib.compress(self.body, 9)
+        return data + zlib.crc32(data).to_bytes(_CRC_BYTES, "big")
 
 
-def code_folder(name: str, sources: Iterable[Path]) -> Path | None:
-    """Where code of these sources is kept; None where nothing can be written."""
-    text = hashlib.sha256(f"{numba.__version__} {llvmlite.__version__} {np.__version__}".encode())
-    for source in (*sources, Path(__file__)):
-        text.update(source.read_bytes())
-    home = os.environ.get("XDG_CACHE_HOME")
+def read_code(file: Path) -> Code | None:
+    """What a file holds; None where its checksum does not fit, or there is no file."""
     try:
-        parent = (Path(home) if home else Path.home() / ".cache") / "tokonomics"
-        folder = parent / f"{name}-{text.hexdigest()[:16]}"
-        if folder.exists():
-            os.utime(folder)  # somebody runs it
-        else:
-            folder.mkdir(parents=True, exist_ok=True)
-            _forget_others(folder, name)
-    except (OSError, RuntimeError):  # nobody's home, or not to be written to
+        content = file.read_bytes()
+    except OSError:
         return None
-    return folder if os.access(folder, os.W_OK) else None
+    data, crc = content[:-_CRC_BYTES], content[-_CRC_BYTES:]
+    if not data or zlib.crc32(data).to_bytes(_CRC_BYTES, "big") != crc:
+        return None
+    layouts, _, body = data.partition(b"\n")
+    return Code(json.loads(layouts), zlib.decompress(body))
 
 
-def is_whole(folder: Path) -> bool:
-    """Whether there is code in a folder, and none that is damaged; what is, is removed."""
-    files = [file for file in folder.iterdir() if file.suffix in (".nbi", ".nbc")]
-    damaged = [file for file in files if _checked(file) is None]
-    for file in damaged:
-        file.unlink(missing_ok=True)
-    return bool(files) and not damaged
+class Compiled:
+    """A function that compiled ones call."""
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        self.function = function
+        self.__doc__, self.__name__ = function.__doc__, function.__name__
+
+
+class Entry(Compiled):
+    """A function that Python calls too. Its arguments go into one row of eight bytes each, its result comes first."""
+
+    def __init__(self, function: Callable[..., object], unit: "Unit") -> None:
+        super().__init__(function)
+        self.unit = unit
+
+    @cached_property
+    def _loaded(self) -> "_Loaded":
+        return self.unit.load(self.function.__name__)
+
+    def __call__(self, *arguments: object) -> Any:
+        loaded = self._loaded
+        if len(arguments) != len(loaded.layouts):
+            raise TypeError(f"{self.function.__name__} takes {len(loaded.layouts)} arguments")
+        row = bytearray(b"".join((_NO_RESULT, *map(_packed, arguments, loaded.layouts))))
+        if loaded.call(ctypes.addressof(ctypes.c_char.from_buffer(row))):
+            raise RuntimeError(f"{self.function.__name__} failed")
+        return loaded.result(row)
+
+
+class Passed:
+    """A named tuple that compiled code is given often: how it is passed is worked out once."""
+
+    def __getstate__(self) -> None:
+        """A copy has arrays of its own, at other addresses."""
+
+
+_NO_RESULT = bytes(8)
+_NUMBERS = {kind: struct.Struct(kind).pack for kind in "qd"}
+
+
+def _packed(argument: Any, layout: str) -> bytes:
+    """An argument in places of eight bytes, as Numba passes it: an array is its size, address and shape."""
+    if number := _NUMBERS.get(layout):
+        return number(argument)
+    if isinstance(argument, Passed):
+        kept = vars(argument).get("packed")
+        if kept is None:
+            kept = vars(argument)["packed"] = _pack(argument, layout)
+        return cast(bytes, kept)
+    return _pack(argument, layout)
+
+
+def _pack(argument: Any, layout: str) -> bytes:
+    parts = []
+    for part, kind in zip(_parts(argument), layout.split(), strict=True):
+        if not isinstance(part, np.ndarray):
+            parts.append(_NUMBERS[kind](part))
+            continue
+        if f"{part.ndim}x{part.itemsize}" != kind or not part.flags.c_contiguous:
+            raise TypeError(f"an array of {part.ndim}x{part.itemsize} or with gaps where {kind} was compiled for")
+        values = (0, 0, part.size, part.itemsize, part.ctypes.data, *part.shape, *part.strides)
+        parts.append(struct.pack(f"{len(values)}q", *values))
+    return b"".join(parts)
+
+
+def _parts(argument: Any) -> Iterator[Any]:
+    """The numbers and arrays of a named tuple, or the one that it is."""
+    if isinstance(argument, tuple):
+        for field in argument:
+            yield from _parts(field)
+    else:
+        yield argument
+
+
+class _Loaded(NamedTuple):
+    call: Callable[[int], int]
+    layouts: list[str]
+    """Of each argument."""
+    result: Callable[[bytearray], object]
+
+
+_RESULTS: dict[type | None, Callable[[bytearray], object]] = {
+    bool: lambda row: row[0] != 0,
+    int: lambda row: int.from_bytes(row[:8], sys.byteorder, signed=True),
+    float: lambda row: struct.unpack_from("d", row)[0],
+    None: lambda row: None,
+}
+
+
+class Unit:
+    """Functions that are compiled together; ``examples`` has arguments of each that Python calls."""
+
+    def __init__(self, name: str, sources: Sequence[Path], examples: Callable[[], Mapping[str, tuple[object, ...]]]):
+        self.name, self.sources, self.examples = name, sources, examples
+        self.entries: dict[str, Entry] = {}
+
+    def entry(self, function: Function) -> Function:
+        """A function that Python calls, compiled at the first call of any, or loaded as an earlier run compiled it."""
+        self.entries[function.__name__] = Entry(function, self)
+        return cast(Function, self.entries[function.__name__])
+
+    def compiled(self, function: Function) -> Function:
+        """A function that only compiled ones call."""
+        return cast(Function, Compiled(function))
+
+    @cached_property
+    def digest(self) -> str:
+        """Of all sources: what was made from others is not believed."""
+        text = hashlib.sha256()
+        for source in (*self.sources, Path(__file__).with_name("lowering.py")):
+            text.update(source.read_bytes())
+        return text.hexdigest()[:16]
+
+    @property
+    def shipped(self) -> Path:
+        """Where the LLVM code of these sources is shipped."""
+        return self.sources[0].with_name(f"{self.name}-{self.digest}.llvm")
+
+    @cached_property
+    def folder(self) -> Path | None:
+        """Where code of today's sources is kept; None where nothing can be written."""
+        home = os.environ.get("XDG_CACHE_HOME")
+        try:
+            parent = (Path(home) if home else Path.home() / ".cache") / "tokonomics"
+            folder = parent / f"{self.name}-{self.digest}-{llvmlite.__version__}"
+            if folder.exists():
+                os.utime(folder)  # somebody runs it
+            else:
+                folder.mkdir(parents=True, exist_ok=True)
+                _forget_others(folder, self.name)
+        except (OSError, RuntimeError):  # nobody's home, or not to be written to
+            return None
+        return folder if os.access(folder, os.W_OK) else None
+
+    @property
+    def must_compile(self) -> bool:
+        """Nothing whole has been compiled from today's sources for this processor: the first run takes a while."""
+        return self.folder is None or read_code(self.folder / _file_name()) is None
+
+    def load(self, name: str) -> _Loaded:
+        """A function of the machine code, as Python calls it."""
+        layouts = self._instructions.layouts[name].split(";")
+        address = self._engine.get_function_address(name)
+        returns = self.entries[name].function.__annotations__["return"]
+        return _Loaded(ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)(address), layouts, _RESULTS[returns])
+
+    @cached_property
+    def _instructions(self) -> Code:
+        file = self.folder / _file_name() if self.folder else None
+        kept = read_code(file) if file else None
+        if kept is not None:
+            return kept
+        made = _compiled(read_code(self.shipped)) or _compiled(self.lowered())
+        assert made is not None
+        if file:
+            with suppress(OSError):  # a full disk: the next run compiles again
+                _write_whole(file, made.pack())
+        return made
+
+    def lowered(self) -> Code:
+        """LLVM code of today's sources, made anew: what is shipped."""
+        from tokonomics.lowering import lower
+
+        examples = self.examples()
+        entries = {name: (entry.function, examples[name]) for name, entry in self.entries.items()}
+        return Code(*lower(entries, Compiled, LIBC))
+
+    def ship(self) -> None:
+        """Put LLVM code of today's sources beside them, in the place of any other."""
+        made = self.lowered().pack()
+        for other in self.shipped.parent.glob(f"{self.name}-*.llvm"):
+            other.unlink()
+        self.shipped.write_bytes(made)
+
+    @cached_property
+    def _engine(self) -> Any:
+        import llvmlite.binding as llvm
+
+        machine = _machine()
+        engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+        for symbol, address in _libc().items():
+            llvm.add_symbol(symbol, address)
+        engine.add_object_file(llvm.ObjectFileRef.from_data(self._instructions.body))
+        engine.finalize_object()
+        return engine
+
+
+def _file_name() -> str:
+    """Of the code for this processor."""
+    machine = _machine()
+    kind = hashlib.sha256(f"{machine.triple} {_features()}".encode()).hexdigest()[:16]
+    return f"{kind}{_SUFFIX}"
+
+
+def _features() -> str:
+    import llvmlite.binding as llvm
+
+    return f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
+
+
+def _machine() -> Any:
+    """The processor at hand, for code that runs where it is loaded."""
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    target = llvm.Target.from_default_triple()
+    return target.create_target_machine(
+        cpu=llvm.get_host_cpu_name(),
+        features=llvm.get_host_cpu_features().flatten(),
+        opt=3,
+        reloc="static" if target.name.startswith("x86") else "default",
+        codemodel="jitdefault",
+        jit=True,
+    )
+
+
+LIBC = ("exp", "log2", "memcpy", "memmove", "memset")
+"""Functions of C that compiled code may call."""
+
+
+def _libc() -> dict[str, int]:
+    library = ctypes.CDLL("ucrtbase" if os.name == "nt" else None)
+    return {name: ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in LIBC}
+
+
+def _compiled(lowered: Code | None) -> Code | None:
+    """Instructions of LLVM code; None where there is none, or this LLVM cannot read it."""
+    import llvmlite.binding as llvm
+
+    if lowered is None:
+        return None
+    machine = _machine()
+    try:
+        module = llvm.parse_bitcode(lowered.body)
+    except RuntimeError:
+        return None
+    module.triple, module.data_layout = machine.triple, str(machine.target_data)
+    return Code(lowered.layouts, machine.emit_object(module))
+
+
+def _write_whole(file: Path, content: bytes) -> None:
+    """Write a file that others may read at any time."""
+    with NamedTemporaryFile(dir=file.parent, delete=False) as part:
+        try:
+            part.write(content)
+            part.close()
+            Path(part.name).replace(file)
+        except OSError:
+            Path(part.name).unlink(missing_ok=True)
+            raise
 
 
 def _forget_others(folder: Path, name: str) -> None:
@@ -77,57 +323,3 @@ def _forget_others(folder: Path, name: str) -> None:
         with suppress(FileNotFoundError):  # another process was quicker
             if time.time() - other.stat().st_mtime > _KEPT_S:
                 shutil.rmtree(other, ignore_errors=True)
-
-
-def _checked(path: Path) -> bytes | None:
-    """What a file holds before its checksum; None where that is another, or there is no file."""
-    try:
-        content = path.read_bytes()
-    except OSError:
-        return None
-    data, crc = content[:-_CRC_BYTES], content[-_CRC_BYTES:]
-    return data if data and zlib.crc32(data).to_bytes(_CRC_BYTES, "big") == crc else None
-
-
-class _CheckedFile(_IndexedFiles):  # type: ignore[misc]
-    """An index of one function's code, and the code, each with a checksum behind it."""
-
-    def _load_index(self) -> dict[Any, str]:
-        data = _checked(Path(self._index_path))
-        return {} if data is None else cast(dict[Any, str], pickle.loads(data))
-
-    def _save_index(self, overloads: dict[Any, str]) -> None:
-        self._write(self._index_path, overloads)
-
-    def _load_data(self, name: str) -> object:
-        data = _checked(Path(self._data_path(name)))
-        if data is None:
-            raise OSError("damaged")  # as good as not there: it is compiled anew
-        return pickle.loads(data)
-
-    def _save_data(self, name: str, data: object) -> None:
-        self._write(self._data_path(name), data)
-
-    def _write(self, path: str, what: object) -> None:
-        data = self._dump(what)
-        with self._open_for_write(path) as file:
-            file.write(data + zlib.crc32(data).to_bytes(_CRC_BYTES, "big"))
-
-
-class _CheckedCache(_OneFunction):  # type: ignore[misc]
-    """The kept code of one function, in a folder whose name stands for all of its sources."""
-
-    def __init__(self, function: Callable[..., object], folder: Path) -> None:
-        before = _config.CACHE_DIR
-        try:
-            _config.CACHE_DIR = str(folder)
-            super().__init__(function)
-        finally:
-            _config.CACHE_DIR = before
-        self._cache_path = str(folder)
-        self._cache_file = _CheckedFile(str(folder), self._impl.filename_base, folder.name)
-
-    def _save_overload(self, sig: object, data: Any) -> None:
-        if self._enabled and self._impl.check_cachable(data):
-            with suppress(OSError):  # a full disk: the next run compiles again
-                self._cache_file.save(self._index_key(sig, data.codegen), self._impl.reduce(data))

@@ -87,9 +87,8 @@ def test_what_a_killed_page_had_taken_in_goes_when_the_next_one_starts(tmp_path:
 COMPILE = """
 from tests.kill.line_of_code import doubled, warm
 warm()
-from tokonomics.serving.compiled import entry
 """
-LOAD = COMPILE + "print(entry(doubled)(21))"
+LOAD = COMPILE + "print(doubled(21))"
 
 
 @pytest.mark.slow
@@ -98,7 +97,7 @@ def test_code_of_a_killed_compiler_is_whole_or_not_used(tmp_path: Path) -> None:
     chance = random.Random(f"{SEED} compiled")
     path = os.pathsep.join([str(ROOT), str(ROOT / "src")])
     env = {**os.environ, "PYTHONPATH": path, "XDG_CACHE_HOME": str(tmp_path)}
-    with forks(COMPILE, "assert entry(doubled)(21) == 42", tmp_path) as process:
+    with forks(COMPILE, "assert doubled(21) == 42", tmp_path) as process:
         for round in range(COMPILATIONS if EXPLORE else 5):
             kill_one(process, chance.uniform(0.0, 0.3))
             if round % 5 == 4:
@@ -106,5 +105,5 @@ def test_code_of_a_killed_compiler_is_whole_or_not_used(tmp_path: Path) -> None:
                     [sys.executable, "-c", LOAD], env=env, capture_output=True, text=True, check=False
                 )
                 assert (done.stdout, done.returncode) == ("42\n", 0), f"seed {SEED}: {done.stderr}"
-            for kept in tmp_path.rglob("*.nb?") if round % 5 != 3 else ():
+            for kept in tmp_path.rglob("*.code") if round % 5 != 3 else ():
                 kept.unlink()

@@ -1,5 +1,8 @@
 """The limit on sequences at a time: what trying every one would find, and no simulation longer than it needs to be."""
 
+from types import SimpleNamespace
+from typing import cast
+
 import numpy as np
 import pytest
 from tests.planner.small_catalogue import OFFERS, TODAY, planned
@@ -12,7 +15,7 @@ from tokonomics.physics.deployment import deploy
 from tokonomics.planner.load import Load, load_of_log
 from tokonomics.planner.setup import Setup
 from tokonomics.planner.sizing import size
-from tokonomics.planner.trials import Sized, try_fixed
+from tokonomics.planner.trials import Sized, try_fixed, with_lower_limits
 from tokonomics.serving.capacity import what_breaks
 from tokonomics.serving.fleet import FleetSettings, Router
 from tokonomics.serving.outcome import outcome
@@ -85,3 +88,19 @@ def test_a_simulation_that_ends_early_misses_what_the_whole_misses(slo: str) -> 
             assert tried.outcome.requests == len(load.trace)
         ends.append(tried.outcome.requests)
     assert min(ends) < len(load.trace) / 2 < max(ends)
+
+
+def test_limits_above_one_that_was_never_reached_are_not_tried() -> None:
+    """What no simulation comes up to changes nothing: all limits above it give what the engine's own gave."""
+    tried = []
+
+    def serve_within(limit: int | None) -> Sized:
+        tried.append(limit)
+        reached = min(limit or 256, 60)
+        return cast(Sized, SimpleNamespace(tokens_late=1.2, wait_late=1.5, outcome=f"of {reached} at a time"))
+
+    assert len(list(with_lower_limits(serve_within, 93, 256))) == len(tried)
+    assert tried == [None, 93]
+    tried.clear()
+    list(with_lower_limits(serve_within, 40, 256))
+    assert tried == [None, 40, 101]

@@ -22,11 +22,13 @@ from tokonomics.serving.capacity import (
     fewest_that_hold,
     highest_rate,
     replicas_needed,
+    sure_to_miss,
     what_breaks,
 )
 from tokonomics.serving.fleet import FleetSettings
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import Simulation, simulate
+from tokonomics.serving.state import DONE, OPEN, REQUEST
 from tokonomics.traffic.slo import Slo, parse_slos
 from tokonomics.traffic.trace import Trace, make_trace
 
@@ -268,3 +270,25 @@ def test_where_most_have_not_begun_at_the_end_it_is_behind_however_the_queue_wen
     """All at once, and one more when half of them are done: the queue only shrinks, and repeated it would not."""
     times = np.append(np.zeros(1_000), 500 * service_s())
     assert verdict(make_trace(times, [500] * 1_001, [50] * 1_001)) == BEHIND
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_an_end_is_seen_at_the_look_at_which_counting_all_would_show_it(seed: int) -> None:
+    """Each look sees some more requests, and later times of what ended since the one before."""
+    chance, count = np.random.default_rng(seed), 60
+    rows = np.zeros(count, REQUEST)
+    rows["status"], rows["output_tokens"] = OPEN, 5
+    misses = sure_to_miss(parse_slos("ttft_p90=1,tpot_p95=1,e2e_p50=4"), count + 5)
+    fresh = np.zeros(0, np.intp)
+    for stop in range(10, count + 1, 10):
+        rows["first_token_s"][fresh] += 0.2
+        rows["finish_s"][fresh] += 0.4
+        ends = (rows["status"][:stop] == OPEN) & (chance.random(stop) < 0.6)
+        fresh = np.flatnonzero(ends)
+        rows["status"][fresh], rows["first_token_s"][fresh] = DONE, chance.uniform(0, 1.1, len(fresh))
+        rows["finish_s"][fresh] = rows["first_token_s"][fresh] + chance.uniform(0, 4.2, len(fresh))
+        done = rows[:stop][rows["status"][:stop] == DONE]
+        wait, whole = done["first_token_s"], done["finish_s"]
+        # Of 65 requests 6.5, 3.25 and 32.5 may be late, and one more (``late_allowed``).
+        late = ((wait > 1).sum() > 7.5, ((whole - wait) / 4 > 1).sum() > 4.25, (whole > 4).sum() > 33.5)
+        assert misses(rows[:stop]) == any(late)

@@ -1,33 +1,50 @@
 """Machine code on disk: found again by the next run, never taken for that of other sources, and not needed."""
 
-import importlib
+import copy
 import json
 import os
+import pickle
 import shutil
+import struct
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
-import numba
+import numpy as np
 import pytest
 
 from tokonomics import machine_code
-from tokonomics.serving import compiled
+from tokonomics.catalog.engines import find_engine
+from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.load_models import find_model
+from tokonomics.machine_code import Compiled, Unit, read_code
+from tokonomics.physics.deployment import deploy
+from tokonomics.physics.steptime import step_model
+from tokonomics.serving import compiled, loop
+from tokonomics.serving.compiled import SIMULATOR
+from tokonomics.serving.step_table import compile_steps, run_s
+from tokonomics.traffic.prefix_reuse import REUSE
 
 Call = Callable[..., subprocess.CompletedProcess[str]]
 
 SIMULATE = ("simulate", "--model=llama-3.1-8b", "--gpu=H100", "--arrivals=poisson:5", "--requests=50")
 LENGTHS = ("--input=100", "--output=9", "--json")
 TWICE = """
-from tokonomics.serving.compiled import code_folder, entry
+from pathlib import Path
+from tokonomics.machine_code import Unit
 
-@entry
-def twice(number):
+unit = Unit("twice", [Path(__file__)], lambda: {"twice": (1,)})
+
+@unit.entry
+def twice(number: int) -> int:
     return 2 * number
 
-print(twice(21), code_folder())
+if not unit.shipped.exists():
+    unit.ship()
+print(unit.must_compile, twice(21), unit.must_compile, unit.folder)
 """
 
 
@@ -36,40 +53,84 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the simulator's sources that a test may change, and a cache of its own."""
     copy = tmp_path / "serving"
     shutil.copytree(Path(compiled.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(compiled, "__file__", str(copy / "compiled.py"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return copy
 
 
-def folder() -> Path | None:
+def folder(sources: Path) -> Path | None:
     """Asked anew: the answer is remembered for the life of a process."""
-    return compiled.code_folder.__wrapped__()
+    return Unit("compiled", [sources / source.name for source in SIMULATOR.sources], dict).folder
 
 
 def test_equal_sources_share_a_folder(sources: Path, tmp_path: Path) -> None:
-    made = folder()
+    made = folder(sources)
     assert made is not None
-    assert made == folder()
+    assert made == folder(sources)
     assert made.is_dir()
     assert made.parent == tmp_path / "cache" / "tokonomics"
 
 
 def test_a_change_in_any_source_is_another_folder(sources: Path) -> None:
-    seen = {folder()}
-    files = sorted(sources.glob("*.py"))
-    assert len(files) > 10
+    seen = {folder(sources)}
+    files = [sources / source.name for source in SIMULATOR.sources]
     for file in files:
         file.write_text(file.read_text(encoding="utf-8") + "\n# changed\n", encoding="utf-8")
-        seen.add(folder())
+        seen.add(folder(sources))
     assert len(seen) == 1 + len(files)
     assert None not in seen
 
 
-@pytest.mark.parametrize("library", ["numba", "llvmlite", "np"])
-def test_another_compiler_is_another_folder(sources: Path, monkeypatch: pytest.MonkeyPatch, library: str) -> None:
-    before = folder()
-    monkeypatch.setattr(getattr(machine_code, library), "__version__", "0.0.1")
-    assert folder() != before
+def test_every_compiled_function_is_in_a_source_that_names_the_folder() -> None:
+    modules = [import_module(f"tokonomics.serving.{file.stem}") for file in Path(loop.__file__).parent.glob("*.py")]
+    found = [thing for module in modules for thing in vars(module).values() if isinstance(thing, Compiled)]
+    assert len(found) > 50
+    assert {Path(thing.function.__code__.co_filename) for thing in found} <= set(SIMULATOR.sources)
+
+
+def test_another_compiler_is_another_folder(sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = folder(sources)
+    monkeypatch.setattr("llvmlite.__version__", "0.0.1")
+    assert folder(sources) != before
+
+
+@pytest.mark.parametrize("unit", [SIMULATOR, REUSE])
+def test_what_is_shipped_is_made_from_todays_sources(unit: Unit) -> None:
+    shipped = read_code(unit.shipped)
+    assert shipped is not None, "run `make code`"
+    assert shipped.layouts.keys() == unit.entries.keys()
+    assert list(unit.shipped.parent.glob(f"{unit.name}-*.llvm")) == [unit.shipped]
+
+
+@pytest.mark.explore
+@pytest.mark.parametrize("unit", [SIMULATOR, REUSE])
+def test_what_is_shipped_is_what_these_sources_give(unit: Unit) -> None:
+    assert unit.lowered() == read_code(unit.shipped)
+
+
+def test_arrays_of_other_numbers_are_refused() -> None:
+    table = compile_steps(
+        step_model(deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))), 4, 64, 64
+    )
+    assert run_s(table, 1, 10.0, 1) > 0
+    others = table.decode_s.astype(np.float32), np.asfortranarray(table.decode_s), table.decode_s[0]
+    for other in others:
+        with pytest.raises(TypeError, match="compiled for"):
+            run_s(table._replace(decode_s=other), 1, 10.0, 1)  # type: ignore[arg-type]
+    with pytest.raises(struct.error):
+        run_s(table, 1.5, 10.0, 1)  # type: ignore[arg-type]
+
+
+def test_a_copy_is_read_where_its_own_arrays_are() -> None:
+    table = compile_steps(
+        step_model(deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))), 4, 64, 64
+    )
+    before = run_s(table, 1, 10.0, 1)
+    for copied in (copy.copy(table), copy.deepcopy(table), pickle.loads(pickle.dumps(table))):
+        assert run_s(copied, 1, 10.0, 1) == before
+    twice = copy.deepcopy(table)
+    twice.decode_s[:] *= 2
+    assert run_s(twice, 1, 10.0, 1) == pytest.approx(2 * before)
+    assert run_s(table, 1, 10.0, 1) == before
 
 
 def test_without_a_named_cache_it_is_the_one_at_home(
@@ -77,7 +138,7 @@ def test_without_a_named_cache_it_is_the_one_at_home(
 ) -> None:
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "me"))
-    made = folder()
+    made = folder(sources)
     assert made is not None
     assert made.parent == tmp_path / "me" / ".cache" / "tokonomics"
 
@@ -92,7 +153,7 @@ def test_where_there_is_no_home_there_is_no_cache_and_no_failure(
 
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setattr(Path, "home", staticmethod(nobody))
-    assert folder() is None
+    assert folder(sources) is None
 
 
 def test_where_nothing_can_be_written_there_is_no_folder(
@@ -101,80 +162,53 @@ def test_where_nothing_can_be_written_there_is_no_folder(
     taken = tmp_path / "a-file"
     taken.touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(taken))
-    assert folder() is None
+    assert folder(sources) is None
 
 
-def test_code_that_cannot_be_kept_is_compiled_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
-    done = subprocess.run([sys.executable, "-c", TWICE], capture_output=True, encoding="utf-8", check=True, timeout=600)
-    assert done.stdout.split()[:2] == ["42", "None"]
-
-
-def test_the_next_process_finds_what_the_first_one_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script, cache = tmp_path / "twice.py", tmp_path / "cache"
+@pytest.fixture
+def twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+    """Runs a script that compiles, with a cache of its own; what it says: must compile, the result, must compile."""
+    script = tmp_path / "twice.py"
     script.write_text(TWICE, encoding="utf-8")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
-
-    def kept() -> dict[Path, int]:
-        subprocess.run([sys.executable, script], check=True, timeout=600, capture_output=True)
-        return {file: file.stat().st_mtime_ns for file in cache.rglob("*.nb*")}
-
-    first = kept()
-    assert {file.suffix for file in first} == {".nbi", ".nbc"}
-    assert kept() == first
-
-
-def test_code_that_is_damaged_is_compiled_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script, cache = tmp_path / "twice.py", tmp_path / "cache"
-    script.write_text(
-        f"{TWICE}\nfrom tokonomics.serving.compiled import must_compile\nprint(must_compile())\n", "utf-8"
-    )
-    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
     def said() -> list[str]:
         done = subprocess.run([sys.executable, script], check=True, timeout=600, capture_output=True, encoding="utf-8")
-        return [done.stdout.split()[place] for place in (0, -1)]
+        return done.stdout.split()[:3]
 
-    assert said() == ["42", "False"]
-    for spoil in (
-        lambda data: b"",
-        lambda data: data[:-7],
-        lambda data: data[:99] + bytes([data[99] ^ 1]) + data[100:],
-    ):
-        files = sorted(cache.rglob("*.nb*"))
-        assert {file.suffix for file in files} == {".nbi", ".nbc"}
-        for file in files:
-            file.write_bytes(spoil(file.read_bytes()))
-        assert said() == ["42", "False"]
+    return said
 
 
-def doubled(number: int) -> int:
-    return 2 * number
+def test_code_that_cannot_be_kept_is_compiled_all_the_same(
+    twice: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
+    assert twice() == ["True", "42", "True"]
 
 
-def test_where_code_cannot_be_kept_it_runs_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
+def test_code_is_found_by_the_next_process_and_made_anew_where_it_is_damaged(
+    twice: Callable[[], list[str]], tmp_path: Path
+) -> None:
+    assert twice() == ["True", "42", "False"]
+    (file,) = (tmp_path / "cache").rglob("*.code")
+    whole = file.read_bytes()
+    assert twice() == ["False", "42", "False"]
+    for spoilt in (b"", whole[:-7], whole[:99] + bytes([whole[99] ^ 1]) + whole[100:]):
+        file.write_bytes(spoilt)
+        assert twice() == ["True", "42", "False"]
+        assert file.read_bytes() == whole
+
+
+def test_where_the_disk_is_full_nothing_is_kept_and_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(machine_code._CheckedFile, "_write", full)
-    assert machine_code.kept(doubled, tmp_path)(21) == 42
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(machine_code, "NamedTemporaryFile", full)
+    unit = Unit("compiled", SIMULATOR.sources, dict)
+    unit.entries = SIMULATOR.entries
+    assert unit.load("after_s").layouts[1:] == ["q", "q"]
     assert not [file for file in tmp_path.rglob("*") if file.is_file()]
-
-
-def test_a_damaged_folder_is_not_whole_and_is_cleared(tmp_path: Path) -> None:
-    assert not machine_code.is_whole(tmp_path)
-    assert machine_code.kept(doubled, tmp_path)(7) == 14
-    assert machine_code.is_whole(tmp_path)
-    index = next(tmp_path.glob("*.nbi"))
-    index.write_bytes(index.read_bytes()[:-1])
-    assert not machine_code.is_whole(tmp_path)
-    assert not index.exists()
-
-
-def test_numbas_own_setting_is_left_as_it_was() -> None:
-    before = numba.config.CACHE_DIR  # type: ignore[attr-defined]
-    importlib.import_module("tokonomics.serving.loop")
-    assert before == numba.config.CACHE_DIR == os.environ.get("NUMBA_CACHE_DIR", "")  # type: ignore[attr-defined]
 
 
 def test_code_of_sources_that_nobody_runs_any_more_is_removed(sources: Path, tmp_path: Path) -> None:
@@ -185,19 +219,19 @@ def test_code_of_sources_that_nobody_runs_any_more_is_removed(sources: Path, tmp
     a_year_ago = time.time() - 365 * 86_400
     for each in (old, other):
         os.utime(each, (a_year_ago, a_year_ago))
-    made = folder()
+    made = folder(sources)
     assert set(home.iterdir()) == {made, recent, other}
 
 
 def test_code_that_is_run_stays_however_long_ago_it_was_made(sources: Path) -> None:
-    running = folder()
+    running = folder(sources)
     assert running is not None
     a_year_ago = time.time() - 365 * 86_400
     os.utime(running, (a_year_ago, a_year_ago))
-    assert folder() == running
-    changed = next(iter(sources.glob("*.py")))
+    assert folder(sources) == running
+    changed = sources / SIMULATOR.sources[0].name
     changed.write_text(changed.read_text(encoding="utf-8") + "\n# changed\n", encoding="utf-8")
-    assert folder() != running
+    assert folder(sources) != running
     assert running.is_dir()
 
 

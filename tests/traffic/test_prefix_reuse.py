@@ -2,7 +2,6 @@
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tokonomics.traffic.prefix_reuse import _compiled, reuse
+from tokonomics.traffic.prefix_reuse import reuse
 from tokonomics.traffic.trace import PrefixBlocks
 
 
@@ -116,10 +115,3 @@ def mooncake() -> tuple[PrefixBlocks, NDArray[np.int32]]:
     trace = open_trace("mooncake-conversation").read()
     assert trace.prefix is not None
     return trace.prefix, trace.input_tokens
-
-
-def test_code_that_cannot_be_kept_on_disk_is_compiled_all_the_same() -> None:
-    """Numba finds no place for the code of a function without a file, as where no folder can be written."""
-    made: dict[str, Callable[[int], int]] = {}
-    exec("def twice(number):\n    return 2 * number", made)
-    assert _compiled(made["twice"])(21) == 42

@@ -139,7 +139,7 @@ def _simulator() -> Iterator[Check]:
     missing, folder = must_compile(), code_folder()
     seen = "compiled, and kept for the next run"
     if missing:
-        seen = "not compiled yet: the first simulation takes half a minute"
+        seen = "not compiled yet: the first simulation takes a few seconds more"
     others = [other for other in folder.parent.glob("compiled-*") if other != folder] if folder else []
     size = sum(file.stat().st_size for other in others for file in other.rglob("*") if file.is_file())
     fix = None

@@ -329,7 +329,8 @@ def with_lower_limits(serve_within: Callable[[int | None], Sized], guess: int | 
     """The engine's limit on sequences at a time, and where tokens are late, lower ones, from a guess; None: no others.
 
     Fewer at a time make tokens quicker and first tokens wait. So the search halves the gap, in octaves, between limits
-    at which requests wait too long and those at which tokens are late. Where both are clearly late, no limit helps.
+    at which requests wait too long and those at which tokens are late. Where both are clearly late, no limit helps;
+    nor does one above a limit that was never reached.
     """
     first = trial = serve_within(None)
     yield first
@@ -341,6 +342,8 @@ def with_lower_limits(serve_within: Callable[[int | None], Sized], guess: int | 
         trial = serve_within(limit)
         yield trial
         low, high = (low, limit) if trial.tokens_late > trial.wait_late else (limit, high)
+        if low == limit and trial.outcome == first.outcome:
+            return
         limit = max(low + 1, round(math.sqrt(max(low, 1) * high)))
 
 

@@ -96,7 +96,7 @@ def say_left_out(load: Load, context: int, listener: Listener) -> None:
 def say_if_compiling(listener: Listener) -> None:
     """The first simulation on a machine compiles its loop: say why it takes a while."""
     if must_compile():
-        listener.note("compiling the simulator, once on this machine: about a quarter of a minute …")
+        listener.note("compiling the simulator, once on this machine: a few seconds …")
 
 
 def fleet_of(

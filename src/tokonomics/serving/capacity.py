@@ -231,17 +231,27 @@ def sure_to_miss(slos: Sequence[Slo], requests: float) -> Callable[[Rows], bool]
     """
     allowed = [(slo, late_allowed(slo, requests)) for slo in slos if slo.latency in _TOLD and slo.statistic != "mean"]
 
+    # Those before ``told`` had all ended a look ago: clients have heard of them since, and they are judged a last time.
+    judged, told, before = 0, 0, [0] * len(allowed)
+
     def misses(rows: Rows) -> bool:
-        done = rows["status"] == DONE
+        nonlocal judged, told, before
+        rest = rows[judged:]
+        done = rest["status"] == DONE
         came_s, first_s, end_s, tokens = (
-            rows[name][done] for name in ("arrival_s", "first_token_s", "finish_s", "output_tokens")
+            rest[name] for name in ("arrival_s", "first_token_s", "finish_s", "output_tokens")
         )
         took_s = {
             Latency.ttft: first_s - came_s,
             Latency.tpot: np.where(tokens > 1, (end_s - first_s) / np.maximum(tokens - 1, 1), 0.0),
             Latency.e2e: end_s - came_s,
         }
-        return any(np.count_nonzero(took_s[slo.latency] > slo.seconds) > late for slo, late in allowed)
+        late = [(took_s[slo.latency] > slo.seconds) & done for slo, _ in allowed]
+        sums = [count + int(np.count_nonzero(some)) for count, some in zip(before, late, strict=True)]
+        last = [int(np.count_nonzero(some[: told - judged])) for some in late]
+        before = [count + more for count, more in zip(before, last, strict=True)]
+        judged, told = told, judged + (len(done) if done.all() else int(done.argmin()))
+        return any(count > most for count, (_, most) in zip(sums, allowed, strict=True))
 
     return misses
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tokonomics.serving.blocks import empty_cache
-from tokonomics.serving.compiled import entry, inlined, wide
+from tokonomics.serving.compiled import compiled, entry, wide
 from tokonomics.serving.fleet import Autoscale, FleetSettings
 from tokonomics.serving.routing import ROUND_ROBIN, in_turn, route
 from tokonomics.serving.scheduler import advance, count_busy, cut_run, drain_if_empty, settle, tell
@@ -56,6 +56,7 @@ from tokonomics.serving.state import (
     Rules,
     Served,
     World,
+    in_cache,
     new_world,
 )
 from tokonomics.serving.step_table import StepTable
@@ -148,8 +149,11 @@ def served_in(world: World) -> Served:
         rows = rows[last]
         rows["arrival_s"] = first_s
     rows["status"][rows["status"] == OPEN] = UNSERVED
-    names = (name for name in Served._fields if name != "attempts")
-    return Served(**{name: np.ascontiguousarray(rows[name]) for name in names}, attempts=attempts)
+    columns = {name: np.empty(len(rows), rows.dtype[name]) for name in Served._fields if name != "attempts"}
+    for some in in_cache(len(rows)):
+        for name, column in columns.items():
+            column[some] = rows[name][some]
+    return Served(**columns, attempts=attempts)
 
 
 def _outages(fleet: FleetSettings) -> list[tuple[float, int, int]]:
@@ -221,7 +225,7 @@ def serve_until(world: World, stop: int, until_s: float, deadlines_too: bool) ->
         # Only the replicas that an event looks at are brought up to its time.
         first, last = wide(0), wide(len(replicas) - 1)
         if works:
-            now = np.nextafter(moment, np.inf)
+            now = _just_after(moment)
         elif hangs_up:
             first = last = wide(requests[whom if whom >= 0 else -1 - whom].replica)
         elif arrives and by_turn:
@@ -242,7 +246,13 @@ def serve_until(world: World, stop: int, until_s: float, deadlines_too: bool) ->
             return True
 
 
-@inlined
+@compiled
+def _just_after(time_s: float) -> float:
+    """The next float after a time of 0 or more."""
+    return float(np.int64(np.float64(time_s).view(np.int64) + 1).view(np.float64))
+
+
+@compiled
 def _soonest(replicas: Rows) -> float:
     """The next moment at which a replica may answer."""
     soonest = np.inf
@@ -251,7 +261,7 @@ def _soonest(replicas: Rows) -> float:
     return soonest
 
 
-@inlined
+@compiled
 def _next_moment(replica: Row) -> float:
     """When a replica ends a step, or may begin one and tell of the last."""
     if replica.run_steps > 0:
@@ -259,7 +269,7 @@ def _next_moment(replica: Row) -> float:
     return float(replica.time_s) if replica.told > 0 or replica.outstanding > 0 else np.inf
 
 
-@inlined
+@compiled
 def _arrive(world: World, index: int, now_s: float) -> None:
     """A request comes in, unless it is turned away or its client has hung up before."""
     clock, request, closed = world.clock[0], world.requests[index], world.settings[0].closed
@@ -276,7 +286,7 @@ def _arrive(world: World, index: int, now_s: float) -> None:
             hear(world, index, now_s, False)
 
 
-@inlined
+@compiled
 def _pass(world: World, whom: int, now_s: float) -> None:
     """A client's patience or a request's time to wait is over; who leaves may be sent again."""
     request, closed = world.requests[whom if whom >= 0 else -1 - whom], world.settings[0].closed
@@ -290,7 +300,7 @@ def _pass(world: World, whom: int, now_s: float) -> None:
         try_again(world, whom if whom >= 0 else -1 - whom, now_s)
 
 
-@inlined
+@compiled
 def _hang_up(world: World, whom: int, now_s: float) -> None:
     """A client has waited long enough; or a request is shed, having waited as long as its class does (-1 less it)."""
     index = whom if whom >= 0 else -1 - whom

@@ -11,7 +11,7 @@ the vLLM production stack's session router does by the id of the session; otherw
 import numpy as np
 
 from tokonomics.serving.blocks import resident_units
-from tokonomics.serving.compiled import compiled, inlined, wide
+from tokonomics.serving.compiled import compiled, wide
 from tokonomics.serving.scheduler import cut_run, settle
 from tokonomics.serving.sends import try_again
 from tokonomics.serving.sequences import enqueue, receive
@@ -55,7 +55,7 @@ def route(world: World, index: int, now_s: float) -> None:
     enqueue(world.queues[place], world.requests, index)
 
 
-@inlined
+@compiled
 def _pick_replica(world: World, index: int, now_s: float) -> int:
     """The replica for a request, or NONE when none is up; all that it looks at have been brought up to now."""
     settings = world.settings[0]

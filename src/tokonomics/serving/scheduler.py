@@ -21,7 +21,7 @@ for the GPU, tells at once, and composes the next step when a request is there.
 import numpy as np
 
 from tokonomics.serving.blocks import empty_cache, publish_units, take_blocks
-from tokonomics.serving.compiled import compiled, entry, inlined, wide
+from tokonomics.serving.compiled import compiled, entry, wide
 from tokonomics.serving.sends import hear
 from tokonomics.serving.sequences import (
     admit,
@@ -52,7 +52,7 @@ from tokonomics.serving.state import (
 from tokonomics.serving.step_table import after_s, gpu_s, launching_s, run_s, steps_until
 
 
-@inlined
+@compiled
 def advance(world: World, place: int, until_s: float) -> None:
     """Finish the steps of a replica that end by ``until_s`` and begin those that start before it."""
     replica = world.replicas[place]
@@ -146,7 +146,7 @@ def drain_if_empty(world: World, place: int, at_s: float) -> None:
         replica.paid_s += at_s - replica.paid_from_s
 
 
-@inlined
+@compiled
 def _compose(world: World, place: int) -> bool:
     """Set the next step, or run of steps, in flight; False when there is nothing to do."""
     replica, settings = world.replicas[place], world.settings[0]
@@ -185,7 +185,7 @@ def _compose(world: World, place: int) -> bool:
     return True
 
 
-@inlined
+@compiled
 def _begin_run(world: World, place: int, decodes: int, pairs: float, preempted: bool) -> None:
     """What was composed is in flight: a step with prompts, or steps without until something can change."""
     replica, settings, table = world.replicas[place], world.settings[0], world.table
@@ -216,7 +216,7 @@ def _begin_run(world: World, place: int, decodes: int, pairs: float, preempted: 
     replica.run_end_s = replica.run_start_s + run_s(table, decodes, held, count)
 
 
-@inlined
+@compiled
 def _awaits(world: World, place: int) -> bool:
     """A request came too late for this step, and may be in the next."""
     replica = world.replicas[place]
@@ -240,7 +240,7 @@ def _make_room(world: World, place: int) -> bool:
     return preempted
 
 
-@inlined
+@compiled
 def _preempt(world: World, place: int) -> None:
     """The least urgent running request, and of those the last admitted, goes back to the front of its queue."""
     slots = world.slots[place]
@@ -263,7 +263,7 @@ def _preempt(world: World, place: int) -> None:
     enqueue(world.queues[place], world.requests, index)
 
 
-@inlined
+@compiled
 def _add_prompts(world: World, place: int, budget: int, preempted: bool) -> float:
     """Chunks of the prompts begun before, then of new ones; returns the pairs of a token and one it sees.
 
@@ -295,7 +295,7 @@ def _add_prompts(world: World, place: int, budget: int, preempted: bool) -> floa
     return pairs
 
 
-@inlined
+@compiled
 def _admit_computed(world: World, place: int) -> None:
     """Requests whose prompts were computed elsewhere need a slot and blocks, and write in the very next step."""
     replica = world.replicas[place]
@@ -330,7 +330,7 @@ def _schedule(world: World, place: int, index: int, chunk: int) -> float:
     return float(chunk * (past + 0.5 * (chunk + 1.0)))
 
 
-@inlined
+@compiled
 def _finish_run(world: World, place: int) -> None:
     """The run in flight has ended: answers have grown, some are complete, prompts have advanced."""
     replica, slots = world.replicas[place], world.slots[place]
@@ -376,7 +376,7 @@ def _finish_run(world: World, place: int) -> None:
     drain_if_empty(world, place, end)
 
 
-@inlined
+@compiled
 def _work_ahead(world: World, place: int) -> None:
     """When the host composes the step after the run in flight, which is about to be counted."""
     replica, table = world.replicas[place], world.table
@@ -402,7 +402,7 @@ def _count_steps(world: World, place: int, count: int, end_s: float) -> None:
     count_busy(world, place, end_s, count, grown)
 
 
-@inlined
+@compiled
 def count_busy(world: World, place: int, end_s: float, steps: int, grown: int) -> None:
     """Enter ``steps`` of the run in flight into the totals and the timeline; none when they were lost.
 

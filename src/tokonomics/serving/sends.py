@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokonomics.serving.compiled import compiled, entry, inlined, wide
+from tokonomics.serving.compiled import compiled, entry, wide
 from tokonomics.serving.state import (
     DEADLINES,
     ENDED,
@@ -40,7 +40,7 @@ def with_attempts(requests: Requests, attempts: int, backoff_s: float) -> Reques
     return requests._replace(**rows, unit_starts=starts, attempts=attempts, backoff_s=backoff_s)
 
 
-@inlined
+@compiled
 def next_send(world: World) -> int:
     """The row that is sent next of those whose time is known; NONE where there is none."""
     clock, turns = world.clock[0], world.turns
@@ -56,7 +56,7 @@ def next_send(world: World) -> int:
     return planned if planned_s < top.time_s or (planned_s == top.time_s and planned < top.row) else wide(top.row)
 
 
-@inlined
+@compiled
 def send_s(world: World, row: int) -> float:
     """When the next row is sent."""
     if row == NONE:
@@ -64,7 +64,7 @@ def send_s(world: World, row: int) -> float:
     return float(world.requests[row].arrival_s if _is_planned(world, row) else world.events[SENDS][0].time_s)
 
 
-@inlined
+@compiled
 def _is_planned(world: World, row: int) -> bool:
     return row < len(world.turns) and bool(world.turns[row].planned)
 
@@ -93,14 +93,14 @@ def send(world: World, row: int, now_s: float) -> None:
         clock.deadlines += 1
 
 
-@inlined
+@compiled
 def next_deadline(world: World) -> int:
     """The row whose client hangs up next; -1 less the row: that is turned away next."""
     whom = wide(world.events[DEADLINES][0].row)
     return whom if whom < len(world.requests) else len(world.requests) - 1 - whom
 
 
-@inlined
+@compiled
 def deadline_s(world: World) -> float:
     """When; infinite where nobody does."""
     return float(world.events[DEADLINES][0].time_s) if world.clock[0].deadlines > 0 else np.inf
@@ -120,7 +120,7 @@ def try_again(world: World, row: int, now_s: float) -> None:
     clock, settings, count = world.clock[0], world.settings[0], len(world.turns)
     attempt = row // count
     if attempt + 1 < settings.attempts:
-        _push(world.events[SENDS], clock.sends, now_s + settings.backoff_s * 2.0**attempt, row + count)
+        _push(world.events[SENDS], clock.sends, now_s + settings.backoff_s * float(1 << attempt), row + count)
         clock.sends += 1
     else:
         hear(world, row, now_s, False)
@@ -172,7 +172,7 @@ def never_heard(world: World, rows: NDArray[np.int64]) -> None:
         hear(world, rows[place], world.requests[rows[place]].arrival_s, False)
 
 
-@inlined
+@compiled
 def _sooner(event: Row, other: Row) -> bool:
     return bool(event.time_s < other.time_s or (event.time_s == other.time_s and event.row < other.row))
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tokonomics.serving.compiled import compiled, inlined
+from tokonomics.serving.compiled import compiled
 from tokonomics.serving.sequences import count_abandoned
 from tokonomics.serving.state import ENDED, OPEN, SHED, TIMED_OUT, Counts, Floats, Row, World
 from tokonomics.traffic.trace import Trace
@@ -40,7 +40,7 @@ def wait_limits(trace: Trace) -> WaitLimits:
     )
 
 
-@inlined
+@compiled
 def is_full(world: World, place: int, index: int) -> bool:
     """As many wait on a replica before a request as its class allows."""
     if not len(world.queue_limit):

@@ -6,11 +6,13 @@ decode steps (``steps``). A sequence that holds ``base + steps`` tokens ends at 
 """
 
 import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tokonomics.machine_code import Passed
 from tokonomics.serving.fleet import FleetSettings
 from tokonomics.serving.step_table import StepTable
 from tokonomics.traffic.turns import Turns
@@ -235,11 +237,13 @@ SETTINGS = np.dtype(
 )
 BUSY, SEQUENCES, KV, ANSWERS, PROMPTS = range(5)
 """Columns of the timeline: busy seconds, sequences × seconds, blocks × seconds, tokens written and read."""
+_ROWS_IN_CACHE = 4096
+"""Rows of requests, half a megabyte: a processor's second cache has one or two."""
 BINS = 512  # of the timeline; when time runs past them, neighbours are merged
 
 
-class World(NamedTuple):
-    """All that the loop reads and changes."""
+class WorldColumns(NamedTuple):
+    """What the loop reads and changes."""
 
     requests: Rows
     replicas: Rows
@@ -262,6 +266,10 @@ class World(NamedTuple):
     events: Rows  # two heaps
     homes: Counts  # by session: the replica that was given its last request
     table: StepTable
+
+
+class World(WorldColumns, Passed):
+    """All that the loop reads and changes."""
 
 
 def too_long(requests: Requests, rules: Rules) -> NDArray[np.bool_]:
@@ -300,10 +308,10 @@ def new_world(requests: Requests, table: StepTable, rules: Rules, fleet: FleetSe
         slots=_table((replicas, rules.max_sequences), SLOT, request=NONE, free=np.arange(rules.max_sequences)[::-1]),
         queues=np.full((replicas, int(requests.urgency.max(initial=0)) + 1, 2), NONE, np.int32),
         waiting=np.zeros((replicas, int(requests.urgency.max(initial=0)) + 1), np.int32),
-        queue_limit=np.zeros(0, np.int32) if requests.queue_limit is None else requests.queue_limit,
+        queue_limit=np.ascontiguousarray(() if requests.queue_limit is None else requests.queue_limit, np.int32),
         phases=np.zeros((replicas, 1 if rules.reserves else rules.block_tokens), np.int32),
         nodes=nodes,
-        units=requests.unit_ids,
+        units=np.ascontiguousarray(requests.unit_ids, np.int32),
         held=np.zeros(len(requests.unit_ids), np.int8),
         settings=_table(
             1,
@@ -335,7 +343,7 @@ def new_world(requests: Requests, table: StepTable, rules: Rules, fleet: FleetSe
         impatient=impatient,
         due_s=due_s,
         turns=turns,
-        children=children,
+        children=np.ascontiguousarray(children, np.int32),
         events=np.zeros((2, 2 * count + 1 if requests.closed else 1), EVENT),
         homes=np.full(max(1, sessions), NONE, np.int32),
         table=table,
@@ -363,23 +371,42 @@ def _table(shape: int | tuple[int, int], kind: np.dtype[np.void], **columns: Any
 
 
 def _request_rows(requests: Requests, refused: NDArray[np.bool_]) -> Rows:
-    listed = np.diff(requests.unit_starts)
-    in_prompt = requests.input_tokens / requests.unit_tokens
-    copied = ("arrival_s", "deadline_s", "input_tokens", "output_tokens", "urgency")
-    return _table(
-        len(refused),
+    """All alike but for what a column says: one row copied, then as few columns as there are to be told apart."""
+    alike = _table(
+        1,
         REQUEST,
-        **{name: getattr(requests, name) for name in copied},
-        **dict.fromkeys(("start_s", "first_token_s"), np.nan),
+        **dict.fromkeys(("start_s", "first_token_s", "finish_s"), np.nan),
         **dict.fromkeys(("slot", "following", "replica"), NONE),
-        finish_s=np.where(refused, requests.arrival_s, np.nan),
-        fetched=0 if requests.fetched is None else requests.fetched,
-        first_unit=requests.unit_starts[:-1],
-        units=listed,
-        prompt_units=np.where(listed <= np.ceil(in_prompt), listed, np.floor(in_prompt)),
-        status=np.where(refused, REFUSED, OPEN),
-        place=np.where(refused, ENDED, NOWHERE),
+        deadline_s=np.inf,
+        status=OPEN,
+        place=NOWHERE,
     )
+    rows: Rows = np.empty(len(refused), REQUEST)
+    whole = np.dtype((np.void, REQUEST.itemsize))
+    rows.view(whole)[:] = alike.view(whole)
+    columns = {name: getattr(requests, name) for name in ("arrival_s", "deadline_s", "input_tokens", "output_tokens")}
+    if not np.isfinite(columns["deadline_s"]).any():
+        del columns["deadline_s"]
+    if requests.urgency.any():
+        columns["urgency"] = requests.urgency
+    if requests.fetched is not None:
+        columns["fetched"] = requests.fetched
+    if len(requests.unit_ids):
+        listed, in_prompt = np.diff(requests.unit_starts), requests.input_tokens / requests.unit_tokens
+        columns["first_unit"], columns["units"] = requests.unit_starts[:-1], listed
+        columns["prompt_units"] = np.where(listed <= np.ceil(in_prompt), listed, np.floor(in_prompt))
+    for some in in_cache(len(rows)):
+        for name, column in columns.items():
+            rows[name][some] = column[some]
+    turned_away = np.flatnonzero(refused)
+    rows["finish_s"][turned_away] = requests.arrival_s[turned_away]
+    rows["status"][turned_away], rows["place"][turned_away] = REFUSED, ENDED
+    return rows
+
+
+def in_cache(count: int) -> Iterator[slice]:
+    """Parts of so many rows: a column at a time, all of them would go through the processor's cache for each."""
+    return (slice(first, first + _ROWS_IN_CACHE) for first in range(0, count, _ROWS_IN_CACHE))
 
 
 def _turn_rows(requests: Requests) -> tuple[Rows, Counts]:

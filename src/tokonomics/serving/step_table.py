@@ -17,20 +17,25 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tokonomics.machine_code import Passed
 from tokonomics.physics.curves import Array
 from tokonomics.physics.steptime import StepModel
 from tokonomics.serving.compiled import compiled, entry
 
 _PIECES = 8  # of an octave of contexts; the first sixteen tokens are as many pieces
 _FIRST = 16
+_MANTISSA, _IN_PIECE = 52, 49  # bits of a float below its octave, and below the piece of an octave
+_FIRST_OCTAVE = (
+    (1023 + 4) << 3
+) - _PIECES  # of the bits above: where the first octave's pieces begin, less those before it
 _EVERY_BATCH, _BATCHES = 64.0, 256  # up to the first each batch is looked at; beyond, so many in all
 _CHUNK_PIECES, _PAST_PIECES, _PROMPT_PIECES = 4, 4, 2
 _PAST_SCALE = 8.0  # tokens of past from which its table becomes logarithmic
 _NOTHING_S = 1e-15  # a time that has a logarithm and rounds away beside any other: layers without attention
 
 
-class StepTable(NamedTuple):
-    """The step time of one deployment; all that a step depends on is read from it."""
+class StepColumns(NamedTuple):
+    """What a step depends on."""
 
     tokens_s: Array  # by tokens of a pass on one rank
     shared_s: Array  # by tokens of a pass on all ranks: the experts, and the way to them
@@ -56,6 +61,10 @@ class StepTable(NamedTuple):
     """Tokens that a round of drafts yields: it is composed once, and is as many steps without prompts here."""
 
 
+class StepTable(StepColumns, Passed):
+    """The step time of one deployment; all that a step depends on is read from it."""
+
+
 @lru_cache(maxsize=64)
 def compile_steps(steps: StepModel, most_sequences: int, most_tokens: int, most_context: int) -> StepTable:
     """Tabulate a step model, for steps up to those sizes."""
@@ -71,7 +80,7 @@ def compile_steps(steps: StepModel, most_sequences: int, most_tokens: int, most_
     wide = steps.deployment.dp if steps.aligned else 1
     everything = np.arange(wide * most_tokens + most_sequences + 2, dtype=np.float64)
     prompts, chunks, past = prompt_axes(most_sequences, most_tokens, most_context)
-    axes = np.broadcast_arrays(chunks[:, None], past, prompts[:, None, None])
+    axes = chunks[:, None], past, prompts[:, None, None]
     host = steps.engine
     decode_s = steps.with_host(gpu_s, passing)
     drafts = steps.deployment.speculation
@@ -79,7 +88,8 @@ def compile_steps(steps: StepModel, most_sequences: int, most_tokens: int, most_
         # Steps with prompts do not draft: their batch of tokens is full as it is. But the draft reads the prompts too.
         decode_s = steps.decode(np.maximum(batches, 1), contexts)
     both = steps.beside_prompts()
-    inside = sum((share * model.prompt_attention_s(*axes) for share, model in both), np.zeros(1))
+    attended = (share * model.prompt_attention_s(*axes) for share, model in both)
+    inside = np.broadcast_to(sum(attended, np.zeros(1)), (len(prompts), len(chunks), len(past)))
     running = on_gpu + sum((share * _attention(model, passing, contexts) for share, model in both[1:]), np.zeros(1))
     return StepTable(
         tokens_s=sum((share * model.tokens_s(np.maximum(tokens, 1.0)) for share, model in both), np.zeros(1)),
@@ -254,11 +264,11 @@ def context_piece(context: float) -> tuple[int, float, float]:
         width = _FIRST / _PIECES
         piece = int(context / width)
         return piece, piece * width, width
-    mantissa, exponent = math.frexp(context)
-    octave = math.ldexp(1.0, exponent - 1)
-    inside = int((2 * mantissa - 1) * _PIECES)
-    width = octave / _PIECES
-    return _PIECES * (exponent - 4) + inside, octave + inside * width, width
+    # The bits of a float are its octave, then the mantissa: its first three are one of eight pieces.
+    bits = np.float64(context).view(np.int64)
+    octave = np.int64(bits >> _MANTISSA << _MANTISSA).view(np.float64)
+    start = np.int64(bits >> _IN_PIECE << _IN_PIECE).view(np.float64)
+    return int((bits >> _IN_PIECE) - _FIRST_OCTAVE), float(start), float(octave / _PIECES)
 
 
 @compiled

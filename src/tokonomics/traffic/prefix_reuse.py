@@ -9,18 +9,15 @@ that is gone; being the least recently touched it leaves first anyway, so a long
 """
 
 import math
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tokonomics import machine_code
+from tokonomics.machine_code import Unit
 from tokonomics.traffic.trace import Counts, Floats, Offsets, PrefixBlocks, Trace
 
 UNBOUNDED = np.iinfo(np.int64).max
-Function = TypeVar("Function", bound=Callable[..., object])
 
 
 def reuse(prefix: PrefixBlocks, input_tokens: Counts, capacity_blocks: int | None = None) -> Counts:
@@ -39,8 +36,13 @@ def reuse_within(
     capacity = UNBOUNDED if capacity_blocks is None else max(capacity_blocks, 0)
     ttl = math.inf if ttl_s is None else ttl_s
     block = prefix.block_tokens
-    hits, most = _replay(prefix.ids, prefix.starts, input_tokens, arrival_s, block, prefix.distinct, capacity, ttl)
-    return np.minimum(hits * block, input_tokens).astype(np.int32), int(most)
+    requests, nodes = len(prefix.starts) - 1, prefix.distinct + len(prefix.starts)
+    absent, none = np.full(nodes, -1, np.int32), np.zeros(requests, np.int64)
+    room = Room(absent, absent.copy(), none, none.copy(), np.zeros(nodes))
+    listed = np.ascontiguousarray(prefix.ids), np.ascontiguousarray(prefix.starts)
+    came = np.ascontiguousarray(input_tokens), np.ascontiguousarray(arrival_s)
+    most = _replay(*listed, *came, room, block, prefix.distinct, capacity, ttl)
+    return np.minimum(room.hits * block, input_tokens).astype(np.int32), most
 
 
 def found_share(trace: Trace, capacity_blocks: int | None = None, ttl_s: float | None = None) -> tuple[float, int]:
@@ -79,23 +81,38 @@ def waiting_state(trace: Trace) -> tuple[float, float]:
     return float(waited_s.sum() * prefix.block_tokens / duration_s), float(longest_s.sum() / duration_s)
 
 
-def _compiled(function: Function) -> Function:
-    """Compile at the first call, and keep the code; it must not call a function of another file."""
-    return machine_code.kept(function, machine_code.code_folder("reuse", [Path(__file__)]))
+def _example() -> dict[str, tuple[object, ...]]:
+    counts, places, times = np.zeros(1, np.int32), np.zeros(2, np.int64), np.zeros(1)
+    room = Room(counts, counts, places, places, times)
+    return {"_replay": (counts, places, counts, times, room, 1, 1, 1, 1.0)}
 
 
-@_compiled
+REUSE = Unit("reuse", [Path(__file__)], _example)
+
+
+class Room(NamedTuple):
+    """What a replay keeps, by node or request."""
+
+    newer: Counts
+    older: Counts
+    size: Offsets
+    hits: Offsets
+    touched_s: Floats
+
+
+@REUSE.entry
 def _replay(
     ids: Counts,
     starts: Offsets,
     input_tokens: Counts,
     arrival_s: Floats,
+    room: Room,
     block_tokens: int,
     distinct: int,
     capacity: int,
     ttl_s: float,
-) -> tuple[NDArray[np.int64], int]:
-    """Leading resident blocks of each request, in order, and the most blocks held after any.
+) -> int:
+    """The most blocks held after any request; ``room.hits`` gets the leading resident blocks of each, in order.
 
     The cache is a doubly linked list through arrays, newest first. A node is a block, or the own blocks of one request
     together (node ``distinct + i``), which leave one by one from its size. ``end`` is a sentinel before the newest and
@@ -103,12 +120,8 @@ def _replay(
     """
     requests = len(starts) - 1
     end = distinct + requests
-    newer = np.full(end + 1, -1, np.int32)
-    older = np.full(end + 1, -1, np.int32)
+    newer, older, size, hits, touched_s = room
     newer[end] = older[end] = end
-    size = np.zeros(requests, np.int64)
-    hits = np.zeros(requests, np.int64)
-    touched_s = np.zeros(end)
     held = most = 0
     for request in range(requests):
         gone_s = arrival_s[request] - ttl_s
@@ -156,4 +169,4 @@ def _replay(
             newer[end] = newer[node]
             newer[node] = -1
         most = max(most, held)
-    return hits, most
+    return most

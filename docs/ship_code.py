@@ -1,0 +1,23 @@
+"""Put LLVM code of today's sources beside them, where it is that of others: what a user's first run begins with.
+
+python docs/ship_code.py   (`make code`; `make outputs` does it too)
+"""
+
+from tokonomics.machine_code import Unit
+from tokonomics.serving import loop
+from tokonomics.serving.compiled import SIMULATOR
+from tokonomics.traffic.prefix_reuse import REUSE
+
+UNITS: tuple[Unit, ...] = (SIMULATOR, REUSE)
+assert loop.serve_until in SIMULATOR.entries.values()
+
+
+def main() -> None:
+    for unit in UNITS:
+        if not unit.shipped.exists():
+            unit.ship()
+            print(f"wrote {unit.shipped.name}")
+
+
+if __name__ == "__main__":
+    main()
