@@ -6,8 +6,9 @@ rows are gone through one by one (``attribution``). Other JSON documents are res
 serve --save-detailed`` keeps parallel lists of its requests; guidellm a list of requests for each benchmark of a sweep.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -42,6 +43,8 @@ _BY = "\x01by"  # the tenant by the labels asked for, beside the keys of a row
 
 Rows = Callable[[], Iterator[tuple[int, Any]]]
 """The rows of a log with their places, from the beginning."""
+Beside = Callable[[LogLayout, Collection[str]], Iterator["pl.DataFrame"]]
+"""The batches of a table, some of its columns beside the fields of requests."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +130,29 @@ class _LogFile:
                 yield number, {**item, _BY: by.tenant(item)} if isinstance(item, dict) else item
 
         return self.rows(replace(layout, tenant=((_BY,),)), told, place, Unfolding(by))
+
+    def table(self, layout: LogLayout, raw: Beside, rows: Rows, columns: Mapping[str, bool], place: str) -> Log:
+        """Of a table, whose columns may be nested: in batches too where each row must say whose it is."""
+        by = self.attribution
+        telling = [name for name in columns if by and by.tells(name)]
+        if by is None or any(columns[name] for name in telling):
+            return self.log(layout, lambda known: raw(known, ()), rows, place)
+        unfolding = Unfolding(by)
+
+        @lru_cache(sources.REMEMBERED)
+        def tenant_of(*cells: Any) -> str:
+            return by.tenant(dict(zip(telling, cells, strict=True)))
+
+        def batches(known: LogLayout) -> "Iterator[pl.DataFrame]":
+            import polars as pl
+
+            unfolding.restart()
+            by.meet(columns)
+            for batch in raw(replace(known, tenant=()), telling):
+                tenant = sources.by_distinct(batch, telling, tenant_of) if telling else tenant_of()
+                yield sources.without_beside(batch).with_columns(pl.lit(tenant).alias("tenant"))
+
+        return Log(replace(layout, tenant=((_BY,),)), batches, place, unfolding=unfolding)
 
     def rows(self, layout: LogLayout, rows: Rows, place: str, unfolding: Unfolding) -> Log:
         """Of rows that are made one by one."""
@@ -222,8 +248,12 @@ def _parquet(asked: _LogFile) -> Log:
         is_key = not schema[layout.prefix[0][0]].is_nested()
         said = None if is_key else sources.parquet_block_tokens(file)
         layout = replace(layout, prefix_is_key=is_key, block_tokens=layout.block_tokens or said)
-    return asked.log(
-        layout, lambda known: sources.parquet_batches(file, known), lambda: sources.parquet_rows(file), "row"
+    return asked.table(
+        layout,
+        lambda known, beside: sources.parquet_batches(file, known, beside),
+        lambda: sources.parquet_rows(file),
+        {name: dtype.is_nested() for name, dtype in schema.items()},
+        "row",
     )
 
 
@@ -236,10 +266,11 @@ def _csv(asked: _LogFile, lines: list[str]) -> Log:
     layout = _table_layout(file, names, asked.columns)
     if layout.name == OWN.name:
         layout = replace(layout, prefix=())  # lists do not fit in a cell
-    return asked.log(
+    return asked.table(
         replace(layout, prefix_is_key=bool(layout.prefix)),
-        lambda known: sources.csv_batches(file, known, separator),
+        lambda known, beside: sources.csv_batches(file, known, separator, beside),
         lambda: sources.csv_rows(file, separator),
+        dict.fromkeys(names, False),
         "line",
     )
 
