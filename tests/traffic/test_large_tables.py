@@ -1,6 +1,7 @@
 """Tables of millions of rows: asked once for what many rows say alike, with the answers of going through each."""
 
 import json
+import random
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -11,7 +12,7 @@ import polars as pl
 import pytest
 
 from tokonomics.errors import BadInput
-from tokonomics.traffic import billed, sources
+from tokonomics.traffic import billed, recognise, sources
 from tokonomics.traffic.attribution import Attribution
 from tokonomics.traffic.billed import Sums, TenantSums
 from tokonomics.traffic.readers import open_trace
@@ -92,6 +93,41 @@ def test_tenants_of_a_log_without_costs_have_none() -> None:
         counted.add(pl.DataFrame({"tenant": ["a"], "input": [1], "output": [2]}))
     assert counted.by_name() == {"a": Sums(3, 3, 6, None)}
     assert TenantSums().by_name() == {}
+
+
+@pytest.mark.parametrize("by", [(), ("team",), ("team", "user")])
+def test_an_export_of_litellm_is_read_in_batches_as_row_by_row(by: tuple[str, ...], tmp_path: Path) -> None:
+    chance = random.Random(2)
+    metadata = ["", "{}", "{broken", '["a"]', '{"tenant": 7}', '{"tenant": "acme"}', '{"user_api_key_team_id": "k"}']
+    cells: dict[str, list[object]] = {
+        "prompt_tokens": [100, 12.0, 0, "", "many"],
+        "completion_tokens": [10, 20, ""],
+        "spend": [0.5, "", "$2", "x"],
+        "team_id": ["", "t1", "t2"],
+        "user": ["", "u1"],
+        "metadata": [*metadata],
+        "session_id": ["", "s1", "s2"],
+        "cache_hit": ["", "True", "false"],
+        "status": ["", "success", "failure"],
+        "messages": ['said, "so"\nand so'],
+        "request_tags": ["", '["user:tagged"]'],
+    }
+    table = {name: [str(chance.choice(known)) for _ in range(ROWS)] for name, known in cells.items()}
+    times = {name: labelled()["timestamp"] for name in ("startTime", "endTime")}
+    log = tmp_path / "spend.csv"
+    pl.DataFrame(times | table).write_csv(log)
+
+    def read() -> tuple[dict[str, list[object]], int, list[str], list[str]]:
+        file = open_trace(log, by=by)
+        rows = pl.concat(file.batches()).to_dict(as_series=False)
+        return rows, file.problems.count, file.problems.first, sorted(file.problems.notes)
+
+    with patch.object(sources, "BATCH_ROWS", 100):
+        in_batches = read()
+    with patch.object(recognise, "fields_of", return_value=None):
+        assert in_batches == read()
+    assert in_batches[1] > 0
+    assert any("answered from its own cache" in note for note in in_batches[3])
 
 
 SPOIL = """

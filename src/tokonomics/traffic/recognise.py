@@ -17,6 +17,7 @@ from tokonomics.errors import BadInput, nearest, option, shorten
 from tokonomics.traffic import formats, sources
 from tokonomics.traffic.attribution import Attribution
 from tokonomics.traffic.engine_lines import engine_layout, engine_of, engine_rows, looks_like_an_engine
+from tokonomics.traffic.export_tables import fields_of, table_batches, telling_columns
 from tokonomics.traffic.exports import BULKY, Export, Unfolding, export_of, opened
 from tokonomics.traffic.formats import (
     COLUMNS_HELP,
@@ -175,6 +176,22 @@ class _LogFile:
             error.where = error.where or named(self.file)
             raise
 
+    def exported_table(self, export: Export, raw: Beside, items: Rows, columns: Mapping[str, bool], place: str) -> Log:
+        """In batches where its columns are the fields of requests; else row by row."""
+        layout = export.layout(self.attribution)
+        fields = fields_of(export.tabled, columns, layout) if export.tabled else None
+        if export.tabled is None or fields is None:
+            return self.exported(export, items, place)
+        if any(columns[name] for name in telling_columns(export.tabled, columns, self.attribution)):
+            return self.exported(export, items, place)
+        unfolding = Unfolding(self.attribution)
+        return Log(
+            layout,
+            lambda _: table_batches(export, raw, columns, fields, unfolding),
+            place,
+            unfolding=unfolding,
+        )
+
     def exported(self, export: Export, items: Rows, place: str) -> Log:
         """Of a tool's objects, each of which may hold several requests or none."""
         unfolding = Unfolding(self.attribution)
@@ -262,7 +279,13 @@ def _csv(asked: _LogFile, lines: list[str]) -> Log:
     separator = separator_of(lines)
     names = sources.csv_names(file, separator)
     if asked.columns is None and (export := export_of([dict.fromkeys(names)])):
-        return asked.exported(export, lambda: sources.csv_rows(file, separator, BULKY), "line")
+        return asked.exported_table(
+            export,
+            lambda known, beside: sources.csv_batches(file, known, separator, beside),
+            lambda: sources.csv_rows(file, separator, BULKY),
+            {name: False for name in names if name not in BULKY},
+            "line",
+        )
     layout = _table_layout(file, names, asked.columns)
     if layout.name == OWN.name:
         layout = replace(layout, prefix=())  # lists do not fit in a cell
