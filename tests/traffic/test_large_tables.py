@@ -95,6 +95,35 @@ def test_tenants_of_a_log_without_costs_have_none() -> None:
     assert TenantSums().by_name() == {}
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_a_table_in_blocks_of_lines_is_read_as_in_one(seed: int, tmp_path: Path) -> None:
+    """Whatever stands at the edge of a block: empty and ragged lines, bytes that are no text, other ends of lines."""
+    chance = random.Random(seed)
+    lines = [b"arrival_s,input_tokens,output_tokens,tenant"]
+    for place in range(60):
+        odd = [b"", b"1,2", b"7,5,6,x,y,z", b"\xff\xfe,3,4", b"   ", b",,,"]
+        lines.append(chance.choice([*odd, *[b"%d.5,%d,%d,t%d" % (place, place + 1, place, place % 3)] * 20]))
+    log = tmp_path / "log.csv"
+    log.write_bytes(chance.choice([b"\n", b"\r\n"]).join(lines) + chance.choice([b"", b"\n"]))
+
+    def read() -> tuple[list[tuple[object, ...]], int, list[str]]:
+        file = open_trace(log)
+        rows = [row for batch in file.batches() for row in batch.rows()]
+        return rows, file.problems.count, file.problems.first
+
+    with patch.object(sources, "BLOCK_BYTES", chance.choice([16, 50, 200])):
+        in_blocks = read()
+    with patch.object(sources, "_has_a_row_a_line", return_value=False):
+        assert in_blocks == read()
+
+
+def test_a_quoted_table_is_not_cut_between_lines(tmp_path: Path) -> None:
+    log = tmp_path / "log.csv"
+    log.write_text('arrival_s,input_tokens,output_tokens,tenant\n0,5,6,"a\nb"\n1,7,8,c\n', encoding="utf-8")
+    with patch.object(sources, "BLOCK_BYTES", 8):
+        assert open_trace(log).read().tenants == ("a\nb", "c")
+
+
 @pytest.mark.parametrize("by", [(), ("team",), ("team", "user")])
 def test_an_export_of_litellm_is_read_in_batches_as_row_by_row(by: tuple[str, ...], tmp_path: Path) -> None:
     chance = random.Random(2)

@@ -7,9 +7,10 @@ which a line does not parse is gone through line by line, to find which.
 
 import gzip
 import hashlib
+import io
 import json
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import reduce
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 200_000
 BATCH_LINES = 50_000
+BLOCK_BYTES = 8_000_000  # of a table of text that is cut between lines
 SLICE_ROWS = 1_000_000
 """Of a parquet file, asked for at once: given the whole, polars decodes far ahead of whoever reads it (its issue 28569;
 40 million rows took 840 MB, in slices 150)."""
@@ -133,7 +135,7 @@ def readable(path: Path) -> Iterator[None]:
         raise BadInput(f"cannot be read: {said}", where=named(path)) from None
 
 
-def _csv(path: Path, separator: str, **lines: Any) -> "pl.LazyFrame":
+def _csv(path: Path | io.BytesIO, separator: str, **lines: Any) -> "pl.LazyFrame":
     """A table of text; its first column is the line of each row, the header being line 1."""
     import polars as pl
 
@@ -172,7 +174,33 @@ def csv_batches(
     path: Path, layout: LogLayout, separator: str, beside: Collection[str] = ()
 ) -> "Iterator[pl.DataFrame]":
     """Places are lines: the header is line 1. A quoted field that spans lines counts as one."""
+    with readable(path):
+        if _has_a_row_a_line(path):
+            return _block_batches(path, layout, separator, beside)
     return _table_batches(path, [(_csv(path, separator), None)], layout, beside)
+
+
+def _has_a_row_a_line(path: Path) -> bool:
+    """Whether a table can be cut between any two lines: not packed, its header first, and nothing quoted."""
+    with path.open("rb") as opened:
+        header = opened.readline(BLOCK_BYTES)
+        if header.startswith(_PACKED) or not header.strip():
+            return False
+        return b'"' not in header and not any(b'"' in block for block in iter(lambda: opened.read(BLOCK_BYTES), b""))
+
+
+def _block_batches(path: Path, layout: LogLayout, separator: str, beside: Collection[str]) -> "Iterator[pl.DataFrame]":
+    """A block of lines at a time: of a file that it is given by name, polars reads far ahead of whoever takes it."""
+    rows = 0
+    with readable(path), path.open("rb") as opened:
+        fields = _fields(_csv(path, separator).collect_schema(), layout, beside)
+        header = opened.readline()
+        while block := opened.read(BLOCK_BYTES):
+            lines = io.BytesIO(header + block + opened.readline())
+            batch = _csv(lines, separator, row_index_offset=rows + 2).select(fields).collect()
+            rows += len(batch)
+            check_rows(rows, path, f"more than {MOST_ROWS.get():,}" if MOST_ROWS.get() else "")
+            yield batch
 
 
 def first_rows(path: Path, rows: int, separator: str | None = None) -> list[dict[str, Any]]:
@@ -220,17 +248,19 @@ def _table_batches(
 
     ``beside`` are columns that come along, marked with ``BESIDE``.
     """
-    import polars as pl
-
     with readable(path):
-        fields = [pl.col(_INDEX).alias(ROW)]
-        schema = parts[0][0].collect_schema()
-        for field in FIELDS:
-            for (name,) in layout.paths(field):
-                fields.append(_native(pl.col(name), schema[name], field, layout).alias(field))
-        fields += [pl.col(name).alias(f"{BESIDE}{name}") for name in beside]
+        fields = _fields(parts[0][0].collect_schema(), layout, beside)
         for place, (part, end) in enumerate(parts):
             yield from _counted(path, part.select(fields), place * SLICE_ROWS, BATCH_ROWS, end)
+
+
+def _fields(schema: "Mapping[str, pl.DataType]", layout: LogLayout, beside: Collection[str]) -> "list[pl.Expr]":
+    """The place of a row, the fields of its request, and the columns that come along."""
+    import polars as pl
+
+    named_fields = [(field, name) for field in FIELDS for (name,) in layout.paths(field)]
+    fields = [_native(pl.col(name), schema[name], field, layout).alias(field) for field, name in named_fields]
+    return [pl.col(_INDEX).alias(ROW), *fields, *(pl.col(name).alias(f"{BESIDE}{name}") for name in beside)]
 
 
 def by_distinct(batch: "pl.DataFrame", names: Collection[str], asked: "Callable[..., str | None]") -> "pl.Series":
