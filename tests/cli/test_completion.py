@@ -7,6 +7,7 @@ import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.cli.test_startup import HEAVY
@@ -22,6 +23,10 @@ from tokonomics.cli import completion
 from tokonomics.questions.scenario import SWEPT_UNASKED, swept_keys
 from tokonomics.questions.verbs import scenario_verbs
 from tokonomics.traffic.samples import SAMPLES, TRACES
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
+
+import completion_words
 
 ASK = """
 import sys
@@ -56,7 +61,7 @@ def asked(shell: str, typed: str, *, light: bool = True) -> list[str]:
     said, _, loaded = done.stderr.partition("loaded")
     assert (done.returncode, said) == (0, ""), done.stderr
     if light:
-        assert {name.partition(".")[0] for name in loaded.split()} & HEAVY == set()
+        assert {name.partition(".")[0] for name in loaded.split()} & {*HEAVY, "typer", "rich", "pydantic"} == set()
     if shell == "zsh":
         lines = done.stdout.removeprefix("_arguments '*: :((").removesuffix("))'\n").splitlines()
         return [line.split('"')[1].replace("\\\\:", ":") for line in lines]
@@ -144,35 +149,76 @@ def test_values_are_those_the_verbs_take() -> None:
     def names(values: list[completion.Value]) -> set[str]:
         return {name for name, _ in values}
 
-    assert names(completion.BY_PARAMETER["model"]()) == {model.key for model in find_models()}
-    assert names(completion.BY_PARAMETER["gpu"]()) == {gpu.key for gpu in find_gpus()}
-    assert names(completion.BY_PARAMETER["engine"]()) == {engine.key for engine in all_engines()}
-    assert names(completion.BY_PARAMETER["provider"]()) == {offer.provider for offer in load_offers()}
-    assert names(completion.BY_PARAMETER["region"]()) == {offer.region for offer in load_offers()}
-    assert names(completion.BY_PARAMETER["trace"]()) == set(TRACES)
-    assert names(completion.BY_PARAMETER["input"]()) == {f"sample:{name}" for name in SAMPLES}
-    assert names(completion.BY_VERB["apis", "host"]()) == {api.host for api in list_apis()}
+    assert names(completion.values("models")) == {model.key for model in find_models()}
+    assert names(completion.values("gpus")) == {gpu.key for gpu in find_gpus()}
+    assert names(completion.values("engines")) == {engine.key for engine in all_engines()}
+    assert names(completion.values("providers")) == {offer.provider for offer in load_offers()}
+    assert names(completion.values("regions")) == {offer.region for offer in load_offers()}
+    assert names(completion.values("traces")) == set(TRACES)
+    assert names(completion.values("lengths")) == {f"sample:{name}" for name in SAMPLES}
+    assert names(completion.values("hosts")) == {api.host for api in list_apis()}
     families = tomllib.loads(
         (Path(tokonomics.__file__).parent / "catalog" / "data" / "models.toml").read_text(encoding="utf-8")
     )
-    assert names(completion.BY_PARAMETER["family"]()) == {row["family"] for row in families.values()}
+    assert names(completion.values("families")) == {row["family"] for row in families.values()}
+
+
+def test_what_can_be_typed_is_what_the_verbs_take() -> None:
+    """``words.json`` is written from the verbs; a flag that is renamed is offered by its new name, or this fails."""
+    assert completion_words.WORDS.read_text(encoding="utf-8") == completion_words.words(), "run make outputs"
 
 
 def test_every_name_completed_is_a_parameter_of_some_verb() -> None:
     """A flag that is renamed takes its completion along, or this fails."""
-    import inspect
+    known = completion.words()
 
-    from tokonomics.__main__ import app
+    def parameters(verb: str, of: dict[str, Any]) -> set[tuple[str, str]]:
+        own = {(verb, taken["name"]) for kind in ("options", "arguments") for taken in of[kind]}
+        return own.union(*(parameters(name, below) for name, below in of.get("commands", {}).items()))
 
-    def parameters(of: object) -> set[tuple[str, str]]:
-        found = {
-            (command.name, name)
-            for command in of.registered_commands  # type: ignore[attr-defined]
-            for name in inspect.signature(command.callback).parameters
-        }
-        return found.union(*(parameters(group.typer_instance) for group in of.registered_groups))  # type: ignore[attr-defined]
-
-    taken = parameters(app)
+    taken = parameters("", known)
     assert ("sweep", "over") in taken
     assert completion.BY_PARAMETER.keys() <= {name for _, name in taken}
     assert completion.BY_VERB.keys() <= taken
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        (["plan", "--gpu", "H100"], {"--grid", "--gpu", "--gpus"}),  # a list may be given again
+        (["plan", "--grid", "FR"], {"--gpu", "--gpus"}),
+        (["plan", "--grid=FR", "llama-3.1-8b"], {"--gpu", "--gpus"}),
+        (
+            ["meter", "http://localhost:8000", "--once"],
+            {"--gpu", "--gpus", "--gpu-metrics"},
+        ),  # meter URL is meter watch URL
+        (["meter", "files"], set()),
+        (["plam"], set()),
+    ],
+)
+def test_options_that_may_still_be_given_are_offered(typed: list[str], offered: set[str]) -> None:
+    assert {name for name, _ in completion.offered(typed, "--g")} == offered
+
+
+@pytest.mark.parametrize(
+    ("typed", "begun", "offered"),
+    [
+        (["compare", "llama-3.1-8b", "--rate", "5"], "gpt-oss-2", ["gpt-oss-20b"]),  # as many models as one likes
+        (["fit", "llama-3.1-8b"], "llama-3", []),  # one
+        (["fit", "--gpu", "H100"], "gpt-oss-2", ["gpt-oss-20b"]),
+        (["fit", "--"], "gpt-oss-2", ["gpt-oss-20b"]),
+        (["plan", "llama-3.1-8b", "--rate"], "", []),
+        (["meter"], "", ["watch", "report", "export", "files"]),
+        (["prices"], "r", ["refresh"]),
+    ],
+)
+def test_what_stands_by_itself_is_offered(typed: list[str], begun: str, offered: list[str]) -> None:
+    assert [name for name, _ in completion.offered(typed, begun)] == offered
+
+
+def test_fish_offers_files_where_there_is_nothing_to_offer(
+    tokonomics_process: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    asks = {completion.VARIABLE: "complete_fish", "_TYPER_COMPLETE_FISH_ACTION": "is-args"}
+    for line, code in (("tokonomics fit --gpu H2", 0), ("tokonomics plan --rate ", 1)):
+        assert tokonomics_process(env={**asks, "_TYPER_COMPLETE_ARGS": line}).returncode == code

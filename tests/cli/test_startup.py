@@ -1,6 +1,8 @@
 """Asking for help is quick because nothing heavy is imported for it."""
 
 import inspect
+import os
+import re
 import subprocess
 import sys
 
@@ -9,6 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from tokonomics.cli.main import application
+from tokonomics.cli.quick import overview
 
 HEAVY = {"numpy", "numba", "fastapi", "altair", "polars", "scipy", "genai_prices", "aiohttp", "yaml"}
 
@@ -42,13 +45,36 @@ def test_help_imports_nothing_heavy() -> None:
     assert [line for line in verbs if "which loads" in line] == []
 
 
-def test_help_is_drawn_without_what_it_does_not_draw() -> None:
-    """Parsers of Markdown and of code take a third of the time that help may take."""
+@pytest.mark.parametrize(
+    ("words", "columns", "unused"),
+    [
+        (["--help"], "100", {"typer", "rich", "pydantic", "dataclasses"}),
+        (["--version"], "100", {"typer", "rich", "pydantic", "dataclasses"}),
+        (["--help"], "60", {"markdown_it", "pygments", "pydantic"}),
+        (["plan", "--help"], "100", {"markdown_it", "pygments"}),
+    ],
+)
+def test_help_loads_only_what_it_needs(words: list[str], columns: str, unused: set[str]) -> None:
+    """Of the list of verbs, nothing that builds or draws commands: it takes several times as long to load."""
     code = "import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); "
-    code += "sys.argv = ['tokonomics', '--help']; from tokonomics.__main__ import main; main()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True, timeout=600)
-    assert "Before you buy" in done.stdout
-    assert {"markdown_it", "pygments"} & set(done.stderr.split()) == set()
+    code += f"sys.argv = ['tokonomics', *{words}]; from tokonomics.__main__ import main; main()"
+    surroundings = {**os.environ, "COLUMNS": columns}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True, timeout=600, env=surroundings
+    )
+    assert "tokonomics" in done.stdout
+    assert unused & set(done.stderr.split()) == set()
+
+
+@pytest.mark.parametrize("columns", [80, 81, 97, 118, 200])
+def test_the_list_of_verbs_is_drawn_as_typer_draws_it(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    import typer.rich_utils
+
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr(typer.rich_utils, "MAX_WIDTH", None)
+    whole = CliRunner().invoke(application(""), ["--help"], prog_name="tokonomics", terminal_width=columns)
+    assert overview(columns) == whole.output
+    assert re.sub(r"\x1b\[[0-9;]*m", "", overview(columns, coloured=True)) == whole.output
 
 
 @pytest.mark.parametrize("verb", ["plan", "own-hardware", "meter", "prices", "plam", "--version", ""])

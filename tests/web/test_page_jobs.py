@@ -20,7 +20,18 @@ from tokonomics.guarded.worker import guarded_pool, memory_of_worker
 from tokonomics.memory_budget import can_limit_memory
 from tokonomics.web.jobs import Jobs, TooManyOfYours
 from tokonomics.web.safety import Gate
-from tokonomics.workers import Broken, Busy, Cancelled, NoWorker, Pool, Task, TaskRefused, TaskTimeout, WorkerProcess
+from tokonomics.workers import (
+    Broken,
+    Busy,
+    Cancelled,
+    NoWorker,
+    Pool,
+    Task,
+    TaskRefused,
+    TaskTimeout,
+    WorkerDied,
+    WorkerProcess,
+)
 
 TOLD, BADLY = "tests.web.told_worker:begin", "tests.web.told_worker:begin_badly"
 ROOM = 10**9
@@ -109,6 +120,17 @@ def test_a_worker_that_dies_is_a_refusal_and_the_next_task_is_answered(pool: Poo
     task = Asked("die")
     pool.submit(task)
     assert isinstance(task.done.exception(LONG_ENOUGH_S), TaskRefused)
+    assert pid_of(pool)
+
+
+def test_an_allocation_that_fails_inside_polars_is_told_as_want_of_memory(pool: Pool) -> None:
+    """It cannot be caught: the process ends, and the one that waits for it says so."""
+    task = Asked("overreach")
+    pool.submit(task)
+    problem = task.done.exception(LONG_ENOUGH_S)
+    assert isinstance(problem, WorkerDied)
+    assert "want of memory" in problem.what
+    assert problem.why == "ended by SIGABRT"
     assert pid_of(pool)
 
 

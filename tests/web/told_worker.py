@@ -23,6 +23,10 @@ def does(request: dict[str, Any], tell: Callable[[str], None]) -> dict[str, Any]
         raise TokonomicsError("no", where="--x", fix="yes")
     elif what == "exhaust":
         raise MemoryError
+    elif what == "overreach":
+        import polars
+
+        polars.repeat(0, 10**15, eager=True)  # 8 PB: Rust ends the process where an allocation fails
     elif what == "break":
         raise RuntimeError("inside")
     secrets = ("TOKONOMICS_TOKEN", "HF_TOKEN", "HF_TOKEN_PATH")

@@ -8,9 +8,9 @@ import csv
 import datetime as dt
 import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 
 from tokonomics.catalog.offers import (
@@ -97,12 +97,12 @@ def parse_offers(text: str, path: str, defaults: Mapping[str, object] | None = N
         if header is None:
             raise BadInput("the file is empty", where=path, fix=_EXAMPLE)
         columns = _columns(header, f"{path}:{table.line_num}")
-        key = cache(gpu_key)  # A few dozen GPUs in thousands of rows: look each up once.
+        read: dict[tuple[str, str], object] = {}
         offers = tuple(
             offer
             for row in table
             if any(cell.strip() for cell in row)
-            for offer in _in_each_region(_offer(row, columns, defaults, key, f"{path}:{table.line_num}"))
+            for offer in _in_each_region(_offer(row, columns, defaults, read, f"{path}:{table.line_num}"))
         )
     except csv.Error as error:
         raise BadInput(f"not a CSV file: {error}", where=f"{path}:{table.line_num}", fix=_EXAMPLE) from None
@@ -161,31 +161,42 @@ def _columns(header: Sequence[str], where: str) -> dict[str, int]:
 
 
 def _offer(
-    row: list[str], columns: Mapping[str, int], defaults: Mapping[str, object], key: Callable[[str], str], where: str
+    row: list[str],
+    columns: Mapping[str, int],
+    defaults: Mapping[str, object],
+    read: dict[tuple[str, str], object],
+    where: str,
 ) -> Offer:
-    cells = {field: row[index].strip() for field, index in columns.items() if index < len(row)}
-    values = {**defaults, **{field: _value(field, cell, key, where) for field, cell in cells.items() if cell}}
+    """The offer of a row; ``read`` remembers what cells say, as thousands of rows repeat a few names and sizes."""
+    values = {"region": UNSPECIFIED, **defaults}
+    for field, index in columns.items():
+        if index < len(row) and (cell := row[index].strip()):
+            if (field, cell) not in read:
+                read[field, cell] = _value(field, cell, where)
+            values[field] = read[field, cell]
     for field in ("provider", "instance", "gpu", "gpus"):
         if field not in values:
             raise BadInput("is empty", where=f"{where}, column {field}")
     if not any(field in values for field in PRICE_FIELDS):
         raise BadInput("there is no price", where=f"{where}, column usd_per_hour")
-    return Offer.model_validate({"region": UNSPECIFIED, **values})
+    return Offer.model_validate(values)
 
 
 def _in_each_region(offer: Offer) -> list[Offer]:
     """The offer once for each of the regions that its row names."""
+    if BETWEEN_REGIONS not in offer.region:
+        return [offer]
     regions = [region.strip() for region in offer.region.split(BETWEEN_REGIONS)]
     return [offer.model_copy(update={"region": region}) for region in regions if region]
 
 
-def _value(field: str, cell: str, key: Callable[[str], str], where: str) -> object:
+def _value(field: str, cell: str, where: str) -> object:
     at = f"{where}, column {field}"
     if not cell.isprintable() or len(cell) > (5_000 if field == "region" else 200):
         raise BadInput(f"'{shorten(cell)}' is not a name or a number", where=at)
     if field == "gpu":
         try:
-            return key(cell)
+            return gpu_key(cell)
         except UnknownName as error:
             raise BadInput(error.what, where=at, fix=error.fix) from None
     if field == "date":

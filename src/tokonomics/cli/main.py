@@ -21,8 +21,6 @@ from tokonomics.questions.verbs import BUY, KNOWN, RUN, VERBS
 
 _INTERRUPTED = 130
 """The exit code after Ctrl-C, as shells have it: 128 + SIGINT."""
-_COMPLETION = "_TOKONOMICS_COMPLETE"
-"""Set by the scripts that ``tokonomics --install-completion`` installs."""
 
 
 @dataclass(frozen=True)
@@ -110,15 +108,9 @@ def run() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without × or ≤ shows ? instead of failing
-    if _COMPLETION in os.environ:
-        from tokonomics.cli import completion
-
-        app = application()
-        completion.hook(app)
-    else:
-        app = application(sys.argv[1] if len(sys.argv) > 1 else "")
-        if len(sys.argv) == 1 or not {"-h", "--help"}.isdisjoint(sys.argv):
-            _import_help()
+    app = application(sys.argv[1] if len(sys.argv) > 1 else "")
+    if len(sys.argv) == 1 or not {"-h", "--help"}.isdisjoint(sys.argv):
+        _import_help()
     try:
         try:
             app(prog_name="tokonomics")  # not "python -m tokonomics": completion is made for that name

@@ -96,6 +96,18 @@ class Attribution:
             values.append(UNNAMED if value is None else value)
         return BETWEEN.join(values)
 
+    def tells(self, column: str) -> bool:
+        """Whether a column of that name may say one of the labels."""
+        spelled = _spelled(column)
+        if column == "response" or spelled in (*_NESTED, *_TAGS):
+            return True
+        labels = [spelling(label) for label in self.by]
+        return any(spelled in _names(label) or spelled.endswith(f"_{label}") for label in labels)
+
+    def meet(self, columns: Iterable[str]) -> None:
+        """Remember the columns of a table, of which ``tenant`` is asked by those alone that may tell."""
+        self.names |= dict.fromkeys(map(_spelled, columns))
+
     def check(self, where: str) -> list[str]:
         """What to say of labels that no request has; a mistake where there is none at all."""
         missing = [label for label in self.by if label not in self.seen]
@@ -131,10 +143,15 @@ def _holders(item: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
         yield from _holders({key: value for key, value in body.items() if key != "response"})
 
 
+@lru_cache(maxsize=64)
+def _names(label: str) -> tuple[str, ...]:
+    """What a label may be called."""
+    return (*(f"{label}{ending}" for ending in _ENDINGS), *_ALSO.get(label, ()))
+
+
 def _value(holders: Sequence[Mapping[str, Any]], label: str) -> str | None:
-    names = (*(f"{label}{ending}" for ending in _ENDINGS), *_ALSO.get(label, ()))
     for holder in holders:
-        for name in names:
+        for name in _names(label):
             if (value := _text(holder.get(name))) is not None:
                 return value
     for holder in holders:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 MOST_VALUES = 1000  # of one label that are told apart
+MERGED_ROWS = 200_000  # tenants of batches that are held before they are added up
 
 
 class BilledValue(Noun):
@@ -55,14 +56,42 @@ class Sums:
         return self.input_tokens + self.output_tokens
 
 
-def add_tenants(tenants: dict[str, Sums], batch: "pl.DataFrame") -> None:
-    """Requests, tokens and dollars of each tenant."""
-    import polars as pl
+class TenantSums:
+    """What the requests of each tenant come to, batch by batch; takes memory for each tenant, not for each row."""
 
-    usd = pl.col("usd").sum() if "usd" in batch.columns else pl.lit(None, pl.Float64)
-    sums = batch.group_by("tenant").agg(pl.len(), pl.col("input").sum(), pl.col("output").sum(), usd=usd)
-    for name, *found in sums.iter_rows():
-        tenants[name] = tenants.get(name, Sums()) + Sums(*found)
+    def __init__(self) -> None:
+        self._parts: list[pl.DataFrame] = []
+        """What was merged, then what came since."""
+
+    def add(self, batch: "pl.DataFrame") -> None:
+        import polars as pl
+
+        usd = pl.col("usd").sum() if "usd" in batch.columns else pl.lit(None, pl.Float64)
+        requests = pl.len().cast(pl.Int64).alias("requests")
+        summed = batch.group_by("tenant").agg(requests, pl.col("input").sum(), pl.col("output").sum(), usd=usd)
+        self._parts.append(summed)
+        merged, *since = map(len, self._parts)
+        # Not after every batch: with millions of tenants the work would grow with the square of the log.
+        if sum(since) >= max(merged, MERGED_ROWS):
+            self._merge()
+
+    def _merge(self) -> None:
+        import polars as pl
+
+        if len(self._parts) > 1:
+            usd = pl.when(pl.col("usd").is_not_null().any()).then(pl.col("usd").sum())
+            counted = pl.col("requests", "input", "output").sum()
+            self._parts = [pl.concat(self._parts).group_by("tenant").agg(counted, usd)]
+
+    def __len__(self) -> int:
+        """How many there were when they were last counted."""
+        return len(self._parts[0]) if self._parts else 0
+
+    def by_name(self) -> dict[str, Sums]:
+        """Of all batches, each tenant's."""
+        self._merge()
+        rows = self._parts[0].iter_rows() if self._parts else iter(())
+        return {name: Sums(*found) for name, *found in rows}
 
 
 def billed_by(tenants: dict[str, Sums], labels: Sequence[str], place: int) -> BilledBy:

@@ -65,6 +65,16 @@ class Unfolding:
 
 
 @dataclass(frozen=True)
+class Tabled:
+    """Of an export that may be a table: the columns of each field, and those that tell whether a row is a request."""
+
+    fields: Mapping[str, tuple[str, ...]]
+    telling: tuple[str, ...]
+    within: Mapping[str, tuple[str, ...]]
+    """Of columns that hold objects, the keys that tell where nobody asks by what."""
+
+
+@dataclass(frozen=True)
 class Export:
     """One tool's log: how its objects are told, and the requests in one of them."""
 
@@ -76,6 +86,7 @@ class Export:
     note: str | None = None
     look_over: Callable[[Mapping[str, Any], Unfolding], None] | None = None
     """Of every object before the first is unfolded, where what counts depends on others."""
+    tabled: Tabled | None = None
 
     def layout(self, attribution: Attribution | None) -> LogLayout:
         return layout_of_rows(self.name, attribution, self.tenants, self.note)
@@ -126,6 +137,12 @@ def row(
     """One request; what is missing is told where rows are checked."""
     told = {_START: start, _PROMPT: prompt, _ANSWER: answer, _COST: cost, _TENANT: tenant}
     return told | {_SESSION: session, _END: end}
+
+
+def tenant_in(unfolded: Row) -> str | None:
+    """Whose request it is, as text."""
+    value = unfolded[_TENANT]
+    return value if value is None or isinstance(value, str) else str(value)
 
 
 def _first(item: Mapping[str, Any], *names: str) -> Any:
@@ -445,5 +462,22 @@ EXPORTS = (
         "by the hour are right; bursts and long requests are not in it, so what serves it in time is too small",
     ),
     Export("Langfuse export", _is_langfuse, _langfuse, "the users (userId)"),
-    Export("LiteLLM spend log", _is_litellm, _litellm, "the teams (team_id), else end_user, else user"),
+    Export(
+        "LiteLLM spend log",
+        _is_litellm,
+        _litellm,
+        "the teams (team_id), else end_user, else user",
+        tabled=Tabled(
+            {
+                "arrival": ("startTime",),
+                "input": ("prompt_tokens",),
+                "output": ("completion_tokens",),
+                "usd": ("spend", "response_cost"),
+                "session": ("session_id",),
+                "ended": ("endTime",),
+            },
+            ("cache_hit", "status", "metadata", "team_id", "end_user", "user"),
+            {"metadata": ("tenant", "user_api_key_team_id")},
+        ),
+    ),
 )

@@ -6,8 +6,9 @@ rows are gone through one by one (``attribution``). Other JSON documents are res
 serve --save-detailed`` keeps parallel lists of its requests; guidellm a list of requests for each benchmark of a sweep.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,6 +17,7 @@ from tokonomics.errors import BadInput, nearest, option, shorten
 from tokonomics.traffic import formats, sources
 from tokonomics.traffic.attribution import Attribution
 from tokonomics.traffic.engine_lines import engine_layout, engine_of, engine_rows, looks_like_an_engine
+from tokonomics.traffic.export_tables import fields_of, table_batches, telling_columns
 from tokonomics.traffic.exports import BULKY, Export, Unfolding, export_of, opened
 from tokonomics.traffic.formats import (
     COLUMNS_HELP,
@@ -42,6 +44,8 @@ _BY = "\x01by"  # the tenant by the labels asked for, beside the keys of a row
 
 Rows = Callable[[], Iterator[tuple[int, Any]]]
 """The rows of a log with their places, from the beginning."""
+Beside = Callable[[LogLayout, Collection[str]], Iterator["pl.DataFrame"]]
+"""The batches of a table, some of its columns beside the fields of requests."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +132,29 @@ class _LogFile:
 
         return self.rows(replace(layout, tenant=((_BY,),)), told, place, Unfolding(by))
 
+    def table(self, layout: LogLayout, raw: Beside, rows: Rows, columns: Mapping[str, bool], place: str) -> Log:
+        """Of a table, whose columns may be nested: in batches too where each row must say whose it is."""
+        by = self.attribution
+        telling = [name for name in columns if by and by.tells(name)]
+        if by is None or any(columns[name] for name in telling):
+            return self.log(layout, lambda known: raw(known, ()), rows, place)
+        unfolding = Unfolding(by)
+
+        @lru_cache(sources.REMEMBERED)
+        def tenant_of(*cells: Any) -> str:
+            return by.tenant(dict(zip(telling, cells, strict=True)))
+
+        def batches(known: LogLayout) -> "Iterator[pl.DataFrame]":
+            import polars as pl
+
+            unfolding.restart()
+            by.meet(columns)
+            for batch in raw(replace(known, tenant=()), telling):
+                tenant = sources.by_distinct(batch, telling, tenant_of) if telling else tenant_of()
+                yield sources.without_beside(batch).with_columns(pl.lit(tenant).alias("tenant"))
+
+        return Log(replace(layout, tenant=((_BY,),)), batches, place, unfolding=unfolding)
+
     def rows(self, layout: LogLayout, rows: Rows, place: str, unfolding: Unfolding) -> Log:
         """Of rows that are made one by one."""
 
@@ -148,6 +175,22 @@ class _LogFile:
         except BadInput as error:
             error.where = error.where or named(self.file)
             raise
+
+    def exported_table(self, export: Export, raw: Beside, items: Rows, columns: Mapping[str, bool], place: str) -> Log:
+        """In batches where its columns are the fields of requests; else row by row."""
+        layout = export.layout(self.attribution)
+        fields = fields_of(export.tabled, columns, layout) if export.tabled else None
+        if export.tabled is None or fields is None:
+            return self.exported(export, items, place)
+        if any(columns[name] for name in telling_columns(export.tabled, columns, self.attribution)):
+            return self.exported(export, items, place)
+        unfolding = Unfolding(self.attribution)
+        return Log(
+            layout,
+            lambda _: table_batches(export, raw, columns, fields, unfolding),
+            place,
+            unfolding=unfolding,
+        )
 
     def exported(self, export: Export, items: Rows, place: str) -> Log:
         """Of a tool's objects, each of which may hold several requests or none."""
@@ -222,8 +265,12 @@ def _parquet(asked: _LogFile) -> Log:
         is_key = not schema[layout.prefix[0][0]].is_nested()
         said = None if is_key else sources.parquet_block_tokens(file)
         layout = replace(layout, prefix_is_key=is_key, block_tokens=layout.block_tokens or said)
-    return asked.log(
-        layout, lambda known: sources.parquet_batches(file, known), lambda: sources.parquet_rows(file), "row"
+    return asked.table(
+        layout,
+        lambda known, beside: sources.parquet_batches(file, known, beside),
+        lambda: sources.parquet_rows(file),
+        {name: dtype.is_nested() for name, dtype in schema.items()},
+        "row",
     )
 
 
@@ -232,14 +279,21 @@ def _csv(asked: _LogFile, lines: list[str]) -> Log:
     separator = separator_of(lines)
     names = sources.csv_names(file, separator)
     if asked.columns is None and (export := export_of([dict.fromkeys(names)])):
-        return asked.exported(export, lambda: sources.csv_rows(file, separator, BULKY), "line")
+        return asked.exported_table(
+            export,
+            lambda known, beside: sources.csv_batches(file, known, separator, beside),
+            lambda: sources.csv_rows(file, separator, BULKY),
+            {name: False for name in names if name not in BULKY},
+            "line",
+        )
     layout = _table_layout(file, names, asked.columns)
     if layout.name == OWN.name:
         layout = replace(layout, prefix=())  # lists do not fit in a cell
-    return asked.log(
+    return asked.table(
         replace(layout, prefix_is_key=bool(layout.prefix)),
-        lambda known: sources.csv_batches(file, known, separator),
+        lambda known, beside: sources.csv_batches(file, known, separator, beside),
         lambda: sources.csv_rows(file, separator),
+        dict.fromkeys(names, False),
         "line",
     )
 

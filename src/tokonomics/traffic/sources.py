@@ -7,10 +7,11 @@ which a line does not parse is gone through line by line, to find which.
 
 import gzip
 import hashlib
+import io
 import json
 import zlib
-from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import reduce
 from pathlib import Path
@@ -19,12 +20,14 @@ from typing import TYPE_CHECKING, Any
 from tokonomics.errors import BadInput, shorten
 from tokonomics.traffic import formats
 from tokonomics.traffic.formats import FIELDS, LogLayout
+from tokonomics.traffic.panics import without_panics
 
 if TYPE_CHECKING:
     import polars as pl
 
 BATCH_ROWS = 200_000
 BATCH_LINES = 50_000
+BLOCK_BYTES = 8_000_000  # of a table of text that is cut between lines
 SLICE_ROWS = 1_000_000
 """Of a parquet file, asked for at once: given the whole, polars decodes far ahead of whoever reads it (its issue 28569;
 40 million rows took 840 MB, in slices 150)."""
@@ -38,6 +41,8 @@ JSON, once parsed, takes up to 25 times its text (measured on empty lists): a sm
 """
 ROW = "row"
 _INDEX = "\x01row"  # the same beside the columns of a table, of which one may be called row
+REMEMBERED = 200_000  # of what was said of rows that are alike
+BESIDE = "\x02"  # before the name of a column that is no field of a request
 MOST_ROWS: ContextVar[int | None] = ContextVar("most_rows", default=None)
 """Rows of one file that are read, where files come from strangers; None: all. A small file can unfold into billions."""
 PARQUET = b"PAR1"  # how such a file begins
@@ -64,7 +69,12 @@ def is_packed(path: Path) -> bool:
 
 
 def is_parquet(path: Path) -> bool:
-    with readable(path), path.open("rb") as opened:
+    with readable(path):
+        return _is_parquet(path)
+
+
+def _is_parquet(path: Path) -> bool:
+    with path.open("rb") as opened:
         return opened.read(4) == PARQUET
 
 
@@ -92,12 +102,19 @@ def refuse_bomb(path: Path) -> None:
                 length = len(after) + (0 if newline else length)
 
 
-def _counted(path: Path, table: "pl.LazyFrame", rows: int, chunk: int) -> "Iterator[pl.DataFrame]":
-    """The batches of a table whose first ``rows`` rows have been read before."""
+def _counted(
+    path: Path, table: "pl.LazyFrame", rows: int, chunk: int, known: int | None = None
+) -> "Iterator[pl.DataFrame]":
+    """The batches of a table whose first ``rows`` rows have been read before, and which is known to have so many.
+
+    Where a thread of polars panics on a damaged file, its batches may just end.
+    """
     for batch in table.collect_batches(chunk_size=chunk, maintain_order=True, lazy=True):
         rows += len(batch)
         check_rows(rows, path, f"more than {MOST_ROWS.get():,}" if MOST_ROWS.get() else "")
         yield batch
+    if known is not None and rows < known:
+        raise BadInput(f"cannot be read: it is damaged after row {rows:,} of {known:,}", where=named(path))
 
 
 def named(path: Path | str) -> str:
@@ -111,13 +128,14 @@ def readable(path: Path) -> Iterator[None]:
     import polars as pl
 
     try:
-        yield
+        with without_panics() if _is_parquet(path) else nullcontext():
+            yield
     except (*_UNREADABLE, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         said = shorten(" ".join(str(error).split()) or type(error).__name__, 160)
         raise BadInput(f"cannot be read: {said}", where=named(path)) from None
 
 
-def _csv(path: Path, separator: str, **lines: Any) -> "pl.LazyFrame":
+def _csv(path: Path | io.BytesIO, separator: str, **lines: Any) -> "pl.LazyFrame":
     """A table of text; its first column is the line of each row, the header being line 1."""
     import polars as pl
 
@@ -152,9 +170,37 @@ def csv_names(path: Path, separator: str) -> list[str]:
         return list(_csv(path, separator).collect_schema().names())[1:]
 
 
-def csv_batches(path: Path, layout: LogLayout, separator: str) -> "Iterator[pl.DataFrame]":
+def csv_batches(
+    path: Path, layout: LogLayout, separator: str, beside: Collection[str] = ()
+) -> "Iterator[pl.DataFrame]":
     """Places are lines: the header is line 1. A quoted field that spans lines counts as one."""
-    return _table_batches(path, [_csv(path, separator)], layout)
+    with readable(path):
+        if _has_a_row_a_line(path):
+            return _block_batches(path, layout, separator, beside)
+    return _table_batches(path, [(_csv(path, separator), None)], layout, beside)
+
+
+def _has_a_row_a_line(path: Path) -> bool:
+    """Whether a table can be cut between any two lines: not packed, its header first, and nothing quoted."""
+    with path.open("rb") as opened:
+        header = opened.readline(BLOCK_BYTES)
+        if header.startswith(_PACKED) or not header.strip():
+            return False
+        return b'"' not in header and not any(b'"' in block for block in iter(lambda: opened.read(BLOCK_BYTES), b""))
+
+
+def _block_batches(path: Path, layout: LogLayout, separator: str, beside: Collection[str]) -> "Iterator[pl.DataFrame]":
+    """A block of lines at a time: of a file that it is given by name, polars reads far ahead of whoever takes it."""
+    rows = 0
+    with readable(path), path.open("rb") as opened:
+        fields = _fields(_csv(path, separator).collect_schema(), layout, beside)
+        header = opened.readline()
+        while block := opened.read(BLOCK_BYTES):
+            lines = io.BytesIO(header + block + opened.readline())
+            batch = _csv(lines, separator, row_index_offset=rows + 2).select(fields).collect()
+            rows += len(batch)
+            check_rows(rows, path, f"more than {MOST_ROWS.get():,}" if MOST_ROWS.get() else "")
+            yield batch
 
 
 def first_rows(path: Path, rows: int, separator: str | None = None) -> list[dict[str, Any]]:
@@ -184,28 +230,54 @@ def parquet_block_tokens(path: Path) -> int | None:
         return formats.block_tokens_of(pl.read_parquet_metadata(path).get("block_tokens", ""))
 
 
-def parquet_batches(path: Path, layout: LogLayout) -> "Iterator[pl.DataFrame]":
+def parquet_batches(path: Path, layout: LogLayout, beside: Collection[str] = ()) -> "Iterator[pl.DataFrame]":
     import polars as pl
 
     with readable(path):
         table = pl.scan_parquet(path, row_index_name=_INDEX, row_index_offset=1, glob=False)
         rows = table.select(pl.len()).collect().item()
-    slices = [table.slice(start, SLICE_ROWS) for start in range(0, max(rows, 1), SLICE_ROWS)]
-    return _table_batches(path, slices, layout)
+    starts = range(0, max(rows, 1), SLICE_ROWS)
+    slices = [(table.slice(start, SLICE_ROWS), min(start + SLICE_ROWS, rows)) for start in starts]
+    return _table_batches(path, slices, layout, beside)
 
 
-def _table_batches(path: Path, parts: "list[pl.LazyFrame]", layout: LogLayout) -> "Iterator[pl.DataFrame]":
-    """Of the parts of one table, in order."""
+def _table_batches(
+    path: Path, parts: "list[tuple[pl.LazyFrame, int | None]]", layout: LogLayout, beside: Collection[str]
+) -> "Iterator[pl.DataFrame]":
+    """Of the parts of one table, in order, each with the row that it ends with where that is known.
+
+    ``beside`` are columns that come along, marked with ``BESIDE``.
+    """
+    with readable(path):
+        fields = _fields(parts[0][0].collect_schema(), layout, beside)
+        for place, (part, end) in enumerate(parts):
+            yield from _counted(path, part.select(fields), place * SLICE_ROWS, BATCH_ROWS, end)
+
+
+def _fields(schema: "Mapping[str, pl.DataType]", layout: LogLayout, beside: Collection[str]) -> "list[pl.Expr]":
+    """The place of a row, the fields of its request, and the columns that come along."""
     import polars as pl
 
-    with readable(path):
-        fields = [pl.col(_INDEX).alias(ROW)]
-        schema = parts[0].collect_schema()
-        for field in FIELDS:
-            for (name,) in layout.paths(field):
-                fields.append(_native(pl.col(name), schema[name], field, layout).alias(field))
-        for place, part in enumerate(parts):
-            yield from _counted(path, part.select(fields), place * SLICE_ROWS, BATCH_ROWS)
+    named_fields = [(field, name) for field in FIELDS for (name,) in layout.paths(field)]
+    fields = [_native(pl.col(name), schema[name], field, layout).alias(field) for field, name in named_fields]
+    return [pl.col(_INDEX).alias(ROW), *fields, *(pl.col(name).alias(f"{BESIDE}{name}") for name in beside)]
+
+
+def by_distinct(batch: "pl.DataFrame", names: Collection[str], asked: "Callable[..., str | None]") -> "pl.Series":
+    """What is said of each row by some of its columns that came along: asked once for rows that are alike in them."""
+    import polars as pl
+
+    marked = [f"{BESIDE}{name}" for name in names]
+    distinct = batch.select(marked).unique(maintain_order=True)
+    said = [asked(*row) for row in distinct.iter_rows()]
+    told = distinct.with_columns(pl.Series(BESIDE, said, dtype=pl.String))
+    joined = batch.select(marked).join(told, on=marked, how="left", nulls_equal=True, maintain_order="left")
+    return joined[BESIDE]
+
+
+def without_beside(batch: "pl.DataFrame") -> "pl.DataFrame":
+    """The fields of requests alone."""
+    return batch.drop([name for name in batch.columns if name.startswith(BESIDE)])
 
 
 def _native(column: "pl.Expr", dtype: "pl.DataType", field: str, layout: LogLayout) -> "pl.Expr":
@@ -248,20 +320,24 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 def csv_rows(path: Path, separator: str, without: Collection[str] = ()) -> Iterator[tuple[int, dict[str, Any]]]:
     """The rows of a table as objects, but for some columns."""
-    return _table_rows(path, _csv(path, separator), without)
+    return _table_rows(path, _csv(path, separator), without, None)
 
 
 def parquet_rows(path: Path, without: Collection[str] = ()) -> Iterator[tuple[int, dict[str, Any]]]:
     import polars as pl
 
-    table = pl.scan_parquet(path, row_index_name=_INDEX, row_index_offset=1, glob=False)
-    return _table_rows(path, table, without)
+    with readable(path):
+        table = pl.scan_parquet(path, row_index_name=_INDEX, row_index_offset=1, glob=False)
+        rows = table.select(pl.len()).collect().item()
+    return _table_rows(path, table, without, rows)
 
 
-def _table_rows(path: Path, table: "pl.LazyFrame", without: Collection[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+def _table_rows(
+    path: Path, table: "pl.LazyFrame", without: Collection[str], rows: int | None
+) -> Iterator[tuple[int, dict[str, Any]]]:
     with readable(path):
         names = [name for name in table.collect_schema().names() if name not in without]
-        for batch in _counted(path, table.select(names), 0, BATCH_LINES):
+        for batch in _counted(path, table.select(names), 0, BATCH_LINES, rows):
             for item in batch.iter_rows(named=True):
                 yield item.pop(_INDEX), item
 
@@ -272,7 +348,8 @@ def _parsed(batch: "pl.DataFrame", layout: LogLayout) -> "pl.DataFrame":
 
     text = batch["line"].str.join("\n").item().encode()
     try:
-        parsed = pl.read_ndjson(text, schema=_schema(layout))
+        with without_panics():
+            parsed = pl.read_ndjson(text, schema=_schema(layout))
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
         parsed = None
     if parsed is None or len(parsed) != len(batch):

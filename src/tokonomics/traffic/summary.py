@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tokonomics.errors import BadInput, option
 from tokonomics.memory_budget import check_room
-from tokonomics.traffic.billed import BilledBy, Sums, add_tenants, billed_by
+from tokonomics.traffic.billed import BilledBy, Sums, TenantSums, billed_by
 from tokonomics.traffic.session_summary import SessionSummary, summarize_sessions
 from tokonomics.traffic.slo import PERCENTILES
 from tokonomics.traffic.tally import GAP_EDGES, LADDER_S, Bins, Tally, Values, Window, fold
@@ -196,7 +196,7 @@ def summarize(
         missing = "machine_usd_per_hour" if usd_per_hour is None else "machine_tokens_per_second"
         raise BadInput("is missing: idle time needs both a capacity and a price", field=missing)
     tally = Tally(tuple(Window(width) for width in WINDOWS_S))
-    tenants: dict[str, Sums] = {}
+    counted = TenantSums()
     costs: list[float] = []
     shared = in_sessions = False
     name = source.source if isinstance(source, Trace) else source.path.name
@@ -207,10 +207,10 @@ def summarize(
         if "usd" in batch.columns:
             costs.append(float(batch["usd"].sum()))
         if "tenant" in batch.columns:
-            add_tenants(tenants, batch)
+            counted.add(batch)
             check_room(
-                len(tenants) * _BYTES_PER_TENANT,
-                f"to count more than {plural(len(tenants), 'tenant')} apart",
+                len(counted) * _BYTES_PER_TENANT,
+                f"to count more than {plural(len(counted), 'tenant')} apart",
                 where=name,
                 fix=f"Without them: {option('columns', 'arrival=…,input=…,output=…')}.",
             )
@@ -219,6 +219,7 @@ def summarize(
     if not tally.requests:
         raise BadInput("has no requests", where=name)
     tally.finish()
+    tenants = counted.by_name()
     known: dict[str, Any] = {"source": name}
     notes: list[str] = []
     if not isinstance(source, Trace):
