@@ -16,7 +16,7 @@ from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.api_latency_view import API_LATENCY, api_latency_cell, api_latency_notes
 from tokonomics.report.plan_view import nothing
-from tokonomics.report.wording import OLD_PRICE, age_text, and_slos, speed_word
+from tokonomics.report.wording import OLD_PRICE, aged, and_slos, speed_word
 from tokonomics.units import HOURS_PER_MONTH, count, percent, plural, requests_a_second, seconds, usd
 
 _DRAWN = 6
@@ -85,9 +85,12 @@ def _verdict(result: BreakEvenReport, meets: BreakEven, kind: blocks.Kind = "", 
     hosting = f"Self-hosting with {bits}, fewer bits than published, is" if bits else "Self-hosting is"
     if stays is None:
         never = blocks.Span("never cheaper", "worst")
-        return blocks.line(f"{hosting} ", never, f" than {of}{meets.api}: {meets.never}.", kind=kind)
-    volume = blocks.Span(f"{count(stays)} tokens a month", "best")
-    return blocks.line(f"{hosting} cheaper than {of}{meets.api}{',' if of else ''} from ", volume, " on.", kind=kind)
+        old = aged(*(kind.pick.price_age_days for kind in result.hardware))
+        return blocks.line(f"{hosting} ", never, f" than {of}{meets.api}: {meets.never}{old}.", kind=kind)
+    volume, fleet = blocks.Span(f"{count(stays)} tokens a month", "best"), result.hosted.kind(stays).name
+    old = aged(*(kind.pick.price_age_days for kind in result.hardware if kind.kind.name == fleet))
+    cheaper = f"{hosting} cheaper than {of}{meets.api}{',' if of else ''} from "
+    return blocks.line(cheaper, volume, f" on{old}.", kind=kind)
 
 
 def _figures(result: BreakEvenReport, meets: BreakEven) -> blocks.Facts:
@@ -102,9 +105,7 @@ def _figures(result: BreakEvenReport, meets: BreakEven) -> blocks.Facts:
         rate = f"tokens a month: {a_second}"
         rows.append(blocks.fact("break-even", count(stays), rate, number=stays))
         hosted = result.hosted.usd(stays)
-        ages = {kind.kind.name: kind.pick.price_age_days for kind in result.hardware}
-        aged = f"; price {age_text(ages[fleet.name])} old" if ages.get(fleet.name, 0) > 1 else ""
-        rows.append(blocks.fact("bill there", f"{usd(hosted)}/month", f"{replicas} on {gpus}: {fleet.name}{aged}"))
+        rows.append(blocks.fact("bill there", f"{usd(hosted)}/month", f"{replicas} on {gpus}: {fleet.name}"))
         if first < stays:
             undone = "tokens a month already, but the next machine to buy undoes it until the break-even"
             rows.append(blocks.fact("first cheaper", count(first), undone))

@@ -20,6 +20,7 @@ from tokonomics.report.wording import (
     ENCODER_SPEED,
     TOWER_SPEED,
     duration_text,
+    marked_old,
     percent_text,
     thinking_facts,
     time_text,
@@ -84,7 +85,8 @@ def _simulation(
         value = f"{made.total_tokens_per_s:,.0f} tokens/s"
     if cost and cost.usd_per_mtok is not None:
         value = f"{usd(cost.usd_per_mtok)} per million tokens"
-    yield blocks.headline(value, f": {what}")
+    old = marked_old(cost.price_from) if cost else ""
+    yield blocks.headline(value, f": {what}{old}")
     yield _latencies(made, model.is_encoder)
     yield blocks.section(*_slos(made))
     yield from class_sections(classes)
