@@ -173,7 +173,7 @@ def short_accuracy_table() -> str:
             for figure in names
         ]
         middle = max(statistics.median(size) for size in sizes)
-        lines.append(f"| {plain} | {sum(map(len, sizes))} | at most {middle:.1%} for either model | – | – |")
+        lines.append(f"| {plain} | {sum(map(len, sizes))} | at most {middle * 100:.1f} % for either model | – | – |")
     for name, plain in SHORT.items():
         n, median, _, bias, inside = _figures(result["rows"][name]).split(" | ")
         lines.append(f"| {plain} | {n} | {median} | {bias} | {inside} |")
