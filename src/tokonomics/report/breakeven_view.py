@@ -83,14 +83,19 @@ def _verdict(result: BreakEvenReport, meets: BreakEven, kind: blocks.Kind = "", 
     """Which side is cheaper from which volume on, and at which precision where it is not the published one."""
     stays, bits = meets.stays_tokens_per_month, result.fewer_bits(meets)
     hosting = f"Self-hosting with {bits}, fewer bits than published, is" if bits else "Self-hosting is"
+    old = _aged(result, stays) if kind == "headline" else ""
     if stays is None:
         never = blocks.Span("never cheaper", "worst")
-        old = aged(*(kind.pick.price_age_days for kind in result.hardware))
         return blocks.line(f"{hosting} ", never, f" than {of}{meets.api}: {meets.never}{old}.", kind=kind)
-    volume, fleet = blocks.Span(f"{count(stays)} tokens a month", "best"), result.hosted.kind(stays).name
-    old = aged(*(kind.pick.price_age_days for kind in result.hardware if kind.kind.name == fleet))
+    volume = blocks.Span(f"{count(stays)} tokens a month", "best")
     cheaper = f"{hosting} cheaper than {of}{meets.api}{',' if of else ''} from "
     return blocks.line(cheaper, volume, f" on{old}.", kind=kind)
+
+
+def _aged(result: BreakEvenReport, stays: float | None) -> str:
+    """How old the price is of what runs at the break-even; where there is none, of all that was looked at."""
+    runs = None if stays is None else result.hosted.kind(stays).name
+    return aged(*(kind.pick.price_age_days for kind in result.hardware if runs in (None, kind.kind.name)))
 
 
 def _figures(result: BreakEvenReport, meets: BreakEven) -> blocks.Facts:
