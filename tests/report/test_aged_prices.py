@@ -33,6 +33,7 @@ def prices_of_august(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
         "cost --gpu H100 --tokens-per-second 2900",
         "curve llama-3.1-8b --gpu H100 --context 1024",
         f"simulate {SMALL}",
+        "capacity llama-3.1-8b --gpu H100 --input 500 --output 50 --requests 500 --slo ttft_p99=1",
         f"cache {SMALL} --system-prompts 2,tokens=200",
         f"tenants {SMALL} --tenants 2,skew=1",
         f"import {MEASURED} --gpu H100",

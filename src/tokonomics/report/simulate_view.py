@@ -286,7 +286,8 @@ def _hint(simulation: Simulation, made: Outcome) -> blocks.Line | None:
 def _capacity(result: CapacityResult) -> blocks.View:
     best, log, needed, cost = result.highest_rate, result.log, result.replicas_needed, result.cost
     made = best.outcome
-    yield blocks.headline(requests_a_second(f"{best.rate:,.3g}"), f" on one replica: {result.placed}")
+    old = marked_old(cost.price_from) if cost else ""
+    yield blocks.headline(requests_a_second(f"{best.rate:,.3g}"), f" on one replica: {result.placed}{old}")
     encoder = result.placed.model.is_encoder
     output = f"{made.output_tokens_per_s:,.0f} output tokens a second"
     if encoder:
@@ -330,7 +331,8 @@ def _capacity(result: CapacityResult) -> blocks.View:
     again = f"the {len(log):,} requests again and again, " if len(log) < requests else ""
     yield blocks.note(
         f"{log.source}: {lengths_text(log)}; {again}{requests:,} requests in each of {len(best.trials)} simulations; "
-        "the two rates are 1 % apart."
+        "the two rates are 1 % apart.",
+        _price_text(cost, True) if cost else "",
     )
 
 
