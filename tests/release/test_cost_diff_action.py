@@ -164,7 +164,7 @@ def test_one_comment_is_written_and_then_kept_up_to_date(repository: Repository,
         "<!-- tokonomics cost-diff -->\n### Cost of this change: $2,190.00 → $2,920.00 a month (+$730.00)"
     )
     assert "#### `plans/chat.toml`" in body
-    assert "> [!WARNING]\n> **Costs $730.00 a month more (33 %).**" in body
+    assert "> [!WARNING]\n> **Costs $730.00 a month more (33 %); price 45 days old.**" in body
     assert "| $ a month | $2,190 | $2,920 | +33 % |" in body
     assert "pyproject" not in body
     assert body in summary
