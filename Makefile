@@ -70,6 +70,7 @@ quick: $(VENV)/dev
 bench: $(VENV)/run
 	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
+# The warning is of MkDocs 2, which the lock keeps out; why not the theme's successor yet: docs/architecture.md.
 docs: $(VENV)/docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "The guide is in site/: open site/index.html, or with search: $(BIN)/mkdocs serve"

@@ -3,8 +3,8 @@
     python docs/generate.py            rewrite them (`make outputs`)
     python docs/generate.py --check    fail if any of them differs from what the code says today
 
-A block between ``<!-- output: COMMAND -->`` and ``<!-- end -->`` holds what that command prints. Where it ends in
-``> FILE``, or saves with ``--deploy-to FOLDER``, that lies there until the page is done, for later commands and for
+A block between ``<!-- output: COMMAND -->`` and ``<!-- end -->`` holds what that command prints, or with ``| head -9``
+its first lines. Where it ends in ``> FILE``, or saves with ``--deploy-to FOLDER``, that lies there until the page is done, for later commands and for
 ``<!-- file: FILE -->``. ``TABLES`` names the other blocks, made from the files of the last ``make bench`` or from shipped
 data. Outputs are made as of the date in
 ``docs/as-of.txt``, so that ages of prices do not change what a check sees.
@@ -276,6 +276,7 @@ def _fill(block: re.Match[str], until_done: contextlib.ExitStack) -> str:
 
 def _printed(command: str, until_done: contextlib.ExitStack) -> str:
     """What a command prints, once nothing of that name is in the way of what it saves."""
+    command, _, first = command.partition(" | head -")
     command, _, file = command.partition(" > ")
     folder = re.search(r"--(?:deploy-to|into) (\S+)", command)
     for made in filter(None, (file, folder and folder[1])):
@@ -285,7 +286,7 @@ def _printed(command: str, until_done: contextlib.ExitStack) -> str:
         until_done.callback(_remove, path)
     printed = run(command)
     if not file:
-        return printed
+        return "\n".join(printed.splitlines()[: int(first) if first else None])
     (ROOT / file).write_text(printed, encoding="utf-8")
     return ""
 
@@ -293,7 +294,7 @@ def _printed(command: str, until_done: contextlib.ExitStack) -> str:
 def _typed(command: str) -> str:
     """The command as one would type it, in lines that fit."""
     lines = ["$ tokonomics"]
-    for part in re.split(r" (?=--|>)", command):
+    for part in re.split(r" (?=--|>|\|)", command):
         if len(lines[-1]) + len(part) + 3 > WIDTH:
             lines.append("   ")
         lines[-1] += f" {part}"

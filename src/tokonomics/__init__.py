@@ -10,7 +10,7 @@ all arguments stand in ``__init__.pyi``, which ``docs/library_stub.py`` writes f
 
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "TokonomicsError", "breakeven", "can_run", "capacity", "curve", "fit", "fleet", "gpus", "levers", "models",

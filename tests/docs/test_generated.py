@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from unittest.mock import patch
 
@@ -21,6 +22,7 @@ sys.path.insert(0, str(ROOT / "docs"))
 
 from generate import BLOCK, PAGES, WHOLE, main, run  # noqa: E402
 from generate import _fill as fill  # noqa: E402
+from generate import _printed as printed  # noqa: E402
 
 from tokonomics.files import write_text  # noqa: E402
 
@@ -111,6 +113,14 @@ def test_every_output_in_the_readme_and_the_guide_is_what_the_command_prints(
 @pytest.mark.parametrize("page", [page for page in PAGES if shown_again(page)])
 def test_a_page_that_shows_a_verb_again_is_what_the_commands_print(page: str) -> None:
     assert is_up_to_date(page)
+
+
+def test_an_output_may_be_cut_to_its_first_lines() -> None:
+    command = "cost --usd-per-hour 2 --tokens-per-second 100"
+    whole = run(command).splitlines()
+    with ExitStack() as until_done:
+        assert printed(f"{command} | head -4", until_done).splitlines() == whole[:4]
+        assert printed(command, until_done).splitlines() == whole
 
 
 def test_the_claims_page_has_all_42_claims() -> None:

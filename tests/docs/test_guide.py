@@ -107,6 +107,24 @@ def test_the_tutorials_week_is_the_ledger_that_is_shipped() -> None:
     assert math.isclose(rate, 6.0, rel_tol=0.01)
 
 
+def test_the_first_screen_has_the_headline_then_a_real_engine_then_the_frontier() -> None:
+    first = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()[:60]
+    places = [
+        next(place for place, line in enumerate(first) if line.startswith(begins))
+        for begins in ("Cheapest: ", "|---", "| a real vLLM on an H200", "![The plan on the page")
+    ]
+    assert places == sorted(places)
+    assert places[2] == places[1] + 1  # the first row
+
+
+def test_the_accuracy_page_leads_with_what_was_never_seen() -> None:
+    text = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    assert headings[:3] == ["What it never saw", "A real engine", "Groups left out of everything"]
+    first = next(line for line in text.splitlines() if line.startswith("| ") and not line.startswith("| predicted"))
+    assert first.startswith("| a real vLLM")
+
+
 def test_every_page_has_its_place_in_the_site() -> None:
     placed = set(_pages(_site()["nav"]))
     pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}

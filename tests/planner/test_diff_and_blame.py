@@ -46,10 +46,10 @@ def test_the_saving_is_the_difference_of_the_bills() -> None:
     made = diff(("a", TODAY_FILE, dear), ("b", TODAY_FILE, cheap))
     assert made.saved_usd_per_month == pytest.approx(1.0 * 730 * (dear.best.instances if dear.best else 0))
     assert made.saved_share == pytest.approx(0.25)
-    assert shown(made).text().startswith("Saves $730.00 a month (25 %).\n")
+    assert shown(made).text().startswith("Saves $730.00 a month (25 %); price 14 days old.\n")
     back = diff(("b", TODAY_FILE, cheap), ("a", TODAY_FILE, dear))
     assert back.saved_usd_per_month == -made.saved_usd_per_month
-    assert shown(back).markdown().startswith("**Costs $730.00 a month more (33 %).**\n")
+    assert shown(back).markdown().startswith("**Costs $730.00 a month more (33 %); price 14 days old.**\n")
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from tokonomics.catalog.places import Place, Seller, country_of, seller_of
 from tokonomics.types import Noun
 
 STALE_AFTER_DAYS = 90  # an older price is marked as old
+OLDER = f"older than {STALE_AFTER_DAYS} days"  # how a quote says that it is
 MAX_AGE_DAYS = 365  # an older price no longer tells what the machine costs
 UNSPECIFIED = "unspecified"  # the region of an offer that names none
 MAX_USD_PER_HOUR = 100_000.0  # nobody quotes one machine above this: a slip of the decimal point or of the currency
@@ -97,7 +98,7 @@ class Offer(Noun):
 
     def quoted(self, on: dt.date) -> str:
         """Who sells it and when they said its price; that it is old, where it is."""
-        old = f" (older than {STALE_AFTER_DAYS} days)" if self.is_stale(on) else ""
+        old = f" ({OLDER})" if self.is_stale(on) else ""
         return f"{self.provider} {self.instance}, {self.region}, quoted {self.date}{old}"
 
 

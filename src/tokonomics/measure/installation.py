@@ -159,11 +159,11 @@ def _gpu_prices() -> Iterator[Check]:
     source = f"refreshed, in {cache_file()}" if cache_file().is_file() else "as shipped"
     ages = [offer.age_days(today()) for offer in offers]
     old = sum(offer.is_stale(today()) for offer in offers)
-    seen = f"{plural(len(offers), 'offer')} {source}, {min(ages)} to {max(ages)} days old"
+    seen = f"{plural(len(offers), 'offer')} {source}, {min(ages):,} to {max(ages):,} days old"
     facts = {"offers": len(offers), "newest_days": min(ages), "oldest_days": max(ages), "stale": old}
     if old:
         fix = "Fetch today's: tokonomics prices refresh (asks the network)"
-        yield _note("GPU prices", f"{seen}; {old} older than {STALE_AFTER_DAYS} days", fix, **facts)
+        yield _note("GPU prices", f"{seen}; {old:,} older than {STALE_AFTER_DAYS} days", fix, **facts)
     else:
         yield _ok("GPU prices", seen, None, **facts)
 

@@ -1,5 +1,6 @@
 """What comes of sending requests to several models: ways, their parts, and the shares from which they pay."""
 
+from datetime import date
 from typing import Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt
@@ -25,6 +26,8 @@ class RoutePart(Noun):
     fleet: str
     machines: str
     """In short: ``2×H200``, or ``API``."""
+    price_date: date | None = None
+    """When the price of its machines was quoted; None: an API."""
 
 
 class RouteWay(Noun):

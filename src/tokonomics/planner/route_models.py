@@ -8,6 +8,7 @@ these. An API charges each request by its own tokens; how long it takes is not k
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import date
 from functools import cached_property
 
 import numpy as np
@@ -73,6 +74,14 @@ class PartFleet:
     def machines(self) -> str:
         """``2×H200``."""
         return f"{self.placed.replicas * self.placed.deployment.gpus}×{self.placed.deployment.gpu.key}"
+
+    @property
+    def price_date(self) -> date:
+        """When the price of its machines was quoted."""
+        hosts, replicas = self.placed.screened.hosts, self.placed.replicas
+        stock, bill = hosts.cheapest_of_each_size, hosts.usd_per_hour(replicas)
+        paid = (one.offer for one in stock if hosts.machines_on(one.offer, replicas) * one.usd_per_hour == bill)
+        return next(paid).date
 
     @cached_property
     def latencies(self) -> Latencies:

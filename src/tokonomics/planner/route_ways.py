@@ -328,6 +328,7 @@ def own_part(model: OwnModel, fleet: PartFleet, share: float) -> RoutePart:
         replicas=fleet.placed.replicas,
         fleet=fleet.text,
         machines=fleet.machines,
+        price_date=fleet.price_date,
     )
 
 

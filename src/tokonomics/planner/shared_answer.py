@@ -1,5 +1,6 @@
 """What a plan of several models answers: each way with its bill, and how every model fares in it."""
 
+from datetime import date
 from enum import StrEnum
 
 from tokonomics.catalog.precision import Precision
@@ -52,6 +53,8 @@ class WayRow(Noun):
     gpus_paid: float
     """In the mean over time."""
     usd_per_month: float
+    price_date: date
+    """Of several machines, the oldest quote."""
     meets: bool
     models: tuple[ModelHere, ...]
     speed: Speed | None = None

@@ -98,6 +98,7 @@ def own_way(tenants: Sequence[Tenant]) -> WayRow | None:
         machine=_machines_text([f"{best.provider} {best.instance}" for _, best, _ in found]),
         gpus_paid=gpus_paid,
         usd_per_month=math.fsum(bills),
+        price_date=min(best.price_date for _, best, _ in found),
         meets=True,
         models=tuple(rows),
     )
@@ -228,6 +229,7 @@ def _row(way: Way, attempt: Attempt, machine: Machine, tenants: Sequence[Tenant]
         machine=f"{machine.offer.provider} {machine.offer.instance}",
         gpus_paid=machine.offer.gpus,
         usd_per_month=bill,
+        price_date=machine.offer.date,
         meets=attempt.meets,
         models=tuple(rows),
         speed=max((known_speed(model.deployment) for model in attempt.models), key=list(Speed).index),
@@ -257,7 +259,7 @@ def _model_row(tenant: Tenant, model: JudgedModel, usd_per_month: float, gpu_sha
 
 def _zero_way(tenants: Sequence[Tenant]) -> WayRow | None:
     """Each on the machine of its own plan, off while nothing comes; the shortest wait that meets its SLOs."""
-    rows, paid, holds, names = [], [], [], []
+    rows, paid, holds, names, quoted = [], [], [], [], []
     for tenant in tenants:
         best = tenant.own.plan.best
         if best is None or best.replicas != 1 or best.prefill is not None or best.terms is Terms.reserved:
@@ -270,12 +272,14 @@ def _zero_way(tenants: Sequence[Tenant]) -> WayRow | None:
         paid.append(share * best.gpus_paid)
         holds.append(hold_s)
         names.append(f"{best.provider} {best.instance}")
+        quoted.append(best.price_date)
     return WayRow(
         way=Way.zero,
         gpu=", ".join(dict.fromkeys(tenant.own.plan.best.gpu for tenant in tenants if tenant.own.plan.best)),
         machine=_machines_text(names),
         gpus_paid=sum(paid),
         usd_per_month=math.fsum(row.usd_per_month for row in rows),
+        price_date=min(quoted),
         meets=all(row.breaks is None for row in rows),
         models=tuple(rows),
         hold_s=max(holds),

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from tokonomics.catalog.gpus import Gpu, find_gpu
 from tokonomics.catalog.offer_choice import NoOffer, cheapest_offer, machines_usd_per_hour, market_offers
 from tokonomics.catalog.offer_files import write_offers
-from tokonomics.catalog.offers import STALE_AFTER_DAYS, Offer
+from tokonomics.catalog.offers import OLDER, Offer
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.money import cost as money
@@ -85,7 +85,7 @@ def _price(request: CostRequest) -> tuple[float, str, dict[str, Any]]:
     offer = cheapest_offer(gpu or "", gpus, offers=_price_list(request))
     machines = -(-gpus // offer.gpus)
     unused = machines * offer.gpus - gpus
-    old = f", older than {STALE_AFTER_DAYS} days" if offer.is_stale(today()) else ""
+    old = f", {OLDER}" if offer.is_stale(today()) else ""
     spare = f"; {unused} of {machines * offer.gpus} GPUs unused" if unused else ""
     where = f"{machines}× {offer.provider} {offer.instance}, {offer.region}"
     quoted = {

@@ -13,7 +13,7 @@ from tokonomics.questions.request import Request
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.quality_view import recovered
-from tokonomics.report.wording import NO_VALUE, percent_text, signed_text, time_text, turn_text, usd_text
+from tokonomics.report.wording import NO_VALUE, marked_old, percent_text, signed_text, time_text, turn_text, usd_text
 from tokonomics.units import SECONDS_PER_HOUR, percent, plural, seconds, usd
 
 _NAMELESS = ("unknown model", "the file names no model")
@@ -69,7 +69,10 @@ def _headline(result: PricedRun) -> blocks.Line:
         return blocks.headline(lengths, f" (best is named within equal lengths){what}")
     point, priced = run.points[best], result.points[best].usd_per_mtok
     speed = f"{point.output_tokens_per_s:,.0f} output tokens/s"
-    return blocks.headline(f"{usd(priced.blended)} per million tokens" if priced else speed, f" at {point.load}{what}")
+    old = marked_old(result.price.price_from) if result.price else ""
+    return blocks.headline(
+        f"{usd(priced.blended)} per million tokens" if priced else speed, f" at {point.load}{what}{old}"
+    )
 
 
 def _best(result: PricedRun) -> blocks.Facts | None:

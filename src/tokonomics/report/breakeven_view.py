@@ -16,7 +16,7 @@ from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.api_latency_view import API_LATENCY, api_latency_cell, api_latency_notes
 from tokonomics.report.plan_view import nothing
-from tokonomics.report.wording import OLD_PRICE, age_text, and_slos, speed_word
+from tokonomics.report.wording import OLD_PRICE, aged, and_slos, speed_word
 from tokonomics.units import HOURS_PER_MONTH, count, percent, plural, requests_a_second, seconds, usd
 
 _DRAWN = 6
@@ -83,11 +83,19 @@ def _verdict(result: BreakEvenReport, meets: BreakEven, kind: blocks.Kind = "", 
     """Which side is cheaper from which volume on, and at which precision where it is not the published one."""
     stays, bits = meets.stays_tokens_per_month, result.fewer_bits(meets)
     hosting = f"Self-hosting with {bits}, fewer bits than published, is" if bits else "Self-hosting is"
+    old = _aged(result, stays) if kind == "headline" else ""
     if stays is None:
         never = blocks.Span("never cheaper", "worst")
-        return blocks.line(f"{hosting} ", never, f" than {of}{meets.api}: {meets.never}.", kind=kind)
+        return blocks.line(f"{hosting} ", never, f" than {of}{meets.api}: {meets.never}{old}.", kind=kind)
     volume = blocks.Span(f"{count(stays)} tokens a month", "best")
-    return blocks.line(f"{hosting} cheaper than {of}{meets.api}{',' if of else ''} from ", volume, " on.", kind=kind)
+    cheaper = f"{hosting} cheaper than {of}{meets.api}{',' if of else ''} from "
+    return blocks.line(cheaper, volume, f" on{old}.", kind=kind)
+
+
+def _aged(result: BreakEvenReport, stays: float | None) -> str:
+    """How old the price is of what runs at the break-even; where there is none, of all that was looked at."""
+    runs = None if stays is None else result.hosted.kind(stays).name
+    return aged(*(kind.pick.price_age_days for kind in result.hardware if runs in (None, kind.kind.name)))
 
 
 def _figures(result: BreakEvenReport, meets: BreakEven) -> blocks.Facts:
@@ -102,9 +110,7 @@ def _figures(result: BreakEvenReport, meets: BreakEven) -> blocks.Facts:
         rate = f"tokens a month: {a_second}"
         rows.append(blocks.fact("break-even", count(stays), rate, number=stays))
         hosted = result.hosted.usd(stays)
-        ages = {kind.kind.name: kind.pick.price_age_days for kind in result.hardware}
-        aged = f"; price {age_text(ages[fleet.name])} old" if ages.get(fleet.name, 0) > 1 else ""
-        rows.append(blocks.fact("bill there", f"{usd(hosted)}/month", f"{replicas} on {gpus}: {fleet.name}{aged}"))
+        rows.append(blocks.fact("bill there", f"{usd(hosted)}/month", f"{replicas} on {gpus}: {fleet.name}"))
         if first < stays:
             undone = "tokens a month already, but the next machine to buy undoes it until the break-even"
             rows.append(blocks.fact("first cheaper", count(first), undone))

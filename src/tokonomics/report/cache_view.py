@@ -14,7 +14,7 @@ from tokonomics.questions.traffic_results import CacheResult
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.session_view import short_run, turns_side_by_side
-from tokonomics.report.wording import duration_text, hourly_text, percent_text, time_text, usd_text
+from tokonomics.report.wording import duration_text, hourly_text, marked_old, percent_text, time_text, usd_text
 from tokonomics.units import count, gigabytes, percent, plural, seconds, usd
 
 _NOTHING = 0.002
@@ -44,7 +44,7 @@ def _prefix(lever: PrefixCacheLever, price_from: str | None, made_up: bool) -> b
     rows = lever.rows
     best = next((place for place, row in enumerate(rows) if row.setting.name == lever.best), None)
     yield blocks.section(
-        _headline(lever),
+        _headline(lever, price_from),
         _figures(rows[0], rows[-1 if best is None else best]),
         *(blocks.hint(f"{row.setting.name.strip(' +')}: {row.breaks}") for row in rows if row.breaks),
         _advice(lever, rows[0], rows[-1 if best is None else best]),
@@ -69,7 +69,7 @@ def _prefix(lever: PrefixCacheLever, price_from: str | None, made_up: bool) -> b
     yield _notes(lever, price_from)
 
 
-def _headline(lever: PrefixCacheLever) -> blocks.Line:
+def _headline(lever: PrefixCacheLever, price_from: str | None) -> blocks.Line:
     bill, best = lever.bill, (lever.best or "").strip(" +")
     if lever.best is None:
         verdict, said = blocks.Span("No setting meets the SLOs", "alert"), " on any number of replicas"
@@ -82,7 +82,7 @@ def _headline(lever: PrefixCacheLever) -> blocks.Line:
     else:
         later = " without later answers" if lever.slower else ""
         verdict, said = blocks.Span("No replica saved", "alert"), f" by any of these{later}"
-    return blocks.line(verdict, f"{said}: {lever.deployment}", kind="headline")
+    return blocks.line(verdict, f"{said}: {lever.deployment}{marked_old(price_from)}", kind="headline")
 
 
 def _figures(none: CacheRow, best: CacheRow) -> blocks.Facts:

@@ -17,7 +17,7 @@ from tokonomics.questions.requests.known import ApisRequest, OffersRequest
 from tokonomics.questions.result import Listing
 from tokonomics.report import blocks
 from tokonomics.report.answer import Answer
-from tokonomics.report.wording import NO_VALUE
+from tokonomics.report.wording import NO_VALUE, aged, aged_since
 from tokonomics.units import count, gigabytes, plural, usd
 
 _STALE = f"† older than {STALE_AFTER_DAYS} days"
@@ -131,7 +131,7 @@ def _offers(found: Sequence[Offer], terms: Terms, top: int) -> blocks.View:
     where = f"{first.gpu} at {first.provider} {first.instance}"
     more = plural(len(found), "offer") + (f", {len(shown)} shown ({option('top')})" if len(found) > len(shown) else "")
     price = f"{_money(first.usd_per_gpu_hour(terms))} a GPU-hour"
-    yield blocks.headline(price, f" {on} is the cheapest of {more}: {where}")
+    yield blocks.headline(price, f" {on} is the cheapest of {more}: {where}{aged(first.age_days(day))}")
     columns = ["!GPU", ">GPUs", "provider", "seller", "instance", "region", "country"]
     columns += [">$/GPU-h", ">on demand", ">spot", ">reserved"]
     rows = [
@@ -172,7 +172,8 @@ def _apis(found: Sequence[tuple[ApiPrice, float]], request: ApisRequest) -> bloc
     size = f"{prompt:,} in, {request.output:,} out, nothing cached"
     more = f"{len(found):,} prices" + (f", {len(shown)} shown ({option('top')})" if len(found) > len(shown) else "")
     where = f"{cheapest.host} {cheapest.model}"
-    yield blocks.headline(f"{usd(price)} a request", f" is the cheapest of {more}: {where}")
+    old = aged_since(cheapest.quoted) if cheapest.quoted else ""
+    yield blocks.headline(f"{usd(price)} a request", f" is the cheapest of {more}: {where}{old}")
     rows = []
     for api, request_usd in shown:
         rates = api.rates(prompt)

@@ -15,7 +15,7 @@ from tokonomics.report.api_latency_view import API_LATENCY, api_latency_cell, ap
 from tokonomics.report.plan_view import ranking
 from tokonomics.report.wording import (
     FEWER_BITS,
-    age_text,
+    aged,
     and_slos,
     price_text,
     quoted_text,
@@ -71,8 +71,7 @@ def _headline(result: Comparison, picks: list[tuple[Cell, Candidate]]) -> Iterab
     best = headline_of([pick for _, pick in picks]) or picks[0][1]
     cell, (other, last) = next(cell for cell, pick in picks if pick is best), picks[-1]
     price = best.usd_per_mtok.blended
-    aged = f"; price {age_text(best.price_age_days)} old" if best.price_age_days > 1 else ""
-    where = f", {cell.model_name} on {layout_text(best)} at {best.provider} {best.instance}{aged}"
+    where = f", {cell.model_name} on {layout_text(best)} at {best.provider} {best.instance}{aged(best.price_age_days)}"
     yield blocks.line("Cheapest: ", blocks.Span(f"{usd(price)} per Mtok", "best"), where, kind="headline")
     worst = f"{other.model_name} on {last.gpu} costs {last.usd_per_mtok.blended / price:.2g} times as much"
     yield blocks.facts(

@@ -8,6 +8,7 @@ from tokonomics.questions.requests.buy import CostRequest
 from tokonomics.questions.results import CostResult
 from tokonomics.report import blocks
 from tokonomics.report.answer import Answer
+from tokonomics.report.wording import marked_old
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK, count, percent, plural, usd
 
 _PRICE_RULE = (
@@ -28,7 +29,7 @@ def _sections(result: CostResult, price_rule: str) -> blocks.View:
     speed = f"{result.tokens_per_second:,.0f} tok/s × {used} × {SECONDS_PER_HOUR} s"
     rest = f" per million tokens at {used} utilisation (in and out alike, as tok/s counts them)"
     yield blocks.section(
-        blocks.headline(usd(result.usd_per_mtok), rest),
+        blocks.headline(usd(result.usd_per_mtok), f"{rest}{marked_old(result.price_note)}"),
         blocks.line(f"= {price}/h × {machines} ÷ ({speed}) × {TOKENS_PER_MTOK:,}", kind="asked"),
     )
     whole = "reservation: the whole bill, idle time included"

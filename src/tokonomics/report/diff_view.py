@@ -16,7 +16,7 @@ from tokonomics.questions.results import OneNoun, layout_text
 from tokonomics.report import blocks
 from tokonomics.report.answer import Answer
 from tokonomics.report.markdown import markdown
-from tokonomics.report.wording import FEWER_BITS, NO_VALUE, OLD_PRICE
+from tokonomics.report.wording import FEWER_BITS, NO_VALUE, OLD_PRICE, aged
 from tokonomics.units import count, percent, seconds, usd
 
 
@@ -99,13 +99,14 @@ def _dates(made: Diff) -> blocks.Line:
 def _verdict(made: Diff) -> blocks.Line:
     """The outcome in one sentence."""
     amount, share = abs(made.saved_usd_per_month), percent(abs(made.saved_share))
+    old = aged(made.before.plan.price_age_days, made.after.plan.price_age_days)
     if round(amount, 2) == 0:
-        return blocks.headline("The bill stays the same.", mood="strong")
+        return blocks.headline(f"The bill stays the same{old}.", mood="strong")
     saves = made.saved_usd_per_month > 0
     words = f"{'Saves' if saves else 'Costs'} {usd(amount)} a month{'' if saves else ' more'} ({share})"
     same = abs(made.before.tokens_per_month / made.after.tokens_per_month - 1) < 1e-6
     per_token = "" if same else f"; by the million tokens {_signed(-made.saved_share_per_mtok)}"
-    return blocks.headline(f"{words}{per_token}.", mood="best" if saves else "worst")
+    return blocks.headline(f"{words}{per_token}{old}.", mood="best" if saves else "worst")
 
 
 def _rows(made: Diff) -> list[tuple[str, ...]]:

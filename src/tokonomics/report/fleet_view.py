@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 from tokonomics.catalog.offers import UNSPECIFIED, Terms
-from tokonomics.clock import today
 from tokonomics.errors import option
 from tokonomics.money.fleet import ADVISOR, NO_SAVING, FleetPurchase
 from tokonomics.money.spot_verdict import SpotVerdict
@@ -18,7 +17,7 @@ from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.batch_view import batch_blocks
 from tokonomics.report.scaling_view import scaling_blocks
-from tokonomics.report.wording import OLD_PRICE, age_text, gap_text, quoted_on, slos_text, speed_word, usd_text
+from tokonomics.report.wording import OLD_PRICE, aged_since, gap_text, quoted_on, slos_text, speed_word, usd_text
 from tokonomics.serving.outcome import SloOutcome
 from tokonomics.units import HOURS_PER_MONTH, count, percent, plural, requests_a_second, seconds, usd
 
@@ -88,9 +87,7 @@ def _headline(report: FleetReport) -> Iterable[blocks.Block]:
     bill, bad = plan.usd_per_month, plan.p99_usd_per_month
     bought = (f"{_terms(row)} {report.kind(row.offer).instance}" for row in _in_order(report))
     machines = " + ".join(dict.fromkeys(bought))
-    days = max((today() - report.kind(row.offer).price_date).days for row in plan.purchases)
-    aged = f"; prices up to {age_text(days)} old" if days > 1 else ""
-    said = f", {machines}{aged}"
+    said = f", {machines}{aged_since(*(report.kind(row.offer).price_date for row in plan.purchases))}"
     yield blocks.line("Expected bill: ", blocks.Span(f"{usd(bill)} a month", "best"), said, kind="headline")
     simple, committed = plan.beaten, report.committed_usd
     reached, available = report.availability, report.availability.share

@@ -13,7 +13,7 @@ from tokonomics.questions.request import Request
 from tokonomics.questions.traffic_results import LeversResult, StackResult
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
-from tokonomics.report.wording import percent_text, quoted_text, setup_text, speed_word, time_text
+from tokonomics.report.wording import aged_since, percent_text, quoted_text, setup_text, speed_word, time_text
 from tokonomics.units import fine_percent, gigabytes, percent, plural, seconds, usd
 
 _FIGURES = [">$/month", ">$/Mtok", ">replicas", ">load", ">TTFT p99", ">TPOT p99"]
@@ -84,11 +84,12 @@ def _scored(named: Iterable[tuple[str, QualityKept | None]]) -> Iterable[str]:
 
 
 def _change(share: str, before: SetupBill, after: SetupBill, how: str = "") -> blocks.Line:
+    old = aged_since(before.price_date, after.price_date)
     bills = f"{usd(before.usd_per_month)} → {usd(after.usd_per_month)} a month"
     prices = f"{usd(before.usd_per_mtok)} → {usd(after.usd_per_mtok)} per Mtok"
     if before.usd_per_job is not None and after.usd_per_job is not None:
         prices += f", {usd(before.usd_per_job)} → {usd(after.usd_per_job)} per job"
-    return blocks.line(blocks.Span(f"−{share}", "best"), f": {bills}, {prices}{how}", kind="headline")
+    return blocks.line(blocks.Span(f"−{share}", "best"), f": {bills}, {prices}{how}{old}", kind="headline")
 
 
 def _together(ranking: Ranking) -> Iterable[blocks.Block]:
@@ -96,8 +97,9 @@ def _together(ranking: Ranking) -> Iterable[blocks.Block]:
     if taken:
         yield _change(percent(ranking.saved_share), now, after, f", with {' + '.join(taken)}")
     else:
-        why = " lowers the bill at this size: whole replicas and machines are what is paid for."
-        yield blocks.line(blocks.Span("No lever", "alert"), why, kind="headline")
+        why = " lowers the bill at this size: whole replicas and machines are what is paid for"
+        said = f"{why}{aged_since(now.price_date)}."
+        yield blocks.line(blocks.Span("No lever", "alert"), said, kind="headline")
     alone = percent(ranking.sum_of_shares) if ranking.sum_of_shares >= 5e-4 else "nothing"
     differs = taken and alone != percent(ranking.saved_share)
     yield blocks.facts(

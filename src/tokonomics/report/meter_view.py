@@ -18,7 +18,7 @@ from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.sale_view import SALE_COLUMNS, price_text, sale_cells, verdict
 from tokonomics.report.upkeep_view import energy_facts, energy_notes, upkeep_facts
-from tokonomics.report.wording import NO_VALUE, number_text, percent_text, usd_text
+from tokonomics.report.wording import NO_VALUE, marked_old, number_text, percent_text, usd_text
 from tokonomics.units import count, gigabytes, percent, plural, seconds, usd
 
 _MOST_ROWS = 20
@@ -50,7 +50,9 @@ def end(state: MeterState) -> blocks.View:
     """What the run leaves behind."""
     today = state.today
     price = f"{usd_text(today.usd_per_mtok)} per million tokens"
-    yield blocks.section(blocks.headline(price, " today, every paid hour counted"), _figures(today))
+    yield blocks.section(
+        blocks.headline(price, f" today, every paid hour counted{marked_old(state.price_from)}"), _figures(today)
+    )
     yield blocks.section(*_dollars(today, "today's"))
     yield from _odd(state)
     yield _idle(today)
@@ -164,6 +166,7 @@ def _now(state: MeterState) -> blocks.Line:
         said = "first reading taken; the next one gives a price" if first else "no tokens now"
         return blocks.headline(said, mood="alert")
     rest = f", {usd_text(state.hour.usd_per_mtok)} this hour, {usd_text(state.today.usd_per_mtok)} today"
+    rest += marked_old(state.price_from)
     return blocks.headline(f"{usd(price)} per million tokens now", rest)
 
 

@@ -12,7 +12,7 @@ from tokonomics.planner.spare import ZONES, Spare, sold_in_zones
 from tokonomics.questions.results import layout_text
 from tokonomics.report import blocks
 from tokonomics.report.wording import (
-    age_text,
+    aged,
     speed_text,
     time_text,
 )  # fmt: skip
@@ -29,7 +29,7 @@ def pick_blocks(row: Candidate, label: str, plan: Plan, firm: Sequence[blocks.Fa
     spans = row.gpus_per_replica * row.instances > row.gpus_paid and row.prefill is None
     network = "between the machines of a replica: a card for each GPU, as HGX machines have; ask the seller"
     bill = blocks.Span(f"{usd(row.usd_per_month)} a month", "best")
-    what = f", {layout_text(row)} at {_where(row)}{_aged(row)}{_may_fail(row, plan.limits.spare)}"
+    what = f", {layout_text(row)} at {_where(row)}{aged(row.price_age_days)}{_may_fail(row, plan.limits.spare)}"
     return [
         blocks.line(f"{label}: ", bill, what, kind="headline"),
         blocks.facts(
@@ -102,8 +102,8 @@ def set_aside_lines(plan: Plan) -> Iterable[blocks.Line]:
             blocks.Span(
                 f"{saved} less with {_asked_for(aside, plan.best)}" if saved else _asked_for(aside, None), "strong"
             ),
-            f" ({catch}): from {usd(row.usd_per_month)} a month, {layout_text(row)} at {_where(row)}{_aged(row)}",
-            f"{why}{_rests_on(row)}",
+            f" ({catch}): from {usd(row.usd_per_month)} a month, {layout_text(row)} at {_where(row)}",
+            f"{aged(row.price_age_days)}{why}{_rests_on(row)}",
         )
 
 
@@ -183,11 +183,6 @@ def _may_fail(row: Candidate, spare: Spare) -> str:
     zones = min(ZONES, row.instances, row.replicas)
     assumed = f", {sold_in_zones(row.instance, row.region, zones)}" if spare.zone else ""
     return f"; {spare} may fail{assumed}"
-
-
-def _aged(row: Candidate) -> str:
-    """How old the price is; one of the last days needs no word."""
-    return f"; price {age_text(row.price_age_days)} old" if row.price_age_days > 1 else ""
 
 
 def _job(row: Candidate) -> Iterable[blocks.Fact]:

@@ -13,7 +13,7 @@ from tokonomics.questions.requests.buy import CurveRequest
 from tokonomics.questions.results import CurveResult, FitResult, PredictResult
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
-from tokonomics.report.wording import ENCODER_SPEED, TOWER_SPEED
+from tokonomics.report.wording import ENCODER_SPEED, TOWER_SPEED, marked_old
 from tokonomics.types import Speed
 from tokonomics.units import gigabytes, percent, plural, seconds, usd
 
@@ -218,7 +218,7 @@ def _range(interval: Interval, text: Callable[[float], str]) -> str:
 def _curve(curve: BatchCurve, tpot_s: float | None) -> blocks.View:
     best, why = _largest(curve, tpot_s)
     alone, last = curve.points[0], curve.points[best]
-    at = f" at batch {last.batch:,}, {why}: {curve.deployment}, context {curve.context:,}"
+    at = f" at batch {last.batch:,}, {why}: {curve.deployment}, context {curve.context:,}{marked_old(curve.price_from)}"
     speed, price = f"{last.tokens_per_s:,.0f} output tokens/s", last.usd_per_mtok
     yield blocks.headline(f"{usd(price)} per million output tokens" if price else speed, at)
     engine = f"; the engine runs {curve.engine_sequences:,} at once unless told otherwise"

@@ -10,7 +10,7 @@ from tokonomics.questions.request import Request
 from tokonomics.questions.traffic_results import RouteResult
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
-from tokonomics.report.wording import NO_VALUE, and_slos, time_text, workload_text
+from tokonomics.report.wording import NO_VALUE, aged_since, and_slos, time_text, workload_text
 from tokonomics.units import percent, usd
 
 _AS_MUCH = 0.0005
@@ -43,8 +43,9 @@ def _headline(result: RouteResult) -> Iterable[blocks.Block]:
     best = result.best or min((way for way in (single, mixed) if way), key=_usd, default=result.baseline)
     what = f" with quality ≥ {result.min_quality:g}" if result.best else ""
     against = "" if best.kind == "single" else _against(best, result.baseline)
+    old = aged_since(*(part.price_date for part in best.parts if part.price_date))
     yield blocks.line(
-        f"Cheapest{what}: ", blocks.Span(f"{usd(best.usd_per_month)} a month", "best"), f", {best.name}{against}",
+        f"Cheapest{what}: ", blocks.Span(f"{usd(best.usd_per_month)} a month", "best"), f", {best.name}{against}{old}",
         kind="headline",
     )  # fmt: skip
     if best.kind == "single":

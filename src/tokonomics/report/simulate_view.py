@@ -20,6 +20,7 @@ from tokonomics.report.wording import (
     ENCODER_SPEED,
     TOWER_SPEED,
     duration_text,
+    marked_old,
     percent_text,
     thinking_facts,
     time_text,
@@ -85,7 +86,9 @@ def _simulation(
     if cost and cost.usd_per_mtok is not None:
         value = f"{usd(cost.usd_per_mtok)} per million tokens"
     missed = ", ".join(slo.slo for slo in made.slo if not slo.met)
-    yield blocks.headline(f"{value}, {missed} missed" if missed else value, f": {what}", "worst" if missed else "best")
+    said = f"{value}, {missed} missed" if missed else value
+    old = marked_old(cost.price_from) if cost else ""
+    yield blocks.headline(said, f": {what}{old}", "worst" if missed else "best")
     yield _latencies(made, model.is_encoder)
     yield blocks.section(*_slos(made))
     yield from class_sections(classes)
@@ -285,7 +288,8 @@ def _hint(simulation: Simulation, made: Outcome) -> blocks.Line | None:
 def _capacity(result: CapacityResult) -> blocks.View:
     best, log, needed, cost = result.highest_rate, result.log, result.replicas_needed, result.cost
     made = best.outcome
-    yield blocks.headline(requests_a_second(f"{best.rate:,.3g}"), f" on one replica: {result.placed}")
+    old = marked_old(cost.price_from) if cost else ""
+    yield blocks.headline(requests_a_second(f"{best.rate:,.3g}"), f" on one replica: {result.placed}{old}")
     encoder = result.placed.model.is_encoder
     output = f"{made.output_tokens_per_s:,.0f} output tokens a second"
     if encoder:
@@ -329,7 +333,8 @@ def _capacity(result: CapacityResult) -> blocks.View:
     again = f"the {len(log):,} requests again and again, " if len(log) < requests else ""
     yield blocks.note(
         f"{log.source}: {lengths_text(log)}; {again}{requests:,} requests in each of {len(best.trials)} simulations; "
-        "the two rates are 1 % apart."
+        "the two rates are 1 % apart.",
+        _price_text(cost, True) if cost else "",
     )
 
 

@@ -13,7 +13,7 @@ from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.class_view import class_sections
 from tokonomics.report.sale_view import SALE_COLUMNS, price_text, sale_cells, verdict
-from tokonomics.report.wording import NO_VALUE, hourly_text, percent_text, time_text, usd_text
+from tokonomics.report.wording import NO_VALUE, hourly_text, marked_old, percent_text, time_text, usd_text
 from tokonomics.units import count, gigabytes, percent, plural, seconds, usd
 
 _SHOWN = 12
@@ -54,7 +54,7 @@ def _sections(result: TenantsResult) -> blocks.View:
     yield _notes(result)
 
 
-def _headline(pooling: Pooling) -> blocks.Line:
+def _headline(pooling: TenantsResult) -> blocks.Line:
     bill, many = pooling.bill, plural(len(pooling.tenants), "tenant")
     change = hourly_text(bill)
     if bill.saved_usd > 0:
@@ -64,7 +64,7 @@ def _headline(pooling: Pooling) -> blocks.Line:
         verdict, said = blocks.Span(costs, "alert"), f"; {change} for {many}"
     else:
         verdict, said = blocks.Span("Sharing saves nothing", "alert"), f" for {many}"
-    return blocks.line(verdict, f"{said}: {pooling.deployment}", kind="headline")
+    return blocks.line(verdict, f"{said}: {pooling.deployment}{marked_old(pooling.price_from)}", kind="headline")
 
 
 def _figures(pooling: Pooling) -> blocks.Facts:

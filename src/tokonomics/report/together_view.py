@@ -9,6 +9,7 @@ from tokonomics.report import blocks
 from tokonomics.report.wording import (
     FEWER_BITS,
     NO_VALUE,
+    aged_since,
     and_slos,
     duration_text,
     percent_text,
@@ -49,7 +50,7 @@ def _headline(found: PlanTogether) -> blocks.Line:
     if own and best.way is not Way.own and own.meets:
         than = f": {percent(1 - best.usd_per_month / own.usd_per_month)} less than {usd(own.usd_per_month)} apart"
     way = {**_NAMED, **_SHARED}[best.way]
-    return blocks.headline(f"{usd(best.usd_per_month)} a month", f", {way}{place}{than}")
+    return blocks.headline(f"{usd(best.usd_per_month)} a month", f", {way}{place}{than}{aged_since(best.price_date)}")
 
 
 def _same_bits(found: PlanTogether) -> Iterator[blocks.Line]:

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Sequence
 from datetime import date
 
-from tokonomics.catalog.offers import STALE_AFTER_DAYS
+from tokonomics.catalog.offers import OLDER
+from tokonomics.clock import today
 from tokonomics.errors import option
 from tokonomics.money.cost import LeverBill
 from tokonomics.planner.compare import Cell, Comparison
@@ -21,7 +22,7 @@ ENCODER_SPEED = "attention scaled from kernels timed with causal masks"
 """How the speed of an encoder is known."""
 TOWER_SPEED = "assumed at 70 % of peak FLOP/s"
 """How that of a vision tower is (``physics.attention_kernels.GEMM_SHARE``)."""
-OLD_PRICE = f"† price older than {STALE_AFTER_DAYS} days: run `tokonomics prices refresh`."
+OLD_PRICE = f"† price {OLDER}: run `tokonomics prices refresh`."
 """What the mark on old prices means."""
 FEWER_BITS = (
     f"* weights or KV cache at fewer bits than published: check quality on your own task ({option('min_weights')}, "
@@ -81,6 +82,24 @@ def age_text(days: int) -> str:
         return plural(days, "day")
     months = days * 24 / HOURS_PER_MONTH
     return f"{months:.0f} months" if months < _MONTHS_IN_MONTHS else f"{months / 12:.1f} years"
+
+
+def aged(*ages: int) -> str:
+    """``; price 8 months old`` behind an answer, of prices so many days old; those of the last days need no word."""
+    oldest = max(ages, default=0)
+    if oldest <= 1:
+        return ""
+    return f"; {'price' if len({*ages}) == 1 else 'prices up to'} {age_text(oldest)} old"
+
+
+def aged_since(*quoted: date) -> str:
+    """The same, of the days on which the prices were quoted."""
+    return aged(*((today() - day).days for day in quoted))
+
+
+def marked_old(price_from: str | None) -> str:
+    """``; price older than 90 days`` behind an answer, where the words on its price say so."""
+    return f"; price {OLDER}" if price_from and OLDER in price_from else ""
 
 
 def time_text(value: float | None) -> str:

@@ -11,11 +11,13 @@ from tokonomics.catalog.engines import all_engines
 from tokonomics.catalog.gpus import all_gpus
 from tokonomics.catalog.load_models import find_models
 from tokonomics.catalog.offer_files import cache_file, load_offers
+from tokonomics.catalog.offers import OLDER, is_stale
 from tokonomics.catalog.precision import KV_PRECISIONS, WEIGHT_PRECISIONS
 from tokonomics.catalog.user_file import stamp, user_path
 from tokonomics.clock import today
 from tokonomics.traffic.samples import SAMPLES, TRACES
 from tokonomics.types import copied
+from tokonomics.units import plural
 from tokonomics.workers import as_json
 
 _B = 1e9
@@ -106,6 +108,11 @@ def catalogue() -> dict[str, Any]:
         "presets": list(PRESETS),
         "version": __version__,
         "today": today().isoformat(),
-        "oldest_price": min(offer.date for offer in offers).isoformat(),
-        "newest_price": max(offer.date for offer in offers).isoformat(),
+        "prices": _newest_price(max(offer.date for offer in offers)),
     }
+
+
+def _newest_price(quoted: date) -> str:
+    """How old even the newest GPU price is, and what to do where that is too old."""
+    old = f": {OLDER}, run `tokonomics prices refresh`" if is_stale(quoted, today()) else ""
+    return f"the newest GPU price is of {quoted}, {plural((today() - quoted).days, 'day')} ago{old}"

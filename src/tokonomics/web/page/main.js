@@ -410,7 +410,7 @@ async function start() {
     return;
   }
   document.getElementById("about").textContent =
-    `tokonomics ${page.catalog.version}; prices from ${page.catalog.oldest_price} on; today ${page.catalog.today}`;
+    `tokonomics ${page.catalog.version}; ${page.catalog.prices}; today ${page.catalog.today}`;
   addEventListener("popstate", restore);
   addEventListener("choose-columns", askForColumns);
   addEventListener("open-plan", ({ detail }) => openPlan(detail));
