@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from copy import copy
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
@@ -175,7 +176,7 @@ def test_two_processes_behind_one_address_are_said_and_not_counted_as_restarts(b
     bench.tick(5000)
     other = Process(bench.clock)
     bench.tick(5000)
-    mine = replace(bench.process)
+    mine = copy(bench.process)
     other.work(500, 500)
     bench.process.__dict__.update(other.__dict__)
     group = bench.only()

@@ -49,7 +49,8 @@ class _Period:
 class _Sums:
     """What one model on one server adds up to."""
 
-    recent: deque[PaidTime] = field(default_factory=deque)
+    recent: deque[tuple[float, MeterTally]] = field(default_factory=deque)
+    """Spans by their ends."""
     hour: _Period = field(default_factory=lambda: _Period(SECONDS_PER_HOUR))
     today: _Period = field(default_factory=lambda: _Period(DAY_S))
     total: MeterTally = _NOTHING
@@ -68,19 +69,19 @@ class _Sums:
         self.today.add(other.today.sums, other.today.began)
         self.total = self.total + other.total
 
-    def remember(self, span: PaidTime) -> None:
+    def remember(self, span: PaidTime, planned_batch: float | None) -> None:
         """For ``now``, and no longer: a past that is read in has millions of spans."""
-        self.recent.append(span)
+        self.recent.append((span.end, tally(span, planned_batch)))
         self._forget(span.end - LUMPY_NOW_S)
 
     def _forget(self, before: float) -> None:
         # The first span that reaches into the window stays whole: a cut one would keep its tokens and lose its time.
-        while len(self.recent) > 1 and self.recent[0].end <= before:
+        while len(self.recent) > 1 and self.recent[0][0] <= before:
             self.recent.popleft()
 
-    def now(self, until: float, window_s: float, planned_batch: float | None) -> MeterTally:
+    def now(self, until: float, window_s: float) -> MeterTally:
         self._forget(until - window_s)
-        return sum((tally(span, planned_batch) for span in self.recent), _NOTHING)
+        return sum((sums for _, sums in self.recent), _NOTHING)
 
 
 @dataclass(frozen=True)
@@ -186,7 +187,7 @@ class Meter:
             sums.add(span, self._batch)
             sums.busy = span.busy_s > 0 if span.watched is WatchedSpan.seen else None
             if span.watched is not WatchedSpan.away:
-                sums.remember(span)
+                sums.remember(span, self._batch)
         marks = [self._mark(watch, watch.until) for watch in watches.values() if watch.until is not None]
         self._unwritten = self._ledger.record(spans, marks, drawn)
 
@@ -345,7 +346,7 @@ class Meter:
         current = {name: getattr(reading, name) if watch.up else None for name in ("running", "waiting", "kv_share")}
         return GroupState(
             target=watch.target, model=reading.model, engine=reading.engine, labels=dict(reading.labels), up=watch.up,
-            busy=sums.busy, usd_per_hour=watch.usd_per_hour, now=sums.now(until, window_s, self._batch),
+            busy=sums.busy, usd_per_hour=watch.usd_per_hour, now=sums.now(until, window_s),
             hour=sums.hour.at(until), today=sums.today.at(until), total=sums.total, misses=watch.misses,
             said=watch.said, **current,
         )  # fmt: skip
