@@ -53,7 +53,7 @@ class Rates:
     half_pages: float = 10.0
     kills: float = 24.0
     jumps: float = 12.0
-    full_disks: float = 4.0
+    full_disks: float = 12.0
 
 
 @dataclass(eq=False)
@@ -135,7 +135,9 @@ class Server:
         lines = list(self.process.lines())
         if self.fault == "half":
             lines = lines[: (len(lines) + 1) // 2]
-        return "".join(line for _, line in lines), {series: self.process.counts[series] for series, _ in lines if series}
+        return "".join(line for _, line in lines), {
+            series: self.process.counts[series] for series, _ in lines if series
+        }
 
     @property
     def answers(self) -> bool:

@@ -17,7 +17,7 @@ from tokonomics.measure.meter.meter import LATE_S, Meter
 from tokonomics.measure.meter.readings import Missed, Reading, Source
 from tokonomics.measure.meter.spans import PaidTime, WatchedSpan
 from tokonomics.measure.meter.state import GroupState, MeterState
-from tokonomics.measure.meter.watch import LONG_S, STRANGERS_BELIEVED
+from tokonomics.measure.meter.watch import LONG_S, STARTED_AGAIN, STRANGERS_BELIEVED
 
 
 @dataclass
@@ -137,6 +137,26 @@ def test_the_clock_is_behind_the_book_when_the_next_meter_starts(bench: Bench) -
     group = bench.only()
     assert (group.total.away_s, group.total.output) == (0, 5)
     assert group.total.seconds == pytest.approx(15)
+
+
+def test_an_absence_after_the_clock_was_set_back_in_the_one_before_is_paid_in_full(bench: Bench) -> None:
+    bench.tick()
+    bench.tick()
+    bench.clock.offset -= 3600
+    bench.again()
+    bench.tick()
+    bench.clock.passed += 585
+    bench.again()
+    assert bench.only().total.seconds == pytest.approx(15 + 600)
+
+
+def test_a_restart_is_said_with_what_cannot_be_known_of_it(bench: Bench) -> None:
+    bench.tick()
+    bench.process.work(10, 5)
+    assert bench.only().said is None
+    bench.process.restart()
+    assert bench.only().said == STARTED_AGAIN
+    assert bench.only().said is None
 
 
 def test_sums_of_the_hour_and_the_day_begin_again(bench: Bench) -> None:

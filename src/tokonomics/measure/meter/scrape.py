@@ -17,7 +17,7 @@ from urllib.parse import urlsplit, urlunsplit
 from tokonomics.errors import BadInput, shorten
 from tokonomics.measure.addresses import host_of, split_address
 from tokonomics.measure.meter import engines
-from tokonomics.measure.meter.readings import Clock, Missed, Reading
+from tokonomics.measure.meter.readings import Clock, Counted, Missed, Reading
 
 if TYPE_CHECKING:
     import aiohttp
@@ -85,12 +85,18 @@ class EngineSource:
         self._page: str | None = None
         self._finder: re.Pattern[str] = engines.FINDER
         self._model, self._asked_model = "", 0
+        self._engine, self._tokens = "", 0.0
 
     async def read(self) -> Sequence[Reading]:
         async with self._at_once:
             readings = self._readings(*await self._get(self._page)) if self._page else await self._first()
             if len(readings) > 1 or readings[0].model:
                 return readings
+            engine, tokens = readings[0].engine, readings[0].total(Counted.input_total)
+            if engine != self._engine or tokens < self._tokens:
+                # Another process, which may serve another model: its tokens under the old name would count again later.
+                self._model, self._asked_model = "", 0
+            self._engine, self._tokens = engine, tokens
             if not self._model and self._asked_model < _ASK_MODEL_TIMES:
                 self._asked_model += 1
                 self._model = await self._ask_model()
@@ -127,7 +133,7 @@ class EngineSource:
         samples = engines.samples_of(page, self._finder)
         if self._finder is not engines.FINDER and all(sample.name == engines.STARTED for sample in samples):
             # Another engine has come to this address; when a process started, any page may tell.
-            self._finder, self._model, self._asked_model = engines.FINDER, "", 0
+            self._finder = engines.FINDER
             samples = engines.samples_of(page, engines.FINDER)
         found = () if samples else engines.prefixes_of(page[:20_000])
         readings = engines.readings_of(samples, self.name, self._clock.wall(), self.labels, found)

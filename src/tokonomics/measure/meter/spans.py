@@ -335,9 +335,9 @@ def is_another(before: Reading, now: Reading) -> bool:
     """Whether a process stands where another one was: it says so, is of another engine, or counts from 0 again."""
     if restarted(before, now) or (before.engine != now.engine and not _is_same(before, now)):
         return True
-    for kind in (Counted.input_total, Counted.output):
+    for kind, series in now.counters.items():
         old = before.counters.get(kind, {})
-        for key, value in now.counters.get(kind, {}).items():
+        for key, value in series.items():
             if value < old.get(key, 0.0) and not _dipped(before, now, key, value, old[key]):
                 return True
     return False

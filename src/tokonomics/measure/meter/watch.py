@@ -46,6 +46,9 @@ class Watch:
         self._booked_usd_per_hour = mark.usd_per_hour if mark else usd_per_hour
         self.readings: dict[str, Reading] = dict(mark.readings) if mark else {}
         self.until: float | None = mark.until if mark else None
+        self.booked_until = float(
+            "-inf"
+        )  # of a server that was forgotten and is told of again: what the book has of it
         self.named: Reading | None = None  # the reading that told the model of a server whose model was not known
         self.misses = 0
         self.up = False
@@ -128,8 +131,8 @@ class Watch:
 
     @property
     def last_at(self) -> float:
-        """When the newest of its readings was made."""
-        return max((reading.at for reading in self.readings.values() if reading.engine), default=float("-inf"))
+        """When the newest of its readings was made that is in the book."""
+        return max((reading.at for reading in self.readings.values() if reading.engine), default=self.booked_until)
 
     @property
     def patience_s(self) -> float:
