@@ -8,6 +8,9 @@ from typing import Any
 from tokonomics.errors import TokonomicsError
 
 
+_KEPT: list[bytearray] = []
+
+
 def begin(folder: str, niceness: int) -> Callable[..., dict[str, Any]]:
     return does
 
@@ -23,6 +26,8 @@ def does(request: dict[str, Any], tell: Callable[[str], None]) -> dict[str, Any]
         raise TokonomicsError("no", where="--x", fix="yes")
     elif what == "exhaust":
         raise MemoryError
+    elif what.startswith("keep"):
+        _KEPT.append(bytearray(350_000_000 if what == "keep most" else 10_000_000))
     elif what == "break":
         raise RuntimeError("inside")
     secrets = ("TOKONOMICS_TOKEN", "HF_TOKEN", "HF_TOKEN_PATH")
