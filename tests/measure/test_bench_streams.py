@@ -42,7 +42,7 @@ def test_fifty_streams_are_read_as_the_server_sends_them() -> None:
     point, server, said = streamed(50, ttft_s=0.4, tpot_s=0.05, tokens=4)
     judge(point, server, 50, said, most_off=0.05)
     assert point.ttft_s is not None
-    assert (point.ttft_s.p50 or 0.0) >= 0.75 * 0.4, "nobody hears a token before it is sent"
+    assert (point.ttft_s.p50 or 0.0) >= 0.4, "nobody hears a token before it is sent"
 
 
 def test_more_streams_than_files_may_be_open_is_refused_before_anything_is_sent(

@@ -1,10 +1,10 @@
-"""A server whose latencies are known: each answer's first token after about TTFT, the others TPOT apart.
+"""A server whose latencies are known: each answer's first token after TTFT, the others TPOT apart.
 
     python tests/measure/timed_server.py TTFT_S TPOT_S TOKENS
 
 Prints its port. It times what it really sent, since it may be late itself: ``GET /figures`` answers the middle and the
-99th percentile of the answers since it was last asked. First tokens are spread by a quarter around TTFT, so that streams
-do not stay in step.
+99th percentile of the answers since it was last asked. The end of an answer, which is no token, comes up to half an
+answer later, so that streams do not stay in step.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ class TimedSender(asyncio.Protocol):
             TimedSender.at_once += 1
             TimedSender.most_at_once = max(self.most_at_once, self.at_once)
             now = self.loop.time()
-            due = now + self.ttft_s * self.dice.uniform(0.75, 1.25)
+            due = now + self.ttft_s
             self.loop.call_at(due, self._first, now, due, tokens, words)
 
     def _first(self, asked: float, due: float, tokens: int, words: int) -> None:
@@ -78,6 +78,10 @@ class TimedSender(asyncio.Protocol):
             return
         if tokens > 1:
             self.tpots_s.append((self.loop.time() - first) / (tokens - 1))
+        answer_s = self.ttft_s + self.tpot_s * tokens
+        self.loop.call_later(self.dice.uniform(0.0, 0.5) * answer_s, self._end, tokens, words)
+
+    def _end(self, tokens: int, words: int) -> None:
         TimedSender.at_once -= 1
         usage = f',"usage":{{"prompt_tokens":{words + 7},"completion_tokens":{tokens}}}'
         self.transport.write(_http_chunk(_CHUNK % ("", usage)) + _http_chunk("[DONE]") + b"0\r\n\r\n")
