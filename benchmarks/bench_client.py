@@ -26,11 +26,6 @@ from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
-
-from tests.measure.timed_server import figures, timed_server
-
 from tokonomics.measure.addresses import target
 from tokonomics.measure.bench.client import Client
 from tokonomics.measure.bench.loads import Budget, LoadWindow, Stopping, closed_loop, point_of
@@ -38,6 +33,7 @@ from tokonomics.measure.bench.prompts import BenchPrompts
 from tokonomics.measure.bench.run import BenchSettings, run_bench
 
 RESULTS = Path(__file__).parent / "results" / "client.json"
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for the server of tests/measure
 USERS, REQUESTS, PROMPT_WORDS, REPEATS = 64, 5000, 512, 3
 CASES = {"50 tokens, glued": (50, False), "50 tokens, each in its own packet": (50, True), "1 token": (1, False)}
 TARGETS = {"requests_per_s": 2_000, "tokens_per_s": 100_000}
@@ -124,11 +120,15 @@ async def measure(port: int, tokens: int, apart: bool) -> dict[str, float]:
 
 def streamed(streams: int) -> dict[str, object]:
     """What the server made and what the client measured, at so many streams at once."""
+    from tests.measure.timed_server import figures, timed_server
+
     ttft_s, tpot_s, tokens = STREAMS[streams]
     with timed_server(ttft_s, tpot_s, tokens) as address:
         # Two rounds beyond the first, in which all connect at once.
         budget = Budget(precision=1e-9, requests=max(60, 2 * streams), seconds=120)
-        load = BenchSettings(target(address), users=[streams], input="const:64", output=f"const:{tokens}", budget=budget)
+        load = BenchSettings(
+            target(address), users=[streams], input="const:64", output=f"const:{tokens}", budget=budget
+        )
         cpu_s, began_s = process_time(), perf_counter()
         (point,) = run_bench(load).points
         core_share = (process_time() - cpu_s) / (perf_counter() - began_s)
@@ -153,15 +153,16 @@ def streamed(streams: int) -> dict[str, object]:
 
 def latencies() -> list[dict[str, object]]:
     """A row for each number of streams, printed as they come."""
-    print(f"{'streams':>8}{'failed':>8}{'core':>7}{'TTFT ms':>10}{'read':>9}{'off':>8}{'TPOT ms':>10}{'read':>9}{'off':>8}")
+    times = "".join(f"{name:>10}{'read':>9}{'off':>8}" for name in ("TTFT ms", "TPOT ms"))
+    print(f"{'streams':>8}{'failed':>8}{'core':>7}{times}")
     rows = []
     for streams in STREAMS:
         row: dict[str, Any] = streamed(streams)
         rows.append(row)
-        times = [row[f"{who}_{what}_s"] * 1e3 for what in ("ttft", "tpot") for who in ("server", "client")]
+        ms = [row[f"{who}_{what}_s"] * 1e3 for what in ("ttft", "tpot") for who in ("server", "client")]
         print(
-            f"{streams:>8,}{row['failed']:>8,}{row['core_share']:>7.0%}{times[0]:>10.1f}{times[1]:>9.1f}"
-            f"{row['ttft_off']:>+8.1%}{times[2]:>10.2f}{times[3]:>9.2f}{row['tpot_off']:>+8.1%}  {row['said']}"
+            f"{streams:>8,}{row['failed']:>8,}{row['core_share']:>7.0%}{ms[0]:>10.1f}{ms[1]:>9.1f}"
+            f"{row['ttft_off']:>+8.1%}{ms[2]:>10.2f}{ms[3]:>9.2f}{row['tpot_off']:>+8.1%}  {row['said']}"
         )
     return rows
 

@@ -34,7 +34,7 @@ WORDS = {
     "tgi": ("tgi_request_input_length_sum", "tgi_request_generated_tokens_sum", "tgi_batch_inference_count"),
     "llama.cpp": ("llamacpp:prompt_tokens_total", "llamacpp:tokens_predicted_total", "llamacpp:n_decode_total"),
 }
-"""Input, output and work; of them vLLM alone says when its process started, and the last two do not name their model."""
+"""Input, output and work. vLLM alone says when its process started, and the last two do not name their model."""
 SAYS_START, NAMES_MODEL = frozenset({"vllm"}), frozenset({"vllm", "sglang"})
 
 
@@ -207,7 +207,7 @@ class Network:
 
     def get(self, page: str, **_: Any) -> Answer:
         self.asked += 1
-        address, _, path = page.removeprefix("http://").partition("/")
+        address, path = page.removeprefix("http://").split("/", 1)
         server = self._servers[f"http://{address}"]
         if server.clock.passed < server.up_at:
             raise aiohttp.ServerDisconnectedError

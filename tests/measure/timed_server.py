@@ -16,6 +16,7 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import ClassVar
 
 _CHUNK = '{"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":[%s]%s}'
 _TEXT = '{"index":0,"delta":{"content":" word"},"finish_reason":null}'
@@ -30,8 +31,8 @@ class TimedSender(asyncio.Protocol):
     """One connection; what all of them sent is kept with the class."""
 
     ttft_s, tpot_s, tokens = 0.2, 0.05, 16
-    ttfts_s: list[float] = []
-    tpots_s: list[float] = []
+    ttfts_s: ClassVar[list[float]] = []
+    tpots_s: ClassVar[list[float]] = []
     at_once, most_at_once = 0, 0
     dice = random.Random(0)
 
@@ -102,7 +103,7 @@ class TimedSender(asyncio.Protocol):
 async def serve(ttft_s: float, tpot_s: float, tokens: int) -> None:
     TimedSender.ttft_s, TimedSender.tpot_s, TimedSender.tokens = ttft_s, tpot_s, tokens
     server = await asyncio.get_running_loop().create_server(TimedSender, "127.0.0.1", 0, backlog=4096)
-    print(server.sockets[0].getsockname()[1], flush=True)
+    print(server.sockets[0].getsockname()[1], flush=True)  # noqa: T201
     await server.serve_forever()
 
 

@@ -86,7 +86,7 @@ def test_one_client_has_four_jobs_at_a_time(idle: Gate) -> None:
 
 
 def test_jobs_that_ended_leave_no_thread_behind(idle: Gate) -> None:
-    """Started and cancelled over and over: what would stop an abandoned one goes with it, and its place in the queue."""
+    """Started and cancelled over and over: what would stop an abandoned one goes, and its place in the queue."""
     visitor, before = client(idle, "198.51.100.1"), threading.active_count()
     for _ in range(30):
         job = visitor.post("/api/v1/jobs", json=JOB).json()["id"]
@@ -103,7 +103,7 @@ def test_a_session_ends_after_twelve_hours(monkeypatch: pytest.MonkeyPatch) -> N
         session = visitor.cookies[safety.COOKIE]
 
         def status(hours: float) -> int:
-            monkeypatch.setattr(safety.time, "monotonic", lambda: now + hours * 3600)
+            monkeypatch.setattr("tokonomics.web.safety.time.monotonic", lambda: now + hours * 3600)
             cookie = {"cookie": f"{safety.COOKIE}={session}"}
             return TestClient(page, base_url=ADDRESS).get("/api/v1/verbs", headers=cookie).status_code
 
@@ -225,7 +225,7 @@ def judged(home: Path, sessions: int, seconds: float) -> None:
     with server(home) as (address, pid):
         before, _ = visited(address, pid, sessions, seconds / 2)
         after, seen = visited(address, pid, sessions, seconds / 2)
-        print(f"before {before}, after {after}, replies {dict(seen)}")
+        print(f"before {before}, after {after}, replies {dict(seen)}")  # noqa: T201
         assert seen[200] > 0
         assert not [status for status in seen if status >= 500 and status != 503]
         assert after["workers"] == before["workers"] == 2

@@ -7,7 +7,6 @@ from typing import Any
 
 from tokonomics.errors import TokonomicsError
 
-
 _KEPT: list[bytearray] = []
 
 
