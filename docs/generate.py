@@ -231,8 +231,8 @@ def soak_table() -> str:
     said = (
         f"{result['servers']} servers over {result['hours']:g} simulated hours, read every {result['every_s']:g} s: {counts}. "
         f"${result['usd']:,.2f} in the ledger, off by {result['off_usd'] * 100:.2f} cents; the true time costs "
-        f"${result['usd'] - result['clock_usd']:,.2f}: where the clock is set while no meter runs, nothing else tells how "
-        f"long that was. {'Every restart that lost tokens was said.' if not result['wrong'] else ''}"
+        f"${result['usd'] - result['clock_usd']:,.2f}: over its absences a meter goes by the clock on the wall, which was "
+        f"set meanwhile. {'Every restart that lost tokens was said.' if not result['wrong'] else ''}"
     )
     return "\n".join([said, "", *lines, "", f"Made by `{result['command']}` on {result['date']}, {result['machine']}."])
 
