@@ -8,6 +8,10 @@ of its own, which is the most work a token can be; and one token. Each token is 
 sends them. Where there are two cores, client and server have one each. Rates are per second of the clock and, because
 other work may share the machine, per second of the client's processor time. Each case runs three times and the
 fastest counts: what else runs can only slow it down.
+
+Then what the client adds to latencies: streams at once from a server of known TTFT and TPOT (tests/measure/
+timed_server.py), which times what it really sent. Off: the client's middle over the server's. To be run on a quiet
+machine: how busy it was stands in the result.
 """
 
 import asyncio
@@ -20,16 +24,24 @@ import sys
 from datetime import date
 from pathlib import Path
 from time import perf_counter, process_time
+from typing import Any
 
 from tokonomics.measure.addresses import target
 from tokonomics.measure.bench.client import Client
 from tokonomics.measure.bench.loads import Budget, LoadWindow, Stopping, closed_loop, point_of
 from tokonomics.measure.bench.prompts import BenchPrompts
+from tokonomics.measure.bench.run import BenchSettings, run_bench
 
 RESULTS = Path(__file__).parent / "results" / "client.json"
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for the server of tests/measure
 USERS, REQUESTS, PROMPT_WORDS, REPEATS = 64, 5000, 512, 3
 CASES = {"50 tokens, glued": (50, False), "50 tokens, each in its own packet": (50, True), "1 token": (1, False)}
 TARGETS = {"requests_per_s": 2_000, "tokens_per_s": 100_000}
+STREAMS = {1: (0.2, 0.05, 16), 10: (0.2, 0.05, 16), 100: (0.2, 0.05, 16), 500: (0.2, 0.05, 16), 1000: (0.2, 0.05, 16),
+           2000: (0.2, 0.05, 16), 10_000: (2.0, 1.0, 8)}  # fmt: skip
+"""Streams at once: the server's TTFT, TPOT and tokens of an answer. 10,000 of a slow server, as such a fleet is."""
+MOST_OFF, MOST_OFF_STREAMS = 0.02, 500
+"""Latencies are to be within 2 % up to so many streams."""
 
 _CHUNK = '{"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":[%s]%s}'
 _TEXT = '{"index":0,"delta":{"content":" word"},"finish_reason":null}'
@@ -106,6 +118,55 @@ async def measure(port: int, tokens: int, apart: bool) -> dict[str, float]:
     }
 
 
+def streamed(streams: int) -> dict[str, object]:
+    """What the server made and what the client measured, at so many streams at once."""
+    from tests.measure.timed_server import figures, timed_server
+
+    ttft_s, tpot_s, tokens = STREAMS[streams]
+    with timed_server(ttft_s, tpot_s, tokens) as address:
+        # Two rounds beyond the first, in which all connect at once.
+        budget = Budget(precision=1e-9, requests=max(60, 2 * streams), seconds=120)
+        load = BenchSettings(
+            target(address), users=[streams], input="const:64", output=f"const:{tokens}", budget=budget
+        )
+        cpu_s, began_s = process_time(), perf_counter()
+        (point,) = run_bench(load).points
+        core_share = (process_time() - cpu_s) / (perf_counter() - began_s)
+        server = figures(address)
+    assert point.ttft_s is not None
+    assert point.tpot_s is not None
+    own = next((note for note in point.notes if note.startswith("the client was busy")), "")
+    return {
+        "streams": streams,
+        "at_once": int(server["most_at_once"]),
+        "failed": point.failed,
+        "core_share": core_share,
+        "server_ttft_s": server["ttft_p50"],
+        "client_ttft_s": point.ttft_s.p50,
+        "server_tpot_s": server["tpot_p50"],
+        "client_tpot_s": point.tpot_s.p50,
+        "ttft_off": (point.ttft_s.p50 or 0.0) / server["ttft_p50"] - 1,
+        "tpot_off": (point.tpot_s.p50 or 0.0) / server["tpot_p50"] - 1,
+        "said": own,
+    }
+
+
+def latencies() -> list[dict[str, object]]:
+    """A row for each number of streams, printed as they come."""
+    times = "".join(f"{name:>10}{'read':>9}{'off':>8}" for name in ("TTFT ms", "TPOT ms"))
+    print(f"{'streams':>8}{'failed':>8}{'core':>7}{times}")
+    rows = []
+    for streams in STREAMS:
+        row: dict[str, Any] = streamed(streams)
+        rows.append(row)
+        ms = [row[f"{who}_{what}_s"] * 1e3 for what in ("ttft", "tpot") for who in ("server", "client")]
+        print(
+            f"{streams:>8,}{row['failed']:>8,}{row['core_share']:>7.0%}{ms[0]:>10.1f}{ms[1]:>9.1f}"
+            f"{row['ttft_off']:>+8.1%}{ms[2]:>10.2f}{ms[3]:>9.2f}{row['tpot_off']:>+8.1%}  {row['said']}"
+        )
+    return rows
+
+
 def pin(process: int, core: int) -> None:
     """Keep a process on one core, where the system can."""
     if hasattr(os, "sched_setaffinity"):
@@ -132,6 +193,8 @@ def main() -> None:
             f"{name:34} {measured['requests_per_s']:7,.0f} requests/s, {measured['tokens_per_s']:9,.0f} tokens/s; per "
             f"second of processor {measured['requests_per_cpu_s']:7,.0f} and {measured['tokens_per_cpu_s']:9,.0f}"
         )
+    load_before = os.getloadavg()[0]
+    rows = latencies()
     RESULTS.write_text(
         json.dumps(
             {
@@ -141,6 +204,10 @@ def main() -> None:
                 "prompt_words": PROMPT_WORDS,
                 "targets": TARGETS,
                 "cases": cases,
+                "load_average": load_before,
+                "most_off": MOST_OFF,
+                "most_off_streams": MOST_OFF_STREAMS,
+                "streams": rows,
             },
             indent=1,
         )

@@ -184,7 +184,57 @@ def client_table() -> str:
     target = f"{wanted['requests_per_s']:,} requests/s and {wanted['tokens_per_s']:,} tokens/s on one core"
     said = f"The target, {target}, is {'met' if met else 'not met'} where tokens arrive glued together."
     made = f"Made by `{result['command']}` on {result['date']}, {result['machine']}."
-    return "\n".join([*lines, "", f"{said} {made}"])
+    return "\n".join([*lines, "", f"{said} {made}", *_streams(result)])
+
+
+def _streams(result: dict[str, Any]) -> list[str]:
+    """What the client adds to the latencies of a server of known ones, where that was measured."""
+    rows = result.get("streams", [])
+    if not rows:
+        return []
+    lines = [
+        "",
+        "| streams at once | failed | share of a core | TTFT of the server | as measured | TPOT | as measured |",
+    ]
+    lines.append("|--:|--:|--:|--:|--:|--:|--:|")
+    for row in rows:
+        times = [f"{row[f'server_{name}_s'] * 1e3:.1f} ms | {row[f'{name}_off']:+.1%}" for name in ("ttft", "tpot")]
+        lines.append(f"| {row['streams']:,} | {row['failed']} | {row['core_share']:.0%} | {' | '.join(times)} |")
+    few = [row for row in rows if row["streams"] <= result["most_off_streams"]]
+    met = all(abs(row[name]) <= result["most_off"] for row in few for name in ("ttft_off", "tpot_off"))
+    said = f"Within {result['most_off']:.0%} up to {result['most_off_streams']} streams: {'met' if met else 'not met'}"
+    return [
+        *lines,
+        "",
+        f"{said}, at a load average of {result['load_average']:.1f}. Beyond, a run says what may be the client's own.",
+    ]
+
+
+def soak_table() -> str:
+    """A day of many failing servers against true books, from the last run of benchmarks/soak_meter.py."""
+    result = json.loads((ROOT / "benchmarks" / "results" / "soak.json").read_text(encoding="utf-8"))
+    happened = {
+        "scrape": "pages read", "missed": "missed", "restart": "restarts", "swap": "changes of engine", "hang": "hangs",
+        "bad page": "bad pages", "half a page": "half pages", "clock jump": "jumps of the clock",
+        "disk full": "times a full disk", "kill": "kills of the meter",
+    }  # fmt: skip
+    counts = ", ".join(f"{result[name]:,} {said}" for name, said in happened.items())
+    tokens = (
+        ("the servers counted", "true_tokens"),
+        ("in the ledger", "metered_tokens"),
+        ("of them counted over gaps and absences, and said to be", "unseen_tokens"),
+        ("lost with processes that died after their last page in the ledger: no scrape could see them", "lost_tokens"),
+        ("lost where a new process had passed the old count, of engines that tell no start", "overtaken_tokens"),
+        ("**off beyond that**", "off_tokens"),
+    )
+    lines = ["| tokens | |", "|---|--:|", *(f"| {said} | {result[name]:,.0f} |" for said, name in tokens)]
+    said = (
+        f"{result['servers']} servers over {result['hours']:g} simulated hours, read every {result['every_s']:g} s: {counts}. "
+        f"${result['usd']:,.2f} in the ledger, off by {result['off_usd'] * 100:.2f} cents; the true time costs "
+        f"${result['usd'] - result['clock_usd']:,.2f}: over its absences a meter goes by the clock on the wall, which was "
+        f"set meanwhile. {'Every restart that lost tokens was said.' if not result['wrong'] else ''}"
+    )
+    return "\n".join([said, "", *lines, "", f"Made by `{result['command']}` on {result['date']}, {result['machine']}."])
 
 
 def growth_table() -> str:
@@ -322,6 +372,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "agent-stdio": _from("document_agents", "stdio_config"),
     "agent-tools": _from("document_agents", "tools_table"),
     "client": client_table,
+    "soak": soak_table,
     "growth": growth_table,
     "profile": profile_table,
     "semantic": semantic_table,

@@ -2,7 +2,7 @@
 
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Generic, Protocol, TypeVar
 
 
@@ -43,6 +43,11 @@ class WaitingLine(Generic[Job]):
                 raise Full
             self._jobs.append(job)
             self._changed.notify_all()
+
+    def clear(self, is_over: Callable[[Job], bool]) -> None:
+        """Let those go that nobody waits for any more."""
+        with self._changed:
+            self._jobs = deque(job for job in self._jobs if not is_over(job))
 
     def take(self, timeout_s: float | None = None) -> Job | None:
         """The first that is for this thread; None after that time, and for good once it is closed."""

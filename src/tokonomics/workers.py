@@ -182,6 +182,7 @@ class Pool:
 
     def submit(self, task: Task) -> None:
         """Queue a task; refuses where the queue is full."""
+        self._line.clear(lambda waiting: waiting.done.done())  # a cancelled one may not hold its place
         try:
             self._line.put(task)
         except Full:

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from copy import copy
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from tokonomics.measure.meter.meter import LATE_S, Meter
 from tokonomics.measure.meter.readings import Missed, Reading, Source
 from tokonomics.measure.meter.spans import PaidTime, WatchedSpan
 from tokonomics.measure.meter.state import GroupState, MeterState
-from tokonomics.measure.meter.watch import LONG_S, STRANGERS_BELIEVED
+from tokonomics.measure.meter.watch import LONG_S, STARTED_AGAIN, STRANGERS_BELIEVED
 
 
 @dataclass
@@ -138,6 +139,26 @@ def test_the_clock_is_behind_the_book_when_the_next_meter_starts(bench: Bench) -
     assert group.total.seconds == pytest.approx(15)
 
 
+def test_an_absence_after_the_clock_was_set_back_in_the_one_before_is_paid_in_full(bench: Bench) -> None:
+    bench.tick()
+    bench.tick()
+    bench.clock.offset -= 3600
+    bench.again()
+    bench.tick()
+    bench.clock.passed += 585
+    bench.again()
+    assert bench.only().total.seconds == pytest.approx(15 + 600)
+
+
+def test_a_restart_is_said_with_what_cannot_be_known_of_it(bench: Bench) -> None:
+    bench.tick()
+    bench.process.work(10, 5)
+    assert bench.only().said is None
+    bench.process.restart()
+    assert bench.only().said == STARTED_AGAIN
+    assert bench.only().said is None
+
+
 def test_sums_of_the_hour_and_the_day_begin_again(bench: Bench) -> None:
     bench.tick(23 * 3600 + 3585)
     bench.process.work(10, 5)
@@ -175,7 +196,7 @@ def test_two_processes_behind_one_address_are_said_and_not_counted_as_restarts(b
     bench.tick(5000)
     other = Process(bench.clock)
     bench.tick(5000)
-    mine = replace(bench.process)
+    mine = copy(bench.process)
     other.work(500, 500)
     bench.process.__dict__.update(other.__dict__)
     group = bench.only()

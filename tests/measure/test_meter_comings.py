@@ -77,3 +77,35 @@ def test_the_past_of_a_pod_that_is_gone_is_not_booked_again(tmp_path: Path) -> N
     with Ledger(tmp_path / "meter.db") as book:
         Meter([source], book, clock, 3600.0).backfill(source, past, clock.wall())
         assert sum(span.usd for span in book.spans()) == pytest.approx(60)
+
+
+def test_pods_that_are_gone_for_good_are_forgotten_but_for_their_sums(tmp_path: Path) -> None:
+    """A hundred pods of a quarter of a minute each, the last of half a minute; two months later another one comes."""
+    clock = HandClock()
+    past: list[Reading] = []
+    process = Process(clock)
+    source = Discovered(process)
+    with Ledger(tmp_path / "meter.db") as book:
+        meter = Meter([source], book, clock, 3600.0)
+        for number in range(100):
+            source.name = f"prod/llama-{number}"
+            process.restart()
+            for _ in range(2):
+                past += asyncio.run(source.read())
+                asyncio.run(meter.tick())
+                clock.passed += 15
+                process.work(100, 10)
+        asyncio.run(meter.tick())
+        assert len(book.marks()) == 100
+        clock.passed += 60 * 86_400.0
+        source.name = "prod/new-0"
+        process.restart()
+        state = asyncio.run(meter.tick())
+        assert set(book.marks()) == {target for target, _ in meter._sums} == {"prod/new-0"}
+    booked = state.total
+    assert booked.seconds == pytest.approx(101 * 15)
+    with Ledger(tmp_path / "meter.db") as book:
+        again = Meter([source], book, clock, 3600.0)
+        again.backfill(source, past, clock.wall())
+        assert sum(span.server_s for span in book.spans()) == pytest.approx(booked.seconds), "the past counts once"
+        assert asyncio.run(again.tick()).total == booked

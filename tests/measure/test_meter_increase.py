@@ -154,6 +154,33 @@ def _counts(total: float, cached: float) -> Reading:
     return Reading("t", "vllm", "m", 0.0, counters)
 
 
+def of_engine(engine: str, output_tokens: float, started: float | None = None) -> Reading:
+    name = {"vllm": "vllm:generation_tokens_total", "sglang": "sglang:generation_tokens_total"}[engine]
+    return Reading("t", engine, "m", 0.0, {Counted.output: {name: output_tokens}}, started=started)
+
+
+def test_the_first_reading_of_a_swapped_engine_counts_under_the_same_model() -> None:
+    """SGLang does not tell its start; it came after vLLM, so that all it counted is new."""
+    assert output(of_engine("vllm", 1000.0, started=1.0), of_engine("sglang", 70.0)) == 70
+
+
+def test_two_engines_that_answer_in_turn_are_counted_once() -> None:
+    last, counted = of_engine("vllm", 1000.0, started=1.0), []
+    for now in (of_engine("sglang", 70.0), of_engine("vllm", 1005.0, started=1.0), of_engine("sglang", 72.0)):
+        counted.append(output(last, now))
+        last = carried(last, now)
+    assert counted == [70, 5, 2]
+
+
+def test_a_restart_is_one_by_the_servers_clock_where_ours_is_wrong() -> None:
+    """Our clock was an hour ahead when the old process was read; the new one started a minute later."""
+    old = replace(of_engine("vllm", 5.0, started=1000.0), at=5000.0 + 3600.0, server_at=5000.0)
+    new = of_engine("vllm", 2.0, started=5060.0)
+    assert not is_stranger(old, new)
+    assert is_stranger(replace(old, server_at=None), new)
+    assert is_stranger(replace(old, at=5000.0), replace(new, started=4000.0)), "both clocks say so: a load balancer"
+
+
 def test_two_processes_that_answer_in_turn_are_not_restarts() -> None:
     clock = HandClock()
     one = Process(clock)

@@ -9,7 +9,6 @@ import os
 import signal
 import socket
 import sys
-from importlib import import_module
 from typing import Any
 
 os.environ |= {
@@ -19,6 +18,7 @@ os.environ |= {
     "RAY_raylet_start_wait_time_s": "120",
 }
 
+_AGENTS = ("runtime_env_agent", "metrics_agent", "metrics_export", "dashboard_agent_listen")
 STORE_BYTES = 100_000_000
 TRIES = 3
 """A busy machine starts a node more slowly than Ray waits."""
@@ -31,39 +31,20 @@ def free_port() -> int:
 
 
 def node_settings() -> dict[str, Any]:
+    """Of one CPU. Ports are given: for each that is not, a node waits for an agent to find one, and gives up soon."""
     return {
         "num_cpus": 1,
         "object_store_memory": STORE_BYTES,
         "node_ip_address": "127.0.0.1",
-        "runtime_env_agent_port": free_port(),
+        **{f"{name}_port": free_port() for name in _AGENTS},
         "include_log_monitor": False,
         "no_monitor": True,
     }
 
 
-def without_waiting_for_dashboards() -> None:
-    """Says at once what the dashboard's agents of a plain install say when they are up: that they serve nothing.
-
-    A node waits 15 seconds for it and then gives up, which is not enough on two cores that test other things too.
-    """
-    services: Any = import_module("ray._private.services")
-    raylet: Any = import_module("ray._raylet")
-
-    start = services.start_raylet
-
-    def start_raylet(*given: Any, **named: Any) -> Any:
-        node_id, folder = given[2], given[11]
-        for name in ("METRICS_AGENT", "METRICS_EXPORT", "DASHBOARD_AGENT_LISTEN"):
-            raylet.persist_port(folder, node_id, getattr(raylet, f"{name}_PORT_NAME"), -1)
-        return start(*given, **named)
-
-    services.start_raylet = start_raylet
-
-
 def started(nodes: int) -> Any:
     from ray.cluster_utils import Cluster
 
-    without_waiting_for_dashboards()
     for attempt in range(1, TRIES + 1):
         cluster = None
         try:

@@ -9,7 +9,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Timer
@@ -27,8 +28,8 @@ ON_THE_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_EN
 HERE = Path(__file__).parent
 OVER = ["--over", "gpu=H100,L40S", "--over", "tp=1,2", "--over", "rate=4,6,8"]
 POINTS = 12
-LONGEST_S = 600.0
-"""For a start or a sweep, which take seconds: what hangs is ended, and the test says what it had said."""
+LONGEST_S = 600.0 + 0.5 * int(os.environ.get("SWEEP_POINTS", "10000"))
+"""For a start or a sweep, which take seconds or minutes: what hangs is ended, and the test says what it had said."""
 
 
 @contextmanager
@@ -88,10 +89,20 @@ def scenario(tmp_path: Path) -> Path:
     return path
 
 
-def swept(scenario: Path, into: str, *more: str, meanwhile: Callable[[list[str]], object]) -> dict[str, object]:
-    """What a sweep answers in whose middle ``meanwhile`` is done to its workers, by their process ids."""
+def swept(
+    scenario: Path,
+    into: str,
+    *more: str,
+    meanwhile: Callable[[list[str]], object],
+    over: Sequence[str] = OVER,
+    killed_at: int | None = None,
+) -> dict[str, object]:
+    """What a sweep answers in whose middle ``meanwhile`` is done to its workers, by their process ids.
+
+    With ``killed_at`` it is killed itself when it has written so many files, and answers nothing.
+    """
     program = [str(HERE / "sweep_that_waits.py")] if "--ray" in more else ["-m", "tokonomics"]
-    command = [sys.executable, *program, "sweep", str(scenario), "--verb", "simulate", *OVER, *more]
+    command = [sys.executable, *program, "sweep", str(scenario), "--verb", "simulate", *over, *more]
     command += ["--json", "--into", str(scenario.parent / into)]
     with (
         subprocess.Popen(
@@ -107,6 +118,15 @@ def swept(scenario: Path, into: str, *more: str, meanwhile: Callable[[list[str]]
             if line.startswith("busy "):
                 meanwhile(line.split()[1:])
                 break
+        if killed_at is not None:
+            assert made.stdin is not None
+            made.stdin.write("go on\n")
+            made.stdin.flush()
+            while len(list((scenario.parent / into).glob("part-*"))) < killed_at and made.poll() is None:
+                time.sleep(0.01)
+            made.kill()
+            made.communicate()
+            return {}
         out, err = made.communicate("go on\n")
     assert made.returncode == 0, "".join([*said, err])
     found: dict[str, object] = json.loads(out)
@@ -142,3 +162,28 @@ def test_simulate_on_two_nodes_gives_the_rows_of_this_machine_whoever_dies(scena
     assert found["counts"] == local["counts"]
     assert found["workers_lost"] == 1
     assert rows(scenario, "removed.sweep").equals(rows(scenario, "local.sweep"))
+
+
+def test_ten_thousand_points_survive_a_killed_node_and_a_killed_sweep(scenario: Path, cluster: Cluster) -> None:
+    """A node goes and then the sweep itself; the same command goes on with the rest, and all rows are the local ones.
+
+    SWEEP_POINTS asks for fewer.
+    """
+    scenario.write_text(scenario.read_text().replace("requests = 5000", "requests = 20"))
+    points = int(os.environ.get("SWEEP_POINTS", "10000"))
+    rates = ",".join(f"{1 + place / 100:.2f}" for place in range(points // 4))
+    over = ["--over", "gpu=H100,L40S", "--over", "tp=1,2", "--over", f"rate={rates}"]
+    on_ray = ("--ray", cluster.address)
+    swept(scenario, "ray.sweep", *on_ray, meanwhile=lambda _: cluster.tell("remove"), over=over, killed_at=8)
+    command = [sys.executable, "-m", "tokonomics", "sweep", str(scenario), "--verb", "simulate", *over, *on_ray]
+    again = subprocess.run(
+        [*command, "--json", "--into", str(scenario.parent / "ray.sweep")], capture_output=True, text=True,
+        env={**os.environ, **ON_THE_LOOPBACK}, check=False,
+    )  # fmt: skip
+    assert again.returncode == 0, again.stderr
+    found = json.loads(again.stdout)
+    assert 0 < found["done_before"] < points
+    assert found["counts"]["ok"] == points // 4 * 4
+    local = swept(scenario, "local.sweep", "--jobs", "2", meanwhile=print, over=over)
+    assert local["counts"] == found["counts"]
+    assert rows(scenario, "ray.sweep").equals(rows(scenario, "local.sweep"))

@@ -7,6 +7,8 @@ from typing import Any
 
 from tokonomics.errors import TokonomicsError
 
+_KEPT: list[bytearray] = []
+
 
 def begin(folder: str, niceness: int) -> Callable[..., dict[str, Any]]:
     return does
@@ -27,6 +29,8 @@ def does(request: dict[str, Any], tell: Callable[[str], None]) -> dict[str, Any]
         import polars
 
         polars.repeat(0, 10**15, eager=True)  # 8 PB: Rust ends the process where an allocation fails
+    elif what.startswith("keep"):
+        _KEPT.append(bytearray(350_000_000 if what == "keep most" else 10_000_000))
     elif what == "break":
         raise RuntimeError("inside")
     secrets = ("TOKONOMICS_TOKEN", "HF_TOKEN", "HF_TOKEN_PATH")

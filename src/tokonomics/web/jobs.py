@@ -51,6 +51,8 @@ class Job:
     """When somebody last asked how it stands."""
     _listeners: dict[asyncio.Event, asyncio.AbstractEventLoop] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _later: threading.Timer | None = None
+    """One at a time, and none of a job that has ended: each is a thread."""
 
     @property
     def bytes(self) -> int:
@@ -61,6 +63,8 @@ class Job:
             self.events.append(event)
             if event.is_last:
                 self.ended = time.monotonic()
+                if self._later is not None:
+                    self._later.cancel()
             listeners = list(self._listeners.items())
         for heard, loop in listeners:
             try:
@@ -95,9 +99,14 @@ class Job:
 
     def stop_unless_watched(self) -> None:
         """Cancel it after a while, if nobody watches then."""
-        later = threading.Timer(ABANDONED_S, self._stop_if_alone)
-        later.daemon = True
-        later.start()
+        with self._lock:
+            if self._later is not None:
+                self._later.cancel()
+            if self.ended is not None:
+                return
+            self._later = threading.Timer(ABANDONED_S, self._stop_if_alone)
+            self._later.daemon = True
+            self._later.start()
 
     def _stop_if_alone(self) -> None:
         with self._lock:

@@ -44,6 +44,7 @@ _MORE = 1.05  # twice the users that bring less than this much more throughput a
 _LOOKS_BETWEEN = 2
 _KEEPS_UP = 0.8  # of the requests due; less is more than chance and the answers after the last request explain
 _WARM_UP = 4  # requests sent one after another before an open loop: connections, compiled kernels, the first prompt
+_OTHER_FILES = 64  # of a process that loads a server: modules, pipes, the result (a choice; a run has about 20)
 _SOCKETS = 65_536
 _TOGETHER = 32  # requests whose lengths together have the mean asked for: the shortest load measures thirty
 _LONGEST = 10**6
@@ -76,7 +77,7 @@ class BenchSettings:
 
 def run_bench(asked: BenchSettings, show: Show | None = None) -> BenchmarkRun:
     """Measure; raises ``BadInput`` where the server cannot be measured at all."""
-    _allow_many_connections()
+    _allow_connections(max(asked.users, default=0))
     bench = _Bench(asked, show)
     try:
         # The result is fetched, not returned: asyncio would spell out all its requests on the way (Handlers(…) fails).
@@ -364,8 +365,8 @@ class _Bench:
         return point.model_copy(update=kept)
 
 
-def _allow_many_connections() -> None:
-    """Each request in flight is a socket; the usual limit of 1,024 is raised to what the system allows."""
+def _allow_connections(users: int) -> None:
+    """Each request in flight is a socket: the usual limit of 1,024 is raised; more than may be is refused."""
     try:
         import resource
     except ImportError:  # not on Windows
@@ -374,3 +375,8 @@ def _allow_many_connections() -> None:
     wanted = _SOCKETS if hard == resource.RLIM_INFINITY else min(hard, _SOCKETS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        soft = wanted
+    if soft != resource.RLIM_INFINITY and users + _OTHER_FILES > soft:
+        said = f"{users:,} streams at once need as many open files, and this system allows {soft:,}"
+        fix = "Raise the limit (ulimit -Hn; LimitNOFILE of a service), or ask for fewer."
+        raise BadInput(said, field="concurrency", fix=fix)

@@ -24,6 +24,8 @@ class Frontends:
 
     def without(self, readings: Sequence[Reading], watched: Iterable[Reading] = ()) -> list[Reading]:
         """Readings but those of frontends for models that engines report, among them those ``watched`` before."""
+        if not any(map(_is_frontend, readings)):
+            return list(readings)
         served = self._served | {_key(reading) for reading in watched if reading.engine and not _is_frontend(reading)}
         twice = [_is_frontend(reading) and _key(reading) in served for reading in readings]
         for reading, again in zip(readings, twice, strict=True):

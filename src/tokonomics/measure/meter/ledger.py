@@ -54,6 +54,8 @@ _ENERGY = "CREATE TABLE IF NOT EXISTS energy (start REAL PRIMARY KEY, seconds RE
 """What the GPUs drew, in bins of five minutes; of no other table's business, so that older readers read on."""
 _CHECKS = "CREATE TABLE IF NOT EXISTS checks (id INTEGER PRIMARY KEY, crc INTEGER NOT NULL);"
 """A checksum of each span, beside them for the same reason: a bit that fell over would be another bill."""
+_DEPARTED = "CREATE TABLE IF NOT EXISTS departed (model TEXT PRIMARY KEY, totals TEXT NOT NULL);"
+"""What the spans of forgotten servers add up to, by model: thousands of pods that came and went are a few rows."""
 _FAILED_S = "CASE WHEN answered + failed > 0 THEN busy_s * failed / (answered + failed) ELSE 0.0 END"
 """Of a row of the first version, as it was reported then."""
 _UPGRADE = f"""
@@ -66,9 +68,8 @@ UPDATE spans SET failed_s = {_FAILED_S}; PRAGMA user_version = {SCHEMA}; COMMIT;
 class Mark:
     """Up to when a server's time is in the book, and the counters that it ends with, by model.
 
-    Kept for good, also of servers that are gone: a Prometheus that is asked for its past (``--since``) tells of them
-    again, however long it keeps it, and only the mark says that this is in the book already. It takes about the room
-    of one hour of the server's spans (2 kB of vLLM), which are kept for good as well.
+    Of a server that is gone it is kept for a while, in case it comes back (``Ledger.forget``). A Prometheus that is
+    asked for its past (``--since``) may tell of it again after that: its spans say what is in the book already.
     """
 
     target: str
@@ -179,6 +180,46 @@ class Ledger:
                 )
                 for target, until, usd_per_hour, is_gone, readings, totals in rows
             }
+
+    def departed(self) -> dict[str, MeterTally]:
+        """What all spans of forgotten servers add up to, by model."""
+        with _whole(self.path):
+            rows = self._db.execute("SELECT model, totals FROM departed") if self._has("departed") else ()
+            return {model: MeterTally(**json.loads(totals)) for model, totals in rows}
+
+    def forget(self, before: float) -> list[str]:
+        """Leave out the marks of discovered servers that have been gone since then, but for their sums; their names."""
+        query = "SELECT target FROM servers WHERE is_gone AND until < ? AND target NOT LIKE '%://%'"
+        with _whole(self.path):
+            names = {target for (target,) in self._db.execute(query, (before,))}
+        if not names or self._held_marks:
+            return []
+        gone, sums = [mark for mark in self.marks().values() if mark.target in names], self.departed()
+        for mark in gone:
+            for model, total in mark.totals.items():
+                sums[model] = sums.get(model, MeterTally()) + total
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            for model, total in sums.items():
+                totals = json.dumps(total.__dict__, separators=(",", ":"))
+                self._db.execute("INSERT OR REPLACE INTO departed VALUES (?, ?)", (model, totals))
+            self._db.executemany("DELETE FROM servers WHERE target = ?", [(target,) for target in names])
+            self._db.execute("COMMIT")
+        except sqlite3.Error:
+            # A full disk: they stay until there is room.
+            if self._db.in_transaction:
+                with suppress(sqlite3.Error):
+                    self._db.execute("ROLLBACK")
+            return []
+        self._last = {key: row for key, row in self._last.items() if key[0] not in names}
+        return sorted(names)
+
+    def booked_until(self, target: str) -> float | None:
+        """When the last of a server's spans ends; None where it has none."""
+        with _whole(self.path):
+            query = "SELECT MAX(start + seconds) FROM spans WHERE target = ?"
+            (until,) = self._db.execute(query, (target,)).fetchone()
+            return None if until is None else _finite(until)
 
     def spans(self, since: float = float("-inf"), until: float = float("inf")) -> Iterator[PaidTime]:
         """Those that reach into the window, oldest first."""
@@ -358,6 +399,7 @@ def _open(path: Path, read_only: bool) -> sqlite3.Connection:
             db.executescript(_UPGRADE)
         db.execute(_ENERGY)
         db.execute(_CHECKS)
+        db.execute(_DEPARTED)
     except (sqlite3.Error, UnicodeError) as error:  # a damaged schema is quoted in messages that are no text
         db.close()
         raise BadInput(f"cannot be used as a ledger: {shorten(str(error), 120)}", where=where) from None

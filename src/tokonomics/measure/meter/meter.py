@@ -20,7 +20,7 @@ from tokonomics.measure.meter.prices import PriceOf, Prices
 from tokonomics.measure.meter.readings import Clock, GpuReading, GpuSource, Missed, Reading, Source
 from tokonomics.measure.meter.spans import PaidTime, WatchedSpan, cut_every, tally
 from tokonomics.measure.meter.state import BudgetState, GroupState, MeterState, MeterTally, Planned
-from tokonomics.measure.meter.watch import LONG_S, Watch
+from tokonomics.measure.meter.watch import LONG_S, MOST_AWAY_S, Watch
 from tokonomics.units import DAY_S, SECONDS_PER_HOUR, plural
 
 NOW_S, LUMPY_NOW_S = 60.0, 300.0  # most answers take less than five minutes (assumed): a window holds whole requests
@@ -49,7 +49,8 @@ class _Period:
 class _Sums:
     """What one model on one server adds up to."""
 
-    recent: deque[PaidTime] = field(default_factory=deque)
+    recent: deque[tuple[float, MeterTally]] = field(default_factory=deque)
+    """Spans by their ends."""
     hour: _Period = field(default_factory=lambda: _Period(SECONDS_PER_HOUR))
     today: _Period = field(default_factory=lambda: _Period(DAY_S))
     total: MeterTally = _NOTHING
@@ -82,19 +83,19 @@ class _Sums:
         self.today.add(other.today.sums, other.today.began)
         self.total = self.total + other.total
 
-    def remember(self, span: PaidTime) -> None:
+    def remember(self, span: PaidTime, planned_batch: float | None) -> None:
         """For ``now``, and no longer: a past that is read in has millions of spans."""
-        self.recent.append(span)
+        self.recent.append((span.end, tally(span, planned_batch)))
         self._forget(span.end - LUMPY_NOW_S)
 
     def _forget(self, before: float) -> None:
         # The first span that reaches into the window stays whole: a cut one would keep its tokens and lose its time.
-        while len(self.recent) > 1 and self.recent[0].end <= before:
+        while len(self.recent) > 1 and self.recent[0][0] <= before:
             self.recent.popleft()
 
-    def now(self, until: float, window_s: float, planned_batch: float | None) -> MeterTally:
+    def now(self, until: float, window_s: float) -> MeterTally:
         self._forget(until - window_s)
-        return sum((tally(span, planned_batch) for span in self.recent), _NOTHING)
+        return sum((sums for _, sums in self.recent), _NOTHING)
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,8 @@ class Meter:
         self._prices = usd_per_hour if isinstance(usd_per_hour, Prices) else Prices(usd_per_hour)
         self._price_from, self._every_s, self._planned = price_from, every_s, planned
         self._batch = planned.batch if planned else None
+        ledger.forget(clock.wall() - MOST_AWAY_S)
+        self._departed, self._forgot_at = ledger.departed(), clock.wall()
         booked = ledger.marks()
         known = {} if from_now else booked
         self._marks = {target: mark for target, mark in known.items() if not mark.is_gone}
@@ -166,7 +169,19 @@ class Meter:
         before_booking()
         gpus = self._metered(gpus)
         self._book(spans, before, self._drawn(gpus))
+        self._forget(self._clock.wall())
         return self._state(self._clock.wall(), gpus)
+
+    def _forget(self, wall: float) -> None:
+        """Once a day: servers that are gone for good would be looked through at every tick."""
+        if 0 <= wall - self._forgot_at < DAY_S:
+            return
+        self._forgot_at = wall
+        for target in self._ledger.forget(wall - MOST_AWAY_S):
+            self._gone.pop(target, None)
+            for key in [key for key in self._sums if key[0] == target]:
+                del self._sums[key]
+        self._departed = self._ledger.departed()
 
     def _drawn(self, gpus: Sequence[GpuReading]) -> Drawn | None:
         """What the GPUs drew since they were read before; None where they were not."""
@@ -200,7 +215,7 @@ class Meter:
             sums.add(span, self._batch)
             sums.busy = span.busy_s > 0 if span.watched is WatchedSpan.seen else None
             if span.watched is not WatchedSpan.away:
-                sums.remember(span)
+                sums.remember(span, self._batch)
         marks = [self._mark(watch, watch.until) for watch in watches.values() if watch.until is not None]
         self._unwritten = self._ledger.record(spans, marks, drawn)
 
@@ -306,6 +321,8 @@ class Meter:
         self._watches[target] = Watch(target, price, mark, patience_s, after_patience, labels)
         if target in self._gone:
             self._watches[target].readings = self._gone.pop(target).readings
+        elif mark is None and (until := self._ledger.booked_until(target)) is not None:
+            self._watches[target].booked_until = until
 
     def _seed(self, booked: Mapping[str, Mark], wall: float) -> None:
         """Begin the sums with what the book has, of servers that are metered now and of all that discovery found."""
@@ -338,6 +355,8 @@ class Meter:
                 sums["hour"] += left.hour.at(wall)
                 sums["today"] += left.today.at(wall)
                 sums["total"] += left.total
+        if any(source.discovers for source in self._sources):
+            sums["total"] += sum(self._departed.values(), _NOTHING)
         priced = self._usd_per_kwh is not None and self._energy_j is not None
         return MeterState(
             at=wall, every_s=self._every_s, price_from=self._price_from, groups=groups, gpus=tuple(gpus),
@@ -361,7 +380,7 @@ class Meter:
         current = {name: getattr(reading, name) if watch.up else None for name in ("running", "waiting", "kv_share")}
         return GroupState(
             target=watch.target, model=reading.model, engine=reading.engine, labels=dict(reading.labels), up=watch.up,
-            busy=sums.busy, usd_per_hour=watch.usd_per_hour, now=sums.now(until, window_s, self._batch),
+            busy=sums.busy, usd_per_hour=watch.usd_per_hour, now=sums.now(until, window_s),
             hour=sums.hour.at(until), today=sums.today.at(until), total=sums.total, misses=watch.misses,
             said=watch.said, **current,
         )  # fmt: skip

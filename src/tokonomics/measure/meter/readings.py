@@ -47,6 +47,7 @@ class Reading:
     at: float  # unix seconds, by the meter's clock
     counters: Mapping[Counted, Series]
     started: float | None = None  # of the process, unix seconds by the server's clock
+    server_at: float | None = None  # ``at`` by that clock, where the answer tells it: ours may be set meanwhile
     created: Series = field(default_factory=dict)  # when each series was made: later than before means restarted at 0
     running: float | None = None
     waiting: float | None = None

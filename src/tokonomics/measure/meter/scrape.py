@@ -10,13 +10,14 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
 from tokonomics.errors import BadInput, shorten
 from tokonomics.measure.addresses import host_of, split_address
 from tokonomics.measure.meter import engines
-from tokonomics.measure.meter.readings import Clock, Missed, Reading
+from tokonomics.measure.meter.readings import Clock, Counted, Missed, Reading
 
 if TYPE_CHECKING:
     import aiohttp
@@ -84,12 +85,18 @@ class EngineSource:
         self._page: str | None = None
         self._finder: re.Pattern[str] = engines.FINDER
         self._model, self._asked_model = "", 0
+        self._engine, self._tokens = "", 0.0
 
     async def read(self) -> Sequence[Reading]:
         async with self._at_once:
-            readings = self._readings(await self._get(self._page)) if self._page else await self._first()
+            readings = self._readings(*await self._get(self._page)) if self._page else await self._first()
             if len(readings) > 1 or readings[0].model:
                 return readings
+            engine, tokens = readings[0].engine, readings[0].total(Counted.input_total)
+            if engine != self._engine or tokens < self._tokens:
+                # Another process, which may serve another model: its tokens under the old name would count again later.
+                self._model, self._asked_model = "", 0
+            self._engine, self._tokens = engine, tokens
             if not self._model and self._asked_model < _ASK_MODEL_TIMES:
                 self._asked_model += 1
                 self._model = await self._ask_model()
@@ -101,7 +108,7 @@ class EngineSource:
         misses: list[Missed] = []
         for page in pages:
             try:
-                readings = self._readings(await self._get(page))
+                readings = self._readings(*await self._get(page))
             except Missed as miss:
                 misses.append(miss)
                 if miss.where == "refused":
@@ -116,13 +123,13 @@ class EngineSource:
     async def _ask_model(self) -> str:
         """The name of the only model of a server whose metrics do not say it."""
         try:
-            answer = json.loads(await self._get(f"{self.name}/v1/models", metrics=False))
-            (only,) = answer["data"]
+            text, _ = await self._get(f"{self.name}/v1/models", metrics=False)
+            (only,) = json.loads(text)["data"]
             return shorten(str(only["id"]), 200)
         except (Missed, ValueError, KeyError, TypeError):
             return ""
 
-    def _readings(self, page: str) -> Sequence[Reading]:
+    def _readings(self, page: str, server_at: float | None) -> Sequence[Reading]:
         samples = engines.samples_of(page, self._finder)
         if self._finder is not engines.FINDER and all(sample.name == engines.STARTED for sample in samples):
             # Another engine has come to this address; when a process started, any page may tell.
@@ -132,9 +139,10 @@ class EngineSource:
         readings = engines.readings_of(samples, self.name, self._clock.wall(), self.labels, found)
         if not readings:
             raise Missed("the page has no figures of the engine yet")
-        return readings
+        return [replace(reading, server_at=server_at) for reading in readings]
 
-    async def _get(self, page: str, metrics: bool = True) -> str:
+    async def _get(self, page: str, metrics: bool = True) -> tuple[str, float | None]:
+        """The text, and the time by the server's clock."""
         import aiohttp
 
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S, sock_connect=CONNECT_S)
@@ -157,9 +165,17 @@ class EngineSource:
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise Missed(f"the answer broke off: {shorten(str(error) or type(error).__name__)}") from None
         try:
-            return body.decode()
+            return body.decode(), _told_time(response.headers.get("Date"))
         except UnicodeDecodeError:
             raise Missed("the page is not text") from None
+
+
+def _told_time(date: str | None) -> float | None:
+    """Unix seconds of a Date header."""
+    try:
+        return parsedate_to_datetime(date).timestamp() if date else None
+    except (ValueError, OverflowError):
+        return None
 
 
 def _switches(status: int) -> str | None:

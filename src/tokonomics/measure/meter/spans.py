@@ -14,7 +14,8 @@ fell counts on from where it was, and series that stand where others were (a lab
 What was counted after the last reading of the old process is lost with it. An
 address where several processes answer in turn (a load balancer) is told apart from a restart: a process that started
 while the one before was still answering did not replace it. Half a page, which has a count under a lesser name alone,
-does not count as read.
+does not count as read. Another engine at the address is another process, whose counts are all new; those of the one
+before are kept, so that two which answer in turn are not counted over and over.
 """
 
 from collections.abc import Mapping, Sequence
@@ -202,7 +203,12 @@ def is_stranger(before: Reading, now: Reading) -> bool:
     """Whether another process answered that did not replace the one before."""
     if before.started is None or now.started is None or abs(now.started - before.started) <= SAME_START_S:
         return False
-    return now.started < before.started or now.started < before.at - CLOCKS_APART_S
+    return now.started < before.started or now.started < _read_at(before) - CLOCKS_APART_S
+
+
+def _read_at(reading: Reading) -> float:
+    """When it was made: by our clock or the server's, whichever says earlier, since either may be wrong."""
+    return reading.at if reading.server_at is None else min(reading.at, reading.server_at)
 
 
 def increases(before: Reading | None, now: Reading) -> dict[Counted, float]:
@@ -265,7 +271,7 @@ def _increase(kind: Counted, before: Reading | None, now: Reading) -> float:
             continue
         began_again = value < last or _later(now.created.get(key), before.created.get(key))
         total += value if began_again else value - last
-    vanished = sum(value for key, value in old.items() if key not in series)
+    vanished = sum(_vanished(before, now, kind).values())
     return total + max(0.0, sum(series[key] for key in moved) - vanished)
 
 
@@ -291,23 +297,28 @@ def _dipped(before: Reading, now: Reading, key: str, value: float, last: float |
 def _moved(before: Reading, now: Reading, kind: Counted) -> frozenset[str]:
     """Series of a process that stand where others of it were: no client of Prometheus takes one away by itself."""
     old, series = before.counters.get(kind, {}), now.counters[kind]
-    if not _is_same(before, now) or not old.keys() - series.keys():
+    if not _is_same(before, now) or not _vanished(before, now, kind):
         return frozenset()
     appeared = series.keys() - old.keys()
     # One that was made since is a new one.
-    return frozenset(key for key in appeared if now.created.get(key, before.at) <= before.at)
+    return frozenset(key for key in appeared if key not in now.created or now.created[key] <= _read_at(before))
+
+
+def _vanished(before: Reading, now: Reading, kind: Counted) -> Series:
+    """Series that the page lacks although it has others of their name: not those of another engine."""
+    old, series = before.counters.get(kind, {}), now.counters[kind]
+    names = _names(series)
+    return {key: value for key, value in old.items() if key not in series and key.partition("{")[0] in names}
 
 
 def _left_behind(before: Reading, now: Reading, kind: Counted) -> dict[str, float]:
     """Series that the page lacks, as far as none stands in their place: they may come back."""
     lacking = {key: value for key, value in before.counters[kind].items() if key not in now.counters[kind]}
     taken = sum(now.counters[kind][key] for key in _moved(before, now, kind))
-    left: dict[str, float] = {}
-    for key, value in lacking.items():
-        if value > taken:
-            left[key] = value - taken
+    for key, value in _vanished(before, now, kind).items():
+        lacking[key] = value - taken
         taken = max(0.0, taken - value)
-    return left
+    return {key: value for key, value in lacking.items() if value > 0}
 
 
 def dips(before: Reading, now: Reading) -> str | None:
@@ -320,10 +331,24 @@ def dips(before: Reading, now: Reading) -> str | None:
     return None
 
 
+def is_another(before: Reading, now: Reading) -> bool:
+    """Whether a process stands where another one was: it says so, is of another engine, or counts from 0 again."""
+    if restarted(before, now) or (before.engine != now.engine and not _is_same(before, now)):
+        return True
+    for kind, series in now.counters.items():
+        old = before.counters.get(kind, {})
+        for key, value in series.items():
+            if value < old.get(key, 0.0) and not _dipped(before, now, key, value, old[key]):
+                return True
+    return False
+
+
 def _renamed(before: Reading, now: Reading, kind: Counted) -> bool:
     """Whether the same process, as far as one can tell, shows a count under other names than before."""
     old, series = before.counters.get(kind), now.counters[kind]
     if not old or not series or not _names(old).isdisjoint(_names(series)):
+        return False
+    if before.engine != now.engine and not _is_same(before, now):
         return False
     for tokens in (Counted.input_total, Counted.output):
         last = before.counters.get(tokens, {})

@@ -5,7 +5,7 @@ forward they skip, when it is set back they follow it, which is said: two spans 
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tokonomics.measure.meter.ledger import Mark
@@ -17,6 +17,7 @@ from tokonomics.measure.meter.spans import (
     carried,
     dips,
     empty_spans,
+    is_another,
     is_stranger,
     spans_between,
 )
@@ -26,6 +27,7 @@ CLOCK_SLACK_S = 2.0  # by which labels and the wall clock may differ before labe
 LONG_S = 120.0  # without a reading or a miss for longer, nobody looked: a machine slept, or a scraper was down
 LONGEST_INTERVAL_S = 300.0  # Prometheus shows no sample that is older, so that nobody scrapes less often
 MOST_AWAY_S = 31 * 86_400.0  # after a longer absence the machine was hardly paid for, or a clock was wrong: start anew
+STARTED_AGAIN = "started again: what it counted between its last reading and its end is not known"
 STRANGERS_BELIEVED = 3  # readings in a row of one other process, after which it is the server, from the first of them
 
 
@@ -44,6 +46,9 @@ class Watch:
         self._booked_usd_per_hour = mark.usd_per_hour if mark else usd_per_hour
         self.readings: dict[str, Reading] = dict(mark.readings) if mark else {}
         self.until: float | None = mark.until if mark else None
+        self.booked_until = float(
+            "-inf"
+        )  # of a server that was forgotten and is told of again: what the book has of it
         self.named: Reading | None = None  # the reading that told the model of a server whose model was not known
         self.misses = 0
         self.up = False
@@ -75,10 +80,7 @@ class Watch:
         said = "the last meter ended more than a month ago: counting starts anew" if anew else None
         if self.until is not None:
             stretch = self._stretch(self.until, wall, steady)
-            fell = (dips(self.readings[new.model], new) for new in readings if new.model in self.readings)
-            said = next(filter(None, fell), said)
-            if (back_s := self.until - stretch.start) > 0:
-                said = f"the clock was set back by {seconds(back_s)}"
+            said = "; ".join(filter(None, [said, *self._oddities(readings, self.until - stretch.start)])) or None
             spans = spans_between(self.readings, readings, stretch)
             self.until = stretch.start + stretch.seconds
             self.readings |= {reading.model: carried(self.readings.get(reading.model), reading) for reading in readings}
@@ -88,6 +90,17 @@ class Watch:
         self._steady = self._later(steady)
         self._missing, self.up, self.said = False, True, said
         return spans
+
+    def _oddities(self, readings: Sequence[Reading], back_s: float) -> Iterator[str | None]:
+        """What to say of readings that came: of time and tokens that are not as they seem, or not known."""
+        if back_s > 0:
+            yield f"the clock was set back by {seconds(back_s)}"
+        known = [(self.readings[new.model], new) for new in readings if new.model in self.readings]
+        yield next(filter(None, (dips(before, new) for before, new in known)), None)
+        models = {reading.model for reading in self.current if reading.engine}
+        swapped = bool(models) and models.isdisjoint(new.model for new in readings)
+        if swapped or any(is_another(before, new) for before, new in known if before.engine):
+            yield STARTED_AGAIN
 
     def missed(self, why: Missed, wall: float, steady: float) -> list[PaidTime]:
         """Spans up to a reading that did not come: paid, and not known."""
@@ -118,8 +131,8 @@ class Watch:
 
     @property
     def last_at(self) -> float:
-        """When the newest of its readings was made."""
-        return max((reading.at for reading in self.readings.values() if reading.engine), default=float("-inf"))
+        """When the newest of its readings was made that is in the book."""
+        return max((reading.at for reading in self.readings.values() if reading.engine), default=self.booked_until)
 
     @property
     def patience_s(self) -> float:
@@ -130,7 +143,8 @@ class Watch:
     def _stretch(self, until: float, wall: float, steady: float) -> Stretch:
         """The time since ``until``; an absence costs what the server cost before it."""
         if self._steady is None:
-            return Stretch(WatchedSpan.away, until, max(0.0, wall - until), self._booked_usd_per_hour)
+            # A clock that was set back meanwhile is followed: the next absence is measured from there.
+            return Stretch(WatchedSpan.away, min(until, wall), max(0.0, wall - until), self._booked_usd_per_hour)
         seconds = max(0.0, steady - self._steady)
         skipped = wall - seconds - until
         start = until + skipped if abs(skipped) > CLOCK_SLACK_S else until
