@@ -7,6 +7,7 @@ import os
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -31,7 +32,7 @@ def commands(folder: Path) -> None:
     """Print the processor seconds of whole commands, the least of a few runs, beside what they may take."""
     log = folder / "log.csv"
     rng = np.random.default_rng(0)
-    columns = {"arrival_s": np.cumsum(rng.exponential(1e-2, ROWS)).round(6)}
+    columns: dict[str, Any] = {"arrival_s": np.cumsum(rng.exponential(1e-2, ROWS)).round(6)}
     columns |= {name: rng.integers(1, 4000, ROWS) for name in ("input_tokens", "output_tokens")}
     pl.DataFrame(columns | {"team": [f"team-{number}" for number in rng.integers(0, 20, ROWS)]}).write_csv(log)
     print(f"\n{'processor seconds':28}{'takes':>8}{'may take':>10}{'ratio':>8}")
