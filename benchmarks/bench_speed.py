@@ -4,6 +4,9 @@ python benchmarks/bench_speed.py
 """
 
 import os
+import resource
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -12,7 +15,6 @@ from unittest.mock import patch
 
 import numpy as np
 import polars as pl
-from bench_plan_speed import processor_s
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
@@ -26,6 +28,14 @@ ROWS, RUNS = 3_000_000, 3
 QUICK_MAY_TAKE_S, LOG_MAY_TAKE_S = 0.2, 15.0
 """On an idle machine of 2 cores: our choice."""
 TAB = {"_TOKONOMICS_COMPLETE": "complete_bash", "COMP_WORDS": "tokonomics plan --g", "COMP_CWORD": "2"}
+
+
+def processor_s(*arguments: str) -> float:
+    """Seconds of processor that the command takes."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-m", "tokonomics", *arguments], check=True, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def commands(folder: Path) -> None:
