@@ -143,13 +143,21 @@ class StepModel:
 
         Of a deployment that drafts: of a round, divided by the tokens it yields.
         """
-        speculation = self.deployment.speculation
+        return self.decode_apart(batch, context)[1]
+
+    def decode_apart(self, batch: ArrayLike, context: ArrayLike) -> tuple[Array, Array]:
+        """The same of the GPU alone, and as the engine runs it."""
+        speculation, share = self.deployment.speculation, self.passing(batch)
         if speculation is None:
-            return self.step(0, 0, batch, context)
-        round_s = self.with_host(
-            self._round_s(speculation, batch, context), self.passing(batch), speculation.tokens + 1
-        )
-        return round_s / speculation.tokens_per_round
+            # What ``step`` sums where there is no prompt, in its order.
+            sequences, together = np.maximum(share, 1.0), np.maximum(self.together(batch), 1.0)
+            computed = self.tokens_s(sequences) + self.shared_s(together)
+            computed = computed + self.decode_attention_s(share, np.asarray(context, np.float64))
+            kernels = self.head_s(sequences) + self.adapters_s(sequences) + computed
+            return kernels, self.with_host(kernels, share)
+        kernels = self._round_s(speculation, batch, context)
+        each = speculation.tokens_per_round
+        return kernels / each, self.with_host(kernels, share, speculation.tokens + 1) / each
 
     def _round_s(self, speculation: Speculation, batch: ArrayLike, context: ArrayLike) -> Array:
         """Kernels of a round: the drafts one after another, and the check of them all.

@@ -153,11 +153,14 @@ def plan(question: Question) -> Plan:
 def study(question: Question, progress: Say = silent, *, pick_only: bool = False) -> Study:
     """Rank every candidate by the monthly bill for this traffic, and keep what that was made from.
 
-    With ``pick_only`` those alone that cost the same as the pick: to tell all others takes longer than to find it.
+    With ``pick_only`` those alone that cost the same as the pick, and nothing that is set aside: to tell all others
+    takes longer than to find it.
     """
     load = question.load.within(question.model.max_context)
     trials = Trials(load, question.slos, question.router)
     question = at_prices_that_count(question, trials, progress)
+    if pick_only:
+        question = replace(question, near=_AS_CHEAP, catches={})
     hosts, rejected = prospects(question, load)
     search = searched(question, trials, hosts, progress=progress)
     best_usd = min((placed.usd_per_hour for placed in search.sized), default=math.inf)
@@ -191,6 +194,8 @@ def study(question: Question, progress: Say = silent, *, pick_only: bool = False
     return Study(replace(question, load=load), made, search, tuple(ranked), apart, tuple(hosts))
 
 
+_AS_CHEAP = 1.01
+"""Times the lowest bill: all that cost the same to the cent cost less (``_CLOSE_USD``)."""
 _WORTH_A_ROW = 2.0
 """Times the pick's bill up to which a disaggregated way is ranked where it is asked for."""
 

@@ -345,11 +345,12 @@ def prompt_stall_s(
     others = batches - 1
     chunks = prompt_chunks(steps.deployment, input_tokens)
     riders = _riders(steps.deployment, others, len(chunks), output_tokens)
-    plain_s = on_gpu_s = np.where(others > 0, on_gpu.decode(np.maximum(others, 1), context), 0.0)
+    alone_s, hosted_s = steps.decode_apart(np.maximum(others, 1), context)
+    plain_s = on_gpu_s = np.where(others > 0, alone_s, 0.0)
     lead_s = np.zeros_like(batches)
     if steps.engine and steps.engine.overlapped:
         # Launches begin with the step before, if that one holds no prompts and the host was not the slower there.
-        plain_s = np.where(others > 0, steps.decode(np.maximum(others, 1), context), 0.0)
+        plain_s = np.where(others > 0, hosted_s, 0.0)
         free = on_gpu_s > steps.engine.host_s(steps.passing(others))
         lead_s = np.exp(-others / output_tokens * len(chunks)) * np.where(free, on_gpu_s, 0.0)
     total = np.zeros_like(batches)
