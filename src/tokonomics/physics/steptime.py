@@ -91,6 +91,9 @@ class StepModel:
         self._head = kernels.head_s(_TOKENS)
         self._adapter_s = kernels.adapter_read_s()
         self._tower_s = kernels.tower_s()
+        shares = [(group.count * layer_share(group), isinstance(group.mlp, MoeMlp)) for group in groups]
+        dense, mixed = (sum(share for share, experts in shares if experts is which) for which in (False, True))
+        self._layers = dense / deployment.pp, mixed / deployment.pp
         self.draft = StepModel(deployment.draft, engine, between) if deployment.draft else None
         found = profile.correction_of(deployment, engine_of(deployment, bool(engine))) if profile else None
         if found:
@@ -218,7 +221,8 @@ class StepModel:
                 + model.prompt_attention_s(prompt / own, past, own)
             )
             kernels = kernels + np.where((prompt > 0) | (place == 0), times * computed, 0.0)
-        return np.where(prompt > 0, self.launched(kernels, prompt + share, share, own), self.with_host(kernels, share))
+        launched = self.launched(kernels, prompt + share, share, own)
+        return launched if np.all(prompt > 0) else np.where(prompt > 0, launched, self.with_host(kernels, share))
 
     def _share_of_aligned(
         self, prompt_tokens: ArrayLike, past: ArrayLike, batch: ArrayLike, context: ArrayLike, prompts: ArrayLike
@@ -296,7 +300,7 @@ class StepModel:
     def decode_attention_s(self, batch: Numbers, context: Numbers) -> Array:
         """Attention of the running sequences, on the GPU; ``batch`` is that of one pass."""
         total = np.zeros(np.broadcast_shapes(np.shape(batch), np.shape(context)))
-        for count, mixer in self.mixers:
+        for count, mixer in self.mixers if np.any(np.asarray(batch) > 0) else ():
             taken = self.kernels.decode_mixer_s(mixer, batch, context)
             if self.correction:
                 least = least_decode_attention_s(mixer, self.deployment, batch, context)
@@ -341,11 +345,7 @@ class StepModel:
         """What the host needs to launch a step with prompts of so many tokens; the stages launch theirs at once."""
         if self.engine is None:
             return np.zeros(np.shape(tokens))
-        groups = self.deployment.model.groups
-        expert = sum(group.count * layer_share(group) for group in groups if isinstance(group.mlp, MoeMlp))
-        other = sum(group.count * layer_share(group) for group in groups if not isinstance(group.mlp, MoeMlp))
-        pp = self.deployment.pp
-        return self.engine.launch_s(tokens, other / pp, expert / pp, self.quantises)
+        return self.engine.launch_s(tokens, *self._layers, self.quantises)
 
     @property
     def quantises(self) -> bool:

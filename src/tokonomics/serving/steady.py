@@ -304,14 +304,16 @@ def _queue_wait_s(load: float, places: int, stay_s: float) -> float:
     return float(0.5 * load ** (math.sqrt(2 * (places + 1)) - 1) / (places * (1 - load)) * stay_s)
 
 
+_MANY = np.geomspace(256, 1 << 20, 840).round()
+
+
 def _batches(largest: int) -> Array:
     """Batches to look at: every one up to 256, then one in a hundred, and the largest.
 
     The grid does not depend on the largest, so that more memory only ever adds to it.
     """
     few = np.arange(1, min(largest, 256) + 1)
-    many = np.geomspace(256, 1 << 20, 840).round()
-    return np.unique(np.concatenate([few, many[many <= largest], [largest]])).astype(np.float64)
+    return np.unique(np.concatenate([few, _MANY[_MANY <= largest], [largest]])).astype(np.float64)
 
 
 def context_while_answering(prompts: Array, outputs: Array) -> float:
