@@ -93,8 +93,10 @@ class Search:
     def run(self, prospects: Iterable[Hosts]) -> None:
         entered: list[tuple[float, Hosts | Screened]] = []
         for hosts in prospects:
-            entered.append((hosts.usd_per_hour(fewest_by_arithmetic(hosts.deployment, self.trials.load)), hosts))
-            self._left[hosts.deployment.gpu.key] += 1
+            bound = hosts.usd_per_hour(fewest_by_arithmetic(hosts.deployment, self.trials.load))
+            if self.below is None or bound <= self.below:  # of the others nobody asks why not
+                entered.append((bound, hosts))
+                self._left[hosts.deployment.gpu.key] += 1
         best_first(entered, self._look)
 
     def _look(self, bound: float, prospect: Hosts | Screened) -> tuple[float, Screened] | None:

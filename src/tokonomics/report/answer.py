@@ -1,8 +1,7 @@
 """One result as people see it: its description and its charts, whichever door shows them."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
-from functools import cache
+from dataclasses import dataclass, field, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from tokonomics.errors import Spell, in_python, spelled
@@ -87,12 +86,7 @@ def _plain(value: Any, spell: Spell) -> Any:
         return spelled(value, spell)
     if isinstance(value, tuple):
         return [_plain(part, spell) for part in value]
-    if names := _names(type(value)):
-        return {name: _plain(part, spell) for name in names if (part := getattr(value, name)) or name != "opens"}
+    if is_dataclass(value):
+        parts = vars(value).items()
+        return {name: _plain(part, spell) for name, part in parts if part or name != "opens"}
     return value
-
-
-@cache
-def _names(kind: type) -> tuple[str, ...]:
-    """The fields of a kind of block; none where it is a plain value."""
-    return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else ()

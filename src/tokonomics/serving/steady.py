@@ -313,7 +313,7 @@ def _batches(largest: int) -> Array:
     The grid does not depend on the largest, so that more memory only ever adds to it.
     """
     few = np.arange(1, min(largest, 256) + 1)
-    return np.unique(np.concatenate([few, _MANY[_MANY <= largest], [largest]])).astype(np.float64)
+    return np.unique(np.concatenate([few, _MANY[largest >= _MANY], [largest]])).astype(np.float64)
 
 
 def context_while_answering(prompts: Array, outputs: Array) -> float:
