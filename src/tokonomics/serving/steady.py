@@ -137,10 +137,7 @@ class ReplicaCurve:
         require_fit(deployment, input_tokens + output_tokens if context_tokens is None else 1)
         # Half of the answer is there on average while it is being written.
         context = input_tokens + output_tokens / 2 if context_tokens is None else context_tokens
-        held = context if held_tokens is None else held_tokens
-        # An engine that reserves answers counts the rest of the answer as well when it admits a request.
-        reserved = output_tokens / 2 if deployment.engine.reserves_answers else 0
-        in_memory = max_sequences(deployment, math.ceil(held + reserved))
+        in_memory = _in_memory(deployment, output_tokens, context if held_tokens is None else held_tokens)
         allowed = most_sequences or deployment.limits.max_sequences
         self.limited_by = "KV memory" if in_memory < allowed else "engine's max sequences"
         self.steps = steps or step_model(deployment)
@@ -292,6 +289,29 @@ class ReplicaCurve:
             total_tokens_per_s=rate * (self.input_tokens + self.output_tokens),
             utilization=rate / full_rate,
         )
+
+
+def _in_memory(deployment: Deployment, output_tokens: int, held: float) -> int:
+    """Requests that the memory holds where each takes so many tokens of it in the mean."""
+    # An engine that reserves answers counts the rest of the answer as well when it admits a request.
+    reserved = output_tokens / 2 if deployment.engine.reserves_answers else 0
+    return max_sequences(deployment, math.ceil(held + reserved))
+
+
+def most_answered(
+    deployment: Deployment, output_tokens: int, context: float, held: float, tpot_s: float | None
+) -> float:
+    """Requests a second that no capacity of a ``ReplicaCurve`` is above: its answers alone, as if prompts took no time.
+
+    Infinite where that says nothing: of an encoder, or where no batch is quick enough.
+    """
+    largest = min(_in_memory(deployment, output_tokens, held), deployment.limits.max_sequences)
+    if deployment.model.is_encoder or largest < 1:
+        return math.inf
+    batches = _batches(largest)
+    step_s = step_model(deployment).decode(batches, context)
+    rates = (batches / (output_tokens * step_s))[step_s <= (tpot_s or math.inf)]
+    return float(rates.max()) if len(rates) else math.inf
 
 
 def _queue_wait_s(load: float, places: int, stay_s: float) -> float:
