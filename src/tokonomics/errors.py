@@ -30,6 +30,8 @@ def option(field: str, value: object = None) -> str:
 
 def spelled(text: str, spell: Spell) -> str:
     """A message with its inputs as one door writes them."""
+    if _BEGIN not in text:  # as nearly all are
+        return text
     return _OPTION.sub(lambda found: spell(found[1], found[2]), text)
 
 

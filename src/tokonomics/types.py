@@ -14,6 +14,7 @@ class Noun(BaseModel):
 
     model_config = ConfigDict(
         frozen=True,
+        defer_build=True,
         extra="forbid",
         allow_inf_nan=False,
         validate_by_name=True,

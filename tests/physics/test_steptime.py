@@ -441,3 +441,13 @@ def test_the_parts_of_a_step_with_adapters_still_sum() -> None:
     plain = _with_adapters(1).parts(32, 1000)
     assert parts.overhead_s == pytest.approx(plain.overhead_s)
     assert parts.step_s > plain.step_s
+
+
+@pytest.mark.parametrize("context", [1, 777.5, 30_000])
+def test_a_decode_step_is_a_step_without_prompts_to_the_last_digit(context: float) -> None:
+    batches = np.concatenate([np.arange(300), np.geomspace(300, 2e5, 20).round()])
+    ways = [on("llama-3.1-8b", "H100"), on("gpt-oss-120b", "L40S", tp=2), on("deepseek-v3", "H200", tp=8, ep=8)]
+    for steps in map(step_model, ways):
+        alone, hosted = steps.decode_apart(batches, context)
+        assert np.array_equal(hosted, steps.step(0, 0, batches, context))
+        assert np.array_equal(alone, steps.with_engine(None).step(0, 0, batches, context))

@@ -99,7 +99,7 @@ class ModelSpec(Noun):
     @property
     def is_encoder(self) -> bool:
         """Embeddings and rerankers: a prompt is read once, in both directions; nothing is written or kept."""
-        return all(isinstance(group.mixer, GroupedAttention) and group.mixer.bidirectional for group in self.groups)
+        return _is_encoder(self)
 
     @property
     def parts(self) -> Parts:
@@ -233,6 +233,11 @@ class ModelSpec(Noun):
             "date": self.date.isoformat(),
             "released": self.released.isoformat() if self.released else None,
         }
+
+
+@lru_cache(maxsize=256)
+def _is_encoder(model: ModelSpec) -> bool:
+    return all(isinstance(group.mixer, GroupedAttention) and group.mixer.bidirectional for group in model.groups)
 
 
 @lru_cache(maxsize=256)

@@ -10,6 +10,7 @@ keeps nothing: a sequence takes its activations while it is computed.
 
 import math
 from bisect import bisect_left
+from functools import lru_cache
 from typing import NamedTuple
 
 from pydantic import NonNegativeInt, PositiveInt
@@ -161,8 +162,9 @@ def smallest(deployment: Deployment, context: int) -> Smallest | None:
     return fitting(machines * node) if machines <= most else None
 
 
+@lru_cache(maxsize=8192)
 def kv_budget_bytes(deployment: Deployment) -> int:
-    """What is left of one GPU for KV; negative when the weights alone are too large."""
+    """What is left of one GPU for KV; negative when the weights alone are too large. Kept: asked at every length."""
     weights = shard(deployment).total + draft_bytes(deployment)
     return math.floor(deployment.engine.kv_bytes(deployment.gpu, weights, workspace_bytes(deployment)))
 

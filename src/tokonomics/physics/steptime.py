@@ -91,6 +91,9 @@ class StepModel:
         self._head = kernels.head_s(_TOKENS)
         self._adapter_s = kernels.adapter_read_s()
         self._tower_s = kernels.tower_s()
+        shares = [(group.count * layer_share(group), isinstance(group.mlp, MoeMlp)) for group in groups]
+        dense, mixed = (sum(share for share, experts in shares if experts is which) for which in (False, True))
+        self._layers = dense / deployment.pp, mixed / deployment.pp
         self.draft = StepModel(deployment.draft, engine, between) if deployment.draft else None
         found = profile.correction_of(deployment, engine_of(deployment, bool(engine))) if profile else None
         if found:
@@ -143,13 +146,21 @@ class StepModel:
 
         Of a deployment that drafts: of a round, divided by the tokens it yields.
         """
-        speculation = self.deployment.speculation
+        return self.decode_apart(batch, context)[1]
+
+    def decode_apart(self, batch: ArrayLike, context: ArrayLike) -> tuple[Array, Array]:
+        """The same of the GPU alone, and as the engine runs it."""
+        speculation, share = self.deployment.speculation, self.passing(batch)
         if speculation is None:
-            return self.step(0, 0, batch, context)
-        round_s = self.with_host(
-            self._round_s(speculation, batch, context), self.passing(batch), speculation.tokens + 1
-        )
-        return round_s / speculation.tokens_per_round
+            # What ``step`` sums where there is no prompt, in its order.
+            sequences, together = np.maximum(share, 1.0), np.maximum(self.together(batch), 1.0)
+            computed = self.tokens_s(sequences) + self.shared_s(together)
+            computed = computed + self.decode_attention_s(share, np.asarray(context, np.float64))
+            kernels = self.head_s(sequences) + self.adapters_s(sequences) + computed
+            return kernels, self.with_host(kernels, share)
+        kernels = self._round_s(speculation, batch, context)
+        each = speculation.tokens_per_round
+        return kernels / each, self.with_host(kernels, share, speculation.tokens + 1) / each
 
     def _round_s(self, speculation: Speculation, batch: ArrayLike, context: ArrayLike) -> Array:
         """Kernels of a round: the drafts one after another, and the check of them all.
@@ -210,7 +221,8 @@ class StepModel:
                 + model.prompt_attention_s(prompt / own, past, own)
             )
             kernels = kernels + np.where((prompt > 0) | (place == 0), times * computed, 0.0)
-        return np.where(prompt > 0, self.launched(kernels, prompt + share, share, own), self.with_host(kernels, share))
+        launched = self.launched(kernels, prompt + share, share, own)
+        return launched if np.all(prompt > 0) else np.where(prompt > 0, launched, self.with_host(kernels, share))
 
     def _share_of_aligned(
         self, prompt_tokens: ArrayLike, past: ArrayLike, batch: ArrayLike, context: ArrayLike, prompts: ArrayLike
@@ -288,7 +300,7 @@ class StepModel:
     def decode_attention_s(self, batch: Numbers, context: Numbers) -> Array:
         """Attention of the running sequences, on the GPU; ``batch`` is that of one pass."""
         total = np.zeros(np.broadcast_shapes(np.shape(batch), np.shape(context)))
-        for count, mixer in self.mixers:
+        for count, mixer in self.mixers if np.any(np.asarray(batch) > 0) else ():
             taken = self.kernels.decode_mixer_s(mixer, batch, context)
             if self.correction:
                 least = least_decode_attention_s(mixer, self.deployment, batch, context)
@@ -333,11 +345,7 @@ class StepModel:
         """What the host needs to launch a step with prompts of so many tokens; the stages launch theirs at once."""
         if self.engine is None:
             return np.zeros(np.shape(tokens))
-        groups = self.deployment.model.groups
-        expert = sum(group.count * layer_share(group) for group in groups if isinstance(group.mlp, MoeMlp))
-        other = sum(group.count * layer_share(group) for group in groups if not isinstance(group.mlp, MoeMlp))
-        pp = self.deployment.pp
-        return self.engine.launch_s(tokens, other / pp, expert / pp, self.quantises)
+        return self.engine.launch_s(tokens, *self._layers, self.quantises)
 
     @property
     def quantises(self) -> bool:

@@ -65,14 +65,24 @@ def weight_choices(model: ModelSpec, floor: Precision | None = None) -> tuple[Pr
     return (model.served, *(precision for precision in fewer if floor is None or not precision.is_below(floor)))
 
 
+@lru_cache(maxsize=1024)
 def deployments(
-    model: ModelSpec, gpu: Gpu, engine: Engine, weights: Sequence[Precision], kv: Sequence[Precision], most_gpus: int
-) -> Iterator[Deployment]:
-    """Every layout and precision on GPUs of a kind, of which the largest machine has ``most_gpus``."""
-    for weight, cached in product(weights, kv):
-        single = Deployment(model=model, gpu=gpu, engine=engine, weights=weight, kv=cached)
-        for layout in _layouts(single, most_gpus):
-            yield single.model_copy(update=layout)
+    model: ModelSpec,
+    gpu: Gpu,
+    engine: Engine,
+    weights: tuple[Precision, ...],
+    kv: tuple[Precision, ...],
+    most_gpus: int,
+) -> tuple[Deployment, ...]:
+    """Every layout and precision on GPUs of a kind, of which the largest machine has ``most_gpus``.
+
+    Kept: what is known of one of them is found again at once where it is the very same.
+    """
+    singles = (
+        Deployment(model=model, gpu=gpu, engine=engine, weights=weight, kv=cached)
+        for weight, cached in product(weights, kv)
+    )
+    return tuple(single.model_copy(update=layout) for single in singles for layout in _layouts(single, most_gpus))
 
 
 def _layouts(single: Deployment, most_gpus: int) -> Iterator[dict[str, int]]:

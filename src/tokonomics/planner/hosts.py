@@ -48,6 +48,12 @@ class Machine:
     terms: Terms
     usd_per_hour: float
 
+    @cached_property
+    def shape(self) -> "Shape":
+        """What decides which deployments can stand on it; kept, as it is in many lists."""
+        offer = self.offer
+        return Shape(offer.gpus, offer.memory_gb, offer.network_bytes_per_s or 0.0, offer.provider in ZONED)
+
     @property
     def commitment_years(self) -> int | None:
         """Of a reserved one: the longest that is quoted."""
@@ -207,11 +213,7 @@ class Stock(tuple[Machine, ...]):
 
     @cached_property
     def _shape_of_each(self) -> list[Shape]:
-        offers = (machine.offer for machine in self)
-        return [
-            Shape(offer.gpus, offer.memory_gb, offer.network_bytes_per_s or 0.0, offer.provider in ZONED)
-            for offer in offers
-        ]
+        return [machine.shape for machine in self]
 
     @cached_property
     def _parts(self) -> "dict[tuple[Shape, ...], Stock]":
@@ -391,13 +393,20 @@ class Hosts:
 
     def usd_per_hour(self, replicas: int) -> float:
         """The cheapest way to host so many; infinite when there is none within the GPUs allowed."""
-        most = self.max_gpus or math.inf
-        bills = []
-        for machine in self.cheapest_of_each_size:
-            number = self.machines_on(machine.offer, replicas)
-            if math.isfinite(number) and number * machine.offer.gpus <= most:
-                bills.append(number * machine.usd_per_hour)
-        return min(bills, default=math.inf)
+        if replicas not in self._bills:
+            most = self.max_gpus or math.inf
+            bills = []
+            for machine in self.cheapest_of_each_size:
+                number = self.machines_on(machine.offer, replicas)
+                if math.isfinite(number) and number * machine.offer.gpus <= most:
+                    bills.append(number * machine.usd_per_hour)
+            self._bills[replicas] = min(bills, default=math.inf)
+        return self._bills[replicas]
+
+    @cached_property
+    def _bills(self) -> dict[int, float]:
+        """Dollars an hour by replicas: a search asks for the same again and again."""
+        return {}
 
     def usd_per_month(self, replicas: int) -> float:
         return self.usd_per_hour(replicas) * HOURS_PER_MONTH

@@ -32,6 +32,7 @@ from tokonomics.planner.plan_answer import (
     Limits,
     Plan,
     PrefillSide,
+    Rejection,
     SetAside,
 )
 from tokonomics.planner.plan_jobs import job_of
@@ -153,14 +154,17 @@ def plan(question: Question) -> Plan:
 def study(question: Question, progress: Say = silent, *, pick_only: bool = False) -> Study:
     """Rank every candidate by the monthly bill for this traffic, and keep what that was made from.
 
-    With ``pick_only`` those alone that cost the same as the pick: to tell all others takes longer than to find it.
+    With ``pick_only`` those alone that cost the same as the pick, and nothing that is set aside: to tell all others
+    takes longer than to find it.
     """
     load = question.load.within(question.model.max_context)
     trials = Trials(load, question.slos, question.router)
-    question = at_prices_that_count(question, trials, progress)
-    hosts, rejected = prospects(question, load)
-    search = searched(question, trials, hosts, progress=progress)
-    best_usd = min((placed.usd_per_hour for placed in search.sized), default=math.inf)
+    question, hosts, rejected, search = _searched_at_prices_that_count(
+        replace(question, near=_AS_CHEAP) if pick_only else question, trials, progress
+    )
+    if pick_only:
+        question = replace(question, catches={})
+    best_usd = _lowest(search.sized)
     pairs = _disaggregated(question, hosts, trials, best_usd, progress)
     if question.disaggregate:
         search.sized += pairs
@@ -191,6 +195,8 @@ def study(question: Question, progress: Say = silent, *, pick_only: bool = False
     return Study(replace(question, load=load), made, search, tuple(ranked), apart, tuple(hosts))
 
 
+_AS_CHEAP = 1.01
+"""Times the lowest bill: all that cost the same to the cent cost less (``_CLOSE_USD``)."""
 _WORTH_A_ROW = 2.0
 """Times the pick's bill up to which a disaggregated way is ranked where it is asked for."""
 
@@ -214,6 +220,25 @@ def searched(
     return search
 
 
+def _searched_at_prices_that_count(
+    question: Question, trials: Trials, progress: Say
+) -> tuple[Question, tuple[Hosts, ...], list[Rejection], Search]:
+    """The question at the prices that count, what fits there and what does not, and the candidates that could win."""
+
+    def search_at(asked: Question) -> tuple[Question, tuple[Hosts, ...], list[Rejection], Search]:
+        hosts, rejected = prospects(asked, trials.load)
+        return asked, hosts, rejected, searched(asked, trials, hosts, progress=progress)
+
+    if question.simulate:
+        # The cheapest alone takes fewer simulations than all that could win: those are made once, at the right prices.
+        return search_at(at_prices_that_count(question, trials, progress))
+    found = search_at(question)
+    _, hosts, _, search = found
+    if Catch.old_price in question.catches and _are_below(question, hosts, trials, _lowest(search.sized), progress):
+        return search_at(question.taking(Catch.old_price))
+    return found
+
+
 def at_prices_that_count(question: Question, trials: Trials, progress: Say = silent) -> Question:
     """The question with old prices where they save so much that they are the pick; else without."""
     if Catch.old_price in question.catches and _old_prices_save(question, trials, progress):
@@ -225,7 +250,13 @@ def _old_prices_save(question: Question, trials: Trials, progress: Say) -> bool:
     """Whether a way at an old price is so much cheaper than all at recent ones that it is the pick."""
     hosts, _ = prospects(question, trials.load)
     at_recent = _below(question, hosts, trials, math.inf, progress)
-    usd_per_hour = min((placed.usd_per_hour for placed in at_recent), default=math.inf)
+    return _are_below(question, hosts, trials, _lowest(at_recent), progress)
+
+
+def _are_below(
+    question: Question, hosts: tuple[Hosts, ...], trials: Trials, usd_per_hour: float, progress: Say
+) -> bool:
+    """Whether a way at an old price is so much cheaper than that."""
     wider = question.taking(Catch.old_price)
     more, _ = prospects(wider, trials.load)
     return bool(_below(wider, _only_new(more, hosts), trials, usd_per_hour / (1 + STALE_MUST_SAVE), progress))
@@ -254,6 +285,11 @@ def _below(
     """The cheapest of these, where it costs less than that."""
     sized = searched(question, trials, hosts, usd_per_hour, progress).sized
     return [placed for placed in sized if placed.usd_per_hour < usd_per_hour]
+
+
+def _lowest(sized: Iterable[Placed]) -> float:
+    """Dollars an hour of the cheapest."""
+    return min((placed.usd_per_hour for placed in sized), default=math.inf)
 
 
 def _only_new(hosts: tuple[Hosts, ...], known: tuple[Hosts, ...]) -> tuple[Hosts, ...]:

@@ -22,6 +22,7 @@ from tokonomics.planner.drafting import with_drafts
 from tokonomics.planner.hosts import Hosts, Stock, hosts_of, usable
 from tokonomics.planner.load import Load
 from tokonomics.planner.plan_answer import Limits, Rejection
+from tokonomics.planner.spare import Spare
 from tokonomics.types import Same, Speed, copied
 
 if TYPE_CHECKING:
@@ -82,12 +83,21 @@ def _prospects(question: _Sought) -> tuple[tuple[Hosts, ...], tuple[Rejection, .
                     why = f"speed assumed: no kernels of {deployment.weights} timed on such a GPU"
                     rejected.append(reject(deployment, Refusal(Reason.assumed_speed, why)))
                     continue
-                hosts, without = hosts_of(deployment, on_this_gpu, limits.max_gpus, limits.spare)
-                rejected += [reject(deployment, refusal, count) for count, refusal in without]
+                hosts, without = _standing(deployment, Same(on_this_gpu), limits.max_gpus, limits.spare)
+                rejected += without
                 hosts = hosts.with_memories(question.tiers) if question.tiers else hosts
                 if hosts.machines:
                     kept.append(hosts)
     return tuple(kept), tuple(rejected)
+
+
+@lru_cache(maxsize=8192)
+def _standing(
+    deployment: Deployment, machines: Same[Stock], max_gpus: int | None, spare: Spare
+) -> tuple[Hosts, tuple[Rejection, ...]]:
+    """The machines that it can stand on, and those that it cannot; kept, as it does not depend on the requests."""
+    hosts, without = hosts_of(deployment, machines.value, max_gpus, spare)
+    return hosts, tuple(reject(deployment, refusal, count) for count, refusal in without)
 
 
 @lru_cache(maxsize=64)

@@ -20,7 +20,7 @@ from tokonomics.physics.steptime import StepModel, step_model
 from tokonomics.planner.candidates import Reason, Refusal
 from tokonomics.planner.hosts import Hosts
 from tokonomics.planner.load import Load
-from tokonomics.serving.steady import Capacity, MissesSlo, ReplicaCurve, Steady
+from tokonomics.serving.steady import Capacity, MissesSlo, ReplicaCurve, Steady, most_answered
 from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.traffic.trace import Floats
 from tokonomics.units import percent, seconds
@@ -73,8 +73,13 @@ def screen(deployment: Deployment, hosts: Hosts, load: Load, slos: tuple[Slo, ..
     except MissesSlo as miss:
         by = f"TPOT by {percent(miss.tpot_s / miss.objective_s - 1)}"
         return Refusal(Reason.too_slow, f"misses {by} even for a single request: {seconds(miss.tpot_s)} at best")
-    fewest = max(1, math.ceil(load.least_rate / (capacity.rate * LEEWAY) - 1e-9))
+    fewest = fewest_for(load, capacity.rate)
     return Screened(deployment=deployment, hosts=hosts, curve=curve, capacity=capacity, fewest=fewest)
+
+
+def fewest_for(load: Load, held: float) -> int:
+    """Replicas that the load takes at the very least, where one holds so many requests a second by the closed form."""
+    return max(1, math.ceil(load.least_rate / (held * LEEWAY) - 1e-9))
 
 
 def fewest_by_arithmetic(deployment: Deployment, load: Load) -> int:
@@ -105,12 +110,30 @@ def _least_busy_s(deployment: Deployment, computed: float, written: float, held:
 
 def curve_for(deployment: Deployment, load: Load) -> ReplicaCurve:
     """The closed form for the mean request; of a prompt, only what an endless cache would not hold."""
+    return _curve(deployment, *_lengths(deployment, load), profile_key())
+
+
+def most_held(deployment: Deployment, load: Load, slos: tuple[Slo, ...]) -> float:
+    """Requests a second that the closed form's capacity is not above: much cheaper, as prompts are left out."""
+    _, *lengths = _lengths(deployment, load)
+    limit = _loosest([tpot_limit(targets) for _, targets in load.owed(slos)])
+    return _most_answered(deployment, *lengths, limit, profile_key())
+
+
+def _lengths(deployment: Deployment, load: Load) -> tuple[int, int, float, float]:
+    """Of the mean request: prompt tokens to compute, answer, tokens attended to, and those that take memory."""
     computed, held = load.workload.input_tokens, load.context_mean
     if load.trace.prefix is not None and deployment.reuses_prefixes:
         computed, held = load.computed_mean, load.held_mean
     output_tokens = max(1, round(load.workload.output_tokens))
-    lengths = (max(1, round(computed)), output_tokens, round(load.context_mean, 1), round(held, 1))
-    return _curve(deployment, *lengths, profile_key())
+    return max(1, round(computed)), output_tokens, round(load.context_mean, 1), round(held, 1)
+
+
+@lru_cache(maxsize=4096)
+def _most_answered(
+    deployment: Deployment, output_tokens: int, context: float, held: float, tpot_s: float | None, profile: str | None
+) -> float:
+    return most_answered(deployment, output_tokens, context, held, tpot_s)
 
 
 @lru_cache(maxsize=4096)

@@ -18,7 +18,7 @@ from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.candidates import Reason, Refusal, is_faithful
 from tokonomics.planner.hosts import Hosts
 from tokonomics.planner.plan_trials import Trials
-from tokonomics.planner.screen import Screened, describe, fewest_by_arithmetic, screen
+from tokonomics.planner.screen import Screened, describe, fewest_by_arithmetic, fewest_for, most_held, screen
 from tokonomics.planner.setup import Say, silent
 from tokonomics.planner.trials import Sized
 from tokonomics.serving.capacity import MOST_REPLICAS
@@ -35,6 +35,17 @@ _SAME = 1 + 1e-12
 
 Kind = tuple[str, int, Precision, int]
 Prospect = TypeVar("Prospect")
+
+
+@dataclass(frozen=True)
+class Glimpsed:
+    """A deployment of which it is known what it holds at the very most."""
+
+    hosts: Hosts
+
+    @property
+    def deployment(self) -> Deployment:
+        return self.hosts.deployment
 
 
 @dataclass(frozen=True)
@@ -91,22 +102,31 @@ class Search:
     """Candidates by GPU that are still to be looked at."""
 
     def run(self, prospects: Iterable[Hosts]) -> None:
-        entered: list[tuple[float, Hosts | Screened]] = []
+        entered: list[tuple[float, Hosts | Glimpsed | Screened]] = []
         for hosts in prospects:
-            entered.append((hosts.usd_per_hour(fewest_by_arithmetic(hosts.deployment, self.trials.load)), hosts))
-            self._left[hosts.deployment.gpu.key] += 1
+            bound = hosts.usd_per_hour(fewest_by_arithmetic(hosts.deployment, self.trials.load))
+            if self.below is None or bound <= self.below:  # of the others nobody asks why not
+                entered.append((bound, hosts))
+                self._left[hosts.deployment.gpu.key] += 1
         best_first(entered, self._look)
 
-    def _look(self, bound: float, prospect: Hosts | Screened) -> tuple[float, Screened] | None:
-        """The closed form's bound of a prospect that may matter; the end of one that does not, or has it."""
+    def _look(
+        self, bound: float, prospect: Hosts | Glimpsed | Screened
+    ) -> tuple[float, Hosts | Glimpsed | Screened] | None:
+        """A closer bound of a prospect that may matter; the end of one that does not, or has the closed form's."""
         deployment = prospect.deployment
-        if isinstance(prospect, Hosts) and self._matters(deployment, bound):
-            found = screen(deployment, prospect, self.trials.load, self.trials.slos)
+        if not isinstance(prospect, Screened) and self._matters(deployment, bound):
+            hosts = prospect.hosts if isinstance(prospect, Glimpsed) else prospect
+            if hosts is prospect and self._wants_cheapest:
+                held = most_held(deployment, self.trials.load, self.trials.slos)
+                least = max(fewest_for(self.trials.load, held), self._fewest_allowed(held))
+                return max(bound, hosts.usd_per_hour(least)), Glimpsed(hosts)
+            found = screen(deployment, hosts, self.trials.load, self.trials.slos)
             if isinstance(found, Screened):
                 self.screened.append(found)
-                return prospect.usd_per_hour(self._at_least(found)), found
+                return hosts.usd_per_hour(self._at_least(found)), found
             self.refused.append((deployment, found))
-        elif isinstance(prospect, Hosts):
+        elif not isinstance(prospect, Screened):
             self._refuse_as_expensive(deployment, bound)
         self._left[deployment.gpu.key] -= 1
         if isinstance(prospect, Screened):
@@ -115,15 +135,20 @@ class Search:
 
     def _at_least(self, candidate: Screened) -> int:
         """Fewer replicas will not do, by the closed form or by the user's limits."""
-        return max(candidate.fewest, self._fewest_allowed(candidate))
+        return max(candidate.fewest, self._fewest_allowed(candidate.capacity.rate))
 
-    def _fewest_allowed(self, candidate: Screened) -> int:
-        """Replicas below which the user's share of the capacity, or the simulated share of the load, does not allow."""
+    @property
+    def _wants_cheapest(self) -> bool:
+        """By the closed form, and nobody asks by how much the others are more expensive: a look at answers is cheap."""
+        return not self.simulate and (self.below is not None or self.near is not None)
+
+    def _fewest_allowed(self, held: float) -> int:
+        """Replicas that hold so much, below which the user's share of it, or the load's simulated share, forbids."""
         share = self.max_utilization if self.simulate else self.max_utilization or CLOSED_FORM_UTILIZATION
         if share is None:
             return self.trials.load.fewest_replicas
         # The last digit of a division must not cost a replica.
-        needed = math.ceil(self.trials.load.workload.rate / (candidate.capacity.rate * share) - 1e-9)
+        needed = math.ceil(self.trials.load.workload.rate / (held * share) - 1e-9)
         return max(needed, self.trials.load.fewest_replicas)
 
     def _is_leader(self, deployment: Deployment) -> bool:
@@ -187,7 +212,7 @@ class Search:
                 reason = f"more expensive: on the {plural(most, 'replica')} that could compete, {trial.breaks}"
                 self._refuse(deployment, Reason.more_expensive, reason)
                 return
-        trial = self.trials.fewest(candidate, most, self._fewest_allowed(candidate))
+        trial = self.trials.fewest(candidate, most, self._fewest_allowed(candidate.capacity.rate))
         if not trial.holds:
             number = "a lone request" if trial.replicas <= 1 else plural(trial.replicas, "replica")
             self._refuse(deployment, Reason.too_slow, f"misses the SLO even with {number}: {trial.breaks}")

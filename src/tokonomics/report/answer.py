@@ -1,7 +1,7 @@
 """One result as people see it: its description and its charts, whichever door shows them."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from tokonomics.errors import Spell, in_python, spelled
@@ -77,13 +77,16 @@ class Answer:
 
 def document(description: Iterable[Section], spell: Spell) -> list[dict[str, Any]]:
     """A description as plain data, with inputs as a door writes them."""
-    return [_spelled(asdict(section), spell) for section in description]
+    return [_plain(section, spell) for section in description]
 
 
-def _spelled(value: Any, spell: Spell) -> Any:
-    """Plain data with every text in it spelled."""
+def _plain(value: Any, spell: Spell) -> Any:
+    """Of a block, or a part of one, plain data with every text in it spelled."""
     if isinstance(value, str):
         return spelled(value, spell)
-    if isinstance(value, dict):
-        return {name: _spelled(part, spell) for name, part in value.items() if part or name != "opens"}
-    return [_spelled(part, spell) for part in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, tuple):
+        return [_plain(part, spell) for part in value]
+    if is_dataclass(value):
+        parts = vars(value).items()
+        return {name: _plain(part, spell) for name, part in parts if part or name != "opens"}
+    return value

@@ -20,6 +20,7 @@ that step.
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
@@ -150,10 +151,7 @@ class ReplicaCurve:
         require_fit(deployment, input_tokens + output_tokens if context_tokens is None else 1)
         # Half of the answer is there on average while it is being written.
         context = input_tokens + output_tokens / 2 if context_tokens is None else context_tokens
-        held = context if held_tokens is None else held_tokens
-        # An engine that reserves answers counts the rest of the answer as well when it admits a request.
-        reserved = output_tokens / 2 if deployment.engine.reserves_answers else 0
-        in_memory = max_sequences(deployment, math.ceil(held + reserved))
+        in_memory = _in_memory(deployment, output_tokens, context if held_tokens is None else held_tokens)
         allowed = most_sequences or deployment.limits.max_sequences
         self.limited_by = "KV memory" if in_memory < allowed else "engine's max sequences"
         self.steps = steps or step_model(deployment)
@@ -169,17 +167,15 @@ class ReplicaCurve:
             self.tpot_s, rates = self.step_s, 1 / self.stall_s
         else:
             self.batches = _batches(min(in_memory, allowed))
-            beside, after = _decoding(deployment, self.batches - 1, output_tokens), output_tokens - 1
-            self.step_s = self.steps.decode(1 + beside, context) if after else np.full_like(self.batches, _NO_STEP_S)
-            self.stall_s = prompt_stall_s(self.steps, self.batches, input_tokens, output_tokens, context)
+            decoding, after = _decoding(self.steps, self.batches - 1, output_tokens, context), output_tokens - 1
+            self.step_s = decoding.step_s if after else np.full_like(self.batches, _NO_STEP_S)
+            self.stall_s = prompt_stall_s(self.steps, self.batches, input_tokens, output_tokens, context, decoding)
             # What a prompt holds its group up: those that ride beside it in other groups add nothing to that.
             riding = _riders(deployment, self.batches - 1, len(self.chunks), output_tokens)
             self.through_s = self.stall_s * np.clip(riding, 1.0, deployment.dp)
             held_up_s = (self.batches - 1) * self.stall_s
             self.tpot_s = self.step_s + held_up_s / output_tokens if after else self.step_s
-            mixed = deployment.engine.mixes_prefill_with_decode
-            ridden_s = _of_some(self.steps, beside, context) if mixed else np.zeros_like(beside)
-            rates = self.batches / (self.stall_s + held_up_s + ridden_s + after * self.step_s)
+            rates = self.batches / (self.stall_s + held_up_s + decoding.ridden_s + after * self.step_s)
         self.received_per_s = received_per_s(self.steps, input_tokens)
         self.rates = np.minimum(rates, self.received_per_s)
 
@@ -324,6 +320,31 @@ class ReplicaCurve:
         )
 
 
+def _in_memory(deployment: Deployment, output_tokens: int, held: float) -> int:
+    """Requests that the memory holds where each takes so many tokens of it in the mean."""
+    # An engine that reserves answers counts the rest of the answer as well when it admits a request.
+    reserved = output_tokens / 2 if deployment.engine.reserves_answers else 0
+    return max_sequences(deployment, math.ceil(held + reserved))
+
+
+def most_answered(
+    deployment: Deployment, output_tokens: int, context: float, held: float, tpot_s: float | None
+) -> float:
+    """Requests a second that no capacity of a ``ReplicaCurve`` is above: its answers alone, as if prompts took no time.
+
+    Infinite where that says nothing: of an encoder, of answers that come with their prompts, or where no batch is quick
+    enough.
+    """
+    largest = min(_in_memory(deployment, output_tokens, held), deployment.limits.max_sequences)
+    if deployment.model.is_encoder or output_tokens == 1 or largest < 1:
+        return math.inf
+    batches = _batches(largest)
+    decoding = _decoding(step_model(deployment), batches - 1, output_tokens, context)
+    took_s = decoding.ridden_s + (output_tokens - 1) * decoding.step_s
+    rates = (batches / took_s)[decoding.step_s <= (tpot_s or math.inf)]
+    return float(rates.max()) if len(rates) else math.inf
+
+
 def _queue_wait_s(load: float, places: int, stay_s: float) -> float:
     """Mean wait for one of so many places at a load, where each is taken for ``stay_s``.
 
@@ -334,14 +355,16 @@ def _queue_wait_s(load: float, places: int, stay_s: float) -> float:
     return float(0.5 * load ** (math.sqrt(2 * (places + 1)) - 1) / (places * (1 - load)) * stay_s)
 
 
+_MANY = np.geomspace(256, 1 << 20, 840).round()
+
+
 def _batches(largest: int) -> Array:
     """Batches to look at: every one up to 256, then one in a hundred, and the largest.
 
     The grid does not depend on the largest, so that more memory only ever adds to it.
     """
     few = np.arange(1, min(largest, 256) + 1)
-    many = np.geomspace(256, 1 << 20, 840).round()
-    return np.unique(np.concatenate([few, many[many <= largest], [largest]])).astype(np.float64)
+    return np.unique(np.concatenate([few, _MANY[largest >= _MANY], [largest]])).astype(np.float64)
 
 
 def context_while_answering(prompts: Array, outputs: Array) -> float:
@@ -361,8 +384,36 @@ def prompt_chunks(deployment: Deployment, input_tokens: int) -> list[int]:
     return [min(budget, input_tokens - done) for done in range(0, input_tokens, max(budget, 1))]
 
 
+class _Decoding(NamedTuple):
+    """Decode steps in the mean, against the batch."""
+
+    beside: Array
+    """Of the others in the batch, those that decode: not the ones whose prompts ride in the step."""
+    step_s: Array
+    """With one's own."""
+    ridden_s: Array
+    """Without it, where a prompt rides instead: of fewer than one, the share of steps that have one."""
+    on_gpu_s: Array
+    """The same of the GPU alone."""
+
+
+def _decoding(steps: StepModel, others: Array, output_tokens: int, context: float) -> _Decoding:
+    if not steps.deployment.engine.mixes_prefill_with_decode:
+        none = np.zeros_like(others)
+        return _Decoding(others, steps.decode(1 + others, context), none, none)
+    beside = others * (1 - 1 / output_tokens)
+    on_gpu_s, hosted_s = steps.decode_apart(np.maximum(beside, 1), context)
+    some = np.minimum(beside, 1)
+    return _Decoding(beside, steps.decode(1 + beside, context), hosted_s * some, on_gpu_s * some)
+
+
 def prompt_stall_s(
-    steps: StepModel, batches: Array, input_tokens: int, output_tokens: int, context: float | None = None
+    steps: StepModel,
+    batches: Array,
+    input_tokens: int,
+    output_tokens: int,
+    context: float | None = None,
+    decoding: "_Decoding | None" = None,
 ) -> Array:
     """What one prompt adds to the GPU's time for a batch: its chunks ride in decode steps, or run alone.
 
@@ -375,24 +426,23 @@ def prompt_stall_s(
     others = batches - 1
     chunks = prompt_chunks(steps.deployment, input_tokens)
     riders = _riders(steps.deployment, others, len(chunks), output_tokens)
-    decoding = _decoding(steps.deployment, others, output_tokens)
-    plain_s = on_gpu_s = _of_some(on_gpu, decoding, context)
+    decoding = decoding or _decoding(steps, others, output_tokens, context)
+    plain_s = decoding.on_gpu_s
     lead_s = np.zeros_like(batches)
     if steps.engine and steps.engine.overlapped:
-        # Launches begin with the step before, if that one holds no prompts and the host was not the slower there.
-        plain_s = _of_some(steps, decoding, context)
         # With one's own it may outgrow the captured sizes: then that, and no prompt, is why launches take longer.
-        grown_s = np.where(decoding > 0, steps.decode(1 + decoding, context) - steps.engine.sequence_s, 0.0)
-        plain_s = np.maximum(plain_s, grown_s)
-        free = on_gpu_s > steps.engine.host_s(steps.passing(decoding))
-        lead_s = np.exp(-others / output_tokens * len(chunks)) * np.where(free, on_gpu_s, 0.0)
+        grown_s = np.where(decoding.beside > 0, decoding.step_s - steps.engine.sequence_s, 0.0)
+        plain_s = np.maximum(decoding.ridden_s, grown_s)
+        # Launches begin with the step before, if that one holds no prompts and the host was not the slower there.
+        free = decoding.on_gpu_s > steps.engine.host_s(steps.passing(decoding.beside))
+        lead_s = np.exp(-others / output_tokens * len(chunks)) * np.where(free, decoding.on_gpu_s, 0.0)
     total = np.zeros_like(batches)
     # Each group of the attention has a host for its own sequences.
-    beside, own = steps.passing(decoding), riders / np.clip(riders, 1.0, steps.deployment.dp)
+    beside, own = steps.passing(decoding.beside), riders / np.clip(riders, 1.0, steps.deployment.dp)
     done = 0
     for chunk in chunks:
         if engine.mixes_prefill_with_decode:
-            mixed = on_gpu.step(chunk * riders, done, decoding, context, riders)
+            mixed = on_gpu.step(chunk * riders, done, decoding.beside, context, riders)
             launched = _launched(steps, mixed, chunk * own + beside, beside + own, lead_s)
             total = total + np.maximum(launched - plain_s, 0.0) / riders
         else:
@@ -401,16 +451,6 @@ def prompt_stall_s(
         done += chunk
     # Pipeline stages work on different prompts at once: each holds the others up for its own share of the time.
     return total / steps.deployment.pp
-
-
-def _decoding(deployment: Deployment, others: Array, output_tokens: int) -> Array:
-    """Of the others in a batch, those that decode in a step, in the mean: not the ones whose prompts ride in it."""
-    return others * (1 - 1 / output_tokens) if deployment.engine.mixes_prefill_with_decode else others
-
-
-def _of_some(steps: StepModel, decoding: Array, context: float) -> Array:
-    """A decode step of so many, in the mean: of fewer than one, the share of steps that have one."""
-    return np.where(decoding > 0, steps.decode(np.maximum(decoding, 1), context) * np.minimum(decoding, 1), 0.0)
 
 
 def _riders(deployment: Deployment, others: Array, chunks: int, output_tokens: int) -> Array:

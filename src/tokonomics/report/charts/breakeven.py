@@ -83,7 +83,7 @@ def swings_chart(found: BreakEvenReport) -> alt.TopLevelMixin:
     order = sorted(by_name, key=lambda name: _reach(by_name[name]), reverse=True)
     rows = [row for name in order for row in by_name[name]]
     moved = [row for row in rows if not math.isclose(row["tokens"], mid, rel_tol=1e-9)]
-    still = set(order) - {row["what"] for row in moved}
+    still = [name for name in order if name not in {row["what"] for row in moved}]
     x = style.across(
         "tokens",
         "break-even, tokens a month",

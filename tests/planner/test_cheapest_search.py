@@ -1,0 +1,54 @@
+"""The cheapest alone, by the closed form: found with less work than a table of all, and the same."""
+
+import pytest
+from tests.planner.small_catalogue import BUSY, asked
+
+from tokonomics.catalog.engines import find_engine
+from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.load_models import find_model
+from tokonomics.physics.deployment import deploy
+from tokonomics.planner.load import Load
+from tokonomics.planner.plan import Question, study
+from tokonomics.planner.prospects import prospects
+from tokonomics.planner.screen import curve_for, most_held
+from tokonomics.planner.what_if import stretched
+from tokonomics.traffic.slo import parse_slos
+
+RATES = (0.01, 3.0, 40.0, 400.0)
+STRICT = "tpot_p99=80ms"
+
+
+def at(rate: float, model: str = "llama-3.1-8b") -> Question:
+    return asked(model, BUSY.at(rate))
+
+
+@pytest.mark.parametrize("rate", RATES)
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "qwen2.5-32b"])
+def test_the_pick_alone_is_that_of_the_whole_plan(rate: float, model: str) -> None:
+    whole, alone = study(at(rate, model)), study(at(rate, model), pick_only=True)
+    assert alone.plan.best == whole.plan.best
+    assert len(alone.search.screened) <= len(whole.search.screened)
+
+
+def test_at_many_replicas_most_are_ruled_out_by_their_answers() -> None:
+    whole, alone = study(at(400.0)), study(at(400.0), pick_only=True)
+    assert len(alone.search.screened) < len(whole.search.screened)
+
+
+@pytest.mark.parametrize("gpu", ["L4", "A100-80GB", "H100-SXM"])
+@pytest.mark.parametrize("slo", [None, STRICT])
+def test_no_replica_holds_more_than_its_answers_alone(gpu: str, slo: str | None) -> None:
+    deployment = deploy(find_model("llama-3.1-8b"), find_gpu(gpu), find_engine("vllm"))
+    slos = parse_slos(slo) if slo else ()
+    limit = slos[0].seconds if slos else None
+    for load in (BUSY, stretched(BUSY, inputs=4), stretched(BUSY, outputs=0.1)):
+        assert curve_for(deployment, load).capacity(limit).rate <= most_held(deployment, load, slos)
+
+
+def test_longer_requests_stand_on_the_same_hosts() -> None:
+    def hosts(load: Load) -> dict[int, object]:
+        return {id(found): found for found in prospects(at(1.0), load)[0]}
+
+    short, long = hosts(BUSY), hosts(stretched(BUSY, inputs=2))
+    assert short
+    assert set(long) <= set(short)
