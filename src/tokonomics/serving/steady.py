@@ -339,9 +339,8 @@ def most_answered(
     if deployment.model.is_encoder or output_tokens == 1 or largest < 1:
         return math.inf
     batches = _batches(largest)
-    decoding = _decoding(step_model(deployment), batches - 1, output_tokens, context)
-    took_s = decoding.ridden_s + (output_tokens - 1) * decoding.step_s
-    rates = (batches / took_s)[decoding.step_s <= (tpot_s or math.inf)]
+    step_s = step_model(deployment).decode(1 + _beside(deployment, batches - 1, output_tokens), context)
+    rates = (batches / ((output_tokens - 1) * step_s))[step_s <= (tpot_s or math.inf)]
     return float(rates.max()) if len(rates) else math.inf
 
 
@@ -388,7 +387,6 @@ class _Decoding(NamedTuple):
     """Decode steps in the mean, against the batch."""
 
     beside: Array
-    """Of the others in the batch, those that decode: not the ones whose prompts ride in the step."""
     step_s: Array
     """With one's own."""
     ridden_s: Array
@@ -397,14 +395,19 @@ class _Decoding(NamedTuple):
     """The same of the GPU alone."""
 
 
+def _beside(deployment: Deployment, others: Array, output_tokens: int) -> Array:
+    """Of the others in a batch, those that decode in a step, in the mean: not the ones whose prompts ride in it."""
+    return others * (1 - 1 / output_tokens) if deployment.engine.mixes_prefill_with_decode else others
+
+
 def _decoding(steps: StepModel, others: Array, output_tokens: int, context: float) -> _Decoding:
+    beside = _beside(steps.deployment, others, output_tokens)
+    step_s, none = steps.decode(1 + beside, context), np.zeros_like(others)
     if not steps.deployment.engine.mixes_prefill_with_decode:
-        none = np.zeros_like(others)
-        return _Decoding(others, steps.decode(1 + others, context), none, none)
-    beside = others * (1 - 1 / output_tokens)
+        return _Decoding(beside, step_s, none, none)
     on_gpu_s, hosted_s = steps.decode_apart(np.maximum(beside, 1), context)
     some = np.minimum(beside, 1)
-    return _Decoding(beside, steps.decode(1 + beside, context), hosted_s * some, on_gpu_s * some)
+    return _Decoding(beside, step_s, hosted_s * some, on_gpu_s * some)
 
 
 def prompt_stall_s(
