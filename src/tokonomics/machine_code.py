@@ -25,6 +25,7 @@ from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from threading import RLock
 from typing import Any, NamedTuple, TypeVar, cast
 
 import llvmlite
@@ -159,6 +160,7 @@ class Unit:
     def __init__(self, name: str, sources: Sequence[Path], examples: Callable[[], Mapping[str, tuple[object, ...]]]):
         self.name, self.sources, self.examples = name, sources, examples
         self.entries: dict[str, Entry] = {}
+        self._one_at_a_time = RLock()
 
     def entry(self, function: Function) -> Function:
         """A function that Python calls, compiled at the first call of any, or loaded as an earlier run compiled it."""
@@ -205,8 +207,11 @@ class Unit:
 
     def load(self, name: str) -> _Loaded:
         """A function of the machine code, as Python calls it."""
-        layouts = self._instructions.layouts[name].split(";")
-        address = self._engine.get_function_address(name)
+        # Of two threads that call a first function at once, each would make an engine, and one of these would go away
+        # with the code that was loaded from it.
+        with self._one_at_a_time:
+            layouts = self._instructions.layouts[name].split(";")
+            address = self._engine.get_function_address(name)
         returns = self.entries[name].function.__annotations__["return"]
         return _Loaded(ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)(address), layouts, _RESULTS[returns])
 

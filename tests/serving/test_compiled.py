@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
 
@@ -209,6 +210,31 @@ def test_where_the_disk_is_full_nothing_is_kept_and_it_runs(tmp_path: Path, monk
     unit.entries = SIMULATOR.entries
     assert unit.load("after_s").layouts[1:] == ["q", "q"]
     assert not [file for file in tmp_path.rglob("*") if file.is_file()]
+
+
+def test_threads_that_begin_together_load_the_code_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where two engines are made, as Python 3.12 would, one goes away with the code that a thread goes on to call."""
+    made: list[int] = []
+    machine = machine_code._machine
+
+    def slowly() -> object:
+        made.append(1)
+        time.sleep(0.02)
+        return machine()
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(machine_code, "_machine", slowly)
+    unit = Unit("reuse", REUSE.sources, dict)
+    unit.entries = REUSE.entries
+    unit.load("_replay")
+    alone = len(made)
+    together = Unit("reuse", REUSE.sources, dict)
+    together.entries = REUSE.entries
+    (together.folder or tmp_path).joinpath(machine_code._file_name()).unlink()
+    made.clear()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(together.load, ["_replay"] * 4))
+    assert len(made) == alone
 
 
 def test_code_of_sources_that_nobody_runs_any_more_is_removed(sources: Path, tmp_path: Path) -> None:
