@@ -102,6 +102,16 @@ def test_what_is_shipped_is_made_from_todays_sources(unit: Unit) -> None:
     assert list(unit.shipped.parent.glob(f"{unit.name}-*.llvm")) == [unit.shipped]
 
 
+def test_what_a_newer_llvm_wrote_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LLVM promises to read what older ones wrote, no more: a newer one's intrinsics may take other arguments."""
+    shipped = read_code(REUSE.shipped)
+    assert shipped is not None
+    assert machine_code._compiled(shipped) is not None
+    monkeypatch.setattr("llvmlite.binding.llvm_version_info", (shipped.llvm - 1, 9, 9))
+    monkeypatch.setattr("llvmlite.binding.parse_bitcode", pytest.fail)
+    assert machine_code._compiled(shipped) is None
+
+
 @pytest.mark.explore
 @pytest.mark.parametrize("unit", [SIMULATOR, REUSE])
 def test_what_is_shipped_is_what_these_sources_give(unit: Unit) -> None:
@@ -113,7 +123,8 @@ def test_arrays_of_other_numbers_are_refused() -> None:
         step_model(deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))), 4, 64, 64
     )
     assert run_s(table, 1, 10.0, 1) > 0
-    others = table.decode_s.astype(np.float32), np.asfortranarray(table.decode_s), table.decode_s[0]
+    others = [table.decode_s.astype(kind) for kind in (np.float32, np.int64)]
+    others += [np.asfortranarray(table.decode_s), table.decode_s[0]]
     for other in others:
         with pytest.raises(TypeError, match="compiled for"):
             run_s(table._replace(decode_s=other), 1, 10.0, 1)  # type: ignore[arg-type]
