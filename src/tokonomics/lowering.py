@@ -122,7 +122,7 @@ def _wrapper(name: str, native: Any) -> str:
 def _layout(argument: Any) -> Iterator[str]:
     """As ``machine_code.Code.layouts`` tells it."""
     if isinstance(argument, np.ndarray):
-        yield f"{argument.ndim}x{argument.itemsize}"
+        yield f"{argument.ndim}{argument.dtype.kind}{argument.itemsize}"
     elif isinstance(argument, tuple):
         for field in argument:
             yield from _layout(field)

@@ -2,8 +2,8 @@
 
 What takes a compiler most of its time is to turn Python into LLVM code (``lowering``, by Numba). That code is the same
 on every machine of 64 bits, so it is shipped beside its sources, and a new user's first run only has to turn it into
-instructions of the processor at hand. Where it is not that of today's sources, or another LLVM cannot read it, it is
-made anew.
+instructions of the processor at hand. Where it is not that of today's sources, or a newer LLVM than the one at hand
+wrote it, it is made anew: LLVM reads what older ones wrote, and may fail in any way on what newer ones did.
 
 Instructions are kept in a folder named by the sources and by the version of LLVM: a changed line anywhere means a
 fresh start, copies of the same sources share their code, and a read-only installation can keep its code too. A file
@@ -25,6 +25,7 @@ from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from threading import RLock
 from typing import Any, NamedTuple, TypeVar, cast
 
 import llvmlite
@@ -41,13 +42,16 @@ class Code(NamedTuple):
     """LLVM code or instructions, with the layout of what each function is given."""
 
     layouts: Mapping[str, str]
-    """By function, between semicolons: ``q`` for an integer, ``d`` for a float, ``1x8`` for an array of so many
-    dimensions and bytes an item; several for a named tuple."""
+    """By function, between semicolons: ``q`` for an integer, ``d`` for a float, ``1f8`` for an array of so many
+    dimensions, of such items (as NumPy writes their kind and bytes); several for a named tuple."""
     body: bytes
+    llvm: int
+    """The version of LLVM that wrote it."""
 
     def pack(self) -> bytes:
         """As a file holds it."""
-        data = json.dumps(self.layouts).encode() + b"\n" + zlib.compress(self.body, 9)
+        told = {"llvm": self.llvm, "layouts": self.layouts}
+        data = json.dumps(told).encode() + b"\n" + zlib.compress(self.body, 9)
         return data + zlib.crc32(data).to_bytes(_CRC_BYTES, "big")
 
 
@@ -60,8 +64,8 @@ def read_code(file: Path) -> Code | None:
     data, crc = content[:-_CRC_BYTES], content[-_CRC_BYTES:]
     if not data or zlib.crc32(data).to_bytes(_CRC_BYTES, "big") != crc:
         return None
-    layouts, _, body = data.partition(b"\n")
-    return Code(json.loads(layouts), zlib.decompress(body))
+    header, _, body = data.partition(b"\n")
+    return Code(body=zlib.decompress(body), **json.loads(header))
 
 
 class Compiled:
@@ -122,8 +126,9 @@ def _pack(argument: Any, layout: str) -> bytes:
         if not isinstance(part, np.ndarray):
             parts.append(_NUMBERS[kind](part))
             continue
-        if f"{part.ndim}x{part.itemsize}" != kind or not part.flags.c_contiguous:
-            raise TypeError(f"an array of {part.ndim}x{part.itemsize} or with gaps where {kind} was compiled for")
+        given = f"{part.ndim}{part.dtype.kind}{part.itemsize}"
+        if given != kind or not part.flags.c_contiguous:
+            raise TypeError(f"an array of {given} or with gaps where {kind} was compiled for")
         values = (0, 0, part.size, part.itemsize, part.ctypes.data, *part.shape, *part.strides)
         parts.append(struct.pack(f"{len(values)}q", *values))
     return b"".join(parts)
@@ -159,6 +164,7 @@ class Unit:
     def __init__(self, name: str, sources: Sequence[Path], examples: Callable[[], Mapping[str, tuple[object, ...]]]):
         self.name, self.sources, self.examples = name, sources, examples
         self.entries: dict[str, Entry] = {}
+        self._one_at_a_time = RLock()
 
     def entry(self, function: Function) -> Function:
         """A function that Python calls, compiled at the first call of any, or loaded as an earlier run compiled it."""
@@ -171,9 +177,9 @@ class Unit:
 
     @cached_property
     def digest(self) -> str:
-        """Of all sources: what was made from others is not believed."""
+        """Of all sources, and of what makes and reads code: what was made from others is not believed."""
         text = hashlib.sha256()
-        for source in (*self.sources, Path(__file__).with_name("lowering.py")):
+        for source in (*self.sources, Path(__file__).with_name("lowering.py"), Path(__file__)):
             text.update(source.read_bytes())
         return text.hexdigest()[:16]
 
@@ -205,8 +211,11 @@ class Unit:
 
     def load(self, name: str) -> _Loaded:
         """A function of the machine code, as Python calls it."""
-        layouts = self._instructions.layouts[name].split(";")
-        address = self._engine.get_function_address(name)
+        # Of two threads that call a first function at once, each would make an engine, and one of these would go away
+        # with the code that was loaded from it.
+        with self._one_at_a_time:
+            layouts = self._instructions.layouts[name].split(";")
+            address = self._engine.get_function_address(name)
         returns = self.entries[name].function.__annotations__["return"]
         return _Loaded(ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)(address), layouts, _RESULTS[returns])
 
@@ -229,7 +238,7 @@ class Unit:
 
         examples = self.examples()
         entries = {name: (entry.function, examples[name]) for name, entry in self.entries.items()}
-        return Code(*lower(entries, Compiled, LIBC))
+        return Code(*lower(entries, Compiled, LIBC), llvm=_llvm())
 
     def ship(self) -> None:
         """Put LLVM code of today's sources beside them, in the place of any other."""
@@ -290,11 +299,18 @@ def _libc() -> dict[str, int]:
     return {name: ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in LIBC}
 
 
+def _llvm() -> int:
+    """The version of the LLVM at hand."""
+    import llvmlite.binding as llvm
+
+    return int(llvm.llvm_version_info[0])
+
+
 def _compiled(lowered: Code | None) -> Code | None:
     """Instructions of LLVM code; None where there is none, or this LLVM cannot read it."""
     import llvmlite.binding as llvm
 
-    if lowered is None:
+    if lowered is None or lowered.llvm > _llvm():
         return None
     machine = _machine()
     try:
@@ -302,7 +318,7 @@ def _compiled(lowered: Code | None) -> Code | None:
     except RuntimeError:
         return None
     module.triple, module.data_layout = machine.triple, str(machine.target_data)
-    return Code(lowered.layouts, machine.emit_object(module))
+    return Code(lowered.layouts, machine.emit_object(module), lowered.llvm)
 
 
 def _write_whole(file: Path, content: bytes) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
 
@@ -101,6 +102,16 @@ def test_what_is_shipped_is_made_from_todays_sources(unit: Unit) -> None:
     assert list(unit.shipped.parent.glob(f"{unit.name}-*.llvm")) == [unit.shipped]
 
 
+def test_what_a_newer_llvm_wrote_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LLVM promises to read what older ones wrote, no more: a newer one's intrinsics may take other arguments."""
+    shipped = read_code(REUSE.shipped)
+    assert shipped is not None
+    assert machine_code._compiled(shipped) is not None
+    monkeypatch.setattr("llvmlite.binding.llvm_version_info", (shipped.llvm - 1, 9, 9))
+    monkeypatch.setattr("llvmlite.binding.parse_bitcode", pytest.fail)
+    assert machine_code._compiled(shipped) is None
+
+
 @pytest.mark.explore
 @pytest.mark.parametrize("unit", [SIMULATOR, REUSE])
 def test_what_is_shipped_is_what_these_sources_give(unit: Unit) -> None:
@@ -112,7 +123,8 @@ def test_arrays_of_other_numbers_are_refused() -> None:
         step_model(deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))), 4, 64, 64
     )
     assert run_s(table, 1, 10.0, 1) > 0
-    others = table.decode_s.astype(np.float32), np.asfortranarray(table.decode_s), table.decode_s[0]
+    others = [table.decode_s.astype(kind) for kind in (np.float32, np.int64)]
+    others += [np.asfortranarray(table.decode_s), table.decode_s[0]]
     for other in others:
         with pytest.raises(TypeError, match="compiled for"):
             run_s(table._replace(decode_s=other), 1, 10.0, 1)  # type: ignore[arg-type]
@@ -209,6 +221,31 @@ def test_where_the_disk_is_full_nothing_is_kept_and_it_runs(tmp_path: Path, monk
     unit.entries = SIMULATOR.entries
     assert unit.load("after_s").layouts[1:] == ["q", "q"]
     assert not [file for file in tmp_path.rglob("*") if file.is_file()]
+
+
+def test_threads_that_begin_together_load_the_code_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where two engines are made, as Python 3.12 would, one goes away with the code that a thread goes on to call."""
+    made: list[int] = []
+    machine = machine_code._machine
+
+    def slowly() -> object:
+        made.append(1)
+        time.sleep(0.02)
+        return machine()
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(machine_code, "_machine", slowly)
+    unit = Unit("reuse", REUSE.sources, dict)
+    unit.entries = REUSE.entries
+    unit.load("_replay")
+    alone = len(made)
+    together = Unit("reuse", REUSE.sources, dict)
+    together.entries = REUSE.entries
+    (together.folder or tmp_path).joinpath(machine_code._file_name()).unlink()
+    made.clear()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(together.load, ["_replay"] * 4))
+    assert len(made) == alone
 
 
 def test_code_of_sources_that_nobody_runs_any_more_is_removed(sources: Path, tmp_path: Path) -> None:

@@ -217,3 +217,22 @@ def test_what_is_written_on_standard_error_while_a_file_is_read_is_shown_where_i
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True, timeout=600)
     assert done.stderr == "by us\nby a library\nafter\n"
+
+
+def test_a_log_is_read_where_there_is_no_room_for_temporary_files(tmp_path: Path) -> None:
+    """As in a container whose disk is read-only."""
+    pl.DataFrame({"arrival_s": [0.0], "input_tokens": [7], "output_tokens": [3]}).write_parquet(
+        tmp_path / "log.parquet"
+    )
+    script = (
+        "import sys, tempfile\n"
+        "def full():\n"
+        "    raise FileNotFoundError(2, 'No usable temporary directory found')\n"
+        "tempfile.TemporaryFile = full\n"
+        "from tokonomics.traffic.sources import parquet_rows\n"
+        "from pathlib import Path\n"
+        "print([row for _, row in parquet_rows(Path(sys.argv[1]))])\n"
+    )
+    run = [sys.executable, "-c", script, str(tmp_path / "log.parquet")]
+    done = subprocess.run(run, capture_output=True, encoding="utf-8", timeout=600)
+    assert done.stdout.startswith("[{'arrival_s': 0.0, 'input_tokens': 7"), done.stderr

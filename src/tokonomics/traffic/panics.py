@@ -10,7 +10,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Lock
 from typing import IO, Any
 
@@ -52,7 +52,8 @@ def without_panics() -> Iterator[None]:
     with _LOCK:
         _reading += 1
         if _reading == 1 and _is_plain():
-            _caught = _Caught()
+            with suppress(OSError):  # no room for a temporary file: a panic is on the screen as well
+                _caught = _Caught()
     shown = False
     try:
         yield
