@@ -53,7 +53,7 @@ def accuracy(
             for kind, found in recorded["by"].items()
             for group, row in found.items()
         ],
-        "The same errors by metric, GPU, engine, model and source",
+        "Those of InferenceMAX and TensorRT-LLM, throughput and TPOT, by metric, GPU, engine, model and source",
         shown=24,
     )
     left = recorded["not_predicted"]
