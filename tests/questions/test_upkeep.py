@@ -39,6 +39,13 @@ def test_a_plan_tells_its_bill_with_people_and_what_it_emits() -> None:
     assert "g CO₂e" in text
 
 
+def test_few_tokens_on_a_whole_machine_are_said_without_exponents() -> None:
+    request = asked(input="const:1", output="const:1", grid="900")
+    text = shown_plan(plan(request), request).text()
+    assert "g CO₂e" in text
+    assert "e+0" not in text
+
+
 def test_people_are_said_whole_and_for_one_plan() -> None:
     with pytest.raises(BadInput, match="is missing"):
         plan(asked(engineers=0.5))

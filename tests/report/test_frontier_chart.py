@@ -22,7 +22,10 @@ from tokonomics.planner.load import load_of_log
 from tokonomics.planner.plan import Study, study
 from tokonomics.planner.what_if import bill_range
 from tokonomics.questions.measured_results import PricedRunResult
+from tokonomics.questions.plan import plan
 from tokonomics.questions.request import Request
+from tokonomics.questions.requests.buy import PlanRequest
+from tokonomics.questions.results import PlanResult
 from tokonomics.report import blocks
 from tokonomics.report.bench_view import bench, measured_sections
 from tokonomics.report.charts import save_chart
@@ -122,6 +125,15 @@ def test_measured_loads_stand_beside_a_plan_in_words_and_say_what_best_leaves_ou
     assert text.count("predicted") == 1
     shown = bench(PricedRunResult(**dict(priced)), Request()).text()
     assert "highest throughput of those with few failures, whatever its latency: no SLO is set (--slo)" in shown
+
+
+def test_a_file_without_a_gpu_was_measured_on_the_pick_where_several_gpus_are_asked_for() -> None:
+    shape = {"model": ["llama-3.1-8b"], "rate": "5", "input": "const:1000", "output": "const:300", "quick": True}
+    request = PlanRequest.of(shape | {"gpu": ["H100,L4"], "measured": [str(RESULTS / "vllm.json")]})
+    found = plan(request)
+    assert isinstance(found, PlanResult)
+    assert found.best
+    assert [run.machine and run.machine.gpu for run in found.measured] == [found.best.gpu]
 
 
 def test_the_drawing_is_valid_small_and_saved_with_both_panels(tmp_path: Path) -> None:

@@ -154,7 +154,7 @@ def _labels(texts: tuple[str, ...]) -> dict[str, str]:
 
 def _in_range(field: str, seconds: float, low: float, high: float) -> float:
     if not low <= seconds <= high:
-        raise BadInput(f"must be from {low:g} s to {high:,.6g} s", field=field)
+        raise BadInput(f"must be from {low:g} s to {high:,.0f} s", field=field)
     return seconds
 
 

@@ -8,6 +8,7 @@ from tokonomics.errors import BadInput, UnknownName, shorten
 from tokonomics.measure.benchmark_run import BenchmarkRun
 from tokonomics.measure.importers.recognise import read_runs
 from tokonomics.measure.priced_run import PricedRun, Said, as_model, machine_of, price_run, rental_of
+from tokonomics.planner.parsing import listed
 from tokonomics.planner.plan_answer import Plan
 from tokonomics.questions.requests.buy import PlanRequest
 
@@ -15,7 +16,7 @@ from tokonomics.questions.requests.buy import PlanRequest
 def measured_beside(request: PlanRequest, plan: Plan) -> tuple[PricedRun, ...]:
     """Each file's run of the planned model, at the cheapest rent of its machine.
 
-    A file that names no GPU was measured on the one that is asked for, or on the pick's.
+    A file that names no GPU was measured on the one that is asked for; where there are none or several, on the pick's.
     """
     return tuple(
         _priced(read_runs([Path(name)]), shorten(Path(name).name), request, plan) for name in request.measured or ()
@@ -27,7 +28,9 @@ def _priced(run: BenchmarkRun, where: str, request: PlanRequest, plan: Plan) -> 
         if run.model is not None and find_model(run.model).key != plan.model:
             what = f"measured {shorten(run.model)}, the plan is of {plan.model}"
             raise BadInput(what, where=where, field="measured", fix="Give a test of the planned model.")
-    gpu = run.stated.gpu or next(iter(request.gpu or ()), None) or (plan.best.gpu if plan.best else None)
+    asked = listed(request.gpu, "gpu") or ()
+    picked = plan.best.gpu if plan.best else None
+    gpu = run.stated.gpu or (asked[0] if len(asked) == 1 else picked)
     own = as_model(run, plan.model)
     machine = machine_of(own.stated, Said(gpu=gpu))
     return price_run(own, machine, rental_of(machine, plan.model) if machine else None)

@@ -12,8 +12,8 @@ from tokonomics.report.wording import marked_old
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK, count, percent, plural, usd
 
 _PRICE_RULE = (
-    "The cheapest price of the last year for this GPU, whatever its host. Where a model is named (simulate, plan), "
-    "hosts with too little memory for its weights are passed over, so the price may be higher."
+    "The cheapest price of the last year for this GPU, of hosts with memory enough to load weights of half the GPU's. "
+    "Where a model is named (simulate, plan), its own weights decide, so the price may be another."
 )
 
 

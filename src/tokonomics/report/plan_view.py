@@ -220,7 +220,7 @@ def _room(headroom: Headroom) -> blocks.Fact:
     if headroom.at_most is None:
         never = "nothing breaks however much the traffic grows"
         return blocks.fact("room to grow", "any", never if headroom.simulated else f"{never}; not simulated")
-    more = f"+{percent(headroom.share)}" if headroom.share < 2 else f"{headroom.share + 1:.2g} ×"
+    more = f"+{percent(headroom.share)}" if headroom.share < 2 else f"{count(float(f'{headroom.share + 1:.2g}'))} ×"
     if headroom.share < 0.005:
         more = "none"
     said = f"holds up to {requests_a_second(count(headroom.rate))}, then {headroom.breaks}"
@@ -317,8 +317,8 @@ def _fewer_bits(plan: Plan) -> str:
 
 
 def _old(plan: Plan, shown: Sequence[Candidate]) -> str:
-    """What is said of old prices, once."""
-    if shown and all(row.price_stale for row in shown):
+    """What is said of old prices, once; where the table marks some of its rows, what the mark means."""
+    if shown and all(row.price_stale for row in plan.leaders(len(plan.ranked))):
         return f"Every price here is older than {STALE_AFTER_DAYS} days: run `tokonomics prices refresh`."
     return OLD_PRICE if any(row.price_stale for row in shown) else ""
 
