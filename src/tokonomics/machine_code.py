@@ -24,12 +24,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from threading import RLock
 from typing import Any, NamedTuple, TypeVar, cast
 
 import llvmlite
 import numpy as np
+
+from tokonomics.errors import BadInput
+from tokonomics.files import whole
 
 _KEPT_S = 30 * 86_400
 _CRC_BYTES = 4
@@ -228,8 +230,8 @@ class Unit:
         made = _compiled(read_code(self.shipped)) or _compiled(self.lowered())
         assert made is not None
         if file:
-            with suppress(OSError):  # a full disk: the next run compiles again
-                _write_whole(file, made.pack())
+            with suppress(BadInput), whole(file, "code") as unfinished:  # a full disk: the next run compiles again
+                unfinished.write_bytes(made.pack())
         return made
 
     def lowered(self) -> Code:
@@ -239,13 +241,6 @@ class Unit:
         examples = self.examples()
         entries = {name: (entry.function, examples[name]) for name, entry in self.entries.items()}
         return Code(*lower(entries, Compiled, LIBC), llvm=_llvm())
-
-    def ship(self) -> None:
-        """Put LLVM code of today's sources beside them, in the place of any other."""
-        made = self.lowered().pack()
-        for other in self.shipped.parent.glob(f"{self.name}-*.llvm"):
-            other.unlink()
-        self.shipped.write_bytes(made)
 
     @cached_property
     def _engine(self) -> Any:
@@ -319,18 +314,6 @@ def _compiled(lowered: Code | None) -> Code | None:
         return None
     module.triple, module.data_layout = machine.triple, str(machine.target_data)
     return Code(lowered.layouts, machine.emit_object(module), lowered.llvm)
-
-
-def _write_whole(file: Path, content: bytes) -> None:
-    """Write a file that others may read at any time."""
-    with NamedTemporaryFile(dir=file.parent, delete=False) as part:
-        try:
-            part.write(content)
-            part.close()
-            Path(part.name).replace(file)
-        except OSError:
-            Path(part.name).unlink(missing_ok=True)
-            raise
 
 
 def _forget_others(folder: Path, name: str) -> None:

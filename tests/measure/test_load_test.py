@@ -204,7 +204,8 @@ def test_a_server_that_cannot_be_measured_is_refused_with_what_it_did(
 
 def test_failures_among_answers_are_counted_with_their_reason(server: Loopback) -> None:
     point = bench(server, "half", budget=Budget(requests=20)).points[0]
-    assert (point.completed or 0) + (point.failed or 0) == 20
+    # The other user's request, under way when the twentieth ended, counts where it fails.
+    assert (point.completed or 0) + (point.failed or 0) in (20, 21)
     assert point.errors == {"HTTP 500: out of memory": point.failed}
     assert 5 <= (point.failed or 0) <= 15
     assert point.output_tokens == 6 * (point.completed or 0)

@@ -44,7 +44,7 @@ def twice(number: int) -> int:
     return 2 * number
 
 if not unit.shipped.exists():
-    unit.ship()
+    unit.shipped.write_bytes(unit.lowered().pack())
 print(unit.must_compile, twice(21), unit.must_compile, unit.folder)
 """
 
@@ -216,7 +216,7 @@ def test_where_the_disk_is_full_nothing_is_kept_and_it_runs(tmp_path: Path, monk
         raise OSError(28, "No space left on device")
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(machine_code, "NamedTemporaryFile", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     unit = Unit("compiled", SIMULATOR.sources, dict)
     unit.entries = SIMULATOR.entries
     assert unit.load("after_s").layouts[1:] == ["q", "q"]

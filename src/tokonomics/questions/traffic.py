@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -162,7 +163,9 @@ def _made_up(traffic: Traffic, rate: float | None) -> tuple[Trace, float | None]
         raise BadInput(
             "a burst has no rate", field="arrivals", fix=f"Leave out {option('rate')}, or write gamma:5,cv=3."
         )
-    return _made_at(rate, process, traffic, inputs, outputs), rate
+    made = _made_at(rate, process, traffic, inputs, outputs)
+    named = traffic.arrivals is None and structure["sessions"] is None
+    return replace(made, source=f"poisson:{rate:.6g}") if named else made, rate
 
 
 def _made_at(rate: float, process: Arrivals, traffic: Traffic, inputs: Lengths, outputs: Lengths) -> Trace:
