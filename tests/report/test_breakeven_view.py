@@ -30,7 +30,7 @@ def hosted_at(weights: Precision, fewer: bool, usd_per_mtok: float) -> Breakeven
     )  # fmt: skip
     hosted = SelfHosted(kinds=(kind,), extras=())
     pick: dict[str, Any] = {"weights": weights, "kv": Precision.bf16, "below_checkpoint": fewer, "price_age_days": 0}
-    hardware: dict[str, Any] = {"kind": kind, "pick": Candidate.model_construct(**pick)}
+    hardware: dict[str, Any] = {"kind": kind, "simulated": True, "pick": Candidate.model_construct(**pick)}
     parts: dict[str, Any] = {
         "model": "a model", "lengths": "1 in / 1 out", "input_tokens": 1.0, "output_tokens": 1.0, "cached_share": 0.0,
         "slos": (), "hosted": hosted, "hardware": (HostedKind.model_construct(**hardware),), "apis": (), "bills": (),

@@ -188,3 +188,12 @@ def test_a_file_is_nowhere_called_by_its_number(window: Visit) -> None:
     page.evaluate("sessionStorage.clear()")  # as whoever gets the link
     page.reload()
     expect(page.locator("input[name=trace]")).to_have_value("uploaded file")
+
+
+def test_a_chart_of_rows_of_panels_fits_its_box(window: Visit) -> None:
+    page = window.open("?view=benchmark")
+    results = Path(__file__).parents[1] / "measure" / "results" / "inferencex.json"
+    page.locator("input[type=file]").first.set_input_files(results)
+    page.locator("figure.chart[data-drawn]").first.wait_for(timeout=PATIENCE_MS)
+    wide, room = page.locator(".drawing").first.evaluate("({scrollWidth, clientWidth}) => [scrollWidth, clientWidth]")
+    assert wide <= room

@@ -83,13 +83,17 @@ def _verdict(result: BreakEvenReport, meets: BreakEven, kind: blocks.Kind = "", 
     """Which side is cheaper from which volume on, and at which precision where it is not the published one."""
     stays, bits = meets.stays_tokens_per_month, result.fewer_bits(meets)
     hosting = f"Self-hosting with {bits}, fewer bits than published, is" if bits else "Self-hosting is"
-    old = _aged(result, stays) if kind == "headline" else ""
+    old = _estimated(result) + _aged(result, stays) if kind == "headline" else ""
     if stays is None:
         never = blocks.Span("never cheaper", "worst")
         return blocks.line(f"{hosting} ", never, f" than {of}{meets.api}: {meets.never}{old}.", kind=kind)
     volume = blocks.Span(f"{count(stays)} tokens a month", "best")
     cheaper = f"{hosting} cheaper than {of}{meets.api}{',' if of else ''} from "
     return blocks.line(cheaper, volume, f" on{old}.", kind=kind)
+
+
+def _estimated(result: BreakEvenReport) -> str:
+    return "" if all(kind.simulated for kind in result.hardware) else "; an estimate, not simulated"
 
 
 def _aged(result: BreakEvenReport, stays: float | None) -> str:

@@ -54,7 +54,12 @@ def _ranking(ranking: LeversResult, setup: Setup) -> blocks.View:
     if pulled:
         efforts = [(lever.name, lever.effort, lever.risk) for lever, _ in pulled]
         yield blocks.table(["!lever", "effort", "risk"], efforts)
-    without = [(lever.name, lever.reason.marked if lever.reason else "") for lever in ranking.levers if not lever.bill]
+    helps = dict.fromkeys(ranking.taken, "; together with the others it saves")
+    without = [
+        (lever.name, (lever.reason.marked if lever.reason else "") + helps.get(lever.name, ""))
+        for lever in ranking.levers
+        if not lever.bill
+    ]
     yield _folded(without, "does not apply", "do not apply")
     changed = [(lever.name, lever.effects) for lever in ranking.levers if lever.effects]
     if changed:

@@ -95,6 +95,7 @@ const LEAST_PANEL = 250; // pixels for a panel with its axis
 
 // How many panels stand side by side: all, or even rows of as many as stay readable.
 export function columnsOf(spec, room) {
+  if (spec.vconcat) return Math.max(...spec.vconcat.map((each) => columnsOf(each, room)));
   const panels =
     spec.hconcat?.length ?? spec.concat?.length ?? (spec.facet?.column ? Math.floor(room / LEAST_PANEL) : 1);
   const most = Math.max(1, Math.floor(room / LEAST_PANEL));
