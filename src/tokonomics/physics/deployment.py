@@ -41,6 +41,10 @@ class Deployment(Noun):
     lora_adapters: NonNegativeInt = 0  # loaded beside the base model: two thin matrices at each dense product
     speculation: Speculation | None = None
 
+    def __hash__(self) -> int:
+        """By what most of them differ in, which is quick: much is kept under deployments."""
+        return hash((self.model.key, self.gpu.key, self.engine.key, self.weights, self.kv, self.tp, self.pp, self.dp))
+
     @property
     def draft(self) -> "Deployment | None":
         """The model that drafts, on the same GPUs: split as the model is where it can be, else on one of them."""
