@@ -496,7 +496,7 @@ def test_what_the_client_may_add_is_the_time_it_was_busy() -> None:
         lags.add(due_s, ran_s)
     assert lags.before([9.99, 10.0, 10.06, 10.082, 10.2]) == pytest.approx([0, 0, 0.06, 0, 0])
     heard = [client.Reply(due_s=9.9, first_s=10.06) for _ in range(10)]
-    assert "up to 60 of 160 ms (p50)" in (own_delay(heard, lags) or "")
+    assert "up to 60 ms of 160 ms (p50)" in (own_delay(heard, lags) or "")
     assert own_delay([client.Reply(due_s=9.9, first_s=10.2)], lags) is None
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokonomics.measure.bench.client import Reply
+from tokonomics.units import seconds
 
 _OWN_SHARE = 0.05
 """Of a measured TTFT that may be the client's own, from which on it says so: a choice."""
@@ -46,7 +47,7 @@ def own_delay(good: list[Reply], lags: ClientLags) -> str | None:
     first_s = np.array([reply.first_s for reply in heard], np.float64)
     own, ttft = lags.before(first_s), first_s - np.array([reply.due_s for reply in heard])
     shares = [(rank, *(float(np.percentile(values, rank)) for values in (own, ttft))) for rank in (50, 99)]
-    told = [f"{mine * 1e3:.3g} of {all_of * 1e3:.3g} ms (p{rank})" for rank, mine, all_of in shares]
+    told = [f"{seconds(mine)} of {seconds(all_of)} (p{rank})" for rank, mine, all_of in shares]
     if all(mine <= _OWN_SHARE * all_of for _, mine, all_of in shares):
         return None
     return f"the client was busy when first tokens came: up to {' and '.join(told)} of TTFT may be its own"
