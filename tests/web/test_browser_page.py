@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 from tests.web.browser import LEDGER, NAME, NEEDS_BROWSER, PATIENCE_MS, Visit, served, visit
 
 pytestmark = NEEDS_BROWSER
@@ -622,3 +622,15 @@ def test_a_dropped_file_is_called_by_its_name(window: Visit) -> None:
 
 def box(page: Page, name: str) -> Locator:
     return page.locator(f"input[name={name}]")
+
+
+def test_a_view_that_is_chosen_before_the_page_is_there_is_shown_then(window: Visit) -> None:
+    page = window.page
+    held: list[Route] = []
+    page.route("**/api/v1/catalog", lambda route: held.append(route))  # a bound method is no handler
+    with page.expect_request("**/api/v1/catalog"):
+        page.goto(f"{window.address}?view=levers&rate=7")
+    page.locator("#views a[data-view=batching]").click()
+    held[0].continue_()
+    expect(page.locator("#main")).to_have_attribute("data-view", "batching")
+    assert "rate=7" in page.url

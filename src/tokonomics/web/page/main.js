@@ -352,6 +352,9 @@ function spread(answers) {
 
 // ---- the frame
 
+let hasBegun; // a view may be chosen before the catalogue is there: it is shown then
+const begun = new Promise((resolve) => (hasBegun = resolve));
+
 function drawNavigation() {
   const links = VIEWS.map((view) =>
     h(
@@ -360,7 +363,10 @@ function drawNavigation() {
         href: `/?view=${view.key}`,
         "data-view": view.key,
         onclick: (event) =>
-          event.metaKey || event.ctrlKey || event.shiftKey || (event.preventDefault(), goTo(view.key)),
+          event.metaKey ||
+          event.ctrlKey ||
+          event.shiftKey ||
+          (event.preventDefault(), begun.then(() => goTo(view.key))),
       },
       view.name,
     ),
@@ -417,6 +423,7 @@ async function start() {
   main.addEventListener("scenario", taken);
   dropping({ goTo, now: () => page.state });
   restore();
+  hasBegun();
   // The chart library is large: it loads while the reader reads, not before the first paint.
   warm();
 }
