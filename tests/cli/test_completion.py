@@ -222,3 +222,11 @@ def test_fish_offers_files_where_there_is_nothing_to_offer(
     asks = {completion.VARIABLE: "complete_fish", "_TYPER_COMPLETE_FISH_ACTION": "is-args"}
     for line, code in (("tokonomics fit --gpu H2", 0), ("tokonomics plan --rate ", 1)):
         assert tokonomics_process(env={**asks, "_TYPER_COMPLETE_ARGS": line}).returncode == code
+
+
+def test_bash_that_does_not_say_which_word_means_the_last(
+    tokonomics_process: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    asks = {completion.VARIABLE: "complete_bash", "COMP_WORDS": "tokonomics own-h", "COMP_CWORD": "x"}
+    done = tokonomics_process(env=asks)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "own-hardware\n", "")

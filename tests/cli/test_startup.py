@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 import typer
@@ -17,6 +18,7 @@ HEAVY = {"numpy", "numba", "fastapi", "altair", "polars", "scipy", "genai_prices
 
 ASK_FOR_ALL_HELP = """
 import sys
+from collections.abc import Callable
 from tokonomics.__main__ import app
 
 heavy = set(sys.argv[1:])
@@ -75,6 +77,16 @@ def test_the_list_of_verbs_is_drawn_as_typer_draws_it(columns: int, monkeypatch:
     whole = CliRunner().invoke(application(""), ["--help"], prog_name="tokonomics", terminal_width=columns)
     assert overview(columns) == whole.output
     assert re.sub(r"\x1b\[[0-9;]*m", "", overview(columns, coloured=True)) == whole.output
+
+
+@pytest.mark.parametrize("words", [("fit", "--help"), ("fit",)], ids=" ".join)
+def test_without_colours_there_are_no_codes_at_all_and_the_same_text(
+    tokonomics_process: Callable[..., subprocess.CompletedProcess[str]], words: tuple[str, ...]
+) -> None:
+    forced = {"FORCE_COLOR": "1", "NO_COLOR": "", "TERM": "xterm", "COLUMNS": "100"}
+    told = [tokonomics_process(*words, env=forced | more) for more in ({}, {"NO_COLOR": "1"}, {"TERM": "dumb"})]
+    drawn = {re.sub(r"\x1b\[[0-9;]*m", "", done.stdout + done.stderr) for done in told}
+    assert drawn == {done.stdout + done.stderr for done in told[1:]}
 
 
 @pytest.mark.parametrize("verb", ["plan", "own-hardware", "meter", "prices", "plam", "--version", ""])

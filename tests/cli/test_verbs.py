@@ -74,7 +74,6 @@ OFFLINE = {
 }
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
-COLOUR = re.compile(r"\x1b\[(?:[0-9;]*;)?(?:3[0-8]|4[0-8]|9[0-7]|10[0-7])(?:;[0-9;]*)?m")
 
 
 def answer(*args: str | Path, aside: str = "") -> str:
@@ -981,7 +980,7 @@ def test_a_view_has_no_codes_without_colour(verb: str) -> None:
 @pytest.mark.parametrize("verb", ["plan", "fit", "simulate", "capacity"])
 def test_no_color_wins_over_a_forced_terminal(tokonomics: Call, verb: str) -> None:
     done = tokonomics(*OFFLINE[verb], env={"FORCE_COLOR": "1", "NO_COLOR": "1"})
-    assert not COLOUR.search(done.stdout)
+    assert "\x1b" not in done.stdout
 
 
 @pytest.mark.parametrize("closed", [1, 2])

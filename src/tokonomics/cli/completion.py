@@ -205,10 +205,11 @@ def _split(line: str) -> list[str]:
 
 def _from_bash() -> tuple[list[str], str]:
     """``openai : gpt`` and ``gpu = H1``, as bash hands them over, are the words ``openai:gpt`` and ``gpu=H1`` to us."""
-    at = int(os.environ.get("COMP_CWORD") or 0)
+    words, place = os.environ.get("COMP_WORDS", "").split(" "), os.environ.get("COMP_CWORD", "")
+    at = int(place) if place.isdecimal() else len(words) - 1
     joined: list[str] = []
     moved = at
-    for number, word in enumerate(os.environ.get("COMP_WORDS", "").split(" ")):
+    for number, word in enumerate(words):
         if joined and (word in _CUTS or joined[-1].endswith(_CUTS)):
             joined[-1] += word
             moved -= number <= at

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import typer
 
 from tokonomics import __version__
+from tokonomics.cli.quick import plain
 from tokonomics.errors import TokonomicsError, flag
 from tokonomics.questions.verbs import BUY, KNOWN, RUN, VERBS
 
@@ -163,6 +164,8 @@ def main() -> None:
     """Entry point of the ``tokonomics`` command."""
     # Imports make a million objects that stay: looking through them for garbage takes a tenth of the start.
     gc.set_threshold(100_000, 20, 20)
+    if plain():
+        os.environ["_TYPER_FORCE_DISABLE_TERMINAL"] = "1"  # without it, help and errors keep their bold
     run()
 
 
@@ -188,5 +191,5 @@ def _show_example(mistake: BaseException | None) -> None:
 
 
 def _complain(message: str) -> None:
-    typer.secho("error: ", fg="red", bold=True, err=True, nl=False)
+    typer.echo("error: " if plain() else typer.style("error: ", fg="red", bold=True), err=True, nl=False)
     typer.echo(message, err=True)

@@ -36,7 +36,7 @@ def answered(words: Sequence[str]) -> bool:
             _print(f"tokonomics {__version__}\n")
             return True
         if list(words) in ([], ["-h"], ["--help"]) and _draws():
-            _print(overview(_columns(), coloured=sys.stdout.isatty() and not os.environ.get("NO_COLOR")))
+            _print(overview(_columns(), coloured=sys.stdout.isatty() and not plain()))
             if not words:
                 sys.exit(2)  # as Typer does where a verb is missing
             return True
@@ -50,11 +50,16 @@ def _print(text: str) -> None:
     sys.stdout.flush()
 
 
+def plain() -> bool:
+    """Whether nothing but text is wanted: no colours, which leaves out bold as well, or a terminal without them."""
+    return bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") in ("dumb", "unknown")
+
+
 def _draws() -> bool:
     """Whether the list looks here as everywhere."""
     encoding = (getattr(sys.stdout, "encoding", None) or "").lower()
-    plain = encoding.startswith("utf") and os.name == "posix" and os.environ.get("TERM") not in ("dumb", "unknown")
-    return plain and not any(name in os.environ for name in _LEFT_TO_TYPER) and _columns() >= _LEAST_WIDTH
+    told = any(name in os.environ for name in _LEFT_TO_TYPER)
+    return encoding.startswith("utf") and os.name == "posix" and not told and _columns() >= _LEAST_WIDTH
 
 
 def _columns() -> int:

@@ -21,16 +21,16 @@ _LEAST_WIDTH = 40
 
 
 def console(stderr: bool = False) -> Any:
-    """A rich console that keeps tables whole in a pipe; colours follow NO_COLOR and FORCE_COLOR."""
+    """A rich console that keeps tables whole in a pipe; colours and bold follow NO_COLOR and FORCE_COLOR."""
     from rich.console import Console
 
     from tokonomics.report.rich_text import COLUMNS
 
-    screen = Console(stderr=stderr, highlight=False)
+    # Rich itself keeps bold where no colours are wanted.
+    screen = Console(stderr=stderr, highlight=False, color_system=None if os.environ.get("NO_COLOR") else "auto")
     if not screen.is_terminal and "COLUMNS" not in os.environ:
-        return Console(stderr=stderr, highlight=False, width=COLUMNS)
-    if screen.width < _LEAST_WIDTH:
-        return Console(stderr=stderr, highlight=False, width=_LEAST_WIDTH)
+        screen.width = COLUMNS
+    screen.width = max(screen.width, _LEAST_WIDTH)
     return screen
 
 
