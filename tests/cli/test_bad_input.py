@@ -1173,5 +1173,12 @@ def test_what_is_missing_is_shown_in_an_example(tokonomics: Call, args: tuple[st
     assert done.stderr.splitlines()[-1].startswith(f"Such as: {example}")
 
 
+def test_a_price_without_a_speed_says_where_one_comes_from(tokonomics: Call) -> None:
+    said = tokonomics("cost", "--gpu=H100").stderr
+    commands = re.findall("^tokonomics (.*)$", said, re.MULTILINE)
+    assert [command.split()[0] for command in commands] == ["simulate", "plan"]
+    assert all(tokonomics(*command.split(), "--as-code").returncode == 0 for command in commands)  # they can be typed
+
+
 def test_a_value_that_cannot_be_read_needs_no_example(tokonomics: Call) -> None:
     assert "Such as" not in tokonomics("fit", "llama-3.1-8b", "--gpu=H100", "--tp=x").stderr

@@ -1,5 +1,6 @@
 """A flag is the same flag on every verb: one type, one set of words; and every help has examples that can be typed."""
 
+import re
 import shlex
 from collections.abc import Iterator
 from functools import cache
@@ -7,6 +8,7 @@ from typing import Any
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from tokonomics.__main__ import app
 from tokonomics.cli.scenario_command import AS_GIVEN
@@ -114,3 +116,10 @@ def test_every_help_has_examples_that_can_be_typed(verb: str) -> None:
 @pytest.mark.parametrize("verb", scenario_verbs())
 def test_every_help_says_that_a_scenario_file_is_taken(verb: str) -> None:
     assert any(".toml" in line for line in examples(verb)), "an example with a scenario file"
+
+
+def test_ranges_are_said_in_words() -> None:
+    helps = {verb: CliRunner().invoke(app, [verb, "--help"], terminal_width=140).output for verb in ("bench", "plan")}
+    assert "<int: 1 to 1,000,000>" in helps["bench"]
+    assert "<int: 0 or more>" in helps["plan"]
+    assert not re.search(r"<=x|x>=|e\+0", "".join(helps.values()))

@@ -112,6 +112,18 @@ def test_the_chart_draws_every_dollar_and_breaks_where_there_is_no_price() -> No
     assert len(lines) == 2 * len(made.lines)
 
 
+def test_a_report_begins_with_what_was_measured_for_how_long_and_what_nobody_saw(tokonomics: Call) -> None:
+    total = reported(tokonomics)["total"]
+    tokens = round((total["input_total"] + total["output"]) / 1e6)
+    first, second = tokonomics(*PAST).stdout.splitlines()[:2]
+    assert first.startswith(f"${total['usd_per_mtok']:.2f} per million tokens, as metered: ${total['usd']:.2f} paid")
+    assert first.endswith(f"{tokens} M tokens in and out, 2026-11-09 00:00 to 2026-11-14 00:00 UTC (120 h)")
+    unseen, seconds = total["gap_s"] + total["away_s"], total["seconds"]
+    assert second.startswith(f"Paid for but not seen: {unseen / seconds:.1%}".replace("%", " %"))
+    assert f"{total['gap_s'] / 3600:g} h in which a server did not answer" in second
+    assert f"{total['away_s'] / 3600:g} h in which the meter did not run" in second
+
+
 def test_the_report_says_what_its_words_mean(tokonomics: Call) -> None:
     said = tokonomics(*PAST, "--by=team,day").stdout
     assert "every paid hour, idle too, over input and output tokens" in said

@@ -14,7 +14,7 @@ from tokonomics.planner.compare import Diff, changes, diff
 from tokonomics.planner.infeasible import Blame, blame
 from tokonomics.planner.load import load_of_shape
 from tokonomics.planner.plan import plan, study
-from tokonomics.planner.plan_answer import Limits
+from tokonomics.planner.plan_answer import Catch, Limits
 from tokonomics.questions.plan import _words
 from tokonomics.questions.plan import diff as answered
 from tokonomics.questions.requests.buy import DiffRequest, PlanRequest
@@ -104,6 +104,21 @@ def test_a_plan_at_an_old_price_is_marked() -> None:
     text = shown(diff(("a", TODAY_FILE, new), ("b", TODAY_FILE, old))).text()
     assert [word for word in text.split() if word.startswith("1xH100-SXM")] == ["1xH100-SXM", "1xH100-SXM†"]
     assert "† price older than 90 days" in text
+
+
+def test_less_traffic_that_costs_more_says_why() -> None:
+    """Old prices save the busy one 70 %, the quiet one 10 %."""
+    recent = (offer("L4", 1, 1.0), offer("A100-80GB", 1, 3.0))
+    every = (*recent, offer("A100-80GB", 1, 0.9, date=date(2026, 5, 1)))
+    loads = (load_of_shape(rate, "const:1000", "const:300") for rate in (0.1, 5))
+    quiet, busy = (plan(asked(load=load, offers=recent, catches={Catch.old_price: {"offers": every}})) for load in loads)
+    made = diff(("busy", TODAY_FILE, busy), ("quiet", TODAY_FILE, quiet))
+    assert made.saved_usd_per_month == pytest.approx((0.9 - 1.0) * 730)
+    text = " ".join(shown(made).text().split())
+    assert "only where it saves more than 25 %: for busy it does (price 7 months old), for quiet it does not." in text
+    assert f"At an old price quiet would cost ${0.9 * 730:,.2f} a month." in text
+    same = diff(("busy", TODAY_FILE, busy), ("busy", TODAY_FILE, busy))
+    assert "old price is taken" not in shown(same).text()
 
 
 def test_no_other_format() -> None:

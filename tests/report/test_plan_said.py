@@ -110,6 +110,14 @@ def test_the_headline_of_a_plan_says_which_tokens_are_images() -> None:
     assert "1,024 of every prompt for images (1x1024x1024)" in asked_for
 
 
+def test_an_output_that_costs_nothing_says_why() -> None:
+    found = tokonomics.plan("llama-3.1-8b", rate=1, input="const:1", output="const:1", gpu="L4", provider="runpod")
+    assert found.best
+    assert found.best.usd_per_mtok.output == 0
+    (line,) = (line for line in str(found).splitlines() if line.startswith("output"))
+    assert "answers of one token take no decoding" in line
+
+
 def test_a_plan_says_why_on_screen_and_as_json() -> None:
     found = tokonomics.plan("llama-3.1-8b", rate=5, input=1000, output=300, gpu="H100,A100-80GB", quick=True)
     assert found.best

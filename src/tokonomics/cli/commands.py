@@ -113,17 +113,19 @@ def _arguments(parameter: Parameter) -> list[inspect.Parameter]:
 
 
 def _metavar(parameter: Parameter) -> str | None:
-    """``<int range> [x>=1]``; None of what is no number."""
+    """``<int: 1 to 16>``; None of what is no number."""
     if parameter.type not in (int, float):
         return None
-    if parameter.takes_text:
-        return f"<{parameter.type.__name__}>"
-    high = None if parameter.high == NO_LIMIT else parameter.high
-    if parameter.low is None and high is None:
-        return f"<{parameter.type.__name__}>"
-    bounds = f"x<={high:g}" if parameter.low is None else f"x>={parameter.low:g}"
-    bounds = f"{parameter.low:g}<=x<={high:g}" if parameter.low is not None and high is not None else bounds
-    return f"<{parameter.type.__name__} range> [{bounds}]"
+    low, high = parameter.low, None if parameter.high == NO_LIMIT else parameter.high
+    bounds = "" if low is None else f": {_digits(low)} or more"
+    if high is not None:
+        bounds = f": at most {_digits(high)}" if low is None else f": {_digits(low)} to {_digits(high)}"
+    return f"<{parameter.type.__name__}{'' if parameter.takes_text else bounds}>"
+
+
+def _digits(number: float) -> str:
+    """``1,000,000``, ``0.001``."""
+    return f"{number:,.12g}"
 
 
 def _argument(name: str, annotation: Any, default: Any) -> inspect.Parameter:

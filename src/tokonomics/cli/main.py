@@ -179,13 +179,15 @@ def _leave() -> NoReturn:
 
 
 def _show_example(mistake: BaseException | None) -> None:
-    """After "Missing option …": the first example of the verb's help, as it can be typed."""
+    """After "Missing option …": what the verb's help says of it, and its first example, as it can be typed."""
     # MissingParameter is no public name of Typer; the class it extends is.
     if not isinstance(mistake, typer.BadParameter) or type(mistake).__name__ != "MissingParameter" or not mistake.ctx:
         return
-    _, _, examples = (mistake.ctx.command.help or "").partition("Examples:")
+    about, _, examples = (mistake.ctx.command.help or "").partition("Examples:")
     lines = [line.strip() for line in examples.strip().splitlines()]
     if lines:
+        _, _, more = about.replace("\b", "").strip().partition("\n\n")
+        typer.echo(more, err=True, nl=bool(more))
         more = itertools.takewhile(lambda line: line and not line.startswith("tokonomics "), lines[1:])
         typer.echo(f"Such as: {' '.join(line.removesuffix(chr(92)).strip() for line in (lines[0], *more))}", err=True)
 

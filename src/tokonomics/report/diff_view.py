@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from tokonomics.catalog.offer_choice import STALE_MUST_SAVE
 from tokonomics.planner.compare import Diff
 from tokonomics.planner.plan_answer import Candidate
 from tokonomics.questions.requests.buy import DiffRequest
@@ -16,7 +17,7 @@ from tokonomics.questions.results import OneNoun, layout_text
 from tokonomics.report import blocks
 from tokonomics.report.answer import Answer
 from tokonomics.report.markdown import markdown
-from tokonomics.report.wording import FEWER_BITS, NO_VALUE, OLD_PRICE, aged
+from tokonomics.report.wording import FEWER_BITS, NO_VALUE, OLD_PRICE, age_text, aged
 from tokonomics.units import count, percent, seconds, usd
 
 
@@ -84,11 +85,23 @@ def _caveats(made: Diff) -> blocks.Line | None:
     sides = (made.before, made.after)
     unchecked = " and ".join(side.name for side in sides if not side.plan.simulated)
     said = [
+        _price_rule(made),
         FEWER_BITS if any(side.plan.below_checkpoint for side in sides) else "",
         f"Not simulated, so no SLO is checked: {unchecked}." if unchecked else "",
         OLD_PRICE if any(side.plan.price_stale for side in sides) else "",
     ]
     return blocks.note(*said) if any(said) else None
+
+
+def _price_rule(made: Diff) -> str:
+    """Why less traffic may cost more: one side takes an old price, which saves the other one too little."""
+    for side, other in ((made.before, made.after), (made.after, made.before)):
+        old_usd, age = side.usd_per_month_at_old_price, other.plan.price_age_days
+        if old_usd is not None and other.usd_per_month_at_old_price is None and age > side.plan.price_age_days:
+            rule = f"An old price is taken only where it saves more than {percent(STALE_MUST_SAVE)}"
+            which = f"for {other.name} it does (price {age_text(age)} old), for {side.name} it does not"
+            return f"{rule}: {which}. At an old price {side.name} would cost {usd(old_usd)} a month."
+    return ""
 
 
 def _dates(made: Diff) -> blocks.Line:

@@ -85,9 +85,7 @@ def _bill(bill: MeterReportResult) -> blocks.View:
             first = f"It goes from {began} to {ended}: take {option('since', began)}."
         yield blocks.section(blocks.line("The ledger has nothing in this stretch."), blocks.hint(first))
         return
-    price = f"{usd_text(total.usd_per_mtok)} per million tokens"
-    stretch = f": {usd(total.usd)} from {_date(bill.since)} to {_date(bill.until)} UTC"
-    yield blocks.headline(price, stretch)
+    yield blocks.section(*_measured(bill))
     yield _sums(bill.by, bill.lines, total)
     yield blocks.section(*_dollars(total, "the"))
     if bill.sale is not None:
@@ -101,6 +99,20 @@ def _bill(bill: MeterReportResult) -> blocks.View:
     yield from _verdict(bill.against_plan)
     yield _idle(total)
     yield blocks.note(*_bill_notes(total))
+
+
+def _measured(bill: MeterReportResult) -> Iterable[blocks.Block]:
+    """The price, what it is the price of and over how long; how much of that time nobody saw."""
+    total = bill.total
+    price = "No tokens were counted" if total.usd_per_mtok is None else f"{usd(total.usd_per_mtok)} per million tokens"
+    tokens = f"{count(total.billed_tokens)} tokens in and out, " if total.usd_per_mtok is not None else ""
+    stretch = f"{_date(bill.since)} to {_date(bill.until)} UTC ({seconds(bill.until - bill.since)})"
+    yield blocks.headline(price, f", as metered: {usd(total.usd)} paid, {tokens}{stretch}")
+    unseen = {"a server did not answer": total.gap_s, "the meter did not run": total.away_s}
+    if any(unseen.values()):
+        parts = ", ".join(f"{seconds(lasted)} in which {why}" for why, lasted in unseen.items() if lasted)
+        seen = f"{percent(sum(unseen.values()) / total.seconds)} of {seconds(total.seconds)} of server time"
+        yield blocks.line(f"Paid for but not seen: {seen} ({parts}).")
 
 
 def _energy(bill: MeterReportResult) -> Iterable[blocks.Fact]:

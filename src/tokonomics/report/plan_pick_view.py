@@ -69,7 +69,9 @@ def _by_kind(row: Candidate) -> Iterable[blocks.Fact]:
         is_found = f"is found in the prefix cache, {percent(row.cached_share)} of prompts" if row.cached_share else ""
         note = f"per Mtok that {is_found or 'a prefix cache would find'}: attended to, not computed"
         yield blocks.fact("cached input", usd(prices.cached), note, number=prices.cached)
-    yield blocks.fact("output", usd(prices.output), "per Mtok: decoding's GPU time", number=prices.output)
+    one = "per Mtok: answers of one token take no decoding, as that token comes with its prompt's step; input pays all"
+    note = "per Mtok: decoding's GPU time" if prices.output else one
+    yield blocks.fact("output", usd(prices.output), note, number=prices.output)
 
 
 def _apart(row: Candidate) -> Iterable[blocks.Fact]:

@@ -323,7 +323,10 @@ class CurveRequest(OneModel, OneGpu, Layout, Adapters, ContextInput, Objectives,
 
 
 class CostRequest(GpuPrice, LengthInputs, PriceList):
-    """
+    """Takes speed and utilisation as given. Not known yet? These work out both, and the price:
+    tokonomics simulate llama-3.1-8b --gpu H100 --rate 5 --input 1000 --output 300
+    tokonomics plan llama-3.1-8b --rate 5 --input 1000 --output 300
+
     Examples:
       tokonomics cost --usd-per-hour 2.21 --gpus 4 --tokens-per-second 2400 --utilization 0.7
       tokonomics cost --gpu A100-80GB --tokens-per-second 2900 --utilization 0.5 --target 0.20
