@@ -111,7 +111,8 @@ def test_less_traffic_that_costs_more_says_why() -> None:
     recent = (offer("L4", 1, 1.0), offer("A100-80GB", 1, 3.0))
     every = (*recent, offer("A100-80GB", 1, 0.9, date=date(2026, 5, 1)))
     loads = (load_of_shape(rate, "const:1000", "const:300") for rate in (0.1, 5))
-    quiet, busy = (plan(asked(load=load, offers=recent, catches={Catch.old_price: {"offers": every}})) for load in loads)
+    old = {Catch.old_price: {"offers": every}}
+    quiet, busy = (plan(asked(load=load, offers=recent, catches=old)) for load in loads)
     made = diff(("busy", TODAY_FILE, busy), ("quiet", TODAY_FILE, quiet))
     assert made.saved_usd_per_month == pytest.approx((0.9 - 1.0) * 730)
     text = " ".join(shown(made).text().split())

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import altair as alt
 import numpy as np
@@ -21,8 +22,10 @@ from tokonomics.planner.frontier import Frontier, frontier_of
 from tokonomics.planner.load import load_of_log
 from tokonomics.planner.plan import Study, study
 from tokonomics.planner.what_if import bill_range
+from tokonomics.questions.listener import Listener
 from tokonomics.questions.measured_results import PricedRunResult
 from tokonomics.questions.plan import plan
+from tokonomics.questions.plan_measured import measured_beside
 from tokonomics.questions.request import Request
 from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.results import PlanResult
@@ -134,6 +137,20 @@ def test_a_file_without_a_gpu_was_measured_on_the_pick_where_several_gpus_are_as
     assert isinstance(found, PlanResult)
     assert found.best
     assert [run.machine and run.machine.gpu for run in found.measured] == [found.best.gpu]
+
+
+@pytest.mark.parametrize(("name", "said"), [("own-13b", "own-13b, which is not in"), (None, "names no model")])
+def test_a_file_of_a_model_that_nobody_knows_says_what_it_is_taken_for(
+    tmp_path: Path, name: str | None, said: str
+) -> None:
+    file = tmp_path / "own.json"
+    file.write_text(json.dumps(json.loads((RESULTS / "vllm.json").read_text()) | {"model_id": name}))
+    hears, made = Mock(spec=Listener), planned()[0].plan
+    (run,) = measured_beside(PlanRequest(model=(made.model,), measured=(str(file),)), made, hears)
+    (note,) = hears.note.call_args.args
+    assert said in note
+    assert note.endswith(f"taken as a test of {made.model}")
+    assert run.run.model == made.model
 
 
 def test_the_drawing_is_valid_small_and_saved_with_both_panels(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def studied(questions: Sequence[Question], listener: Listener) -> list[Study]:
 def _one(request: PlanRequest, study: Study, files: Sequence[DeployFile], listener: Listener) -> PlanResult:
     """One model at one demand: its plan, how firm it is, and why not the others."""
     plan, best = study.plan, study.plan.best
-    measured = measured_beside(request, plan)
+    measured = measured_beside(request, plan, listener)
     found = dict(plan) | {"ranked": plan.ranked[: request.top], "study": study, "measured": measured}
     if request.deploy:
         found |= {"deploy": tuple(files)}

@@ -10,24 +10,36 @@ from tokonomics.measure.importers.recognise import read_runs
 from tokonomics.measure.priced_run import PricedRun, Said, as_model, machine_of, price_run, rental_of
 from tokonomics.planner.parsing import listed
 from tokonomics.planner.plan_answer import Plan
+from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.requests.buy import PlanRequest
 
 
-def measured_beside(request: PlanRequest, plan: Plan) -> tuple[PricedRun, ...]:
+def measured_beside(request: PlanRequest, plan: Plan, listener: Listener = SILENT) -> tuple[PricedRun, ...]:
     """Each file's run of the planned model, at the cheapest rent of its machine.
 
     A file that names no GPU was measured on the one that is asked for; where there are none or several, on the pick's.
     """
-    return tuple(
-        _priced(read_runs([Path(name)]), shorten(Path(name).name), request, plan) for name in request.measured or ()
-    )
+    paths = [Path(name) for name in request.measured or ()]
+    runs = [read_runs([path]) for path in paths]
+    for path, run in zip(paths, runs, strict=True):
+        _check_model(run, shorten(path.name), plan.model, listener)
+    return tuple(_priced(run, request, plan) for run in runs)
 
 
-def _priced(run: BenchmarkRun, where: str, request: PlanRequest, plan: Plan) -> PricedRun:
-    with suppress(UnknownName):  # a file may call the model what it likes
-        if run.model is not None and find_model(run.model).key != plan.model:
-            what = f"measured {shorten(run.model)}, the plan is of {plan.model}"
+def _check_model(run: BenchmarkRun, where: str, planned: str, listener: Listener) -> None:
+    """Refuse a test of another model; where the file's name for it is not known, say what it is taken for."""
+    named = "names no model"
+    if run.model is not None:
+        named = f"names its model {shorten(run.model)}, which is not in the catalogue"
+        with suppress(UnknownName):
+            if find_model(run.model).key == planned:
+                return
+            what = f"measured {shorten(run.model)}, the plan is of {planned}"
             raise BadInput(what, where=where, field="measured", fix="Give a test of the planned model.")
+    listener.note(f"{where} {named}: taken as a test of {planned}")
+
+
+def _priced(run: BenchmarkRun, request: PlanRequest, plan: Plan) -> PricedRun:
     asked = listed(request.gpu, "gpu") or ()
     picked = plan.best.gpu if plan.best else None
     gpu = run.stated.gpu or (asked[0] if len(asked) == 1 else picked)

@@ -47,6 +47,7 @@ MOST_ROWS: ContextVar[int | None] = ContextVar("most_rows", default=None)
 """Rows of one file that are read, where files come from strangers; None: all. A small file can unfold into billions."""
 PARQUET = b"PAR1"  # how such a file begins
 _PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")  # how gzip (RFC 1952) and zstd (RFC 8878) begin
+_DAMAGED = "It is damaged or not whole: copy or export it anew, or write it as CSV or JSON lines."
 _UNREADABLE = (OSError, EOFError, UnicodeError, zlib.error)  # what disks and unpackers say
 
 
@@ -114,7 +115,8 @@ def _counted(
         check_rows(rows, path, f"more than {MOST_ROWS.get():,}" if MOST_ROWS.get() else "")
         yield batch
     if known is not None and rows < known:
-        raise BadInput(f"cannot be read: it is damaged after row {rows:,} of {known:,}", where=named(path))
+        said = f"cannot be read: it is damaged after row {rows:,} of {known:,}"
+        raise BadInput(said, where=named(path), fix=_DAMAGED)
 
 
 def named(path: Path | str) -> str:
@@ -132,7 +134,9 @@ def readable(path: Path) -> Iterator[None]:
             yield
     except (*_UNREADABLE, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         said = shorten(" ".join(str(error).split()) or type(error).__name__, 160)
-        raise BadInput(f"cannot be read: {said}", where=named(path)) from None
+        # What the disk refuses has a number; all else is in the file.
+        fix = None if getattr(error, "errno", None) else _DAMAGED
+        raise BadInput(f"cannot be read: {said}", where=named(path), fix=fix) from None
 
 
 def _csv(path: Path | io.BytesIO, separator: str, **lines: Any) -> "pl.LazyFrame":
