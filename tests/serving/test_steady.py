@@ -247,9 +247,17 @@ def test_capacity_meets_the_slo_and_names_what_limits_it() -> None:
     assert held.tpot_s <= 0.01
     assert held.limited_by == "TPOT SLO"
     assert ReplicaCurve(on(gpu="L4"), 1000, 300).capacity().limited_by == "KV memory"
-    tiny = {engine: ReplicaCurve(on("llama-3.2-1b", engine=engine), 10, 10) for engine in ("tensorrt-llm", "vllm")}
-    assert tiny["tensorrt-llm"].capacity().limited_by == "engine's max sequences"
-    assert tiny["vllm"].capacity().limited_by == "engine's front end"
+    tiny = {output: ReplicaCurve(on("llama-3.2-1b"), 10, output).capacity() for output in (10, 100)}
+    assert tiny[100].limited_by == "engine's max sequences"
+    assert tiny[10].limited_by == "engine's front end"
+
+
+@pytest.mark.parametrize(("gpu", "shape"), [("H100", (8000, 20)), ("H100", (1000, 300)), ("L4", (1000, 300))])
+def test_memory_is_named_only_where_more_of_it_would_serve_more(gpu: str, shape: tuple[int, int]) -> None:
+    """Held against what half of the sequences finish."""
+    whole = ReplicaCurve(on(gpu=gpu), *shape).capacity()
+    half = ReplicaCurve(on(gpu=gpu), *shape, most_sequences=whole.batch // 2).capacity()
+    assert whole.limited_by == ("KV memory" if whole.rate > 1.1 * half.rate else "replica's speed")
 
 
 def test_a_batch_that_stops_paying_is_not_blamed_on_a_slo_nobody_made() -> None:

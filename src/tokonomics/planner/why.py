@@ -24,7 +24,7 @@ from tokonomics.planner.plan import RankedRow, Study
 from tokonomics.planner.plan_trials import Trials
 from tokonomics.planner.screen import Screened, screen
 from tokonomics.planner.search import Placed
-from tokonomics.serving.steady import FRONT_END
+from tokonomics.serving.steady import FRONT_END, REPLICA_SPEED
 from tokonomics.types import Noun
 from tokonomics.units import HOURS_PER_MONTH, percent, plural, usd
 
@@ -302,7 +302,7 @@ _PREFILL_FULL = "prefill side"
 _ENDS = {
     "KV memory": "KV memory ends",
     "TPOT SLO": "the TPOT SLO ends",
-    "compute": "compute ends",
+    REPLICA_SPEED: "the replica's speed ends",
     "engine's max sequences": "the engine's limit ends",
     FRONT_END: "the engine's front end ends",
 }
@@ -371,8 +371,8 @@ def _clause(factor: str, pick: Contender, rival: Contender) -> str:
 
 
 def _limits(pick: Contender, rival: Contender) -> str:
-    """What ends the batches of each; nothing where there are no steps of answers."""
-    if rival.gpu_s.total == rival.gpu_s.prompts:
+    """What ends the batches of each; nothing where there are no steps of answers, or larger ones would not help."""
+    if rival.gpu_s.total == rival.gpu_s.prompts or rival.limited_by == pick.limited_by == REPLICA_SPEED:
         return ""
     if rival.limited_by == _PREFILL_FULL:
         return "; the prefill side is full first"

@@ -42,6 +42,10 @@ _NO_STEP_S = 1e-12  # a decode step of answers that have none: rounds away besid
 FRONT_END = "engine's front end"
 """What limits the rate of a replica whose requests are shorter than the time to receive them."""
 
+REPLICA_SPEED = "replica's speed"
+"""What limits a batch that would finish hardly more if it were larger: compute, bandwidth for its KV, or the host."""
+_HARDLY_MORE = 0.1  # of requests, by twice the batch: room for more sequences is then not what is short. Our choice
+
 
 class Steady(Noun):
     """What one replica does under a load."""
@@ -185,12 +189,13 @@ class ReplicaCurve:
         if not len(kept):
             raise _misses_slo(float(self.tpot_s[0]), tpot_s or 0.0)
         best = int(kept[np.argmax(self.rates[kept])])
+        is_fed = self.rates[best] < self.received_per_s
         return Capacity(
             rate=float(self.rates[best]),
             batch=int(self.batches[best]),
             tpot_s=float(self.tpot_s[best]),
             prefill_share=float(self.rates[best] * self.stall_s[best]),
-            limited_by=FRONT_END if self.rates[best] >= self.received_per_s else self._limit(best, tpot_s, self.tpot_s),
+            limited_by=self._limit(best, tpot_s, self.tpot_s, self.rates) if is_fed else FRONT_END,
         )
 
     def answers_alone(self, tpot_s: float | None = None) -> Capacity:
@@ -205,16 +210,16 @@ class ReplicaCurve:
             batch=int(self.batches[best]),
             tpot_s=float(self.step_s[best]),
             prefill_share=0.0,
-            limited_by=self._limit(best, tpot_s, self.step_s),
+            limited_by=self._limit(best, tpot_s, self.step_s, rates),
         )
 
-    def _limit(self, best: int, slo_s: float | None, tpot_s: Array) -> str:
-        """What keeps the batch from growing: its room, the SLO, or that a larger one finishes no more."""
-        if best == len(self.batches) - 1:
-            return self.limited_by
-        if slo_s is not None and tpot_s[best + 1] > slo_s:
-            return "TPOT SLO"
-        return "compute"
+    def _limit(self, best: int, slo_s: float | None, tpot_s: Array, rates: Array) -> str:
+        """What keeps the rate from growing: room for a larger batch, the SLO, or that a larger one finishes no more."""
+        if best < len(self.batches) - 1:
+            return "TPOT SLO" if slo_s is not None and tpot_s[best + 1] > slo_s else REPLICA_SPEED
+        by_half = float(np.interp(self.batches[best] / 2, self.batches, rates))
+        is_flat = self.batches[best] > 1 and rates[best] < by_half * (1 + _HARDLY_MORE)
+        return REPLICA_SPEED if is_flat else self.limited_by
 
     def at_rate(self, rate: float, capacity: Capacity) -> Steady:
         """Under random arrivals at a rate up to its capacity."""
