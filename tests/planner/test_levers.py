@@ -50,7 +50,7 @@ from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.generate import generate, parse_sessions
 from tokonomics.traffic.lengths import parse_lengths
 from tokonomics.traffic.slo import parse_slos
-from tokonomics.units import usd
+from tokonomics.units import percent, usd
 
 A100 = deploy(find_model("llama-3.1-8b"), find_gpu("A100-80GB"), find_engine("vllm"))
 CHEAP = (
@@ -444,6 +444,19 @@ def test_no_number_of_the_stack_is_cut_at_120_columns() -> None:
     for number in ("$12,345,678", usd(long.saved_usd_per_month), usd(bill.usd_per_month), usd(bill.usd_per_mtok)):
         assert number in text
     assert all(len(line) <= 120 for line in text.splitlines())
+
+
+@pytest.mark.parametrize(("together", "said"), [(0.1, "together it is less"), (0.9, "together it is more")])
+def test_what_levers_save_together_is_explained_where_it_is_not_their_sum(together: float, said: str) -> None:
+    ranking = ranked().ranking
+    alone = [lever for lever in ranking.levers if lever.saved_share > 0]
+    first, *rest = alone
+    assert rest
+    changes = {"taken": (first.name,), "sum_of_shares": 0.5, "saved_share": together}
+    words = " ".join(shown(ranking.model_copy(update=changes)).split())
+    assert said in words
+    named = ", ".join(f"{lever.name} ({percent(lever.saved_share)} alone)" for lever in rest)
+    assert f"Not among them: {named}." in words
 
 
 def test_the_ranking_names_the_gpus_it_moves_to_and_tells_effort_and_risk_below() -> None:

@@ -16,6 +16,7 @@ from tokonomics.report.answer import Answer
 from tokonomics.report.wording import aged_since, percent_text, quoted_text, setup_text, speed_word, time_text
 from tokonomics.units import fine_percent, gigabytes, percent, plural, seconds, usd
 
+_SHOWN = 5e-4  # a smaller share reads as 0.0 %
 _FIGURES = [">$/month", ">$/Mtok", ">replicas", ">load", ">TTFT p99", ">TPOT p99"]
 
 
@@ -105,17 +106,37 @@ def _together(ranking: Ranking) -> Iterable[blocks.Block]:
         why = " lowers the bill at this size: whole replicas and machines are what is paid for"
         said = f"{why}{aged_since(now.price_date)}."
         yield blocks.line(blocks.Span("No lever", "alert"), said, kind="headline")
-    alone = percent(ranking.sum_of_shares) if ranking.sum_of_shares >= 5e-4 else "nothing"
+    alone = percent(ranking.sum_of_shares) if ranking.sum_of_shares >= _SHOWN else "nothing"
     differs = taken and alone != percent(ranking.saved_share)
     yield blocks.facts(
         _bill_fact("now", now),
         _bill_fact("with them", after) if taken else None,
-        blocks.fact("their sum", alone, "is what each of them saves alone, added up") if differs else None,
+        blocks.fact("their sum", alone, f"is what each of them saves alone, added up: {_unlike(ranking)}")
+        if differs
+        else None,
     )
+    if taken and (beside := _left_beside(ranking)):
+        yield blocks.line(beside)
     first = next((lever for lever in ranking.levers if lever.name in taken and lever.saved_usd_per_month > 0), None)
     if first:
         saves = f"alone it saves {usd(first.saved_usd_per_month)} a month ({first.effort})"
         yield blocks.hint(f"Start with {first.name}: {saves}.")
+
+
+def _unlike(ranking: Ranking) -> str:
+    """Why levers do not save together what they save alone."""
+    if ranking.sum_of_shares > ranking.saved_share:
+        return "together it is less, as what one saves, the next cannot save again"
+    return "together it is more, as one makes room for another"
+
+
+def _left_beside(ranking: Ranking) -> str:
+    """The levers that save alone and are not among those taken together, and why."""
+    left = [lever for lever in ranking.levers if lever.saved_share >= _SHOWN and lever.name not in ranking.taken]
+    if not left:
+        return ""
+    named = ", ".join(f"{lever.name} ({percent(lever.saved_share)} alone)" for lever in left)
+    return f"Not among them: {named}. Beside the others there is nothing more to save so, or only in place of one."
 
 
 def _with_overheads(ranking: LeversResult) -> blocks.Facts | None:
@@ -151,7 +172,7 @@ def _name(lever: Pulled, bill: SetupBill) -> tuple[blocks.Piece, str]:
     share = lever.saved_share
     saves = percent(share) if share > 0 else f"costs {percent(-share)}"
     mood: blocks.Mood = "best" if lever.saved_usd_per_month > 0 else ""
-    return blocks.Span(f"{lever.name}{to}", mood), "0 %" if abs(share) < 5e-4 else saves
+    return blocks.Span(f"{lever.name}{to}", mood), "0 %" if abs(share) < _SHOWN else saves
 
 
 def _memories(bill: SetupBill) -> str:
@@ -252,7 +273,7 @@ def _step(step: Step, drafted: Drafted | None) -> list[str]:
     return [
         f"{step.name}{memories}{assumed}",
         usd(step.saved_usd_per_month) if abs(step.saved_usd_per_month) >= 0.005 else "–",
-        f"{step.saved_share * 100 + 0.0:.1f} %" if abs(step.saved_share) >= 5e-4 else "0 %",
+        f"{step.saved_share * 100 + 0.0:.1f} %" if abs(step.saved_share) >= _SHOWN else "0 %",
         _kept(step.kept),
         *_figures(step.bill),
     ]
