@@ -82,6 +82,8 @@ def test_the_front_page_plans_at_once_and_shows_the_price_that_the_api_gives(win
         assert dollars(shown.split()[0]) == pytest.approx(figure, rel=0.005)
     assert best["gpu"] in page.locator(".headline .detail").first.inner_text()
     assert page.locator(".command code").inner_text().startswith("tokonomics plan llama-3.1-8b --rate 5")
+    checked = "import('/static/views/plan.js').then((view) => view.default.request({ run: '1' }).inputs.deploy)"
+    assert page.evaluate(checked) == ["vllm,kubernetes,skypilot"]  # one flag in the command of a simulated plan
     settled(page)
 
 

@@ -73,7 +73,7 @@ export default {
     const inputs = field.ofLog(field.asked("plan", values));
     if (inputs.tokens_per_month) delete inputs.rate;
     if (values.run === "1")
-      return { verb: "plan", inputs: { ...inputs, deploy: ["vllm", "kubernetes", "skypilot"] }, long: true };
+      return { verb: "plan", inputs: { ...inputs, deploy: ["vllm,kubernetes,skypilot"] }, long: true };
     delete inputs.explain;
     return { verb: "plan", inputs: { ...inputs, quick: true }, slowCharts: true };
   },
