@@ -9,7 +9,7 @@ from tokonomics.catalog import offer_choice
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
-from tokonomics.catalog.offer_choice import PROCESS_GIB, NoOffer
+from tokonomics.catalog.offer_choice import PROCESS_GIB, NoOffer, cheapest_offer
 from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import deploy
@@ -17,8 +17,12 @@ from tokonomics.planner.bills import Bills, SetupBill
 from tokonomics.planner.hosts import Machine, cheapest_host, host_gib, hosts_of, room_for, usable
 from tokonomics.planner.load import load_of_shape
 from tokonomics.planner.setup import Setup
+from tokonomics.questions.cost import cost
+from tokonomics.questions.requests.buy import CostRequest
 from tokonomics.questions.requests.known import OffersRequest
 from tokonomics.questions.result import Listing
+from tokonomics.questions.verbs import find_verb
+from tokonomics.report.answers import describe
 from tokonomics.report.catalog_view import offers
 
 SMALL = deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))
@@ -84,6 +88,17 @@ def test_the_price_of_replicas_is_of_the_cheapest_machines_that_hold_them() -> N
         offered, price = cheapest_host(SMALL, replicas, sold)
         assert offered == best
         assert price == pytest.approx(usd_per_hour)
+
+
+def test_a_price_without_a_model_says_which_hosts_it_is_of_and_why_a_plan_may_take_another() -> None:
+    """80 GiB of the GPU's: weights of half of it and a process are 43 GiB; those of 8 B parameters are 18."""
+    small, fine = (offer("H100-SXM", 1, price, memory_gb=room) for price, room in ((2.0, 24.0), (2.2, 48.0)))
+    assert cheapest_offer("H100", offers=[small, fine]) == fine
+    assert cheapest_host(SMALL, 1, [small, fine]) == (small, 2.0)
+    request = CostRequest(gpu="H100", tokens_per_second=2900)
+    said = " ".join(describe(find_verb("cost"), cost(request), request).text().split())
+    assert f"hosts with {40 + PROCESS_GIB:.0f} GB of memory a GPU or more" in said
+    assert "a small one is at home on a smaller host, which may cost less" in said
 
 
 def test_a_price_that_other_verbs_pass_over_says_so_where_it_is_listed() -> None:

@@ -126,10 +126,14 @@ def _can_load(offer: Offer) -> bool:
     if offer.memory_gb is None:
         return True
     try:
-        held = find_gpu(offer.gpu).memory_bytes
+        return offer.memory_gb >= usual_host_gib(offer.gpu) * offer.gpus
     except UnknownName:  # a GPU that only the offers file knows
         return True
-    return offer.memory_gb >= loading_gib(_WEIGHTS_SHARE * held * offer.gpus, offer.gpus)
+
+
+def usual_host_gib(gpu: str) -> float:
+    """Memory for each GPU of a host on which a model that nobody names could be loaded."""
+    return loading_gib(_WEIGHTS_SHARE * find_gpu(gpu).memory_bytes, 1)
 
 
 def to_look_up(offers: Sequence[Offer], on: dt.date) -> tuple[Offer, ...]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from functools import partial
 
+from tokonomics.catalog.offer_choice import usual_host_gib
 from tokonomics.money.cost import LoadCost, Needed
 from tokonomics.questions.requests.buy import CostRequest
 from tokonomics.questions.results import CostResult
@@ -11,16 +12,20 @@ from tokonomics.report.answer import Answer
 from tokonomics.report.wording import marked_old
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK, count, percent, plural, usd
 
-_PRICE_RULE = (
-    "The cheapest price of the last year for this GPU, of hosts with memory enough to load weights of half the GPU's. "
-    "Where a model is named (simulate, plan), its own weights decide, so the price may be another."
-)
-
 
 def cost(result: CostResult, request: CostRequest) -> Answer:
     """The price per Mtok, the equation it comes from, and the other forms people ask for."""
-    rule = _PRICE_RULE if request.usd_per_hour is None else ""
+    rule = "" if request.gpu is None else _price_rule(request.gpu)
     return Answer(result, "What a million tokens costs", partial(_sections, result, rule))
+
+
+def _price_rule(gpu: str) -> str:
+    """Which offers the price is the cheapest of, and why a plan's may be another."""
+    room = f"{usual_host_gib(gpu):.0f} GB of memory a GPU or more, enough to load weights of half the GPU's"
+    return (
+        f"The cheapest price of the last year for this GPU on hosts with {room}. Where a model is named (simulate, "
+        "plan), its own weights decide: a small one is at home on a smaller host, which may cost less."
+    )
 
 
 def _sections(result: CostResult, price_rule: str) -> blocks.View:
