@@ -172,4 +172,7 @@ def test_a_stretch_that_was_not_asked_for_is_named(two_teams: Path) -> None:
     listener = Notes()
     meter_report(MeterReportRequest.of({"ledger": str(two_teams)}), listener)
     meter_report(MeterReportRequest.of({"ledger": str(two_teams), "since": "2026-11-09"}), listener)
-    assert [line.partition(";")[0] for line in said if line.startswith("the last")] == ["the last day"]
+    assert [line.partition(";")[0] for line in said if line.startswith("the last")] == ["the last day is shown"]
+    with pytest.raises(BadInput, match="no ledger yet"):
+        meter_report(MeterReportRequest.of({"ledger": str(two_teams.with_name("none.db"))}), listener)
+    assert len(said) == 1  # nothing is shown where there is none

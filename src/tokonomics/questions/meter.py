@@ -166,12 +166,14 @@ _BY_HOUR_S = 2 * DAY_S
 
 def meter_report(request: MeterReportRequest, listener: Listener = SILENT) -> MeterReportResult:
     """A stretch of the past from the meter's ledger, by model, server, day, hour or label."""
-    _say_stretch(request, "1d", f"the last day; {option('since', '30d')} is what exports hold", listener)
+    _asked_for(request, time.time())  # what cannot be is refused before the ledger is looked for
     keys = tuple(key.strip() for key in request.by.split(",") if key.strip())
     planned, on = planned_of(request), gpu_behind(request)
     terms, budgets = sell_terms(request.sell, request.margin), parse_budgets(request.budget or ())
     grid, extras = grid_named(request.grid or WORLD), extras_of(request)
     with Ledger(ledger_of(request), read_only=True) as book, book.snapshot():
+        if request.since == "1d" and request.until is None:
+            listener.note(f"the last day is shown; for another time: {option('since', '7d')}")
         first, last = stretch(request, book, listener)
         made = bill(book.spans(first, last), first, last, keys, planned)
         over = "hour" if last - first <= _BY_HOUR_S else "day"
@@ -218,9 +220,11 @@ def meter_export(request: MeterExportRequest, listener: Listener = SILENT) -> Ex
     """Charges and prices of a stretch of the ledger, or of a plan."""
     if request.plan is not None:
         return estimated(read_planned_month(Path(request.plan)), today())
-    _say_stretch(request, "30d", f"the last 30 days; reports show one ({option('since', '1d')})", listener)
+    _asked_for(request, time.time())
     on = gpu_behind(request)
     with Ledger(ledger_of(request), read_only=True) as book, book.snapshot():
+        if request.since == "30d" and request.until is None:
+            listener.note(f"the last 30 days are exported; for another time: {option('since', '7d')}")
         first, last = stretch(request, book, listener)
         first = first // DAY_S * DAY_S  # charges are of whole days
         charged = bill(book.spans(first, last), first, last, ("day", "model", request.by), may_lack=(TEAM,))
@@ -241,13 +245,6 @@ def export_format(text: str) -> ExportFormat:
         fix = f"Valid: {', '.join(ExportFormat)}. {did_you_mean(text, ExportFormat, 1) or ''}".rstrip()
         raise BadInput(f"there is no format '{shorten(text)}'", where="FORMAT", fix=fix)
     return ExportFormat(text)
-
-
-def _say_stretch(request: MeterReportRequest | MeterExportRequest, usual: str, said: str, listener: Listener) -> None:
-    """Says which stretch was taken where none was given."""
-    _asked_for(request, time.time())  # what cannot be is refused before the ledger is looked for
-    if request.since == usual and request.until is None:
-        listener.note(said)
 
 
 def stretch(

@@ -80,8 +80,8 @@ def _headline(lever: PrefixCacheLever, price_from: str | None) -> blocks.Line:
     elif bill.saved_usd > 0:
         verdict, said = blocks.Span(hourly_text(bill), "best"), f" with {best}"
     else:
-        later = " without later answers" if lever.slower else ""
-        verdict, said = blocks.Span("No replica saved", "alert"), f" by any of these{later}"
+        slower = " without slower answers" if lever.slower else ""
+        verdict, said = blocks.Span("No cache here saves a replica", "alert"), slower
     return blocks.line(verdict, f"{said}: {lever.deployment}{marked_old(price_from)}", kind="headline")
 
 
