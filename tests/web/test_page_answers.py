@@ -252,6 +252,12 @@ def test_what_fleet_is_asked_is_written_with_its_own_flags() -> None:
     assert written == "tokonomics fleet llama-3.1-8b --demand 12x20,12x2 --input 1000 --output 300"
 
 
+def test_the_command_of_a_plan_does_not_ask_for_the_files_that_the_page_adds() -> None:
+    asked = {"model": ["llama-3.1-8b"], "rate": "5", "input": "1000", "output": "300"}
+    plain = "tokonomics plan llama-3.1-8b --rate 5 --input 1000 --output 300"
+    assert verbs()["plan"].command({**asked, "deploy": ["vllm", "kubernetes", "skypilot"]}) == plain
+
+
 def test_the_files_of_a_plan_name_the_command_that_the_page_shows(page: TestClient) -> None:
     """Not that of the process which answers: it names folders of the server."""
     asked = {"what": ["llama-3.1-8b"], "gpu": ["L4"], "rate": "1", "input": "100", "output": "100", "quick": True}
