@@ -105,14 +105,15 @@ export function columnsOf(spec, room) {
 }
 
 // Panels next to each other break into rows when they would get too narrow; widths share out what the axes leave.
-function fitted(spec, room, gutter, rows) {
+// A legend of panels side by side is that of all: it has the whole width.
+function fitted(spec, room, gutter, rows, whole = room) {
   if (spec.vconcat) return { ...spec, vconcat: spec.vconcat.map((each) => fitted(each, room, gutter, rows)) };
   const side = spec.hconcat ?? (spec.concat ? spec.concat : null);
   if (side) {
     const columns = columnsOf(spec, room);
     const { hconcat, concat, ...rest } = spec;
     const share = room / columns;
-    const panels = side.map((each) => fitted(each, share - (columns > 1 ? (spec.spacing ?? 20) : 0), gutter, rows));
+    const panels = side.map((each) => fitted(each, share - (columns > 1 ? (spec.spacing ?? 20) : 0), gutter, rows, room));
     return { ...rest, concat: panels, columns };
   }
   const width = Math.max(120, Math.round(room - gutter));
@@ -124,7 +125,7 @@ function fitted(spec, room, gutter, rows) {
   }
   // A heat map says how wide a cell is; that stays.
   if (typeof spec.width === "object") return spec;
-  const roomy = reaching(legended(spec, room - LEFT), width, rows);
+  const roomy = reaching(legended(spec, whole - LEFT), width, rows);
   const { title, ...panel } = width < NARROW ? thinned(roomy, width, rows) : roomy;
   return { ...panel, width, ...(title ? { title: headed(title, width) } : {}) };
 }
