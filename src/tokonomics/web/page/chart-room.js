@@ -55,7 +55,7 @@ export function legended(panel, width) {
 export function named(axis, names, room) {
   const width = Math.round(room * NAMES);
   const limited = { ...axis, labelLimit: width };
-  if (!names?.length || typeof names[0] !== "string") return limited;
+  if (axis.orient === "top" || !names?.length || typeof names[0] !== "string") return limited;
   const lines = names.map((name) => [name, inTwo(name, width)]);
   const long = lines.filter(([, text]) => Array.isArray(text));
   const isLong = `indexof(${JSON.stringify(long.map(([name]) => name))}, datum.value) >= 0`;

@@ -93,6 +93,7 @@ function darkened(node, name = "") {
 const NARROW = 480;
 const BELOW = { orient: "bottom", direction: "horizontal", columns: 2, labelLimit: 200 };
 const LEAST_PANEL = 250; // pixels for a panel with its axis
+const LEAST_CELL = 84; // a price with its marks
 const LEFT = 72; // before a legend begins: the axis of dollars or of names' last letters
 
 // How many panels stand side by side: all, or even rows of as many as stay readable.
@@ -123,11 +124,16 @@ function fitted(spec, room, gutter, rows, whole = room) {
     const each = Math.max(120, Math.round(room / columns - gutter));
     return { ...spec, facet: column, columns, spec: { ...spec.spec, width: each } };
   }
-  // A heat map says how wide a cell is; that stays.
-  if (typeof spec.width === "object") return spec;
+  // A heat map says how wide a cell is; that stays while all its columns fit.
+  if (typeof spec.width === "object") return { ...spec, width: { step: celled(spec, width) } };
   const roomy = reaching(legended(spec, whole - LEFT), width, rows);
   const { title, ...panel } = width < NARROW ? thinned(roomy, width, rows) : roomy;
   return { ...panel, width, ...(title ? { title: headed(title, width) } : {}) };
+}
+
+function celled({ width: { step }, layer: [{ encoding }] = [{}] }, width) {
+  const columns = encoding?.x?.sort?.length ?? 1;
+  return Math.min(step, Math.max(LEAST_CELL, Math.floor(width / columns)));
 }
 
 // On a narrow screen legends stand below, and long names leave room for the bars.
