@@ -9,7 +9,9 @@ fitted. "After calibrate": every second load of a session teaches what ``tokonom
 scored, before and after.
 """
 
+import csv
 import gzip
+import io
 import json
 import math
 import platform
@@ -18,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tokonomics.catalog.load_models import find_model
 from tokonomics.clock import today
 from tokonomics.errors import BadInput
 from tokonomics.measure.benchmark_run import BenchmarkRun, Latencies, LoadPoint, RequestRecord
@@ -52,6 +55,10 @@ FIGURES = {
 }
 """What is scored; means teach and judge beside them, as in the verb."""
 BUDGETS = {"small-steps": 2048}
+POINTS = HERE.parent / "src" / "tokonomics" / "measure" / "data" / "real_engine.csv.gz"
+"""Every figure, measured and predicted, carried by the package: the page's chart and tables show them."""
+FITS = {"qwen3-32b": "left out", "qwen3-4b": "left out"} | dict.fromkeys(("dense", "fp8", "moe", "moe-fp8"), "shaped")
+"""How a session stands to the model: the logs of four taught the host, two models nothing; the rest was only seen."""
 
 
 def main() -> None:
@@ -99,6 +106,33 @@ def main() -> None:
     }
     text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
     (HERE / "results" / "vllm.json").write_text(text, encoding="utf-8")
+    write_points(POINTS, sessions, loads)
+
+
+COLUMNS = [
+    "fit", "speed", "metric", "gpu", "gpus", "engine", "year", "model", "weights", "input", "output", "load", "source",
+    "measured", "predicted",
+]  # fmt: skip
+
+
+def write_points(file: Path, sessions: dict[str, Any], loads: dict[str, list[dict[str, Any]]]) -> None:
+    """A line for each figure of each load, as ``bench_accuracy.py`` has them of published ones; five digits."""
+    lines = io.StringIO()
+    table = csv.writer(lines, lineterminator="\n")
+    table.writerow(COLUMNS)
+    for name, scored in loads.items():
+        session, fit = sessions[name], FITS.get(name, "seen")
+        what = find_model(session["model"]).name, session["quant"] or "bf16"
+        for load in scored:
+            shape, _ = load["load"].split(", ")
+            asked = load["users"] or f"{load['rate']:g}/s"
+            for figure, measured in load["measured"].items():
+                metric, statistic = FIGURES[figure]
+                said = metric.value if statistic is Statistic.mean else f"{metric.value} {statistic.value}"
+                figures = (f"{value:.5g}" for value in (measured, load["predicted"][figure]))
+                layout = fit, "timed", said, "H200", 1, "vllm 0.26.0", 2026, *what
+                table.writerow((*layout, *shape.split("/"), asked, "benchmarks/measure_vllm.py", *figures))
+    file.write_bytes(gzip.compress(lines.getvalue().encode(), 9, mtime=0))
 
 
 def _closed_loop(found: dict[str, Any]) -> list[dict[str, Any]]:

@@ -3,11 +3,11 @@
 import json
 import math
 import re
-import statistics
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from tokonomics.measure.real_engine import unseen_errors
 from tokonomics.measure.validate import ErrorSummary
 from tokonomics.report.validate_view import figures
 
@@ -143,47 +143,22 @@ SHORT = {
 """The rows that a reader of the first screen needs, in plain words."""
 
 
-UNSEEN = ("qwen3-32b", "qwen3-4b")
-"""Sessions of models that nothing was fitted on."""
-REAL = {
-    "a real vLLM on an H200 under load, two models not fitted on: throughput and TPOT": (
-        False,
-        "throughput",
-        "TPOT p50",
-    ),
-    "the same, time to the first token under load": (False, "TTFT p50"),
-    "the same, p99 of TPOT and time to the first token": (False, "TPOT p99", "TTFT p99"),
-    "the same server idle, time to the first token of a lone prompt": (True, "TTFT p50"),
-}
-"""Of lone prompts or of loads, and which figures."""
-
-
 def short_accuracy_table() -> str:
     """A real engine and three rows of the accuracy table, nothing of them fitted on."""
     result = _accuracy()
-    sessions = _result("vllm")["loads"]
     lines = [
         "| predicted against measured | n | median error | bias | inside the 80 % interval |",
         "|---|--:|--:|--:|--:|",
     ]
-    for plain, (lone, *names) in REAL.items():
-        sizes = [
-            [abs(load["errors"][figure]) for load in sessions[session] if _is_lone(load) is lone]
-            for session in UNSEEN
-            for figure in names
-        ]
-        middle = max(statistics.median(size) for size in sizes)
-        lines.append(f"| {plain} | {sum(map(len, sizes))} | at most {middle * 100:.1f} % for either model | – | – |")
+    lines += [
+        f"| {row.what} | {row.n} | at most {row.at_most * 100:.1f} % for either model | – | – |"
+        for row in unseen_errors()
+    ]
     for name, plain in SHORT.items():
         n, median, _, bias, inside = _figures(result["rows"][name]).split(" | ")
         lines.append(f"| {plain} | {n} | {median} | {bias} | {inside} |")
     ranking = f"GPUs are ranked as measured with a Spearman correlation of {result['spearman']:.2f}."
     return "\n".join([*lines, "", f"{ranking} Made by `{result['command']}` on {result['date']}, {result['machine']}."])
-
-
-def _is_lone(load: dict[str, Any]) -> bool:
-    """One user, who never meets another."""
-    return bool(load["users"] == 1)
 
 
 def real_engine_table() -> str:

@@ -92,3 +92,16 @@ def test_very_long_answers_are_simulated_in_as_few_requests_as_a_percentile_need
     assert len(alone) == ENOUGH_REQUESTS
     assert len(load_of_shape(500, "1000", "const:300").on(10)[0]) == 500 * 300
     assert len(usual.on(2)[0]) == ENOUGH_REQUESTS
+
+
+def test_made_up_requests_at_another_rate_are_the_same_ones_unless_more_are_needed() -> None:
+    slow = load_of_shape(0.01, "1000", "300")
+    assert slow.sorted_lengths is slow.at(5.0).sorted_lengths  # looked at once
+    drawn = load_of_shape(5.0, "1000", "300")
+    assert slow.is_drawn_alike_at(5.0)
+    assert slow.at(5.0).workload == drawn.workload
+    np.testing.assert_array_equal(slow.at(5.0).trace.output_tokens, drawn.trace.output_tokens)
+    np.testing.assert_allclose(slow.at(5.0).trace.arrival_s, drawn.trace.arrival_s)
+    many = 2 * ENOUGH_REQUESTS / slow.lasts_s
+    assert not slow.is_drawn_alike_at(many)
+    assert len(load_of_shape(many, "1000", "300").trace) > len(slow.trace)

@@ -53,7 +53,25 @@ def test_a_click_pins_a_deployment_and_its_gpu_becomes_the_scenario_to_compare_w
     card.get_by_role("button", name="Compare").click()
     expect(page.locator("#main .column")).to_have_count(2)
     gpu = next(name for name in ("L40S", "H100-SXM") if name in words["deployment"])
-    assert f"b.gpu={gpu}" in page.url
+    seller = words["deployment"].rpartition(" at ")[2].split()[0]
+    precision = next(name for name in ("bf16", "fp8") if name in words["deployment"])
+    assert all(said in page.url for said in (f"b.gpu={gpu}", f"b.provider={seller}", f"b.min_weights={precision}"))
+
+
+def test_a_pin_stays_when_the_traffic_needs_another_number_of_replicas(laptop: Visit) -> None:
+    page = drawn(laptop.answered("?view=plan&gpu=L40S&rate=5"))
+    chosen = page.get_by_label("A deployment to pin")
+    name = next(name for name in chosen.locator("option").all_inner_texts()[1:] if name.startswith("1 × L40S"))
+    chosen.select_option(name)
+    page.get_by_role("button", name="Pin", exact=True).click()
+    expect(page.locator(".pins h3")).to_have_text(name)
+    rate = page.locator("input[name=rate]").first
+    rate.fill("40")
+    rate.press("Enter")
+    expect(page.locator(".pins h3")).not_to_have_text(name)
+    replicas, _, rest = page.locator(".pins h3").inner_text().partition(" × ")
+    assert int(replicas) > 1
+    assert rest == name.partition(" × ")[2]
 
 
 def test_the_keyboard_pins_and_unpins_and_plans_with_the_gpu(laptop: Visit) -> None:
@@ -69,10 +87,10 @@ def test_the_keyboard_pins_and_unpins_and_plans_with_the_gpu(laptop: Visit) -> N
     page.keyboard.press("Enter")
     expect(page.locator(".pins section")).to_have_count(0)
     page.keyboard.press("Enter")
-    page.get_by_role("button", name="Plan with this GPU").focus()
+    page.get_by_role("button", name="Plan with it").focus()
     page.keyboard.press("Enter")
-    page.wait_for_url("**gpu=*")
-    assert page.url.endswith(("gpu=L40S", "gpu=H100-SXM"))
+    page.wait_for_url("**min_weights=*")
+    assert any(f"gpu={gpu}&" in page.url for gpu in ("L40S", "H100-SXM"))
 
 
 def test_a_name_in_the_legend_shows_its_gpu_alone(laptop: Visit) -> None:

@@ -197,3 +197,38 @@ def test_a_chart_of_rows_of_panels_fits_its_box(window: Visit) -> None:
     page.locator("figure.chart[data-drawn]").first.wait_for(timeout=PATIENCE_MS)
     wide, room = page.locator(".drawing").first.evaluate("({scrollWidth, clientWidth}) => [scrollWidth, clientWidth]")
     assert wide <= room
+
+
+CUT = """() => {
+  const found = [];
+  for (const svg of document.querySelectorAll("figure.chart svg")) {
+    const box = svg.closest(".drawing").getBoundingClientRect();
+    const seen = (text) => text.textContent.trim() && text.getAttribute("opacity") !== "0";
+    const texts = (part) => [...svg.querySelectorAll(`${part} text`)].filter(seen);
+    for (const text of texts("")) {
+      const {left, right} = text.getBoundingClientRect();
+      if (left < box.left - 1 || right > box.right + 1) found.push(`cut: ${text.textContent}`);
+    }
+    for (const text of texts(".role-title")) if (text.textContent.includes("…")) found.push(text.textContent);
+    for (const name of texts(".role-axis-label")) {
+      const one = name.getBoundingClientRect();
+      for (const label of texts(".mark-text.role-mark")) {
+        const other = label.getBoundingClientRect();
+        const isBeside = one.right <= other.left || other.right <= one.left;
+        const isAbove = one.bottom <= other.top + 1 || other.bottom <= one.top + 1;
+        if (!isBeside && !isAbove) found.push(`${name.textContent} under ${label.textContent}`);
+      }
+    }
+    const panel = svg.querySelector(".background").getBoundingClientRect();
+    if (panel.width < 0.35 * box.width) found.push(`a panel of ${panel.width} of ${box.width} px`);
+  }
+  return found;
+}"""
+
+
+@pytest.mark.parametrize("query", ["?view=levers", "?view=levers&panel=stack", "?view=fleet", "?view=own"])
+def test_no_label_title_or_legend_of_a_chart_is_cut_on_a_phone(narrow: Visit, query: str) -> None:
+    """Own is computed; the others are the examples that come with the page."""
+    page = narrow.open(query)
+    page.locator("figure.chart[data-drawn]").first.wait_for(timeout=PATIENCE_MS)
+    assert page.evaluate(CUT) == []

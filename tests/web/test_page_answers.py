@@ -214,6 +214,26 @@ def test_the_accuracy_shown_is_the_one_the_benchmark_recorded(page: TestClient) 
     assert shown["sections"]
 
 
+def test_the_real_engine_leads_the_accuracy_table_then_what_no_fit_saw_and_its_rows_are_drawn(page: TestClient) -> None:
+    """As docs/accuracy.md has them."""
+    shown = page.get("/api/v1/accuracy?metric=TPOT&fit=left+out").json()
+    blocks = [block for section in shown["sections"] for block in section["blocks"] if block["type"] == "table"]
+    names = ["".join(span["text"] for span in row[0]) for row in blocks[0]["rows"]]
+    errors = ["".join(span["text"] for span in row[2]) for row in blocks[0]["rows"]]
+    guide = (Path(__file__).parents[2] / "docs" / "accuracy.md").read_text("utf-8")
+    first = next(line for line in guide.splitlines() if line.startswith("| a real vLLM"))
+    assert [names[0], f"{errors[0]} for either model"] == [cell.strip() for cell in first.split("|")][1:4:2]
+    seen = next(at for at, name in enumerate(names) if "fitted on these" in name)
+    assert all(at < seen for at, name in enumerate(names) if "left out of everything" in name)
+    spec = shown["charts"][0]["spec"]
+    drawn = [row for rows in spec["datasets"].values() for row in rows if row.get("served")]
+    assert {row["what"].split(";")[0] for row in drawn} == {
+        f"{model} bf16 on 1×H200, vllm 0.26.0 of 2026" for model in ("Qwen3 4B", "Qwen3 32B")
+    }
+    titles = {layer["encoding"]["x"].get("title") for layer in spec["layer"]}
+    assert titles == {"measured"}  # its ticks say ms and s
+
+
 @pytest.mark.parametrize("name", sorted(verbs()))
 def test_a_command_uses_the_flags_that_the_command_line_knows(name: str) -> None:
     """Such as --input, whatever the function behind it calls its parameter."""
@@ -230,6 +250,12 @@ def test_what_fleet_is_asked_is_written_with_its_own_flags() -> None:
     inputs = {"model": "llama-3.1-8b", "demand": "12x20,12x2", "input": "1000", "output": "300"}
     written = verbs()["fleet"].command(inputs)
     assert written == "tokonomics fleet llama-3.1-8b --demand 12x20,12x2 --input 1000 --output 300"
+
+
+def test_the_command_of_a_plan_does_not_ask_for_the_files_that_the_page_adds() -> None:
+    asked = {"model": ["llama-3.1-8b"], "rate": "5", "input": "1000", "output": "300"}
+    plain = "tokonomics plan llama-3.1-8b --rate 5 --input 1000 --output 300"
+    assert verbs()["plan"].command({**asked, "deploy": ["vllm", "kubernetes", "skypilot"]}) == plain
 
 
 def test_the_files_of_a_plan_name_the_command_that_the_page_shows(page: TestClient) -> None:

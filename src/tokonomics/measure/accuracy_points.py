@@ -46,6 +46,8 @@ class AccuracyPoint(Noun):
     """The row in words."""
     measured: PositiveFloat
     predicted: PositiveFloat
+    served: bool = False
+    """Measured by us on an engine that served requests, not published by others."""
 
     @property
     def off(self) -> float:
@@ -55,13 +57,18 @@ class AccuracyPoint(Noun):
 
 @lru_cache(maxsize=1)
 def shipped_points() -> tuple[AccuracyPoint, ...]:
-    """All that the package carries."""
-    file = resources.files("tokonomics.measure") / "data" / "accuracy_points.csv.gz"
-    lines = gzip.decompress(file.read_bytes()).decode().splitlines()
-    return tuple(_point(row) for row in csv.DictReader(lines))
+    """All published ones that the package carries."""
+    return tuple(point_of(row) for row in shipped_rows("accuracy_points.csv.gz"))
 
 
-def _point(row: dict[str, str]) -> AccuracyPoint:
+def shipped_rows(name: str) -> list[dict[str, str]]:
+    """The lines of a packed table beside this module."""
+    file = resources.files("tokonomics.measure") / "data" / name
+    return list(csv.DictReader(gzip.decompress(file.read_bytes()).decode().splitlines()))
+
+
+def point_of(row: dict[str, str], *, served: bool = False) -> AccuracyPoint:
+    """A line of such a table as a point, its words put together."""
     engine = row["engine"].split()[0] if row["engine"] else "bare kernels"
     load = f"{row['load']} at once" if row["load"] else "a queue that never empties"
     load = requests_a_second(row["load"][:-2]) if row["load"].endswith("/s") else load
@@ -76,6 +83,7 @@ def _point(row: dict[str, str]) -> AccuracyPoint:
         what="; ".join(said),
         measured=float(row["measured"]),
         predicted=float(row["predicted"]),
+        served=served,
     )
 
 

@@ -8,6 +8,7 @@ stair, up to the volume beyond which arithmetic shows that the fleet stays cheap
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 
 from tokonomics.errors import BadInput
 from tokonomics.money.cost import CostLine, CostTree, cost, require_positive
-from tokonomics.types import Noun
+from tokonomics.types import Noun, Same
 from tokonomics.units import HOURS_PER_MONTH, TOKENS_PER_MTOK, count, percent, usd
 
 MOST_STAIRS = 100_000  # beyond so many purchases of one kind nobody waits for a break-even
@@ -283,6 +284,12 @@ FILLED = (0.7, 0.5, 0.3)  # shares of what the SLO allows that real traffic may 
 PRICED = (0.5, 0.8, 1.25, 2.0)
 
 
+@lru_cache(maxsize=64)
+def _scaled(hosted: Same[SelfHosted], capacity: float, price: float) -> SelfHosted:
+    """Kept, as every API is held against the same fleets."""
+    return hosted.value.scaled(capacity, price)
+
+
 def swings(
     hosted: SelfHosted, api: str, usd_per_mtok: float, speeds: Sequence[float] = (), filled: Sequence[float] = FILLED
 ) -> list[Swing]:
@@ -290,7 +297,7 @@ def swings(
 
     def at(assumption: str, factor: float, what: str, **scaled: float) -> Swing:
         capacity, price, token = (scaled.get(name, 1.0) for name in ("capacity", "price", "token"))
-        found = break_even(hosted.scaled(capacity, price), api, usd_per_mtok * token)
+        found = break_even(_scaled(Same(hosted), capacity, price), api, usd_per_mtok * token)
         return Swing(what=what, found=found, assumption=assumption, factor=factor)
 
     def filled_to(share: float) -> str:

@@ -51,6 +51,10 @@ _ROUNDS, _CLOSE_ENOUGH = 8, 0.005
 """Of finding how many conversations make a rate of requests: two or three rounds do."""
 
 
+_OF_LENGTHS = ("longest", "computed_tokens", "computed_mean", "context_mean", "held_mean", "sorted_lengths")
+"""Of a load, what its rate has no part in; each takes a look at every request."""
+
+
 @dataclass(frozen=True)
 class Load:
     """Requests to be served, in the mean and one by one."""
@@ -191,8 +195,15 @@ class Load:
         return replace(self, trace=replace(self.trace, arrival_s=arrival_s))
 
     def at(self, rate: float) -> "Load":
+        """The same requests at another rate; what is known of their lengths stays known."""
         factor = rate / self.workload.rate
-        return replace(self, trace=self.trace.faster(factor), workload=self.workload.model_copy(update={"rate": rate}))
+        made = replace(self, trace=self.trace.faster(factor), workload=self.workload.model_copy(update={"rate": rate}))
+        made.__dict__.update({name: self.__dict__[name] for name in _OF_LENGTHS if name in self.__dict__})
+        return made
+
+    def is_drawn_alike_at(self, rate: float) -> bool:
+        """Whether made-up requests at that rate would be these, sooner or later: as many, of the same lengths."""
+        return self.is_stationary and len(self.trace) == _enough_at(rate, self.lasts_s)
 
 
 def cut_to_context(trace: Trace, context: int) -> tuple[Trace, int]:
@@ -296,6 +307,11 @@ class Extent:
         return 1 if self.span_s is None else math.ceil(self.expected / _MOST_OF_A_CURVE)
 
 
+def _enough_at(rate: float, lasts_s: float) -> int:
+    """Requests to make up at a constant rate."""
+    return min(_MOST_REQUESTS, math.ceil(max(ENOUGH_REQUESTS, rate * lasts_s)))
+
+
 def extent_of(
     process: Arrivals,
     inputs: Lengths,
@@ -314,8 +330,7 @@ def extent_of(
     if process.is_stationary:
         rate = curve.rate_after if rate is None else rate
         process = process.times(rate / curve.rate_after)
-        expected = min(_MOST_REQUESTS, math.ceil(max(ENOUGH_REQUESTS, rate * lasts_s)))
-        return Extent(process, rate, expected, None, lasts_s)
+        return Extent(process, rate, _enough_at(rate, lasts_s), None, lasts_s)
     # Whole periods, or as long again as the last change of the rate came late.
     span_s = period_s or 2 * max(float(curve.times[-1]), lasts_s)
     own_rate = curve.by(span_s) / span_s

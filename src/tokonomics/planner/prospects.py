@@ -126,8 +126,9 @@ def speed_allowed(question: "Question | _Sought", deployment: Deployment) -> boo
     return question.assumed_speeds or asked_for or known_speed(deployment) is not Speed.assumed
 
 
+@lru_cache(maxsize=8192)
 def layout(deployment: Deployment) -> str:
-    """Such as ``TP=2 fp8, KV fp8``."""
+    """Such as ``TP=2 fp8, KV fp8``; kept, as every candidate is refused by it at each rate that is asked about."""
     degrees = {"TP": deployment.tp, "PP": deployment.pp, "EP": deployment.ep, "DP": deployment.dp}
     split = " ".join(f"{name}={degree}" for name, degree in degrees.items() if degree > 1 or name == "TP")
     kv = f", KV {deployment.kv}" if deployment.kv.is_below(Precision.bf16) else ""

@@ -52,12 +52,19 @@ def breakeven(request: BreakevenRequest, listener: Listener = SILENT) -> Breakev
 def hosting_of(request: BreakevenRequest, offers: tuple[Offer, ...], listener: Listener = SILENT) -> Hosting:
     """What is asked, apart from the volume."""
 
-    def at_rate(rate: float) -> Load:
+    def drawn_at(rate: float) -> Load:
         return load_of(request.model_copy(update={"rate": f"{rate:.9g}", "tokens_per_month": None}))
 
+    def at_rate(rate: float) -> Load:
+        """The closed form asks for lengths alone, which are the same at other rates: they are drawn once."""
+        if request.quick and trickle.is_drawn_alike_at(rate):
+            return trickle.at(float(f"{rate:.9g}"))
+        return drawn_at(rate)
+
+    trickle = drawn_at(TRICKLE)
     paceless = request.model_copy(update={"rate": None, "tokens_per_month": None})
     log = load_of(paceless, listener) if request.trace is not None else None
-    base = question_of(request, named(request.model), at_rate(TRICKLE), offers, request.quick)
+    base = question_of(request, named(request.model), trickle, offers, request.quick)
     if base.limits.spare.zone:
         fix = f"Such as {option('spare', 1)} for a machine; `tokonomics plan` has zones."
         raise BadInput(

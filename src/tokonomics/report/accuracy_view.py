@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tokonomics.measure.accuracy_points import BAND, AccuracyPoint, median_off
+from tokonomics.measure.real_engine import UnseenErrors
 from tokonomics.report import blocks
 from tokonomics.report.wording import NO_VALUE, percent_text
 from tokonomics.units import percent, plural
@@ -13,10 +14,13 @@ _ERRORS = (">rows", ">median error", ">nine of ten within", ">bias", ">inside ou
 _WORDS = {"output_tok_s": "output tokens/s", "tpot_s": "TPOT", "ttft_s": "TTFT", "gpu": "GPU"}
 _MAIN = "left out of everything, throughput and TPOT"
 """Public measurements of whole engines that nothing was fitted on: the nearest to what a reader will run."""
+_UNSEEN = ("left out of everything", "of those", "six other models")
+"""What names the recorded rows that no speed was fitted on: they come before the others."""
 
 
 def accuracy(
     recorded: Mapping[str, Any],
+    real: Sequence[UnseenErrors],
     points: Sequence[AccuracyPoint],
     kind: str,
     joined: Sequence[AccuracyPoint] = (),
@@ -24,6 +28,7 @@ def accuracy(
 ) -> blocks.View:
     """Errors by source of the measurements and by kind, and what was not predicted; no row is left out silently.
 
+    Those of the ``real`` engine come first, then those that no fit saw.
     ``points`` of one kind of figure are drawn, with those of the reader's ``own`` answer that ``joined`` them.
     """
     rows: Mapping[str, Any] = recorded["rows"]
@@ -34,6 +39,7 @@ def accuracy(
         blocks.Span(_share(main["median_abs_log_error"]), "best"),
         f", throughput and TPOT: {plural(main['n'], 'measurement')}. "
         f"Nine of ten are within {_share(main['p90_abs_log_error'])}; the bias is {_signed(main['bias'])}. "
+        f"Of a real vLLM on an H200, two models that no fit saw: at most {_exact(real[0])}. "
         f"Rank correlation of deployments: {recorded['spearman']:.2g} over {groups}. "
         "Some kinds are far worse, such as time to first token and a drained burst.",
         kind="headline",
@@ -43,7 +49,13 @@ def accuracy(
         yield blocks.hint("Compare it with your own: drop the results of a load test anywhere on this page.")
     yield blocks.table(
         ["measurements", *_ERRORS, "target"],
-        [(source, *_errors(row), row["target"]) for source, row in rows.items()],
+        [
+            *(
+                (row.what, f"{row.n:,}", f"at most {_exact(row)}", *[NO_VALUE] * 3, "reported: of either model")
+                for row in real
+            ),
+            *((source, *_errors(rows[source]), rows[source]["target"]) for source in sorted(rows, key=_is_seen)),
+        ],
         "Predictions against measurements",
     )
     yield blocks.table(
@@ -61,6 +73,14 @@ def accuracy(
         *(blocks.line(f"{reason}: {plural(number, 'row')}") for reason, number in left.items()), title="Not predicted"
     )
     yield blocks.note(f"Made {recorded['date']} on {recorded['machine']} with `{recorded['command']}`.")
+
+
+def _is_seen(source: str) -> bool:
+    return not any(name in source for name in _UNSEEN)
+
+
+def _exact(row: UnseenErrors) -> str:
+    return f"{row.at_most * 100:.1f} %"
 
 
 def _errors(row: Mapping[str, Any]) -> tuple[str, ...]:
@@ -82,17 +102,20 @@ _SPEEDS = {"timed": "kernels timed on that GPU", "scaled": "scaled from other ti
 
 def heading(points: Sequence[AccuracyPoint], kind: str, joined: Sequence[AccuracyPoint]) -> tuple[str, str]:
     """Title and subtitle of the chart."""
-    yours = f" and {len(joined):,} of yours" if joined else ""
+    served = sum(point.served for point in points)
+    parts = [plural(len(points) - served, "published figure")] if served < len(points) or not served else []
+    parts += [f"{served:,} of a real vLLM on an H200 (large, outlined)"] if served else []
+    parts += [f"{len(joined):,} of yours"] if joined else []
     return (
         f"{kind}, predicted against measured",
-        f"{plural(len(points), 'published figure')}{yours}; on the line is right, the band is ±{percent(BAND)}",
+        f"{' and '.join(parts)}; on the line is right, the band is ±{percent(BAND)}",
     )
 
 
 def _drawn(points: Sequence[AccuracyPoint], kind: str) -> Iterable[blocks.Fact]:
     """Of the points in the chart: how many, how far off, and that by how their speed is known."""
     if not points:
-        yield blocks.fact("in the chart", "none", f"no published {kind} is of that choice")
+        yield blocks.fact("in the chart", "none", f"no {kind} is of that choice")
         return
     inside = sum(1 / (1 + BAND) <= point.predicted / point.measured <= 1 + BAND for point in points) / len(points)
     left_out = sum(point.fit == "left out" for point in points)

@@ -82,14 +82,13 @@ def _cached(result: BreakEvenReport) -> str:
 def _verdict(result: BreakEvenReport, meets: BreakEven, kind: blocks.Kind = "", of: str = "") -> blocks.Line:
     """Which side is cheaper from which volume on, and at which precision where it is not the published one."""
     stays, bits = meets.stays_tokens_per_month, result.fewer_bits(meets)
-    hosting = f"Self-hosting with {bits}, fewer bits than published, is" if bits else "Self-hosting is"
+    hosting = f"self-hosting with {bits}, fewer bits than published, is" if bits else "self-hosting is"
     old = _estimated(result) + _aged(result, stays) if kind == "headline" else ""
     if stays is None:
         never = blocks.Span("never cheaper", "worst")
-        return blocks.line(f"{hosting} ", never, f" than {of}{meets.api}: {meets.never}{old}.", kind=kind)
+        return blocks.line(f"S{hosting[1:]} ", never, f" than {of}{meets.api}: {meets.never}{old}.", kind=kind)
     volume = blocks.Span(f"{count(stays)} tokens a month", "best")
-    cheaper = f"{hosting} cheaper than {of}{meets.api}{',' if of else ''} from "
-    return blocks.line(cheaper, volume, f" on{old}.", kind=kind)
+    return blocks.line("From ", volume, f" on, {hosting} cheaper than {of}{meets.api}{old}.", kind=kind)
 
 
 def _estimated(result: BreakEvenReport) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from tokonomics.errors import UnknownName, in_python
 from tokonomics.measure.accuracy_points import KINDS, YOURS, AccuracyPoint, chosen, shipped_points
+from tokonomics.measure.real_engine import served_points, unseen_errors
 from tokonomics.report import accuracy_view, charts
 from tokonomics.report.answer import document
 from tokonomics.report.blocks import sections
@@ -28,7 +29,7 @@ def accuracy(asked: Mapping[str, str], own: Mapping[str, Any] | None = None) -> 
     kind = asked.get("metric") or next(iter(KINDS))
     if kind not in KINDS:
         raise UnknownName("metric", kind, list(KINDS))
-    known = shipped_points()
+    known = (*shipped_points(), *served_points())
     options = {name: sorted({getattr(point, name) for point in known}) for name in CHOICES}
     only = {name: asked.get(name) for name in CHOICES}
     for name, value in only.items():
@@ -36,7 +37,7 @@ def accuracy(asked: Mapping[str, str], own: Mapping[str, Any] | None = None) -> 
             raise UnknownName(name, value, options[name])
     points = chosen(known, kind, **only)
     joined = chosen(_own_points(own), kind) if own else []
-    described = accuracy_view.accuracy(_recorded(), points, kind, joined, own)
+    described = accuracy_view.accuracy(_recorded(), unseen_errors(), points, kind, joined, own)
     drawn = charts.accuracy.scatter_chart([*points, *joined], kind, *accuracy_view.heading(points, kind, joined))
     return as_json(
         {

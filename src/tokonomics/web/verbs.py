@@ -23,6 +23,8 @@ MOST_ITEMS = 64
 _MOST_NUMBER = 2**53
 """What JSON can carry without loss in a browser."""
 
+_FILES = "deploy"
+"""Asks for files beside the answer; the page always does."""
 _LEFT_OUT = frozenset({"embedding_model", "embedding_usd_per_mtok", "strict", "profile", "hub"})
 _FORMER = {"what": "model", "model_name": "model", "models": "model", "file": "trace"}
 """What inputs were called in version 0.1."""
@@ -47,8 +49,9 @@ class PageVerb:
         return all(inputs.get(name, self.parameters[name].default) is value for name, value in self.quick_when.items())
 
     def command(self, inputs: Mapping[str, Any]) -> str:
-        """The line that asks the same of the command line."""
-        return command_line(command_words(self.name, self.parameters, inputs))
+        """The line that gives the same figures on the command line, without the files that the page adds to them."""
+        said = {name: value for name, value in inputs.items() if name != _FILES}
+        return command_line(command_words(self.name, self.parameters, said))
 
 
 _QUICK: dict[str, bool | dict[str, bool]] = {

@@ -18,13 +18,13 @@ def scatter_chart(points: Sequence[AccuracyPoint], kind: str, title: str, subtit
     is_time = kind != "throughput"
     edges = [edge for point in points for edge in (point.measured, point.predicted)] or [1.0]
     low, high = min(edges) / 1.15, max(edges) * 1.15
-    scale, unit = style.log(low, high), "seconds" if is_time else "tokens a second"
+    scale, unit = style.log(low, high), "" if is_time else ", tokens a second"  # ticks of time say their unit
     axis = {
         "values": style.powers(low, high, (1, 3)),
         **({"labelExpr": style.AS_TIME} if is_time else {"format": "~s"}),
     }
-    x = style.across("measured", f"measured, {unit}", scale, **axis)
-    y = style.upwards("predicted", f"predicted, {unit}", scale, **axis)
+    x = style.across("measured", f"measured{unit}", scale, **axis)
+    y = style.upwards("predicted", f"predicted{unit}", scale, **axis)
     ends = [
         {"measured": edge, "predicted": edge, "most": edge * (1 + BAND), "least": edge / (1 + BAND)}
         for edge in (low, high)
@@ -47,9 +47,10 @@ def scatter_chart(points: Sequence[AccuracyPoint], kind: str, title: str, subtit
         ),
         legend=alt.Legend(orient="top", direction="horizontal", symbolFillColor=style.GREY),
     )
-    size = alt.condition(f"datum.speed == '{YOURS}'", alt.value(90), alt.value(26))
-    marks = style.plot(rows).mark_point(filled=True, opacity=0.55).encode(
-        x=x, y=y, color=colour, shape=shape, size=size,
+    size = alt.condition(f"datum.speed == '{YOURS}' || datum.served", alt.value(90), alt.value(26))
+    edge = alt.condition("datum.served", alt.value(style.INK), alt.value(None))
+    marks = style.plot(rows).mark_point(filled=True, opacity=0.55, strokeWidth=1.4).encode(
+        x=x, y=y, color=colour, shape=shape, size=size, stroke=edge,
         tooltip=style.tips("what", "figure", "measured as", "predicted as", "off", "row"),
     )  # fmt: skip
     return style.whole(style.panel(band, right, marks, width=560, height=420), title, subtitle)
@@ -73,6 +74,7 @@ def _row(point: AccuracyPoint, is_time: bool) -> style.Row:
         "predicted": point.predicted,
         "speed": point.speed,
         "fit": point.fit,
+        "served": point.served,
         "what": point.what,
         "figure": f"{_METRICS.get(metric, metric)} {statistic}".strip(),
         "measured as": text(point.measured) if point.measured else NO_VALUE,

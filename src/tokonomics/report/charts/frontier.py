@@ -11,6 +11,7 @@ to put the same together, and does so where the chart is saved.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from tokonomics.catalog.precision import Precision
 from tokonomics.measure.measurements import Metric, Statistic
 from tokonomics.measure.priced_run import PricedPoint, PricedRun, Scored
 from tokonomics.money.api_bill import ApiBill
@@ -18,7 +19,7 @@ from tokonomics.physics.intervals import Interval
 from tokonomics.planner.frontier import Frontier, FrontierPoint
 from tokonomics.planner.plan_answer import Candidate, Plan
 from tokonomics.planner.what_if import BillRange
-from tokonomics.questions.results import layout_text
+from tokonomics.questions.results import layout_text, split_text
 from tokonomics.report.charts import style
 from tokonomics.report.wording import signed_text
 from tokonomics.traffic.slo import Latency
@@ -127,14 +128,19 @@ def _is_pick(point: FrontierPoint, best: Candidate) -> bool:
     return same and not best.simulated and point.ttft_s == best.ttft_s.mean
 
 
+def _way(fleet: FrontierPoint | Candidate, split: str) -> str:
+    """What a fleet is of, however many replicas it has: by that the page knows it in the next answer."""
+    each = f"{fleet.gpus_per_replica} " if fleet.gpus_per_replica > 1 else ""
+    return f"{each}{fleet.gpu}, {split.removeprefix('TP=1 ')}, {fleet.engine} at {fleet.provider} {fleet.instance}"
+
+
 def _predicted(point: FrontierPoint, promised: bool) -> style.Row:
-    split = point.layout.removeprefix("TP=1 ")
-    each = f"{point.gpus_per_replica} " if point.gpus_per_replica > 1 else ""
     return {
         "kind": "fleet",
         "gpu": point.gpu,
-        "deployment": f"{point.replicas} × {each}{point.gpu}, {split}, {point.engine} "
-        f"at {point.provider} {point.instance}",
+        "weights": point.weights,
+        "provider": point.provider,
+        "deployment": f"{point.replicas} × {_way(point, point.layout)}",
         "price": _price_text(point.usd_per_mtok, point.usd_per_month),
         "slo": _verdict(point.meets, "in the mean") if promised else "",
         "usd": _short(point.usd_per_mtok),
@@ -145,9 +151,15 @@ def _predicted(point: FrontierPoint, promised: bool) -> style.Row:
 
 def _pick(best: Candidate, plan: Plan, frontier: Frontier, bills: BillRange | None) -> style.Row:
     how = "by simulation" if best.simulated else "in the mean"
+    kv = f", KV {best.kv}" if best.kv.is_below(Precision.bf16) else ""
+    drafts = f", drafts {best.draft.name}" if best.draft else ""
+    split = f"{split_text(best)} " if best.gpus_per_replica > 1 else ""
     row = {
         "kind": "pick",
         "gpu": best.gpu,
+        "weights": best.weights,
+        "provider": best.provider,
+        "way": _way(best, f"{split}{best.weights}{kv}{drafts}"),
         "deployment": f"The pick: {layout_text(best)}, {best.engine} at {best.provider} {best.instance}",
         "price": _price_text(best.usd_per_mtok.blended, best.usd_per_month),
         "slo": _verdict(True, how) if plan.slos else "",

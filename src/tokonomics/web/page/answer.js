@@ -13,14 +13,21 @@ const BADGES = { timed: "good", scaled: "accent", assumed: "warn" };
 export const textOf = (spans) => spans.map((span) => span.text).join("");
 const isHeadline = (block) => block.type === "line" && (block.kind === "headline" || block.kind === "worst");
 
-// The parts of a headline: what comes before the strong piece, that piece, and the rest.
+// The parts of a headline: what comes before the strong piece, that piece, and the rest. "From" and "on" around a volume
+// stay beside it: the sentence then goes on below.
 function headlineOf({ kind, spans }) {
   const at = spans.findIndex((span) => STRONG.has(span.mood));
   if (at < 0) return { label: "", value: textOf(spans), detail: "", mood: kind === "worst" ? "bad" : "" };
+  const before = textOf(spans.slice(0, at));
+  const after = textOf(spans.slice(at + 1));
+  const lead = before.trim() === "From" ? "From" : "";
+  const trail = lead ? (after.match(/^ on,?/)?.[0] ?? "") : "";
   return {
-    label: textOf(spans.slice(0, at)).replace(/[:\s]+$/, ""),
+    lead,
+    trail: trail.trim(),
+    label: lead ? "" : before.replace(/[:\s]+$/, ""),
     value: spans[at].text.trim(),
-    detail: textOf(spans.slice(at + 1)).replace(/^[\s:;,.]+/, ""),
+    detail: after.slice(trail.length).replace(/^[\s:;,.]+/, ""),
     mood: spans[at].mood === "best" || spans[at].mood === "strong" ? "" : VERDICTS[spans[at].mood],
   };
 }
@@ -178,7 +185,7 @@ const BLOCKS = {
 
 // The first headline is large: its number, and beside it the unit.
 function headline(line, state) {
-  const { label, value, detail, mood } = headlineOf(line);
+  const { lead, trail = "", label, value, detail, mood } = headlineOf(line);
   const { number, unit = "" } = split(value);
   const isTail = detail.length < 8; // a word such as "on." belongs to the unit
   const size = state.isFirst && number.length <= 24 ? "" : "second";
@@ -191,9 +198,10 @@ function headline(line, state) {
     h(
       "p",
       { class: "value" },
+      lead && h("span", { class: "unit" }, `${lead} `),
       h("strong", {}, nodes(number)),
       " ",
-      h("span", { class: "unit" }, nodes(isTail ? `${unit} ${detail}` : unit)),
+      h("span", { class: "unit" }, nodes([unit, trail, isTail && detail].filter(Boolean).join(" "))),
     ),
     !isTail && h("p", { class: "detail" }, nodes(detail)),
   );

@@ -1,7 +1,7 @@
 // How a chart made for white paper is drawn on the page: fonts and greys of the page, dark twins of its colours, and
 // panels that fit the room there is. The data and the encodings stay as the command line saves them.
 
-const FONT = 'ui-sans-serif, system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif';
+import { FONT, headed, legended, named, reaching, thinned } from "./chart-room.js";
 
 const INK = {
   light: { ink: "#1b2430", soft: "#565f6c", line: "#d8d4cb", grid: "#ece9e2", paper: "#ffffff", series: "#3b6fb6" },
@@ -55,6 +55,7 @@ export function configFor(theme, room) {
       titleFontWeight: "normal",
       titlePadding: 8,
       labelPadding: 5,
+      labelSeparation: 4,
       tickSize: 4,
     },
     legend: {
@@ -92,6 +93,8 @@ function darkened(node, name = "") {
 const NARROW = 480;
 const BELOW = { orient: "bottom", direction: "horizontal", columns: 2, labelLimit: 200 };
 const LEAST_PANEL = 250; // pixels for a panel with its axis
+const LEAST_CELL = 84; // a price with its marks
+const LEFT = 72; // before a legend begins: the axis of dollars or of names' last letters
 
 // How many panels stand side by side: all, or even rows of as many as stay readable.
 export function columnsOf(spec, room) {
@@ -103,14 +106,15 @@ export function columnsOf(spec, room) {
 }
 
 // Panels next to each other break into rows when they would get too narrow; widths share out what the axes leave.
-function fitted(spec, room, gutter) {
-  if (spec.vconcat) return { ...spec, vconcat: spec.vconcat.map((each) => fitted(each, room, gutter)) };
+// A legend of panels side by side is that of all: it has the whole width.
+function fitted(spec, room, gutter, rows, whole = room) {
+  if (spec.vconcat) return { ...spec, vconcat: spec.vconcat.map((each) => fitted(each, room, gutter, rows)) };
   const side = spec.hconcat ?? (spec.concat ? spec.concat : null);
   if (side) {
     const columns = columnsOf(spec, room);
     const { hconcat, concat, ...rest } = spec;
     const share = room / columns;
-    const panels = side.map((each) => fitted(each, share - (columns > 1 ? (spec.spacing ?? 20) : 0), gutter));
+    const panels = side.map((each) => fitted(each, share - (columns > 1 ? (spec.spacing ?? 20) : 0), gutter, rows, room));
     return { ...rest, concat: panels, columns };
   }
   const width = Math.max(120, Math.round(room - gutter));
@@ -120,13 +124,19 @@ function fitted(spec, room, gutter) {
     const each = Math.max(120, Math.round(room / columns - gutter));
     return { ...spec, facet: column, columns, spec: { ...spec.spec, width: each } };
   }
-  // A heat map says how wide a cell is; that stays.
-  if (typeof spec.width === "object") return spec;
-  const title = typeof spec.title === "object" ? { ...spec.title, limit: width + 20 } : spec.title;
-  return { ...spec, width, ...(title ? { title } : {}) };
+  // A heat map says how wide a cell is; that stays while all its columns fit.
+  if (typeof spec.width === "object") return { ...spec, width: { step: celled(spec, width) } };
+  const roomy = reaching(legended(spec, whole - LEFT), width, rows);
+  const { title, ...panel } = width < NARROW ? thinned(roomy, width, rows) : roomy;
+  return { ...panel, width, ...(title ? { title: headed(title, width) } : {}) };
 }
 
-// On a narrow screen legends stand in fewer columns, and long names leave room for the bars.
+function celled({ width: { step }, layer: [{ encoding }] = [{}] }, width) {
+  const columns = encoding?.x?.sort?.length ?? 1;
+  return Math.min(step, Math.max(LEAST_CELL, Math.floor(width / columns)));
+}
+
+// On a narrow screen legends stand below, and long names leave room for the bars.
 function narrowed(node, room) {
   if (Array.isArray(node)) return node.map((each) => narrowed(each, room));
   if (node === null || typeof node !== "object") return node;
@@ -136,10 +146,9 @@ function narrowed(node, room) {
     else if (key === "legend" && value)
       made[key] = {
         ...value,
-        ...(/top|bottom/.test(value.orient) ? {} : BELOW),
-        columns: Math.max(1, Math.floor(room / 130)),
+        ...(/top|bottom/.test(value.orient) ? {} : { ...BELOW, columns: Math.max(1, Math.floor(room / 130)) }),
       };
-    else if (key === "axis" && value?.labelLimit) made[key] = { ...value, labelLimit: Math.round(room * 0.4) };
+    else if (key === "axis" && value?.labelLimit) made[key] = named(value, node.sort, room);
     else made[key] = narrowed(value, room);
   }
   return made;
@@ -162,7 +171,8 @@ export function headingOf(spec) {
 
 export function drawable(spec, theme, room, gutter) {
   const { title, ...rest } = spec;
-  const sized = fitted(room < NARROW ? narrowed(rest, room) : rest, room, gutter);
+  const rows = (data) => data?.values ?? spec.datasets?.[data?.name] ?? [];
+  const sized = fitted(room < NARROW ? narrowed(rest, room) : rest, room, gutter, rows);
   const coloured = theme === "dark" ? darkened(sized) : sized;
   const { config = {}, ...bare } = coloured;
   const { view, ...own } = config;

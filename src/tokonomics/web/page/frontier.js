@@ -18,6 +18,21 @@ const FACTS = [
 // The chart that can mark what is pinned: several models or demands are answered with others.
 export const isFrontier = (drawn) => Boolean(drawn?.spec.params?.some(({ name }) => name === PINNED));
 
+// However many replicas: the pick is called otherwise than the fleet that it is.
+const wayOf = (row) => row.way ?? row.deployment.replace(/^\d+ × /, "");
+
+function kept(pinned, rows) {
+  const left = new Map(rows.map((row) => [row.deployment, wayOf(row)]));
+  const exact = pinned.map((pin) => (left.delete(pin.name) ? pin : null));
+  return pinned
+    .map((pin, at) => {
+      const name = exact[at]?.name ?? [...left.keys()].find((other) => left.get(other) === pin.way);
+      left.delete(name);
+      return name && { name, way: pin.way };
+    })
+    .filter(Boolean);
+}
+
 export function heroOf() {
   const cards = h("div", { class: "pins", role: "group", "aria-label": "Pinned deployments" });
   const list = h("select", { id: freshId("pin") });
@@ -28,7 +43,8 @@ export function heroOf() {
   const element = h("div", { class: "hero", hidden: true });
   let figure = null;
   let view = null;
-  let pinned = []; // names of deployments, the first pinned first
+  let pinned = []; // {name, way} of deployments, the first pinned first
+  const isPinned = (name) => pinned.some((pin) => pin.name === name);
 
   const rows = () => figure?.rows().filter((row) => row.deployment) ?? [];
 
@@ -39,35 +55,38 @@ export function heroOf() {
   }
 
   function toggle(name) {
-    const is = pinned.includes(name);
-    pinned = is ? pinned.filter((other) => other !== name) : [...pinned, name].slice(-MOST);
+    const is = isPinned(name);
+    const way = () => wayOf(rows().find((row) => row.deployment === name));
+    pinned = is ? pinned.filter((pin) => pin.name !== name) : [...pinned, { name, way: way() }].slice(-MOST);
     announce(is ? `No longer pinned: ${name}` : `Pinned: ${name}`);
     mark();
     fill();
   }
 
   function mark() {
-    view?.signal(PINNED, pinned).runAsync();
+    view?.signal(PINNED, pinned.map((pin) => pin.name)).runAsync();
   }
 
   function fill() {
     const known = rows();
     const option = (row) =>
-      h("option", { value: row.deployment }, `${row.deployment}${pinned.includes(row.deployment) ? " (pinned)" : ""}`);
+      h("option", { value: row.deployment }, `${row.deployment}${isPinned(row.deployment) ? " (pinned)" : ""}`);
     const chosen = list.value;
     refill(list, h("option", { value: "" }, "choose …"), known.map(option));
     list.value = known.some((row) => row.deployment === chosen) ? chosen : "";
     refill(
       cards,
-      pinned.map((name) => card(known.find((row) => row.deployment === name))),
+      pinned.map(({ name }) => card(known.find((row) => row.deployment === name))),
     );
     cards.hidden = !pinned.length;
   }
 
   function card(row) {
     const button = (text, act) => h("button", { type: "button", class: "quiet", onclick: act }, text);
+    // What it is made of; how many of it, and its layout, the plan finds anew.
+    const set = { gpu: row.gpu, ...(row.provider && { provider: row.provider, min_weights: row.weights }) };
     const ask = (compare) => () =>
-      element.dispatchEvent(new CustomEvent("scenario", { bubbles: true, detail: { set: { gpu: row.gpu }, compare } }));
+      element.dispatchEvent(new CustomEvent("scenario", { bubbles: true, detail: { set, compare } }));
     return h(
       "section",
       { "aria-label": row.deployment },
@@ -82,7 +101,7 @@ export function heroOf() {
       h(
         "div",
         { class: "tools" },
-        row.gpu && button("Plan with this GPU", ask(false)),
+        row.gpu && button("Plan with it", ask(false)),
         row.gpu && button("Compare", ask(true)),
         button("Unpin", () => toggle(row.deployment)),
       ),
@@ -91,7 +110,8 @@ export function heroOf() {
 
   return {
     element,
-    // What is pinned stays so while it is among the rows, with the figures of the new answer.
+    // What is pinned stays so with the figures of the new answer; where that needs another number of replicas, with
+    // the cheapest such fleet; it goes where the new answer has none of it.
     show(answered) {
       element.hidden = !answered;
       if (!answered) {
@@ -105,8 +125,7 @@ export function heroOf() {
         figure.addEventListener("drawn", drawn);
         refill(element, figure, tools, cards);
       }
-      const names = new Set(rows().map((row) => row.deployment));
-      pinned = pinned.filter((name) => names.has(name));
+      pinned = kept(pinned, rows());
       fill();
     },
   };
