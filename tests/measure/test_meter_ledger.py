@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from hypothesis import given, settings
@@ -345,7 +345,7 @@ def test_a_report_reads_one_state_of_the_book_and_all_of_it(tmp_path: Path, monk
         class Opened(Ledger):
             """A scrape comes in while the report opens the book."""
 
-            def __enter__(self) -> "Opened":
+            def __enter__(self) -> Self:
                 nonlocal now
                 now = BEGIN + 15
                 writing.record([span(BEGIN, 15.0)], [])
@@ -354,7 +354,8 @@ def test_a_report_reads_one_state_of_the_book_and_all_of_it(tmp_path: Path, monk
         with monkeypatch.context() as meanwhile:
             meanwhile.setattr(meter_questions, "Ledger", Opened)
             total = meter_questions.meter_report(asked).total
-        assert (total.output, total.usd) == (50, pytest.approx(span(BEGIN, 15.0).usd))
+        assert total.output == 50
+        assert total.usd == pytest.approx(span(BEGIN, 15.0).usd)
         writing.record([span(BEGIN + 15, 15.0)], [])
     listener, notes = Listener(), list[str]()
     monkeypatch.setattr(listener, "note", notes.append)
