@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -345,7 +345,7 @@ def test_a_report_reads_one_state_of_the_book_and_all_of_it(tmp_path: Path, monk
         class Opened(Ledger):
             """A scrape comes in while the report opens the book."""
 
-            def __enter__(self) -> Self:
+            def __enter__(self) -> Ledger:  # type: ignore[override]
                 nonlocal now
                 now = BEGIN + 15
                 writing.record([span(BEGIN, 15.0)], [])
