@@ -345,7 +345,7 @@ def test_a_report_reads_one_state_of_the_book_and_all_of_it(tmp_path: Path, monk
         class Opened(Ledger):
             """A scrape comes in while the report opens the book."""
 
-            def __enter__(self) -> Ledger:  # type: ignore[override]
+            def __enter__(self) -> Ledger:
                 nonlocal now
                 now = BEGIN + 15
                 writing.record([span(BEGIN, 15.0)], [])
