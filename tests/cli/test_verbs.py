@@ -508,6 +508,15 @@ def test_plan_token_prices_give_the_bill_back(plan: Any) -> None:
         assert requests_per_month * 1300 * price["blended"] / 1e6 == pytest.approx(row["usd_per_month"])
 
 
+def test_a_share_of_what_fits_and_a_share_of_the_time_have_names_of_their_own(plan: Any) -> None:
+    """What ``utilization`` means is not the same in two verbs, so neither has it."""
+    made = ("--arrivals=poisson:1", "--requests=50", "--input=100", "--output=9")
+    simulated = answer_json("simulate", "--model=llama-3.1-8b", "--gpu=H100", *made)
+    for document, share in ((plan, "load_share"), (simulated, "busy_share")):
+        assert f'"{share}":' in json.dumps(document)
+        assert '"utilization":' not in json.dumps(document)
+
+
 def test_plan_meets_the_slo_and_the_headroom(plan: Any) -> None:
     for row in plan["ranked"]:
         assert row["tpot_s"]["mean"] <= 0.05

@@ -6,7 +6,8 @@ import subprocess
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import altair as alt
 import polars as pl
@@ -223,3 +224,18 @@ def test_texts_of_a_result_name_arguments_and_its_document_names_flags() -> None
     found = tk.plan("llama-3.1-8b", rate=5, input=1000, output=300, max_price=0.01, quick=True)
     assert [blame.constraint for blame in found.blame] == ["max_price=0.01"]
     assert [blame["constraint"] for blame in found.plain()["blame"]] == ["--max-price 0.01"]
+
+
+@pytest.mark.parametrize(("rate", "said"), [(1.0, "1 request/s a replica"), (1.5, "1.5 requests/s a replica")])
+def test_one_request_a_second_is_singular(rate: float, said: str) -> None:
+    first_to_break = SimpleNamespace(breaks="TTFT p99")
+    made = CapacityResult.model_construct(
+        deployment="1×H100",
+        rate=rate,
+        replicas=None,
+        usd_per_mtok=None,
+        replicas_needed=None,
+        cost=None,
+        highest_rate=cast(Any, first_to_break),
+    )
+    assert said in made.headline()

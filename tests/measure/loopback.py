@@ -9,6 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from time import perf_counter
 from typing import Any
 
 from aiohttp import web
@@ -23,6 +24,7 @@ class Loopback:
         self.bodies: list[dict[str, Any]] = []
         self.talks: list[tuple[tuple[tuple[str, str], ...], str]] = []  # conversations, and what was answered
         self.seen: Counter[str] = Counter()
+        self.came_s: list[float] = []
         self.address = ""
         self.stall_s = 0.4
         self.max_model_len: int | None = None
@@ -37,6 +39,7 @@ class Loopback:
         behaviour = request.match_info["behaviour"]
         self.bodies.append(body)
         self.seen[behaviour] += 1
+        self.came_s.append(perf_counter())
         return await getattr(self, f"_{behaviour}")(request, body)  # type: ignore[no-any-return]
 
     async def _good(self, request: web.Request, body: dict[str, Any], pause_s: float = 0.0) -> web.StreamResponse:
@@ -84,6 +87,12 @@ class Loopback:
 
     async def _slow(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         return await self._good(request, body, pause_s=0.005)
+
+    async def _late(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        """Answers each after a second, however many wait."""
+        if len(self.came_s) > 3:  # the client learns its counts from the first few
+            await asyncio.sleep(1.0)
+        return await self._good(request, body)
 
     async def _stalls(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         """From the tenth request on nobody is answered for a while; then all are."""
@@ -171,6 +180,10 @@ class Loopback:
     async def _locked(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         """As some servers do, it repeats the key that it refuses."""
         return web.json_response({"error": f"bad key {request.headers.get('Authorization')}"}, status=401)
+
+    async def _mutters(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        """Repeats the key where a line is cut that is shown."""
+        return web.Response(status=401, text=f"{'not you, ' * 9}{request.headers['Authorization']} is nobody's key")
 
     async def _gossips(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         """Repeats the key at the end of a long line, in pieces that arrive one after the other."""

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from time import sleep
 
 import numpy as np
 import pytest
@@ -235,7 +236,7 @@ def test_the_key_is_sent_but_never_shown(
     assert "sk-very-secret" not in str(refused.value) + repr(bench(server, "good"))
 
 
-@pytest.mark.parametrize("behaviour", ["locked", "gossips"])
+@pytest.mark.parametrize("behaviour", ["locked", "mutters", "gossips"])
 def test_no_piece_of_a_key_is_shown_however_the_server_says_it(
     server: Loopback, monkeypatch: pytest.MonkeyPatch, behaviour: str
 ) -> None:
@@ -437,6 +438,16 @@ def test_a_server_that_does_not_keep_up_is_said_to() -> None:
     assert point.requests_per_s < 60  # it cannot answer more than 50, whatever is due
 
 
+def test_a_load_is_rated_over_the_time_in_which_requests_were_due() -> None:
+    """Forty in two seconds, each answered a second later: what the drain takes does not count."""
+    with loopback() as server:
+        point = bench(server, "late", users=[], rates=[20.0], budget=Budget(requests=40, seconds=20)).points[0]
+        came = server.came_s[-40:]
+    assert point.completed == 40
+    assert point.requests_per_s == pytest.approx(39 / (came[-1] - came[0]), rel=0.1)
+    assert not any("were answered" in note for note in point.notes)
+
+
 def replies(due_s: list[float], end_s: list[float]) -> LoadWindow:
     window = LoadWindow(started_s=0.0)
     for due, end in zip(due_s, end_s, strict=True):
@@ -472,8 +483,9 @@ def test_who_stays_silent_is_given_up_and_counts_as_failed() -> None:
     """Without limit the load would last until the server hangs up, a minute later, and those failures be nobody's."""
     with loopback() as server:
         point = bench(server, "some_hang", users=[4], budget=Budget(precision=0.0, seconds=0.3)).points[0]
-    assert point.errors.get(client.GIVEN_UP, 0) + point.errors.get("the stream was cut off", 0) == point.failed
-    assert client.GIVEN_UP in point.errors
+    given_up = "no whole answer long after the load had ended"
+    assert point.errors.get(given_up, 0) + point.errors.get("the stream was cut off", 0) == point.failed
+    assert given_up in point.errors
 
 
 def test_more_tokens_than_were_asked_for_are_not_believed(server: Loopback) -> None:
@@ -498,6 +510,19 @@ def test_what_the_client_may_add_is_the_time_it_was_busy() -> None:
     heard = [client.Reply(due_s=9.9, first_s=10.06) for _ in range(10)]
     assert "up to 60 ms of 160 ms (p50)" in (own_delay(heard, lags) or "")
     assert own_delay([client.Reply(due_s=9.9, first_s=10.2)], lags) is None
+
+
+def test_a_client_that_was_busy_says_what_it_may_have_added(server: Loopback, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All streams are read in one thread: while it is at one of them, the first tokens of others wait."""
+    feed = AnswerStream.feed
+
+    def slowly(stream: AnswerStream, data: bytes, now_s: float) -> None:
+        sleep(0.02)
+        feed(stream, data, now_s)
+
+    monkeypatch.setattr(AnswerStream, "feed", slowly)
+    point = bench(server, "slow", users=[8], output="const:20", budget=Budget(requests=24)).points[0]
+    assert any("the client was busy when first tokens came" in note for note in point.notes)
 
 
 class _Rounds:

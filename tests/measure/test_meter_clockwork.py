@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 from tests.measure.metered import BEGIN, HandClock, PageSource, Process
 
+from tokonomics.measure.meter.bill import bill
 from tokonomics.measure.meter.engines import FINDER, readings_of, samples_of
 from tokonomics.measure.meter.exposition import page
 from tokonomics.measure.meter.ledger import Ledger
 from tokonomics.measure.meter.meter import LATE_S, Meter
 from tokonomics.measure.meter.readings import Missed, Reading, Source
 from tokonomics.measure.meter.spans import PaidTime, WatchedSpan
-from tokonomics.measure.meter.state import GroupState, MeterState
+from tokonomics.measure.meter.state import GroupState, MeterState, Planned
 from tokonomics.measure.meter.watch import LONG_S, STARTED_AGAIN, STRANGERS_BELIEVED
 
 
@@ -503,3 +504,21 @@ def test_now_is_one_window_for_all_engines(tmp_path: Path) -> None:
             slow.lines = f"llamacpp:prompt_tokens_total {at * 10}\nllamacpp:tokens_predicted_total {at * 10}\n"
             state = run(meter)
     assert state.now.usd_per_mtok == pytest.approx(state.hour.usd_per_mtok)
+
+
+def test_the_screen_and_a_report_name_the_same_starved_dollars(tmp_path: Path) -> None:
+    """Half of the planned 48 is 24: 9 and 60 running are 34.5 in the mean of a row, and starve nobody."""
+    clock, planned = HandClock(), Planned(usd_per_mtok=1.0, batch=48.0)
+    process = Process(clock)
+    with Ledger(tmp_path / "meter.db") as book:
+        meter = Meter([PageSource(process)], book, clock, 3.6, planned=planned)
+        asyncio.run(meter.tick())
+        for running in (9.0, 9.0, 60.0, 60.0):
+            process.work(100, 50)
+            process.running = running
+            clock.passed += 15
+            screen = asyncio.run(meter.tick()).total
+        report = bill(book.spans(), BEGIN, clock.wall(), ("model",), planned).total
+    assert screen.starved_usd == pytest.approx(report.starved_usd)
+    assert screen.starved_s == report.starved_s
+    assert (screen.starved_s, screen.busy_s) == (0.0, 60.0)

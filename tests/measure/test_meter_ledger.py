@@ -3,6 +3,7 @@
 import asyncio
 import random
 import sqlite3
+import struct
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -308,48 +309,56 @@ def test_the_week_that_reports_are_shown_with_is_made_by_its_script(tmp_path: Pa
 
 
 def test_no_bit_that_fell_over_and_no_lost_page_makes_another_sum(tmp_path: Path) -> None:
-    """Each is refused, or changes nothing that is read."""
-    path = tmp_path / "meter.db"
+    """Each is refused, or changes nothing that is read: bits anywhere and of a row's dollars, and whole pages."""
+    path, rows = tmp_path / "meter.db", [span(BEGIN + 300 * place, 300.0) for place in range(60)]
     with Ledger(path) as book:
-        for place in range(120):
-            assert book.record([span(BEGIN + 300 * place, 300.0)], []) is None
+        for row in rows:
+            assert book.record([row], []) is None
     with closing(sqlite3.connect(path)) as database:
         database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         size = database.execute("PRAGMA page_size").fetchone()[0]
-    whole = path.read_bytes()
-    chance = random.Random(5)
-    spoilt = []
-    for _ in range(60):
-        at = chance.randrange(size, len(whole))
-        spoilt.append(whole[:at] + bytes([whole[at] ^ 1 << chance.randrange(8)]) + whole[at + 1 :])
+    whole, chance = path.read_bytes(), random.Random(5)
+    dollars = whole.index(struct.pack(">d", rows[0].usd))
+    places = (*range(dollars, dollars + 8), *(chance.randrange(size, len(whole)) for _ in range(12)))
+    spoilt = [whole[:at] + bytes([whole[at] ^ 1 << chance.randrange(8)]) + whole[at + 1 :] for at in places]
     spoilt += [whole[:at] + bytes(size) + whole[at + size :] for at in range(size, len(whole), size)]
     refused = 0
     for content in spoilt:
         path.write_bytes(content)
         try:
-            with Ledger(path, read_only=True) as book, book.snapshot():
-                rows = list(book.spans())
+            total = meter_questions.meter_report(MeterReportRequest(ledger=str(path), since="2026-01-01")).total
         except BadInput:
             refused += 1
             continue
-        assert (sum(row.output for row in rows), sum(row.seconds for row in rows)) == (120 * 50, 120 * 300)
-    assert refused > 10  # the rest lies where nothing is stored
+        assert (total.output, total.seconds) == (60 * 50, 60 * 300)
+        assert total.usd == pytest.approx(sum(row.usd for row in rows))
+    assert refused >= 8 + 1  # the rest may lie where nothing is stored
 
 
 def test_a_report_reads_one_state_of_the_book_and_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The row that is being written ends after the report was asked for; what it counted lies at its end."""
-    path = tmp_path / "meter.db"
-    with Ledger(path) as book:
-        book.record([span(BEGIN, 15.0)], [])
-        monkeypatch.setattr("tokonomics.questions.meter.time.time", lambda: BEGIN + 10)
-        notes: list[str] = []
-        with Ledger(path, read_only=True) as read, read.snapshot():
-            book.record([span(BEGIN + 15, 15.0)], [])
-            asked = MeterReportRequest(ledger=str(path))
-            assert meter_questions.stretch(asked, read)[1] == BEGIN + 15
-            assert sum(row.output for row in read.spans()) == 50
-        listener = Listener()
-        monkeypatch.setattr(listener, "note", notes.append)
-        with Ledger(path, read_only=True) as read, read.snapshot():
-            assert meter_questions.stretch(asked, read, listener)[1] == BEGIN + 30
-        assert "20 s beyond now" in notes[0]
+    path, asked = tmp_path / "meter.db", MeterReportRequest(ledger=str(tmp_path / "meter.db"))
+    now = BEGIN + 10
+    monkeypatch.setattr("tokonomics.questions.meter.time.time", lambda: now)
+    with Ledger(path) as writing:
+
+        class Opened(Ledger):
+            """A scrape comes in while the report opens the book."""
+
+            def __enter__(self) -> Ledger:
+                nonlocal now
+                now = BEGIN + 15
+                writing.record([span(BEGIN, 15.0)], [])
+                return super().__enter__()
+
+        with monkeypatch.context() as meanwhile:
+            meanwhile.setattr(meter_questions, "Ledger", Opened)
+            total = meter_questions.meter_report(asked).total
+        assert total.output == 50
+        assert total.usd == pytest.approx(span(BEGIN, 15.0).usd)
+        writing.record([span(BEGIN + 15, 15.0)], [])
+    listener, notes = Listener(), list[str]()
+    monkeypatch.setattr(listener, "note", notes.append)
+    now = BEGIN - 5  # the clock was set back
+    assert meter_questions.meter_report(asked, listener).total.output == 100
+    assert "35 s beyond now" in " ".join(notes)

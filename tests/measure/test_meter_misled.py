@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.measure.metered import HandClock, PageSource, Process
+from tests.measure.metrics_server import metrics_server
 from tests.measure.test_meter_clockwork import Bench, Scraper, run
 from tests.measure.test_meter_clockwork import bench as bench
 
@@ -13,7 +14,7 @@ from tokonomics.measure.meter.ledger import Ledger, Mark
 from tokonomics.measure.meter.meter import LATE_S, LUMPY_NOW_S, Meter
 from tokonomics.measure.meter.prices import PriceOf, Prices
 from tokonomics.measure.meter.readings import Missed, Reading
-from tokonomics.measure.meter.session import _apart
+from tokonomics.measure.meter.session import MeterSettings, meter_servers
 from tokonomics.measure.meter.watch import LONG_S, Watch
 
 
@@ -150,15 +151,16 @@ def test_a_server_with_a_label_has_the_price_of_its_label_from_the_first_second(
 def test_a_counter_that_dips_within_one_process_is_not_counted_again(bench: Bench) -> None:
     """Twenty dips by one, each put right by the next page: what was served is what is counted."""
     bench.tick()
+    said = []
     for _ in range(20):
         bench.process.work(100, 50)
         bench.tick()
         bench.process.counted[0]["output"] -= 1
-        state = bench.tick()
-        assert "vllm:generation_tokens_total fell from" in " ".join(state.notes)
+        said.append(" ".join(bench.tick().notes))
         bench.process.counted[0]["output"] += 1
     group = bench.only()
     assert (group.total.input_total, group.total.output) == (bench.process.true_input, bench.process.true_output)
+    assert all("vllm:generation_tokens_total fell from" in notes for notes in said)
 
 
 def test_a_process_that_says_nothing_of_itself_is_believed_to_have_restarted(bench: Bench) -> None:
@@ -237,11 +239,14 @@ def test_labels_follow_a_clock_that_is_set_back_by_half_an_hour(bench: Bench) ->
 
 
 def test_one_server_by_two_names_is_metered_once(tmp_path: Path) -> None:
-    said: list[str] = []
-    addresses = ["http://127.0.0.1:8000", "http://localhost:8000", "http://127.0.0.1:8001", "http://127.0.0.2:8000"]
-    with Ledger(tmp_path / "meter.db") as book:
-        assert _apart(addresses, book, said.append) == [addresses[0], *addresses[2:]]
-        assert said == ["http://localhost:8000 is http://127.0.0.1:8000: metered once"]
-        reading = Reading("http://localhost:8000", "vLLM", "tiny", 0.0, {})
-        book.record([], [Mark("http://localhost:8000", 0.0, {"tiny": reading}, {}, 1.0)])
-        assert _apart(addresses, book, said.append) == addresses[1:]
+    """By whichever name the ledger has, or else the first; another port is another server."""
+    with metrics_server() as one, metrics_server() as other, Ledger(tmp_path / "meter.db") as book:
+        first, second = (f"{server.address}/good" for server in (one, other))
+        again = first.replace("127.0.0.1", "localhost")
+        said: list[str] = []
+        for urls in ([again, second], [first, again, second]):
+            asked = MeterSettings(urls, 3.6, "given", every_s=0.05, beats=1)
+            state = meter_servers(asked, book, lambda _: None, said.append)
+            assert {group.target for group in state.groups} == {again, second}
+        assert set(book.marks()) == {again, second}
+    assert said == [f"{first} is {again}: metered once"]

@@ -419,7 +419,7 @@ def test_a_password_in_the_address_and_a_header_are_one_too_many(monkeypatch: py
     [
         (400, '{"status":"error","error":"no such tenant: KEY"}'),
         (200, "<html>proxy: header Authorization: KEY</html>"),
-        (502, "x" * 340 + "Authorization: KEY"),
+        (502, "bad gateway " * 2 + "Authorization: KEY"),
     ],
 )
 def test_an_echoed_authorization_is_not_shown(answer: tuple[int, str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -429,7 +429,8 @@ def test_an_echoed_authorization_is_not_shown(answer: tuple[int, str], monkeypat
         canned([(answer[0], answer[1].replace("KEY", f"Bearer {key}"))]) as url,
         pytest.raises(TokonomicsError) as wrong,
     ):
-        read(PrometheusSource(url))
+        read(PrometheusSource(url.replace("user:secret@", "")))
+    assert "Authorization" in str(wrong.value) or "no such tenant" in str(wrong.value)
     assert not any(key[start : start + 8] in str(wrong.value) for start in range(len(key) - 8))
 
 

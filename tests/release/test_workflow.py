@@ -65,6 +65,17 @@ def test_it_may_only_read_and_every_action_is_pinned_to_a_version(workflow: Path
     assert all(re.fullmatch(r"actions/[\w-]+@v\d+\.\d+\.\d+", each) for each in used), used
 
 
+def test_whatever_it_installs_from_a_package_index_is_checked_by_hash() -> None:
+    lines = [line for job in jobs().values() for step in job["steps"] for line in step.get("run", "").splitlines()]
+    installing = [line for line in lines if re.search(r"\bpipx?\b", line)]
+    assert len(installing) == 2
+    for line in installing:
+        assert "--require-hashes" in line
+        (lock,) = re.findall(r"-r (requirements/\S+\.lock)", line)
+        pinned = re.findall(r"^[\w.-]+==\S+ .*\\\n    --hash=sha256:[0-9a-f]{64}", (ROOT / lock).read_text(), re.M)
+        assert len(pinned) == len(re.findall(r"^\w", (ROOT / lock).read_text(), re.M)) > 0
+
+
 def test_what_takes_longer_runs_every_week() -> None:
     whole = yaml.safe_load(EXPLORING.read_text(encoding="utf-8"))
     (when,) = whole[True]["schedule"]  # YAML reads "on" as a truth

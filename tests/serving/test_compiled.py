@@ -272,6 +272,41 @@ def test_code_that_is_run_stays_however_long_ago_it_was_made(sources: Path) -> N
     assert running.is_dir()
 
 
+def test_a_first_run_on_a_full_disk_answers_and_keeps_nothing(tmp_path: Path) -> None:
+    """No file may grow beyond a few bytes: what a full disk does to whatever is written."""
+    limited = f"""
+import resource, runpy, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+sys.argv = {["tokonomics", *SIMULATE, *LENGTHS]!r}
+runpy.run_module("tokonomics", run_name="__main__")
+"""
+    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", limited], env=env, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (0, 1)
+    assert done.stderr.startswith("compiling the simulator")
+    assert json.loads(done.stdout)["requests"] == 50
+    assert not [file for file in tmp_path.rglob("*") if file.is_file()]
+
+
+@pytest.mark.slow
+@pytest.mark.explore
+@pytest.mark.parametrize("kept", [0, 1000])
+def test_simulate_with_a_damaged_cache_answers_and_mends_it(
+    kept: int, tokonomics_process: Call, tmp_path: Path
+) -> None:
+    env = {"XDG_CACHE_HOME": str(tmp_path)}
+    assert tokonomics_process(*SIMULATE, *LENGTHS, env=env).returncode == 0
+    files = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+    assert files
+    for file, content in files.items():
+        file.write_bytes(content[:kept])
+    damaged, mended = (tokonomics_process(*SIMULATE, *LENGTHS, env=env) for _ in range(2))
+    assert (damaged.returncode, mended.returncode, mended.stderr) == (0, 0, "")
+    assert json.loads(damaged.stdout)["ttft_s"] == json.loads(mended.stdout)["ttft_s"]
+
+
 @pytest.mark.slow
 @pytest.mark.explore
 def test_simulate_without_a_cache_says_that_it_compiles_and_answers_the_same(tokonomics_process: Call) -> None:

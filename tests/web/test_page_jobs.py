@@ -7,10 +7,11 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from starlette.testclient import TestClient
@@ -107,6 +108,28 @@ def test_who_leaves_does_not_cost_a_worker_that_has_begun(pool: Pool) -> None:
     assert not running.done.done()
     assert Path(f"/proc/{before}").exists()
     running.cancel()
+
+
+def test_no_worker_is_started_once_the_end_has_come() -> None:
+    """Three threads wait for their turn to start one; on a busy machine each start would take seconds."""
+    turn, started = threading.Lock(), list[int]()
+
+    def start() -> NoReturn:
+        started.append(1)
+        raise OSError
+
+    pool = Pool(start, turn=turn)
+    with turn:
+        pool.grow(3)
+        closing = threading.Thread(target=pool.close)
+        closing.start()
+        with pytest.raises(Busy):  # noqa: PT012 - as soon as it is closed
+            while True:
+                pool.submit(Asked("answer"))
+                time.sleep(0.001)
+    closing.join(LONG_ENOUGH_S)
+    assert not closing.is_alive()
+    assert started == []
 
 
 def test_what_takes_too_long_is_stopped(pool: Pool) -> None:
