@@ -67,7 +67,7 @@ def what_runs(job: DeployJob) -> list[str]:
     deployment = job.deployment
     engine = deployment.engine
     kv = "" if deployment.model.is_encoder else f"KV {deployment.kv}, "
-    lines = [f"{job.replicas} × ({deployment}), {kv}{engine.name} {engine.version}.", job.redundancy]
+    lines = [f"{job.replicas:,} × ({deployment}), {kv}{engine.name} {engine.version}.", job.redundancy]
     if not job.simulated:
         lines.insert(0, "NOT SIMULATED: whether these replicas meet a target is not checked. Simulate the plan first.")
     return [*lines, *described(job)]

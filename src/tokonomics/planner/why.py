@@ -359,7 +359,8 @@ def _clause(factor: str, pick: Contender, rival: Contender) -> str:
     if factor == "price":
         return f"a GPU-hour costs {usd(rival.usd_per_gpu_hour)} instead of {usd(pick.usd_per_gpu_hour)}"
     if factor == "in_use":
-        said = f"{percent(rival.in_use)} of the paid GPUs are in use instead of {percent(pick.in_use)}"
+        theirs, own_share = (percent(min(side.in_use, 1.0)) for side in (rival, pick))  # the estimate may pass 100 %
+        said = f"{theirs} of the paid GPUs are in use instead of {own_share}"
         return f"{said} (on fewer replicas {rival.misses})" if rival.misses else said
     own, other = pick.gpu_s.by_part, rival.gpu_s.by_part
     total, own_total = rival.gpu_s.total, pick.gpu_s.total

@@ -124,8 +124,8 @@ def split_text(row: Candidate | PrefillSide) -> str:
 
 def replicas_text(row: Candidate) -> str:
     """``2 × 4 H100-SXM``; ``1 × 2 + 2 × 4 H100-SXM`` where one computes prompts and two answer."""
-    prompts = f"{row.prefill.replicas} × {row.prefill.gpus_per_replica} + " if row.prefill else ""
-    return f"{prompts}{row.replicas} × {row.gpus_per_replica} {row.gpu}"
+    prompts = f"{row.prefill.replicas:,} × {row.prefill.gpus_per_replica} + " if row.prefill else ""
+    return f"{prompts}{row.replicas:,} × {row.gpus_per_replica} {row.gpu}"
 
 
 def layout_text(row: Candidate) -> str:
@@ -133,11 +133,11 @@ def layout_text(row: Candidate) -> str:
     split = f", {split_text(row)}" if row.gpus_per_replica > 1 else ""
     kv = f", KV {row.kv}" if row.kv.is_below(Precision.bf16) else ""
     drafts = f", drafts {row.draft.name}" if row.draft else ""
-    answers = f"{row.replicas} × ({row.gpus_per_replica}×{row.gpu}{split}, {row.weights}{kv}{drafts})"
+    answers = f"{row.replicas:,} × ({row.gpus_per_replica}×{row.gpu}{split}, {row.weights}{kv}{drafts})"
     if row.prefill is None:
         return answers
     split = f", {split_text(row.prefill)}" if row.prefill.gpus_per_replica > 1 else ""
-    return f"{row.prefill.replicas} × ({row.prefill.gpus_per_replica}×{row.gpu}{split}) prefill + {answers} decode"
+    return f"{row.prefill.replicas:,} × ({row.prefill.gpus_per_replica}×{row.gpu}{split}) prefill + {answers} decode"
 
 
 class CurveResult(Result, BatchCurve):

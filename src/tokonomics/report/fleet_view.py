@@ -134,7 +134,7 @@ def _purchases(report: FleetReport) -> blocks.Table:
         buy = f"{_terms(purchase)} {purchase.place or ''}".strip()
         region = "" if kind.region == UNSPECIFIED else f", {kind.region}"
         machine = f"{kind.provider} {kind.instance}{region}{'†' if kind.price_stale else ''}"
-        runs = [f"{kind.gpus}×{kind.gpu}", f"{kind.replicas} × {kind.layout}"]
+        runs = [f"{kind.gpus}×{kind.gpu}", f"{kind.replicas:,} × {kind.layout}"]
         machines = [f"{min(hours)}", f"{mean:.3g}" if mean < 1000 else f"{mean:.0f}", f"{max(hours)}"]
         prices = [usd(purchase.usd_per_hour), usd(purchase.usd_per_month), percent(purchase.usd_per_month / total)]
         rows.append(

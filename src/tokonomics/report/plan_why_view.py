@@ -34,7 +34,7 @@ def why_blocks(why: WhyPick) -> Iterable[blocks.Block]:
         rows.append(
             (
                 "the pick" if row is why.pick else row.kind.value,
-                f"{row.replicas} × {row.layout} {row.gpu}",
+                f"{row.replicas:,} × {row.layout} {row.gpu}",
                 f"{'≥ ' if row.at_least else ''}{usd(row.usd_per_month)}",
                 usd(row.usd_per_gpu_hour),
                 percent(row.in_use),

@@ -130,7 +130,7 @@ def what_serves(simulation: Simulation) -> str:
         replicas = f"{fleet.prefill_replicas} prefill + {fleet.replicas} decode replicas"
     deployment, engine = simulation.deployment, simulation.deployment.engine.key
     if fleet.prefill:
-        return f"{fleet.prefill_replicas} × ({fleet.prefill}) prefill + {fleet.replicas} × ({deployment}), {engine}"
+        return f"{fleet.prefill_replicas:,} × ({fleet.prefill}) prefill + {fleet.replicas:,} × ({deployment}), {engine}"
     return f"{deployment}, {engine}, {replicas}"
 
 

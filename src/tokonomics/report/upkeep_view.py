@@ -32,8 +32,11 @@ def energy_facts(drawn: Energy | None) -> Iterable[blocks.Fact]:
 
 
 def watts(power: float) -> str:
-    """``640 W``, ``5.6 kW``."""
-    return f"{power:.3g} W" if power < 999.5 else f"{power / 1000:.3g} kW"
+    """``640 W``, ``5.6 kW``, ``1.88 MW``."""
+    size, unit = next(
+        (size, unit) for size, unit in ((1, "W"), (1e3, "kW"), (1e6, "MW")) if power < 999.5 * size or size == 1e6
+    )
+    return f"{power / size:.3g} {unit}"
 
 
 def energy_notes(drawn: Energy | None) -> Iterable[str]:

@@ -140,7 +140,7 @@ def _predicted(point: FrontierPoint, promised: bool) -> style.Row:
         "gpu": point.gpu,
         "weights": point.weights,
         "provider": point.provider,
-        "deployment": f"{point.replicas} × {_way(point, point.layout)}",
+        "deployment": f"{point.replicas:,} × {_way(point, point.layout)}",
         "price": _price_text(point.usd_per_mtok, point.usd_per_month),
         "slo": _verdict(point.meets, "in the mean") if promised else "",
         "usd": _short(point.usd_per_mtok),

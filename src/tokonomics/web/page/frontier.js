@@ -19,7 +19,7 @@ const FACTS = [
 export const isFrontier = (drawn) => Boolean(drawn?.spec.params?.some(({ name }) => name === PINNED));
 
 // However many replicas: the pick is called otherwise than the fleet that it is.
-const wayOf = (row) => row.way ?? row.deployment.replace(/^\d+ × /, "");
+const wayOf = (row) => row.way ?? row.deployment.replace(/^[\d,]+ × /, "");
 
 function kept(pinned, rows) {
   const left = new Map(rows.map((row) => [row.deployment, wayOf(row)]));
