@@ -178,7 +178,7 @@ def fewest_that_hold(
         low = max(low, high - down)
     while not holds(high):
         failures += 1
-        if high >= most or (failures >= patience and hopeless()):
+        if (failures >= patience and hopeless()) or high >= most:
             return None
         low, high, step = high, min(high + step, most), step * 2
     return halved(holds, low, high)
