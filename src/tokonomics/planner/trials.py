@@ -162,7 +162,7 @@ def serve_with(
         return run(watch=watch), ()
     first = run()
     fetches, hits = plan_fetches(first, tuple(price.tier for price in tiers))
-    return run(fetches=fetches), hits
+    return run(fetches=fetches, watch=watch), hits
 
 
 def try_fixed(

@@ -114,7 +114,7 @@ def studied(questions: Sequence[Question], listener: Listener) -> list[Study]:
 def _one(request: PlanRequest, study: Study, files: Sequence[DeployFile], listener: Listener) -> PlanResult:
     """One model at one demand: its plan, how firm it is, and why not the others."""
     plan, best = study.plan, study.plan.best
-    found = dict(plan) | {"ranked": plan.ranked[: request.top], "study": study}
+    found = dict(plan) | {"ranked": plan.ranked[: request.top], "study": study, "measured": ()}
     if request.measured:
         from tokonomics.questions.plan_measured import measured_beside  # Slow to load: only where it is used.
 
