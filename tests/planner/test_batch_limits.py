@@ -92,14 +92,14 @@ def test_a_simulation_that_ends_early_misses_what_the_whole_misses(slo: str) -> 
     assert min(ends) < len(load.trace) / 2 < max(ends)
 
 
-@pytest.mark.parametrize("tiers", [None, "dram=50"])
-def test_sessions_that_end_early_miss_what_all_of_them_miss(tiers: str | None) -> None:
+@pytest.mark.parametrize(("slo", "tiers"), [("ttft_p99=1.5", None), ("ttft_p99=1.5", "dram=50"), ("job_p99=100", None)])
+def test_sessions_that_end_early_miss_what_all_of_them_miss(slo: str, tiers: str | None) -> None:
     """Where requests wait for answers, with slower memories behind the GPU's or without."""
     ends = []
     for rate in (1.0, 12.0, 60.0):
         load = load_of_shape(rate, "const:2000", "const:40", sessions=Sessions(turns=4, think_s=5))
         load = replace(load, trace=load.trace.take(np.arange(2000)))
-        setup = Setup(ON_A100, load, OFFERS, TODAY, parse_slos("ttft_p99=1.5"), tiers=tiers)
+        setup = Setup(ON_A100, load, OFFERS, TODAY, parse_slos(slo), tiers=tiers)
         tried, whole = try_fixed(setup, 1, None), simulated(setup, 1, None)
         assert tried.holds == whole.holds
         assert tried.outcome == whole.outcome or not tried.holds
