@@ -1,5 +1,6 @@
 """The limit on sequences at a time: what trying every one would find, and no simulation longer than it needs to be."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
@@ -12,14 +13,15 @@ from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import deploy
-from tokonomics.planner.load import Load, load_of_log
+from tokonomics.planner.load import Load, load_of_log, load_of_shape
 from tokonomics.planner.setup import Setup
 from tokonomics.planner.sizing import size
-from tokonomics.planner.trials import Sized, try_fixed, with_lower_limits
+from tokonomics.planner.trials import Sized, simulated, try_fixed, with_lower_limits
 from tokonomics.serving.capacity import what_breaks
 from tokonomics.serving.fleet import FleetSettings, Router
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate
+from tokonomics.traffic.generate import Sessions
 from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import make_trace
 
@@ -88,6 +90,21 @@ def test_a_simulation_that_ends_early_misses_what_the_whole_misses(slo: str) -> 
             assert tried.outcome.requests == len(load.trace)
         ends.append(tried.outcome.requests)
     assert min(ends) < len(load.trace) / 2 < max(ends)
+
+
+@pytest.mark.parametrize(("slo", "tiers"), [("ttft_p99=1.5", None), ("ttft_p99=1.5", "dram=50"), ("job_p99=100", None)])
+def test_sessions_that_end_early_miss_what_all_of_them_miss(slo: str, tiers: str | None) -> None:
+    """Where requests wait for answers, with slower memories behind the GPU's or without."""
+    ends = []
+    for rate in (1.0, 12.0, 60.0):
+        load = load_of_shape(rate, "const:2000", "const:40", sessions=Sessions(turns=4, think_s=5))
+        load = replace(load, trace=load.trace.take(np.arange(2000)))
+        setup = Setup(ON_A100, load, OFFERS, TODAY, parse_slos(slo), tiers=tiers)
+        tried, whole = try_fixed(setup, 1, None), simulated(setup, 1, None)
+        assert tried.holds == whole.holds
+        assert tried.outcome == whole.outcome or not tried.holds
+        ends.append(tried.outcome.requests)
+    assert ends[0] == 2000 > 2 * ends[-1]
 
 
 def test_limits_above_one_that_was_never_reached_are_not_tried() -> None:

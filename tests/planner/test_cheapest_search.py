@@ -47,8 +47,17 @@ def test_no_replica_holds_more_than_its_answers_alone(gpu: str, slo: str | None)
 
 def test_longer_requests_stand_on_the_same_hosts() -> None:
     def hosts(load: Load) -> dict[int, object]:
-        return {id(found): found for found in prospects(at(1.0), load)[0]}
+        return {id(found): found for found in prospects(at(1.0), load)}
 
     short, long = hosts(BUSY), hosts(stretched(BUSY, inputs=2))
     assert short
     assert set(long) <= set(short)
+
+
+@pytest.mark.parametrize("usd_per_hour", [1.0, 3.7, 12.0])
+def test_below_a_bill_no_host_is_left_out_that_costs_less(usd_per_hour: float) -> None:
+    question = at(1.0)
+    whole, few = prospects(question, BUSY), prospects(question, BUSY, usd_per_hour)
+    assert set(map(id, few)) <= set(map(id, whole))
+    assert all(found in few for found in whole if found.usd_per_hour(1) <= usd_per_hour)
+    assert len(few) < len(whole)

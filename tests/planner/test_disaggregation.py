@@ -53,7 +53,7 @@ def found(apart: bool) -> Study:
 
 def pair_on(trials: Trials, gpus: tuple[int, int], asked_for: Question) -> Pair:
     """Layouts of so many GPUs for prompts and for answers."""
-    hosts, _ = prospects(asked_for, trials.load)
+    hosts = prospects(asked_for, trials.load)
     prefill, decode = (next(one for one in hosts if one.deployment.gpus == count) for count in gpus)
     pair = pair_of(trials, replace(decode, prefill=PrefillPool(prefill.deployment, 1)))
     assert isinstance(pair, Pair)
@@ -87,7 +87,7 @@ def test_two_kinds_of_replicas_take_the_fewest_machines(large: int, small: int) 
 
 
 def test_both_sides_stand_in_one_machine_or_on_networked_ones() -> None:
-    hosts, _ = prospects(question(offers=OFFERS[3:]), PROMPTS)
+    hosts = prospects(question(offers=OFFERS[3:]), PROMPTS)
     one = next(each for each in hosts if each.deployment.gpus == 1)
     apart = replace(one, prefill=PrefillPool(one.deployment, 3))
     single, eight = (machine.offer for machine in sorted(one.machines, key=lambda machine: machine.offer.gpus))
@@ -103,7 +103,7 @@ def test_both_sides_stand_in_one_machine_or_on_networked_ones() -> None:
 
 def test_gpus_without_a_network_stay_in_one_machine() -> None:
     cards = (offer("L40S", 8, 8.0),)
-    hosts, _ = prospects(question(offers=cards), PROMPTS)
+    hosts = prospects(question(offers=cards), PROMPTS)
     one = next(each for each in hosts if each.deployment.gpus == 1)
     apart = replace(one, prefill=PrefillPool(one.deployment, 4))
     assert (apart.machines_on(cards[0], 8), apart.link(8)) == (1, "pcie")
@@ -161,7 +161,7 @@ def test_no_split_below_the_closed_form_holds() -> None:
 def test_no_layout_of_the_pairs_is_beaten_by_one_that_was_left_out() -> None:
     few = replace(PROMPTS, trace=PROMPTS.trace.take(np.arange(2000)))
     trials = Trials(few, STRICT)
-    hosts, _ = prospects(question(), few)
+    hosts = prospects(question(), few)
     best = disaggregated(trials, hosts, math.inf)[-1]
     pairs = (
         pair_of(trials, replace(decode, prefill=PrefillPool(prefill.deployment, 1)))
@@ -237,7 +237,7 @@ def test_one_to_one_is_among_the_splits_where_it_takes_every_gpu(
     of_prompts: int, of_answers: int, gpus: int, alike: int | None
 ) -> None:
     asked_for = question()
-    hosts, _ = prospects(asked_for, PROMPTS)
+    hosts = prospects(asked_for, PROMPTS)
     prompts, answers = (
         next(one for one in hosts if one.deployment.gpus == count) for count in (of_prompts, of_answers)
     )
@@ -252,7 +252,7 @@ def test_one_to_one_is_among_the_splits_where_it_takes_every_gpu(
 
 
 def test_the_kv_of_a_prompt_takes_its_bytes_over_the_link() -> None:
-    hosts, _ = prospects(question(), PROMPTS)
+    hosts = prospects(question(), PROMPTS)
     one = next(each for each in hosts if each.deployment.gpus == 1)
     apart = replace(one, prefill=PrefillPool(one.deployment, 1))
     # Llama 3.1 8B: 32 layers of 8 KV heads, keys and values of 128 in 16 bits. H100 SXM datasheet: 450 GB/s one way.

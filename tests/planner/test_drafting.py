@@ -145,7 +145,7 @@ def test_a_plan_drafts_where_answers_must_be_quick_and_not_where_batches_are_ful
 
 def test_nothing_drafts_over_pipeline_stages_or_on_engines_that_do_not() -> None:
     question = asked(offers=(offer("aws", "L4", 1.0, gpus=8),), drafts=(drafting(),))
-    kept, _ = prospects(question, CHAT)
+    kept = prospects(question, CHAT)
     assert {host.deployment.pp > 1 for host in kept if host.deployment.speculation} == {False}
     assert {host.deployment.pp > 1 for host in kept if not host.deployment.speculation} == {False, True}
 

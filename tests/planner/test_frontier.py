@@ -24,7 +24,7 @@ def made() -> Frontier:
 def every_fleet() -> list[tuple[float, float, float]]:
     """Dollars a month, TPOT and TTFT of all of them, by hand."""
     found = []
-    for hosts in prospects(asked(kv=(Precision.bf16, Precision.fp8)), CHAT)[0]:
+    for hosts in prospects(asked(kv=(Precision.bf16, Precision.fp8)), CHAT):
         curve = ReplicaCurve(hosts.deployment, 1000, 300)
         capacity = curve.capacity()
         fewest = math.ceil(5 / capacity.rate)

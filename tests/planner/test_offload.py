@@ -28,7 +28,7 @@ def test_a_replica_has_what_its_host_has_left_and_only_machines_with_as_much_rem
     bare = offer("H100-SXM", 1, 1.0, memory_gb=18, instance="bare")
     load = load_of_shape(1.0, "300", "100")
     question = asked(load=load, offers=(small, large, bare), weights=(Precision.bf16,))
-    hosts = next(each for each in prospects(question, load)[0] if each.deployment.gpus == 1)
+    hosts = next(each for each in prospects(question, load) if each.deployment.gpus == 1)
     model = hosts.deployment.model
     expected = (64 - model.weight_bytes(Precision.bf16) / GIB - PROCESS_GIB) * GIB / BYTES_PER_GB
     kept = hosts.with_memories(HOST_MEMORY)

@@ -32,7 +32,7 @@ def largest_regrets_by_hand(studies: tuple[Study, ...]) -> list[float]:
     """Of every deployment on every offer that serves all cases, smallest first."""
     best = [each.plan.best.usd_per_month for each in studies if each.plan.best]
     found = []
-    for hosts in prospects(studies[0].question, studies[0].question.load)[0]:
+    for hosts in prospects(studies[0].question, studies[0].question.load):
         sized = [resize(each.question, hosts) for each in studies]
         counts = [each.replicas for each in sized if isinstance(each, Placed)]
         if len(counts) < len(studies):

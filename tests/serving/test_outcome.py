@@ -283,3 +283,10 @@ def test_taking_turns_splits_equal_requests_evenly() -> None:
     trace = make_trace(np.arange(100) * 0.01, [300] * 100, [50] * 100)
     simulation = simulate(on(), trace, FleetSettings(replicas=4, router=Router.round_robin))
     assert np.bincount(simulation.served.replica).tolist() == [25] * 4
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 101, 20_000])
+def test_percentiles_are_those_of_numpy_to_the_last_digit(number: int) -> None:
+    seconds = np.random.default_rng(number).lognormal(size=number)
+    made = spread(np.append(seconds, np.nan))
+    assert [made.p50, made.p90, made.p95, made.p99] == np.percentile(seconds, [50, 90, 95, 99]).tolist()

@@ -166,7 +166,11 @@ def main() -> None:
     gc.set_threshold(100_000, 20, 20)
     if plain():
         os.environ["_TYPER_FORCE_DISABLE_TERMINAL"] = "1"  # without it, help and errors keep their bold
-    run()
+    try:
+        run()
+    finally:
+        # They go with the process: looking through them once more at its end takes as long as a tenth of a plan.
+        gc.freeze()
 
 
 def _leave() -> NoReturn:

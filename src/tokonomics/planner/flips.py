@@ -118,7 +118,7 @@ def flips(study: Study, only: Collection[str] | None = None, progress: Say = sil
         axes.append(Axis(ANSWERS, mean.output_tokens, lambda by: stretched(load, outputs=by, context=context)))
     walked = [axis for axis in axes if only is None or axis.name in only]
     # What does not fit now may fit shorter requests.
-    candidates, _ = prospects(study.question, stretched(load, 1 / FURTHEST, 1 / FURTHEST)) if walked else ((), ())
+    candidates = prospects(study.question, stretched(load, 1 / FURTHEST, 1 / FURTHEST)) if walked else ()
     own = [candidate for candidate in candidates if candidate.deployment.gpu.key == pick.gpu]
     others = [candidate for candidate in candidates if candidate.deployment.gpu.key != pick.gpu]
     found: list[Flip] = []

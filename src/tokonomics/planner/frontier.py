@@ -105,7 +105,7 @@ def frontier(question: Question, hosts: Sequence[Hosts] | None = None) -> Fronti
     ``hosts`` are what the question's ``prospects`` found, where that is known.
     """
     load = question.load.within(question.model.max_context)
-    found = prospects(question, load)[0] if hosts is None else hosts
+    found = prospects(question, load) if hosts is None else hosts
     seen = (screen(machines.deployment, machines, load, ()) for machines in found)
     screened = [candidate for candidate in seen if isinstance(candidate, Screened)]
     fleets = [fleet for candidate in screened for fleet in _fleets(candidate, load)]

@@ -212,6 +212,16 @@ class Stock(tuple[Machine, ...]):
         return self._cheapest[network]
 
     @cached_property
+    def usd_per_hour(self) -> float:
+        """Of the cheapest: no replica stands for less."""
+        return min(machine.usd_per_hour for machine in self)
+
+    @cached_property
+    def usd_per_gpu_hour(self) -> float:
+        """The lowest, of whole machines."""
+        return min(machine.usd_per_hour / machine.offer.gpus for machine in self)
+
+    @cached_property
     def _shape_of_each(self) -> list[Shape]:
         return [machine.shape for machine in self]
 

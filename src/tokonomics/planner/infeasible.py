@@ -20,7 +20,7 @@ from tokonomics.planner.hosts import Hosts, host_gib
 from tokonomics.planner.parsing import listed, regions_from
 from tokonomics.planner.plan import Question, Study, plan
 from tokonomics.planner.plan_answer import Catch, Plan
-from tokonomics.planner.prospects import prospects
+from tokonomics.planner.prospects import prospects, rejections
 from tokonomics.planner.screen import describe, floors
 from tokonomics.planner.spare import ZONED
 from tokonomics.serving.capacity import MOST_REPLICAS
@@ -46,7 +46,7 @@ def blame(study: Study, narrowed: Mapping[str, str] | None = None, every: Sequen
     """
     question = study.question
     kinds = {rejection.kind for rejection in study.plan.rejected}
-    hosts, _ = prospects(question, question.load)
+    hosts = prospects(question, question.load)
     limits = list(_limits(question))
     if not hosts:
         yield from _nothing_to_choose_from(study, kinds)
@@ -112,8 +112,9 @@ def _why_left_out(question: Question, offers: Sequence[Offer]) -> str | None:
         return f"only marketplaces sell it ({option('sellers', 'all')}{older})"
     if not sold:
         return f"the newest price is of {newest} ({option('max_age', (question.today - newest).days)})"
-    hosts, rejected = prospects(replace(question, offers=sold), question.load)
-    if hosts or not rejected:
+    asked = replace(question, offers=sold)
+    rejected = rejections(asked, question.load)
+    if prospects(asked, question.load) or not rejected:
         return None
     reason, _ = Counter(rejection.reason for rejection in rejected).most_common(1)[0]
     return f"{reason} ({option('why')})"
@@ -256,7 +257,7 @@ def _host_too_small(question: Question) -> Blame:
     for offer in question.offers:
         untold = offer.model_copy(update={"memory_gb": None})
         told[untold] = max(told.get(untold, 0.0), offer.memory_gb or 0.0)
-    fitting, _ = prospects(replace(question, offers=list(told)), question.load)
+    fitting = prospects(replace(question, offers=list(told)), question.load)
     short = [(hosts.deployment, machine.offer) for hosts in fitting for machine in hosts.machines]
     deployment, offer = min(short, key=lambda pair: host_gib(pair[0], pair[1].gpus) - told[pair[1]])
     return Blame(

@@ -32,12 +32,11 @@ from tokonomics.planner.plan_answer import (
     Limits,
     Plan,
     PrefillSide,
-    Rejection,
     SetAside,
 )
 from tokonomics.planner.plan_jobs import job_of
 from tokonomics.planner.plan_trials import Trials
-from tokonomics.planner.prospects import prospects, reject
+from tokonomics.planner.prospects import prospects, reject, rejections
 from tokonomics.planner.search import Placed, Search
 from tokonomics.planner.setup import Say, silent
 from tokonomics.planner.token_prices import PromptSplit
@@ -159,7 +158,7 @@ def study(question: Question, progress: Say = silent, *, pick_only: bool = False
     """
     load = question.load.within(question.model.max_context)
     trials = Trials(load, question.slos, question.router)
-    question, hosts, rejected, search = _searched_at_prices_that_count(
+    question, hosts, search = _searched_at_prices_that_count(
         replace(question, near=_AS_CHEAP) if pick_only else question, trials, progress
     )
     if pick_only:
@@ -170,7 +169,7 @@ def study(question: Question, progress: Say = silent, *, pick_only: bool = False
         search.sized += pairs
         best_usd = min([best_usd, *(placed.usd_per_hour for placed in pairs)])
     asides = _set_aside(question, hosts, trials, best_usd, progress)
-    rejected += [reject(deployment, refusal) for deployment, refusal in search.refused]
+    rejected = rejections(question, load) + [reject(deployment, refusal) for deployment, refusal in search.refused]
 
     def rows_of(sized: Sequence[Placed]) -> list[RankedRow]:
         sized = _cheapest(sized) if pick_only else sized
@@ -197,6 +196,8 @@ def study(question: Question, progress: Say = silent, *, pick_only: bool = False
 
 _AS_CHEAP = 1.01
 """Times the lowest bill: all that cost the same to the cent cost less (``_CLOSE_USD``)."""
+_OR_AS_MUCH = 1 + 1e-9
+"""Times a bill: a search for what costs less than that finds what costs the same."""
 _WORTH_A_ROW = 2.0
 """Times the pick's bill up to which a disaggregated way is ranked where it is asked for."""
 
@@ -222,18 +223,18 @@ def searched(
 
 def _searched_at_prices_that_count(
     question: Question, trials: Trials, progress: Say
-) -> tuple[Question, tuple[Hosts, ...], list[Rejection], Search]:
-    """The question at the prices that count, what fits there and what does not, and the candidates that could win."""
+) -> tuple[Question, tuple[Hosts, ...], Search]:
+    """The question at the prices that count, what fits there, and the candidates that could win."""
 
-    def search_at(asked: Question) -> tuple[Question, tuple[Hosts, ...], list[Rejection], Search]:
-        hosts, rejected = prospects(asked, trials.load)
-        return asked, hosts, rejected, searched(asked, trials, hosts, progress=progress)
+    def search_at(asked: Question) -> tuple[Question, tuple[Hosts, ...], Search]:
+        hosts = prospects(asked, trials.load)
+        return asked, hosts, searched(asked, trials, hosts, progress=progress)
 
     if question.simulate:
         # The cheapest alone takes fewer simulations than all that could win: those are made once, at the right prices.
         return search_at(at_prices_that_count(question, trials, progress))
     found = search_at(question)
-    _, hosts, _, search = found
+    _, hosts, search = found
     if Catch.old_price in question.catches and _are_below(question, hosts, trials, _lowest(search.sized), progress):
         return search_at(question.taking(Catch.old_price))
     return found
@@ -247,10 +248,16 @@ def at_prices_that_count(question: Question, trials: Trials, progress: Say = sil
 
 
 def _old_prices_save(question: Question, trials: Trials, progress: Say) -> bool:
-    """Whether a way at an old price is so much cheaper than all at recent ones that it is the pick."""
-    hosts, _ = prospects(question, trials.load)
-    at_recent = _below(question, hosts, trials, math.inf, progress)
-    return _are_below(question, hosts, trials, _lowest(at_recent), progress)
+    """Whether a way at an old price is so much cheaper than all at recent ones that it is the pick.
+
+    The cheapest at any price comes first: only recent ones that cost little more than it need be sized to tell.
+    """
+    wider = question.taking(Catch.old_price)
+    more = prospects(wider, trials.load)
+    lowest = _lowest(_below(wider, more, trials, math.inf, progress))
+    near = lowest * (1 + STALE_MUST_SAVE) * _OR_AS_MUCH
+    hosts = prospects(question, trials.load, near)
+    return lowest < _lowest(_below(question, hosts, trials, near, progress)) / (1 + STALE_MUST_SAVE)
 
 
 def _are_below(
@@ -258,8 +265,9 @@ def _are_below(
 ) -> bool:
     """Whether a way at an old price is so much cheaper than that."""
     wider = question.taking(Catch.old_price)
-    more, _ = prospects(wider, trials.load)
-    return bool(_below(wider, _only_new(more, hosts), trials, usd_per_hour / (1 + STALE_MUST_SAVE), progress))
+    far_below = usd_per_hour / (1 + STALE_MUST_SAVE)
+    more = prospects(wider, trials.load, far_below)
+    return bool(_below(wider, _only_new(more, hosts), trials, far_below, progress))
 
 
 def _set_aside(
@@ -271,7 +279,7 @@ def _set_aside(
         if catch is Catch.disaggregated:
             continue
         wider = question.taking(catch)
-        more, _ = prospects(wider, trials.load)
+        more = prospects(wider, trials.load, usd_per_hour)
         sized = _below(wider, _only_new(more, hosts), trials, usd_per_hour, progress)
         rows = [row for placed in sized for row in _rows(placed, trials.load, wider.limits, wider.today, trials)]
         if rows:

@@ -21,6 +21,9 @@ from tokonomics.traffic.classes import strictest
 from tokonomics.traffic.generate import ENOUGH_REQUESTS
 from tokonomics.traffic.slo import Latency, Slo
 
+_PATIENCE = 3
+"""Numbers of replicas that miss before lone requests are simulated: these take as long as a number that holds, and the
+closed form has refused most candidates that are slow even for them. Our choice."""
 _IN_HAND = 1.03
 """Where no SLO bounds the wait, a plan's replicas must finish so much more than arrives: the simulator takes what is
 3 % behind for keeping up (``serving.capacity``), and a month of that is a day."""
@@ -55,6 +58,7 @@ class Trials:
             least=at_least,
             most=most,
             hopeless=lambda: not self._alone(candidate).holds,
+            patience=_PATIENCE,
         )
         alone = self.made.get((candidate.name, 0))
         return alone if found is None and alone and not alone.holds else self.on(candidate, found or most)

@@ -1,12 +1,13 @@
 """Which deployments fit, and on which machines that may be bought: what a plan chooses from, all speeds yet unknown."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import lru_cache
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tokonomics.catalog.engines import Engine
 from tokonomics.catalog.gpus import find_gpu
@@ -29,12 +30,21 @@ if TYPE_CHECKING:
     from tokonomics.planner.plan import Question
 
 
-def prospects(question: "Question", load: Load) -> tuple[tuple[Hosts, ...], list[Rejection]]:
-    """Every deployment that fits, with the machines it can stand on; and what is refused before any speed is known."""
+def prospects(question: "Question", load: Load, below: float = math.inf) -> tuple[Hosts, ...]:
+    """Every deployment that fits, with the machines it can stand on; without some that cost more an hour than that."""
+    return _prospects(_sought(question, load, below)).kept
+
+
+def rejections(question: "Question", load: Load) -> list[Rejection]:
+    """What is refused before any speed is known."""
+    return list(_rejections(_sought(question, load)))
+
+
+def _sought(question: "Question", load: Load, below: float = math.inf) -> "_Sought":
+    # Up to the next power of two: a bill that moves a little finds what was kept.
+    limit = 2.0 ** math.ceil(math.log2(below)) if 0 < below < math.inf else below
     offers, engines = Same(question.offers), tuple(question.engines)
-    sought = _Sought(offers, engines, load.longest, profile_key(), **copied(question, *_SOUGHT))
-    kept, rejected = _prospects(sought)
-    return kept, list(rejected)
+    return _Sought(offers, engines, load.longest, profile_key(), limit, **copied(question, *_SOUGHT))
 
 
 @dataclass(frozen=True)
@@ -45,6 +55,8 @@ class _Sought:
     engines: tuple[Engine, ...]
     longest: int
     profile: str | None
+    below: float
+    """Dollars an hour: what costs more on any machines is left out."""
     model: ModelSpec
     weights: tuple[Precision, ...] | None
     kv: tuple[Precision, ...]
@@ -60,44 +72,66 @@ class _Sought:
 _SOUGHT = ("model", "weights", "kv", "drafts", "lossy", "terms", "limits", "tiers", "assumed_speeds", "today")
 
 
+class _Found(NamedTuple):
+    """What fits, and what does not: offers, and deployments with the offers that each of these is refused on."""
+
+    kept: tuple[Hosts, ...]
+    unsold: Sequence[tuple[Offer, Refusal]]
+    refused: tuple[tuple[Deployment, Refusal, int], ...]
+
+
 @lru_cache(maxsize=128)
-def _prospects(question: _Sought) -> tuple[tuple[Hosts, ...], tuple[Rejection, ...]]:
+def _prospects(question: _Sought) -> _Found:
     """The same for a load whose longest request is known; kept, as one plan asks several times, and a slider again."""
     model, limits = question.model, question.limits
-    stocks, refused = _stocks(
+    stocks, unsold = _stocks(
         question.offers, question.terms, limits.max_usd_per_gpu_hour, limits.max_age_days, question.today
     )
-    rejected, kept = list(refused), list[Hosts]()
+    refused, kept = list[tuple[Deployment, Refusal, int]](), list[Hosts]()
     choices = question.weights or weight_choices(model, FLOOR)
     for gpu_key, on_this_gpu in stocks.items():
+        if on_this_gpu.usd_per_hour > question.below:
+            continue
         gpu, most_gpus = find_gpu(gpu_key), max(shape.gpus for shape in on_this_gpu.shapes)
         for engine in question.engines:
             fitted = fitting(model, gpu, engine, choices, question.kv, most_gpus, question.longest)
             for deployment, refusal in with_drafts(fitted, question.drafts, question.longest):
                 if (deployment.weights, deployment.kv) in question.lossy:
                     continue
+                if deployment.gpus * on_this_gpu.usd_per_gpu_hour > question.below:
+                    continue
                 if refusal:
-                    rejected.append(reject(deployment, refusal))
+                    refused.append((deployment, refusal, 1))
                     continue
                 if not speed_allowed(question, deployment):
                     why = f"speed assumed: no kernels of {deployment.weights} timed on such a GPU"
-                    rejected.append(reject(deployment, Refusal(Reason.assumed_speed, why)))
+                    refused.append((deployment, Refusal(Reason.assumed_speed, why), 1))
                     continue
                 hosts, without = _standing(deployment, Same(on_this_gpu), limits.max_gpus, limits.spare)
-                rejected += without
+                refused += ((deployment, refusal, count) for count, refusal in without)
                 hosts = hosts.with_memories(question.tiers) if question.tiers else hosts
                 if hosts.machines:
                     kept.append(hosts)
-    return tuple(kept), tuple(rejected)
+    return _Found(tuple(kept), unsold, tuple(refused))
+
+
+@lru_cache(maxsize=128)
+def _rejections(question: _Sought) -> tuple[Rejection, ...]:
+    """Kept, as the page asks again with another rate or SLO."""
+    _, unsold, refused = _prospects(question)
+    offers = (
+        Rejection(**copied(offer, "gpu", "provider", "region", "instance"), **refusal._asdict())
+        for offer, refusal in unsold
+    )
+    return (*offers, *(reject(*one) for one in refused))
 
 
 @lru_cache(maxsize=8192)
 def _standing(
     deployment: Deployment, machines: Same[Stock], max_gpus: int | None, spare: Spare
-) -> tuple[Hosts, tuple[Rejection, ...]]:
+) -> tuple[Hosts, list[tuple[int, Refusal]]]:
     """The machines that it can stand on, and those that it cannot; kept, as it does not depend on the requests."""
-    hosts, without = hosts_of(deployment, machines.value, max_gpus, spare)
-    return hosts, tuple(reject(deployment, refusal, count) for count, refusal in without)
+    return hosts_of(deployment, machines.value, max_gpus, spare)
 
 
 @lru_cache(maxsize=64)
@@ -107,16 +141,12 @@ def _stocks(
     max_usd_per_gpu_hour: float | None,
     max_age_days: int | None,
     today: date,
-) -> tuple[Mapping[str, Stock], tuple[Rejection, ...]]:
+) -> tuple[Mapping[str, Stock], Sequence[tuple[Offer, Refusal]]]:
     """The machines that may be bought, by GPU; and the offers that may not."""
     machines, refused = usable(offers.value, terms, max_usd_per_gpu_hour, max_age_days, today)
     by_gpu = attrgetter("offer.gpu")
     stocks = {gpu: Stock(group) for gpu, group in groupby(sorted(machines, key=by_gpu), key=by_gpu)}
-    rejected = (
-        Rejection(**copied(offer, "gpu", "provider", "region", "instance"), **refusal._asdict())
-        for offer, refusal in refused
-    )
-    return stocks, tuple(rejected)
+    return stocks, refused
 
 
 def speed_allowed(question: "Question | _Sought", deployment: Deployment) -> bool:

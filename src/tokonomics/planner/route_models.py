@@ -119,7 +119,7 @@ class OwnModel:
         load = self.question.load
         self.say(self.name)
         question = at_prices_that_count(self.question, Trials(load, self.question.slos), self.say)
-        hosts, _ = prospects(question, load)
+        hosts = prospects(question, load)
         picked: dict[Deployment, Hosts] = {}
         for thinned in _THINNED:
             chosen = np.arange(0, len(load.trace), thinned)

@@ -72,3 +72,18 @@ class SharedPlan(Noun):
     own_at_these_bits_usd_per_month: float | None = None
     """Own GPUs at the precisions of ``best``, where those are fewer bits than own GPUs have; None: they are not, or no
     offer meets the SLOs."""
+
+
+class Crossing(Noun):
+    """Up to this many times the traffic one GPU for all is the cheaper choice, and no longer above."""
+
+    below: float
+    """The largest factor looked at with one GPU for all the cheaper; 0 where it was so at none."""
+    above: float | None
+    """The smallest with own GPUs the cheaper; None where it was so at none."""
+    together_usd_per_month: float | None
+    """One GPU for all, at ``below``."""
+    own_usd_per_month: float | None
+    """Own GPUs, at ``above``."""
+    together_above_usd_per_month: float | None
+    """One GPU for all, at ``above``; None where none of those below the bill of own ones meets every SLO."""

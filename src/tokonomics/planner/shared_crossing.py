@@ -10,28 +10,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tokonomics.planner.setup import Say, silent
-from tokonomics.planner.shared_answer import SHARED_WAYS, SharedPlan, Way, WayRow
+from tokonomics.planner.shared_answer import SHARED_WAYS, Crossing, SharedPlan, Way, WayRow
 from tokonomics.planner.shared_gpu import cheapest_of, own_way
 from tokonomics.planner.shared_ways import Tenant, aligned
-from tokonomics.types import Noun
 
 _MOST, _CLOSE = 64.0, 1.1
 """The largest factor looked at, either way; and how close the crossing is told."""
-
-
-class Crossing(Noun):
-    """Up to this many times the traffic one GPU for all is the cheaper choice, and no longer above."""
-
-    below: float
-    """The largest factor looked at with one GPU for all the cheaper; 0 where it was so at none."""
-    above: float | None
-    """The smallest with own GPUs the cheaper; None where it was so at none."""
-    together_usd_per_month: float | None
-    """One GPU for all, at ``below``."""
-    own_usd_per_month: float | None
-    """Own GPUs, at ``above``."""
-    together_above_usd_per_month: float | None
-    """One GPU for all, at ``above``; None where none of those below the bill of own ones meets every SLO."""
 
 
 class _Compared(NamedTuple):

@@ -162,7 +162,7 @@ def serve_with(
         return run(watch=watch), ()
     first = run()
     fetches, hits = plan_fetches(first, tuple(price.tier for price in tiers))
-    return run(fetches=fetches), hits
+    return run(fetches=fetches, watch=watch), hits
 
 
 def try_fixed(
@@ -245,7 +245,10 @@ def simulated(
         whole = setup.max_sequences == 1 and setup.load.is_stationary
         trace, served_by = (setup.load.trace, replicas) if whole else setup.load.on(replicas)
         trace = trace.faster(faster) if faster != 1 else trace
-        watch = Watcher(is_settled=sure_to_miss(setup.slos, len(trace))) if ends_early and setup.slos else NOBODY
+        # What waits for a fetch is served in another order than the trace's: whose job it is of, is not told there.
+        sessions = trace.turns.session if trace.turns is not None and not setup.tiers else None
+        settled = sure_to_miss(setup.slos, len(trace), sessions)
+        watch = Watcher(is_settled=settled) if ends_early and setup.slos else NOBODY
         load = replace(setup.load, trace=trace)
         made = serve(setup, served_by, max_sequences=max_sequences, load=load, watch=watch)
     summed = outcome(made, setup.slos, with_load)

@@ -38,11 +38,9 @@ from tokonomics.planner.spare import machines_for
 from tokonomics.planner.what_if import bill_range, headroom, ratios, sensitivity
 from tokonomics.planner.why import why_pick
 from tokonomics.questions.api_latency import latencies_of
-from tokonomics.questions.beside import plan_beside
 from tokonomics.questions.command import command_of
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import blamed, cases_of, load_of, questions_of, say_not_tried
-from tokonomics.questions.plan_measured import measured_beside
 from tokonomics.questions.request import parameters_of
 from tokonomics.questions.requests.buy import CompareRequest, DiffRequest, PlanRequest
 from tokonomics.questions.results import CompareResult, OneNoun, PlanCases, PlanModels, PlanResult
@@ -57,6 +55,8 @@ from tokonomics.traffic.thinking import parse_thinking
 def plan(request: PlanRequest, listener: Listener = SILENT) -> PlanResult | PlanModels | PlanCases:
     """Every candidate sized by simulation, cheapest first; how firm the pick is; every refusal."""
     if request.beside:
+        from tokonomics.questions.beside import plan_beside  # Slow to load: only where it is used.
+
         return plan_beside(request, listener)
     targets, terms = _deploy_targets(request), sell_terms(request.sell, request.margin)
     extras, grid = extras_of(request), grid_named(request.grid) if request.grid is not None else None
@@ -114,8 +114,11 @@ def studied(questions: Sequence[Question], listener: Listener) -> list[Study]:
 def _one(request: PlanRequest, study: Study, files: Sequence[DeployFile], listener: Listener) -> PlanResult:
     """One model at one demand: its plan, how firm it is, and why not the others."""
     plan, best = study.plan, study.plan.best
-    measured = measured_beside(request, plan, listener)
-    found = dict(plan) | {"ranked": plan.ranked[: request.top], "study": study, "measured": measured}
+    found = dict(plan) | {"ranked": plan.ranked[: request.top], "study": study, "measured": ()}
+    if request.measured:
+        from tokonomics.questions.plan_measured import measured_beside  # Slow to load: only where it is used.
+
+        found |= {"measured": measured_beside(request, plan, listener)}
     if request.deploy:
         found |= {"deploy": tuple(files)}
     terms = sell_terms(request.sell, request.margin)

@@ -29,8 +29,7 @@ from tokonomics.planner.plan_answer import Candidate, Plan, PrefillSide
 from tokonomics.planner.predict import BatchCurve, Prediction
 from tokonomics.planner.regret import Regret
 from tokonomics.planner.scaling import ScalingReport
-from tokonomics.planner.shared_answer import SharedPlan
-from tokonomics.planner.shared_crossing import Crossing
+from tokonomics.planner.shared_answer import Crossing, SharedPlan
 from tokonomics.planner.what_if import BillRange, Headroom, Sensitivity
 from tokonomics.planner.why import WhyPick
 from tokonomics.questions.result import Result, beside

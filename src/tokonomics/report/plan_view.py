@@ -24,7 +24,6 @@ from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.results import PlanCases, PlanModels, PlanResult, layout_text, replicas_text
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer, Charts
-from tokonomics.report.bench_view import measured_sections
 from tokonomics.report.class_view import class_sections
 from tokonomics.report.plan_pick_view import pick_blocks, set_aside_lines
 from tokonomics.report.plan_why_view import (
@@ -150,7 +149,10 @@ def _one(result: PlanResult, request: PlanRequest) -> blocks.View:
         drawn = blocks.note(*energy_notes(result.energy)) if result.energy else None
         pace = sessions_pace(study.question.load)
         yield blocks.section(_notes(whole, shown, request), pace, drawn, *_dropped(study, request))
-        yield from measured_sections(result.measured)
+        if result.measured:
+            from tokonomics.report.bench_view import measured_sections  # Slow to load: only where it is used.
+
+            yield from measured_sections(result.measured)
         if result.flips:
             yield blocks.section(*flip_lines(whole, result.flips))
         if result.why and request.explain:

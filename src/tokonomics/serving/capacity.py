@@ -23,7 +23,7 @@ from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.state import DONE, REFUSED, Rows
 from tokonomics.traffic.generate import ENOUGH_REQUESTS
 from tokonomics.traffic.slo import Latency, Slo
-from tokonomics.traffic.trace import Trace
+from tokonomics.traffic.trace import Counts, Trace
 from tokonomics.types import Noun
 from tokonomics.units import percent, seconds, seconds_apart
 
@@ -178,7 +178,7 @@ def fewest_that_hold(
         low = max(low, high - down)
     while not holds(high):
         failures += 1
-        if high >= most or (failures >= patience and hopeless()):
+        if (failures >= patience and hopeless()) or high >= most:
             return None
         low, high, step = high, min(high + step, most), step * 2
     return halved(holds, low, high)
@@ -224,18 +224,23 @@ def what_breaks(simulation: Simulation, result: Outcome) -> str | None:
     return BEHIND if _finishes_too_few(simulation) or _backlog_grows(simulation) else None
 
 
-def sure_to_miss(slos: Sequence[Slo], requests: float) -> Callable[[Rows], bool]:
+def sure_to_miss(slos: Sequence[Slo], requests: float, sessions: Counts | None = None) -> Callable[[Rows], bool]:
     """Whether, of so many requests in all, more were late by now than an SLO on a percentile allows of all of them.
 
-    A simulation that is ``is_settled`` by it misses that SLO, however the others fare.
+    A simulation that is ``is_settled`` by it misses that SLO, however the others fare. With the session of each
+    request, jobs are judged likewise: by their answers so far, as none gets shorter.
     """
-    allowed = [(slo, late_allowed(slo, requests)) for slo in slos if slo.latency in _TOLD and slo.statistic != "mean"]
+    ranked = [slo for slo in slos if slo.statistic != "mean"]
+    allowed = [(slo, late_allowed(slo, requests)) for slo in ranked if slo.latency in _TOLD]
+    jobs = [slo for slo in ranked if slo.latency is Latency.job] if sessions is not None else []
 
     # Those before ``told`` had all ended a look ago: clients have heard of them since, and they are judged a last time.
     judged, told, before = 0, 0, [0] * len(allowed)
 
     def misses(rows: Rows) -> bool:
         nonlocal judged, told, before
+        if jobs and sessions is not None and _jobs_miss(jobs, rows, sessions):
+            return True
         rest = rows[judged:]
         done = rest["status"] == DONE
         came_s, first_s, end_s, tokens = (
@@ -254,6 +259,17 @@ def sure_to_miss(slos: Sequence[Slo], requests: float) -> Callable[[Rows], bool]
         return any(count > most for count, (_, most) in zip(sums, allowed, strict=True))
 
     return misses
+
+
+def _jobs_miss(slos: Sequence[Slo], rows: Rows, sessions: Counts) -> bool:
+    """Whether more jobs took too long by now than an SLO allows of all of them."""
+    done = np.flatnonzero(rows["status"] == DONE)
+    count = int(sessions.max()) + 1
+    first_s, last_s = np.full(count, np.inf), np.full(count, -np.inf)
+    np.minimum.at(first_s, sessions[done], rows["arrival_s"][done])
+    np.maximum.at(last_s, sessions[done], rows["finish_s"][done])
+    took_s = last_s - first_s
+    return any(np.count_nonzero(took_s > slo.seconds) > late_allowed(slo, count) for slo in slos)
 
 
 _TOLD = (Latency.ttft, Latency.tpot, Latency.e2e)  # by the requests themselves

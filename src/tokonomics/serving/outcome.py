@@ -135,7 +135,10 @@ def outcome(simulation: Simulation, slos: Sequence[Slo] = (), with_load: bool = 
     unanswered = int(np.isin(served.status, (TIMED_OUT, UNSERVED, SHED)).sum())
     sessions = session_outcome(simulation)
     lost = {Latency.job: sessions.failed if sessions else 0}
-    judgements = [judged(slo, latencies[slo.latency][done], lost.get(slo.latency, unanswered)) for slo in slos]
+    judgements = [
+        judged(slo, latencies[slo.latency][done], lost.get(slo.latency, unanswered), spreads[slo.latency])
+        for slo in slos
+    ]
     within = within_slos(served.status, latencies, slos)
     inputs = int(trace.input_tokens[done].sum(dtype=np.int64))
     outputs = int(trace.output_tokens[done].sum(dtype=np.int64))
@@ -338,14 +341,14 @@ def _seconds_present(enter_s: Floats, leave_s: Floats, edges: Floats) -> Floats:
     return np.asarray(np.maximum(np.diff(time_before(enter_s) - time_before(leave_s)), 0.0))
 
 
-def judged(slo: Slo, answered: Floats, unanswered: int) -> SloOutcome:
+def judged(slo: Slo, answered: Floats, unanswered: int, known_spread: Spread | None = None) -> SloOutcome:
     """What was delivered; a request that was accepted and never answered took for ever.
 
     Answers of one token have no time per token and miss no SLO; no answers at all miss every one.
     """
-    known = answered[~np.isnan(answered)]
-    delivered: float | None = getattr(spread(known), slo.statistic)
+    delivered: float | None = getattr(known_spread or spread(answered), slo.statistic)
     if unanswered:
+        known = answered[~np.isnan(answered)]
         percent = 100.0 if slo.statistic == "mean" else float(slo.statistic[1:])
         with_them = np.concatenate([known, np.full(unanswered, np.inf)])
         delivered = float(np.percentile(with_them, percent, method="higher"))

@@ -7,6 +7,7 @@ blocks of the memory that is really left. A disaggregated fleet is two simulatio
 import dataclasses
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -99,7 +100,7 @@ def simulate(
     ``steps`` are the step times of another era or server than the engine's of today.
     In a disaggregated fleet ``deployment`` and ``max_sequences`` are those of the replicas that answer.
     Where the watch says that it is settled, the simulation ends, and is of the requests that were answered by then; a
-    closed loop, a disaggregated fleet and one with fetches go on to their end.
+    closed loop of users and a disaggregated fleet go on to their end.
     """
     began = time.perf_counter()
     fleet = fleet or FleetSettings()
@@ -118,7 +119,7 @@ def simulate(
     _check_memory(requests, rules, fleet)
     at_first = fleet.autoscale.least(0.0) if fleet.autoscale else fleet.replicas + fleet.prefill_replicas
     paid_for = [(0.0, at_first, at_first)]
-    prefill_rules = None
+    prefill_rules, judge = None, None
     if fleet.prefill_replicas:
         prefill = _prefill_side(deployment, trace, fleet, prefix_cache, max_batched_tokens, steps)
         prefill_rules = prefill.rules
@@ -126,13 +127,13 @@ def simulate(
         decode = ServingSide(deployment, rules, table)
         served, worlds = serve_apart(requests, prefill, decode, fleet, seed, watch._replace(is_settled=None))
     else:
-        ends_early = watch.is_settled is not None and fetches is None and not requests.closed
-        watch = watch if ends_early else watch._replace(is_settled=None)
+        judge = _Judge(watch.is_settled) if watch.is_settled and not requests.users else None
+        watch = watch._replace(is_settled=judge)
         served, world = run(requests, table, rules, fleet, seed=seed, watch=watch, paid_for=paid_for)
-        served, trace = _answered_so_far(served, trace, world) if ends_early else (served, trace)
         worlds = [world]
     if fetches is not None and joins is not None:
         served = _before_fetching(_taken(served, np.argsort(joins)), trace, requests, fetches)
+    served, trace = _answered_so_far(served, trace) if judge and judge.settled else (served, trace)
     served, trace, sent = _as_sent(_heard(served, table.answer_s), trace, requests)
     finishes = served.finish_s[np.isfinite(served.finish_s)]
     # The last step may run on after its last client has hung up.
@@ -223,10 +224,20 @@ def _taken(served: Served, places: NDArray[np.intp]) -> Served:
     return Served(**{name: column[places] for name, column in served._asdict().items()})
 
 
-def _answered_so_far(served: Served, trace: Trace, world: World) -> tuple[Served, Trace]:
+@dataclass
+class _Judge:
+    """Asks whether a simulation is settled, and remembers the answer."""
+
+    is_settled: Callable[[Rows], bool]
+    settled: bool = False
+
+    def __call__(self, rows: Rows) -> bool:
+        self.settled = self.is_settled(rows)
+        return self.settled
+
+
+def _answered_so_far(served: Served, trace: Trace) -> tuple[Served, Trace]:
     """Of a simulation that ended early: without the requests that were under way or yet to come."""
-    if world.clock["came"][0] == len(trace):
-        return served, trace
     answered = np.flatnonzero(served.status == DONE)
     return _taken(served, answered), trace.take(answered)
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from tokonomics.errors import BadInput
 from tokonomics.traffic.grammar import Phrase, parse_phrase
+from tokonomics.traffic.normal import normal_quantiles
 from tokonomics.traffic.trace import MOST_TOKENS, Counts
 from tokonomics.units import whole_number
 
@@ -37,6 +38,7 @@ of 2023-11-16; ``benchmarks/fit_lengths.py``, 2026-11-16.
 The other samples are code, papers, a benchmark's chats, or documents of 12,000 tokens. Mean, variance and longest are
 as measured; waiting and memory depend on them. The p99 of prompts is 4.8 times their mean where 3.6 were measured: 7 %
 of that hour's requests end at the 4,096 tokens of their model's context, which cut the tail."""
+_BELOW_ONE = float(np.nextafter(1.0, 0.0))
 EXAMPLES = (
     "1500 (their mean), const:512, lognormal:mean=800,p99=6k, lognormal:mean=800,cv=1.5, uniform:100-900, "
     "sample:sharegpt, trace:FILE"
@@ -117,10 +119,8 @@ def _around(mean: int, text: str, spread: LengthSpread) -> Lengths:
 
 def _lognormal_draws(rng: np.random.Generator, mu: float, sigma: float, number: int) -> NDArray[np.float64]:
     """Lognormal draws, one from each of ``number`` equally likely parts, in random order."""
-    from scipy.special import ndtri  # Slow to load: only where it is used.
-
     parts = (rng.permutation(number) + rng.random(number)) / number
-    return np.asarray(np.exp(mu + sigma * ndtri(np.maximum(parts, 1e-300))), np.float64)
+    return np.asarray(np.exp(mu + sigma * normal_quantiles(np.clip(parts, 1e-300, _BELOW_ONE))), np.float64)
 
 
 def _lognormal(phrase: Phrase) -> Lengths:

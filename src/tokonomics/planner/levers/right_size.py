@@ -106,7 +106,7 @@ def _cheaper(setup: Setup, question: Question, bills: Bills) -> Found:
     """Deployments that cost less than the setup on fixed fleets, on demand: each the cheapest when it was found."""
     plain = replace(setup, autoscale=False, disaggregated=False, commit=False, spot=False, tiers=None)
     best = _usd(plain, bills)
-    hosted, _ = prospects(question, setup.load)
+    hosted = prospects(question, setup.load)
     found: list[Deployment] = []
     simulated = 0
 
