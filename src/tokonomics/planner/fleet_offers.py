@@ -57,9 +57,9 @@ class MachineKind(Noun):
     gpu: str
     gpus: int
     layout: str
-    max_sequences: PositiveInt | None
+    max_sequences: PositiveInt | None = None
     """At a time on a replica, where it is not the engine's own limit."""
-    router: Router
+    router: Router = Router.least_outstanding
     """Before all replicas of this layout."""
     speed: Speed
     """How the speed of its replicas is known."""
