@@ -31,7 +31,8 @@ ONE = Offer.model_validate(
 
 
 def traffic_of(demand: str, lengths: tuple[str, str]) -> FleetTraffic:
-    return traffic_from_curve(parse_demand(demand, 24), *map(parse_lengths, lengths), context=MODEL.max_context)
+    inputs, outputs = map(parse_lengths, lengths)
+    return traffic_from_curve(parse_demand(demand, 24), inputs, outputs, context=MODEL.max_context)
 
 
 def bought(traffic: FleetTraffic) -> tuple[Machines, FleetReport]:
