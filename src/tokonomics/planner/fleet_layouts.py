@@ -27,7 +27,6 @@ from tokonomics.planner.plan_trials import Trials
 from tokonomics.planner.screen import LEEWAY, Screened, floors, screen
 from tokonomics.planner.setup import Say
 from tokonomics.planner.trials import Sized
-from tokonomics.serving.capacity import MOST_REPLICAS
 from tokonomics.serving.fleet import Router
 from tokonomics.traffic.slo import Slo
 from tokonomics.units import plural
@@ -35,6 +34,9 @@ from tokonomics.units import plural
 _EVEN = 0.9
 """Of what a replica carries in the busiest hour: where one carries less in the quietest, it is found for a fleet
 between the two as well. What is taken for the others, in proportion, is less than they carry. Our choice."""
+_MOST_SIZED = 64
+"""Replicas, by the closed form: a plan too simulates sixteen of a larger fleet (``planner.load``), so each of more is
+taken to carry the same; and of so many what one carries is known to a hundredth or two. Our choice."""
 _LIKELY = 0.85
 """Of what a replica of a larger fleet carries: where the search for what one of a smaller fleet does begins."""
 _CLOSE_ENOUGH = 1.01
@@ -134,8 +136,7 @@ def _sized(
 
     for size in sorted(prospect.screened, key=work, reverse=True):
         screened = prospect.screened[size]
-        # Beyond so many replicas one carries the same, and none are simulated.
-        load = loads[size].at(min(loads[size].workload.rate, screened.capacity.rate * MOST_REPLICAS / 2))
+        load = loads[size].at(min(loads[size].workload.rate, screened.capacity.rate * _MOST_SIZED))
         sized = Trials(load, slos).fewest(screened)
         if not sized.holds:
             refused[prospect.name] = _missed(sized)

@@ -96,8 +96,8 @@ def _to_buy(best: ScalingWay, scaled: ScalingWay | None, plan_usd: float) -> str
         saved = usd(plan_usd - best.usd_per_month)
         return (
             f"What to buy: {plan}, sized for the SLO in every hour. {best.name.capitalize()} "
-            f"({usd(best.usd_per_month)}) met it over this one day, none failing: buy it only if the SLO on a worse day "
-            f"is worth less to you than the {saved} between them."
+            f"({usd(best.usd_per_month)}) met it over this one day, none failing: buy it only if the SLO on a worse "
+            f"day is worth less to you than the {saved} between them."
         )
     follow = f"; this table says how to follow the traffic with what is on demand: {scaled.name}" if scaled else ""
     return f"What to buy: {plan}, which mixes machines and terms; no way here is cheaper{follow}."
