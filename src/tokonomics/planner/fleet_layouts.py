@@ -24,7 +24,7 @@ from tokonomics.planner.fleet_traffic import FleetTraffic
 from tokonomics.planner.hosts import Hosts, room_for
 from tokonomics.planner.load import Load
 from tokonomics.planner.plan_trials import Trials
-from tokonomics.planner.screen import LEEWAY, Screened, floors, screen
+from tokonomics.planner.screen import LEEWAY, Screened, fewest_for, floors, screen
 from tokonomics.planner.setup import Say
 from tokonomics.planner.trials import Sized
 from tokonomics.serving.fleet import Router
@@ -137,6 +137,7 @@ def _sized(
     for size in sorted(prospect.screened, key=work, reverse=True):
         screened = prospect.screened[size]
         load = loads[size].at(min(loads[size].workload.rate, screened.capacity.rate * _MOST_SIZED))
+        screened = replace(screened, fewest=fewest_for(load, screened.capacity.rate))
         sized = Trials(load, slos).fewest(screened)
         if not sized.holds:
             refused[prospect.name] = _missed(sized)
