@@ -19,8 +19,8 @@ from tokonomics.errors import BadInput, in_python
 from tokonomics.money.demand import Demand, demand_of, parse_demand
 from tokonomics.money.fleet import FleetLimits, FleetOffer, SpotMarket, fixed_rule
 from tokonomics.money.fleet_bill import spot_bills
-from tokonomics.money.fleet_compare import compare, median_rule_usd
-from tokonomics.money.fleet_program import FleetProblem, OutOfTime, Solution, kinds_of, solve
+from tokonomics.money.fleet_compare import compare, median_rule_usd, peak_usd
+from tokonomics.money.fleet_program import FleetProblem, OutOfTime, Solution, kinds_of, solve, undominated
 from tokonomics.money.fleet_search import NoFleet, divided_usd, optimal_fleet, search
 
 CALM = Interruptions(per_hour=hourly_rate(0.10), outage_hours=2.0)
@@ -381,3 +381,15 @@ def test_a_program_taken_apart_is_near_the_whole_one_and_its_gap_is_honest(
     for firm, spot, rate in zip(apart.firm_capacity, apart.spot_capacity, apart.demand, strict=True):
         assert firm + spot >= rate * (1 - 1e-6)
         assert firm >= 0.5 * rate * (1 - 1e-6)
+
+
+def test_each_hour_is_bought_by_what_a_machine_carries_at_its_demand() -> None:
+    """Alone a machine carries one request a second, two where the fleet is for ten; between in proportion."""
+    offer = simple_offer("one", 2.0, 1.0, levels={"all": ((1.0, 1.0), (10.0, 2.0))})
+    plan = optimal_fleet([offer], demand_of([1.0, 5.5, 10.0, 20.0]), gap=0)
+    assert plan.machines() == (1, math.ceil(5.5 / 1.5), 5, 10)
+    assert plan.firm_capacity == pytest.approx((1.0, 4 * 1.5, 10.0, 20.0))
+    assert peak_usd([offer], demand_of([1.0, 5.5, 10.0])) == 5 * 730
+    # A kind that carries as much at all times is worth more: one that costs less does not rule it out.
+    even = simple_offer("even", 2.0, 1.1)
+    assert len(undominated(kinds_of([offer, even], FleetLimits()), FleetLimits())) == 2

@@ -15,6 +15,7 @@ from tokonomics.money.fleet import FleetLimits
 from tokonomics.money.fleet_search import optimal_fleet
 from tokonomics.physics.deployment import deploy
 from tokonomics.planner.batch_report import BatchReport, batch_report
+from tokonomics.planner.fleet_layouts import FleetLayout
 from tokonomics.planner.fleet_offers import Machines
 from tokonomics.planner.fleet_traffic import FleetTraffic
 from tokonomics.questions.batch_api import batch_api
@@ -44,7 +45,7 @@ def said(report: BatchReport) -> str:
 def test_what_idle_hours_do_not_hold_may_stand_on_machines_of_its_own() -> None:
     """One reserved machine, idle for twelve hours at a request a second, and twice that much to do."""
     offer = simple_offer("one", 1.0, 2.0, reserved={"3 years": 0.5}, startup_s=0.0)
-    machines = Machines((offer,), {}, {"one": L40S}, 10.0)
+    machines = Machines((offer,), {}, {"one": FleetLayout(L40S, {})}, 10.0)
     demand = demand_of([1.0] * 12 + [0.0] * 12)
     online = optimal_fleet([offer], demand, gap=1e-6)
     traffic = FleetTraffic(demand, {EVERY_SIZE: SAMPLE}, ())
@@ -79,7 +80,7 @@ def test_one_fleet_is_the_answer_where_its_idle_hours_hold_all_of_the_work() -> 
     report = batch_report(
         work(6 * 3600),
         optimal_fleet([offer], demand, gap=1e-6),
-        Machines((offer,), {}, {"one": L40S}, 10.0),
+        Machines((offer,), {}, {"one": FleetLayout(L40S, {})}, 10.0),
         FleetTraffic(demand, {EVERY_SIZE: SAMPLE}, ()),
         (),
         FleetLimits(),

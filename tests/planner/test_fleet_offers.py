@@ -1,22 +1,20 @@
 """From price lists to machines: whole machines at their price, capacity as simulated, zones where they are known."""
 
 import datetime as dt
+import math
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
 from tokonomics.catalog.engines import find_engine
-from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.catalog.spot import SCARCE, find_band, find_zones
 from tokonomics.errors import BadInput
 from tokonomics.money.demand import parse_demand
 from tokonomics.money.fleet import FleetLimits
-from tokonomics.physics.deployment import deploy
 from tokonomics.planner.fleet import FleetBounds, FleetReport, plan_fleet
-from tokonomics.planner.fleet_layouts import MARGIN, measure
 from tokonomics.planner.fleet_offers import (
     FleetMarket,
     Machines,
@@ -31,13 +29,11 @@ from tokonomics.questions.request import Request
 from tokonomics.questions.results import FleetResult
 from tokonomics.report.fleet_view import fleet
 from tokonomics.serving.capacity import highest_rate
-from tokonomics.serving.outcome import outcome
-from tokonomics.serving.simulator import simulate
-from tokonomics.traffic.arrivals import parse_arrivals
-from tokonomics.traffic.generate import generate
+from tokonomics.serving.fleet import FleetSettings
+from tokonomics.serving.simulator import Simulation, simulate
 from tokonomics.traffic.lengths import parse_lengths
 from tokonomics.traffic.slo import Slo, parse_slos
-from tokonomics.traffic.trace import make_trace
+from tokonomics.traffic.trace import Trace, make_trace
 
 TODAY = dt.date(2026, 11, 15)
 MODEL, ENGINE = find_model("llama-3.1-8b"), find_engine("vllm")
@@ -60,7 +56,7 @@ def machines(*offers: Offer, traffic: FleetTraffic | None = None, **more: object
 
 def test_a_machine_of_eight_runs_eight_replicas_at_its_whole_price() -> None:
     made = machines(offer("one", "L40S", 1, 1.0), offer("eight", "L40S", 8, 7.0))
-    by_size = {each.gpus: each for each in made.offers if made.deployments[each.name].tp == 1}
+    by_size = {each.gpus: each for each in made.offers if made.layouts[each.name].deployment.tp == 1}
     assert by_size[8].usd_per_hour == 7.0
     assert by_size[8].replicas == 8
     assert by_size[8].requests_per_s["all"] == pytest.approx(8 * by_size[1].requests_per_s["all"])
@@ -82,9 +78,9 @@ def test_a_layout_that_breaks_the_slo_alone_takes_no_better_ones_place() -> None
     """One layout is measured: an L4 looks cheapest by its hour, and takes 0.2 s for a prompt of 700 by itself."""
     both = offer("cheap", "L4", 1, 0.1), offer("quick", "H100-SXM", 1, 3.0)
     slo = parse_slos("ttft_p99=0.1")
-    made = fleet_machines(MODEL, ENGINE, both, curve("24x2"), slo, FleetMarket(today=TODAY), measured=1)
+    made = fleet_machines(MODEL, ENGINE, both, curve("24x2"), slo, FleetMarket(today=TODAY), sized=1)
     assert [kind.gpu for kind in made.kinds.values()] == ["H100-SXM"]
-    assert "one request at a time" in made.refused["1×L4 bf16"]
+    assert "even for a lone request" in made.refused["1×L4 bf16"]
 
 
 def test_hosts_that_cannot_load_the_weights_are_named() -> None:
@@ -99,35 +95,24 @@ def test_a_median_slo_refuses_no_layout_by_its_mean() -> None:
     assert tpot_limit(slo) is None
     with pytest.raises(BadInput, match="meets the SLOs") as caught:
         fleet_machines(MODEL, ENGINE, [offer("one", "L4", 1, 1.0)], curve(), slo, FleetMarket(today=TODAY))
-    assert "even for one request at a time" in str(caught.value)
+    assert "TPOT p50" in str(caught.value)
 
 
 def test_capacity_is_what_the_simulator_says() -> None:
+    """Of the replicas for the busiest hour together; below the share of it that is too much for one fewer."""
     traffic = curve()
     made = machines(offer("one", "L40S", 1, 1.0), traffic=traffic)
     (only,) = made.offers
-    deployment = made.deployments[only.name]
-    searched = highest_rate(lambda each: simulate(deployment, each), traffic.samples["all"], SLOS, 3.0)
-    assert only.requests_per_s["all"] == pytest.approx(MARGIN * searched.rate, rel=0.02)
+    layout = made.layouts[only.name]
+    replicas = math.ceil(12 / only.requests_per_s["all"])
+    together = FleetSettings(replicas=replicas, router=layout.router)
 
+    def serve(requests: Trace) -> Simulation:
+        return simulate(layout.deployment, requests, together, max_sequences=layout.max_sequences)
 
-def test_what_a_machine_is_counted_on_for_holds_in_other_hours_too() -> None:
-    """The highest rate of one draw does not: some other hours break it."""
-    sizes = (parse_lengths("const:900"), parse_lengths("const:99"))
-    slo = parse_slos("ttft_p99=1")
-    deployment = deploy(MODEL, find_gpu("RTXPRO6000"), ENGINE)
-    sample = traffic_from_curve(parse_demand("24x1", 24), *sizes).samples["all"]
-    rate, _ = measure(deployment, sample, slo, 15.0)
-
-    def broken(rate: float, draws: int = 4) -> int:
-        hours = [
-            generate(parse_arrivals(f"poisson:{rate}"), *sizes, requests=int(rate * 3600), seed=100 + seed)
-            for seed in range(draws)
-        ]
-        return sum(not outcome(simulate(deployment, hour), slo).slo[0].met for hour in hours)
-
-    assert broken(rate) == 0
-    assert broken(rate / MARGIN, 16) > 0
+    searched = highest_rate(serve, traffic.samples["all"], SLOS, 12.0)
+    expected = min(searched.rate / replicas, 12 / (replicas - 1))
+    assert only.requests_per_s["all"] == pytest.approx(expected, rel=0.02)
 
 
 def test_the_cheapest_of_equal_machines_is_kept_and_the_dearer_is_not() -> None:
@@ -186,7 +171,7 @@ def test_what_cannot_be_held_names_the_nearest() -> None:
     slow = parse_slos("tpot_p99=0.001")
     with pytest.raises(BadInput, match="meets the SLOs") as caught:
         fleet_machines(MODEL, ENGINE, [offer("one", "L4", 1, 1.0)], curve(), slow, FleetMarket(today=TODAY))
-    assert "for a single request" in str(caught.value)
+    assert "even for a lone request" in str(caught.value)
     with pytest.raises(BadInput, match="no offer has a price"):
         machines(offer("one", "L4", 1, 1.0), terms=[Terms.spot])
 

@@ -14,6 +14,7 @@ from tokonomics.money.fleet import FleetLimits, FleetOffer, FleetPlan, SpotMarke
 from tokonomics.money.fleet_availability import FAILURES_PER_GPU_HOUR
 from tokonomics.money.fleet_search import optimal_fleet
 from tokonomics.physics.deployment import deploy
+from tokonomics.planner.fleet_layouts import FleetLayout
 from tokonomics.planner.fleet_replay import (
     FleetReplay,
     Place,
@@ -133,20 +134,34 @@ def test_the_zone_that_holds_most_is_the_one_taken() -> None:
     assert often == 0
 
 
-def served(offer: FleetOffer, plan: FleetPlan, places: list[Place], rate: float) -> FleetReplay:
+LAYOUT = FleetLayout(L40S, {})
+
+
+def served(
+    offer: FleetOffer, plan: FleetPlan, places: list[Place], rate: float, layout: FleetLayout = LAYOUT
+) -> FleetReplay:
     rng = np.random.default_rng(0)
     arrival = np.sort(rng.uniform(0, 3600, round(3600 * rate)))
     traffic = make_trace(arrival, np.full(len(arrival), 700), np.full(len(arrival), 120))
     return replay(
         ReplayCase(places),
         {offer.name: offer},
-        {offer.name: L40S},
+        {offer.name: layout},
         traffic,
         ("all",),
         np.zeros(len(traffic), np.int32),
         parse_slos("ttft_p99=1,tpot_p99=0.1"),
         window=(0.0, 3600.0),
     )
+
+
+def test_replicas_are_replayed_with_the_limit_on_sequences_that_they_were_sized_with() -> None:
+    offer = simple_offer("one", 2.0, 2.0)
+    plan = optimal_fleet([offer], demand_of([2.0]), gap=0)
+    places = places_of(plan, {"one": offer}, 0.0, 3600.0)
+    assert served(offer, plan, places, 2.0).met
+    alone = served(offer, plan, places, 2.0, FleetLayout(L40S, {}, max_sequences=1))
+    assert not alone.met
 
 
 def test_a_slo_is_judged_by_the_size_class_that_waits_longest_and_refusals_are_not_answered() -> None:
@@ -161,7 +176,7 @@ def test_a_slo_is_judged_by_the_size_class_that_waits_longest_and_refusals_are_n
         return replay(
             ReplayCase([Place("one", None, ())]),
             {"one": offer},
-            {"one": L40S},
+            {"one": FleetLayout(L40S, {})},
             traffic,
             classes,
             class_of,

@@ -12,6 +12,7 @@ from tokonomics.catalog.load_models import find_model
 from tokonomics.errors import BadInput
 from tokonomics.money.demand import EVERY_SIZE, demand_of
 from tokonomics.physics.deployment import deploy
+from tokonomics.planner.fleet_layouts import FleetLayout
 from tokonomics.planner.fleet_offers import Machines
 from tokonomics.planner.fleet_traffic import FleetTraffic
 from tokonomics.planner.scaling import (
@@ -46,7 +47,7 @@ def steady(rates: list[float], each_s: float) -> Trace:
 def scaled_by(trace: Trace, rates: list[float], **more: object) -> ScalingReport:
     """On machines of one request a second, at $2 an hour, that start in 200 s."""
     offer = simple_offer("one", 1.0, 2.0, startup_s=COLD_S, **more)
-    machines = Machines((offer,), {}, {"one": L40S}, 10.0)
+    machines = Machines((offer,), {}, {"one": FleetLayout(L40S, {})}, 10.0)
     traffic = FleetTraffic(demand_of(rates), {EVERY_SIZE: trace}, (), trace)
     return scaling_ways(machines, traffic, parse_slos("ttft_p99=5"), room=0.0)
 
@@ -143,7 +144,7 @@ def test_room_and_peak_are_those_of_the_time_before_the_one_that_is_judged() -> 
     """A log whose second half is twice as busy: a fleet for the first half's peak, and its room, is too small then."""
     trace = steady([1.5, 1.5, 3.0], 601.0)  # ten minutes for the forecast, ten to set the room, ten to judge
     offer = simple_offer("one", 1.0, 2.0, startup_s=COLD_S)
-    machines = Machines((offer,), {}, {"one": L40S}, 10.0)
+    machines = Machines((offer,), {}, {"one": FleetLayout(L40S, {})}, 10.0)
     traffic = FleetTraffic(demand_of([2.0]), {EVERY_SIZE: trace}, (), trace)
     report = scaling_ways(machines, traffic, parse_slos("ttft_p99=5"), room=0.0)
     assert report.requests == pytest.approx(1800, abs=5)
@@ -164,7 +165,9 @@ def test_a_log_of_days_is_judged_on_its_busiest_day_with_the_day_before_to_set_t
 def test_ways_to_scale_need_an_slo_and_a_price_on_demand() -> None:
     trace = steady([0.2], 3600.0)
     traffic = FleetTraffic(demand_of([0.2]), {EVERY_SIZE: trace}, (), trace)
-    unsold = Machines((simple_offer("one", 1.0, None, reserved={"1 year": 1.0}),), {}, {"one": L40S}, 10.0)
+    unsold = Machines(
+        (simple_offer("one", 1.0, None, reserved={"1 year": 1.0}),), {}, {"one": FleetLayout(L40S, {})}, 10.0
+    )
     with pytest.raises(BadInput, match="on demand"):
         scaling_ways(unsold, traffic, parse_slos("ttft_p99=5"))
     with pytest.raises(BadInput, match="SLOs"):

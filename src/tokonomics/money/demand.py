@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import model_validator
 
 from tokonomics.errors import BadInput, option, shorten
@@ -133,12 +134,13 @@ def class_names(up_to_tokens: Sequence[int]) -> tuple[str, ...]:
     return (*(f"≤ {count(limit)} tokens" for limit in limits), f"> {count(limits[-1])} tokens")
 
 
-def machines_needed(demand: Demand, requests_per_s: Mapping[str, float]) -> tuple[int, ...]:
-    """Whole machines of one kind for each hour, by the requests a second of each class that one carries alone."""
+def machines_needed(demand: Demand, requests_per_s: Mapping[str, float | NDArray[np.float64]]) -> tuple[int, ...]:
+    """Whole machines of one kind for each hour, by the requests a second of each class that one carries alone: at all
+    times, or hour by hour."""
     load = np.zeros(demand.hours)
     for name, rates in demand.rates.items():
         if max(rates) > 0:
-            if not requests_per_s.get(name, 0) > 0:
+            if not np.all(np.asarray(requests_per_s.get(name, 0)) > 0):
                 raise BadInput(f"no capacity is given for requests of {name}")
             load += np.asarray(rates) / requests_per_s[name]
     return tuple(np.ceil(load - 1e-9).astype(int).tolist())

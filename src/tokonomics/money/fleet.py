@@ -1,13 +1,16 @@
 """The nouns of a fleet: what a machine serves and costs on each terms, what is asked for, and what was bought.
 
 An offer here is one deployment on one kind of machine, bought whole: eight GPUs cannot be had by halves. Its capacity
-is what all its replicas carry under the SLO, which is for ``serving`` to say. A spot machine counts for less than
+is what all its replicas carry under the SLO, which is for ``serving`` to say: less of it in a small fleet than in a
+large one, where bursts even out. A spot machine counts for less than
 a firm one and costs more than its price: what interruptions take is lost or bought again on demand (``fallback``).
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from tokonomics.catalog.offers import Terms
@@ -22,6 +25,8 @@ from tokonomics.catalog.spot import (
 from tokonomics.money.cost import CostLine, CostTree, saving
 from tokonomics.types import Noun
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
+
+Floats = NDArray[np.float64]
 
 ADVISOR = "AWS's advisor"
 NO_SAVING = 0.0005
@@ -44,6 +49,9 @@ class FleetOffer(Noun):
 
     name: str
     requests_per_s: dict[str, PositiveFloat]  # of one machine, by size class, if it served nothing else
+    levels: dict[str, tuple[tuple[PositiveFloat, PositiveFloat], ...]] = Field({})
+    # by class, from the least demand to the largest: requests a second in all, and those of one machine in the fleet
+    # that it takes; none: as many at any demand
     replicas: PositiveInt = 1  # that one machine runs side by side
     gpus: PositiveInt = 1
     usd_per_hour: PositiveFloat | None = None  # one machine on demand
@@ -53,6 +61,14 @@ class FleetOffer(Noun):
     startup_s: NonNegativeFloat = 0.0  # from the order to the first request: paid before it serves
     drain_s: NonNegativeFloat = 0.0  # from its last new request to its end: paid while it finishes answers
     answer_s: NonNegativeFloat = 0.0  # a long answer: for so long before a spot market takes it, it begins nothing new
+
+    def carries(self, name: str, demand: ArrayLike) -> Floats:
+        """Requests a second of a class that one machine carries, for each demand that the fleet is bought for."""
+        rates = np.asarray(demand, np.float64)
+        if levels := self.levels.get(name):
+            found: Floats = np.interp(rates, *np.transpose(levels))
+            return found
+        return np.full(rates.shape, self.requests_per_s.get(name, 0.0))
 
     @property
     def firm_prices(self) -> tuple[float, ...]:
@@ -180,10 +196,17 @@ def spot_usd_per_hour(offer: FleetOffer, market: SpotMarket, limits: FleetLimits
 
 
 def mixed_capacity(offer: FleetOffer, mix: dict[str, float]) -> float:
-    """Requests a second of a machine that gets the classes it can hold in the demand's proportions."""
+    """Requests a second of a machine that gets the classes it can hold in the demand's proportions, at the largest."""
     held = {name: share for name, share in mix.items() if name in offer.requests_per_s and share > 0}
     load = math.fsum(share / offer.requests_per_s[name] for name, share in held.items())
     return math.fsum(held.values()) / load if load else 0.0
+
+
+def mixed_by_hour(offer: FleetOffer, mix: dict[str, float], rates: Mapping[str, ArrayLike]) -> Floats:
+    """The same in hours of such demands by class."""
+    held = [name for name, share in mix.items() if name in offer.requests_per_s and share > 0]
+    load = sum((mix[name] / offer.carries(name, rates[name]) for name in held), np.zeros(()))
+    return math.fsum(mix[name] for name in held) / load if held else np.zeros(np.shape(next(iter(rates.values()))))
 
 
 def aws_spot(

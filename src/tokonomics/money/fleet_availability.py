@@ -22,7 +22,15 @@ from pydantic import NonNegativeFloat, NonNegativeInt
 from tokonomics.catalog.offers import Terms
 from tokonomics.errors import BadInput
 from tokonomics.money.demand import Demand
-from tokonomics.money.fleet import FleetLimits, FleetOffer, FleetPlan, FleetPurchase, counted_share, mixed_capacity
+from tokonomics.money.fleet import (
+    FleetLimits,
+    FleetOffer,
+    FleetPlan,
+    FleetPurchase,
+    counted_share,
+    mixed_by_hour,
+    mixed_capacity,
+)
 from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR
 
@@ -163,7 +171,8 @@ def shared_out(present: Present, rates: Mapping[str, float]) -> tuple[float, dic
     """
     asked = {name: rate for name, rate in rates.items() if rate > 0}
     capacity = {
-        name: np.array([number * offer.requests_per_s.get(name, 0.0) for offer, number in present]) for name in asked
+        name: np.array([number * float(offer.carries(name, rate)) for offer, number in present])
+        for name, rate in asked.items()
     }
     shares = {name: held / held.sum() if held.sum() > 0 else np.zeros(len(present)) for name, held in capacity.items()}
     if not asked:
@@ -262,7 +271,7 @@ def _hour(
         if room < _ENOUGH:
             continue
         zones_hold += chance
-        largest = max(mixed_capacity(offer, mix) for offer, _ in present) / total
+        largest = max(float(mixed_by_hour(offer, mix, rates)) for offer, _ in present) / total
         failing = sum(number * missing_share(offer) for offer, number in present)
         holds += chance * _at_most(int((room - 1) / largest + 1e-6), failing)
     return zones_hold, holds

@@ -14,7 +14,7 @@ from tokonomics.catalog.offers import Terms
 from tokonomics.errors import BadInput
 from tokonomics.money.cost import saving
 from tokonomics.money.demand import Demand, machines_needed
-from tokonomics.money.fleet import FleetComparison, FleetLimits, FleetOffer, FleetPlan, spot_usd_per_hour
+from tokonomics.money.fleet import FleetComparison, FleetLimits, FleetOffer, FleetPlan, Floats, spot_usd_per_hour
 from tokonomics.money.fleet_program import start_hours, starts_of
 from tokonomics.money.fleet_search import GAP, TIME_LIMIT_S, optimal_fleet
 from tokonomics.units import HOURS_PER_MONTH
@@ -75,7 +75,7 @@ def median_rule_usd(
     for offer in offers:
         if offer.usd_per_hour is None or not offer.spot or not _holds_all(offer, demand):
             continue
-        needed = np.array(machines_needed(demand, offer.requests_per_s))
+        needed = np.array(machines_needed(demand, _by_hour(offer, demand)))
         base = math.ceil(float(np.median(needed)))
         burst = np.maximum(0, needed - base)
         spot_usd, market = min(
@@ -91,11 +91,16 @@ def median_rule_usd(
 def peak_usd(offers: Sequence[FleetOffer], demand: Demand) -> float | None:
     """USD a month of one offer on demand, as many as the busiest hour needs, all the time."""
     bills = [
-        max(machines_needed(demand, offer.requests_per_s)) * offer.usd_per_hour * HOURS_PER_MONTH
+        max(machines_needed(demand, _by_hour(offer, demand))) * offer.usd_per_hour * HOURS_PER_MONTH
         for offer in offers
         if offer.usd_per_hour is not None and _holds_all(offer, demand)
     ]
     return min(bills, default=None)
+
+
+def _by_hour(offer: FleetOffer, demand: Demand) -> dict[str, Floats]:
+    """Requests a second of one machine, by class."""
+    return {name: offer.carries(name, rates) for name, rates in demand.rates.items()}
 
 
 def _holds_all(offer: FleetOffer, demand: Demand) -> bool:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from tokonomics.catalog.offers import Terms
 from tokonomics.errors import BadInput, option
@@ -55,9 +55,9 @@ class PurchaseKind:
     def is_firm(self) -> bool:
         return self.terms is not Terms.spot
 
-    def carries(self, name: str) -> float:
-        """Requests a second of that class that one counts for."""
-        return self.offer.requests_per_s.get(name, 0.0) * self.counted
+    def carries(self, name: str, demand: ArrayLike) -> Floats:
+        """Requests a second of that class that one counts for, at each demand."""
+        return self.offer.carries(name, demand) * self.counted
 
 
 def kinds_of(offers: Sequence[FleetOffer], limits: FleetLimits) -> list[PurchaseKind]:
@@ -106,7 +106,14 @@ def _replaces(other: PurchaseKind, kind: PurchaseKind, limits: FleetLimits) -> b
         return False
     if kind.is_firm and limits.min_replicas and other.offer.replicas < kind.offer.replicas:
         return False
-    return all(other.carries(name) >= kind.carries(name) for name in kind.offer.requests_per_s)
+    return all(_carries_as_much(other, kind, name) for name in kind.offer.requests_per_s)
+
+
+def _carries_as_much(other: PurchaseKind, kind: PurchaseKind, name: str) -> bool:
+    """At any demand: between the levels of both it changes evenly."""
+    levels = (*other.offer.levels.get(name, ()), *kind.offer.levels.get(name, ()))
+    rates = [rate for rate, _ in levels] or [0.0]
+    return bool(np.all(other.carries(name, rates) >= kind.carries(name, rates)))
 
 
 @dataclass(frozen=True)
@@ -169,10 +176,10 @@ class _Rows:
         self.low.append(low)
         return numbers
 
-    def put(self, rows: Ints, columns: Ints, value: float) -> None:
+    def put(self, rows: Ints, columns: Ints, value: float | Floats) -> None:
         self.rows.append(rows)
         self.columns.append(np.broadcast_to(columns, rows.shape))
-        self.values.append(np.full(len(rows), value))
+        self.values.append(np.broadcast_to(np.asarray(value, np.float64), rows.shape))
 
 
 def solve(
@@ -335,12 +342,12 @@ def _carry(
         firm = table.block(needed * firm_share) if firm_share > 0 else None
         without = {zone: table.block(needed * (1 - limits.max_zone_share)) for zone in zones}
         for index, kind in enumerate(kinds):
-            carries = kind.carries(name)
-            if not carries:
+            if name not in kind.offer.requests_per_s:
                 continue
+            carries = kind.carries(name, rates)
             own, value = columns[index], carries
             if several:
-                own, value = size + extra + np.arange(hours), 1.0
+                own, value = size + extra + np.arange(hours), np.ones(hours)
                 extra += hours
                 table.put(time_rows[index], own, -1.0 / carries)
             table.put(served, own, value)
@@ -361,8 +368,8 @@ def _do_batch(
     beside = table.block(np.asarray(rates) * (1 - ROUNDING))
     table.put(beside, own, -1.0)
     for kind, counts in zip(kinds, columns, strict=True):
-        if kind.carries(name):
-            table.put(beside, counts, kind.carries(name))
+        if name in kind.offer.requests_per_s:
+            table.put(beside, counts, kind.carries(name, rates))
     for hours in batch.windows(demand.hours):
         done = table.block(np.full(1, batch.requests_per_day / SECONDS_PER_HOUR * (1 - ROUNDING)))
         table.put(np.repeat(done, len(hours)), own[hours], 1.0)

@@ -20,7 +20,7 @@ from tokonomics.catalog.spot import REGION_CORRELATION
 from tokonomics.errors import BadInput, option
 from tokonomics.money.batch_work import BatchWork
 from tokonomics.money.demand import Demand, demand_of
-from tokonomics.money.fleet import FleetLimits, FleetOffer, FleetPlan, FleetPurchase, mixed_capacity
+from tokonomics.money.fleet import FleetLimits, FleetOffer, FleetPlan, FleetPurchase, mixed_by_hour, mixed_capacity
 from tokonomics.money.fleet_bill import p99_bill
 from tokonomics.money.fleet_program import (
     FleetProblem,
@@ -69,8 +69,10 @@ def optimal_fleet(
     running_usd = np.array([kind.expected_usd_per_hour for kind in kinds]) * counts.sum(axis=1)
     start_usd = np.array([kind.start_usd for kind in kinds]) * starts_of(counts).sum(axis=1)
     expected = float(running_usd.sum() + start_usd.sum())
-    # What one of each kind counts for, in requests of the demand's mix.
-    sizes = np.array([mixed_capacity(kind.offer, demand.mix) * kind.counted for kind in kinds])
+    # What one of each kind counts for, in requests of the demand's mix: at the largest demand, and in each hour.
+    mix = demand.mix
+    sizes = [mixed_capacity(kind.offer, mix) * kind.counted for kind in kinds]
+    carried = counts * np.array([mixed_by_hour(kind.offer, mix, demand.rates) * kind.counted for kind in kinds])
     is_firm = np.array([kind.is_firm for kind in kinds])
     purchases, held = [], []
     for index, kind in enumerate(kinds):
@@ -84,7 +86,7 @@ def optimal_fleet(
                 place=kind.place,
                 by_hour=tuple(counts[index].tolist()),
                 usd_per_hour=kind.usd_per_hour,
-                requests_per_s=float(sizes[index]),
+                requests_per_s=sizes[index],
                 usd=usd,
                 usd_per_month=usd * HOURS_PER_MONTH / demand.hours,
                 interruptions_by=kind.market.interruptions_by if kind.market else None,
@@ -96,8 +98,8 @@ def optimal_fleet(
         hours=demand.hours,
         purchases=tuple(purchases),
         demand=demand.total,
-        firm_capacity=tuple(((sizes * is_firm) @ counts).tolist()),
-        spot_capacity=tuple(((sizes * ~is_firm) @ counts).tolist()),
+        firm_capacity=tuple(carried[is_firm].sum(axis=0).tolist()),
+        spot_capacity=tuple(carried[~is_firm].sum(axis=0).tolist()),
         expected_usd=expected,
         usd_per_month=usd_per_month,
         p99_usd_per_month=p99_bill(held, usd_per_month, limits, correlation, seed),
@@ -132,7 +134,11 @@ class NoFleet(BadInput):
 def _impossible(offers: Sequence[FleetOffer], demand: Demand, limits: FleetLimits) -> NoFleet:
     """The error that names the constraints in the way: machines can be had without end, so it is what is sold."""
     kinds = kinds_of(offers, limits)
-    carrying = [[kind for kind in kinds if kind.carries(name)] for name, rates in demand.rates.items() if any(rates)]
+    carrying = [
+        [kind for kind in kinds if name in kind.offer.requests_per_s]
+        for name, rates in demand.rates.items()
+        if any(rates)
+    ]
     unfirm = [sold for sold in carrying if not any(kind.is_firm for kind in sold)]
     repairs = {}
     if limits.min_replicas and not any(kind.is_firm for kind in kinds):
@@ -237,8 +243,8 @@ def _with_batch(problem: FleetProblem, gap: float, time_limit_s: float) -> Solut
     alone = search(replace(problem, batch=None), gap, time_limit_s / 4)
     if alone is None:
         return at_once
-    carried = np.array([kind.carries(name) for kind in problem.kinds]) @ alone.counts
-    free = np.maximum(0.0, carried - np.asarray(rates))
+    carried = np.array([kind.carries(name, rates) for kind in problem.kinds]) * alone.counts
+    free = np.maximum(0.0, carried.sum(axis=0) - np.asarray(rates))
     tried = [found for found in (at_once,) if found is not None]
     if (filled := problem.batch.filled_into(free)) is not None:
         tried.append(replace(alone, batch=filled))

@@ -141,8 +141,8 @@ def batch_way(name: str, usd_per_month: float, work: BatchWork, note: str = "") 
 def _at_full_batches(offer: FleetOffer, machines: Machines, sample: Trace, name: str) -> FleetOffer:
     """The machine with what it carries when nobody waits: in closed form, and no less than under an SLO."""
     lengths = (max(1, round(float(tokens.mean()))) for tokens in (sample.input_tokens, sample.output_tokens))
-    rate = ReplicaCurve(machines.deployments[offer.name], *lengths).capacity().rate * offer.replicas
-    return offer.model_copy(update={"requests_per_s": {name: max(rate, offer.requests_per_s[name])}})
+    rate = ReplicaCurve(machines.layouts[offer.name].deployment, *lengths).capacity().rate * offer.replicas
+    return offer.model_copy(update={"requests_per_s": {name: max(rate, offer.requests_per_s[name])}, "levels": {}})
 
 
 def _check(
@@ -167,7 +167,7 @@ def _check(
     return replay(
         case,
         offers,
-        machines.deployments,
+        machines.layouts,
         mixed,
         classes,
         np.zeros(len(mixed), np.int32),

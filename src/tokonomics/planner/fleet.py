@@ -1,4 +1,4 @@
-"""A fleet from demand to proof: machines measured, bought by the program, compared, and tried in the simulator.
+"""A fleet from demand to proof: machines sized, bought by the program, compared, and tried in the simulator.
 
 Unless told, spot carries as much as the verdict on this workload allows. The bought fleet serves the hours about the
 busiest one twice: as it is, and while the spot zone that would be missed most is taken back (without spot: while a
@@ -343,7 +343,7 @@ def replayed(
     )
     classes, class_of = class_names(traffic.up_to_tokens), traffic.class_of(requests)
     return tuple(
-        replay(case, offers, machines.deployments, requests, classes, class_of, slos, window=window, seed=seed)
+        replay(case, offers, machines.layouts, requests, classes, class_of, slos, window=window, seed=seed)
         for case in cases
     )
 
@@ -365,5 +365,5 @@ def _verdict(machines: Machines, traffic: FleetTraffic, slos: Sequence[Slo]) -> 
         interruptions=riskiest,
         strict_p99=any(slo.statistic == "p99" for slo in slos),
         batch=not slos,
-        state=lost_state(machines.deployments[cheapest.name], traffic.trace, replicas),
+        state=lost_state(machines.layouts[cheapest.name].deployment, traffic.trace, replicas),
     )

@@ -1,12 +1,15 @@
-"""Which layouts of a model a fleet is made of: every GPU sold at every degree of tensor parallelism, the best measured.
+"""Which layouts of a model a fleet is made of: every GPU sold at every degree of tensor parallelism, the best sized.
 
 All are tried in closed form. Those that would be cheapest for this demand, class by class and in whole machines, are
-then measured: the highest rate that meets the SLOs, by simulation, and a little less than it.
+then sized by simulation as a plan is (``plan_trials``): the fewest replicas for the busiest hour, with the limit on
+sequences and the router that they take. Served like that, fewer replicas carry less each, as they even out less: how
+much is found for the quietest hour, and for one between where that differs.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -15,26 +18,31 @@ from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.errors import BadInput
 from tokonomics.money.demand import EVERY_SIZE
 from tokonomics.physics.deployment import Deployment
+from tokonomics.physics.steptime import step_model
 from tokonomics.planner.candidates import why_not
 from tokonomics.planner.fleet_traffic import FleetTraffic
-from tokonomics.planner.hosts import room_for
-from tokonomics.planner.screen import tpot_limit
+from tokonomics.planner.hosts import Hosts, room_for
+from tokonomics.planner.load import Load
+from tokonomics.planner.plan_trials import Trials
+from tokonomics.planner.screen import LEEWAY, Screened, fewest_for, floors, screen
 from tokonomics.planner.setup import Say
-from tokonomics.serving.capacity import NeverHolds, highest_rate
-from tokonomics.serving.outcome import outcome
-from tokonomics.serving.simulator import simulate
-from tokonomics.serving.steady import MissesSlo, ReplicaCurve
+from tokonomics.planner.trials import Sized
+from tokonomics.serving.fleet import Router
 from tokonomics.traffic.slo import Slo
-from tokonomics.traffic.trace import Trace
-from tokonomics.units import seconds
+from tokonomics.units import plural
 
-MARGIN = 0.97
-"""Of the highest rate that held, since that was one draw of 20,000 requests. Llama 3.1 8B on RTX PRO 6000, L40S and
-H100, 900 tokens in, 99 out, ttft_p99 of 1 s, eight other hours each: at that rate 10 of 24 broke it (2.8 s at worst),
-at 97 % of it none (0.86 s)."""
-_FIRST_GUESS = 0.8
-_ALONE = 1_000
-"""Requests sent one at a time, each after so many times the time that one takes at full load."""
+_EVEN = 0.9
+"""Of what a replica carries in the busiest hour: where one carries less in the quietest, it is found for a fleet
+between the two as well. What is taken for the others, in proportion, is less than they carry. Our choice."""
+_MOST_SIZED = 64
+"""Replicas, by the closed form: a plan too simulates sixteen of a larger fleet (``planner.load``), so each of more is
+taken to carry the same; and of so many what one carries is known to a hundredth or two. Our choice."""
+_LIKELY = 0.85
+"""Of what a replica of a larger fleet carries: where the search for what one of a smaller fleet does begins."""
+_CLOSE_ENOUGH = 1.01
+"""Of two rates: chance alone moves a capacity found with 20,000 requests by about as much."""
+_LEAST = 1e-3
+"""Of what the closed form says: replicas that hold no more are not worth their GPUs."""
 
 _THIN = "every host has too little memory to load the weights"
 
@@ -49,20 +57,38 @@ class Refused(NamedTuple):
 
 @dataclass(frozen=True)
 class FleetLayout:
-    """A way to run the model, with what a replica of it carries: in closed form, or as it is counted on."""
+    """A way to run the model: how its replicas serve, and what each of them carries."""
 
     deployment: Deployment
     rates: dict[str, float]
-    """Requests a second, by class."""
+    """Requests a second, by class, in the fleet for its busiest hour."""
+    levels: dict[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
+    """By class, from the quietest hour to the busiest: requests a second in all, and of a replica in the fleet that
+    they take."""
+    max_sequences: int | None = None
+    """At a time, where it is not the engine's own limit."""
+    router: Router = Router.least_outstanding
     answer_s: float = 0.0
-    """A long answer (p99) at these rates, of the slowest class, once it is measured."""
+    """A long answer (p99) in the busiest hour, of the slowest class."""
 
     @property
     def name(self) -> str:
         return layout_name(self.deployment)
 
 
-def measured_layouts(
+@dataclass(frozen=True)
+class _Prospect:
+    """A layout by the closed form, for each of the classes that it may hold."""
+
+    deployment: Deployment
+    screened: dict[str, Screened]
+
+    @property
+    def name(self) -> str:
+        return layout_name(self.deployment)
+
+
+def sized_layouts(
     deployments: Sequence[Deployment],
     sold: Sequence[Offer],
     traffic: FleetTraffic,
@@ -71,111 +97,155 @@ def measured_layouts(
     most: int,
     say: Say,
 ) -> tuple[list[FleetLayout], dict[str, str]]:
-    """For each class at most so many of those that meet the SLOs when requests come one at a time, measured; and by
-    name why others are out."""
+    """For each class at most so many of those that meet the SLOs, the cheapest by the closed form; and by name why
+    others are out."""
     refused: dict[str, Refused] = {}
-    layouts = _layouts(deployments, traffic, slos, refused)
-    alone: dict[tuple[str, str], Refused | None] = {}
-
-    def breaks_alone(layout: FleetLayout, size: str) -> bool:
-        key = layout.name, size
-        if key not in alone:
-            alone[key] = _missed_alone(layout.deployment, traffic.samples[size], slos, layout.rates[size])
-            if found := alone[key]:
-                refused[layout.name] = found
-        return alone[key] is not None
-
-    leading: dict[str, FleetLayout] = {}
+    loads = {size: traffic.load_of(size) for size in traffic.samples}
+    prospects = _prospects(deployments, loads, tuple(slos), refused)
+    kept: dict[str, FleetLayout] = {}
+    tried: set[str] = set()
     for size in traffic.samples:
-        in_order = _by_bill(layouts, sold, traffic, terms, size, refused)
-        fit = (layout for layout in in_order if not breaks_alone(layout, size))
-        leading |= {layout.name: layout for layout in islice(fit, most)}
-    kept: list[FleetLayout] = []
-    for place, (name, layout) in enumerate(leading.items(), 1):
-        say(f"capacity of {name} ({place} of {len(leading)})")
-        rates: dict[str, float] = {}
-        answer_s = 0.0
-        for size, guess in layout.rates.items():
-            if breaks_alone(layout, size):
-                continue
-            try:
-                rates[size], e2e_s = measure(layout.deployment, traffic.samples[size], slos, guess * _FIRST_GUESS)
-                answer_s = max(answer_s, e2e_s)
-            except NeverHolds as never:
-                refused[name] = Refused(0, 1.0, f"{never.what}. {never.fix or ''}".strip())
-        if rates:
-            kept.append(FleetLayout(layout.deployment, rates, answer_s))
-    _check_held(traffic, kept, refused)
-    return kept, {name: refusal.text for name, refusal in refused.items()}
+        places = most
+        for prospect in _by_bill(prospects, sold, traffic, terms, size, refused):
+            if not places:
+                break
+            if prospect.name not in tried:
+                tried.add(prospect.name)
+                say(f"capacity of {prospect.name}")
+                if layout := _sized(prospect, loads, traffic, tuple(slos), refused):
+                    kept[prospect.name] = layout
+            places -= prospect.name in kept and size in kept[prospect.name].rates
+    _check_held(traffic, list(kept.values()), refused)
+    return list(kept.values()), {name: refusal.text for name, refusal in refused.items()}
 
 
-def measure(deployment: Deployment, sample: Trace, slos: Sequence[Slo], guess: float) -> tuple[float, float]:
-    """The rate that one replica is counted on for under the SLOs, and the p99 of a whole answer there."""
-    best = highest_rate(lambda requests: simulate(deployment, requests), sample, slos, guess)
-    return best.rate * MARGIN, best.outcome.e2e_s.p99 or 0.0
+def _sized(
+    prospect: _Prospect,
+    loads: Mapping[str, Load],
+    traffic: FleetTraffic,
+    slos: tuple[Slo, ...],
+    refused: dict[str, Refused],
+) -> FleetLayout | None:
+    """The layout as it is deployed for the class that takes most of it, and what it carries so of each."""
+    served: Sized | None = None
+    levels: dict[str, tuple[tuple[float, float], ...]] = {}
+    answer_s = 0.0
 
+    def work(size: str) -> float:
+        return loads[size].workload.rate / prospect.screened[size].capacity.rate
 
-def _missed_alone(deployment: Deployment, sample: Trace, slos: Sequence[Slo], guess: float) -> Refused | None:
-    """The SLO that is missed even if requests come one at a time: no need to search a rate."""
-    few = sample.take(np.arange(min(len(sample), _ALONE)))
-    slowly = few.faster(guess / (_ALONE * few.rate)) if few.rate > 0 else few
-    judged = outcome(simulate(deployment, slowly), slos).slo
-    missed = [(slo.delivered_s / slo.objective_s, slo) for slo in judged if not slo.met and slo.delivered_s]
-    if not missed:
+    for size in sorted(prospect.screened, key=work, reverse=True):
+        screened = prospect.screened[size]
+        load = loads[size].at(min(loads[size].workload.rate, screened.capacity.rate * _MOST_SIZED))
+        screened = replace(screened, fewest=fewest_for(load, screened.capacity.rate))
+        sized = Trials(load, slos).fewest(screened)
+        if not sized.holds:
+            refused[prospect.name] = _missed(sized)
+            continue
+        served = served or sized
+        own = replace(served, replicas=sized.replicas)
+        if found := _levels(screened, load, slos, own, min(filter(None, traffic.demand.rates[size]))):
+            levels[size] = found
+            answer_s = max(answer_s, sized.outcome.e2e_s.p99 or 0.0)
+    if served is None or not levels:
         return None
-    late, worst = max(missed, key=lambda pair: pair[0])
-    delivered, target = seconds(worst.delivered_s or 0.0), seconds(worst.objective_s)
-    return Refused(0, late, f"{worst.slo} is {delivered} even for one request at a time; the SLO is {target}")
+    rates = {size: pairs[-1][1] for size, pairs in levels.items()}
+    return FleetLayout(prospect.deployment, rates, levels, served.max_sequences, served.router, answer_s)
 
 
-def _layouts(
-    deployments: Sequence[Deployment], traffic: FleetTraffic, slos: Sequence[Slo], refused: dict[str, Refused]
-) -> list[FleetLayout]:
-    """What a replica of each carries of the classes that it holds, in closed form."""
-    tpot_s, layouts = tpot_limit(slos), []
+def _levels(
+    screened: Screened, load: Load, slos: tuple[Slo, ...], sized: Sized, quietest: float
+) -> tuple[tuple[float, float], ...]:
+    """Demands down to the quietest, and what a replica carries of each: never more than in a larger fleet."""
+    number, peak = sized.replicas, load.workload.rate
+
+    def holds(replicas: int, rate: float) -> bool:
+        return Trials(load.at(replicas * rate), slos).holds_on(screened, sized, replicas)
+
+    # One fewer does not hold the peak: what each of one fewer would have to carry is too much.
+    too_much = peak / (number - 1) if number > 1 else max(peak * _CLOSE_ENOUGH, screened.capacity.rate * LEEWAY)
+    known = peak / number if holds(number, peak / number) else None
+    if (most := _most(partial(holds, number), too_much, known)) is None:
+        return ()
+    least = max(1, int(quietest / most))
+    if quietest >= peak or least >= number or (one := _most(partial(holds, least), most)) is None:
+        return ((peak, most),)
+    levels = {least * one: one, peak: most}
+    middle = round(math.sqrt(least * number))
+    if least < middle < number and one < _EVEN * most and (between := _most(partial(holds, middle), most)):
+        levels[middle * between] = between
+    return tuple(sorted(levels.items()))
+
+
+def _most(holds: Callable[[float], bool], too_much: float, known: float | None = None) -> float | None:
+    """The highest rate that holds, to a hundredth, from one that is ``known`` to; None where next to none does."""
+    low, high = known or too_much * _LIKELY, too_much
+    while known is None and not holds(low):
+        low, high = low / 2, low
+        if low < too_much * _LEAST:
+            return None
+    while high / low > _CLOSE_ENOUGH:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+def _missed(sized: Sized) -> Refused:
+    """The SLO that is missed on any number of replicas."""
+    missed = [slo.delivered_s / slo.objective_s for slo in sized.outcome.slo if not slo.met and slo.delivered_s]
+    number = "a lone request" if sized.replicas <= 1 else plural(sized.replicas, "replica")
+    return Refused(0, max(missed, default=math.inf), f"misses the SLO even with {number}: {sized.breaks}")
+
+
+def _prospects(
+    deployments: Sequence[Deployment], loads: Mapping[str, Load], slos: tuple[Slo, ...], refused: dict[str, Refused]
+) -> list[_Prospect]:
+    """Those that may hold a class, by the closed form."""
+    prospects = []
     for deployment in deployments:
-        name, rates = layout_name(deployment), {}
-        for size, sample in traffic.samples.items():
-            longest = int((sample.input_tokens + sample.output_tokens).max())
-            if refusal := why_not(deployment, min(longest, deployment.model.max_context)):
+        name, screened = layout_name(deployment), {}
+        for size, load in loads.items():
+            if refusal := why_not(deployment, min(load.longest, deployment.model.max_context)):
                 refused.setdefault(name, Refused(2, -deployment.gpus, refusal.reason))
                 continue
-            lengths = (max(1, round(float(of.mean()))) for of in (sample.input_tokens, sample.output_tokens))
-            try:
-                rates[size] = ReplicaCurve(deployment, *lengths).capacity(tpot_s).rate
-            except MissesSlo as miss:
-                refused.setdefault(name, Refused(1, miss.tpot_s, miss.what))
-        if rates:
-            layouts.append(FleetLayout(deployment, rates))
-    return layouts
+            found = screen(deployment, Hosts(deployment, ()), load, slos)
+            if isinstance(found, Screened):
+                screened[size] = found
+            else:
+                late = [alone_s / slo.seconds for slo, alone_s in floors(step_model(deployment), load, slos).items()]
+                refused.setdefault(name, Refused(1, max(late, default=0.0), found.reason))
+        if screened:
+            prospects.append(_Prospect(deployment, screened))
+    return prospects
 
 
 def _by_bill(
-    layouts: Sequence[FleetLayout],
+    prospects: Sequence[_Prospect],
     sold: Sequence[Offer],
     traffic: FleetTraffic,
     terms: Sequence[Terms],
     size: str,
     refused: dict[str, Refused],
-) -> list[FleetLayout]:
+) -> list[_Prospect]:
     """Those that hold a class, the one whose cheapest machines would carry it for the smallest bill first."""
     demand = np.asarray(traffic.demand.rates[size])
-    bills: list[tuple[float, str, FleetLayout]] = []
-    for layout in layouts:
-        if size not in layout.rates:
+    bills: list[tuple[float, str, _Prospect]] = []
+    for prospect in prospects:
+        if size not in prospect.screened:
             continue
+        deployment, rate = prospect.deployment, prospect.screened[size].capacity.rate
         hosts = {
-            (offer.gpus // layout.deployment.gpus, price)
-            for offer in filter(stands_on(layout.deployment), sold)
+            (offer.gpus // deployment.gpus, price)
+            for offer in filter(stands_on(deployment), sold)
             if (price := cheapest_price(offer, terms)) is not None
         }
         if not hosts:
-            refused.setdefault(layout.name, Refused(2, -layout.deployment.gpus, _THIN))
+            refused.setdefault(prospect.name, Refused(2, -deployment.gpus, _THIN))
             continue
         # Whole machines only.
-        needed = [(np.ceil(demand / (replicas * layout.rates[size]) - 1e-9).sum(), price) for replicas, price in hosts]
-        bills.append((min(float(machines) * price for machines, price in needed), layout.name, layout))
-    return [layout for _, _, layout in sorted(bills, key=lambda bill: bill[:2])]
+        needed = [(np.ceil(demand / (replicas * rate) - 1e-9).sum(), price) for replicas, price in hosts]
+        bills.append((min(float(machines) * price for machines, price in needed), prospect.name, prospect))
+    return [prospect for _, _, prospect in sorted(bills, key=lambda bill: bill[:2])]
 
 
 def _check_held(traffic: FleetTraffic, kept: Sequence[FleetLayout], refused: Mapping[str, Refused]) -> None:

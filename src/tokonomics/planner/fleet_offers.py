@@ -11,9 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from statistics import median
-from typing import TypeVar
 
-from pydantic import NonNegativeFloat, PositiveFloat
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from tokonomics.catalog.engines import Engine
 from tokonomics.catalog.gpus import find_gpu
@@ -30,18 +29,18 @@ from tokonomics.physics.intervals import known_speed, speed_from
 from tokonomics.planner.fleet_layouts import (
     FleetLayout,
     cheapest_price,
-    layout_name,
-    measured_layouts,
+    sized_layouts,
     stands_on,
 )
 from tokonomics.planner.fleet_traffic import FleetTraffic
 from tokonomics.planner.hosts import told_apart
 from tokonomics.planner.setup import Say, silent
+from tokonomics.serving.fleet import Router
 from tokonomics.traffic.slo import Slo
 from tokonomics.types import Noun, Speed, copied
 
-_MEASURED = 10
-"""Layouts of each class whose capacity is searched: the rest would cost more in closed form."""
+_SIZED = 10
+"""Layouts of each class that are sized by simulation: the rest would cost more in closed form."""
 DRAIN_S = 120.0
 """A machine that is no longer needed takes nothing new for so long before it stops (assumed: longer than most answers;
 what is not finished then is answered by another)."""
@@ -58,20 +57,23 @@ class MachineKind(Noun):
     gpu: str
     gpus: int
     layout: str
+    max_sequences: PositiveInt | None = None
+    """At a time on a replica, where it is not the engine's own limit."""
+    router: Router = Router.least_outstanding
+    """Before all replicas of this layout."""
     speed: Speed
     """How the speed of its replicas is known."""
     speed_from: tuple[str, ...]
     """Other GPUs whose kernel timings it is scaled from."""
     replicas: int
     requests_per_s: dict[str, PositiveFloat]
-    """One machine, by size class, as measured."""
+    """One machine, by size class, in the fleet for the busiest hour."""
     startup_s: NonNegativeFloat
     price_date: dt.date
     price_stale: bool
 
 
-_Priced = tuple[FleetOffer, MachineKind, Deployment]
-Counted = TypeVar("Counted", FleetOffer, MachineKind)
+_Priced = tuple[FleetOffer, MachineKind, FleetLayout]
 
 
 @dataclass(frozen=True)
@@ -80,9 +82,10 @@ class Machines:
 
     offers: tuple[FleetOffer, ...]
     kinds: dict[str, MachineKind]
-    deployments: dict[str, Deployment]
+    layouts: dict[str, FleetLayout]
+    """How the replicas of each are served."""
     e2e_p99_s: float
-    """Of a request at the highest rate, on the slowest layout measured: how long a long answer takes."""
+    """Of a request in the busiest hour, on the slowest layout: how long a long answer takes."""
     refused: dict[str, str] = field(default_factory=dict)
     """By layout: why it is out."""
 
@@ -93,12 +96,16 @@ class Machines:
     def counted_less(self, share: float) -> "Machines":
         """The same machines, each counted on for that share."""
 
-        def less(machine: Counted) -> Counted:
-            rates = {name: rate * share for name, rate in machine.requests_per_s.items()}
-            return machine.model_copy(update={"requests_per_s": rates})
+        def less(machine: FleetOffer | MachineKind) -> dict[str, dict[str, float]]:
+            return {"requests_per_s": {name: rate * share for name, rate in machine.requests_per_s.items()}}
 
-        kinds = {name: less(kind) for name, kind in self.kinds.items()}
-        return replace(self, offers=tuple(map(less, self.offers)), kinds=kinds)
+        def levels(offer: FleetOffer) -> dict[str, object]:
+            lower = {name: tuple((rate, one * share) for rate, one in levels) for name, levels in offer.levels.items()}
+            return {"levels": lower}
+
+        kinds = {name: kind.model_copy(update=less(kind)) for name, kind in self.kinds.items()}
+        offers = tuple(offer.model_copy(update=less(offer) | levels(offer)) for offer in self.offers)
+        return replace(self, offers=offers, kinds=kinds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +134,7 @@ def fleet_machines(
     *,
     weights: Precision | None = None,
     kv: Precision = Precision.bf16,
-    measured: int = _MEASURED,
+    sized: int = _SIZED,
     say: Say = silent,
 ) -> Machines:
     """Every machine worth considering for this traffic, priced on the terms allowed."""
@@ -149,11 +156,11 @@ def fleet_machines(
         for gpu in dict.fromkeys(offer.gpu for offer in sold)
         for tp in valid_tp(model, max(offer.gpus for offer in sold if offer.gpu == gpu))
     ]
-    layouts, refused = measured_layouts(deployments, sold, traffic, slos, terms, measured, say)
+    layouts, refused = sized_layouts(deployments, sold, traffic, slos, terms, sized, say)
     named = list(zip(sold, told_apart(sold), strict=True))
     risk = partial(spot_markets, interruptions=market.interruptions, aws_zones=market.aws_zones)
     priced = [
-        (_priced(kind, offer, layout, terms, risk), kind, layout.deployment)
+        (_priced(kind, offer, layout, terms, risk), kind, layout)
         for layout in layouts
         for fits in [stands_on(layout.deployment)]
         for offer, apart in named
@@ -164,7 +171,7 @@ def fleet_machines(
     return Machines(
         offers=tuple(offer for offer, _, _ in chosen),
         kinds={kind.name: kind for _, kind, _ in chosen},
-        deployments={kind.name: deployment for _, kind, deployment in chosen},
+        layouts={kind.name: layout for _, kind, layout in chosen},
         e2e_p99_s=max(layout.answer_s for layout in layouts),
         refused=refused,
     )
@@ -187,6 +194,7 @@ def _kind(offer: Offer, apart: str, layout: FleetLayout, startup_s: float | None
         name=f"{offer.provider} {offer.instance} {offer.region}{apart} {degree}",
         **copied(offer, "provider", "region", "instance", "gpu", "gpus"),
         layout=degree,
+        **copied(layout, "max_sequences", "router"),
         speed=known_speed(layout.deployment),
         speed_from=speed_from(layout.deployment),
         replicas=replicas,
@@ -206,6 +214,9 @@ def _priced(
 ) -> FleetOffer:
     return FleetOffer(
         **copied(kind, "name", "requests_per_s", "replicas", "gpus", "startup_s"),
+        levels={
+            size: tuple((rate, one * kind.replicas) for rate, one in levels) for size, levels in layout.levels.items()
+        },
         usd_per_hour=offer.usd_per_hour if Terms.on_demand in terms else None,
         list_usd_per_hour=offer.usd_per_hour,
         reserved=reserved_prices(offer) if Terms.reserved in terms else {},
@@ -247,9 +258,9 @@ def _worth_a_look(priced: Sequence[_Priced], most_zones: int, anywhere: bool) ->
     """Of machines of a place that carry the same, the cheapest on each terms: others are in no cheaper fleet."""
     groups: dict[tuple[str, int, str], list[_Priced]] = {}
     for machine in priced:
-        _, kind, deployment = machine
+        _, kind, layout = machine
         place = "" if anywhere else f"{kind.provider} {kind.region}"
-        groups.setdefault((layout_name(deployment), kind.gpus, place), []).append(machine)
+        groups.setdefault((layout.name, kind.gpus, place), []).append(machine)
     kept: dict[str, _Priced] = {}
     firm: list[Callable[[FleetOffer], float | None]] = [
         lambda offer: offer.usd_per_hour,
@@ -271,11 +282,11 @@ def _worth_a_look(priced: Sequence[_Priced], most_zones: int, anywhere: bool) ->
         for *_, name, zone, machine in sorted(markets, key=lambda market: market[:4])[:most_zones]:
             kept.setdefault(name, machine)
             spot_zones.setdefault(name, set()).add(zone)
-        for offer, kind, deployment in group:
+        for offer, kind, layout in group:
             if offer.name in kept:
                 zones = spot_zones.get(offer.name, set())
                 left = tuple(market for market in offer.spot if market.zone in zones)
-                kept[offer.name] = offer.model_copy(update={"spot": left}), kind, deployment
+                kept[offer.name] = offer.model_copy(update={"spot": left}), kind, layout
     return list(kept.values())
 
 

@@ -3,8 +3,8 @@
 Each machine of the largest hour is a place; where fewer are bought a place is away, after it has finished its answers.
 A spot zone takes all its machines at once (the careful assumption), after its notice, in whose last part they only
 finish answers; a place is back when its replacement serves: bought on demand at the notice, or spot after the outage,
-as availability counts it. Requests are shared out by the capacity that is there at each moment; every kind of machine
-then routes its own to the replica with the fewest.
+as availability counts it. Requests are shared out by the capacity that is there at each moment; the replicas of each
+layout then serve their share behind its router and with its limit on sequences, as they were sized.
 """
 
 import math
@@ -21,8 +21,8 @@ from tokonomics.errors import BadInput
 from tokonomics.money.demand import Demand
 from tokonomics.money.fleet import FleetLimits, FleetOffer, FleetPlan, SpotMarket, finishing_s, gone_s
 from tokonomics.money.fleet_availability import FAILURES_PER_GPU_HOUR, NOTICED_S, shared_out
-from tokonomics.physics.deployment import Deployment
-from tokonomics.serving.fleet import FleetSettings, Outage
+from tokonomics.planner.fleet_layouts import FleetLayout
+from tokonomics.serving.fleet import FleetSettings, Outage, Router
 from tokonomics.serving.outcome import SloOutcome, judged, request_latencies
 from tokonomics.serving.simulator import simulate
 from tokonomics.serving.state import DONE, REFUSED
@@ -216,7 +216,7 @@ def drawn_interruptions(
 def replay(
     case: ReplayCase,
     offers: Mapping[str, FleetOffer],
-    deployments: Mapping[str, Deployment],
+    layouts: Mapping[str, FleetLayout],
     traffic: Trace,
     classes: Sequence[str],
     class_of: NDArray[np.int32],
@@ -225,25 +225,31 @@ def replay(
     window: tuple[float, float],
     seed: int = 0,
 ) -> FleetReplay:
-    """Serve the window's requests; ``deployments`` by offer, ``class_of`` each request's place in ``classes``.
+    """Serve the window's requests; ``layouts`` by offer, ``class_of`` each request's place in ``classes``.
 
     Where requests have priorities, the most urgent go first and are judged: nobody waits for the others.
     """
     urgent = None if traffic.priority is None else traffic.priority == traffic.priority.min()
     places = [replace(place, away=tuple(_merged(place.away))) for place in case.places]
-    kinds = list(dict.fromkeys(deployments[place.offer] for place in places))
-    kind_of_place = [kinds.index(deployments[place.offer]) for place in places]
+    kinds = list({layouts[place.offer].name: layouts[place.offer] for place in places}.values())
+    kind_of_place = [kinds.index(layouts[place.offer]) for place in places]
     goes_to = _routed(places, kind_of_place, offers, traffic, classes, class_of, seed)
     waits = {slo: [np.zeros(0)] for slo in slos}
     sizes = [np.zeros(0, np.int32)]
     answered = restarts = 0
-    for index, deployment in enumerate(kinds):
+    for index, layout in enumerate(kinds):
         chosen = np.flatnonzero(goes_to == index)
         if not len(chosen):
             continue
         own = [place for place, kind in zip(places, kind_of_place, strict=True) if kind == index]
-        settings, by_priority = _settings(own, offers), urgent is not None
-        served = simulate(deployment, traffic.take(chosen), settings, by_priority=by_priority, seed=seed)
+        served = simulate(
+            layout.deployment,
+            traffic.take(chosen),
+            _settings(own, offers, layout.router),
+            max_sequences=layout.max_sequences,
+            by_priority=urgent is not None,
+            seed=seed,
+        )
         status, latencies = served.served.status, request_latencies(served)
         arrival_s, (first_s, last_s) = served.trace.arrival_s, case.judged_s
         counts = (status != REFUSED) & (arrival_s >= first_s) & (arrival_s < last_s)
@@ -283,7 +289,8 @@ def _routed(
     span = np.searchsorted(moments, traffic.arrival_s, side="right") - 1
     goes_to = np.zeros(len(traffic), np.int64)
     kinds = max(kind_of_place) + 1
-    known: dict[tuple[tuple[tuple[str, int], ...], tuple[int, ...]], dict[str, Floats]] = {}
+    known: dict[tuple[tuple[tuple[str, int], ...], tuple[float, ...]], dict[str, Floats]] = {}
+    lasts_s = np.diff(np.append(moments, float(traffic.arrival_s[-1])))
     for index, moment in enumerate(moments.tolist()):
         inside = np.flatnonzero(span == index)
         if not len(inside):
@@ -291,9 +298,9 @@ def _routed(
         there = [place for place in places if place.takes_requests(moment)] or list(places)
         numbers = Counter(place.offer for place in there)
         counts = np.bincount(class_of[inside], minlength=len(classes))
-        key = (tuple(sorted(numbers.items())), tuple(counts.tolist()))
+        rates = dict(zip(classes, (counts / max(1.0, lasts_s[index])).tolist(), strict=True))
+        key = (tuple(sorted(numbers.items())), tuple(rates.values()))
         if key not in known:
-            rates = dict(zip(classes, map(float, counts), strict=True))
             _, known[key] = shared_out([(offers[name], number) for name, number in numbers.items()], rates)
         kind_of = {place.offer: kind for place, kind in zip(places, kind_of_place, strict=True)}
         for place_of_class, name in enumerate(classes):
@@ -309,7 +316,7 @@ def _routed(
     return goes_to
 
 
-def _settings(places: Sequence[Place], offers: Mapping[str, FleetOffer]) -> FleetSettings:
+def _settings(places: Sequence[Place], offers: Mapping[str, FleetOffer], router: Router) -> FleetSettings:
     """All replicas of a machine go with it."""
     outages: list[Outage] = []
     replicas = 0
@@ -320,7 +327,7 @@ def _settings(places: Sequence[Place], offers: Mapping[str, FleetOffer]) -> Flee
                 for away in place.away
             ]
             replicas += 1
-    return FleetSettings(replicas=replicas, outages=tuple(outages))
+    return FleetSettings(replicas=replicas, router=router, outages=tuple(outages))
 
 
 def _unbought(by_hour: Sequence[int], place: int, drain_s: float, shift: float) -> list[Away]:

@@ -1,9 +1,11 @@
 """What a fleet is bought for and tried on: the demand by hour and size class, and requests that stand for it.
 
-A trace brings its own hours, lengths and bursts. A demand curve comes with lengths: they are drawn, split into size
-classes by prompt and answer together, and arrive at random (Poisson) within each hour.
+A trace brings its own hours, lengths and bursts. A demand curve comes with lengths: they are drawn as a plan for its
+busiest hour draws them, split into size classes by prompt and answer together, and arrive at random (Poisson) within
+each hour.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -12,12 +14,12 @@ from numpy.typing import NDArray
 
 from tokonomics.errors import BadInput
 from tokonomics.money.demand import Demand, class_names, demand_from_trace
-from tokonomics.planner.load import cut_to_context
-from tokonomics.traffic.arrivals import Arrivals, parse_arrivals
-from tokonomics.traffic.generate import ENOUGH_REQUESTS, generate
+from tokonomics.planner.load import Load, cut_to_context, load_of_log, load_of_shape
+from tokonomics.traffic.arrivals import Arrivals
+from tokonomics.traffic.generate import ENOUGH_REQUESTS
 from tokonomics.traffic.lengths import Lengths
 from tokonomics.traffic.trace import MOST_TOKENS, Counts, Trace, make_trace
-from tokonomics.traffic.workload import lengths_text
+from tokonomics.traffic.workload import lengths_text, workload_of
 from tokonomics.units import SECONDS_PER_HOUR
 
 _FEW = 1_000
@@ -39,6 +41,16 @@ class FleetTraffic:
     """Of the requests: longer than the model's context, so that no machine takes them."""
     arrivals: Arrivals | None = None
     """How requests of a curve with minutes arrive; None: at the rate of their hour."""
+    lasts_s: float = 0.0
+    """How long made-up requests should last."""
+
+    def load_of(self, name: str) -> Load:
+        """The load of a class in its busiest hour, as a plan takes it; of a log enough requests to tell a p99."""
+        sample, rate = self.samples[name], max(self.demand.rates[name])
+        if self.trace is not None:
+            return load_of_log(sample.repeated(math.ceil(ENOUGH_REQUESTS / len(sample))), rate)
+        trace = sample.faster(rate / sample.rate)
+        return Load(workload=workload_of(trace, rate), trace=trace, lasts_s=self.lasts_s, is_stationary=True)
 
     def class_of(self, trace: Trace) -> Counts:
         """The number of each request's class."""
@@ -115,8 +127,8 @@ def traffic_from_curve(
 ) -> FleetTraffic:
     """A demand of one class, split by the lengths drawn, which are cut to the model's ``context``."""
     limits = tuple(sorted(up_to_tokens))
-    drawn = generate(parse_arrivals("poisson:1"), inputs, outputs, requests=ENOUGH_REQUESTS, seed=seed)
-    drawn, cut = (drawn, 0) if context is None else cut_to_context(drawn, context)
+    load = load_of_shape(demand.peak, inputs, outputs, seed=seed)
+    drawn, cut = (load.trace, 0) if context is None else cut_to_context(load.trace, context)
     fits = _fit(drawn, context)
     place = np.where(fits, _of_class(drawn, limits), -1)
     rates, samples = {}, {}
@@ -126,7 +138,8 @@ def traffic_from_curve(
             rates[name] = tuple(rate * len(own) / len(drawn) for rate in demand.total)
             samples[name] = drawn.take(own)
     source = lengths_text(drawn, cut)
-    return FleetTraffic(Demand(rates=rates), samples, limits, None, source, 1 - float(fits.mean()), arrivals)
+    left_out = 1 - float(fits.mean())
+    return FleetTraffic(Demand(rates=rates), samples, limits, None, source, left_out, arrivals, load.lasts_s)
 
 
 def _fit(trace: Trace, context: int | None) -> NDArray[np.bool_]:

@@ -114,6 +114,10 @@ class Trials:
         limit, faster = sized.max_sequences, self._in_hand(self.load)
         return replace(simulated(setup, sized.replicas, limit, prompts, faster, with_load=False), simulation=None)
 
+    def holds_on(self, candidate: Screened, sized: Sized, replicas: int) -> bool:
+        """Whether so many replicas hold this load, behind that router and with that limit on sequences."""
+        return self._serve(candidate, self.load, replicas, sized.router, sized.max_sequences).holds
+
     def again(self, candidate: Screened, sized: Sized, faster: float = 1.0) -> Simulation:
         """What was sized, simulated once more on all of the load; or on so many times as much."""
         setup, prompts = self._setup(candidate, self.load, sized.replicas, sized.router)

@@ -20,8 +20,8 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat
 from tokonomics.catalog.offers import Terms
 from tokonomics.errors import BadInput, option
 from tokonomics.money.demand import machines_needed
-from tokonomics.money.fleet import FleetOffer
-from tokonomics.physics.deployment import Deployment
+from tokonomics.money.fleet import FleetOffer, mixed_by_hour
+from tokonomics.planner.fleet_layouts import FleetLayout
 from tokonomics.planner.fleet_offers import Machines
 from tokonomics.planner.fleet_traffic import FleetTraffic
 from tokonomics.planner.scaling_day import MOST_REQUESTS, ScalingDay, days_of
@@ -40,7 +40,7 @@ Ints = NDArray[np.int64]
 
 ROOMS = (-0.9, -0.8, -0.7, -0.6, -0.5, -0.45, -0.4, -0.35, -0.3, -0.25, -0.2, -0.15, -0.1, -0.05, 0.0, 0.05, 0.1, 0.2,
          0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)  # fmt: skip
-"""Above what a way goes by. Below 0: several replicas even out what one by itself, whose capacity it is, cannot."""
+"""Above what a way goes by. Below 0: an SLO for the whole day leaves its busiest moments some to miss."""
 _FINE = 0.01
 """Between rooms of a forecast that is never wrong: nothing else is to stand between it and what it can save."""
 LOOKS_S = 15.0
@@ -50,7 +50,9 @@ ORDERS_S = 60.0
 _MOST_GROWTH = 4
 """Times the replicas of the peak: what the rule may ask for at most."""
 _AT_CAPACITY = 4_000
-"""Requests that tell how many are outstanding on a replica at its capacity."""
+"""Requests of each replica that tell how many are outstanding on one at its capacity."""
+_ENOUGH_REPLICAS = 16
+"""For that, as for a plan (``planner.load``): more of them even out no better."""
 
 
 class ScalingWay(Noun):
@@ -90,7 +92,7 @@ class ScalingReport(Noun):
     replicas_per_machine: int
     cold_start_s: NonNegativeFloat
     requests_per_s: PositiveFloat
-    """Of one replica, as it is counted on."""
+    """Of one replica, as it is counted on in the busiest hour."""
     traffic: str
     hours: PositiveFloat
     requests: NonNegativeInt
@@ -117,10 +119,10 @@ class _Case:
     day: ScalingDay
     share: float
     """Of the requests that are simulated, on as much smaller a fleet."""
-    deployment: Deployment
+    layout: FleetLayout
     slos: Sequence[Slo]
-    capacity: float
-    """Requests a second of a replica."""
+    capacity: Callable[[Floats], Floats]
+    """Requests a second of a replica, in fleets for such rates."""
     outstanding: float
     """On a replica at its capacity."""
     cold_start_s: float
@@ -137,8 +139,8 @@ class _Case:
 
     def needed(self, rates: Floats, room: float) -> Ints:
         """Replicas for the share simulated of such rates."""
-        load = rates * self.share * (1 + room) / self.capacity
-        return np.maximum(1, np.ceil(load - 1e-9)).astype(np.int64)
+        load = rates * self.share * (1 + room)
+        return np.maximum(1, np.ceil(load / self.capacity(load) - 1e-9)).astype(np.int64)
 
     def schedule(self, forecasts: Floats, room: float) -> tuple[tuple[float, int], ...]:
         """From each moment on what the moments to come need that a replica ordered now could still be late for."""
@@ -154,6 +156,7 @@ class _Case:
         start = ((0.0, int(self.needed(forecasts[0, :1], room)[0])), (LOOKS_S, 0))
         schedule = self.schedule(forecasts, room) if ahead else start
         return FleetSettings(
+            router=self.layout.router,
             autoscale=Autoscale(
                 max_replicas=max(_MOST_GROWTH * self.at_the_peak(0.0), *(number for _, number in schedule)),
                 target=max(1e-3, self.outstanding / (1 + room)) if by_rule else None,
@@ -161,11 +164,12 @@ class _Case:
                 interval_s=LOOKS_S if by_rule else ORDERS_S,
                 hold_s=300.0 if by_rule else 0.0,
                 schedule=schedule,
-            )
+            ),
         )
 
     def served(self, fleet: FleetSettings) -> Simulation:
-        return simulate(self.deployment, self.requests, fleet, seed=self.seed)
+        limit = self.layout.max_sequences
+        return simulate(self.layout.deployment, self.requests, fleet, max_sequences=limit, seed=self.seed)
 
     def meets(self, fleet: FleetSettings) -> bool:
         """Whether such a fleet meets every SLO on this day."""
@@ -215,16 +219,16 @@ def scaling_ways(
     require_slos(slos)
     offer = _cheapest(machines.offers, traffic)
     price = (offer.usd_per_hour or 0.0) / offer.replicas
-    deployment = machines.deployments[offer.name]
-    capacity = _capacity(offer, traffic)
+    layout, capacity = machines.layouts[offer.name], partial(_capacity, offer, traffic.demand.mix)
+    busiest = float(capacity(np.array([traffic.demand.peak]))[0])
     before, day = days_of(traffic, offer.startup_s + ORDERS_S, seed)
     rehearsal = _Case(
         day=before,
         share=min(1.0, MOST_REQUESTS / max(len(before.requests), len(day.requests))),
-        deployment=deployment,
+        layout=layout,
         slos=slos,
         capacity=capacity,
-        outstanding=_outstanding(deployment, before.requests, capacity),
+        outstanding=_outstanding(layout, before.requests, busiest, traffic.demand.peak),
         cold_start_s=offer.startup_s,
         usd_per_hour=price,
         peak=float(before.came.max()),
@@ -255,7 +259,7 @@ def scaling_ways(
         usd_per_hour=price,
         replicas_per_machine=offer.replicas,
         cold_start_s=offer.startup_s,
-        requests_per_s=capacity,
+        requests_per_s=busiest,
         traffic=day.what,
         hours=day.hours,
         requests=len(day.requests),
@@ -266,7 +270,7 @@ def scaling_ways(
 
 
 _WAYS: dict[str, Callable[[_Case, float], FleetSettings]] = {
-    "fixed for the peak": lambda case, room: FleetSettings(replicas=case.at_the_peak(room)),
+    "fixed for the peak": lambda case, room: FleetSettings(replicas=case.at_the_peak(room), router=case.layout.router),
     "reactive": lambda case, room: case.scaled(room, False, True, case.day.forecasts),
     "predictive": lambda case, room: case.scaled(room, True, False, case.day.forecasts),
     "predictive + reactive": lambda case, room: case.scaled(room, True, True, case.day.forecasts),
@@ -278,7 +282,7 @@ def _cheapest(offers: Sequence[FleetOffer], traffic: FleetTraffic) -> FleetOffer
     """The kind whose replicas would be cheapest on demand, as many as each hour needs."""
 
     def bill(offer: FleetOffer) -> float:
-        alone = {name: rate / offer.replicas for name, rate in offer.requests_per_s.items()}
+        alone = {name: offer.carries(name, rates) / offer.replicas for name, rates in traffic.demand.rates.items()}
         return sum(machines_needed(traffic.demand, alone)) * (offer.usd_per_hour or math.inf) / offer.replicas
 
     sold = [
@@ -290,17 +294,20 @@ def _cheapest(offers: Sequence[FleetOffer], traffic: FleetTraffic) -> FleetOffer
     return min(sold, key=lambda offer: (bill(offer), offer.name))
 
 
-def _capacity(offer: FleetOffer, traffic: FleetTraffic) -> float:
-    """Requests a second of one replica at the traffic's own mix of sizes."""
-    mix = traffic.demand.mix
-    return 1 / math.fsum(share / offer.requests_per_s[name] for name, share in mix.items() if share) / offer.replicas
+def _capacity(offer: FleetOffer, mix: dict[str, float], rates: Floats) -> Floats:
+    """Requests a second of one replica at the traffic's own mix of sizes, in fleets for such rates."""
+    by_class = {name: rates * share for name, share in mix.items()}
+    return mixed_by_hour(offer, mix, by_class) / offer.replicas
 
 
-def _outstanding(deployment: Deployment, requests: Trace, capacity: float) -> float:
+def _outstanding(layout: FleetLayout, requests: Trace, capacity: float, peak: float) -> float:
     """Requests on a replica that gets as many as it holds: Little's law, from a simulation of some of them."""
-    few = requests.take(np.arange(min(len(requests), _AT_CAPACITY)))
-    paced = few.faster(capacity / few.rate) if few.rate > 0 else few
-    return max(1.0, capacity * (outcome(simulate(deployment, paced), with_load=False).e2e_s.mean or 0.0))
+    replicas = min(_ENOUGH_REPLICAS, math.ceil(peak / capacity - 1e-9))
+    few = requests.take(np.arange(min(len(requests), _AT_CAPACITY * replicas)))
+    paced = few.faster(replicas * capacity / few.rate) if few.rate > 0 else few
+    fleet = FleetSettings(replicas=replicas, router=layout.router)
+    served = simulate(layout.deployment, paced, fleet, max_sequences=layout.max_sequences)
+    return max(1.0, capacity * (outcome(served, with_load=False).e2e_s.mean or 0.0))
 
 
 def _ahead_of(came: Floats, width: int) -> Floats:

@@ -235,8 +235,9 @@ def _notes(report: FleetResult) -> blocks.Line:
     return blocks.note(
         f"Solved in {plan.solve_s:.1f} s over {count(plan.variables)} variables: no fleet of {proven_for} is cheaper "
         f"by more than {gap_text(plan.gap)}{longer}.",
-        f"Chosen from {plural(machines, 'machine')}, their capacity measured by simulation. Machines are bought whole; "
-        "req/s is what one is counted on for.",
+        f"Chosen from {plural(machines, 'machine')}, their replicas sized by simulation as a plan sizes them. Machines "
+        "are bought whole; req/s is what one is counted on for in the busiest hour, and less where fewer run.",
+        _served_as(bought),
         f"Counted on for {counted} of what was measured: with more the fleet missed its SLO in the simulator."
         if report.counted_share < 1
         else "",
@@ -250,6 +251,16 @@ def _notes(report: FleetResult) -> blocks.Line:
         OLD_PRICE if any(kind.price_stale for kind in bought) else "",
         _place(report, bought),
     )
+
+
+def _served_as(bought: Sequence[MachineKind]) -> str:
+    """How replicas must be deployed to carry what they are counted on for."""
+
+    def text(kind: MachineKind) -> str:
+        limit = f", at most {kind.max_sequences} sequences at a time" if kind.max_sequences else ""
+        return f"{kind.gpu} {kind.layout} behind a {kind.router} router{limit}"
+
+    return f"Counted on and simulated as: {'; '.join(dict.fromkeys(map(text, bought)))}." if bought else ""
 
 
 def _place(report: FleetReport, bought: Sequence[MachineKind]) -> str:

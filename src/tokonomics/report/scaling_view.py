@@ -95,9 +95,9 @@ def _to_buy(best: ScalingWay, scaled: ScalingWay | None, plan_usd: float) -> str
     if best.usd_per_month < plan_usd:
         saved = usd(plan_usd - best.usd_per_month)
         return (
-            f"What to buy: {plan}, sized hour by hour with each machine counted on by itself. {best.name.capitalize()} "
-            f"({usd(best.usd_per_month)}) met the SLO on this one day, replicas together and none failing: buy it only "
-            f"if the SLO on a worse day is worth less to you than the {saved} between them."
+            f"What to buy: {plan}, sized for the SLO in every hour. {best.name.capitalize()} "
+            f"({usd(best.usd_per_month)}) met it over this one day, none failing: buy it only if the SLO on a worse "
+            f"day is worth less to you than the {saved} between them."
         )
     follow = f"; this table says how to follow the traffic with what is on demand: {scaled.name}" if scaled else ""
     return f"What to buy: {plan}, which mixes machines and terms; no way here is cheaper{follow}."

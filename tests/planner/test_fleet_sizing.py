@@ -1,0 +1,85 @@
+"""A fleet is sized by the plan's engine: as many replicas, served alike, and fewer of them carry less each."""
+
+import datetime as dt
+
+import numpy as np
+import pytest
+
+from tokonomics.catalog.engines import find_engine
+from tokonomics.catalog.load_models import find_model
+from tokonomics.catalog.offers import Offer, Terms
+from tokonomics.catalog.precision import Precision
+from tokonomics.money.demand import parse_demand
+from tokonomics.money.fleet import FleetLimits
+from tokonomics.planner.fleet import FleetReport, plan_fleet
+from tokonomics.planner.fleet_offers import FleetMarket, Machines, fleet_machines
+from tokonomics.planner.fleet_replay import FleetReplay, ReplayCase, places_of, replay
+from tokonomics.planner.fleet_traffic import FleetTraffic, traffic_from_curve
+from tokonomics.planner.load import load_of_shape
+from tokonomics.planner.plan import Question, plan
+from tokonomics.planner.plan_answer import Candidate
+from tokonomics.traffic.lengths import parse_lengths
+from tokonomics.traffic.slo import parse_slos
+
+TODAY = dt.date(2026, 11, 15)
+MODEL, ENGINE = find_model("llama-3.1-8b"), find_engine("vllm")
+STRICT = parse_slos("ttft_p99=300ms,tpot_p99=20ms")
+ONE = Offer.model_validate(
+    {"provider": "ours", "region": "here", "instance": "one", "gpu": "H100-SXM", "gpus": 1, "usd_per_hour": 2.0}
+    | {"date": TODAY, "source": "a test"}
+)
+
+
+def traffic_of(demand: str, lengths: tuple[str, str]) -> FleetTraffic:
+    inputs, outputs = map(parse_lengths, lengths)
+    return traffic_from_curve(parse_demand(demand, 24), inputs, outputs, context=MODEL.max_context)
+
+
+def bought(traffic: FleetTraffic) -> tuple[Machines, FleetReport]:
+    """On demand, of machines with one replica each."""
+    market = FleetMarket(today=TODAY, terms=[Terms.on_demand])
+    made = fleet_machines(MODEL, ENGINE, [ONE], traffic, STRICT, market)
+    return made, plan_fleet("m", "", made, traffic, STRICT, FleetLimits(), with_replay=False)
+
+
+def planned(rate: float, lengths: tuple[str, str]) -> Candidate:
+    weights = (Precision.bf16,)
+    question = Question(MODEL, load_of_shape(rate, *lengths), [ONE], [ENGINE], TODAY, STRICT, weights=weights)
+    best = plan(question).best
+    assert best is not None
+    return best
+
+
+def served(made: Machines, report: FleetReport, traffic: FleetTraffic, hour: int, seconds: float) -> FleetReplay:
+    """The bought fleet with requests of an hour that are none of those it was sized on."""
+    offers = {offer.name: offer for offer in made.offers}
+    window = hour * 3600.0, hour * 3600.0 + seconds
+    requests = traffic.requests_in(*window, seed=7)
+    case = ReplayCase(places_of(report.plan, offers, *window))
+    everyone = np.zeros(len(requests), np.int32)
+    return replay(case, offers, made.layouts, requests, ("all",), everyone, STRICT, window=window)
+
+
+@pytest.mark.parametrize(
+    ("rate", "lengths"), [(200, ("const:1000", "const:200")), (70, ("1000", "200"))], ids=["constant", "varied"]
+)
+def test_a_constant_load_takes_as_many_replicas_as_a_plan(rate: int, lengths: tuple[str, str]) -> None:
+    """By what one replica holds alone it would be 11 and 5: 9 and 4 are enough behind one router."""
+    traffic, best = traffic_of(f"24x{rate}", lengths), planned(rate, lengths)
+    made, report = bought(traffic)
+    assert report.plan.machines() == (best.replicas,) * 24
+    (kind,) = made.kinds.values()
+    assert (kind.max_sequences or best.max_sequences, kind.router) == (best.max_sequences, best.router)
+    assert served(made, report, traffic, 12, 40_000 / rate).met
+
+
+def test_fewer_replicas_carry_less_each_and_quiet_hours_keep_the_slo() -> None:
+    traffic = traffic_of("12x120,12x30", ("1000", "200"))
+    made, report = bought(traffic)
+    ((quiet, less), *_, (busy, more)) = made.offers[0].levels["all"]
+    assert (quiet <= 30, busy) == (True, 120)
+    assert 0.5 * more < less < more
+    counts = report.plan.machines()
+    assert counts[12] > 30 * counts[0] / 120
+    assert served(made, report, traffic, 12, 600.0).met
+    assert served(made, report, traffic, 0, 300.0).met
