@@ -23,6 +23,7 @@ import aiohttp
 
 from tokonomics.errors import shorten
 from tokonomics.measure.addresses import BenchTarget
+from tokonomics.measure.bench.client_lags import LoopTurns
 
 KEY_VARIABLE = "OPENAI_API_KEY"
 GIVEN_UP = "no whole answer long after the load had ended"
@@ -68,13 +69,22 @@ class Reply:
     text: str = ""  # where it was to be kept
     job: int | None = None  # that it was a turn of
     turn: int | None = None
+    written_s: float = 0.0  # when it was given to the network
+    connect_s: float = 0.0  # that a new connection had taken before
+    waited_s: float = 0.0  # for which the first text lay there before it was read, about
+
+    @property
+    def own_s(self) -> float:
+        """Of the time to the first text, what was the client's own doing, about."""
+        late_s = 0.0 if self.retries else self.sent_s - self.due_s
+        return late_s + max(0.0, self.written_s - self.sent_s - self.connect_s) + self.waited_s
 
 
 class Client:
     """A session with a server; use it with ``async with``."""
 
-    def __init__(self, target: BenchTarget, timeout_s: float, retries: int) -> None:
-        self._target = target
+    def __init__(self, target: BenchTarget, timeout_s: float, retries: int, turns: LoopTurns) -> None:
+        self._target, self._turns = target, turns
         self._retries = retries
         self._key = os.environ.get(KEY_VARIABLE, "").strip()
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
@@ -89,7 +99,7 @@ class Client:
             headers["Authorization"] = f"Bearer {self._key}"
         connector, jar = aiohttp.TCPConnector(limit=0), aiohttp.DummyCookieJar()
         self._session = aiohttp.ClientSession(
-            connector=connector, headers=headers, timeout=self._timeout, cookie_jar=jar
+            connector=connector, headers=headers, timeout=self._timeout, cookie_jar=jar, trace_configs=[_sending()]
         )
         return self
 
@@ -101,7 +111,7 @@ class Client:
         reply = Reply(due_s)
         try:
             while True:
-                reply.error, reply.status, reply.sent_s = None, None, perf_counter()
+                reply.error, reply.status, reply.connect_s, reply.sent_s = None, None, 0.0, perf_counter()
                 outcome = await self._try(asked.body, reply, keep_text)
                 if outcome == "stale":
                     continue
@@ -124,7 +134,9 @@ class Client:
         url, kept_open, untouched = self._target.url, not self.one_request_a_connection, True
         headers = None if kept_open else {"Connection": "close"}
         try:
-            async with self._session.post(url, data=body, headers=headers, allow_redirects=False) as response:
+            async with self._session.post(
+                url, data=body, headers=headers, allow_redirects=False, trace_request_ctx=reply
+            ) as response:
                 reply.status = response.status
                 if response.status != 200:
                     reply.error = await self._refused(response)
@@ -132,7 +144,7 @@ class Client:
                 untouched = False
                 if response.content_type != "text/event-stream":
                     raise BadAnswer(f"answered {shorten(response.content_type, 40)}, not a stream of events")
-                await _read(response, reply, keep_text)
+                await _read(response, reply, keep_text, self._turns)
                 self._answered = True
         except BadAnswer as bad:
             reply.error = str(bad)
@@ -197,14 +209,38 @@ def _what_happened(error: Exception, lost: bool) -> str:
     return "the server hung up" if lost else f"{type(error).__name__}: {error}"
 
 
-async def _read(response: aiohttp.ClientResponse, reply: Reply, keep_text: bool) -> None:
+def _sending() -> aiohttp.TraceConfig:
+    """Notes in a reply how long its connection took to open, and when the request was written."""
+
+    async def connecting(_: object, asked: Any, __: object) -> None:
+        if (reply := asked.trace_request_ctx) is not None:
+            reply.connect_s -= perf_counter()
+
+    async def connected(_: object, asked: Any, __: object) -> None:
+        if (reply := asked.trace_request_ctx) is not None:
+            reply.connect_s += perf_counter()
+
+    async def written(_: object, asked: Any, __: object) -> None:
+        asked.trace_request_ctx.written_s = perf_counter()
+
+    noted = aiohttp.TraceConfig()
+    noted.on_connection_create_start.append(connecting)
+    noted.on_connection_create_end.append(connected)
+    noted.on_request_chunk_sent.append(written)
+    return noted
+
+
+async def _read(response: aiohttp.ClientResponse, reply: Reply, keep_text: bool, turns: LoopTurns) -> None:
     stream = AnswerStream(keep_text)
     size = 0
     async for data in response.content.iter_any():
         size += len(data)
         if size > _LARGEST_ANSWER:
             raise BadAnswer("a body without end")
-        stream.feed(data, perf_counter())
+        now_s = perf_counter()
+        stream.feed(data, now_s)
+        if stream.first_s == now_s:
+            reply.waited_s = turns.waited_s(now_s)
     stream.close()
     reply.first_s, reply.last_s = stream.first_s, stream.last_s
     reply.input_tokens, reply.output_tokens = stream.input_tokens or 0, stream.output_tokens or 0
