@@ -20,6 +20,7 @@ from time import perf_counter
 from typing import Any, Literal, NamedTuple, Self
 
 import aiohttp
+from aiohttp.abc import AbstractStreamWriter
 
 from tokonomics.errors import shorten
 from tokonomics.measure.addresses import BenchTarget
@@ -69,15 +70,14 @@ class Reply:
     text: str = ""  # where it was to be kept
     job: int | None = None  # that it was a turn of
     turn: int | None = None
-    written_s: float = 0.0  # when it was given to the network
-    connect_s: float = 0.0  # that a new connection had taken before
+    held_s: float = 0.0  # for which the client had it before the network got it
     waited_s: float = 0.0  # for which the first text lay there before it was read, about
 
     @property
     def own_s(self) -> float:
         """Of the time to the first text, what was the client's own doing, about."""
         late_s = 0.0 if self.retries else self.sent_s - self.due_s
-        return late_s + max(0.0, self.written_s - self.sent_s - self.connect_s) + self.waited_s
+        return late_s + self.held_s + self.waited_s
 
 
 class Client:
@@ -99,7 +99,7 @@ class Client:
             headers["Authorization"] = f"Bearer {self._key}"
         connector, jar = aiohttp.TCPConnector(limit=0), aiohttp.DummyCookieJar()
         self._session = aiohttp.ClientSession(
-            connector=connector, headers=headers, timeout=self._timeout, cookie_jar=jar, trace_configs=[_sending()]
+            connector=connector, headers=headers, timeout=self._timeout, cookie_jar=jar
         )
         return self
 
@@ -111,7 +111,7 @@ class Client:
         reply = Reply(due_s)
         try:
             while True:
-                reply.error, reply.status, reply.connect_s, reply.sent_s = None, None, 0.0, perf_counter()
+                reply.error, reply.status, reply.sent_s = None, None, perf_counter()
                 outcome = await self._try(asked.body, reply, keep_text)
                 if outcome == "stale":
                     continue
@@ -134,9 +134,8 @@ class Client:
         url, kept_open, untouched = self._target.url, not self.one_request_a_connection, True
         headers = None if kept_open else {"Connection": "close"}
         try:
-            async with self._session.post(
-                url, data=body, headers=headers, allow_redirects=False, trace_request_ctx=reply
-            ) as response:
+            timed = _TimedBody(body, reply, self._turns)
+            async with self._session.post(url, data=timed, headers=headers, allow_redirects=False) as response:
                 reply.status = response.status
                 if response.status != 200:
                     reply.error = await self._refused(response)
@@ -209,25 +208,24 @@ def _what_happened(error: Exception, lost: bool) -> str:
     return "the server hung up" if lost else f"{type(error).__name__}: {error}"
 
 
-def _sending() -> aiohttp.TraceConfig:
-    """Notes in a reply how long its connection took to open, and when the request was written."""
+class _TimedBody(aiohttp.BytesPayload):
+    """A request's body, which notes how late the client gives it to the network."""
 
-    async def connecting(_: object, asked: Any, __: object) -> None:
-        if (reply := asked.trace_request_ctx) is not None:
-            reply.connect_s -= perf_counter()
+    def __init__(self, body: bytes, reply: Reply, turns: LoopTurns) -> None:
+        super().__init__(body)
+        self._reply, self._turns, self._idle_s = reply, turns, turns.idle_s
 
-    async def connected(_: object, asked: Any, __: object) -> None:
-        if (reply := asked.trace_request_ctx) is not None:
-            reply.connect_s += perf_counter()
+    def _note(self) -> None:
+        # While a connection is opened the client is idle, or does what others wait for.
+        self._reply.held_s = perf_counter() - self._reply.sent_s - (self._turns.idle_s - self._idle_s)
 
-    async def written(_: object, asked: Any, __: object) -> None:
-        asked.trace_request_ctx.written_s = perf_counter()
+    async def write(self, writer: AbstractStreamWriter) -> None:
+        self._note()
+        await super().write(writer)
 
-    noted = aiohttp.TraceConfig()
-    noted.on_connection_create_start.append(connecting)
-    noted.on_connection_create_end.append(connected)
-    noted.on_request_chunk_sent.append(written)
-    return noted
+    async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
+        self._note()
+        await super().write_with_length(writer, content_length)
 
 
 async def _read(response: aiohttp.ClientResponse, reply: Reply, keep_text: bool, turns: LoopTurns) -> None:

@@ -21,20 +21,23 @@ _OWN_SHARE = 0.05
 
 
 class LoopTurns(selectors.DefaultSelector):
-    """The selector of an event loop, which knows when what it found in the turn before had arrived."""
+    """The selector of an event loop, which knows how long it was idle and when what it found had arrived."""
 
     def __init__(self) -> None:
         super().__init__()
         self._looked_s = self._arrived_s = perf_counter()
         self._arrived_before_s: float | None = None
+        self.idle_s = 0.0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """What has arrived, as the event loop asks for it."""
         since_s = self._looked_s
         found = super().select(0)
         if not found and timeout != 0:
+            asleep_s = perf_counter()
             found = super().select(timeout)
             since_s = perf_counter()
+            self.idle_s += since_s - asleep_s
         self._looked_s, self._arrived_before_s = perf_counter(), self._arrived_s
         self._arrived_s = (since_s + self._looked_s) / 2
         return found
