@@ -22,12 +22,14 @@ import platform
 import subprocess
 import sys
 from datetime import date
+from functools import partial
 from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
 
 from tokonomics.measure.addresses import target
 from tokonomics.measure.bench.client import Client
+from tokonomics.measure.bench.client_lags import LoopTurns, run_in_turns
 from tokonomics.measure.bench.loads import Budget, LoadWindow, Stopping, closed_loop, point_of
 from tokonomics.measure.bench.prompts import BenchPrompts
 from tokonomics.measure.bench.run import BenchSettings, run_bench
@@ -94,14 +96,14 @@ async def serve(tokens: int, apart: bool) -> None:
     await server.serve_forever()
 
 
-async def measure(port: int, tokens: int, apart: bool) -> dict[str, float]:
+async def measure(port: int, tokens: int, apart: bool, turns: LoopTurns) -> dict[str, float]:
     """As ``bench`` does it: closed loop, every request timed, recorded and judged."""
     where = target(f"http://127.0.0.1:{port}")
     prompts = BenchPrompts(where, "m", 0)
     users = 8 * USERS if apart else USERS
     stopping = Stopping(Budget(precision=1e-9, requests=REQUESTS // 3 if apart else REQUESTS), users)
     window = LoadWindow(perf_counter())
-    async with Client(where, 60, 0) as client:
+    async with Client(where, 60, 0, turns) as client:
         cpu_s = process_time()
         await closed_loop(client, users, lambda: prompts.of_words(PROMPT_WORDS, tokens), stopping, lambda: 0.0, window)
         cpu_s = process_time() - cpu_s
@@ -185,7 +187,7 @@ def main() -> None:
             pin(server.pid, 0)
             try:
                 port = int(server.stdout.readline())
-                tries = [asyncio.run(measure(port, tokens, apart)) for _ in range(REPEATS)]
+                tries = [run_in_turns(partial(measure, port, tokens, apart)) for _ in range(REPEATS)]
             finally:
                 server.kill()
         cases[name] = measured = max(tries, key=lambda each: each["requests_per_s"])

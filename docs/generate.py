@@ -65,6 +65,7 @@ PAGES = (
     "docs/meter-fleet.md",
     "docs/agents.md",
     "docs/limits.md",
+    "docs/web.md",
 )
 CHARTS = {
     "plan.svg": "plan llama-3.1-8b --rate 5 --input 1000 --output 300 --slo ttft_p99=0.5,tpot_p99=50ms",
@@ -210,33 +211,6 @@ def _streams(result: dict[str, Any]) -> list[str]:
     ]
 
 
-def soak_table() -> str:
-    """A day of many failing servers against true books, from the last run of benchmarks/soak_meter.py."""
-    result = json.loads((ROOT / "benchmarks" / "results" / "soak.json").read_text(encoding="utf-8"))
-    happened = {
-        "scrape": "pages read", "missed": "missed", "restart": "restarts", "swap": "changes of engine", "hang": "hangs",
-        "bad page": "bad pages", "half a page": "half pages", "clock jump": "jumps of the clock",
-        "disk full": "times a full disk", "kill": "kills of the meter",
-    }  # fmt: skip
-    counts = ", ".join(f"{result[name]:,} {said}" for name, said in happened.items())
-    tokens = (
-        ("the servers counted", "true_tokens"),
-        ("in the ledger", "metered_tokens"),
-        ("of them counted over gaps and absences, and said to be", "unseen_tokens"),
-        ("lost with processes that died after their last page in the ledger: no scrape could see them", "lost_tokens"),
-        ("lost where a new process had passed the old count, of engines that tell no start", "overtaken_tokens"),
-        ("**off beyond that**", "off_tokens"),
-    )
-    lines = ["| tokens | |", "|---|--:|", *(f"| {said} | {result[name]:,.0f} |" for said, name in tokens)]
-    said = (
-        f"{result['servers']} servers over {result['hours']:g} simulated hours, read every {result['every_s']:g} s: {counts}. "
-        f"${result['usd']:,.2f} in the ledger, off by {result['off_usd'] * 100:.2f} cents; the true time costs "
-        f"${result['usd'] - result['clock_usd']:,.2f}: over its absences a meter goes by the clock on the wall, which was "
-        f"set meanwhile. {'Every restart that lost tokens was said.' if not result['wrong'] else ''}"
-    )
-    return "\n".join([said, "", *lines, "", f"Made by `{result['command']}` on {result['date']}, {result['machine']}."])
-
-
 def growth_table() -> str:
     """Time and memory of commands as their work grows."""
     result = json.loads((ROOT / "benchmarks" / "results" / "growth.json").read_text(encoding="utf-8"))
@@ -372,7 +346,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "agent-stdio": _from("document_agents", "stdio_config"),
     "agent-tools": _from("document_agents", "tools_table"),
     "client": client_table,
-    "soak": soak_table,
+    "soak": _from("document_soaks", "meter_table"),
+    "page-soak": _from("document_soaks", "page_table"),
+    "sweep-soak": _from("document_soaks", "sweep_lines"),
     "growth": growth_table,
     "profile": profile_table,
     "semantic": semantic_table,

@@ -135,5 +135,31 @@ def test_no_more_than_so_many_wait_and_none_after_the_end() -> None:
     assert line.take() is None
 
 
+def test_those_that_are_over_give_way_where_the_line_is_full() -> None:
+    line: WaitingLine[Errand] = WaitingLine(2)
+    first, second = Errand(), Errand()
+    line.put(first)
+    line.clear(lambda errand: errand is first)
+    line.put(second)
+    line.clear(lambda errand: errand is first)
+    line.put(last := Errand())
+    assert line.close() == [second, last]
+
+
+def test_nobody_is_looked_at_where_any_number_may_wait() -> None:
+    """Ten thousand points of a sweep are put one after the other: each would look at all before it."""
+    line: WaitingLine[Errand] = WaitingLine()
+    looked_at: list[Errand] = []
+
+    def is_over(errand: Errand) -> bool:
+        looked_at.append(errand)
+        return False
+
+    for _ in range(3):
+        line.clear(is_over)
+        line.put(Errand())
+    assert looked_at == []
+
+
 def test_who_finds_nothing_goes_on_after_a_while() -> None:
     assert WaitingLine[Errand]().take(0.0) is None

@@ -45,9 +45,10 @@ class WaitingLine(Generic[Job]):
             self._changed.notify_all()
 
     def clear(self, is_over: Callable[[Job], bool]) -> None:
-        """Let those go that nobody waits for any more."""
+        """Where as much waits as may, let that go which nobody waits for any more."""
         with self._changed:
-            self._jobs = deque(job for job in self._jobs if not is_over(job))
+            if self._most and len(self._jobs) >= self._most:
+                self._jobs = deque(job for job in self._jobs if not is_over(job))
 
     def take(self, timeout_s: float | None = None) -> Job | None:
         """The first that is for this thread; None after that time, and for good once it is closed."""

@@ -3,8 +3,9 @@
     python tests/measure/timed_server.py TTFT_S TPOT_S TOKENS
 
 Prints its port. It times what it really sent, since it may be late itself: ``GET /figures`` answers the middle and the
-99th percentile of the answers since it was last asked. The end of an answer, which is no token, comes up to half an
-answer later, so that streams do not stay in step.
+99th percentile of the answers since it was last asked. The first text of each says when the request was read and when
+that text was sent, by a clock that all processes of a machine share (``stamps``). The end of an answer, which is no
+token, comes up to half an answer later, so that streams do not stay in step.
 """
 
 import asyncio
@@ -19,7 +20,8 @@ from contextlib import contextmanager
 from typing import ClassVar
 
 _CHUNK = '{"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":[%s]%s}'
-_TEXT = '{"index":0,"delta":{"content":" word"},"finish_reason":null}'
+_TEXT = '{"index":0,"delta":{"content":"%s"},"finish_reason":null}'
+_WORD = _TEXT % " word"
 
 
 def _http_chunk(document: str) -> bytes:
@@ -62,17 +64,17 @@ class TimedSender(asyncio.Protocol):
             self.loop.call_at(due, self._first, now, due, tokens, words)
 
     def _first(self, asked: float, due: float, tokens: int, words: int) -> None:
+        now = self.loop.time()
         self.transport.write(
             b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-            + _http_chunk(_CHUNK % (_TEXT, ""))
+            + _http_chunk(_CHUNK % (_TEXT % f"{asked!r} {now!r}", ""))
         )
-        now = self.loop.time()
         self.ttfts_s.append(now - asked)
         self._next(now, due, 1, tokens, words)
 
     def _next(self, first: float, due: float, sent: int, tokens: int, words: int) -> None:
         if sent > 1:
-            self.transport.write(_http_chunk(_CHUNK % (_TEXT, "")))
+            self.transport.write(_http_chunk(_CHUNK % (_WORD, "")))
         if sent < tokens:
             due += self.tpot_s
             self.loop.call_at(due, self._next, first, due, sent + 1, tokens, words)
@@ -117,6 +119,12 @@ def timed_server(ttft_s: float, tpot_s: float, tokens: int) -> Iterator[str]:
             yield f"http://127.0.0.1:{int(server.stdout.readline())}"
         finally:
             server.kill()
+
+
+def stamps(text: str) -> tuple[float, float]:
+    """When a request was read by the server and when its first text was sent, from the text."""
+    read, sent = text.split()[:2]
+    return float(read), float(sent)
 
 
 def figures(address: str) -> dict[str, float]:

@@ -3,23 +3,15 @@
 With the other tests of the page, every limit that docs/web.md names is attacked.
 """
 
-import asyncio
-import os
-import random
 import re
-import subprocess
-import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-import aiohttp
 import pytest
 from starlette.testclient import TestClient
-from tests.web.browser import LEDGER
+from tests.web.visitors import soaked_page
 
 from tokonomics.guarded.worker import guarded_pool
 from tokonomics.web import safety
@@ -30,8 +22,6 @@ from tokonomics.workers import Task
 
 ADDRESS = "http://127.0.0.1:8321"
 LONG_ENOUGH_S = 60
-MOST_THREADS = 32 + 40 + 20
-"""One for each file that is kept, those that answer requests (anyio's 40), and those of the page itself."""
 CURVE = {"model": "llama-3.1-8b", "gpu": "H100"}
 JOB = {"verb": "simulate", "inputs": {**CURVE, "arrivals": "poisson:2", "requests": 200}}
 
@@ -134,109 +124,9 @@ def test_a_worker_that_keeps_most_of_its_memory_is_replaced(tmp_path: Path) -> N
         pool.close()
 
 
-@contextmanager
-def server(home: Path) -> Iterator[tuple[str, int]]:
-    """A page as a process: its address and number."""
-    command = [sys.executable, str(Path(__file__).with_name("served_page.py")), str(LEDGER)]
-    with subprocess.Popen(command, env={**os.environ, "HOME": str(home)}, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        address = process.stdout.readline().strip()
-        assert address.startswith("http://127.0.0.1:")
-        try:
-            yield address, process.pid
-        finally:
-            process.terminate()
-
-
-def held(pid: int) -> dict[str, int]:
-    """What a process and its workers hold: open files, threads, workers, and memory in MB."""
-    tree = Path(f"/proc/{pid}")
-    workers = [child for task in tree.glob("task/*/children") for child in task.read_text().split()]
-    status = (tree / "status").read_text()
-    resident = re.search(r"VmRSS:\s*(\d+)", status)
-    assert resident
-    return {
-        "files": len(list((tree / "fd").iterdir())),
-        "threads": len(list((tree / "task").iterdir())),
-        "workers": len(workers),
-        "mb": int(resident[1]) // 1000,
-    }
-
-
-async def visit(address: str, number: int, until: float, seen: Counter[int]) -> None:
-    """A visitor from an address of his own, who asks, uploads, starts jobs, watches, cancels and leaves halfway."""
-    dice = random.Random(number)
-    connector = aiohttp.TCPConnector(local_addr=(f"127.0.1.{number + 1}", 0))
-    headers = {"Origin": address.rstrip("/")}
-    async with aiohttp.ClientSession(address, connector=connector, headers=headers) as session:
-
-        async def ask(method: str, path: str, **given: object) -> bytes:
-            async with session.request(method, path, **given) as reply:  # type: ignore[arg-type]
-                seen[reply.status] += 1
-                return await reply.read()
-
-        while time.monotonic() < until:
-            what = dice.randrange(6)
-            try:
-                if what == 0:
-                    await ask("GET", "/")
-                    await ask("GET", "/api/v1/catalog")
-                elif what == 1:
-                    # A few hundred different questions: no more than so many answers are remembered.
-                    await ask("POST", "/api/v1/answers/curve", json={**CURVE, "context": dice.randrange(500, 4000)})
-                elif what == 2:
-                    kept = await ask("POST", "/api/v1/uploads?name=log.csv", data=b"at,input,output\n0,5,6\n" * 50)
-                    if (found := re.search(rb'"id":\s*"([^"]+)"', kept)) and dice.random() < 0.5:
-                        await ask("DELETE", f"/api/v1/uploads/{found[1].decode()}")
-                elif what == 3:
-                    job = await ask("POST", "/api/v1/jobs", json=JOB)
-                    if found := re.search(rb'"id":\s*"([^"]+)"', job):
-                        path = f"/api/v1/jobs/{found[1].decode()}"
-                        await (ask("DELETE", path) if dice.random() < 0.5 else ask("GET", f"{path}/events"))
-                elif what == 4:
-                    leaving = aiohttp.ClientTimeout(total=0.05)
-                    await ask("POST", "/api/v1/answers/curve", json={**CURVE, "context": number}, timeout=leaving)
-                else:
-                    await ask("GET", "/api/v1/meter/events", timeout=aiohttp.ClientTimeout(total=0.5))
-            except (TimeoutError, aiohttp.ClientError):
-                seen[0] += 1
-            await asyncio.sleep(dice.random() * 0.5)
-
-
-def visited(address: str, pid: int, sessions: int, seconds: float) -> tuple[dict[str, int], Counter[int]]:
-    """What the page holds when all have left, and the replies that they got."""
-    seen: Counter[int] = Counter()
-
-    async def all_of_them() -> None:
-        until = time.monotonic() + seconds
-        await asyncio.gather(*(visit(address, number, until, seen) for number in range(sessions)))
-
-    asyncio.run(all_of_them())
-    lowest = held(pid)
-    for _ in range(600):  # connections and jobs that nobody watches go by themselves, after a minute
-        now = held(pid)
-        lowest = {name: min(lowest[name], count) for name, count in now.items() if name != "mb"} | {"mb": now["mb"]}
-        if lowest["files"] <= 40:
-            break
-        time.sleep(0.2)
-    return lowest, seen
-
-
-def judged(home: Path, sessions: int, seconds: float) -> None:
-    """The second half of the visitors may leave no more behind than the first."""
-    with server(home) as (address, pid):
-        before, _ = visited(address, pid, sessions, seconds / 2)
-        after, seen = visited(address, pid, sessions, seconds / 2)
-        print(f"before {before}, after {after}, replies {dict(seen)}")  # noqa: T201
-        assert seen[200] > 0
-        assert not [status for status in seen if status >= 500 and status != 503]
-        assert after["workers"] == before["workers"] == 2
-        assert after["files"] <= before["files"] + 4
-        assert after["threads"] <= MOST_THREADS
-        assert after["mb"] < 1.2 * before["mb"] + 30, "no more than answers and files that are kept for a while"
-
-
 @pytest.mark.explore
 def test_fifty_visitors_leave_nothing_behind(tmp_path: Path) -> None:
-    """For a minute; PAGE_SOAK_S=600 for ten."""
-    judged(tmp_path, 50, float(os.environ.get("PAGE_SOAK_S", "60")))
+    """For a minute; ``benchmarks/soak_page.py`` does it for ten."""
+    found = soaked_page(tmp_path, sessions=50, seconds=60.0)
+    assert found.replies["200"] > 0
+    assert found.wrong == ()

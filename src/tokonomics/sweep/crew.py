@@ -28,6 +28,8 @@ _AHEAD = 10_000
 """Points handed to the pool before their turn: more than there are workers, fewer than fill the memory."""
 _STILLBORN = 3
 """Workers in a row that died before they were ready: the next would as well."""
+_TOGETHER_S = 1.0
+"""After which what has ended is handed on, to be kept, even where more ends all the while: a choice."""
 LOOK_S = 2.0
 """How often a cluster is asked for its size."""
 
@@ -80,7 +82,7 @@ class LocalCrew(Crew):
 def outcomes(
     crew: Crew, points: Sequence[SweepPoint], limit_s: float, on_ready: Callable[[], None] = lambda: None
 ) -> Iterator[list[tuple[SweepPoint, PointOutcome]]]:
-    """What became of every point, as it comes: those of one moment together. ``on_ready`` hears of the first worker."""
+    """What became of every point, as it comes: those of one second together. ``on_ready`` hears of the first worker."""
     news: queue.SimpleQueue[tuple[SweepPoint, Task] | None] = queue.SimpleQueue()
     waiting, asked, deaths, stillborn = deque(points), 0, Counter[str](), 0
 
@@ -117,12 +119,14 @@ def outcomes(
 
 
 def _arrived(news: "queue.SimpleQueue[tuple[SweepPoint, Task] | None]") -> Iterator[tuple[SweepPoint, Task]]:
-    """All that is there, after the first or a while."""
+    """All that is there, after the first or a while, as far as it is taken in time."""
     with suppress(queue.Empty):
-        found = news.get(timeout=LOOK_S)
+        found, until = news.get(timeout=LOOK_S), time.monotonic() + _TOGETHER_S
         while True:
             if found:
                 yield found
+            if time.monotonic() > until:
+                return
             found = news.get_nowait()
 
 

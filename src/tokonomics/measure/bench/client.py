@@ -20,9 +20,11 @@ from time import perf_counter
 from typing import Any, Literal, NamedTuple, Self
 
 import aiohttp
+from aiohttp.abc import AbstractStreamWriter
 
 from tokonomics.errors import shorten
 from tokonomics.measure.addresses import BenchTarget
+from tokonomics.measure.bench.client_lags import LoopTurns
 
 KEY_VARIABLE = "OPENAI_API_KEY"
 GIVEN_UP = "no whole answer long after the load had ended"
@@ -68,13 +70,21 @@ class Reply:
     text: str = ""  # where it was to be kept
     job: int | None = None  # that it was a turn of
     turn: int | None = None
+    held_s: float = 0.0  # for which the client had it before the network got it
+    waited_s: float = 0.0  # for which the first text lay there before it was read, about
+
+    @property
+    def own_s(self) -> float:
+        """Of the time to the first text, what was the client's own doing, about."""
+        late_s = 0.0 if self.retries else self.sent_s - self.due_s
+        return late_s + self.held_s + self.waited_s
 
 
 class Client:
     """A session with a server; use it with ``async with``."""
 
-    def __init__(self, target: BenchTarget, timeout_s: float, retries: int) -> None:
-        self._target = target
+    def __init__(self, target: BenchTarget, timeout_s: float, retries: int, turns: LoopTurns) -> None:
+        self._target, self._turns = target, turns
         self._retries = retries
         self._key = os.environ.get(KEY_VARIABLE, "").strip()
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
@@ -124,7 +134,8 @@ class Client:
         url, kept_open, untouched = self._target.url, not self.one_request_a_connection, True
         headers = None if kept_open else {"Connection": "close"}
         try:
-            async with self._session.post(url, data=body, headers=headers, allow_redirects=False) as response:
+            timed = _TimedBody(body, reply, self._turns)
+            async with self._session.post(url, data=timed, headers=headers, allow_redirects=False) as response:
                 reply.status = response.status
                 if response.status != 200:
                     reply.error = await self._refused(response)
@@ -132,7 +143,7 @@ class Client:
                 untouched = False
                 if response.content_type != "text/event-stream":
                     raise BadAnswer(f"answered {shorten(response.content_type, 40)}, not a stream of events")
-                await _read(response, reply, keep_text)
+                await _read(response, reply, keep_text, self._turns)
                 self._answered = True
         except BadAnswer as bad:
             reply.error = str(bad)
@@ -197,14 +208,37 @@ def _what_happened(error: Exception, lost: bool) -> str:
     return "the server hung up" if lost else f"{type(error).__name__}: {error}"
 
 
-async def _read(response: aiohttp.ClientResponse, reply: Reply, keep_text: bool) -> None:
+class _TimedBody(aiohttp.BytesPayload):
+    """A request's body, which notes how late the client gives it to the network."""
+
+    def __init__(self, body: bytes, reply: Reply, turns: LoopTurns) -> None:
+        super().__init__(body)
+        self._reply, self._turns, self._idle_s = reply, turns, turns.idle_s
+
+    def _note(self) -> None:
+        # While a connection is opened the client is idle, or does what others wait for.
+        self._reply.held_s = perf_counter() - self._reply.sent_s - (self._turns.idle_s - self._idle_s)
+
+    async def write(self, writer: AbstractStreamWriter) -> None:
+        self._note()
+        await super().write(writer)
+
+    async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
+        self._note()
+        await super().write_with_length(writer, content_length)
+
+
+async def _read(response: aiohttp.ClientResponse, reply: Reply, keep_text: bool, turns: LoopTurns) -> None:
     stream = AnswerStream(keep_text)
     size = 0
     async for data in response.content.iter_any():
         size += len(data)
         if size > _LARGEST_ANSWER:
             raise BadAnswer("a body without end")
-        stream.feed(data, perf_counter())
+        now_s = perf_counter()
+        stream.feed(data, now_s)
+        if stream.first_s == now_s:
+            reply.waited_s = turns.waited_s(now_s)
     stream.close()
     reply.first_s, reply.last_s = stream.first_s, stream.last_s
     reply.input_tokens, reply.output_tokens = stream.input_tokens or 0, stream.output_tokens or 0

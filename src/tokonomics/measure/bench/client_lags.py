@@ -1,53 +1,65 @@
-"""What the client itself adds to the latencies that it measures: the time for which answers waited to be read.
+"""What the client itself adds to the latencies that it measures: requests sent late, and answers read late.
 
-One thread reads all streams. A clock that is to ring every few milliseconds is late while that thread is busy; a first
-token that is read meanwhile may have arrived at any time since. So what the clock was late by is the most that the
-client can have added.
+One thread sends all requests and reads all streams, in turns: it looks for what has arrived, and then works on it. What
+it finds at once had arrived since it last looked, in the middle of that time on average; what it had to wait for has
+just arrived. What a stream brings is read in the turn that finds it and handed on in the next.
 """
 
-from array import array
-from collections.abc import Sequence
+import asyncio
+import selectors
+from collections.abc import Callable, Coroutine, Sequence
+from time import perf_counter
+from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tokonomics.measure.bench.client import Reply
 from tokonomics.units import seconds
 
+Result = TypeVar("Result")
 _OWN_SHARE = 0.05
-"""Of a measured TTFT that may be the client's own, from which on it says so: a choice."""
+"""Of a measured TTFT that is the client's own, from which on it says so: a choice."""
 
 
-class ClientLags:
-    """When the client was late to do what was due: whatever it read then had waited for it."""
+class LoopTurns(selectors.DefaultSelector):
+    """The selector of an event loop, which knows how long it was idle and when what it found had arrived."""
 
     def __init__(self) -> None:
-        self._due_s, self._ran_s = array("d"), array("d")
+        super().__init__()
+        self._looked_s = self._arrived_s = perf_counter()
+        self._arrived_before_s: float | None = None
+        self.idle_s = 0.0
 
-    def add(self, due_s: float, ran_s: float) -> None:
-        """It was to run at a time, and did at another."""
-        self._due_s.append(due_s)
-        self._ran_s.append(ran_s)
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """What has arrived, as the event loop asks for it."""
+        since_s = self._looked_s
+        found = super().select(0)
+        if not found and timeout != 0:
+            asleep_s = perf_counter()
+            found = super().select(timeout)
+            since_s = perf_counter()
+            self.idle_s += since_s - asleep_s
+        self._looked_s, self._arrived_before_s = perf_counter(), self._arrived_s
+        self._arrived_s = (since_s + self._looked_s) / 2
+        return found
 
-    def before(self, read_s: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64]:
-        """By time of a reading: for how long the client had been busy, at most so long it had waited."""
-        read, due, ran = np.asarray(read_s), np.asarray(self._due_s), np.asarray(self._ran_s)
-        if not len(due):
-            return np.zeros(len(read))
-        place = np.searchsorted(due, read, side="right") - 1
-        within = (place >= 0) & (read <= ran[place])
-        return np.where(within, read - due[place], 0.0)
+    def waited_s(self, now_s: float) -> float:
+        """For how long, about, what is handed on now had waited; 0 where no event loop uses it."""
+        return 0.0 if self._arrived_before_s is None else now_s - self._arrived_before_s
 
 
-def own_delay(good: list[Reply], lags: ClientLags) -> str | None:
-    """What the client itself may add to the first token, where that is a part worth knowing."""
-    heard = [reply for reply in good if reply.first_s is not None]
-    if not heard:
+def run_in_turns(main: Callable[[LoopTurns], Coroutine[Any, Any, Result]]) -> Result:
+    """The result of what is to know the turns of its event loop."""
+    turns = LoopTurns()
+    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(turns)) as runner:
+        return runner.run(main(turns))
+
+
+def own_delay(own_s: Sequence[float], ttft_s: Sequence[float]) -> str | None:
+    """What the client itself adds to the first token, where that is a part worth knowing."""
+    if not ttft_s:
         return None
-    first_s = np.array([reply.first_s for reply in heard], np.float64)
-    own, ttft = lags.before(first_s), first_s - np.array([reply.due_s for reply in heard])
-    shares = [(rank, *(float(np.percentile(values, rank)) for values in (own, ttft))) for rank in (50, 99)]
-    told = [f"{seconds(mine)} of {seconds(all_of)} (p{rank})" for rank, mine, all_of in shares]
-    if all(mine <= _OWN_SHARE * all_of for _, mine, all_of in shares):
+    ranked = [(rank, *(float(np.percentile(times_s, rank)) for times_s in (own_s, ttft_s))) for rank in (50, 99)]
+    if all(own <= _OWN_SHARE * ttft for _, own, ttft in ranked):
         return None
-    return f"the client was busy when first tokens came: up to {' and '.join(told)} of TTFT may be its own"
+    told = [f"{seconds(own)} of {seconds(ttft)} (p{rank})" for rank, own, ttft in ranked]
+    return f"the client was busy itself: about {' and '.join(told)} of TTFT are its own"

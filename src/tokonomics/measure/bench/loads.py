@@ -32,7 +32,7 @@ import numpy as np
 
 from tokonomics.errors import BadInput, option
 from tokonomics.measure.bench.client import Asked, Client, Reply
-from tokonomics.measure.bench.client_lags import ClientLags, own_delay
+from tokonomics.measure.bench.client_lags import own_delay
 from tokonomics.measure.benchmark_run import LoadPoint, Outside, RequestRecord, latencies, point_from_records, tpot
 from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK
@@ -44,7 +44,6 @@ _NORMAL = 1.96  # 97.5 % of the normal distribution
 _LEAST_IN_BATCH = 3
 AFTER_FAILURE_S = 0.05  # a user whose request failed at once waits this long: a broken server is not to be hammered
 _LATE_S = 0.010
-_PROBED_EVERY_S = 0.005
 _LOOKED_EVERY_S = 0.5
 _DRAWN_EVERY_S = 0.25
 
@@ -136,7 +135,6 @@ class LoadWindow:
     usd_of: Callable[[int, int], float] | None = None  # what an API charges for a prompt and an answer
     usd: float = 0.0  # charged so far, in and outside of the window
     longest_s: float = 0.0  # answer so far, in and outside of the window
-    lags: ClientLags = field(default_factory=ClientLags)
 
     def keep(self, reply: Reply, *, inside: bool) -> None:
         """Counts a request that ended; gives up on a server that never answered one."""
@@ -331,7 +329,7 @@ def point_of(
             input_tokens=sum(reply.input_tokens for reply in answered),
             output_tokens=sum(reply.output_tokens for reply in answered),
         ),
-        notes=_notes(good, window.lags),
+        notes=_notes(good),
     )
 
 
@@ -349,9 +347,11 @@ def _record(reply: Reply, opened_s: float) -> RequestRecord:
     )  # fmt: skip
 
 
-def _notes(good: list[Reply], lags: ClientLags) -> list[str]:
+def _notes(good: list[Reply]) -> list[str]:
     """Whether the client, or what lies between it and the server, was in the way."""
-    notes = [own] if (own := own_delay(good, lags)) else []
+    heard = [(reply.own_s, reply.first_s - reply.due_s) for reply in good if reply.first_s is not None]
+    own = own_delay(*zip(*heard, strict=True)) if heard else None
+    notes = [own] if own else []
     late = sorted(reply.sent_s - reply.due_s for reply in good if not reply.retries)
     if late and (p99 := late[int(0.99 * (len(late) - 1))]) > _LATE_S:
         sent = f"the client sent requests up to {p99 * 1e3:.0f} ms late (p99)"
@@ -382,26 +382,20 @@ Show = Callable[[Progress], None]
 async def shown(
     show: Show | None, load: str, window: LoadWindow, stopping: Stopping, usd_per_hour: float | None
 ) -> AsyncIterator[None]:
-    """Shows a load some times a second while the block runs, and notes when the client is late."""
+    """Shows a load some times a second while the block runs."""
 
     async def draw(show: Show) -> None:
         while True:
             show(progress(load, window, stopping, usd_per_hour, perf_counter()))
             await asyncio.sleep(_DRAWN_EVERY_S)
 
-    async def probe() -> None:
-        while True:
-            due_s = perf_counter() + _PROBED_EVERY_S
-            await asyncio.sleep(_PROBED_EVERY_S)
-            window.lags.add(due_s, perf_counter())
-
-    tasks = [asyncio.create_task(probe()), *([asyncio.create_task(draw(show))] if show is not None else [])]
+    drawing = asyncio.create_task(draw(show)) if show is not None else None
     try:
         yield
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if drawing is not None:
+            drawing.cancel()
+            await asyncio.gather(drawing, return_exceptions=True)
 
 
 def progress(load: str, window: LoadWindow, stopping: Stopping, usd_per_hour: float | None, now_s: float) -> Progress:

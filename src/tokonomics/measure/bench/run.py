@@ -23,6 +23,7 @@ from tokonomics import __version__
 from tokonomics.errors import BadInput, nearest, option, shorten
 from tokonomics.measure.addresses import BenchTarget
 from tokonomics.measure.bench.client import KEY_VARIABLE, Asked, Client, Reply
+from tokonomics.measure.bench.client_lags import LoopTurns, run_in_turns
 from tokonomics.measure.bench.loads import Budget, LoadWindow, Show, Stopping, closed_loop, open_loop, point_of, shown
 from tokonomics.measure.bench.prompts import BenchPrompts, scale_from
 from tokonomics.measure.bench.sessions import SessionRunner, jobs_of, sessions_when_due, users_in_sessions
@@ -81,7 +82,7 @@ def run_bench(asked: BenchSettings, show: Show | None = None) -> BenchmarkRun:
     bench = _Bench(asked, show)
     try:
         # The result is fetched, not returned: asyncio would spell out all its requests on the way (Handlers(…) fails).
-        asyncio.run(bench.run())
+        run_in_turns(bench.run)
     except KeyboardInterrupt:
         raise BadInput("interrupted before a load was finished: nothing was measured") from None
     except ExceptionGroup as group:
@@ -108,9 +109,9 @@ class _Bench:
         self.result: BenchmarkRun | None = None
         self.limit: int | None = None  # tokens of a request, prompt and answer, where the server says so
 
-    async def run(self) -> None:
+    async def run(self, turns: LoopTurns) -> None:
         asked, when, cpu_s = self.asked, datetime.now(UTC), process_time()
-        async with Client(asked.target, asked.timeout_s, asked.retries) as client:
+        async with Client(asked.target, asked.timeout_s, asked.retries, turns) as client:
             self.client = client
             model = asked.model or await self._model()
             self.prompts = BenchPrompts(asked.target, model, asked.seed)
