@@ -192,8 +192,8 @@ def _show_example(mistake: BaseException | None) -> None:
     if lines:
         _, _, more = about.replace("\b", "").strip().partition("\n\n")
         typer.echo(more, err=True, nl=bool(more))
-        more = itertools.takewhile(lambda line: line and not line.startswith("tokonomics "), lines[1:])
-        typer.echo(f"Such as: {' '.join(line.removesuffix(chr(92)).strip() for line in (lines[0], *more))}", err=True)
+        rest = itertools.takewhile(lambda line: line and not line.startswith("tokonomics "), lines[1:])
+        typer.echo(f"Such as: {' '.join(line.removesuffix(chr(92)).strip() for line in (lines[0], *rest))}", err=True)
 
 
 def _complain(message: str) -> None:

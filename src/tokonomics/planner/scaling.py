@@ -26,7 +26,9 @@ from tokonomics.planner.fleet_offers import Machines
 from tokonomics.planner.fleet_traffic import FleetTraffic
 from tokonomics.planner.scaling_day import MOST_REQUESTS, ScalingDay, days_of
 from tokonomics.planner.setup import Say, silent
+from tokonomics.serving.capacity import sure_to_miss
 from tokonomics.serving.fleet import Autoscale, FleetSettings
+from tokonomics.serving.loop import NOBODY, Watcher
 from tokonomics.serving.outcome import SloOutcome, judged, outcome, request_latencies, within_slos
 from tokonomics.serving.simulator import Simulation, simulate
 from tokonomics.serving.state import DONE, REFUSED
@@ -49,6 +51,9 @@ ORDERS_S = 60.0
 """Between two looks at a schedule: cron's grain."""
 _MOST_GROWTH = 4
 """Times the replicas of the peak: what the rule may ask for at most."""
+_LEAST_REPLICAS = 4
+"""That a slice of the traffic is simulated on at its peak: one more or less is a step that a larger fleet has not. More
+of them would take minutes."""
 _AT_CAPACITY = 4_000
 """Requests of each replica that tell how many are outstanding on one at its capacity."""
 _ENOUGH_REPLICAS = 16
@@ -167,14 +172,16 @@ class _Case:
             ),
         )
 
-    def served(self, fleet: FleetSettings) -> Simulation:
+    def served(self, fleet: FleetSettings, watch: Watcher = NOBODY) -> Simulation:
         limit = self.layout.max_sequences
-        return simulate(self.layout.deployment, self.requests, fleet, max_sequences=limit, seed=self.seed)
+        return simulate(self.layout.deployment, self.requests, fleet, max_sequences=limit, seed=self.seed, watch=watch)
 
     def meets(self, fleet: FleetSettings) -> bool:
         """Whether such a fleet meets every SLO on this day."""
         if fleet not in self.known:
-            self.known[fleet] = all(slo.met for slo in _judged(self.served(fleet), self.slos))
+            served = self.served(fleet, Watcher(is_settled=sure_to_miss(self.slos, len(self.requests))))
+            ended_early = len(served.trace) < len(self.requests)
+            self.known[fleet] = not ended_early and all(slo.met for slo in _judged(served, self.slos))
         return self.known[fleet]
 
 
@@ -224,7 +231,7 @@ def scaling_ways(
     before, day = days_of(traffic, offer.startup_s + ORDERS_S, seed)
     rehearsal = _Case(
         day=before,
-        share=min(1.0, MOST_REQUESTS / max(len(before.requests), len(day.requests))),
+        share=_simulated(max(len(before.requests), len(day.requests)), traffic.demand.peak / busiest),
         layout=layout,
         slos=slos,
         capacity=capacity,
@@ -298,6 +305,11 @@ def _capacity(offer: FleetOffer, mix: dict[str, float], rates: Floats) -> Floats
     """Requests a second of one replica at the traffic's own mix of sizes, in fleets for such rates."""
     by_class = {name: rates * share for name, share in mix.items()}
     return mixed_by_hour(offer, mix, by_class) / offer.replicas
+
+
+def _simulated(requests: int, replicas: float) -> float:
+    """Share of a day's requests that its simulations serve, where its peak takes so many replicas."""
+    return min(1.0, max(MOST_REQUESTS / requests, _LEAST_REPLICAS / replicas))
 
 
 def _outstanding(layout: FleetLayout, requests: Trace, capacity: float, peak: float) -> float:

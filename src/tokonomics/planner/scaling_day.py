@@ -22,7 +22,7 @@ MOMENT_S, SHORT_MOMENT_S = 300.0, 60.0
 """What is forecast at once: five minutes of a day (288, each of hundreds of requests where a fleet is worth scaling);
 one where only the last minutes tell."""
 MOST_REQUESTS = 200_000
-"""In one simulation, of about thirty: seconds each."""
+"""In one simulation, of about thirty, unless that leaves too few replicas: a part of a second each."""
 
 _MEAN = "the mean of all that were seen"
 
