@@ -12,6 +12,7 @@ from tokonomics.catalog.load_models import find_model
 from tokonomics.errors import BadInput
 from tokonomics.money.demand import EVERY_SIZE, demand_of
 from tokonomics.physics.deployment import deploy
+from tokonomics.planner import scaling
 from tokonomics.planner.fleet_layouts import FleetLayout
 from tokonomics.planner.fleet_offers import Machines
 from tokonomics.planner.fleet_traffic import FleetTraffic
@@ -172,3 +173,25 @@ def test_ways_to_scale_need_an_slo_and_a_price_on_demand() -> None:
         scaling_ways(unsold, traffic, parse_slos("ttft_p99=5"))
     with pytest.raises(BadInput, match="SLOs"):
         scaling_ways(unsold, traffic, ())
+
+
+def test_much_traffic_on_a_small_fleet_is_not_thinned_below_its_replicas(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a hundredth of the requests one replica would serve all, and be paid for as a hundred."""
+    three_days = [*([0.2] * 8 + [1.6] * 8 + [0.2] * 8) * 3, 0.2]
+    monkeypatch.setattr(scaling, "MOST_REQUESTS", 500)
+    report = scaled_by(steady(three_days, 3600.0), three_days[:72])
+    by_name = {way.name: way for way in report.ways}
+    assert by_name["fixed for the peak"].replica_hours_per_day == pytest.approx(48.0)
+    assert by_name["predictive"].replica_hours_per_day == pytest.approx(24 + 8 + (COLD_S + ORDERS_S) / 3600, abs=0.02)
+
+
+def test_a_large_fleet_is_simulated_in_part_at_the_same_bill(monkeypatch: pytest.MonkeyPatch) -> None:
+    three_days = [*([1.6] * 8 + [7.6] * 8 + [1.6] * 8) * 3, 1.6]
+    monkeypatch.setattr(scaling, "MOST_REQUESTS", 500)
+    report = scaled_by(steady(three_days, 3600.0), three_days[:72])
+    assert report.simulated_share == pytest.approx(4 / 7.6)
+    fixed = next(way for way in report.ways if way.name == "fixed for the peak")
+    assert fixed.most_replicas == 4
+    assert fixed.replica_hours_per_day == pytest.approx(24 * 7.6)
