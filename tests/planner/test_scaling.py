@@ -21,6 +21,7 @@ from tokonomics.planner.scaling import (
     ORDERS_S,
     ScalingReport,
     ordered_ahead,
+    outstanding,
     paid_seconds,
     scaling_ways,
     shortfall,
@@ -195,3 +196,21 @@ def test_a_large_fleet_is_simulated_in_part_at_the_same_bill(monkeypatch: pytest
     fixed = next(way for way in report.ways if way.name == "fixed for the peak")
     assert fixed.most_replicas == 4
     assert fixed.replica_hours_per_day == pytest.approx(24 * 7.6)
+
+
+def test_the_rules_target_for_some_room_is_what_a_replica_with_that_room_has_outstanding() -> None:
+    """A full replica's answers take longer as well: half its load leaves far less than half of its requests."""
+    rate, layout = 12.0, FleetLayout(L40S, {})
+    trace = steady([rate], 600.0)
+
+    def seen(rate: float) -> float:
+        """The mean number between arrival and answer, by counting them at many moments."""
+        served = simulate(L40S, steady([rate], 600.0)).served
+        moments = np.linspace(60.0, 540.0, 2_000)[:, None]
+        return float(((served.arrival_s <= moments) & (served.finish_s > moments)).sum(axis=1).mean())
+
+    for room in (0.0, 0.5, 2.0):
+        assert outstanding(layout, trace, rate, rate, room) == pytest.approx(
+            max(1.0, seen(rate / (1 + room))), rel=0.05
+        )
+    assert outstanding(layout, trace, rate, rate, 1.0) < 0.45 * outstanding(layout, trace, rate, rate, 0.0)

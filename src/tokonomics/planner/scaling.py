@@ -11,7 +11,7 @@ what a better forecast could still save.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -128,8 +128,8 @@ class _Case:
     slos: Sequence[Slo]
     capacity: Callable[[Floats], Floats]
     """Requests a second of a replica, in fleets for such rates."""
-    outstanding: float
-    """On a replica at its capacity."""
+    outstanding: Callable[[float], float]
+    """On a replica that has so much room: at its capacity over 1 + room."""
     cold_start_s: float
     usd_per_hour: float
     peak: float
@@ -164,7 +164,7 @@ class _Case:
             router=self.layout.router,
             autoscale=Autoscale(
                 max_replicas=max(_MOST_GROWTH * self.at_the_peak(0.0), *(number for _, number in schedule)),
-                target=max(1e-3, self.outstanding / (1 + room)) if by_rule else None,
+                target=self.outstanding(room) if by_rule else None,
                 cold_start_s=self.cold_start_s,
                 interval_s=LOOKS_S if by_rule else ORDERS_S,
                 hold_s=300.0 if by_rule else 0.0,
@@ -235,7 +235,7 @@ def scaling_ways(
         layout=layout,
         slos=slos,
         capacity=capacity,
-        outstanding=_outstanding(layout, before.requests, busiest, traffic.demand.peak),
+        outstanding=cache(partial(outstanding, layout, before.requests, busiest, traffic.demand.peak)),
         cold_start_s=offer.startup_s,
         usd_per_hour=price,
         peak=float(before.came.max()),
@@ -312,14 +312,20 @@ def _simulated(requests: int, replicas: float) -> float:
     return min(1.0, max(MOST_REQUESTS / requests, _LEAST_REPLICAS / replicas))
 
 
-def _outstanding(layout: FleetLayout, requests: Trace, capacity: float, peak: float) -> float:
-    """Requests on a replica that gets as many as it holds: Little's law, from a simulation of some of them."""
+def outstanding(layout: FleetLayout, requests: Trace, capacity: float, peak: float, room: float) -> float:
+    """Requests on a replica that gets what it holds over 1 + room: Little's law, from a simulation of some of them.
+
+    Half the load leaves far less than half of them, as they are answered sooner. With less than no room they would
+    pile up without end: then in proportion to those at capacity.
+    """
+    if room < 0:
+        return outstanding(layout, requests, capacity, peak, 0.0) / (1 + room)
     replicas = min(_ENOUGH_REPLICAS, math.ceil(peak / capacity - 1e-9))
-    few = requests.take(np.arange(min(len(requests), _AT_CAPACITY * replicas)))
-    paced = few.faster(replicas * capacity / few.rate) if few.rate > 0 else few
+    few, rate = requests.take(np.arange(min(len(requests), _AT_CAPACITY * replicas))), capacity / (1 + room)
+    paced = few.faster(replicas * rate / few.rate) if few.rate > 0 else few
     fleet = FleetSettings(replicas=replicas, router=layout.router)
     served = simulate(layout.deployment, paced, fleet, max_sequences=layout.max_sequences)
-    return max(1.0, capacity * (outcome(served, with_load=False).e2e_s.mean or 0.0))
+    return max(1.0, rate * (outcome(served, with_load=False).e2e_s.mean or 0.0))
 
 
 def _ahead_of(came: Floats, width: int) -> Floats:
