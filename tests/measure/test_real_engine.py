@@ -8,6 +8,8 @@ import pytest
 
 from tokonomics.measure.accuracy_points import KINDS
 from tokonomics.measure.real_engine import served_points, unseen_errors
+from tokonomics.report.accuracy_view import accuracy
+from tokonomics.web.accuracy import _recorded
 
 LOADS = json.loads((Path(__file__).parents[2] / "benchmarks" / "results" / "vllm.json").read_text("utf-8"))["loads"]
 UNSEEN = ("qwen3-32b", "qwen3-4b")
@@ -37,3 +39,12 @@ def test_the_first_row_is_the_worse_model_of_throughput_and_tpot_under_load() ->
     first = unseen_errors()[0]
     assert first.at_most == pytest.approx(max(medians), rel=1e-3)
     assert first.n == 2 * sum(load["users"] != 1 for name in UNSEEN for load in LOADS[name])
+
+
+def test_the_headline_says_that_its_error_of_the_real_engine_is_a_median() -> None:
+    """Single figures are off by more than that."""
+    first = unseen_errors()[0]
+    errors = [abs(load["errors"]["TPOT p50"]) for model in UNSEEN for load in LOADS[model] if load["users"] != 1]
+    assert max(errors) > 2 * first.at_most
+    headline = next(iter(accuracy(_recorded(), unseen_errors(), (), "throughput")))
+    assert f"median errors of at most {first.at_most * 100:.1f} %" in str(headline)

@@ -116,10 +116,14 @@ def test_less_traffic_that_costs_more_says_why() -> None:
     made = diff(("busy", TODAY_FILE, busy), ("quiet", TODAY_FILE, quiet))
     assert made.saved_usd_per_month == pytest.approx((0.9 - 1.0) * 730)
     text = " ".join(shown(made).text().split())
-    assert "only where it saves more than 25 %: for busy it does (price 7 months old), for quiet it does not." in text
+    assert "An old price is taken only where recent ones cost more than 25 % more: for busy they do" in text
+    assert "(price 7 months old), for quiet they do not." in text
     assert f"At an old price quiet would cost ${0.9 * 730:,.2f} a month." in text
     same = diff(("busy", TODAY_FILE, busy), ("busy", TODAY_FILE, busy))
-    assert "old price is taken" not in shown(same).text()
+    recent_one = {"price_stale": False, "price_age_days": made.after.plan.price_age_days + 9}
+    aged = made.before.model_copy(update={"plan": made.before.plan.model_copy(update=recent_one)})
+    for other in (same, made.model_copy(update={"before": aged})):
+        assert "old price is taken" not in shown(other).text()
 
 
 def test_no_other_format() -> None:

@@ -1,29 +1,38 @@
 """A fleet is sized by the plan's engine: as many replicas, served alike, and fewer of them carry less each."""
 
 import datetime as dt
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from tokonomics.catalog.engines import find_engine
+from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.catalog.precision import Precision
 from tokonomics.money.demand import parse_demand
 from tokonomics.money.fleet import FleetLimits
+from tokonomics.physics.deployment import deploy
 from tokonomics.planner.fleet import FleetReport, plan_fleet
+from tokonomics.planner.fleet_layouts import MARGIN, FleetLayout, _levels
 from tokonomics.planner.fleet_offers import FleetMarket, Machines, fleet_machines
 from tokonomics.planner.fleet_replay import FleetReplay, ReplayCase, places_of, replay
 from tokonomics.planner.fleet_traffic import FleetTraffic, traffic_from_curve
+from tokonomics.planner.hosts import Hosts
 from tokonomics.planner.load import load_of_shape
 from tokonomics.planner.plan import Question, plan
 from tokonomics.planner.plan_answer import Candidate
+from tokonomics.planner.plan_trials import Trials
+from tokonomics.planner.screen import Screened, screen
+from tokonomics.planner.trials import Sized
 from tokonomics.traffic.lengths import parse_lengths
 from tokonomics.traffic.slo import parse_slos
 
 TODAY = dt.date(2026, 11, 15)
 MODEL, ENGINE = find_model("llama-3.1-8b"), find_engine("vllm")
 STRICT = parse_slos("ttft_p99=300ms,tpot_p99=20ms")
+LOOSE = parse_slos("ttft_p99=1s")
 ONE = Offer.model_validate(
     {"provider": "ours", "region": "here", "instance": "one", "gpu": "H100-SXM", "gpus": 1, "usd_per_hour": 2.0}
     | {"date": TODAY, "source": "a test"}
@@ -83,3 +92,42 @@ def test_fewer_replicas_carry_less_each_and_quiet_hours_keep_the_slo() -> None:
     assert counts[12] > 30 * counts[0] / 120
     assert served(made, report, traffic, 12, 600.0).met
     assert served(made, report, traffic, 0, 300.0).met
+
+
+def held_alone(layout: FleetLayout, rate: float, lengths: tuple[str, str], seed: int) -> bool:
+    """By one replica, of requests of another draw."""
+    load = load_of_shape(rate, *lengths, seed=seed)
+    found = screen(layout.deployment, Hosts(layout.deployment, ()), load, LOOSE)
+    assert isinstance(found, Screened)
+    return Trials(load, LOOSE).on(found, 1).holds
+
+
+def test_what_a_replica_is_counted_on_for_in_quiet_hours_holds_in_other_hours_too() -> None:
+    """The highest rate of one draw does not: most of these other hours miss the SLO at it."""
+    lengths = ("900", "99")
+    market = FleetMarket(today=TODAY, terms=[Terms.on_demand])
+    made = fleet_machines(MODEL, ENGINE, [ONE], traffic_of("12x120,12x30", lengths), LOOSE, market)
+    (layout,) = made.layouts.values()
+    counted = layout.levels["all"][0][1]
+    missed = {
+        share: sum(not held_alone(layout, counted * share, lengths, seed) for seed in range(1, 7))
+        for share in (1.0, 1 / MARGIN)
+    }
+    assert missed[1.0] == 0 < missed[1 / MARGIN]
+
+
+def test_quiet_hours_keep_the_peaks_replicas_where_fewer_hold_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as where a log's requests come eight at a time."""
+    load = load_of_shape(80, "1000", "200")
+    layout = deploy(MODEL, find_gpu("H100-SXM"), ENGINE)
+    found = screen(layout, Hosts(layout, ()), load, STRICT)
+    assert isinstance(found, Screened)
+    sized = replace(Trials(load, STRICT).on(found, 8), replicas=8)
+
+    def holds_on(trials: Trials, _: Screened, __: Sized, replicas: int) -> bool:
+        return replicas == 8 and trials.load.workload.rate <= 80
+
+    monkeypatch.setattr(Trials, "holds_on", holds_on)
+    rates, each = zip(*_levels(found, load, STRICT, sized, 10.0), strict=True)
+    hours = np.array([10.0, 25.0, 40.0, 79.0, 80.0])
+    assert np.ceil(hours / np.interp(hours, rates, each) - 1e-9).tolist() == [8] * 5

@@ -99,6 +99,7 @@ def test_a_price_without_a_model_says_which_hosts_it_is_of_and_why_a_plan_may_ta
     said = " ".join(describe(find_verb("cost"), cost(request), request).text().split())
     assert f"hosts with {40 + PROCESS_GIB:.0f} GB of memory a GPU or more" in said
     assert "a small one is at home on a smaller host, which may cost less" in said
+    assert "one older than 90 days only where recent ones cost more than 25 % more" in said
 
 
 def test_a_price_that_other_verbs_pass_over_says_so_where_it_is_listed() -> None:

@@ -107,7 +107,8 @@ def test_batches_are_not_named_where_larger_ones_would_help_neither() -> None:
     full = {"limited_by": "replica's speed"}
     rival = contender(usd_per_gpu_hour=6.0, usd_per_month=3000, costs_more=2.0, batch=40, **full)
     assert "its batches" not in in_words(contender(**full), [rival])
-    assert "the replica's speed ends its batches at 40 sequences" in in_words(contender(), [rival])
+    said = in_words(contender(), [rival])
+    assert "its batches of 40 sequences use up the replica's speed, the TPOT SLO ends the pick's at 100" in said
 
 
 def test_a_price_is_named_and_what_speaks_for_the_rival_too() -> None:

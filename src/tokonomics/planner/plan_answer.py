@@ -147,6 +147,7 @@ class Candidate(Noun):
     capacity_requests_per_s: float
     """Of one replica, closed form."""
     limited_by: str
+    """What keeps that from growing: ``KV memory``, ``TPOT SLO``, ``replica's speed``…"""
     usd_per_month: float
     usd_per_mtok: TokenPrices
     """Reservation basis: the whole bill."""

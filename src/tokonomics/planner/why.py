@@ -86,7 +86,7 @@ class Contender(Noun):
     batch: PositiveInt
     """Sequences of a replica at which more finish nothing, or do not fit, or miss the SLO."""
     limited_by: str
-    """What ends the batch: ``KV memory``, ``TPOT SLO``…"""
+    """What keeps its rate from growing: ``KV memory``, ``TPOT SLO``, ``replica's speed``…"""
     gpu_s: GpuSeconds
     usd_per_gpu_hour: PositiveFloat
     in_use: NonNegativeFloat
@@ -302,7 +302,6 @@ _PREFILL_FULL = "prefill side"
 _ENDS = {
     "KV memory": "KV memory ends",
     "TPOT SLO": "the TPOT SLO ends",
-    REPLICA_SPEED: "the replica's speed ends",
     "engine's max sequences": "the engine's limit ends",
     FRONT_END: "the engine's front end ends",
 }
@@ -377,9 +376,18 @@ def _limits(pick: Contender, rival: Contender) -> str:
         return ""
     if rival.limited_by == _PREFILL_FULL:
         return "; the prefill side is full first"
-    ends = f"; {_ENDS.get(rival.limited_by, rival.limited_by)} its batches at {plural(rival.batch, 'sequence')}, "
-    theirs = "" if pick.limited_by == rival.limited_by else f"{_ENDS.get(pick.limited_by, pick.limited_by)} "
-    return f"{ends}{theirs}the pick's at {pick.batch:,}"
+    theirs = _end(rival.limited_by, "its batches", plural(rival.batch, "sequence"))
+    own = f"the pick's at {pick.batch:,}"
+    if pick.limited_by != rival.limited_by:
+        own = _end(pick.limited_by, "the pick's", f"{pick.batch:,}")
+    return f"; {theirs}, {own}"
+
+
+def _end(limit: str, whose: str, sequences: str) -> str:
+    """Larger batches than use up the replica's speed may fit: nothing ends them there."""
+    if limit == REPLICA_SPEED:
+        return f"{whose} of {sequences} use up the replica's speed"
+    return f"{_ENDS.get(limit, limit)} {whose} at {sequences}"
 
 
 def factors(pick: Contender, rival: Contender) -> dict[str, float]:

@@ -39,7 +39,7 @@ def accuracy(
         blocks.Span(_share(main["median_abs_log_error"]), "best"),
         f", throughput and TPOT: {plural(main['n'], 'measurement')}. "
         f"Nine of ten are within {_share(main['p90_abs_log_error'])}; the bias is {_signed(main['bias'])}. "
-        f"Of a real vLLM on an H200, two models that no fit saw: at most {_exact(real[0])}. "
+        f"Of a real vLLM on an H200, two models that no fit saw: median errors of at most {_exact(real[0])}. "
         f"Rank correlation of deployments: {recorded['spearman']:.2g} over {groups}. "
         "Some kinds are far worse, such as time to first token and a drained burst.",
         kind="headline",

@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from functools import partial
 
-from tokonomics.catalog.offer_choice import usual_host_gib
+from tokonomics.catalog.offer_choice import STALE_MUST_SAVE, usual_host_gib
+from tokonomics.catalog.offers import STALE_AFTER_DAYS
 from tokonomics.money.cost import LoadCost, Needed
 from tokonomics.questions.requests.buy import CostRequest
 from tokonomics.questions.results import CostResult
@@ -22,9 +23,10 @@ def cost(result: CostResult, request: CostRequest) -> Answer:
 def _price_rule(gpu: str) -> str:
     """Which offers the price is the cheapest of, and why a plan's may be another."""
     room = f"{usual_host_gib(gpu):.0f} GB of memory a GPU or more, enough to load weights of half the GPU's"
+    old = f"older than {STALE_AFTER_DAYS} days only where recent ones cost more than {percent(STALE_MUST_SAVE)} more"
     return (
-        f"The cheapest price of the last year for this GPU on hosts with {room}. Where a model is named (simulate, "
-        "plan), its own weights decide: a small one is at home on a smaller host, which may cost less."
+        f"The cheapest price for this GPU on hosts with {room}; one {old}. Where a model is named (simulate, plan), "
+        "its own weights decide: a small one is at home on a smaller host, which may cost less."
     )
 
 

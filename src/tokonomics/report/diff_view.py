@@ -97,9 +97,10 @@ def _price_rule(made: Diff) -> str:
     """Why less traffic may cost more: one side takes an old price, which saves the other one too little."""
     for side, other in ((made.before, made.after), (made.after, made.before)):
         old_usd, age = side.usd_per_month_at_old_price, other.plan.price_age_days
-        if old_usd is not None and other.usd_per_month_at_old_price is None and age > side.plan.price_age_days:
-            rule = f"An old price is taken only where it saves more than {percent(STALE_MUST_SAVE)}"
-            which = f"for {other.name} it does (price {age_text(age)} old), for {side.name} it does not"
+        is_old = other.plan.price_stale and age > side.plan.price_age_days
+        if old_usd is not None and other.usd_per_month_at_old_price is None and is_old:
+            rule = f"An old price is taken only where recent ones cost more than {percent(STALE_MUST_SAVE)} more"
+            which = f"for {other.name} they do (price {age_text(age)} old), for {side.name} they do not"
             return f"{rule}: {which}. At an old price {side.name} would cost {usd(old_usd)} a month."
     return ""
 
