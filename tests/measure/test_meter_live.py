@@ -83,7 +83,7 @@ def test_json_is_an_object_an_interval_and_the_last_alone_with_once(tmp_path: Pa
         arguments = (f"{server.address}/good", "--usd-per-hour", "2.49", "--every", "0.1s", "--json")
         out, _ = metered(tmp_path, *arguments, "--for", "0.2s").communicate(timeout=600)
         states = [json.loads(line) for line in out.splitlines()]
-        assert len(states) == 3
+        assert len(states) in (2, 3)  # what a busy machine comes too late for is skipped, but not the last
         out, _ = metered(tmp_path, *arguments, "--once").communicate(timeout=600)
         state = json.loads(out)
     assert state["groups"][0]["engine"] == "vllm"

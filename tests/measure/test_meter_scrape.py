@@ -183,7 +183,7 @@ def test_a_run_goes_on_when_one_of_its_servers_is_bad_from_the_start(server: Met
     urls = [f"{server.address}/good", f"{server.address}/broken"]
     with Ledger(tmp_path / "meter.db") as book:
         last = meter_servers(MeterSettings(urls, 2.0, "as given", every_s=0.05, beats=2), book, shown.append)
-    assert len(shown) == 3
+    assert len(shown) in (2, 3)  # a beat that a busy machine comes too late for is skipped
     assert last == shown[-1]
     assert {group.target: group.up for group in shown[-1].groups} == {urls[0]: True, urls[1]: False}
     assert "answers 500" in shown[-1].notes[0]
