@@ -201,16 +201,15 @@ def test_a_large_fleet_is_simulated_in_part_at_the_same_bill(monkeypatch: pytest
 def test_the_rules_target_for_some_room_is_what_a_replica_with_that_room_has_outstanding() -> None:
     """A full replica's answers take longer as well: half its load leaves far less than half of its requests."""
     rate, layout = 12.0, FleetLayout(L40S, {})
-    trace = steady([rate], 600.0)
+    day = steady([0.1, 1.0, 20.0], 600.0)  # a rise, as after midnight: its lengths count, not its pace
 
     def seen(rate: float) -> float:
         """The mean number between arrival and answer, by counting them at many moments."""
-        served = simulate(L40S, steady([rate], 600.0)).served
-        moments = np.linspace(60.0, 540.0, 2_000)[:, None]
+        arrival_s = np.cumsum(np.random.default_rng(1).exponential(1 / rate, size=12_000))
+        served = simulate(L40S, make_trace(arrival_s, np.full(12_000, 500), np.full(12_000, 50))).served
+        moments = np.linspace(0.1, 0.9, 2_000)[:, None] * arrival_s[-1]
         return float(((served.arrival_s <= moments) & (served.finish_s > moments)).sum(axis=1).mean())
 
     for room in (0.0, 0.5, 2.0):
-        assert outstanding(layout, trace, rate, rate, room) == pytest.approx(
-            max(1.0, seen(rate / (1 + room))), rel=0.05
-        )
-    assert outstanding(layout, trace, rate, rate, 1.0) < 0.45 * outstanding(layout, trace, rate, rate, 0.0)
+        assert outstanding(layout, day, rate, rate, room) == pytest.approx(max(1.0, seen(rate / (1 + room))), rel=0.05)
+    assert outstanding(layout, day, rate, rate, 1.0) < 0.45 * outstanding(layout, day, rate, rate, 0.0)

@@ -167,6 +167,6 @@ def _step(part: str, field: str) -> tuple[int, float]:
     except ValueError:
         step = 0, 0.0
     if not (1 <= step[0] <= MOST_HOURS and 0 <= step[1] <= _MOST_RATE):
-        fix = "Write such as 12x20,12x2: twelve whole hours at 20 requests a second, twelve at 2."
+        fix = "Write such as 12x20,12x2: twelve whole hours at 20 requests a second, twelve at 2. Steady: 24x20."
         raise BadInput(f"'{shorten(part)}' is not HOURSxRATE", field=field, fix=fix)
     return step

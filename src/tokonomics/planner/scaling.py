@@ -34,7 +34,7 @@ from tokonomics.serving.simulator import Simulation, simulate
 from tokonomics.serving.state import DONE, REFUSED
 from tokonomics.traffic.forecast import ForecastError, error_of
 from tokonomics.traffic.slo import Latency, Slo
-from tokonomics.traffic.trace import Floats, Trace
+from tokonomics.traffic.trace import Floats, Trace, make_trace
 from tokonomics.types import Noun
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
 
@@ -313,18 +313,20 @@ def _simulated(requests: int, replicas: float) -> float:
 
 
 def outstanding(layout: FleetLayout, requests: Trace, capacity: float, peak: float, room: float) -> float:
-    """Requests on a replica that gets what it holds over 1 + room: Little's law, from a simulation of some of them.
+    """Requests on a replica that steadily gets what it holds over 1 + room: Little's law, from a simulation of some.
 
     Half the load leaves far less than half of them, as they are answered sooner. With less than no room they would
     pile up without end: then in proportion to those at capacity.
     """
     if room < 0:
         return outstanding(layout, requests, capacity, peak, 0.0) / (1 + room)
-    replicas = min(_ENOUGH_REPLICAS, math.ceil(peak / capacity - 1e-9))
-    few, rate = requests.take(np.arange(min(len(requests), _AT_CAPACITY * replicas))), capacity / (1 + room)
-    paced = few.faster(replicas * rate / few.rate) if few.rate > 0 else few
+    replicas, rate = min(_ENOUGH_REPLICAS, math.ceil(peak / capacity - 1e-9)), capacity / (1 + room)
+    chance, number = np.random.default_rng(0), _AT_CAPACITY * replicas
+    chosen = chance.integers(len(requests), size=number)
+    arrival_s = np.cumsum(chance.exponential(1 / (replicas * rate), size=number))
+    steady = make_trace(arrival_s, requests.input_tokens[chosen], requests.output_tokens[chosen])
     fleet = FleetSettings(replicas=replicas, router=layout.router)
-    served = simulate(layout.deployment, paced, fleet, max_sequences=layout.max_sequences)
+    served = simulate(layout.deployment, steady, fleet, max_sequences=layout.max_sequences)
     return max(1.0, rate * (outcome(served, with_load=False).e2e_s.mean or 0.0))
 
 

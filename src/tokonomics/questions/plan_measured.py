@@ -23,7 +23,9 @@ def measured_beside(request: PlanRequest, plan: Plan, listener: Listener = SILEN
     runs = [read_runs([path]) for path in paths]
     for path, run in zip(paths, runs, strict=True):
         _check_model(run, shorten(path.name), plan.model, listener)
-    return tuple(_priced(run, request, plan) for run in runs)
+    return tuple(
+        _priced(run, shorten(path.name), request, plan, listener) for path, run in zip(paths, runs, strict=True)
+    )
 
 
 def _check_model(run: BenchmarkRun, where: str, planned: str, listener: Listener) -> None:
@@ -39,10 +41,12 @@ def _check_model(run: BenchmarkRun, where: str, planned: str, listener: Listener
     listener.note(f"{where} {named}: taken as a test of {planned}")
 
 
-def _priced(run: BenchmarkRun, request: PlanRequest, plan: Plan) -> PricedRun:
+def _priced(run: BenchmarkRun, where: str, request: PlanRequest, plan: Plan, listener: Listener) -> PricedRun:
     asked = listed(request.gpu, "gpu") or ()
     picked = plan.best.gpu if plan.best else None
     gpu = run.stated.gpu or (asked[0] if len(asked) == 1 else picked)
+    if gpu and not run.stated.gpu:
+        listener.note(f"{where} names no GPU: taken as measured on {gpu}")
     own = as_model(run, plan.model)
     machine = machine_of(own.stated, Said(gpu=gpu))
     return price_run(own, machine, rental_of(machine, plan.model) if machine else None)

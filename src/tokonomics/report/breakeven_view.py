@@ -234,8 +234,8 @@ def _hardware(result: BreakEvenReport) -> blocks.Table:
         holds, full = _holds(kind), usd(kind.usd_per_mtok_full)
         speed = speeds.get(kind.name, "as given")
         rows.append((name, usd(kind.usd_per_purchase), *map(str, sizes), holds, full, speed))
-    columns = ["bought as volume grows", ">$/month each", ">GPUs", ">replicas", ">tokens a month each", ">$/Mtok full"]
-    return blocks.table([*columns, "speed"], rows)
+    columns = ["bought as volume grows", ">$/month a machine", ">GPUs", ">replicas", ">tokens a month a replica"]
+    return blocks.table([*columns, ">$/Mtok full", "speed"], rows)
 
 
 def _holds(kind: FleetKind) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from tokonomics.catalog.offers import Terms
 from tokonomics.errors import option
-from tokonomics.planner.scaling import ScalingReport, ScalingWay
+from tokonomics.planner.scaling import ROOMS, ScalingReport, ScalingWay
 from tokonomics.report import blocks
 from tokonomics.serving.outcome import SloOutcome
 from tokonomics.units import count, fine_percent, percent, seconds, usd
@@ -116,8 +116,8 @@ def _notes(scaling: ScalingReport) -> Iterable[str]:
     yield (
         "room: above the peak, the target of the rule or the forecast: what met the SLO before the time judged here, "
         f"and a step more ({option('scaling_room')} sets it); a way may still miss it now. That of a perfect forecast "
-        "is the least that meets it now. short: time with fewer serving than a perfect forecast shows to "
-        "be enough; lag: from such a need to as many serving, in the mean."
+        f"is the least that meets it now; {percent(ROOMS[-1])} is the most that is tried. short: time with fewer "
+        "serving than a perfect forecast shows to be enough; lag: from such a need to as many serving, in the mean."
     )
     if scaling.replicas_per_machine > 1:
         yield f"Replicas are scaled one by one: each pays its part of a machine of {scaling.replicas_per_machine}."
