@@ -71,6 +71,12 @@ def test_made_up_requests_need_no_number_of_replicas(tokonomics: Call) -> None:
     assert made["usd_per_mtok"] == pytest.approx(bill / (outcome["input_tokens"] + outcome["output_tokens"]) * 1e6)
 
 
+def test_a_rate_that_changes_nothing_is_not_taken_in_silence(tokonomics: Call) -> None:
+    plain, rated = tokonomics(*MADE_UP), tokonomics(*MADE_UP, "--rate=200")
+    assert plain.stdout.splitlines()[:6] == rated.stdout.splitlines()[:6]
+    assert (plain.stderr, "plan sizes for a rate" in rated.stderr) == ("", True)
+
+
 def test_the_same_question_has_the_same_answer(tokonomics: Call) -> None:
     assert answer(tokonomics, *MADE_UP) == answer(tokonomics, *MADE_UP)
 
@@ -100,6 +106,7 @@ def test_a_chart_is_saved(tokonomics: Call, tmp_path: Path, suffix: str) -> None
 
 def test_a_slo_that_nothing_keeps_says_what_is_reached(tokonomics: Call) -> None:
     message = refusal(tokonomics, *MADE_UP, "--slo=ttft_p99=1ms")
+    assert "even next to no load is too much" in message
     assert "the SLO is 1 ms" in message
     assert re.search(r"What it reaches: ttft_p99 [\d.]+ ms", message)
 

@@ -11,9 +11,11 @@ from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.catalog.precision import Precision
+from tokonomics.errors import BadInput
 from tokonomics.money.demand import parse_demand
 from tokonomics.money.fleet import FleetLimits
 from tokonomics.physics.deployment import deploy
+from tokonomics.planner import fleet_layouts
 from tokonomics.planner.fleet import FleetReport, plan_fleet
 from tokonomics.planner.fleet_layouts import MARGIN, FleetLayout, _levels
 from tokonomics.planner.fleet_offers import FleetMarket, Machines, fleet_machines
@@ -131,3 +133,12 @@ def test_quiet_hours_keep_the_peaks_replicas_where_fewer_hold_nothing(monkeypatc
     rates, each = zip(*_levels(found, load, STRICT, sized, 10.0), strict=True)
     hours = np.array([10.0, 25.0, 40.0, 79.0, 80.0])
     assert np.ceil(hours / np.interp(hours, rates, each) - 1e-9).tolist() == [8] * 5
+
+
+def test_a_class_that_another_ones_limits_leave_no_room_for_is_refused_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fleet_layouts, "_levels", lambda *_: ())
+    with pytest.raises(BadInput, match="no machine on offer meets the SLOs") as refused:
+        fleet_machines(MODEL, ENGINE, [ONE], traffic_of("24x5", ("900", "99")), LOOSE, FleetMarket(today=TODAY))
+    assert "limit on sequences that suits the class with most work" in (refused.value.fix or "")

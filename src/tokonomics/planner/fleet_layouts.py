@@ -48,6 +48,7 @@ at 97 % of it none (0.86 s). The busiest hour is counted on as a plan does: for 
 _LEAST = 1e-3
 """Of what the closed form says: replicas that hold no more are not worth their GPUs."""
 
+_OTHERS_LIMITS = "misses the SLO with the limit on sequences that suits the class with most work"
 _THIN = "every host has too little memory to load the weights"
 
 
@@ -151,6 +152,8 @@ def _sized(
         if found := _levels(screened, load, slos, own, min(filter(None, traffic.demand.rates[size]))):
             levels[size] = found
             answer_s = max(answer_s, sized.outcome.e2e_s.p99 or 0.0)
+        else:
+            refused.setdefault(prospect.name, Refused(0, math.inf, _OTHERS_LIMITS))
     if served is None or not levels:
         return None
     rates = {size: pairs[-1][1] for size, pairs in levels.items()}

@@ -138,6 +138,8 @@ def capacity(request: CapacityRequest, listener: Listener = SILENT) -> CapacityR
     deployment = drafting(plain, request, listener)
     price_of(deployment, fleet_of(1, request.router), request)  # mistakes before the search
     made_up = request.trace is None
+    if made_up and (request.rate or request.tokens_per_month):
+        listener.note("the rate asked for is left aside: the highest one is searched; tokonomics plan sizes for a rate")
     make = trial_of if made_up else traffic_of
     log = _requests(request, deployment.model, targets, partial(make, listener=listener))
     check_pauses(targets, log)

@@ -94,7 +94,7 @@ def _share(log: float | None) -> str:
 
 
 def _signed(log: float | None) -> str:
-    return NO_VALUE if log is None else f"{math.expm1(log) * 100:+.1f} %"
+    return NO_VALUE if log is None else f"{math.expm1(log) * 100:+,.1f} %"
 
 
 _SPEEDS = {"timed": "kernels timed on that GPU", "scaled": "scaled from other timings", "assumed": "neither"}

@@ -127,7 +127,7 @@ def what_serves(simulation: Simulation) -> str:
     if fleet.autoscale:
         replicas = f"up to {replicas}"
     if fleet.prefill_replicas:
-        replicas = f"{fleet.prefill_replicas} prefill + {fleet.replicas} decode replicas"
+        replicas = f"{fleet.prefill_replicas:,} prefill + {fleet.replicas:,} decode replicas"
     deployment, engine = simulation.deployment, simulation.deployment.engine.key
     if fleet.prefill:
         return f"{fleet.prefill_replicas:,} × ({fleet.prefill}) prefill + {fleet.replicas:,} × ({deployment}), {engine}"

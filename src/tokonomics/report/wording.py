@@ -120,7 +120,7 @@ def number_text(value: float | None, unit: str = "") -> str:
 
 def signed_text(share: float) -> str:
     """``+1.8 %``."""
-    return f"{share * 100:+.1f} %"
+    return f"{share * 100:+,.1f} %"
 
 
 def duration_text(duration_s: float) -> str:

@@ -111,7 +111,7 @@ def highest_rate(serve: Callable[[Trace], Simulation], trace: Trace, slos: Seque
             high = low
             if low < guess / _FURTHEST:
                 last = trials[low]
-                raise NeverHolds(f"even at {low:.2g} requests a second: {last.breaks}", fix=_nearest(last.outcome))
+                raise NeverHolds(f"even next to no load is too much: {last.breaks}", fix=_nearest(last.outcome))
     while high / low > _CLOSE_ENOUGH:
         middle = math.sqrt(low * high)
         low, high = (middle, high) if holds(middle) else (low, middle)
