@@ -145,7 +145,7 @@ def test_the_verdict_names_hardware_and_precision_and_says_when_nothing_is_asked
     plain = tokonomics(*QUICK, "--api=openai:gpt-4o").stdout
     targeted = tokonomics(*QUICK, "--api=openai:gpt-4o", "--slo=tpot_mean=80ms").stdout
     said = (" ".join(part.split()) for part in plain.split("\n\n"))
-    verdict = next(part for part in said if part.startswith("Self-hosting") and "is cheaper" in part)
+    verdict = next(part for part in said if part.startswith("From ") and "is cheaper" in part)
     kinds = [each["kind"]["name"] for each in found(tokonomics, "--api=openai:gpt-4o")["hardware"]]
     assert any(name in verdict for name in kinds)
     assert any(precision in verdict for precision in ("bf16", "fp8", "int4"))
