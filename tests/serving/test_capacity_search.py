@@ -172,7 +172,7 @@ def test_light_traffic_needs_one_replica() -> None:
 @pytest.mark.parametrize(
     ("search", "says"),
     [
-        (lambda slos: highest_rate(serve, traffic(60), slos, 10.0), "even at"),
+        (lambda slos: highest_rate(serve, traffic(60), slos, 10.0), "even next to no load"),
         (
             lambda slos: replicas_needed(lambda count: serve_on(count, rate=1.0), slos),
             "not even 4,096 replicas",
