@@ -74,6 +74,10 @@ class RealPrometheus:
         """Ask until that many series come back."""
         return until(lambda: self.query(expression), lambda found: len(found) == count, f"{count} of {expression}")
 
+    def wait_for_any(self, expression: str) -> list[dict[str, Any]]:
+        """Ask until a series comes back: between a scrape that took too long and the next there is none."""
+        return until(lambda: self.query(expression), bool, f"any of {expression}")
+
     @contextmanager
     def running(self) -> Iterator["RealPrometheus"]:
         self.scrape({})

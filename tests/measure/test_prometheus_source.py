@@ -164,7 +164,7 @@ def test_a_sample_keeps_the_time_at_which_it_was_scraped(fleet: Fleet) -> None:
 
     Soon after it: a scrape that has begun by the time of a query may come in only after its answer.
     """
-    (known,) = fleet.prometheus.query(f'timestamp(vllm:generation_tokens_total{{pod="pod-b",{fleet.match}}})')
+    (known,) = fleet.prometheus.wait_for(f'timestamp(vllm:generation_tokens_total{{pod="pod-b",{fleet.match}}})')
     scraped = float(known["value"][1])
     source = PrometheusSource(fleet.prometheus.url, f'{fleet.match},pod="pod-b"', clock=lambda: scraped + 0.05)
     (first,) = read(source)
