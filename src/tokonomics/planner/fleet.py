@@ -55,6 +55,9 @@ _JUDGED_S = 3600.0
 """About a loss: its minutes would drown in the percentiles of a day."""
 _ROUGH = 0.02
 """The gap that is good enough for that."""
+_NEAR = 1.05
+"""Times the cheapest region's bill without start-ups, within which regions are told apart by all hours and with them:
+in the test of this, a day of 12 busy and 12 quiet hours, they add 3 %. Our choice."""
 _LESS = 0.95
 """Of a machine's capacity, where a fleet misses its SLO in the replay; twice at most."""
 _TRIES = 3
@@ -297,8 +300,17 @@ def _in_one_place(
         with suppress(BadInput):
             plan = optimal_fleet(ready, few, asked[place], gap=_ROUGH, time_limit_s=time_limit_s / _PLACES)
             bills[place] = plan.usd_per_month
-    # Where no place alone can do it, the error that says why comes from the cheapest.
-    return machines.only(held[min(bills, key=bills.__getitem__) if bills else likely[0]])
+    if not bills:
+        # No place alone can do it: the error that says why comes from the cheapest.
+        return machines.only(held[likely[0]])
+    near = sorted((place for place in bills if bills[place] <= _NEAR * min(bills.values())), key=bills.__getitem__)
+    whole: dict[str, float] = {}
+    for place in near[:_PLACES] if len(near) > 1 else ():
+        if bills[place] < min(whole.values(), default=math.inf):  # Else it costs more even without start-ups.
+            with suppress(BadInput):
+                plan = optimal_fleet(held[place], demand, asked[place], gap=_ROUGH, time_limit_s=time_limit_s / _PLACES)
+                whole[place] = plan.usd_per_month
+    return machines.only(held[min(whole, key=whole.__getitem__, default=near[0])])
 
 
 def _few_hours(demand: Demand) -> Demand:
