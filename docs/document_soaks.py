@@ -25,11 +25,14 @@ def meter_table() -> str:
         ("**off beyond that**", "off_tokens"),
     )
     lines = ["| tokens | |", "|---|--:|", *(f"| {said} | {result[name]:,.0f} |" for said, name in tokens)]
+    true_usd = result["usd"] - result["clock_usd"]
+    clock = ""
+    if abs(result["clock_usd"]) >= 0.005:
+        clock = ": over its absences a meter goes by the clock on the wall, which was set meanwhile"
     said = (
         f"{result['servers']} servers over {result['hours']:g} simulated hours, read every {result['every_s']:g} s: {counts}. "
         f"${result['usd']:,.2f} in the ledger, off by {result['off_usd'] * 100:.2f} cents; the true time costs "
-        f"${result['usd'] - result['clock_usd']:,.2f}: over its absences a meter goes by the clock on the wall, which was "
-        f"set meanwhile. {'Every restart that lost tokens was said.' if not result['wrong'] else ''}"
+        f"${true_usd:,.2f}{clock}. {'Every restart that lost tokens was said.' if not result['wrong'] else ''}"
     )
     return "\n".join([said, "", *lines, "", f"Made by `{result['command']}` on {result['date']}, {result['machine']}."])
 
