@@ -2,7 +2,7 @@
 
 Planning times are for the whole shipped catalogue: the first plan of a process (closed form), the second, and one
 sized by simulation. The ratios are of one replica: the highest rate it holds under a SLO by simulation over the
-closed form's; the largest of them must stay below the leeway of ``planner.screen``, or pruning could miss the pick.
+closed form's; the largest of them must stay below the leeway of ``sizing.screen``, or pruning could miss the pick.
 """
 
 import platform
@@ -21,11 +21,11 @@ from tokonomics.catalog.offer_files import load_offers
 from tokonomics.clock import today
 from tokonomics.errors import TokonomicsError
 from tokonomics.physics.deployment import deploy
-from tokonomics.planner.load import Load, load_of_log, load_of_shape
 from tokonomics.planner.plan import Question, study
-from tokonomics.planner.screen import LEEWAY, curve_for, tpot_limit
 from tokonomics.serving.capacity import highest_rate
 from tokonomics.serving.simulator import simulate
+from tokonomics.sizing.load import Load, load_of_log, load_of_shape
+from tokonomics.sizing.screen import LEEWAY, curve_for, tpot_limit
 from tokonomics.traffic.readers import open_trace
 from tokonomics.traffic.slo import parse_slos
 

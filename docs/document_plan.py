@@ -8,9 +8,9 @@ from tokonomics.catalog.offer_files import read_offers
 from tokonomics.catalog.offers import Offer
 from tokonomics.catalog.precision import Precision
 from tokonomics.clock import today
-from tokonomics.planner.load import load_of_shape
 from tokonomics.planner.plan import Question, study
 from tokonomics.planner.plan_answer import Candidate
+from tokonomics.sizing.load import load_of_shape
 from tokonomics.traffic.slo import Slo, parse_slos
 from tokonomics.units import seconds, usd
 

@@ -19,8 +19,8 @@ from tokonomics.catalog.places import Seller, seller_of
 from tokonomics.catalog.precision import Precision
 from tokonomics.clock import today
 from tokonomics.physics.deployment import deploy
-from tokonomics.planner.hosts import cheapest_host
 from tokonomics.planner.plan_answer import Candidate
+from tokonomics.sizing.hosts import cheapest_host
 from tokonomics.types import Speed
 
 SHAPE: dict[str, Any] = {"input": 2000, "output": 500, "rate": 2, "slo": "ttft_p99=1,tpot_p99=50ms"}

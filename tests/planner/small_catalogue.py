@@ -6,9 +6,9 @@ from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offers import Offer
 from tokonomics.catalog.precision import Precision
-from tokonomics.planner.load import Load, load_of_shape
 from tokonomics.planner.plan import Question, plan
 from tokonomics.planner.plan_answer import Plan
+from tokonomics.sizing.load import Load, load_of_shape
 from tokonomics.traffic.slo import parse_slos
 
 TODAY = date(2026, 11, 15)

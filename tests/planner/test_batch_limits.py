@@ -13,14 +13,14 @@ from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import deploy
-from tokonomics.planner.load import Load, load_of_log, load_of_shape
-from tokonomics.planner.setup import Setup
-from tokonomics.planner.sizing import size
-from tokonomics.planner.trials import Sized, simulated, try_fixed, with_lower_limits
 from tokonomics.serving.capacity import what_breaks
 from tokonomics.serving.fleet import FleetSettings, Router
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate
+from tokonomics.sizing.attempt import Sized, simulated, try_fixed, with_lower_limits
+from tokonomics.sizing.load import Load, load_of_log, load_of_shape
+from tokonomics.sizing.search import size
+from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.generate import Sessions
 from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import make_trace

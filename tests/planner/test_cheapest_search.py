@@ -7,11 +7,11 @@ from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.physics.deployment import deploy
-from tokonomics.planner.load import Load
 from tokonomics.planner.plan import Question, study
 from tokonomics.planner.prospects import prospects
-from tokonomics.planner.screen import curve_for, most_held
 from tokonomics.planner.what_if import stretched
+from tokonomics.sizing.load import Load
+from tokonomics.sizing.screen import curve_for, most_held
 from tokonomics.traffic.slo import parse_slos
 
 RATES = (0.01, 3.0, 40.0, 400.0)

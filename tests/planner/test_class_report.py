@@ -14,11 +14,11 @@ from tokonomics.catalog.load_models import find_model
 from tokonomics.money.class_bill import class_bills
 from tokonomics.physics.deployment import deploy
 from tokonomics.planner.class_report import LOADS, class_report, report_of_pick
-from tokonomics.planner.load import Load, load_of_shape
 from tokonomics.planner.plan import Study, study
 from tokonomics.serving.class_outcome import class_outcomes
 from tokonomics.serving.fleet import FleetSettings
 from tokonomics.serving.simulator import Simulation, simulate
+from tokonomics.sizing.load import Load, load_of_shape
 from tokonomics.traffic.classes import classed, strictest, without_classes
 from tokonomics.traffic.service_class import parse_classes
 from tokonomics.traffic.slo import Slo

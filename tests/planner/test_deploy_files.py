@@ -38,11 +38,11 @@ from tokonomics.planner.deploy_files import CLOUDS, deploy_file, provenance
 from tokonomics.planner.deploy_job import DeployJob, catalogue_repository, engine_command, listen, shell_line
 from tokonomics.planner.deploy_kubernetes import kubernetes_objects
 from tokonomics.planner.deploy_text import Target, comment, yaml_text
-from tokonomics.planner.hosts import room_for
-from tokonomics.planner.load import load_of_shape
 from tokonomics.planner.plan import Question, plan
-from tokonomics.planner.spare import Spare, machines_for, replicas_on
 from tokonomics.serving.spread import Spread
+from tokonomics.sizing.hosts import room_for
+from tokonomics.sizing.load import load_of_shape
+from tokonomics.sizing.spare import Spare, machines_for, replicas_on
 
 HERE = Path(__file__).parent
 ACCEPTED = json.loads((HERE / "engine_flags.json").read_text(encoding="utf-8"))

@@ -12,7 +12,6 @@ from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput, TokonomicsError, in_python
 from tokonomics.planner.compare import Diff, changes, diff
 from tokonomics.planner.infeasible import Blame, blame
-from tokonomics.planner.load import load_of_shape
 from tokonomics.planner.plan import plan, study
 from tokonomics.planner.plan_answer import Catch, Limits
 from tokonomics.questions.plan import _words
@@ -21,6 +20,7 @@ from tokonomics.questions.requests.buy import DiffRequest, PlanRequest
 from tokonomics.questions.results import OneNoun
 from tokonomics.report.answer import Answer
 from tokonomics.report.diff_view import diff as described
+from tokonomics.sizing.load import load_of_shape
 from tokonomics.traffic.slo import parse_slos
 
 SAID = {"model": "llama-3.1-8b", "rate": 5, "weights": "bf16", "gpu": ["H100", "L4"]}

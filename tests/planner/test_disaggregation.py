@@ -22,16 +22,16 @@ from tokonomics.planner.deploy_apart import deploy_file_apart
 from tokonomics.planner.deploy_job import Role
 from tokonomics.planner.deploy_text import Target
 from tokonomics.planner.disaggregation import Pair, cheapest_split, disaggregated, kv_transfer_s, pair_of, splits_of
-from tokonomics.planner.hosts import Hosts, PrefillPool
-from tokonomics.planner.load import Load, load_of_shape
 from tokonomics.planner.plan import Question, Study, study
 from tokonomics.planner.plan_answer import Catch, Limits
 from tokonomics.planner.plan_trials import Trials
 from tokonomics.planner.prospects import prospects
-from tokonomics.planner.screen import Screened, screen
-from tokonomics.planner.spare import Spare, machines_for_both
 from tokonomics.planner.what_if import bill_range, headroom, ratios
 from tokonomics.questions.plan import deploy_files_of
+from tokonomics.sizing.hosts import Hosts, PrefillPool
+from tokonomics.sizing.load import Load, load_of_shape
+from tokonomics.sizing.screen import Screened, screen
+from tokonomics.sizing.spare import Spare, machines_for_both
 from tokonomics.traffic.slo import parse_slos
 
 PROMPTS = load_of_shape(60, "const:4000", "const:200")

@@ -21,7 +21,6 @@ from tokonomics.physics.speculation import DraftMethod, Speculation
 from tokonomics.physics.steptime import step_model
 from tokonomics.planner.deploy_job import DeployJob, engine_command, shell_line
 from tokonomics.planner.drafting import draft_named, published_draft
-from tokonomics.planner.load import Load
 from tokonomics.planner.plan_answer import Catch
 from tokonomics.planner.prospects import prospects
 from tokonomics.questions.listener import Listener
@@ -32,6 +31,7 @@ from tokonomics.questions.verbs import find_verb
 from tokonomics.report.plan_view import plan as shown
 from tokonomics.report.rich_text import as_text
 from tokonomics.serving.spread import Spread
+from tokonomics.sizing.load import Load
 from tokonomics.traffic.slo import parse_slos
 
 SMALL = find_model("llama-3.1-8b")

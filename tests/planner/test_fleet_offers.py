@@ -19,19 +19,19 @@ from tokonomics.planner.fleet_layouts import MARGIN
 from tokonomics.planner.fleet_offers import (
     FleetMarket,
     Machines,
-    assumed_interruptions,
     fleet_machines,
     zones_needed,
 )
 from tokonomics.planner.fleet_replay import window_of
 from tokonomics.planner.fleet_traffic import FleetTraffic, traffic_from_curve, traffic_from_trace
-from tokonomics.planner.screen import tpot_limit
 from tokonomics.questions.request import Request
 from tokonomics.questions.results import FleetResult
 from tokonomics.report.fleet_view import fleet
 from tokonomics.serving.capacity import highest_rate
 from tokonomics.serving.fleet import FleetSettings
 from tokonomics.serving.simulator import Simulation, simulate
+from tokonomics.sizing.screen import tpot_limit
+from tokonomics.sizing.terms import assumed_interruptions
 from tokonomics.traffic.lengths import parse_lengths
 from tokonomics.traffic.slo import Slo, parse_slos
 from tokonomics.traffic.trace import Trace, make_trace

@@ -21,13 +21,13 @@ from tokonomics.planner.fleet_layouts import MARGIN, FleetLayout, _levels
 from tokonomics.planner.fleet_offers import FleetMarket, Machines, fleet_machines
 from tokonomics.planner.fleet_replay import FleetReplay, ReplayCase, places_of, replay
 from tokonomics.planner.fleet_traffic import FleetTraffic, traffic_from_curve
-from tokonomics.planner.hosts import Hosts
-from tokonomics.planner.load import load_of_shape
 from tokonomics.planner.plan import Question, plan
 from tokonomics.planner.plan_answer import Candidate
 from tokonomics.planner.plan_trials import Trials
-from tokonomics.planner.screen import Screened, screen
-from tokonomics.planner.trials import Sized
+from tokonomics.sizing.attempt import Sized
+from tokonomics.sizing.hosts import Hosts
+from tokonomics.sizing.load import load_of_shape
+from tokonomics.sizing.screen import Screened, screen
 from tokonomics.traffic.lengths import parse_lengths
 from tokonomics.traffic.slo import parse_slos
 

@@ -20,10 +20,10 @@ from tokonomics.planner.breakeven import (
     tokens_per_request,
     with_shared_head,
 )
-from tokonomics.planner.load import load_of_log, load_of_shape
 from tokonomics.planner.plan import study
 from tokonomics.questions.breakeven import hosting_of
 from tokonomics.questions.requests.buy import BreakevenRequest
+from tokonomics.sizing.load import load_of_log, load_of_shape
 from tokonomics.traffic.prefix_reuse import reuse
 from tokonomics.traffic.trace import PrefixBlocks, make_trace
 

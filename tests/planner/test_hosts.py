@@ -13,10 +13,6 @@ from tokonomics.catalog.offer_choice import PROCESS_GIB, NoOffer, cheapest_offer
 from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import deploy
-from tokonomics.planner.bills import Bills, SetupBill
-from tokonomics.planner.hosts import Machine, cheapest_host, host_gib, hosts_of, room_for, usable
-from tokonomics.planner.load import load_of_shape
-from tokonomics.planner.setup import Setup
 from tokonomics.questions.cost import cost
 from tokonomics.questions.requests.buy import CostRequest
 from tokonomics.questions.requests.known import OffersRequest
@@ -24,6 +20,10 @@ from tokonomics.questions.result import Listing
 from tokonomics.questions.verbs import find_verb
 from tokonomics.report.answers import describe
 from tokonomics.report.catalog_view import offers
+from tokonomics.sizing.bill import Bills, SetupBill
+from tokonomics.sizing.hosts import Machine, cheapest_host, host_gib, hosts_of, room_for, usable
+from tokonomics.sizing.load import load_of_shape
+from tokonomics.sizing.setup import Setup
 
 SMALL = deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))
 LARGE = deploy(find_model("llama-3.3-70b"), find_gpu("H100"), find_engine("vllm"), tp=4, weights=Precision.fp8)

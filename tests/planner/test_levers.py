@@ -23,7 +23,6 @@ from tokonomics.errors import BadInput
 from tokonomics.money.cache_tiers import DRAM_PRICE_DATE
 from tokonomics.physics.deployment import deploy
 from tokonomics.physics.steptime import decode_step
-from tokonomics.planner.bills import Bills, SetupBill
 from tokonomics.planner.levers import right_size
 from tokonomics.planner.levers.lever_list import (
     KNOBS,
@@ -36,8 +35,6 @@ from tokonomics.planner.levers.lever_list import (
 )
 from tokonomics.planner.levers.ranking import Ranked, Ranking, effects_of, rank_levers
 from tokonomics.planner.levers.stack import ORDER, Stacked, Waterfall, naive_setup, order_from, stack, walk
-from tokonomics.planner.load import Load, load_of_log, load_of_shape
-from tokonomics.planner.setup import NotServed, Setup
 from tokonomics.questions.request import Request
 from tokonomics.questions.traffic_results import LeversResult, StackResult
 from tokonomics.report import levers_view
@@ -46,6 +43,9 @@ from tokonomics.report.rich_text import renderable
 from tokonomics.serving.fleet import FleetSettings, Router
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate
+from tokonomics.sizing.bill import Bills, SetupBill
+from tokonomics.sizing.load import Load, load_of_log, load_of_shape
+from tokonomics.sizing.setup import NotServed, Setup
 from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.generate import generate, parse_sessions
 from tokonomics.traffic.lengths import parse_lengths

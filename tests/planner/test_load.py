@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from tokonomics.planner.load import load_of_log, load_of_shape
 from tokonomics.questions.load import load_of
 from tokonomics.questions.requests.buy import PlanRequest
+from tokonomics.sizing.load import load_of_log, load_of_shape
 from tokonomics.traffic.generate import ENOUGH_REQUESTS, Sessions, SystemPrompts
 from tokonomics.traffic.trace import make_trace
 

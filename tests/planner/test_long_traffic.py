@@ -8,15 +8,15 @@ from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.physics.deployment import deploy
-from tokonomics.planner import trials
-from tokonomics.planner.bills import Bills, SetupBill
 from tokonomics.planner.levers.right_size import PLANNED_WHOLE, right_size
-from tokonomics.planner.load import load_of_log, load_of_shape
-from tokonomics.planner.setup import NotServed, Setup
-from tokonomics.planner.sizing import size
-from tokonomics.planner.trials import Sized, serve
 from tokonomics.serving.outcome import request_latencies
 from tokonomics.serving.simulator import Simulation
+from tokonomics.sizing import attempt
+from tokonomics.sizing.attempt import Sized, serve
+from tokonomics.sizing.bill import Bills, SetupBill
+from tokonomics.sizing.load import load_of_log, load_of_shape
+from tokonomics.sizing.search import size
+from tokonomics.sizing.setup import NotServed, Setup
 from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import make_trace
 
@@ -38,10 +38,10 @@ def test_the_busiest_part_decides_nothing_that_the_whole_would_not(monkeypatch: 
         lengths.append(len(made.trace))
         return made
 
-    monkeypatch.setattr(trials, "serve", counted)
+    monkeypatch.setattr(attempt, "serve", counted)
     found, whole = [], []
     for long in (10**9, 30_000):
-        monkeypatch.setattr(trials, "WHOLE_AT_ONCE", long)
+        monkeypatch.setattr(attempt, "WHOLE_AT_ONCE", long)
         lengths.clear()
         made = size(DAY)
         assert isinstance(made, Sized)

@@ -10,10 +10,8 @@ from tests.planner.small_catalogue import CHAT, SLOS, asked
 
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.intervals import interval
-from tokonomics.planner.load import Load, load_of_log, load_of_shape
 from tokonomics.planner.plan import Study, study
 from tokonomics.planner.plan_answer import Limits
-from tokonomics.planner.spare import Spare
 from tokonomics.planner.what_if import at_speed, bill_range, headroom, slower, stretched
 from tokonomics.serving import simulator
 from tokonomics.serving.capacity import what_breaks
@@ -21,6 +19,8 @@ from tokonomics.serving.fleet import FleetSettings
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate
 from tokonomics.serving.step_table import StepTable
+from tokonomics.sizing.load import Load, load_of_log, load_of_shape
+from tokonomics.sizing.spare import Spare
 from tokonomics.traffic.slo import Slo, parse_slos
 from tokonomics.traffic.trace import PrefixBlocks, make_trace
 

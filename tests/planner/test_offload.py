@@ -6,12 +6,12 @@ from tests.planner.small_catalogue import asked, offer
 from tokonomics.catalog.offer_choice import PROCESS_GIB
 from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput
-from tokonomics.planner.hosts import HOST_MEMORY
-from tokonomics.planner.load import load_of_shape
 from tokonomics.planner.plan_answer import Catch
 from tokonomics.planner.prospects import prospects
 from tokonomics.questions.load import load_of, question_of
 from tokonomics.questions.requests.buy import PlanRequest
+from tokonomics.sizing.hosts import HOST_MEMORY
+from tokonomics.sizing.load import load_of_shape
 from tokonomics.units import BYTES_PER_GB, GIB
 
 TALKS: dict[str, object] = {

@@ -19,16 +19,16 @@ from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import Deployment, deploy, valid_tp
 from tokonomics.physics.memory import max_sequences
 from tokonomics.physics.steptime import step_model
-from tokonomics.planner.load import Load, load_of_log, load_of_shape
 from tokonomics.planner.plan import study
 from tokonomics.planner.plan_answer import Limits
-from tokonomics.planner.screen import curve_for, floors
-from tokonomics.planner.spare import Spare
 from tokonomics.serving.capacity import what_breaks
 from tokonomics.serving.fleet import FleetSettings, Router
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate
 from tokonomics.serving.steady import MissesSlo, ReplicaCurve
+from tokonomics.sizing.load import Load, load_of_log, load_of_shape
+from tokonomics.sizing.screen import curve_for, floors
+from tokonomics.sizing.spare import Spare
 from tokonomics.traffic.readers import open_trace
 from tokonomics.traffic.slo import Slo, parse_slos
 from tokonomics.traffic.trace import make_trace

@@ -8,10 +8,10 @@ from tokonomics.catalog.grid import grid_named
 from tokonomics.money.energy import Energy
 from tokonomics.physics.power import power_of
 from tokonomics.planner.energy import energy_of
-from tokonomics.planner.load import load_of_shape
 from tokonomics.planner.plan import Study, study
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate
+from tokonomics.sizing.load import load_of_shape
 from tokonomics.types import Speed
 
 IDLE_W, PREFILL_W = 124.0, 688.1  # of our H200

@@ -12,12 +12,12 @@ from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.money.fleet_search import GAP
 from tokonomics.physics.deployment import deploy
-from tokonomics.planner.bills import PLACES, Bought, buy
 from tokonomics.planner.levers.ranking import _BUYING
-from tokonomics.planner.load import load_of_shape
-from tokonomics.planner.setup import Setup
-from tokonomics.planner.sizing import size
-from tokonomics.planner.trials import Sized
+from tokonomics.sizing.attempt import Sized
+from tokonomics.sizing.bill import PLACES, Bought, buy
+from tokonomics.sizing.load import load_of_shape
+from tokonomics.sizing.search import size
+from tokonomics.sizing.setup import Setup
 
 A100 = deploy(find_model("llama-3.1-8b"), find_gpu("A100-80GB"), find_engine("vllm"))
 OFFERS = (

@@ -8,12 +8,12 @@ import pytest
 from tests.planner.small_catalogue import OFFERS, RECENT, asked
 
 from tokonomics.catalog.apis import ApiPrice
-from tokonomics.planner.load import Load, load_of_log, load_of_shape
 from tokonomics.planner.plan import plan
 from tokonomics.planner.route import break_evens, route
 from tokonomics.planner.route_models import CalledModel, OwnModel, part_of
 from tokonomics.planner.route_spill import Spill
 from tokonomics.planner.route_ways import ALL, Marks, Routing
+from tokonomics.sizing.load import Load, load_of_log, load_of_shape
 from tokonomics.traffic.slo import Latency, parse_slos
 from tokonomics.traffic.trace import make_trace
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR

@@ -6,9 +6,9 @@ from functools import cache
 import pytest
 from tests.planner.small_catalogue import BF16, OFFERS, SLOS, asked
 
-from tokonomics.planner.load import load_of_shape
 from tokonomics.planner.plan import Study, study
 from tokonomics.planner.what_if import Case, Sensitivity, sensitivity
+from tokonomics.sizing.load import load_of_shape
 from tokonomics.traffic.slo import parse_slos
 
 BUSIER = load_of_shape(12, "const:1000", "const:300")

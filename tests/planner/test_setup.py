@@ -14,13 +14,9 @@ from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offers import Offer
 from tokonomics.physics.deployment import deploy
-from tokonomics.planner.bills import Bills, SetupBill
 from tokonomics.planner.breakeven import with_shared_head
 from tokonomics.planner.levers.ranking import Ranked, arrival_patterns, arriving, rank_levers, utilization_bills
-from tokonomics.planner.load import Load, load_of_log, load_of_shape
 from tokonomics.planner.plan import plan
-from tokonomics.planner.setup import NotServed, Setup
-from tokonomics.planner.spare import Spare
 from tokonomics.questions.request import Request
 from tokonomics.questions.traffic_results import LeversResult
 from tokonomics.report.levers_view import levers
@@ -28,6 +24,10 @@ from tokonomics.serving.capacity import what_breaks
 from tokonomics.serving.fleet import FleetSettings, Router
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate
+from tokonomics.sizing.bill import Bills, SetupBill
+from tokonomics.sizing.load import Load, load_of_log, load_of_shape
+from tokonomics.sizing.setup import NotServed, Setup
+from tokonomics.sizing.spare import Spare
 from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import make_trace
 

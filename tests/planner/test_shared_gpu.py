@@ -15,12 +15,12 @@ from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import deploy
 from tokonomics.physics.memory import kv_budget_bytes, workspace_bytes
 from tokonomics.physics.sharding import shard
-from tokonomics.planner.load import load_of_shape
 from tokonomics.planner.plan import Question, plan
 from tokonomics.planner.shared_answer import SHARED_WAYS, SharedPlan, Way, WayRow
 from tokonomics.planner.shared_crossing import crossing
 from tokonomics.planner.shared_gpu import cheapest_of, own_way, shared_plan
 from tokonomics.planner.shared_ways import Tenant, aligned, memory_shares, tenants_of
+from tokonomics.sizing.load import load_of_shape
 from tokonomics.traffic.slo import parse_slos
 
 DAY = date(2026, 11, 1)

@@ -10,14 +10,14 @@ from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.physics.deployment import deploy
-from tokonomics.planner import sizing, trials
-from tokonomics.planner.load import load_of_log, load_of_shape
-from tokonomics.planner.setup import NotServed, Setup
-from tokonomics.planner.sizing import size
-from tokonomics.planner.trials import Sized, fewest_replicas, serve, try_fixed
 from tokonomics.serving.capacity import what_breaks
 from tokonomics.serving.fleet import Router
 from tokonomics.serving.outcome import outcome
+from tokonomics.sizing import attempt, search
+from tokonomics.sizing.attempt import Sized, fewest_replicas, serve, try_fixed
+from tokonomics.sizing.load import load_of_log, load_of_shape
+from tokonomics.sizing.search import size
+from tokonomics.sizing.setup import NotServed, Setup
 from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import PrefixBlocks, Trace, make_trace
 
@@ -54,8 +54,8 @@ def test_behind_a_prefix_aware_router_a_smaller_fleet_that_holds_is_found(monkey
     """60 to 64 hold, more do not up to 120, as was seen of 48, 64, 96, 128: a search that starts at 96 looks back."""
     made = serve(NOW, 1)
     summed = outcome(made, NOW.slos)
-    monkeypatch.setattr(trials, "_guess", lambda setup: 96)
-    monkeypatch.setattr(trials, "_alone", lambda setup: None)
+    monkeypatch.setattr(attempt, "_guess", lambda setup: 96)
+    monkeypatch.setattr(attempt, "_alone", lambda setup: None)
 
     def tried(count: int) -> Sized:
         breaks = None if 60 <= count <= 64 or count > 120 else "late"
@@ -76,19 +76,19 @@ def test_apart_too_fewer_sequences_at_a_time_are_tried(monkeypatch: pytest.Monke
         return trial if max_sequences else replace(trial, breaks="late")
 
     together = replace(asked(NOW, 1, None), max_sequences=16)
-    monkeypatch.setattr(sizing, "try_fixed", seen)
-    made = sizing._disaggregated(NOW, together)
+    monkeypatch.setattr(search, "try_fixed", seen)
+    made = search._disaggregated(NOW, together)
     assert isinstance(made, Sized)
     assert made.max_sequences == 16
     assert {None, 16} == set(limits)
 
 
 def test_a_latency_of_the_busiest_hours_is_not_called_the_days(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trials, "WHOLE_AT_ONCE", 25_000)
+    monkeypatch.setattr(attempt, "WHOLE_AT_ONCE", 25_000)
     rng = np.random.default_rng(0)
     arrival = np.sort(np.concatenate([rng.uniform(0, 40_000, 10_000), rng.uniform(20_000, 20_500, 20_000)]))
     load = load_of_log(make_trace(arrival, np.full(30_000, 1000), np.full(30_000, 100)))
-    late = trials._hopeless(replace(NOW, load=load), 1, None, 0)
+    late = attempt._hopeless(replace(NOW, load=load), 1, None, 0)
     assert late is not None
     assert late.breaks is not None
     assert late.breaks.startswith("in its busiest hours ttft_p99 is ")

@@ -10,7 +10,7 @@ from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offers import Offer
 from tokonomics.physics.deployment import Deployment, deploy
-from tokonomics.planner.spare import NO_SPARE, ZONES, Spare, machines_for, replicas_on
+from tokonomics.sizing.spare import NO_SPARE, ZONES, Spare, machines_for, replicas_on
 
 ONE = Spare(machines=1)
 ZONE = Spare(zone=True)

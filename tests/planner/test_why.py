@@ -5,11 +5,11 @@ from functools import cache
 import pytest
 from tests.planner.small_catalogue import OFFERS, SLOS, asked, offer
 
-from tokonomics.planner.candidates import Refusal
-from tokonomics.planner.load import load_of_shape
 from tokonomics.planner.plan import Study, study
 from tokonomics.planner.what_if import resize
 from tokonomics.planner.why import Contender, GpuSeconds, LayoutKind, WhyPick, in_words, kind_of_layout, why_pick
+from tokonomics.sizing.layouts import Refusal
+from tokonomics.sizing.load import load_of_shape
 from tokonomics.units import HOURS_PER_MONTH
 
 LOAD = load_of_shape(40, "const:1000", "const:300")

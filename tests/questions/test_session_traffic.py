@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from tokonomics.errors import BadInput
-from tokonomics.planner.load import load_of_log
 from tokonomics.questions.beside import requests_of
 from tokonomics.questions.cache import cache
 from tokonomics.questions.load import check_pauses, load_of, questions_of
@@ -18,6 +17,7 @@ from tokonomics.report.session_view import sessions_pace, short_run
 from tokonomics.report.simulate_view import simulate as described
 from tokonomics.serving.fleet import Router
 from tokonomics.serving.session_outcome import short_of
+from tokonomics.sizing.load import load_of_log
 from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import make_trace
 from tokonomics.traffic.turns import Turns

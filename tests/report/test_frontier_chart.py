@@ -19,7 +19,6 @@ from tokonomics.measure.importers.recognise import read_runs
 from tokonomics.measure.priced_run import Said, as_model, machine_of, price_run, rental_of
 from tokonomics.money.api_bill import ApiBill
 from tokonomics.planner.frontier import Frontier, frontier_of
-from tokonomics.planner.load import load_of_log
 from tokonomics.planner.plan import Study, study
 from tokonomics.planner.what_if import bill_range
 from tokonomics.questions.listener import Listener
@@ -36,6 +35,7 @@ from tokonomics.report.charts.frontier import frontier_chart, frontier_rows, mea
 from tokonomics.report.plan_view import api_prices
 from tokonomics.report.rich_text import as_text
 from tokonomics.report.wording import signed_text
+from tokonomics.sizing.load import load_of_log
 from tokonomics.traffic.trace import PrefixBlocks, make_trace
 from tokonomics.units import usd
 

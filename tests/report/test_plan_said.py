@@ -8,7 +8,6 @@ from tests.planner.small_catalogue import OFFERS, SLOS, asked, offer
 
 import tokonomics
 from tokonomics.catalog.offer_choice import STALE_MUST_SAVE
-from tokonomics.planner.load import load_of_shape
 from tokonomics.planner.plan import study
 from tokonomics.planner.plan_answer import Candidate, Catch, Plan, SetAside
 from tokonomics.planner.what_if import Headroom
@@ -18,6 +17,7 @@ from tokonomics.report.plan_why_view import _recent_one, split_legend
 from tokonomics.report.terminal import Terminal
 from tokonomics.report.wording import thinking_facts
 from tokonomics.serving.first_answer import in_the_mean
+from tokonomics.sizing.load import load_of_shape
 from tokonomics.traffic.thinking import USUAL_SHARE, parse_thinking
 from tokonomics.units import seconds, seconds_apart
 

@@ -24,8 +24,6 @@ from tokonomics.physics.deployment import deploy
 from tokonomics.planner.breakeven import BreakEvenReport
 from tokonomics.planner.levers.ranking import Ranking
 from tokonomics.planner.levers.stack import Waterfall
-from tokonomics.planner.load import load_of_shape
-from tokonomics.planner.setup import Setup
 from tokonomics.questions.requests.buy import FleetRequest
 from tokonomics.questions.requests.traffic import LeversRequest
 from tokonomics.questions.results import FleetResult
@@ -34,6 +32,8 @@ from tokonomics.report import fleet_view, levers_view
 from tokonomics.report.blocks import Facts, Section, Table
 from tokonomics.report.charts.breakeven import breakeven_chart, swings_chart
 from tokonomics.report.charts.levers import _lines, levers_chart, stack_chart
+from tokonomics.sizing.load import load_of_shape
+from tokonomics.sizing.setup import Setup
 
 EXAMPLES = Path(__file__).parents[2] / "src" / "tokonomics" / "web" / "page" / "examples"
 

@@ -14,13 +14,13 @@ from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.memory import max_sequences
 from tokonomics.physics.steptime import StepModel, step_model
-from tokonomics.planner.load import load_of_shape
-from tokonomics.planner.screen import curve_for
 from tokonomics.serving.fleet import FleetSettings
 from tokonomics.serving.outcome import full_batches
 from tokonomics.serving.simulator import requests_for, rules_for, simulate
 from tokonomics.serving.state import DONE, REFUSED
 from tokonomics.serving.steady import ReplicaCurve, alone_s, prompt_chunks, prompts_alone, whole_prompts
+from tokonomics.sizing.load import load_of_shape
+from tokonomics.sizing.screen import curve_for
 from tokonomics.traffic.trace import Trace, make_trace
 
 GROUPS, BUDGET = 8, 8192  # of an H200's engine (vLLM's own on a card of 80 GB and more), for each group

@@ -28,7 +28,7 @@ from tokonomics.measure.load_curve import LoadVerdict, judge
 from tokonomics.measure.measurements import MOST_REQUESTS, Measurement, Metric, Mode, RunFacts, Statistic, figure_name
 from tokonomics.money.cost import split_by_gpu_time
 from tokonomics.physics.intervals import Interval
-from tokonomics.planner.hosts import cheapest_host
+from tokonomics.sizing.hosts import cheapest_host
 from tokonomics.traffic.slo import Slo
 from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK, plural

@@ -21,8 +21,8 @@ from tokonomics.money.fleet_search import optimal_fleet
 from tokonomics.planner.fleet_offers import Machines
 from tokonomics.planner.fleet_replay import MOST_REQUESTS, FleetReplay, ReplayCase, places_of, replay
 from tokonomics.planner.fleet_traffic import FleetTraffic
-from tokonomics.planner.setup import Say, silent
 from tokonomics.serving.steady import ReplicaCurve
+from tokonomics.sizing.setup import Say, silent
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.trace import Trace, make_trace
 from tokonomics.types import Noun

@@ -31,15 +31,15 @@ from tokonomics.money.breakeven import (
 )
 from tokonomics.money.cost import require_utilization
 from tokonomics.physics.intervals import interval
-from tokonomics.planner.load import Load
 from tokonomics.planner.plan import Question, Study, study
 from tokonomics.planner.plan_answer import Candidate
 from tokonomics.planner.prospects import layout
 from tokonomics.planner.search import CLOSED_FORM_UTILIZATION
-from tokonomics.planner.setup import Say, silent
-from tokonomics.planner.spare import machines_for
-from tokonomics.planner.trials import cached_share
 from tokonomics.planner.what_if import highest_rate
+from tokonomics.sizing.attempt import cached_share
+from tokonomics.sizing.load import Load
+from tokonomics.sizing.setup import Say, silent
+from tokonomics.sizing.spare import machines_for
 from tokonomics.traffic.prefix_reuse import found_share
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.trace import PrefixBlocks, Trace

@@ -28,9 +28,9 @@ from tokonomics.physics.intervals import Interval, known_speed
 from tokonomics.physics.memory import max_sequences, smallest
 from tokonomics.physics.power import power_of
 from tokonomics.physics.steptime import step_model
-from tokonomics.planner.candidates import is_faithful, weight_choices, why_not
 from tokonomics.planner.predict import predict
 from tokonomics.serving.steady import alone_s
+from tokonomics.sizing.layouts import is_faithful, weight_choices, why_not
 from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.types import Noun, Speed, copied
 from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK

@@ -12,13 +12,13 @@ from dataclasses import replace
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from tokonomics.money.class_bill import ClassBill, class_bills
-from tokonomics.planner.candidates import Refusal
 from tokonomics.planner.plan import Study
 from tokonomics.planner.plan_trials import Trials
-from tokonomics.planner.screen import screen
-from tokonomics.planner.setup import Say, silent
 from tokonomics.serving.class_outcome import ClassOutcome, class_outcomes
 from tokonomics.serving.simulator import Simulation
+from tokonomics.sizing.layouts import Refusal
+from tokonomics.sizing.screen import screen
+from tokonomics.sizing.setup import Say, silent
 from tokonomics.traffic.classes import strictest, without_classes
 from tokonomics.traffic.service_class import ServiceClass
 from tokonomics.types import Noun

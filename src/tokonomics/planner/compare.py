@@ -16,7 +16,7 @@ from tokonomics.errors import BadInput, did_you_mean, option, shorten
 from tokonomics.money.cost import saving
 from tokonomics.planner.plan import Question, study
 from tokonomics.planner.plan_answer import Candidate, Catch, Plan
-from tokonomics.planner.setup import Say, silent
+from tokonomics.sizing.setup import Say, silent
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.workload import Workload
 from tokonomics.types import Noun

@@ -26,8 +26,8 @@ from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import max_sequences
 from tokonomics.physics.speculation import DraftMethod, Speculation
 from tokonomics.planner.deploy_tiers import sglang_memories, vllm_memories
-from tokonomics.planner.spare import in_zones, sold_in_zones
 from tokonomics.serving.spread import Spread
+from tokonomics.sizing.spare import in_zones, sold_in_zones
 from tokonomics.types import Noun
 from tokonomics.units import plural
 

@@ -16,7 +16,7 @@ from tokonomics.catalog.offers import UNSPECIFIED, Terms
 from tokonomics.errors import BadInput, option
 from tokonomics.planner.deploy_job import FILL_IN, PORT, DeployJob, EngineCommand, listen, spanning_targets
 from tokonomics.planner.deploy_tiers import tier_bytes
-from tokonomics.planner.hosts import host_gib
+from tokonomics.sizing.hosts import host_gib
 from tokonomics.units import GIB
 
 _WEIGHTS_FOLDER = "/models"

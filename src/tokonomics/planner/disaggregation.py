@@ -18,17 +18,17 @@ import numpy as np
 from pydantic import NonNegativeFloat, NonNegativeInt
 
 from tokonomics.physics.deployment import Deployment
-from tokonomics.planner.candidates import Reason, Refusal
-from tokonomics.planner.hosts import Hosts, PrefillPool
-from tokonomics.planner.load import Load
 from tokonomics.planner.plan_trials import Trials
-from tokonomics.planner.screen import LEEWAY, Screened, curve_for, fewest_by_arithmetic, floors, screen, tpot_limit
 from tokonomics.planner.search import Placed
-from tokonomics.planner.setup import Say, silent
 from tokonomics.serving.capacity import MOST_REPLICAS, halved
 from tokonomics.serving.disaggregated import sent_bytes
 from tokonomics.serving.links import link_speed
 from tokonomics.serving.steady import Capacity, MissesSlo, ReplicaCurve, prompts_alone
+from tokonomics.sizing.hosts import Hosts, PrefillPool
+from tokonomics.sizing.layouts import Reason, Refusal
+from tokonomics.sizing.load import Load
+from tokonomics.sizing.screen import LEEWAY, Screened, curve_for, fewest_by_arithmetic, floors, screen, tpot_limit
+from tokonomics.sizing.setup import Say, silent
 from tokonomics.traffic.slo import Latency
 from tokonomics.types import Noun
 

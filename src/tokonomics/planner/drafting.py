@@ -12,7 +12,7 @@ from tokonomics.catalog.models import ModelSpec
 from tokonomics.errors import BadInput, option
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.speculation import DRAFT_TOKENS, DraftMethod, Speculation, acceptance_for
-from tokonomics.planner.candidates import Refusal, why_not
+from tokonomics.sizing.layouts import Refusal, why_not
 
 NO_DRAFT = "none"
 _ENGINES = ("vllm", "sglang", "tensorrt-llm")

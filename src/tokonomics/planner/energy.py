@@ -16,7 +16,7 @@ from tokonomics.physics.power import power_of
 from tokonomics.planner.plan import Study
 from tokonomics.planner.plan_answer import Candidate
 from tokonomics.planner.search import Placed
-from tokonomics.planner.trials import prefill_share
+from tokonomics.sizing.attempt import prefill_share
 
 
 def energy_of(study: Study, row: Candidate, grid: Grid | None = None) -> Energy | None:

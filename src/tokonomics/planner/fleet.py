@@ -41,8 +41,8 @@ from tokonomics.planner.fleet_replay import (
     with_interruptions,
 )
 from tokonomics.planner.fleet_traffic import FleetTraffic
-from tokonomics.planner.lost_state import lost_state
-from tokonomics.planner.setup import Say, silent
+from tokonomics.sizing.setup import Say, silent
+from tokonomics.sizing.terms import lost_state
 from tokonomics.traffic.slo import Slo
 from tokonomics.types import Marked, Noun
 

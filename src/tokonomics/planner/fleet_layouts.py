@@ -19,15 +19,15 @@ from tokonomics.errors import BadInput
 from tokonomics.money.demand import EVERY_SIZE
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.steptime import step_model
-from tokonomics.planner.candidates import why_not
 from tokonomics.planner.fleet_traffic import FleetTraffic
-from tokonomics.planner.hosts import Hosts, room_for
-from tokonomics.planner.load import Load
 from tokonomics.planner.plan_trials import Trials
-from tokonomics.planner.screen import LEEWAY, Screened, fewest_for, floors, screen
-from tokonomics.planner.setup import Say
-from tokonomics.planner.trials import Sized
 from tokonomics.serving.fleet import Router
+from tokonomics.sizing.attempt import Sized
+from tokonomics.sizing.hosts import Hosts, room_for
+from tokonomics.sizing.layouts import why_not
+from tokonomics.sizing.load import Load
+from tokonomics.sizing.screen import LEEWAY, Screened, fewest_for, floors, screen
+from tokonomics.sizing.setup import Say
 from tokonomics.traffic.slo import Slo
 from tokonomics.units import plural
 
@@ -35,7 +35,7 @@ _EVEN = 0.9
 """Of what a replica carries in the busiest hour: where one carries less in the quietest, it is found for a fleet
 between the two as well. What is taken for the others, in proportion, is less than they carry. Our choice."""
 _MOST_SIZED = 64
-"""Replicas, by the closed form: a plan too simulates sixteen of a larger fleet (``planner.load``), so each of more is
+"""Replicas, by the closed form: a plan too simulates sixteen of a larger fleet (``sizing.load``), so each of more is
 taken to carry the same; and of so many what one carries is known to a hundredth or two. Our choice."""
 _LIKELY = 0.85
 """Of what a replica of a larger fleet carries: where the search for what one of a smaller fleet does begins."""

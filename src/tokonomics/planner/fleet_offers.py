@@ -9,8 +9,7 @@ import datetime as dt
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
-from statistics import median
+from functools import partial
 
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
@@ -20,10 +19,9 @@ from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offer_choice import within_age
 from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.catalog.precision import Precision
-from tokonomics.catalog.spot import Interruptions, load_bands, load_zone_prices
-from tokonomics.catalog.start_times import start_times
+from tokonomics.catalog.spot import Interruptions
 from tokonomics.errors import BadInput, option
-from tokonomics.money.fleet import ADVISOR, FleetOffer, SpotMarket, aws_spot
+from tokonomics.money.fleet import FleetOffer, SpotMarket
 from tokonomics.physics.deployment import Deployment, valid_tp
 from tokonomics.physics.intervals import known_speed, speed_from
 from tokonomics.planner.fleet_layouts import (
@@ -33,9 +31,10 @@ from tokonomics.planner.fleet_layouts import (
     stands_on,
 )
 from tokonomics.planner.fleet_traffic import FleetTraffic
-from tokonomics.planner.hosts import told_apart
-from tokonomics.planner.setup import Say, silent
 from tokonomics.serving.fleet import Router
+from tokonomics.sizing.hosts import told_apart
+from tokonomics.sizing.setup import Say, silent
+from tokonomics.sizing.terms import reserved_prices, spot_markets, startup_seconds
 from tokonomics.traffic.slo import Slo
 from tokonomics.types import Noun, Speed, copied
 
@@ -44,7 +43,6 @@ _SIZED = 10
 DRAIN_S = 120.0
 """A machine that is no longer needed takes nothing new for so long before it stops (assumed: longer than most answers;
 what is not finished then is answered by another)."""
-ASSUMED = "assumed"
 
 
 class MachineKind(Noun):
@@ -177,17 +175,6 @@ def fleet_machines(
     )
 
 
-def startup_seconds(deployment: Deployment) -> float:
-    """Boot, image and engine, then the weights from a network disk."""
-    return start_times().cold_s(deployment.model.weight_bytes(deployment.weights))
-
-
-@cache
-def assumed_interruptions() -> Interruptions:
-    """Where no advisor speaks: those of the median band of AWS's GPU machines."""
-    return Interruptions(per_hour=median(band.interruptions.per_hour for band in load_bands().values()))
-
-
 def _kind(offer: Offer, apart: str, layout: FleetLayout, startup_s: float | None, today: dt.date) -> MachineKind:
     replicas, degree = offer.gpus // layout.deployment.gpus, f"TP{layout.deployment.tp}"
     return MachineKind(
@@ -224,34 +211,6 @@ def _priced(
         drain_s=DRAIN_S,
         answer_s=layout.answer_s,
     )
-
-
-def reserved_prices(offer: Offer) -> dict[str, float]:
-    """USD per hour by commitment."""
-    quoted = {"1 year": offer.reserved_1yr_usd_per_hour, "3 years": offer.reserved_3yr_usd_per_hour}
-    return {term: price for term, price in quoted.items() if price is not None}
-
-
-def spot_markets(
-    offer: Offer, interruptions: Interruptions | None = None, aws_zones: bool = True
-) -> tuple[SpotMarket, ...]:
-    """The zones that sell it; elsewhere one zone that stands for the region.
-
-    An AWS machine whose zones are not listed is not counted on: which of the others' zones it shares is not known.
-    """
-    if aws_zones and offer.provider == "aws":
-        if offer.instance not in load_zone_prices():
-            return ()
-        if interruptions is None and (offer.instance, offer.region) not in load_bands():
-            return aws_spot(offer.instance, offer.region, assumed_interruptions(), ASSUMED)
-        return aws_spot(offer.instance, offer.region, interruptions)
-    if offer.spot_usd_per_hour is None:
-        return ()
-    known = load_bands().get((offer.instance, offer.region)) if offer.provider == "aws" else None
-    taken = interruptions or (known.interruptions if known else assumed_interruptions())
-    said_by = "given" if interruptions else ADVISOR if known else ASSUMED
-    zone = f"{offer.provider} {offer.region}"
-    return (SpotMarket(zone=zone, usd_per_hour=offer.spot_usd_per_hour, interruptions=taken, interruptions_by=said_by),)
 
 
 def _worth_a_look(priced: Sequence[_Priced], most_zones: int, anywhere: bool) -> list[_Priced]:

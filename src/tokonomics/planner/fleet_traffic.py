@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tokonomics.errors import BadInput
 from tokonomics.money.demand import Demand, class_names, demand_from_trace
-from tokonomics.planner.load import Load, cut_to_context, load_of_log, load_of_shape
+from tokonomics.sizing.load import Load, cut_to_context, load_of_log, load_of_shape
 from tokonomics.traffic.arrivals import Arrivals
 from tokonomics.traffic.generate import ENOUGH_REQUESTS
 from tokonomics.traffic.lengths import Lengths

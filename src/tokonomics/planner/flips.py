@@ -15,18 +15,18 @@ import numpy as np
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from tokonomics.physics.deployment import Deployment
-from tokonomics.planner.candidates import Refusal, why_not
-from tokonomics.planner.hosts import Hosts
-from tokonomics.planner.load import Load
 from tokonomics.planner.plan import Study
 from tokonomics.planner.plan_answer import Candidate
 from tokonomics.planner.plan_trials import Trials
 from tokonomics.planner.prospects import layout, prospects
-from tokonomics.planner.screen import Screened, fewest_by_arithmetic, screen
 from tokonomics.planner.search import CLOSED_FORM_UTILIZATION, Kind, Placed, kind_of
-from tokonomics.planner.setup import Say, silent
 from tokonomics.planner.what_if import highest_rate, resize, stretched
 from tokonomics.serving.capacity import MOST_REPLICAS
+from tokonomics.sizing.hosts import Hosts
+from tokonomics.sizing.layouts import Refusal, why_not
+from tokonomics.sizing.load import Load
+from tokonomics.sizing.screen import Screened, fewest_by_arithmetic, screen
+from tokonomics.sizing.setup import Say, silent
 from tokonomics.traffic.workload import Workload
 from tokonomics.types import Noun, copied
 from tokonomics.units import HOURS_PER_MONTH

@@ -16,13 +16,13 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.intervals import Interval, interval
-from tokonomics.planner.hosts import Hosts, Machine
-from tokonomics.planner.load import Load
 from tokonomics.planner.plan import Question, Study
 from tokonomics.planner.prospects import layout, prospects
-from tokonomics.planner.screen import Screened, screen
 from tokonomics.planner.search import late_in_the_mean
-from tokonomics.planner.spare import machines_for, replicas_on
+from tokonomics.sizing.hosts import Hosts, Machine
+from tokonomics.sizing.load import Load
+from tokonomics.sizing.screen import Screened, screen
+from tokonomics.sizing.spare import machines_for, replicas_on
 from tokonomics.types import Noun, copied
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK
 

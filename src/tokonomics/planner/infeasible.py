@@ -15,15 +15,15 @@ from tokonomics.catalog.offers import MAX_AGE_DAYS, Offer, Terms
 from tokonomics.catalog.places import Seller, place_filter
 from tokonomics.errors import option
 from tokonomics.physics.steptime import step_model
-from tokonomics.planner.candidates import Reason
-from tokonomics.planner.hosts import Hosts, host_gib
 from tokonomics.planner.parsing import listed, regions_from
 from tokonomics.planner.plan import Question, Study, plan
 from tokonomics.planner.plan_answer import Catch, Plan
 from tokonomics.planner.prospects import prospects, rejections
-from tokonomics.planner.screen import describe, floors
-from tokonomics.planner.spare import ZONED
 from tokonomics.serving.capacity import MOST_REPLICAS
+from tokonomics.sizing.hosts import Hosts, host_gib
+from tokonomics.sizing.layouts import Reason
+from tokonomics.sizing.screen import describe, floors
+from tokonomics.sizing.spare import ZONED
 from tokonomics.traffic.slo import Slo
 from tokonomics.types import Marked, Noun
 from tokonomics.units import gigabytes, plural, seconds, usd

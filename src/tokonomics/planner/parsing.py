@@ -13,10 +13,10 @@ from tokonomics.catalog.places import Seller
 from tokonomics.catalog.precision import KV_PRECISIONS, WEIGHT_PRECISIONS, Precision, parse_precision
 from tokonomics.catalog.recovery import QuantisedPart, allowed_by_recovery
 from tokonomics.errors import BadInput, did_you_mean, option, shorten
-from tokonomics.planner.candidates import FLOOR, weight_choices
 from tokonomics.planner.plan_answer import Limits
-from tokonomics.planner.spare import NO_SPARE, Spare
 from tokonomics.serving.fleet import Router
+from tokonomics.sizing.layouts import FLOOR, weight_choices
+from tokonomics.sizing.spare import NO_SPARE, Spare
 from tokonomics.units import scaled
 
 _MOST_GPUS = 10**9

@@ -21,10 +21,7 @@ from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.intervals import known_speed, speed_from
 from tokonomics.physics.speculation import Speculation
-from tokonomics.planner.candidates import is_faithful
 from tokonomics.planner.disaggregation import disaggregated, kv_transfer_s, together_breaks
-from tokonomics.planner.hosts import Hosts, Machine, Stock, monthly_bill
-from tokonomics.planner.load import Load
 from tokonomics.planner.plan_answer import (
     Candidate,
     CandidateDraft,
@@ -38,11 +35,14 @@ from tokonomics.planner.plan_jobs import job_of
 from tokonomics.planner.plan_trials import Trials
 from tokonomics.planner.prospects import prospects, reject, rejections
 from tokonomics.planner.search import Placed, Search
-from tokonomics.planner.setup import Say, silent
 from tokonomics.planner.token_prices import PromptSplit
 from tokonomics.serving.fleet import Router
 from tokonomics.serving.links import link_speed
 from tokonomics.serving.spread import Spread
+from tokonomics.sizing.hosts import Hosts, Machine, Stock, monthly_bill
+from tokonomics.sizing.layouts import is_faithful
+from tokonomics.sizing.load import Load
+from tokonomics.sizing.setup import Say, silent
 from tokonomics.traffic.slo import Slo
 from tokonomics.types import Same, copied
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR

@@ -12,11 +12,11 @@ from tokonomics.catalog.places import Seller
 from tokonomics.catalog.precision import Precision
 from tokonomics.money.cost import CostTree, TokenPrices
 from tokonomics.physics.speculation import DraftMethod
-from tokonomics.planner.candidates import Reason
 from tokonomics.planner.search import Kind
-from tokonomics.planner.spare import NO_SPARE, Spare
 from tokonomics.serving.fleet import Router
 from tokonomics.serving.spread import Spread
+from tokonomics.sizing.layouts import Reason
+from tokonomics.sizing.spare import NO_SPARE, Spare
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.workload import Workload
 from tokonomics.types import Noun, Speed

@@ -1,9 +1,9 @@
 """What a session of the planned traffic costs and takes on a candidate."""
 
-from tokonomics.planner.load import Load
 from tokonomics.planner.plan_answer import CandidateJob
 from tokonomics.planner.search import Placed
-from tokonomics.planner.trials import cached_share
+from tokonomics.sizing.attempt import cached_share
+from tokonomics.sizing.load import Load
 
 
 def job_of(load: Load, sized: Placed, usd_per_second: float) -> CandidateJob | None:

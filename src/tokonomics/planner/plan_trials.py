@@ -8,15 +8,15 @@ from functools import partial
 
 import numpy as np
 
-from tokonomics.planner.load import Load
-from tokonomics.planner.screen import Screened, tpot_limit
-from tokonomics.planner.setup import Setup
-from tokonomics.planner.trials import Sized, first_that_holds, simulated, try_fixed, ways
 from tokonomics.serving.capacity import MOST_REPLICAS, apart_in_time, fewest_that_hold
 from tokonomics.serving.fleet import Router
 from tokonomics.serving.links import link_speed
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.steady import MissesSlo
+from tokonomics.sizing.attempt import Sized, first_that_holds, simulated, try_fixed, ways
+from tokonomics.sizing.load import Load
+from tokonomics.sizing.screen import Screened, tpot_limit
+from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.classes import strictest
 from tokonomics.traffic.generate import ENOUGH_REQUESTS
 from tokonomics.traffic.slo import Latency, Slo

@@ -18,12 +18,12 @@ from tokonomics.physics.calibration import profile_key
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.intervals import known_speed
 from tokonomics.physics.speculation import Speculation
-from tokonomics.planner.candidates import FLOOR, Reason, Refusal, fitting, weight_choices
 from tokonomics.planner.drafting import with_drafts
-from tokonomics.planner.hosts import Hosts, Stock, hosts_of, usable
-from tokonomics.planner.load import Load
 from tokonomics.planner.plan_answer import Limits, Rejection
-from tokonomics.planner.spare import Spare
+from tokonomics.sizing.hosts import Hosts, Stock, hosts_of, usable
+from tokonomics.sizing.layouts import FLOOR, Reason, Refusal, fitting, weight_choices
+from tokonomics.sizing.load import Load
+from tokonomics.sizing.spare import Spare
 from tokonomics.types import Same, Speed, copied
 
 if TYPE_CHECKING:

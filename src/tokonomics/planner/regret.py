@@ -15,14 +15,14 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import Deployment
-from tokonomics.planner.candidates import Refusal, is_faithful, why_not
-from tokonomics.planner.hosts import Hosts, Machine
 from tokonomics.planner.plan import Study
 from tokonomics.planner.prospects import layout
-from tokonomics.planner.screen import screen
 from tokonomics.planner.search import Kind, Placed, kind_of
-from tokonomics.planner.spare import machines_for, replicas_on
 from tokonomics.planner.what_if import resize
+from tokonomics.sizing.hosts import Hosts, Machine
+from tokonomics.sizing.layouts import Refusal, is_faithful, why_not
+from tokonomics.sizing.screen import screen
+from tokonomics.sizing.spare import machines_for, replicas_on
 from tokonomics.traffic.workload import Workload
 from tokonomics.types import Noun, copied
 

@@ -19,16 +19,16 @@ from tokonomics.errors import BadInput, option
 from tokonomics.money.api_bill import ApiBill, api_bills
 from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.breakeven import SECONDS_PER_MONTH, share_of_api
-from tokonomics.planner.hosts import Hosts
-from tokonomics.planner.load import Load
 from tokonomics.planner.plan import Question, at_prices_that_count, searched
 from tokonomics.planner.plan_trials import Trials
 from tokonomics.planner.prospects import layout, prospects
-from tokonomics.planner.screen import Screened, screen
 from tokonomics.planner.search import Placed
-from tokonomics.planner.setup import Say, Setup, silent
-from tokonomics.planner.trials import serve
 from tokonomics.serving.outcome import request_latencies
+from tokonomics.sizing.attempt import serve
+from tokonomics.sizing.hosts import Hosts
+from tokonomics.sizing.load import Load
+from tokonomics.sizing.screen import Screened, screen
+from tokonomics.sizing.setup import Say, Setup, silent
 from tokonomics.traffic.slo import Latency
 from tokonomics.traffic.trace import Floats
 from tokonomics.traffic.workload import workload_of

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from tokonomics.planner.load import Load
 from tokonomics.planner.plan_trials import Trials
 from tokonomics.planner.route_answer import RouteWay
 from tokonomics.planner.route_models import CalledModel, OwnModel, PartFleet, part_of
 from tokonomics.planner.route_search import Part, Sending, cheapest, within_limit
 from tokonomics.planner.route_ways import ALL, Routing, called_part, own_part
 from tokonomics.planner.search import Placed
+from tokonomics.sizing.load import Load
 
 _LIMITS = (1.0, 0.85, 0.7, 0.55, 0.4, 0.3, 0.2)
 """Of the closed form's full batches: how many answers may be under way, the most first."""

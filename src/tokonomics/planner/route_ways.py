@@ -15,7 +15,6 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from tokonomics.planner.load import Load
 from tokonomics.planner.route_answer import RouteKind, RoutePart, RouteWay
 from tokonomics.planner.route_models import (
     WAITS,
@@ -28,9 +27,10 @@ from tokonomics.planner.route_models import (
     part_of,
 )
 from tokonomics.planner.route_search import Part, Sending, cheapest, cheapest_first, every_sending, front
-from tokonomics.planner.setup import Say, silent
 from tokonomics.serving.outcome import judged
 from tokonomics.serving.spread import spread
+from tokonomics.sizing.load import Load
+from tokonomics.sizing.setup import Say, silent
 from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.traffic.trace import Counts, Floats
 from tokonomics.traffic.workload import workload_of

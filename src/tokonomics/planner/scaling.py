@@ -25,13 +25,13 @@ from tokonomics.planner.fleet_layouts import FleetLayout
 from tokonomics.planner.fleet_offers import Machines
 from tokonomics.planner.fleet_traffic import FleetTraffic
 from tokonomics.planner.scaling_day import MOST_REQUESTS, ScalingDay, days_of
-from tokonomics.planner.setup import Say, silent
 from tokonomics.serving.capacity import sure_to_miss
 from tokonomics.serving.fleet import Autoscale, FleetSettings
 from tokonomics.serving.loop import NOBODY, Watcher
 from tokonomics.serving.outcome import SloOutcome, judged, outcome, request_latencies, within_slos
 from tokonomics.serving.simulator import Simulation, simulate
 from tokonomics.serving.state import DONE, REFUSED
+from tokonomics.sizing.setup import Say, silent
 from tokonomics.traffic.forecast import ForecastError, error_of
 from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.traffic.trace import Floats, Trace, make_trace
@@ -57,7 +57,7 @@ of them would take minutes."""
 _AT_CAPACITY = 4_000
 """Requests of each replica that tell how many are outstanding on one at its capacity."""
 _ENOUGH_REPLICAS = 16
-"""For that, as for a plan (``planner.load``): more of them even out no better."""
+"""For that, as for a plan (``sizing.load``): more of them even out no better."""
 
 
 class ScalingWay(Noun):

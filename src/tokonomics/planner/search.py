@@ -15,13 +15,13 @@ from typing import TypeVar
 
 from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import Deployment
-from tokonomics.planner.candidates import Reason, Refusal, is_faithful
-from tokonomics.planner.hosts import Hosts
 from tokonomics.planner.plan_trials import Trials
-from tokonomics.planner.screen import Screened, describe, fewest_by_arithmetic, fewest_for, most_held, screen
-from tokonomics.planner.setup import Say, silent
-from tokonomics.planner.trials import Sized
 from tokonomics.serving.capacity import MOST_REPLICAS
+from tokonomics.sizing.attempt import Sized
+from tokonomics.sizing.hosts import Hosts
+from tokonomics.sizing.layouts import Reason, Refusal, is_faithful
+from tokonomics.sizing.screen import Screened, describe, fewest_by_arithmetic, fewest_for, most_held, screen
+from tokonomics.sizing.setup import Say, silent
 from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.units import percent, plural, seconds
 

@@ -9,10 +9,10 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tokonomics.planner.setup import Say, silent
 from tokonomics.planner.shared_answer import SHARED_WAYS, Crossing, SharedPlan, Way, WayRow
 from tokonomics.planner.shared_gpu import cheapest_of, own_way
 from tokonomics.planner.shared_ways import Tenant, aligned
+from tokonomics.sizing.setup import Say, silent
 
 _MOST, _CLOSE = 64.0, 1.1
 """The largest factor looked at, either way; and how close the crossing is told."""

@@ -20,10 +20,7 @@ from tokonomics.catalog.start_times import start_times
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.intervals import known_speed
 from tokonomics.physics.sharding import shard
-from tokonomics.planner.candidates import FLOOR, is_faithful, weight_choices
-from tokonomics.planner.hosts import Machine, usable
 from tokonomics.planner.plan_answer import Candidate
-from tokonomics.planner.setup import Say, silent
 from tokonomics.planner.shared_answer import SHARED_WAYS, ModelHere, SharedPlan, Way, WayRow
 from tokonomics.planner.shared_ways import (
     Attempt,
@@ -36,6 +33,9 @@ from tokonomics.planner.shared_ways import (
     judged,
 )
 from tokonomics.serving.shared import SharedEngine, TurnRules, in_turns
+from tokonomics.sizing.hosts import Machine, usable
+from tokonomics.sizing.layouts import FLOOR, is_faithful, weight_choices
+from tokonomics.sizing.setup import Say, silent
 from tokonomics.traffic.trace import Trace
 from tokonomics.types import Speed
 from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK

@@ -22,17 +22,17 @@ from tokonomics.catalog.start_times import start_times
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import kv_budget_bytes, max_sequences, sequence_bytes, workspace_bytes
 from tokonomics.physics.sharding import shard
-from tokonomics.planner.candidates import FLOOR, fitting, weight_choices
-from tokonomics.planner.hosts import Machine
-from tokonomics.planner.load import Load
 from tokonomics.planner.plan import Question, Study, study
 from tokonomics.planner.prospects import speed_allowed
-from tokonomics.planner.screen import curve_for, tpot_limit
 from tokonomics.serving.capacity import what_breaks
 from tokonomics.serving.outcome import Outcome, outcome
 from tokonomics.serving.shared import SharedEngine, SharedRun, TurnRules, in_turns, side_by_side
 from tokonomics.serving.simulator import Simulation, simulate
 from tokonomics.serving.steady import MissesSlo
+from tokonomics.sizing.hosts import Machine
+from tokonomics.sizing.layouts import FLOOR, fitting, weight_choices
+from tokonomics.sizing.load import Load
+from tokonomics.sizing.screen import curve_for, tpot_limit
 from tokonomics.traffic.trace import Trace
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
 

@@ -11,9 +11,9 @@ import numpy as np
 from tokonomics.money.cost import TokenPrices, split_by_gpu_time, with_cached
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.steptime import step_model
-from tokonomics.planner.load import Load
 from tokonomics.planner.search import Placed
-from tokonomics.planner.trials import cached_share, prefill_share
+from tokonomics.sizing.attempt import cached_share, prefill_share
+from tokonomics.sizing.load import Load
 
 
 class PromptSplit:

@@ -18,18 +18,18 @@ import numpy as np
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from tokonomics.physics.intervals import interval
-from tokonomics.planner.candidates import Reason, Refusal, why_not
 from tokonomics.planner.disaggregation import Pair, RatioPoint, kv_transfer_s, pair_of, resize_apart, splits_of
-from tokonomics.planner.hosts import Hosts
-from tokonomics.planner.load import Load
 from tokonomics.planner.plan import Question, Study, searched
 from tokonomics.planner.plan_answer import Candidate
 from tokonomics.planner.plan_trials import Trials
-from tokonomics.planner.screen import LEEWAY, Screened, screen
 from tokonomics.planner.search import Placed, late_in_the_mean
-from tokonomics.planner.setup import Say, silent
-from tokonomics.planner.trials import Sized
 from tokonomics.serving.capacity import BEHIND
+from tokonomics.sizing.attempt import Sized
+from tokonomics.sizing.hosts import Hosts
+from tokonomics.sizing.layouts import Reason, Refusal, why_not
+from tokonomics.sizing.load import Load
+from tokonomics.sizing.screen import LEEWAY, Screened, screen
+from tokonomics.sizing.setup import Say, silent
 from tokonomics.traffic.classes import hurried
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.trace import Counts

@@ -19,12 +19,12 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.disaggregation import nearest_pair
-from tokonomics.planner.hosts import Hosts, Machine
 from tokonomics.planner.plan import RankedRow, Study
 from tokonomics.planner.plan_trials import Trials
-from tokonomics.planner.screen import Screened, screen
 from tokonomics.planner.search import Placed
 from tokonomics.serving.steady import FRONT_END, REPLICA_SPEED
+from tokonomics.sizing.hosts import Hosts, Machine
+from tokonomics.sizing.screen import Screened, screen
 from tokonomics.types import Noun
 from tokonomics.units import HOURS_PER_MONTH, percent, plural, usd
 

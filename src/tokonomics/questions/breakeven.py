@@ -18,7 +18,6 @@ from tokonomics.planner.breakeven import (
     share_of_api,
     tokens_per_request,
 )
-from tokonomics.planner.load import Load
 from tokonomics.planner.parsing import amount, listed
 from tokonomics.questions.api_latency import latencies_of
 from tokonomics.questions.listener import SILENT, Listener
@@ -29,6 +28,7 @@ from tokonomics.questions.results import BreakevenResult, NothingHosts
 from tokonomics.questions.serving import named, say_if_compiling
 from tokonomics.questions.traffic import read_rate
 from tokonomics.questions.upkeep import extras_of
+from tokonomics.sizing.load import Load
 from tokonomics.traffic.trace import Trace
 from tokonomics.units import percent, plural, usd
 

@@ -9,14 +9,11 @@ from tokonomics.money.cost import require_positive
 from tokonomics.money.upkeep import upkeep
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.speculation import DRAFT_TOKENS
-from tokonomics.planner.bills import Bills
-from tokonomics.planner.candidates import FLOOR
 from tokonomics.planner.levers.lever_list import KNOBS, Choices, all_levers
 from tokonomics.planner.levers.ranking import rank_levers, utilization_bills
 from tokonomics.planner.levers.stack import order_from
 from tokonomics.planner.levers.stack import stack as stacked
 from tokonomics.planner.parsing import listed, share_of_quality, spare_from
-from tokonomics.planner.setup import NotServed, Setup
 from tokonomics.questions.inputs import BatchLimits, Layout
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import load_of, offers_of, targets_of
@@ -25,6 +22,9 @@ from tokonomics.questions.requests.traffic import Changes, LeversRequest, StackR
 from tokonomics.questions.serving import deployment_of, say_if_compiling, say_left_out
 from tokonomics.questions.traffic_results import LeversResult, StackResult
 from tokonomics.questions.upkeep import extras_of
+from tokonomics.sizing.bill import Bills
+from tokonomics.sizing.layouts import FLOOR
+from tokonomics.sizing.setup import NotServed, Setup
 
 _TAKES_A_WHILE = 200_000
 """Requests from which thirty simulations of them take more than a quarter of a minute."""

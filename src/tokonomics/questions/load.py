@@ -22,11 +22,8 @@ from tokonomics.catalog.recovery import QuantisedPart, allowed_by_recovery, loss
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, UnknownName, option, shorten
 from tokonomics.physics.speculation import Speculation
-from tokonomics.planner.candidates import weight_choices
 from tokonomics.planner.drafting import NO_DRAFT, draft_named, published_draft
-from tokonomics.planner.hosts import HOST_MEMORY
 from tokonomics.planner.infeasible import Blame, blame
-from tokonomics.planner.load import Load, load_of_log, load_of_shape
 from tokonomics.planner.parsing import (
     amount,
     discounts_from,
@@ -62,6 +59,9 @@ from tokonomics.questions.requests.buy import CompareRequest, PlanRequest
 from tokonomics.questions.tables import prices_in
 from tokonomics.questions.traffic import number_above_0, prompts_of, rate_of, read_log, read_rate
 from tokonomics.serving.spread import spread
+from tokonomics.sizing.hosts import HOST_MEMORY
+from tokonomics.sizing.layouts import weight_choices
+from tokonomics.sizing.load import Load, load_of_log, load_of_shape
 from tokonomics.traffic.classes import classed
 from tokonomics.traffic.generate import agent_in
 from tokonomics.traffic.lengths import Lengths

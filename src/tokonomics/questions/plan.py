@@ -29,12 +29,10 @@ from tokonomics.planner.deploy_stacks import STACKS, stack_files
 from tokonomics.planner.deploy_text import DeployFile, Target
 from tokonomics.planner.energy import energy_of
 from tokonomics.planner.flips import flips
-from tokonomics.planner.load import Load
 from tokonomics.planner.parsing import listed
 from tokonomics.planner.plan import Question, Study, study
 from tokonomics.planner.plan_answer import Candidate
 from tokonomics.planner.regret import least_regret
-from tokonomics.planner.spare import machines_for
 from tokonomics.planner.what_if import bill_range, headroom, ratios, sensitivity
 from tokonomics.planner.why import why_pick
 from tokonomics.questions.api_latency import latencies_of
@@ -49,6 +47,8 @@ from tokonomics.questions.serving import say_if_compiling, say_left_out
 from tokonomics.questions.upkeep import extras_of
 from tokonomics.questions.verbs import find_verb
 from tokonomics.serving.first_answer import FirstAnswer, in_the_mean
+from tokonomics.sizing.load import Load
+from tokonomics.sizing.spare import machines_for
 from tokonomics.traffic.thinking import parse_thinking
 
 

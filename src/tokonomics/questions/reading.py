@@ -7,7 +7,7 @@ import numpy as np
 
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.errors import BadInput, option
-from tokonomics.planner.load import Load
+from tokonomics.sizing.load import Load
 from tokonomics.traffic.lengths import Lengths, parse_lengths
 from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.traffic.trace import Trace

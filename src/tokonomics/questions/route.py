@@ -12,7 +12,6 @@ import numpy as np
 from tokonomics.catalog.apis import find_api
 from tokonomics.catalog.load_models import find_model
 from tokonomics.errors import BadInput, did_you_mean, option, shorten
-from tokonomics.planner.load import Load
 from tokonomics.planner.parsing import listed
 from tokonomics.planner.route import route as compared
 from tokonomics.planner.route_models import OwnModel, RoutedModel, called
@@ -23,6 +22,7 @@ from tokonomics.questions.reading import require_writer
 from tokonomics.questions.requests.traffic import RouteRequest
 from tokonomics.questions.serving import say_if_compiling, say_left_out
 from tokonomics.questions.traffic_results import RouteResult
+from tokonomics.sizing.load import Load
 from tokonomics.traffic.attribution import labels_in, values_of
 from tokonomics.traffic.formats import UNNAMED
 from tokonomics.traffic.trace import Counts, Floats

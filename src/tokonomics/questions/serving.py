@@ -18,8 +18,6 @@ from tokonomics.clock import today
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.money.cost import require_positive
 from tokonomics.physics.deployment import Deployment, deploy
-from tokonomics.planner.hosts import cheapest_host
-from tokonomics.planner.load import Load
 from tokonomics.planner.parsing import router_from
 from tokonomics.questions.inputs import Drafting, Layout, Priced
 from tokonomics.questions.listener import Listener
@@ -30,6 +28,8 @@ from tokonomics.questions.traffic import read_time
 from tokonomics.serving.compiled import must_compile
 from tokonomics.serving.fleet import FIRST_BACKOFF_S, LINK_BYTES_PER_S, Autoscale, FleetSettings, Outage
 from tokonomics.serving.links import link_speed
+from tokonomics.sizing.hosts import cheapest_host
+from tokonomics.sizing.load import Load
 from tokonomics.traffic.grammar import Phrase, read_options
 
 AS_GIVEN = "as given"

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from tokonomics.errors import BadInput, option, shorten
-from tokonomics.planner.load import conversations, cut_to_context, extent_of, load_of_log, load_of_shape
 from tokonomics.planner.parsing import amount
 from tokonomics.questions.inputs import Attributed, Conversations, Traffic, TrafficShape
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.tables import say_columns, trace_in
+from tokonomics.sizing.load import conversations, cut_to_context, extent_of, load_of_log, load_of_shape
 from tokonomics.traffic.arrivals import Arrivals, parse_arrivals
 from tokonomics.traffic.generate import (
     ENOUGH_REQUESTS,

@@ -9,7 +9,7 @@ from tokonomics.errors import option
 from tokonomics.money.fleet import ADVISOR, NO_SAVING, FleetPurchase
 from tokonomics.money.spot_verdict import SpotVerdict
 from tokonomics.planner.fleet import FleetReport
-from tokonomics.planner.fleet_offers import ASSUMED, MachineKind
+from tokonomics.planner.fleet_offers import MachineKind
 from tokonomics.planner.fleet_replay import FleetReplay
 from tokonomics.questions.request import Request
 from tokonomics.questions.results import FleetResult
@@ -19,6 +19,7 @@ from tokonomics.report.batch_view import batch_blocks
 from tokonomics.report.scaling_view import scaling_blocks
 from tokonomics.report.wording import OLD_PRICE, aged_since, gap_text, quoted_on, slos_text, speed_word, usd_text
 from tokonomics.serving.outcome import SloOutcome
+from tokonomics.sizing.terms import ASSUMED
 from tokonomics.units import HOURS_PER_MONTH, count, percent, plural, requests_a_second, seconds, usd
 
 _WIDE = 0.05

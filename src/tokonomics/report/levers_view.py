@@ -4,16 +4,16 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 from tokonomics.errors import option
-from tokonomics.planner.bills import SetupBill
 from tokonomics.planner.levers.kept_quality import QualityKept
 from tokonomics.planner.levers.ranking import CHUNK, Effects, Pulled, Ranking, Utilization
 from tokonomics.planner.levers.stack import Drafted, Step, Waterfall
-from tokonomics.planner.setup import Setup
 from tokonomics.questions.request import Request
 from tokonomics.questions.traffic_results import LeversResult, StackResult
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.wording import aged_since, percent_text, quoted_text, setup_text, speed_word, time_text
+from tokonomics.sizing.bill import SetupBill
+from tokonomics.sizing.setup import Setup
 from tokonomics.units import fine_percent, gigabytes, percent, plural, seconds, usd
 
 _SHOWN = 5e-4  # a smaller share reads as 0.0 %

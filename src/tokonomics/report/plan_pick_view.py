@@ -6,9 +6,7 @@ from tokonomics.catalog.offers import UNSPECIFIED, Terms
 from tokonomics.catalog.places import LISTED_EVERYWHERE
 from tokonomics.catalog.precision import Precision
 from tokonomics.errors import option
-from tokonomics.planner.candidates import FLOOR
 from tokonomics.planner.plan_answer import Candidate, Catch, Plan, SetAside
-from tokonomics.planner.spare import ZONES, Spare, sold_in_zones
 from tokonomics.questions.results import layout_text
 from tokonomics.report import blocks
 from tokonomics.report.wording import (
@@ -16,6 +14,8 @@ from tokonomics.report.wording import (
     speed_text,
     time_text,
 )  # fmt: skip
+from tokonomics.sizing.layouts import FLOOR
+from tokonomics.sizing.spare import ZONES, Spare, sold_in_zones
 from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.units import BYTES_PER_GB, percent, plural, seconds, usd
 

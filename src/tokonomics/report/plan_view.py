@@ -11,7 +11,6 @@ from tokonomics.catalog.offers import STALE_AFTER_DAYS
 from tokonomics.errors import option
 from tokonomics.money.api_bill import ApiBill, host_bills
 from tokonomics.planner.breakeven import share_of_api
-from tokonomics.planner.candidates import Reason
 from tokonomics.planner.infeasible import Blame, left_out
 from tokonomics.planner.parsing import discounts_from, gpu_filter
 from tokonomics.planner.plan import Study
@@ -53,6 +52,7 @@ from tokonomics.report.wording import (
     usd_text,
     workload_text,
 )  # fmt: skip
+from tokonomics.sizing.layouts import Reason
 from tokonomics.units import count, percent, plural, requests_a_second, usd
 
 

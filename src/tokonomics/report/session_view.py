@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from tokonomics.errors import option
-from tokonomics.planner.load import Load
 from tokonomics.report import blocks
 from tokonomics.report.wording import percent_text, time_text, turn_text
 from tokonomics.serving.session_outcome import SessionOutcome, TurnOutcome, short_of
+from tokonomics.sizing.load import Load
 from tokonomics.traffic.generate import ENOUGH_REQUESTS
 from tokonomics.traffic.session_summary import turn_groups
 from tokonomics.units import percent, plural, requests_a_second, usd

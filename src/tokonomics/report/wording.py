@@ -8,10 +8,10 @@ from tokonomics.clock import today
 from tokonomics.errors import option
 from tokonomics.money.cost import LeverBill
 from tokonomics.planner.compare import Cell, Comparison
-from tokonomics.planner.screen import describe
-from tokonomics.planner.setup import Setup
 from tokonomics.report import blocks
 from tokonomics.serving.first_answer import FirstAnswer
+from tokonomics.sizing.screen import describe
+from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.summary import TraceSummary
 from tokonomics.traffic.workload import Workload

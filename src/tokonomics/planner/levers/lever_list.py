@@ -19,14 +19,14 @@ from tokonomics.catalog.recovery import QuantisedPart, allowed_by_recovery
 from tokonomics.errors import BadInput, option
 from tokonomics.physics.deployment import why_not_run
 from tokonomics.physics.speculation import ACCEPTANCE, DRAFT_TOKENS, Speculation
-from tokonomics.planner.bills import Bills, SetupBill
 from tokonomics.planner.drafting import METHODS, draft_named
-from tokonomics.planner.fleet_offers import reserved_prices
-from tokonomics.planner.hosts import HOST_MEMORY
 from tokonomics.planner.levers.right_size import right_size
-from tokonomics.planner.setup import NotServed, Setup
-from tokonomics.planner.sizing import changes_over_time
 from tokonomics.serving.fleet import Router
+from tokonomics.sizing.bill import Bills, SetupBill
+from tokonomics.sizing.hosts import HOST_MEMORY
+from tokonomics.sizing.search import changes_over_time
+from tokonomics.sizing.setup import NotServed, Setup
+from tokonomics.sizing.terms import reserved_prices
 from tokonomics.types import copied
 from tokonomics.units import percent
 

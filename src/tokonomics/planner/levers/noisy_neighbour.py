@@ -10,8 +10,8 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from tokonomics.planner.levers.tenancy import Pooling, Sharing
 from tokonomics.planner.levers.tenant_latency import TenantLatency, latency_reader
-from tokonomics.planner.setup import Say, silent
 from tokonomics.serving.simulator import Simulation
+from tokonomics.sizing.setup import Say, silent
 from tokonomics.traffic.tenants import busier, only, present, served_last
 from tokonomics.types import Noun
 

@@ -19,8 +19,6 @@ from tokonomics.errors import BadInput, option
 from tokonomics.money.cache_tiers import TierBreakEven, TierPrice, break_even
 from tokonomics.money.cost import CostTree, LeverBill, replica_hour
 from tokonomics.physics.deployment import Deployment
-from tokonomics.planner.setup import Say, silent
-from tokonomics.planner.trials import cached_share, serve_with
 from tokonomics.serving.capacity import NeverHolds, replicas_needed, what_breaks
 from tokonomics.serving.fleet import FleetSettings, Router
 from tokonomics.serving.outcome import Outcome, outcome
@@ -28,6 +26,8 @@ from tokonomics.serving.session_outcome import SessionOutcome
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.spread import Spread
 from tokonomics.serving.tiers import TierHits, gpu_cache_bytes, kv_bytes_per_token
+from tokonomics.sizing.attempt import cached_share, serve_with
+from tokonomics.sizing.setup import Say, silent
 from tokonomics.traffic.prefix_reuse import found_share
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.trace import Trace

@@ -18,11 +18,11 @@ from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import kv_budget_bytes, sequence_bytes
 from tokonomics.physics.sharding import shard
 from tokonomics.physics.steptime import step_model
-from tokonomics.planner.bills import CENT, Bills, SetupBill
 from tokonomics.planner.levers.kept_quality import QualityKept, quality_kept
 from tokonomics.planner.levers.lever_list import Lever, all_levers, billed, moved
-from tokonomics.planner.load import Load
-from tokonomics.planner.setup import NotServed, Setup
+from tokonomics.sizing.bill import CENT, Bills, SetupBill
+from tokonomics.sizing.load import Load
+from tokonomics.sizing.setup import NotServed, Setup
 from tokonomics.traffic.arrivals import draw_arrivals, parse_arrivals
 from tokonomics.types import Marked, Noun, copied
 from tokonomics.units import percent, plural

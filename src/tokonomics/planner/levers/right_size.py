@@ -14,16 +14,16 @@ from operator import itemgetter
 from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.intervals import known_speed
-from tokonomics.planner.bills import CENT, Bills, SetupBill
-from tokonomics.planner.candidates import Refusal
-from tokonomics.planner.hosts import Hosts
 from tokonomics.planner.plan import Question, Study, study
 from tokonomics.planner.plan_answer import Limits
 from tokonomics.planner.prospects import prospects
-from tokonomics.planner.screen import Screened, fewest_by_arithmetic, screen
 from tokonomics.planner.search import best_first
-from tokonomics.planner.setup import NotServed, Setup
 from tokonomics.serving.capacity import MOST_REPLICAS
+from tokonomics.sizing.bill import CENT, Bills, SetupBill
+from tokonomics.sizing.hosts import Hosts
+from tokonomics.sizing.layouts import Refusal
+from tokonomics.sizing.screen import Screened, fewest_by_arithmetic, screen
+from tokonomics.sizing.setup import NotServed, Setup
 from tokonomics.traffic.generate import ENOUGH_REQUESTS
 from tokonomics.types import Speed, copied
 from tokonomics.units import HOURS_PER_MONTH, plural

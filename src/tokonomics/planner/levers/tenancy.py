@@ -20,13 +20,13 @@ from tokonomics.money.class_bill import at_peak
 from tokonomics.money.cost import CostTree, LeverBill, replica_hour
 from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.levers.tenant_latency import TenantLatency, latency_reader, tenant_breaks
-from tokonomics.planner.setup import Say, silent
 from tokonomics.serving.capacity import NeverHolds, apart_in_time, replicas_needed, what_breaks
 from tokonomics.serving.fleet import FleetSettings, Router
 from tokonomics.serving.outcome import Outcome, outcome
 from tokonomics.serving.simulator import Simulation, requests_for, rules_for, simulate
 from tokonomics.serving.state import too_long
 from tokonomics.serving.steady import ReplicaCurve
+from tokonomics.sizing.setup import Say, silent
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.tenants import (
     ALIGNED,

@@ -5,12 +5,12 @@ from textwrap import wrap
 
 import altair as alt
 
-from tokonomics.planner.bills import SetupBill
 from tokonomics.planner.levers.ranking import Ranking
 from tokonomics.planner.levers.stack import Waterfall
-from tokonomics.planner.setup import Setup
 from tokonomics.report.charts import style
 from tokonomics.report.wording import setup_text
+from tokonomics.sizing.bill import SetupBill
+from tokonomics.sizing.setup import Setup
 from tokonomics.units import percent, usd
 
 _BILLS = {"bill": style.BLUE, "saved": style.LIGHT_GREEN, "added": style.RED}

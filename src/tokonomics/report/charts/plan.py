@@ -6,13 +6,13 @@ from collections.abc import Sequence
 import altair as alt
 
 from tokonomics.planner.disaggregation import RatioPoint
-from tokonomics.planner.hosts import UNUSED
 from tokonomics.planner.plan_answer import Candidate, Plan
 from tokonomics.planner.regret import Regret
 from tokonomics.planner.what_if import BillSwing, Case, Sensitivity
 from tokonomics.questions.results import replicas_text
 from tokonomics.report.charts import style
 from tokonomics.report.wording import and_slos, workload_text
+from tokonomics.sizing.hosts import UNUSED
 from tokonomics.units import count, percent, plural, usd
 
 _PARTS = {"prefill": style.BLUE, "decode": style.GREEN, "idle": style.SAND, UNUSED: style.DARK_SAND}

@@ -28,9 +28,9 @@ from tokonomics.money.cost import CostLine, CostTree
 from tokonomics.physics.deployment import NETWORKED, Deployment
 from tokonomics.physics.memory import draft_bytes
 from tokonomics.physics.sharding import shard
-from tokonomics.planner.candidates import Reason, Refusal
-from tokonomics.planner.spare import NO_SPARE, ZONED, Spare, machines_for, machines_for_both, replicas_on
 from tokonomics.serving.links import network_of
+from tokonomics.sizing.layouts import Reason, Refusal
+from tokonomics.sizing.spare import NO_SPARE, ZONED, Spare, machines_for, machines_for_both, replicas_on
 from tokonomics.units import BYTES_PER_GB, GIB, HOURS_PER_MONTH, usd
 
 _NEAR = 0.9  # of the network that speeds were worked out for

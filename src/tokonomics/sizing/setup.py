@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 from tokonomics.catalog.offers import Offer
 from tokonomics.money.cache_tiers import TierPrice, parse_tiers
 from tokonomics.physics.deployment import Deployment
-from tokonomics.planner.load import Load
-from tokonomics.planner.spare import NO_SPARE, Spare
 from tokonomics.serving.fleet import LINK_BYTES_PER_S, Router
+from tokonomics.sizing.load import Load
+from tokonomics.sizing.spare import NO_SPARE, Spare
 from tokonomics.traffic.slo import Slo
 
 Made = TypeVar("Made")

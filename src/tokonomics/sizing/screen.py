@@ -17,10 +17,10 @@ from tokonomics.physics.calibration import profile_key
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.operations import least_decode_attention_s
 from tokonomics.physics.steptime import StepModel, step_model
-from tokonomics.planner.candidates import Reason, Refusal
-from tokonomics.planner.hosts import Hosts
-from tokonomics.planner.load import Load
 from tokonomics.serving.steady import Capacity, MissesSlo, ReplicaCurve, Steady, most_answered
+from tokonomics.sizing.hosts import Hosts
+from tokonomics.sizing.layouts import Reason, Refusal
+from tokonomics.sizing.load import Load
 from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.traffic.trace import Floats
 from tokonomics.units import percent, seconds

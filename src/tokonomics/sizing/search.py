@@ -15,11 +15,11 @@ import numpy as np
 from tokonomics.catalog.gpus import Gpu, all_gpus
 from tokonomics.errors import TokonomicsError, option
 from tokonomics.physics.deployment import valid_tp
-from tokonomics.planner.candidates import Reason, why_not
-from tokonomics.planner.fleet_offers import startup_seconds
-from tokonomics.planner.load import Load
-from tokonomics.planner.setup import Memo, NotServed, Setup
-from tokonomics.planner.trials import (
+from tokonomics.serving.capacity import what_breaks
+from tokonomics.serving.fleet import Autoscale
+from tokonomics.serving.outcome import outcome
+from tokonomics.serving.simulator import Simulation
+from tokonomics.sizing.attempt import (
     Sized,
     better,
     fewest_replicas,
@@ -28,10 +28,10 @@ from tokonomics.planner.trials import (
     serve,
     try_fixed,
 )
-from tokonomics.serving.capacity import what_breaks
-from tokonomics.serving.fleet import Autoscale
-from tokonomics.serving.outcome import outcome
-from tokonomics.serving.simulator import Simulation
+from tokonomics.sizing.layouts import Reason, why_not
+from tokonomics.sizing.load import Load
+from tokonomics.sizing.setup import Memo, NotServed, Setup
+from tokonomics.sizing.terms import startup_seconds
 
 _TARGETS = (0.8, 0.6, 0.4)
 """Of the requests outstanding at a replica of the fixed fleet in its fullest hundredth of the time: when one more is

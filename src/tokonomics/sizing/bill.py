@@ -24,9 +24,11 @@ from tokonomics.money.fleet import FleetLimits, FleetOffer
 from tokonomics.money.fleet_search import optimal_fleet
 from tokonomics.money.spot_verdict import spot_verdict
 from tokonomics.physics.intervals import known_speed, speed_from
-from tokonomics.planner.candidates import Reason, Refusal
-from tokonomics.planner.fleet_offers import reserved_prices, spot_markets, startup_seconds
-from tokonomics.planner.hosts import (
+from tokonomics.serving.fleet import Router
+from tokonomics.serving.outcome import Shares, SloOutcome
+from tokonomics.serving.spread import Spread
+from tokonomics.sizing.attempt import Sized, better, cached_share
+from tokonomics.sizing.hosts import (
     HOST_MEMORY,
     UNUSED,
     Hosts,
@@ -37,14 +39,11 @@ from tokonomics.planner.hosts import (
     told_apart,
     usable,
 )
-from tokonomics.planner.lost_state import lost_state
-from tokonomics.planner.setup import Memo, NotServed, Say, Setup, silent
-from tokonomics.planner.sizing import size
-from tokonomics.planner.spare import machines_for, replicas_on
-from tokonomics.planner.trials import Sized, better, cached_share
-from tokonomics.serving.fleet import Router
-from tokonomics.serving.outcome import Shares, SloOutcome
-from tokonomics.serving.spread import Spread
+from tokonomics.sizing.layouts import Reason, Refusal
+from tokonomics.sizing.search import size
+from tokonomics.sizing.setup import Memo, NotServed, Say, Setup, silent
+from tokonomics.sizing.spare import machines_for, replicas_on
+from tokonomics.sizing.terms import lost_state, reserved_prices, spot_markets, startup_seconds
 from tokonomics.types import Noun, Speed, copied
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK
 

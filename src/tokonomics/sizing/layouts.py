@@ -4,7 +4,7 @@ A layer is split over the GPUs of one machine (TP), experts are split likewise o
 would hold copies of the KV cache, groups of them attend to sequences of their own and share their experts (DP), in one
 machine or over several with a fast network. Stages (PP) are tried where GPUs have no fast link between them, so that
 splitting every layer is slow, and over several machines where the model is too large for one. What machines such
-layouts stand on: ``planner.hosts``.
+layouts stand on: ``sizing.hosts``.
 """
 
 from collections.abc import Iterator, Sequence

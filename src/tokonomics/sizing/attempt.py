@@ -19,9 +19,6 @@ import numpy as np
 from tokonomics.errors import option
 from tokonomics.money.cache_tiers import TierPrice
 from tokonomics.physics.deployment import Deployment
-from tokonomics.planner.load import Load
-from tokonomics.planner.screen import curve_for, tpot_limit
-from tokonomics.planner.setup import NotServed, Setup
 from tokonomics.serving.capacity import (
     BEHIND,
     MOST_REPLICAS,
@@ -39,6 +36,9 @@ from tokonomics.serving.outcome import Outcome, outcome, request_latencies
 from tokonomics.serving.simulator import Simulation, simulate
 from tokonomics.serving.steady import MissesSlo, ReplicaCurve
 from tokonomics.serving.tiers import TierHits, plan_fetches
+from tokonomics.sizing.load import Load
+from tokonomics.sizing.screen import curve_for, tpot_limit
+from tokonomics.sizing.setup import NotServed, Setup
 from tokonomics.traffic.generate import ENOUGH_REQUESTS
 from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.traffic.trace import Floats, Trace
