@@ -9,7 +9,6 @@ import platform
 import time
 from dataclasses import replace
 from datetime import date
-from functools import partial
 from itertools import product
 
 import numpy as np
@@ -22,10 +21,10 @@ from tokonomics.clock import today
 from tokonomics.errors import TokonomicsError
 from tokonomics.physics.deployment import deploy
 from tokonomics.planner.plan import Question, study
-from tokonomics.serving.capacity import highest_rate
-from tokonomics.serving.simulator import simulate
 from tokonomics.sizing.load import Load, load_of_log, load_of_shape
 from tokonomics.sizing.screen import LEEWAY, curve_for, tpot_limit
+from tokonomics.sizing.search import highest_rate
+from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.readers import open_trace
 from tokonomics.traffic.slo import parse_slos
 
@@ -61,7 +60,7 @@ def ratios() -> list[tuple[float, str]]:
             deployment = deploy(find_model(model), find_gpu(gpu), find_engine("vllm"), tp=tp)
             slos = parse_slos(slo) if slo else ()
             capacity = curve_for(deployment, load).capacity(tpot_limit(slos))
-            best = highest_rate(partial(simulate, deployment), load.trace, slos, capacity.rate)
+            best = highest_rate(Setup(deployment, load, slos=slos), capacity.rate)
         except TokonomicsError:
             continue
         found.append((best.rate / capacity.rate, f"{deployment}, {name}, {slo or 'no slo'}"))

@@ -97,7 +97,7 @@ def test_one_replica_fewer_than_the_plan_breaks_a_class() -> None:
     assert best is not None
     assert best.replicas > 1
     placed = made.of(best)
-    fewer = made.search.trials.on(placed.screened, best.replicas - 1)
+    fewer = made.search.sought.on(placed.screened, best.replicas - 1)
     assert fewer.breaks is not None
     assert "of gold" in fewer.breaks or "of free" in fewer.breaks
 

@@ -24,8 +24,8 @@ from tokonomics.planner.deploy_text import Target
 from tokonomics.planner.disaggregation import Pair, cheapest_split, disaggregated, kv_transfer_s, pair_of, splits_of
 from tokonomics.planner.plan import Question, Study, study
 from tokonomics.planner.plan_answer import Catch, Limits
-from tokonomics.planner.plan_trials import Trials
 from tokonomics.planner.prospects import prospects
+from tokonomics.planner.search import Sought
 from tokonomics.planner.what_if import bill_range, headroom, ratios
 from tokonomics.questions.plan import deploy_files_of
 from tokonomics.sizing.hosts import Hosts, PrefillPool
@@ -51,11 +51,11 @@ def found(apart: bool) -> Study:
     return study(question(disaggregate=apart))
 
 
-def pair_on(trials: Trials, gpus: tuple[int, int], asked_for: Question) -> Pair:
+def pair_on(sought: Sought, gpus: tuple[int, int], asked_for: Question) -> Pair:
     """Layouts of so many GPUs for prompts and for answers."""
-    hosts = prospects(asked_for, trials.load)
+    hosts = prospects(asked_for, sought.load)
     prefill, decode = (next(one for one in hosts if one.deployment.gpus == count) for count in gpus)
-    pair = pair_of(trials, replace(decode, prefill=PrefillPool(prefill.deployment, 1)))
+    pair = pair_of(sought, replace(decode, prefill=PrefillPool(prefill.deployment, 1)))
     assert isinstance(pair, Pair)
     return pair
 
@@ -126,16 +126,16 @@ def test_gpus_without_a_network_stay_in_one_machine() -> None:
 def test_the_ratio_is_that_of_trying_every_split(gpus: tuple[int, int], slos: str) -> None:
     varied = load_of_shape(12, "lognormal:mean=4000,p99=12000", "const:200")
     few = replace(varied, trace=varied.trace.take(np.arange(3000)))
-    trials = Trials(few, parse_slos(slos))
-    pair = pair_on(trials, gpus, question())
+    sought = Sought(few, parse_slos(slos))
+    pair = pair_on(sought, gpus, question())
     most = [2 * least + 4 for least in pair.least]
     ways = {
         (first, second): pair.usd_per_hour(first, second)
         for first in range(1, most[0] + 1)
         for second in range(1, most[1] + 1)
-        if trials.on(pair.split(first, second), first + second).holds
+        if sought.on(pair.split(first, second), first + second).holds
     }
-    placed = cheapest_split(trials, pair, math.inf)
+    placed = cheapest_split(sought, pair, math.inf)
     if not ways:
         assert placed is None
         return
@@ -144,30 +144,30 @@ def test_the_ratio_is_that_of_trying_every_split(gpus: tuple[int, int], slos: st
     assert placed.trial is not None
     assert placed.trial.holds
     assert (placed.trial.prefill_replicas, placed.replicas - placed.trial.prefill_replicas) in ways
-    assert cheapest_split(trials, pair, min(ways.values())) is None, "nothing is cheaper"
+    assert cheapest_split(sought, pair, min(ways.values())) is None, "nothing is cheaper"
 
 
 @pytest.mark.slow
 def test_no_split_below_the_closed_form_holds() -> None:
-    trials = Trials(PROMPTS, STRICT)
+    sought = Sought(PROMPTS, STRICT)
     for gpus in ((1, 1), (1, 2)):
-        pair = pair_on(trials, gpus, question())
+        pair = pair_on(sought, gpus, question())
         first, second = pair.least
         for fewer in ((first - 1, 2 * second + 4), (2 * first + 4, second - 1)):
-            assert min(fewer) == 0 or not trials.on(pair.split(*fewer), sum(fewer)).holds
+            assert min(fewer) == 0 or not sought.on(pair.split(*fewer), sum(fewer)).holds
 
 
 @pytest.mark.slow
 def test_no_layout_of_the_pairs_is_beaten_by_one_that_was_left_out() -> None:
     few = replace(PROMPTS, trace=PROMPTS.trace.take(np.arange(2000)))
-    trials = Trials(few, STRICT)
+    sought = Sought(few, STRICT)
     hosts = prospects(question(), few)
-    best = disaggregated(trials, hosts, math.inf)[-1]
+    best = disaggregated(sought, hosts, math.inf)[-1]
     pairs = (
-        pair_of(trials, replace(decode, prefill=PrefillPool(prefill.deployment, 1)))
+        pair_of(sought, replace(decode, prefill=PrefillPool(prefill.deployment, 1)))
         for prefill, decode in product(hosts, hosts)
     )
-    sized = [cheapest_split(trials, pair, math.inf) for pair in pairs if isinstance(pair, Pair)]
+    sized = [cheapest_split(sought, pair, math.inf) for pair in pairs if isinstance(pair, Pair)]
     assert best.usd_per_hour == min(placed.usd_per_hour for placed in sized if placed)
 
 
@@ -295,9 +295,9 @@ def test_it_keeps_within_the_gpus_allowed() -> None:
 def test_a_slice_of_the_traffic_is_served_by_a_slice_of_each_side() -> None:
     """A quarter of the requests on a quarter of the replicas: what holds there holds for all of them."""
     whole = load_of_shape(40, "const:2000", "const:100")
-    trials = Trials(whole, STRICT)
-    pair = pair_on(trials, (1, 1), question())
-    placed = cheapest_split(trials, pair, math.inf)
+    sought = Sought(whole, STRICT)
+    pair = pair_on(sought, (1, 1), question())
+    placed = cheapest_split(sought, pair, math.inf)
     assert placed is not None
     assert placed.trial is not None
     first = 4 * placed.trial.prefill_replicas
@@ -305,12 +305,12 @@ def test_a_slice_of_the_traffic_is_served_by_a_slice_of_each_side() -> None:
     rng = np.random.default_rng(0)
     some = whole.trace.take(np.sort(rng.permutation(len(whole.trace))[: len(whole.trace) // 4]))
     slice_of = replace(whole.at(160), trace=some.faster(40 / some.rate), share=0.25, is_stationary=False)
-    assert Trials(slice_of, STRICT).on(pair.split(first, second), first + second).holds
+    assert Sought(slice_of, STRICT).on(pair.split(first, second), first + second).holds
 
 
 def test_a_screened_pair_is_told_apart_from_every_other() -> None:
-    trials = Trials(PROMPTS, STRICT)
-    pair = pair_on(trials, (1, 1), question())
+    sought = Sought(PROMPTS, STRICT)
+    pair = pair_on(sought, (1, 1), question())
     together = screen(pair.decode.deployment, pair.decode, PROMPTS, STRICT)
     assert isinstance(together, Screened)
     names = {pair.split(1, 2).name, pair.split(2, 1).name, together.name}

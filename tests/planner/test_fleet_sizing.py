@@ -23,7 +23,7 @@ from tokonomics.planner.fleet_replay import FleetReplay, ReplayCase, places_of, 
 from tokonomics.planner.fleet_traffic import FleetTraffic, traffic_from_curve
 from tokonomics.planner.plan import Question, plan
 from tokonomics.planner.plan_answer import Candidate
-from tokonomics.planner.plan_trials import Trials
+from tokonomics.planner.search import Sought
 from tokonomics.sizing.attempt import Sized
 from tokonomics.sizing.hosts import Hosts
 from tokonomics.sizing.load import load_of_shape
@@ -101,7 +101,7 @@ def held_alone(layout: FleetLayout, rate: float, lengths: tuple[str, str], seed:
     load = load_of_shape(rate, *lengths, seed=seed)
     found = screen(layout.deployment, Hosts(layout.deployment, ()), load, LOOSE)
     assert isinstance(found, Screened)
-    return Trials(load, LOOSE).on(found, 1).holds
+    return Sought(load, LOOSE).on(found, 1).holds
 
 
 def test_what_a_replica_is_counted_on_for_in_quiet_hours_holds_in_other_hours_too() -> None:
@@ -124,12 +124,12 @@ def test_quiet_hours_keep_the_peaks_replicas_where_fewer_hold_nothing(monkeypatc
     layout = deploy(MODEL, find_gpu("H100-SXM"), ENGINE)
     found = screen(layout, Hosts(layout, ()), load, STRICT)
     assert isinstance(found, Screened)
-    sized = replace(Trials(load, STRICT).on(found, 8), replicas=8)
+    sized = replace(Sought(load, STRICT).on(found, 8), replicas=8)
 
-    def holds_on(trials: Trials, _: Screened, __: Sized, replicas: int) -> bool:
-        return replicas == 8 and trials.load.workload.rate <= 80
+    def holds_on(sought: Sought, _: Screened, __: Sized, replicas: int) -> bool:
+        return replicas == 8 and sought.load.workload.rate <= 80
 
-    monkeypatch.setattr(Trials, "holds_on", holds_on)
+    monkeypatch.setattr(Sought, "holds_on", holds_on)
     rates, each = zip(*_levels(found, load, STRICT, sized, 10.0), strict=True)
     hours = np.array([10.0, 25.0, 40.0, 79.0, 80.0])
     assert np.ceil(hours / np.interp(hours, rates, each) - 1e-9).tolist() == [8] * 5

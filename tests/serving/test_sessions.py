@@ -12,12 +12,15 @@ from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.errors import BadInput
 from tokonomics.physics.deployment import Deployment, deploy
-from tokonomics.serving.capacity import BEHIND, highest_rate, what_breaks
+from tokonomics.serving.capacity import BEHIND, what_breaks
 from tokonomics.serving.fleet import FleetSettings, Outage, Router
 from tokonomics.serving.outcome import moments, outcome, records, request_latencies
 from tokonomics.serving.simulator import Simulation, simulate
 from tokonomics.serving.state import DONE, REFUSED, TIMED_OUT, UNSERVED
 from tokonomics.serving.tiers import Tier, plan_fetches
+from tokonomics.sizing.load import load_of_requests
+from tokonomics.sizing.search import highest_rate
+from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.generate import generate, parse_sessions
 from tokonomics.traffic.lengths import parse_lengths
@@ -223,6 +226,6 @@ def test_capacity_counts_sessions_that_begin() -> None:
     assert trace.faster(3.0).rate == pytest.approx(3 * trace.rate, rel=1e-9)
     drowned = simulate(on(), trace.faster(40.0))
     assert what_breaks(drowned, outcome(drowned)) == BEHIND
-    best = highest_rate(lambda faster: simulate(on(), faster, max_sequences=32), trace, (), trace.rate)
+    best = highest_rate(Setup(on(), load_of_requests(trace), max_sequences=32), trace.rate)
     assert trace.turns is not None
     assert best.sessions_per_s == pytest.approx(best.rate * trace.turns.sessions / len(trace))

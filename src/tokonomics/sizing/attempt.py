@@ -4,8 +4,7 @@
 own batch limit is tried first. Where the time per token is what breaks, fewer sequences at a time are let in: the most
 that keep tokens in time by the closed form, then whichever number between late tokens and late first tokens meets both
 targets. Where whole answers or jobs are late, the limit that makes fewest of them late is looked for. A simulation ends
-when more requests were late than an SLO allows of all of them; of long traffic the busiest part is simulated first, for
-the same reason.
+when more requests were late than an SLO allows of all of them.
 """
 
 import math
@@ -25,11 +24,9 @@ from tokonomics.serving.simulator import Simulation, simulate
 from tokonomics.serving.tenant_outcome import tenant_breaks
 from tokonomics.serving.tiers import TierHits, plan_fetches
 from tokonomics.sizing import rules
-from tokonomics.sizing.load import Load
 from tokonomics.sizing.screen import first_limit
 from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.classes import by_class
-from tokonomics.traffic.generate import ENOUGH_REQUESTS
 from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.traffic.trace import Floats, Trace
 
@@ -228,42 +225,26 @@ def _most_running(made: Simulation) -> int:
 
 
 def _hopeless(setup: Setup, replicas: int, max_sequences: int | None, times: float) -> Sized | None:
-    """The part that decides alone, where in it more requests are late than the SLO allows of all of them.
+    """The beginning of a disaggregated fleet's traffic, where in it more requests are late than the SLO allows of all.
 
-    It begins with idle replicas, which the whole does not, and ends with nobody behind it, so it is late no more often.
-    With a prefix cache it begins cold, which proves nothing.
+    A simulation of two sides does not end when it is settled. The beginning has nobody before or behind it, so it is
+    late no more often than the whole; with a prefix cache it begins cold, which proves nothing.
     """
-    load, decisive = setup.load, decisive_part(setup)
-    if decisive is load or load.trace.prefix is not None:
+    load = setup.load
+    if not (setup.prefill_replicas and setup.slos and load.is_stationary) or load.trace.prefix is not None:
         return None
-    part = attempt(replace(setup, load=decisive), replicas, max_sequences, times)
+    few = load.busiest(round(len(load.trace) * rules.BEGINNING))
+    part = attempt(replace(setup, load=few), replicas, max_sequences, times)
     if part.breaks is None or part.simulation is None:
         return None
     latencies = request_latencies(part.simulation)
     unserved = np.isnan(latencies[Latency.e2e])
     for slo in setup.slos:
-        if slo.statistic == "mean":
-            continue
-        late = np.count_nonzero(unserved | (latencies[slo.latency] > slo.seconds))
-        if late > late_allowed(slo, len(load.trace)):
-            # Its latencies are those of the part.
-            even = load.is_stationary or part.breaks == BEHIND
-            return part if even else replace(part, breaks=f"in its busiest hours {part.breaks}")
+        if slo.statistic != "mean":
+            late = np.count_nonzero(unserved | (latencies[slo.latency] > slo.seconds))
+            if late > late_allowed(slo, len(load.trace)):
+                return part
     return None
-
-
-def decisive_part(setup: Setup) -> Load:
-    """The part of long traffic that decides whether SLOs are met; all of it where it is short.
-
-    Of traffic that is the same all the time a simulation ends by itself when it is settled; that of a disaggregated
-    fleet does not, and a beginning shows what is far too slow.
-    """
-    load = setup.load
-    if load.is_stationary and setup.slos and setup.prefill_replicas:
-        return load.busiest(round(len(load.trace) * rules.BEGINNING))
-    if load.is_stationary or len(load.trace) <= rules.WHOLE_AT_ONCE or not setup.slos:
-        return load
-    return load.busiest(max(ENOUGH_REQUESTS, round(len(load.trace) * rules.BUSIEST)))
 
 
 # --- the settings of so many replicas -------------------------------------------------------------------------------
@@ -273,6 +254,8 @@ def decisive_part(setup: Setup) -> Load:
 class Attempts:
     """The simulations of one question: each number of replicas of a setup is tried once."""
 
+    whole: bool = False
+    """Every simulation runs to its end, for whoever shows what did not hold as well."""
     made: dict[tuple[object, int], Sized] = field(default_factory=dict)
     """By setup and number of replicas; 0: lone requests."""
     count: int = 0
@@ -287,7 +270,7 @@ class Attempts:
     def once(self, setup: Setup, replicas: int, max_sequences: int | None) -> Sized:
         """So many replicas with this limit behind the setup's router, and nothing else tried."""
         self.count += 1
-        return replace(attempt(setup, replicas, max_sequences, whole=False), simulation=None)
+        return replace(attempt(setup, replicas, max_sequences, whole=self.whole), simulation=None)
 
     def lone(self, setup: Setup) -> Sized:
         """Requests that never meet, and find in a cache whatever any of those before them left: no fleet does better.
@@ -374,7 +357,7 @@ def _between(within: Callable[[int], Sized], first: Sized, guess: int | None, mo
 def _least_late(within: Callable[[int], Sized], first: Sized, most: int) -> Iterator[Sized]:
     """Limits ever closer to the one with the fewest late answers: too few at a time wait, too many slow each other.
 
-    The wider gap beside the best limit so far is halved, in octaves, until its neighbours are known.
+    The wider gap beside the best limit so far is halved, in octaves, until its neighbours are known or serve alike.
     """
     top = min(most, max(1, first.most_running))
     late = {top: _late(first)}
@@ -388,7 +371,8 @@ def _least_late(within: Callable[[int], Sized], first: Sized, most: int) -> Iter
         best = min(late, key=lambda limit: (late[limit], limit))
         below = max((limit for limit in late if limit < best), default=best)
         above = min((limit for limit in late if limit > best), default=best)
-        gaps = [(high / low, low, high) for low, high in ((below, best), (best, above)) if high - low > 1]
+        sides = ((below, best), (best, above))
+        gaps = [(high / low, low, high) for low, high in sides if high - low > 1 and high > low * rules.LIMITS_ALIKE]
         limits = [min(high - 1, max(low + 1, round(math.sqrt(low * high)))) for _, low, high in sorted(gaps)[-1:]]
 
 

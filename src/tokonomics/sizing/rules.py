@@ -26,13 +26,11 @@ choice."""
 LIMITS_TRIED = 12
 """Batch limits tried for an SLO on whole answers or jobs, where neither end is known to be too low or too high: enough
 to halve the octaves between 1 and 1,024 down to neighbours. Our choice."""
-WHOLE_AT_ONCE = 60_000
-"""Requests up to which all are simulated at once; of more, first the busiest part. Three times what a p99 rests on."""
+LIMITS_ALIKE = 1.1
+"""Limits that lie no further apart serve alike: chance moves the share of late answers by more. Our choice."""
 BEGINNING = 1 / 8
 """Of traffic that is the same all the time: where eight in a hundred are late there, one in a hundred of all is,
 whatever follows."""
-BUSIEST = 1 / 8
-"""Of long traffic: three hours of a day."""
 SCALING_TARGETS = (0.8, 0.6, 0.4)
 """Of the requests outstanding at a replica of the fixed fleet in its fullest hundredth of the time: when one more is
 called for. From greedy to careful; a cold start needs room for what arrives meanwhile."""

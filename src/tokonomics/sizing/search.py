@@ -278,9 +278,9 @@ class NeverHolds(TokonomicsError):
     """Not even the lightest load, or the largest fleet, meets the SLO."""
 
 
-def highest_rate(setup: Setup, guess: float, attempts: Attempts | None = None) -> HighestRate:
+def highest_rate(setup: Setup, guess: float) -> HighestRate:
     """The most requests a second that one replica of a setup holds, searched from a guess."""
-    attempts = Attempts() if attempts is None else attempts
+    attempts = Attempts(whole=True)
     trace = setup.load.trace
     if trace.rate <= 0:
         raise BadInput("all requests arrive at once: there is no rate to raise", where=trace.source)
@@ -326,9 +326,9 @@ def highest_between(holds: Callable[[float], bool], low: float, high: float) -> 
     return low, high
 
 
-def replicas_needed(setup: Setup, attempts: Attempts | None = None) -> ReplicasNeeded:
+def replicas_needed(setup: Setup) -> ReplicasNeeded:
     """The fewest replicas for a setup's own load, with every number that was tried."""
-    attempts = Attempts() if attempts is None else attempts
+    attempts = Attempts(whole=True)
     found = size(setup, attempts)
     if isinstance(found, NotServed):
         raise NeverHolds(found.reason, fix=found.fix)

@@ -21,16 +21,14 @@ from tokonomics.physics.memory import kv_budget_bytes
 from tokonomics.physics.overhead import overhead
 from tokonomics.physics.steptime import step_model
 from tokonomics.planner.levers.prefix_cache import (
-    CacheSetting,
     hits_by_size,
     hits_by_ttl,
     prefix_cache_lever,
-    serve_setting,
 )
 from tokonomics.questions.requests.traffic import CacheRequest
 from tokonomics.questions.traffic_results import CacheResult
 from tokonomics.report.cache_view import cache
-from tokonomics.serving.fleet import FleetSettings
+from tokonomics.serving.fleet import FleetSettings, Router
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate
 from tokonomics.serving.state import Fetches
@@ -43,6 +41,9 @@ from tokonomics.serving.tiers import (
     kv_bytes_per_token,
     plan_fetches,
 )
+from tokonomics.sizing.attempt import serve
+from tokonomics.sizing.load import load_of_requests
+from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.generate import generate, parse_sessions
 from tokonomics.traffic.lengths import parse_lengths
@@ -207,9 +208,9 @@ def test_the_price_of_memory_is_what_two_machines_differ_in() -> None:
 
 
 def test_tiers_find_more_and_cost_no_latency(deployment: Deployment, conversations: Trace) -> None:
-    plain, _ = serve_setting(deployment, conversations, CacheSetting(name="GPU"), 1)
+    plain, _ = serve(Setup(deployment, load_of_requests(conversations)), 1)
     tiers = parse_tiers("dram=400", deployment)
-    with_tier, hits = serve_setting(deployment, conversations, CacheSetting(name="dram", tiers=tiers), 1)
+    with_tier, hits = serve(Setup(deployment, load_of_requests(conversations), tiers=tiers), 1)
     before, after = outcome(plain), outcome(with_tier)
     assert 0 < hits[0].tokens <= hits[0].available_tokens
     assert before.cached_tokens < after.cached_tokens <= after.input_tokens
@@ -220,7 +221,7 @@ def test_tiers_find_more_and_cost_no_latency(deployment: Deployment, conversatio
 
 
 def test_fetches_of_one_link_follow_each_other(deployment: Deployment, conversations: Trace) -> None:
-    plain, _ = serve_setting(deployment, conversations, CacheSetting(name="GPU"), 1)
+    plain, _ = serve(Setup(deployment, load_of_requests(conversations)), 1)
     tier = parse_tiers("dram=400", deployment)[0].tier
     fetches, hits = plan_fetches(plain, (tier,))
     gains = np.maximum(fetches.tokens.astype(np.int64) - plain.served.cached_tokens, 0)
@@ -236,7 +237,7 @@ def test_fetches_of_one_link_follow_each_other(deployment: Deployment, conversat
 
 
 def test_fetching_nothing_changes_nothing(deployment: Deployment, conversations: Trace) -> None:
-    plain, _ = serve_setting(deployment, conversations, CacheSetting(name="GPU"), 2)
+    plain, _ = serve(Setup(deployment, load_of_requests(conversations), router=Router.least_outstanding), 2)
     nothing = Fetches(np.zeros(len(conversations), np.int32), np.zeros(len(conversations)))
     again = simulate(deployment, conversations, FleetSettings(replicas=2), fetches=nothing)
     for name, column in plain.served._asdict().items():
@@ -301,7 +302,7 @@ def test_a_slo_that_no_replicas_keep_is_a_table_that_says_what_breaks(
     for row in made.rows:
         assert (row.needs, row.bill) == (None, None)
         assert row.breaks
-        assert row.breaks.startswith("ttft_p99 is")
+        assert "ttft_p99 is" in row.breaks
         assert row.ttft_s.p99
         assert row.ttft_s.p99 > 0.001
 
@@ -330,7 +331,7 @@ def crowded() -> Trace:
         parse_lengths("const:100", "output", least=0),
         requests=600,
         seed=1,
-        sessions=parse_sessions("6,think=10,limit=32000"),
+        sessions=parse_sessions("4,think=5,limit=32000"),
     ).faster(2.8)
 
 
@@ -341,7 +342,9 @@ def test_a_row_shows_the_latency_of_the_fleet_it_bills_and_a_later_answer_is_no_
     made = prefix_cache_lever(deployment, trace, lambda count: USD)
     for row in made.rows:
         assert row.needs
-        direct = outcome(serve_setting(deployment, trace, row.setting, row.needs)[0])
+        fleet = FleetSettings(replicas=row.needs, router=row.setting.router)
+        cache = row.setting.prefix_cache
+        direct = outcome(simulate(deployment, trace, fleet, prefix_cache=cache, max_sequences=row.max_sequences))
         assert row.replicas == row.needs
         assert row.ttft_s == direct.ttft_s
     assert made.bill

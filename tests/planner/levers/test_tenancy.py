@@ -14,15 +14,17 @@ from tokonomics.catalog.load_models import find_model
 from tokonomics.errors import BadInput, TokonomicsError
 from tokonomics.money.cost import saving
 from tokonomics.physics.deployment import Deployment, deploy
-from tokonomics.planner.levers import tenancy
 from tokonomics.planner.levers.lora import distinct_adapters, lora, lora_lever
 from tokonomics.planner.levers.noisy_neighbour import noisy_neighbour
 from tokonomics.planner.levers.tenancy import Sharing, pool
-from tokonomics.serving.capacity import NeverHolds, replicas_needed, what_breaks
-from tokonomics.serving.fleet import FleetSettings
+from tokonomics.serving.capacity import what_breaks
+from tokonomics.serving.fleet import FleetSettings, Router
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate
 from tokonomics.serving.tenant_outcome import tenant_breaks
+from tokonomics.sizing.load import load_of_requests
+from tokonomics.sizing.search import NeverHolds, replicas_needed
+from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.generate import generate, parse_sessions, parse_tenants
 from tokonomics.traffic.lengths import parse_lengths
@@ -60,11 +62,7 @@ def test_a_tenant_alone_needs_what_capacity_says_of_its_log(deployment: Deployme
     for tenant in present(trace):
         own = only(trace, [tenant])
         log = make_trace(own.arrival_s, own.input_tokens, own.output_tokens)  # as read from a file of its own
-
-        def serve(replicas: int, log: Trace = log) -> object:
-            return simulate(deployment, log, FleetSettings(replicas=replicas))
-
-        needed = replicas_needed(serve, SLOS).replicas  # type: ignore[arg-type]
+        needed = replicas_needed(Setup(deployment, load_of_requests(log), slos=SLOS)).replicas
         row = next(row for row in made.tenants if row.tenant == trace.tenants[tenant])
         assert row.alone_replicas == needed
     assert made.apart.replicas == sum(row.alone_replicas for row in made.tenants)
@@ -100,12 +98,13 @@ def test_the_shared_fleet_meets_the_slo_for_every_tenant_and_one_less_does_not(d
     made = pool(shared)
     count = made.together.replicas
     assert count > 1
-    served = shared.serve(trace, count)
+    served = shared.serve(trace, made.sized)
     for at in by_tenant(trace).values():
         waits = (served.served.first_token_s - trace.arrival_s)[at]
         assert np.percentile(waits, 99) <= 0.3
-    fewer = shared.serve(trace, count - 1)
-    assert tenant_breaks(fewer, SLOS) is not None or what_breaks(fewer, outcome(fewer, SLOS)) is not None
+    for router in (Router.round_robin, Router.least_outstanding):
+        fewer = simulate(deployment, trace, FleetSettings(replicas=count - 1, router=router))
+        assert tenant_breaks(fewer, SLOS) is not None or what_breaks(fewer, outcome(fewer, SLOS)) is not None
 
 
 def test_a_tenant_of_seven_requests_is_not_judged_by_its_slowest(deployment: Deployment) -> None:
@@ -137,20 +136,6 @@ def test_twice_the_traffic_of_one_makes_the_others_wait_and_priorities_shield_th
     assert last_own - last > loud_own - loud
     assert enough <= 0.3
     assert made.needs > made.rows[0].replicas
-
-
-@pytest.mark.parametrize("guess", [0.0, 0.8, 3.0])
-def test_the_fleet_is_the_same_from_wherever_the_search_begins(
-    deployment: Deployment, guess: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also from a guess three times too high."""
-    trace = requests("poisson:40", "2")
-    monkeypatch.setattr(tenancy, "_SURELY_NEEDED", guess)
-    shared = sharing(deployment, trace)
-    found = shared.together(trace)[0], shared.alone(0)[0]
-    monkeypatch.setattr(tenancy, "least_replicas", lambda *_: 1)
-    assert found == (shared.together(trace)[0], shared.alone(0)[0])
-    assert found[0] > 1
 
 
 def test_mistakes_are_said(deployment: Deployment) -> None:
@@ -237,7 +222,8 @@ def test_c25_pooling_depends_on_when_the_peaks_fall() -> None:
     assert made.apart.replicas / same.replicas < 1.5
     assert (same.load_share or 1) < 0.6
     assert (same.correlation or 0) > 0.9
-    assert made.apart.replicas / spread.replicas == pytest.approx(2, abs=0.35)
+    assert made.apart.replicas / spread.replicas >= 2
+    assert (spread.load_share or 0) > 0.85
     assert (spread.correlation or 1) < 0
     # Whatever the hours, load is conserved: utilisation × replicas is the work, give or take the ends of the trace.
     work = (made.apart.load_share or 0) * made.apart.replicas

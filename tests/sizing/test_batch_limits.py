@@ -17,7 +17,7 @@ from tokonomics.serving.capacity import what_breaks
 from tokonomics.serving.fleet import FleetSettings, Router
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate
-from tokonomics.sizing.attempt import Sized, simulated, try_fixed, with_lower_limits
+from tokonomics.sizing.attempt import Sized, _between, _least_late, attempt
 from tokonomics.sizing.load import Load, load_of_log, load_of_shape
 from tokonomics.sizing.search import size
 from tokonomics.sizing.setup import Setup
@@ -58,6 +58,9 @@ def every_limit(load: Load, slo: str) -> tuple[int, set[int | None]]:
         (3.5, 3000, 12, "ttft_p99=3,tpot_p99=0.07"),
         (5.0, 3000, 60, "ttft_p99=1.5,tpot_p99=0.04"),
         (7.0, 1500, 40, "ttft_p90=1,tpot_p99=0.05"),
+        # Answers that slow each other: fewer at a time are each in time, and wait no longer.
+        (0.894, 8000, 20, "e2e_p90=3.4"),
+        (1.5, 5000, 30, "e2e_p95=3"),
         # The engine's own limit will do.
         (2.0, 1000, 100, "ttft_p99=1,tpot_p99=0.05"),
     ],
@@ -83,7 +86,7 @@ def test_a_simulation_that_ends_early_misses_what_the_whole_misses(slo: str) -> 
     ends = []
     for rate in (1.5, 2.5, 3.5, 6.0):
         load = poisson(rate, 3000, 12)
-        tried = try_fixed(Setup(ON_A100, load, OFFERS, TODAY, slos), 1, None)
+        tried = attempt(Setup(ON_A100, load, OFFERS, TODAY, slos), 1, whole=False)
         whole = simulate(ON_A100, load.trace)
         assert tried.holds == (what_breaks(whole, outcome(whole, slos)) is None)
         if tried.holds:
@@ -100,7 +103,7 @@ def test_sessions_that_end_early_miss_what_all_of_them_miss(slo: str, tiers: str
         load = load_of_shape(rate, "const:2000", "const:40", sessions=Sessions(turns=4, think_s=5))
         load = replace(load, trace=load.trace.take(np.arange(2000)))
         setup = Setup(ON_A100, load, OFFERS, TODAY, parse_slos(slo), tiers=tiers)
-        tried, whole = try_fixed(setup, 1, None), simulated(setup, 1, None)
+        tried, whole = attempt(setup, 1, whole=False), attempt(setup, 1)
         assert tried.holds == whole.holds
         assert tried.outcome == whole.outcome or not tried.holds
         ends.append(tried.outcome.requests)
@@ -111,13 +114,33 @@ def test_limits_above_one_that_was_never_reached_are_not_tried() -> None:
     """What no simulation comes up to changes nothing: all limits above it give what the engine's own gave."""
     tried = []
 
-    def serve_within(limit: int | None) -> Sized:
+    def within(limit: int) -> Sized:
         tried.append(limit)
-        reached = min(limit or 256, 60)
-        return cast(Sized, SimpleNamespace(tokens_late=1.2, wait_late=1.5, outcome=f"of {reached} at a time"))
+        outcome = f"of {min(limit, 60)} at a time"
+        return cast(Sized, SimpleNamespace(tokens_late=1.2, wait_late=1.5, outcome=outcome))
 
-    assert len(list(with_lower_limits(serve_within, 93, 256))) == len(tried)
-    assert tried == [None, 93]
+    first = within(256)
     tried.clear()
-    list(with_lower_limits(serve_within, 40, 256))
-    assert tried == [None, 40, 101]
+    assert len(list(_between(within, first, 93, 256))) == len(tried)
+    assert tried == [93]
+    tried.clear()
+    list(_between(within, first, 40, 256))
+    assert tried == [40, 101]
+
+
+@pytest.mark.parametrize("best", [1, 2, 3, 5, 9, 11, 40, 41, 77, 98])
+def test_the_limit_with_the_fewest_late_answers_is_found_whatever_it_is(best: int) -> None:
+    """Answers are late by how far, in octaves, a limit is from the best; within a tenth of it all are in time."""
+    tried = []
+
+    def within(limit: int) -> Sized:
+        tried.append(limit)
+        late = 1 + abs(np.log2(limit / best)) if abs(limit - best) > best / 11 else 0.0
+        found = SimpleNamespace(tokens_late=0.0, wait_late=0.0, whole_late=late, holds=not late, most_running=100)
+        return cast(Sized, found)
+
+    first = within(100)
+    if first.holds:
+        return
+    assert any(trial.holds for trial in _least_late(within, first, 256))
+    assert len(set(tried)) == len(tried)

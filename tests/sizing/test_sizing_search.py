@@ -14,9 +14,9 @@ from tokonomics.serving.capacity import what_breaks
 from tokonomics.serving.fleet import Router
 from tokonomics.serving.outcome import outcome
 from tokonomics.sizing import attempt, search
-from tokonomics.sizing.attempt import Sized, fewest_replicas, serve, try_fixed
+from tokonomics.sizing.attempt import Attempts, Sized, serve
 from tokonomics.sizing.load import load_of_log, load_of_shape
-from tokonomics.sizing.search import size
+from tokonomics.sizing.search import fewest, size
 from tokonomics.sizing.setup import NotServed, Setup
 from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import PrefixBlocks, Trace, make_trace
@@ -43,7 +43,7 @@ def test_what_any_fleet_serves_from_its_cache_is_not_refused() -> None:
     """One request in three alone would find nothing of its own conversation; among all of them it finds nearly all."""
     here = replace(NOW, load=load_of_log(sessions(1000)), router=Router.prefix_aware)
     targeted = replace(here, slos=parse_slos("ttft_p99=0.4"))
-    served = [serve(targeted, count) for count in (2, 8, 16)]
+    served = [serve(targeted, count)[0] for count in (2, 8, 16)]
     assert any(what_breaks(each, outcome(each, targeted.slos)) is None for each in served)
     assert isinstance(size(targeted), Sized)
     # Without the cache the longest prompts take longer than that, on any fleet.
@@ -52,43 +52,33 @@ def test_what_any_fleet_serves_from_its_cache_is_not_refused() -> None:
 
 def test_behind_a_prefix_aware_router_a_smaller_fleet_that_holds_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """60 to 64 hold, more do not up to 120, as was seen of 48, 64, 96, 128: a search that starts at 96 looks back."""
-    made = serve(NOW, 1)
-    summed = outcome(made, NOW.slos)
-    monkeypatch.setattr(attempt, "_guess", lambda setup: 96)
-    monkeypatch.setattr(attempt, "_alone", lambda setup: None)
+    summed = outcome(serve(NOW, 1)[0], NOW.slos)
+    monkeypatch.setattr(search, "closed_form_replicas", lambda setup: 96)
+    attempts = Attempts()
 
-    def tried(count: int) -> Sized:
-        breaks = None if 60 <= count <= 64 or count > 120 else "late"
-        return Sized(replicas=count, router=Router.prefix_aware, breaks=breaks, outcome=summed, simulation=made)
+    def found(router: Router) -> int:
+        def tried(count: int) -> Sized:
+            breaks = None if 60 <= count <= 64 or count > 120 else "late"
+            return Sized(replicas=count, router=router, breaks=breaks, outcome=summed)
 
-    found = [fewest_replicas(replace(NOW, router=each), tried) for each in (Router.prefix_aware, Router.round_robin)]
-    assert [each.replicas for each in found if isinstance(each, Sized)] == [60, 121]
+        return fewest(NOW, attempts, on=tried).replicas
+
+    assert [found(router) for router in (Router.prefix_aware, Router.round_robin)] == [60, 121]
 
 
 def test_apart_too_fewer_sequences_at_a_time_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fleet that holds only with the closed form's limit: apart, both the engine's limit and that one are tried."""
     limits: list[int | None] = []
-    asked = try_fixed
+    asked = Attempts.once
 
-    def seen(setup: Setup, replicas: int, max_sequences: int | None, prefill_replicas: int = 0) -> Sized:
+    def seen(attempts: Attempts, setup: Setup, replicas: int, max_sequences: int | None) -> Sized:
         limits.append(max_sequences)
-        trial = asked(setup, replicas, max_sequences, prefill_replicas)
+        trial = asked(attempts, setup, replicas, max_sequences)
         return trial if max_sequences else replace(trial, breaks="late")
 
-    together = replace(asked(NOW, 1, None), max_sequences=16)
-    monkeypatch.setattr(search, "try_fixed", seen)
-    made = search._disaggregated(NOW, together)
+    together = replace(attempt.attempt(NOW, 1), max_sequences=16)
+    monkeypatch.setattr(Attempts, "once", seen)
+    made = search._disaggregated(NOW, together, Attempts())
     assert isinstance(made, Sized)
     assert made.max_sequences == 16
     assert {None, 16} == set(limits)
-
-
-def test_a_latency_of_the_busiest_hours_is_not_called_the_days(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempt, "WHOLE_AT_ONCE", 25_000)
-    rng = np.random.default_rng(0)
-    arrival = np.sort(np.concatenate([rng.uniform(0, 40_000, 10_000), rng.uniform(20_000, 20_500, 20_000)]))
-    load = load_of_log(make_trace(arrival, np.full(30_000, 1000), np.full(30_000, 100)))
-    late = attempt._hopeless(replace(NOW, load=load), 1, None, 0)
-    assert late is not None
-    assert late.breaks is not None
-    assert late.breaks.startswith("in its busiest hours ttft_p99 is ")
