@@ -73,7 +73,7 @@ def test_caches_are_compared_by_job_and_turn() -> None:
     lever = cache(CacheRequest.of(asked)).prefix_cache
     assert lever is not None
     by_router = {row.setting.router: row for row in lever.rows if row.setting.prefix_cache}
-    affine, spread = by_router[Router.session_affine], by_router[Router.least_outstanding]
+    affine, spread = by_router[Router.session_affine], by_router[Router.round_robin]
     assert affine.cached_share > spread.cached_share
     assert affine.cached_share == pytest.approx(lever.ttls[-1].share, abs=0.01)
     assert affine.sessions is not None
