@@ -361,7 +361,7 @@ def _least_late(within: Callable[[int], Sized], first: Sized, most: int) -> Iter
     """
     top = min(most, max(1, first.most_running))
     late = {top: _late(first)}
-    limits = [1, round(math.sqrt(top))]
+    limits = [1, round(math.sqrt(top))] if top > rules.LIMITS_TRIED else list(range(top - 1, 0, -1))
     while limits and len(late) <= rules.LIMITS_TRIED:
         for limit in limits:
             if limit not in late:

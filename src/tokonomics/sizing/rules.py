@@ -24,8 +24,9 @@ CLEARLY_LATE = 2.0
 """Times as many late requests as an SLO allows: more than chance makes of it in a simulation that ended early. Our
 choice."""
 LIMITS_TRIED = 12
-"""Batch limits tried for an SLO on whole answers or jobs, where neither end is known to be too low or too high: enough
-to halve the octaves between 1 and 1,024 down to neighbours. Our choice."""
+"""Batch limits tried for an SLO on whole answers or jobs, where neither end is known to be too low or too high: all
+where no more are ever reached, otherwise enough to halve the octaves between 1 and 1,024 down to neighbours. Our
+choice."""
 LIMITS_ALIKE = 1.1
 """Limits that lie no further apart serve alike: chance moves the share of late answers by more. Our choice."""
 BEGINNING = 1 / 8
