@@ -245,9 +245,7 @@ def simulated(
         whole = setup.max_sequences == 1 and setup.load.is_stationary
         trace, served_by = (setup.load.trace, replicas) if whole else setup.load.on(replicas)
         trace = trace.faster(faster) if faster != 1 else trace
-        # What waits for a fetch is served in another order than the trace's: whose job it is of, is not told there.
-        sessions = trace.turns.session if trace.turns is not None and not setup.tiers else None
-        settled = sure_to_miss(setup.slos, len(trace), sessions)
+        settled = sure_to_miss(setup.slos, trace, fetches=bool(setup.tiers))
         watch = Watcher(is_settled=settled) if ends_early and setup.slos else NOBODY
         load = replace(setup.load, trace=trace)
         made = serve(setup, served_by, max_sequences=max_sequences, load=load, watch=watch)

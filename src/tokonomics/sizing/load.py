@@ -276,16 +276,19 @@ def conversations(
     requests: int | None,
     duration_s: float | None,
 ) -> Trace:
-    """So many turns, or those of so many seconds, that come to ``rate`` a second; ``process`` is that of all turns."""
+    """So many turns, or those of so many seconds, that come to ``rate`` a second; ``process`` is that of all turns.
+
+    A rate that is the same at all times is that of the requests over the time in which sessions begin, to the digit.
+    """
     starts = process.times(1 / sessions.turns)
     made = make(starts, requests=requests, duration_s=duration_s)
-    for _ in range(_ROUNDS):
-        served = len(made) / duration_s if duration_s else made.rate
+    for _ in range(_ROUNDS if duration_s else 0):
+        served = made.rate if process.is_stationary else len(made) / duration_s
         if served <= 0 or abs(served / rate - 1) < _CLOSE_ENOUGH:
             break
         starts = starts.times(rate / served)
         made = make(starts, requests=requests, duration_s=duration_s)
-    return made
+    return made.faster(rate / made.rate) if process.is_stationary and made.rate > 0 else made
 
 
 @dataclass(frozen=True)
