@@ -307,7 +307,7 @@ def _capacity(result: CapacityResult) -> blocks.View:
     judged = needed.outcome if needed else made
     if judged.sessions:
         yield blocks.facts(*job_facts(judged.sessions, result.usd_per_job))
-        yield short_run(judged.sessions, judged.requests, needed is None)
+    yield short_run(judged, needed is None)
     yield blocks.table(
         [
             ">requests/s",

@@ -18,7 +18,7 @@ import numpy as np
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.state import DONE, REFUSED
 from tokonomics.traffic.generate import ENOUGH_REQUESTS
-from tokonomics.traffic.stretch import NEARLY_ALL, Stretch, stretch_of
+from tokonomics.traffic.stretch import NEARLY_ALL, Stretch, stretch_of, times_longer
 from tokonomics.traffic.trace import Floats
 
 _WARM_UP = 0.2
@@ -48,27 +48,29 @@ class Counted:
     """Seconds of replicas that are paid for in the rated time."""
     mean_replicas: float
 
-    def part(self, by_bin: Floats, bin_s: float) -> float:
-        """Of a column of the timeline, what lies in the time that counts."""
-        edges = np.arange(len(by_bin) + 1) * bin_s
-        sums = np.concatenate([[0.0], np.cumsum(by_bin)])
-        return float(np.diff(np.interp((self.from_s, self.to_s), edges, sums))[0])
+    def share(self, simulation: Simulation, column: int) -> float:
+        """Of a column of the timeline, the share that lies in the time that counts."""
+        sums = np.concatenate([[0.0], np.cumsum(simulation.timeline[:, column])])
+        edges = np.minimum(np.arange(len(sums)) * simulation.bin_s, simulation.end_s)
+        part = float(np.diff(np.interp((self.from_s, self.to_s), edges, sums))[0])
+        return part / float(sums[-1]) if part > 0 else 0.0
 
 
 def counted(simulation: Simulation) -> Counted:
     """The stretch of a simulation, or all of it."""
     trace, stretch, end_s = simulation.trace, simulation.stretch, simulation.end_s
-    paid_s = float(simulation.paid_s.sum())
-    lasting_s = _lasting_s(simulation)
-    short = stretch is None or not stretch.outlasts(lasting_s)
+    paid_s, done = float(simulation.paid_s.sum()), simulation.served.status == DONE
+    # As the load must have been offered for long enough, so must answers have come.
+    took_s = (simulation.served.finish_s - simulation.began_s)[done] if done.any() else np.zeros(1)
+    longer = 0.0 if stretch is None else max(stretch.times_longer, times_longer(took_s, stretch.span_s))
     # One that was settled ended before its load did.
-    if stretch is None or short or end_s < stretch.end_s or falls_behind(simulation):
+    if stretch is None or stretch.ramp_s is None or longer != 1 or end_s < stretch.end_s or falls_behind(simulation):
         return Counted(
             from_s=0.0,
             to_s=end_s,
             rated_s=max(end_s - float(trace.arrival_s[0]), 0.0),
             steady=False,
-            times_longer=stretch.times_longer(lasting_s) if stretch and short else None,
+            times_longer=longer if longer > 1 else None,
             paid_s=paid_s,
             mean_replicas=paid_s / end_s if end_s > 0 else 0.0,
         )
@@ -76,16 +78,6 @@ def counted(simulation: Simulation) -> Counted:
     replicas = paid_s * float(np.diff(paid_share(simulation, edges))[0]) / (stretch.end_s - stretch.begin_s)
     rated_s = len(trace) / trace.rate
     return Counted(stretch.begin_s, stretch.end_s, rated_s, True, None, replicas * rated_s, replicas)
-
-
-def _lasting_s(simulation: Simulation) -> float:
-    """How long nearly all requests are on their way since their session began, by the trace or as it went."""
-    done = simulation.served.status == DONE
-    if not done.any():
-        return 0.0
-    took_s = simulation.served.finish_s[done] - simulation.began_s[done]
-    ramp_s = simulation.stretch.ramp_s if simulation.stretch else 0.0
-    return max(ramp_s, float(np.quantile(took_s, NEARLY_ALL)))
 
 
 def paid_share(simulation: Simulation, at_s: Floats) -> Floats:

@@ -143,7 +143,7 @@ def outcome(simulation: Simulation, slos: Sequence[Slo] = (), with_load: bool = 
     done, counts = served.status == DONE, simulation.counts
     latencies = request_latencies(simulation)
     # A job counts by when it begins.
-    judges = {Latency.job: simulation.job_counts}
+    judges: dict[str, NDArray[np.bool_]] = {Latency.job: simulation.job_counts}
     spreads = {name: spread(values[done & judges.get(name, counts)]) for name, values in latencies.items()}
     unanswered = int(np.count_nonzero(counts & np.isin(served.status, (TIMED_OUT, UNSERVED, SHED))))
     sessions = session_outcome(simulation, of)
@@ -188,7 +188,10 @@ def outcome(simulation: Simulation, slos: Sequence[Slo] = (), with_load: bool = 
         useful_share=shares.prefill + shares.decode,
         load_share=_load_share(simulation, of) if with_load else None,
         shares=shares,
-        batch=_ratio(_part(simulation, of, SEQUENCES), _part(simulation, of, BUSY)),
+        batch=_ratio(
+            of.share(simulation, SEQUENCES) * float(simulation.timeline[:, SEQUENCES].sum()),
+            of.share(simulation, BUSY) * float(simulation.replicas["busy_s"].sum()),
+        ),
         kv_peak_share=max(side.kv_peak_share for side in sides(simulation, of)),
         preemptions=int(served.preemptions.sum(dtype=np.int64)),
         restarts=int(served.restarts.sum(dtype=np.int64)),
@@ -201,10 +204,6 @@ def outcome(simulation: Simulation, slos: Sequence[Slo] = (), with_load: bool = 
         goodput_per_s=_ratio(attained * len(trace), of.rated_s) if slos else None,
         sessions=sessions,
     )
-
-
-def _part(simulation: Simulation, of: Counted, column: int) -> float:
-    return of.part(simulation.timeline[:, column], simulation.bin_s)
 
 
 class SideOutcome(Noun):
@@ -223,7 +222,7 @@ class SideOutcome(Noun):
 def sides(simulation: Simulation, of: Counted | None = None) -> tuple[SideOutcome, ...]:
     """What each kind of replica did, those that compute prompts first; of the same busy time they take their parts."""
     of = of or counted(simulation)
-    busy = _ratio(_part(simulation, of, BUSY), float(simulation.timeline[:, BUSY].sum()))
+    busy = of.share(simulation, BUSY)
     paid = _ratio(of.mean_replicas * (of.to_s - of.from_s), float(simulation.paid_s.sum()))
     hours = _ratio(of.paid_s, float(simulation.paid_s.sum())) / SECONDS_PER_HOUR
     first, rows = simulation.fleet.prefill_replicas, simulation.replicas
@@ -399,12 +398,9 @@ def _shares(simulation: Simulation, of: Counted) -> Shares:
     if paid <= 0:
         return Shares(prefill=0.0, decode=0.0, recomputed=0.0, abandoned=0.0, idle=1.0)
     total = {name: float(rows[name].sum()) for name in rows.dtype.names}
-    parts = {
-        column: _ratio(_part(simulation, of, column), simulation.timeline[:, column].sum())
-        for column in (BUSY, PROMPTS)
-    }
-    busy, lost_s = parts[BUSY] * total["busy_s"], parts[BUSY] * total["lost_s"]
-    prompts = min(busy, parts[PROMPTS] * total["prompt_busy_s"])
+    part = of.share(simulation, BUSY)
+    busy, lost_s = part * total["busy_s"], part * total["lost_s"]
+    prompts = min(busy, of.share(simulation, PROMPTS) * total["prompt_busy_s"])
     answers = max(0.0, busy - prompts - lost_s)
     again = prompts * _ratio(total["prompt_again"], total["prompt_tokens"])
     left_prompts = prompts * min(1.0, _ratio(total["prompt_abandoned"], total["prompt_tokens"]))

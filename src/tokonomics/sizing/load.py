@@ -282,12 +282,11 @@ def conversations(
     """
     starts = process.times(1 / sessions.turns)
     made = make(starts, requests=requests, duration_s=duration_s)
-    for _ in range(_ROUNDS if duration_s else 0):
-        served = made.rate if process.is_stationary else len(made) / duration_s
-        if served <= 0 or abs(served / rate - 1) < _CLOSE_ENOUGH:
+    for _ in range(_ROUNDS):
+        if duration_s is None or not len(made) or abs(len(made) / duration_s / rate - 1) < _CLOSE_ENOUGH:
             break
-        starts = starts.times(rate / served)
-        made = make(starts, requests=requests, duration_s=duration_s)
+        starts = starts.times(rate * duration_s / len(made))
+        made = make(starts, duration_s=duration_s)
     return made.faster(rate / made.rate) if process.is_stationary and made.rate > 0 else made
 
 
