@@ -258,7 +258,7 @@ def sure_to_miss(slos: Sequence[Slo], trace: Trace, fetches: bool = False) -> Ca
 
 def _jobs_miss(slos: Sequence[Slo], rows: Rows, sessions: Counts) -> bool:
     """Whether more jobs took too long by now than an SLO allows of those that count; -1: the session does not."""
-    done = np.flatnonzero((rows["status"] == DONE) & (sessions >= 0))
+    done = np.flatnonzero((rows["status"] == DONE) & (sessions[: len(rows)] >= 0))
     first_s, last_s = (np.full(int(sessions.max()) + 1, edge) for edge in (np.inf, -np.inf))
     np.minimum.at(first_s, sessions[done], rows["arrival_s"][done])
     np.maximum.at(last_s, sessions[done], rows["finish_s"][done])

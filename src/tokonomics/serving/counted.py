@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tokonomics.serving.fleet import Autoscale
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.state import DONE, REFUSED
 from tokonomics.traffic.generate import ENOUGH_REQUESTS
@@ -62,7 +63,10 @@ def counted(simulation: Simulation) -> Counted:
     paid_s, done = float(simulation.paid_s.sum()), simulation.served.status == DONE
     # As the load must have been offered for long enough, so must answers have come.
     took_s = (simulation.served.finish_s - simulation.began_s)[done] if done.any() else np.zeros(1)
-    longer = 0.0 if stretch is None else max(stretch.times_longer, times_longer(took_s, stretch.span_s))
+    longer, settles_s = 0.0, _settles_s(simulation.fleet.autoscale)
+    if stretch is not None:
+        settled = times_longer(np.array([settles_s]), stretch.span_s)
+        longer = max(stretch.times_longer, times_longer(took_s, stretch.span_s), settled)
     # One that was settled ended before its load did.
     if stretch is None or stretch.ramp_s is None or longer != 1 or end_s < stretch.end_s or falls_behind(simulation):
         return Counted(
@@ -74,10 +78,15 @@ def counted(simulation: Simulation) -> Counted:
             paid_s=paid_s,
             mean_replicas=paid_s / end_s if end_s > 0 else 0.0,
         )
-    edges = np.array([stretch.begin_s, stretch.end_s])
-    replicas = paid_s * float(np.diff(paid_share(simulation, edges))[0]) / (stretch.end_s - stretch.begin_s)
-    rated_s = len(trace) / trace.rate
-    return Counted(stretch.begin_s, stretch.end_s, rated_s, True, None, replicas * rated_s, replicas)
+    from_s, to_s, rated_s = max(stretch.begin_s, stretch.first_s + settles_s), stretch.end_s, len(trace) / trace.rate
+    replicas = paid_s * float(np.diff(paid_share(simulation, np.array([from_s, to_s])))[0]) / (to_s - from_s)
+    return Counted(from_s, to_s, rated_s, True, None, replicas * rated_s, replicas)
+
+
+def _settles_s(autoscale: Autoscale | None) -> float:
+    """How long the replicas that the first requests call for are too few, and then too many: they start cold, work off
+    for about as long what waited meanwhile, and the last of them leave when fewer have done for a while."""
+    return 2 * autoscale.cold_start_s + autoscale.hold_s if autoscale else 0.0
 
 
 def paid_share(simulation: Simulation, at_s: Floats) -> Floats:
