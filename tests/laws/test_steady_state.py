@@ -14,6 +14,7 @@ from tokonomics.questions.load import load_of
 from tokonomics.questions.plan import plan
 from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.requests.traffic import CapacityRequest, SimulateRequest
+from tokonomics.questions.results import PlanResult
 from tokonomics.questions.simulate import capacity, simulate
 from tokonomics.questions.traffic_results import SimulateResult
 from tokonomics.serving.capacity import sure_to_miss
@@ -22,7 +23,7 @@ from tokonomics.serving.loop import Watcher
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate as run
 from tokonomics.traffic.slo import parse_slos
-from tokonomics.traffic.stretch import Stretch, ramp_up_s, stretch_of
+from tokonomics.traffic.stretch import LoadStretch, ramp_up_s, stretch_of
 from tokonomics.traffic.trace import Trace, make_trace, save_trace
 from tokonomics.traffic.turns import Turns
 
@@ -81,7 +82,9 @@ def _served_as_planned(asked: dict[str, Any], plan_usd_per_hour: float, **how: A
 
 def test_a_job_costs_in_simulate_what_it_costs_in_plan() -> None:
     asked = {"model": "llama-3.1-8b", "gpu": "H100", "rate": "10"} | TALKS
-    best = plan(PlanRequest.of(asked)).best
+    planned = plan(PlanRequest.of(asked))
+    assert isinstance(planned, PlanResult)
+    best = planned.best
     assert best is not None
     assert best.job is not None
     how = {"replicas": best.replicas, "router": str(best.router), "max_sequences": best.max_sequences}
@@ -142,7 +145,10 @@ def test_sessions_count_once_nearly_all_of_their_turns_come() -> None:
     trace = talks(np.arange(101.0), 4, 10.0)
     stretch = stretch_of(trace)
     assert stretch.end_s == 100
-    came = lambda begin_s: np.count_nonzero((trace.arrival_s >= begin_s) & (trace.arrival_s <= 100)) / 4  # noqa: E731
+
+    def came(begin_s: float) -> float:
+        return float(np.count_nonzero((trace.arrival_s >= begin_s) & (trace.arrival_s <= 100))) / 4
+
     # One step of the search earlier there are too few, whoever counts them.
     assert came(stretch.begin_s) >= 0.97 * (100 - stretch.begin_s)
     assert came(stretch.begin_s - 1) < 0.97 * (100 - stretch.begin_s + 1) + 1
@@ -168,7 +174,7 @@ def test_few_sessions_or_long_ones_have_no_stretch() -> None:
 
 
 def test_a_stretch_has_both_of_its_ends() -> None:
-    assert Stretch(0.0, 2.0, 5.0).counts(np.array([1.9, 2.0, 5.0, 5.1])).tolist() == [False, True, True, False]
+    assert LoadStretch(0.0, 2.0, 5.0).counts(np.array([1.9, 2.0, 5.0, 5.1])).tolist() == [False, True, True, False]
 
 
 # What of a simulation counts

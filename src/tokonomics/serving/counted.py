@@ -19,7 +19,7 @@ from tokonomics.serving.fleet import Autoscale
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.state import DONE, REFUSED
 from tokonomics.traffic.generate import ENOUGH_REQUESTS
-from tokonomics.traffic.stretch import NEARLY_ALL, Stretch, stretch_of, times_longer
+from tokonomics.traffic.stretch import NEARLY_ALL, LoadStretch, stretch_of, times_longer
 from tokonomics.traffic.trace import Floats
 
 _WARM_UP = 0.2
@@ -34,7 +34,7 @@ _MOMENTS = 400  # at which the waiting are counted: forty in the last tenth
 
 
 @dataclass(frozen=True)
-class Counted:
+class CountedTime:
     """The time that counts of a simulation."""
 
     from_s: float
@@ -57,7 +57,7 @@ class Counted:
         return part / float(sums[-1]) if part > 0 else 0.0
 
 
-def counted(simulation: Simulation) -> Counted:
+def counted(simulation: Simulation) -> CountedTime:
     """The stretch of a simulation, or all of it."""
     trace, stretch, end_s = simulation.trace, simulation.stretch, simulation.end_s
     paid_s, done = float(simulation.paid_s.sum()), simulation.served.status == DONE
@@ -69,7 +69,7 @@ def counted(simulation: Simulation) -> Counted:
         longer = max(stretch.times_longer, times_longer(took_s, stretch.span_s), settled)
     # One that was settled ended before its load did.
     if stretch is None or stretch.ramp_s is None or longer != 1 or end_s < stretch.end_s or falls_behind(simulation):
-        return Counted(
+        return CountedTime(
             from_s=0.0,
             to_s=end_s,
             rated_s=max(end_s - float(trace.arrival_s[0]), 0.0),
@@ -80,7 +80,7 @@ def counted(simulation: Simulation) -> Counted:
         )
     from_s, to_s, rated_s = max(stretch.begin_s, stretch.first_s + settles_s), stretch.end_s, len(trace) / trace.rate
     replicas = paid_s * float(np.diff(paid_share(simulation, np.array([from_s, to_s])))[0]) / (to_s - from_s)
-    return Counted(from_s, to_s, rated_s, True, None, replicas * rated_s, replicas)
+    return CountedTime(from_s, to_s, rated_s, True, None, replicas * rated_s, replicas)
 
 
 def _settles_s(autoscale: Autoscale | None) -> float:
@@ -153,6 +153,6 @@ def _backlog_grows(simulation: Simulation) -> bool:
 
 def _warm(simulation: Simulation) -> tuple[float, float]:
     """From when a fleet must keep up until when: after the ramp-up, or a fifth of the time where there is none."""
-    stretch: Stretch = simulation.stretch or stretch_of(simulation.trace)
+    stretch: LoadStretch = simulation.stretch or stretch_of(simulation.trace)
     warm_s = max(stretch.begin_s, stretch.first_s + _WARM_UP * stretch.span_s)
     return warm_s, stretch.end_s

@@ -19,7 +19,7 @@ from tokonomics.errors import option, shorten
 from tokonomics.files import whole
 from tokonomics.physics.memory import max_sequences
 from tokonomics.physics.steptime import step_model
-from tokonomics.serving.counted import Counted, counted
+from tokonomics.serving.counted import CountedTime, counted
 from tokonomics.serving.session_outcome import SessionOutcome, failed_jobs, job_latencies, session_outcome
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.spread import Spread, spread
@@ -219,7 +219,7 @@ class SideOutcome(Noun):
     replica_hours: NonNegativeFloat
 
 
-def sides(simulation: Simulation, of: Counted | None = None) -> tuple[SideOutcome, ...]:
+def sides(simulation: Simulation, of: CountedTime | None = None) -> tuple[SideOutcome, ...]:
     """What each kind of replica did, those that compute prompts first; of the same busy time they take their parts."""
     of = of or counted(simulation)
     busy = of.share(simulation, BUSY)
@@ -389,7 +389,7 @@ def judged(slo: Slo, answered: Floats, unanswered: int, known_spread: Spread | N
     return SloOutcome(slo=str(slo), objective_s=slo.seconds, delivered_s=delivered, met=met)
 
 
-def _shares(simulation: Simulation, of: Counted) -> Shares:
+def _shares(simulation: Simulation, of: CountedTime) -> Shares:
     """The paid time, split; what was computed in vain takes its share of the work of its kind, by tokens.
 
     Of a part of the run, prompts take the time that their tokens do of all, and answers the rest.
@@ -434,7 +434,7 @@ def full_batches(simulation: Simulation) -> ReplicaCurve | None:
     return ReplicaCurve(simulation.deployment, *lengths, most_sequences=most, context_tokens=context, held_tokens=held)
 
 
-def _load_share(simulation: Simulation, of: Counted) -> float | None:
+def _load_share(simulation: Simulation, of: CountedTime) -> float | None:
     done = int(np.count_nonzero(simulation.served.status == DONE))
     if not done:
         return 0.0 if of.paid_s > 0 else None

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
-from tokonomics.serving.counted import Counted
+from tokonomics.serving.counted import CountedTime
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.spread import Spread, spread
 from tokonomics.serving.state import DONE, UNSERVED
@@ -58,7 +58,7 @@ class SessionOutcome(Noun):
     """The first turn first; turns of which no request was answered are left out."""
 
 
-def session_outcome(simulation: Simulation, of: Counted) -> SessionOutcome | None:
+def session_outcome(simulation: Simulation, of: CountedTime) -> SessionOutcome | None:
     """Sum the sessions up; None where the trace has none."""
     turns, served = simulation.trace.turns, simulation.served
     if turns is None:

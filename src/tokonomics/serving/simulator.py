@@ -38,7 +38,7 @@ from tokonomics.serving.state import (
     World,
 )
 from tokonomics.serving.step_table import StepTable, compile_steps
-from tokonomics.traffic.stretch import Stretch, session_starts_s, stretch_of
+from tokonomics.traffic.stretch import LoadStretch, session_starts_s, stretch_of
 from tokonomics.traffic.trace import Floats, Trace
 from tokonomics.units import plural
 
@@ -66,7 +66,7 @@ class Simulation:
     bin_s: float
     end_s: float  # when the last request was finished, and the last step had ended
     wall_s: float
-    stretch: Stretch | None = None
+    stretch: LoadStretch | None = None
     """In which the load was offered, by the trace as it was given; None: a closed loop of users, or a shared GPU."""
 
     @property
@@ -145,9 +145,8 @@ def simulate(
     prefill_rules, judge = None, None
     if fleet.prefill_replicas:
         prefill = _prefill_side(deployment, trace, fleet, prefix_cache, max_batched_tokens, steps)
-        prefill_rules = prefill.rules
+        prefill_rules, decode = prefill.rules, ServingSide(deployment, rules, table)
         requests = requests_for(trace, prefill_rules, timeout_s, by_priority)
-        decode = ServingSide(deployment, rules, table)
         served, worlds = serve_apart(requests, prefill, decode, fleet, seed, watch._replace(is_settled=None))
     else:
         judge = _Judge(watch.is_settled) if watch.is_settled and not requests.users else None

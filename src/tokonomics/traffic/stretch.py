@@ -25,7 +25,7 @@ _LONGER = 1.5
 
 
 @dataclass(frozen=True)
-class Stretch:
+class LoadStretch:
     """From when a load is offered as a whole until it no longer is."""
 
     first_s: float
@@ -53,7 +53,7 @@ class Stretch:
         return np.asarray((sent_s >= self.begin_s) & (sent_s <= self.end_s))
 
 
-def stretch_of(trace: Trace) -> Stretch:
+def stretch_of(trace: Trace) -> LoadStretch:
     """When the load of a trace is offered."""
     sent_s, turns = trace.arrival_s, trace.turns
     linked = turns is not None and turns.linked
@@ -62,7 +62,7 @@ def stretch_of(trace: Trace) -> Stretch:
     first_s, end_s = float(roots_s.min()), float(roots_s.max())
     ramp_s, longer = ramp_up_s(since_s, end_s - first_s), times_longer(since_s, end_s - first_s)
     few = 1 / (1 - NEARLY_ALL) / len(roots_s)  # the last one ends a gap of time that belongs to the rate
-    return Stretch(first_s, None if few > 1 else ramp_s, end_s, max(longer, few) if longer else 0.0)
+    return LoadStretch(first_s, None if few > 1 else ramp_s, end_s, max(longer, few) if longer else 0.0)
 
 
 def ramp_up_s(since_s: Floats, span_s: float) -> float | None:
