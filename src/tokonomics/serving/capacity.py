@@ -1,8 +1,9 @@
 """How much a deployment holds under an SLO, by simulation: the highest rate, and the replicas a trace needs.
 
-The same requests, repeated until there are enough of them, arrive faster and faster until an SLO is missed or the
-replica falls behind; between the last rate that held and the first that did not, the search halves the gap until it
-is 1 %. Numbers of replicas are searched likewise, from a guess (``fewest_that_hold``).
+The same requests, repeated until there are enough of them and their sessions bring all of the load, arrive faster and
+faster until an SLO is missed or the replica falls behind; between the last rate that held and the first that did not,
+the search halves the gap until it is 1 %. Numbers of replicas are searched likewise, from a guess
+(``fewest_that_hold``).
 """
 
 import math
@@ -28,6 +29,7 @@ from tokonomics.units import percent, seconds, seconds_apart
 _CLOSE_ENOUGH = 1.01
 _UNANSWERED_SHARE = 0.01  # of the requests that may be given up: as rare as above a p99
 _FURTHEST = 2.0**20  # times or parts of the guess: a search that goes further has not understood the traffic
+_MOST_REQUESTS = 500_000  # of one simulation: a few seconds of it
 MOST_REPLICAS = 4096  # more than anyone runs of one kind; a search that goes further has not understood the traffic
 _APART_S = 1e5  # more than a day between two requests: longer than any answer takes
 _PATIENCE = 4  # sizes of a fleet tried in vain before it is asked whether any will do
@@ -83,7 +85,7 @@ def highest_rate(serve: Callable[[Trace], Simulation], trace: Trace, slos: Seque
     trials: dict[float, Trial] = {}
 
     def holds(rate: float) -> bool:
-        simulation = serve(trace.faster(rate / trace.rate))
+        simulation = serve(_at(rate, trace))
         result, fleet = outcome(simulation, slos), simulation.fleet
         breaks, replicas = what_breaks(simulation, result), fleet.replicas + fleet.prefill_replicas
         trials[rate] = Trial(rate=rate, replicas=replicas, breaks=breaks, outcome=result)
@@ -112,6 +114,13 @@ def highest_rate(serve: Callable[[Trace], Simulation], trace: Trace, slos: Seque
         outcome=trials[low].outcome,
         trials=tuple(trials[rate] for rate in sorted(trials)),
     )
+
+
+def _at(rate: float, trace: Trace) -> Trace:
+    """The trace at that rate, again and again until there is a stretch in which all of its load is offered."""
+    sooner = trace.faster(rate / trace.rate)
+    times = min(math.ceil(stretch_of(sooner).times_longer), _MOST_REQUESTS // len(trace))
+    return trace.repeated(times).faster(rate / trace.rate) if times > 1 else sooner
 
 
 def replicas_needed(
