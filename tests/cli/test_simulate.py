@@ -73,12 +73,12 @@ def test_every_token_of_a_sample_is_served(tokonomics: Call) -> None:
     assert made["input_tokens"] == known.input_tokens.sum()
     assert made["output_tokens"] == known.output_tokens.sum()
     assert made["duration_s"] >= known.duration_s
-    assert made["output_tokens_per_s"] == pytest.approx(made["output_tokens"] / made["duration_s"])
+    assert made["output_tokens_per_s"] == pytest.approx(made["output_tokens"] / made["rated_s"])
 
 
 def test_the_price_is_the_time_of_the_gpus(tokonomics: Call) -> None:
     made = answer(tokonomics, *MADE_UP, "--tp=2", "--replicas=3")
-    bill = 3 * 2 * 3.0 * made["duration_s"] / 3600
+    bill = 3 * 2 * 3.0 * made["rated_s"] / 3600
     assert made["cost"]["usd"] == pytest.approx(bill)
     assert made["usd_per_mtok"] == pytest.approx(bill / (made["input_tokens"] + made["output_tokens"]) * 1e6)
     lines = made["cost"]["tree"]["lines"]
@@ -122,9 +122,7 @@ def test_an_slo_is_met_or_missed_in_words(tokonomics: Call) -> None:
 def test_more_replicas_answer_sooner_and_cost_more(tokonomics: Call) -> None:
     crowded, wide = (answer(tokonomics, *MADE_UP, "--max-sequences=4", f"--replicas={count}") for count in (1, 4))
     assert wide["ttft_s"]["p99"] < crowded["ttft_s"]["p99"]
-    assert wide["replica_hours"] / wide["duration_s"] == pytest.approx(
-        4 * crowded["replica_hours"] / crowded["duration_s"]
-    )
+    assert wide["replica_hours"] / wide["rated_s"] == pytest.approx(4 * crowded["replica_hours"] / crowded["rated_s"])
 
 
 def test_what_conversations_share_is_cached_unless_told_otherwise(tokonomics: Call) -> None:
@@ -167,7 +165,7 @@ def test_without_any_replica_left_requests_are_unserved(tokonomics: Call) -> Non
 def test_replicas_come_and_go(tokonomics: Call) -> None:
     scaled = answer(tokonomics, *MADE_UP, "--autoscale=max=4,target=4,cold=1,interval=1,hold=5")
     assert scaled["completed"] == 400
-    hours = scaled["replica_hours"] * 3600 / scaled["duration_s"]
+    hours = scaled["replica_hours"] * 3600 / scaled["rated_s"]
     assert 1 < hours < 4
     assert "up to 4 replicas" in tokonomics(*MADE_UP, "--autoscale=max=4,target=4,cold=1").stdout
 

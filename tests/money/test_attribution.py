@@ -14,6 +14,7 @@ from tokonomics.catalog.load_models import find_model
 from tokonomics.errors import BadInput
 from tokonomics.money.attribution import gpu_seconds, shapley, unused_shares
 from tokonomics.physics.deployment import deploy
+from tokonomics.serving.counted import counted
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate
 from tokonomics.traffic.trace import make_trace
@@ -104,6 +105,6 @@ def test_gpu_time_sums_to_the_load_and_follows_length() -> None:
     prompts_s, answers_s = gpu_seconds(simulation)
     load = outcome(simulation).load_share
     assert load is not None
-    assert prompts_s.sum() + answers_s.sum() == pytest.approx(load * simulation.paid_s.sum())
+    assert prompts_s.sum() + answers_s.sum() == pytest.approx(load * counted(simulation).paid_s)
     assert (prompts_s[1::2] > 5 * prompts_s[0]).all()
     assert (answers_s[1::2] > 2 * answers_s[0]).all()  # twice the tokens, and more KV to read for each

@@ -16,7 +16,6 @@ from tokonomics.questions.simulate import capacity, simulate
 from tokonomics.report.session_view import sessions_pace, short_run
 from tokonomics.report.simulate_view import simulate as described
 from tokonomics.serving.fleet import Router
-from tokonomics.serving.session_outcome import short_of
 from tokonomics.sizing.load import load_of_log
 from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import make_trace
@@ -82,21 +81,19 @@ def test_caches_are_compared_by_job_and_turn() -> None:
 
 
 def test_a_run_that_is_short_against_a_job_says_so() -> None:
-    """400 requests of jobs of four, forty a second: sessions start for 10 s, and a job takes several."""
-    made = simulate(SimulateRequest.of(SERVED | TALKS | {"rate": "40"}))
-    sessions = made.sessions
-    assert sessions is not None
-    assert sessions.job_s.p50 is not None
-    starts_s = made.log.arrival_s[made.log.turns.roots]
-    drain_s = made.simulation.end_s - starts_s.max()
-    assert sessions.starts_s == pytest.approx(np.ptp(starts_s))
-    assert sessions.edges_share == pytest.approx((sessions.job_s.p50 + drain_s) / made.simulation.end_s)
-    assert short_of(sessions) == pytest.approx(20 * sessions.job_s.p50 / sessions.starts_s)
-    said = short_run(sessions, made.requests, made_up=True)
+    """400 requests of jobs of four, forty a second: sessions start for 10 s, and many a job takes longer."""
+    asked = SERVED | TALKS | {"rate": "40"}
+    made = simulate(SimulateRequest.of(asked))
+    assert made.sessions is not None
+    assert made.sessions.starts_s == pytest.approx(np.ptp(made.log.arrival_s[made.log.turns.roots]))
+    assert not made.steady
+    assert made.rated_s == made.duration_s
+    assert made.times_longer is not None
+    said = short_run(made, made_up=True)
     assert said is not None
-    assert "requests=20000" in str(said)
-    long = sessions.model_copy(update={"starts_s": 10 * sessions.job_s.p50})
-    assert short_of(long) is None
+    longer = simulate(SimulateRequest.of(asked | {"requests": round(made.requests * made.times_longer)}))
+    assert longer.steady
+    assert short_run(longer, made_up=True) is None
 
 
 def test_cache_and_simulate_tell_the_same_cost_of_a_job() -> None:

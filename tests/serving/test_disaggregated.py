@@ -248,12 +248,14 @@ def test_the_bill_is_the_hours_of_each_side_at_its_own_price() -> None:
     simulation = simulate(on(), poisson(4, 500, 1000, 50), FleetSettings(prefill_replicas=1, replicas=2))
     made = outcome(simulation)
     cost = served_cost_apart(made, sides(simulation), (3.0, 5.0), "as given")
-    hours = simulation.end_s / 3600
+    hours = len(simulation.trace) / simulation.trace.rate / 3600
+    assert made.steady
     assert cost.usd == pytest.approx(hours * (1 * 3.0 + 2 * 5.0))
     assert [line.name for line in cost.tree.lines] == ["prefill busy", "prefill idle", "decode busy", "decode idle"]
+    # Nearly all of the work lies between the first and the last arrival, which two gaps in a thousand do not change.
     busy = simulation.replicas["busy_s"]
-    assert cost.tree.lines[0].quantity == pytest.approx(busy[0] / 3600)
-    assert cost.tree.lines[2].quantity == pytest.approx(busy[1:].sum() / 3600)
+    assert cost.tree.lines[0].quantity == pytest.approx(busy[0] / 3600, rel=0.005)
+    assert cost.tree.lines[2].quantity == pytest.approx(busy[1:].sum() / 3600, rel=0.005)
 
 
 # Links

@@ -282,7 +282,8 @@ def test_an_end_is_seen_at_the_look_at_which_counting_all_would_show_it(seed: in
     chance, count = np.random.default_rng(seed), 60
     rows = np.zeros(count, REQUEST)
     rows["status"], rows["output_tokens"] = OPEN, 5
-    misses = sure_to_miss(parse_slos("ttft_p90=1,tpot_p95=1,e2e_p50=4"), count + 5)
+    trace = make_trace(np.zeros(count + 5), [500] * (count + 5), [5] * (count + 5))
+    misses = sure_to_miss(parse_slos("ttft_p90=1,tpot_p95=1,e2e_p50=4"), trace)
     fresh = np.zeros(0, np.intp)
     for stop in range(10, count + 1, 10):
         rows["first_token_s"][fresh] += 0.2

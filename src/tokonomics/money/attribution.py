@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from tokonomics.errors import BadInput
 from tokonomics.physics.steptime import step_model
+from tokonomics.serving.counted import counted
 from tokonomics.serving.outcome import full_batches
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.state import DONE
@@ -109,7 +110,7 @@ def gpu_seconds(simulation: Simulation) -> tuple[Floats, Floats]:
         return np.zeros(len(trace)), np.zeros(len(trace))
     full = curve.capacity()
     # A fleet cannot have done more than was paid for, whatever the mean request says.
-    total_s = min(float(done.sum()) / full.rate, float(simulation.paid_s.sum()))
+    total_s = min(float(done.sum()) / full.rate, counted(simulation).paid_s)
     steps = step_model(simulation.deployment).with_engine(None)
     prompts = np.where(done, steps.prefill(computed, served.cached_tokens), 0.0)
     context = trace.input_tokens + trace.output_tokens / 2

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pydantic import NonNegativeFloat, NonNegativeInt
 
 from tokonomics.money.attribution import Floats, gpu_seconds, unused_shares
+from tokonomics.serving.counted import counted
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.state import DONE
 from tokonomics.traffic.classes import by_class
@@ -39,7 +40,7 @@ def class_bills(simulation: Simulation, bill_usd: float, times: float = 1.0) -> 
     """A bill, split among the classes of a simulation as they used it; it pays for so many such simulations."""
     trace, done = simulation.trace, simulation.served.status == DONE
     prompts_s, answers_s = gpu_seconds(simulation)
-    worked_s, paid_s = prompts_s + answers_s, float(simulation.paid_s.sum())
+    worked_s, paid_s = prompts_s + answers_s, counted(simulation).paid_s
     places = by_class(trace)
     used = [bill_usd * float(worked_s[at].sum()) / paid_s for at in places.values()]
     # A part of a bill is never more than all of it: no other cap is known.

@@ -15,6 +15,7 @@ from tokonomics.money.class_bill import ClassBill, class_bills
 from tokonomics.planner.plan import Study
 from tokonomics.planner.search import Sought
 from tokonomics.serving.class_outcome import ClassOutcome, class_outcomes
+from tokonomics.serving.counted import counted
 from tokonomics.serving.simulator import Simulation
 from tokonomics.sizing.layouts import Refusal
 from tokonomics.sizing.screen import screen
@@ -146,7 +147,7 @@ def run_bill(made: Simulation, usd_per_replica_hour: float | None) -> tuple[Clas
     """What the classes pay of a simulation's paid time; nothing where no price is known."""
     if usd_per_replica_hour is None:
         return ()
-    return class_bills(made, usd_per_replica_hour * float(made.paid_s.sum()) / SECONDS_PER_HOUR)
+    return class_bills(made, usd_per_replica_hour * counted(made).paid_s / SECONDS_PER_HOUR)
 
 
 def report_of_pick(study: Study, say: Say = silent) -> ClassReport | None:

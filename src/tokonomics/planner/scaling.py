@@ -179,7 +179,7 @@ class _Case:
     def meets(self, fleet: FleetSettings) -> bool:
         """Whether such a fleet meets every SLO on this day."""
         if fleet not in self.known:
-            served = self.served(fleet, Watcher(is_settled=sure_to_miss(self.slos, len(self.requests))))
+            served = self.served(fleet, Watcher(is_settled=sure_to_miss(self.slos, self.requests)))
             ended_early = len(served.trace) < len(self.requests)
             self.known[fleet] = not ended_early and all(slo.met for slo in _judged(served, self.slos))
         return self.known[fleet]

@@ -91,7 +91,11 @@ def simulate(request: SimulateRequest, listener: Listener = SILENT) -> SimulateR
         sides=both,
         classes=_classes(request, simulation, cost, listener),
         timeline=tuple(moments(simulation)),
-        **({"playback": playback(simulation, targets, cost.usd if cost else None)} if request.playback else {}),
+        **(
+            {"playback": playback(simulation, targets, cost.usd_per_replica_hour if cost else None)}
+            if request.playback
+            else {}
+        ),
         wall_s=simulation.wall_s,
         simulated_requests_per_s=found.requests / simulation.wall_s,
         simulation=simulation,
@@ -213,7 +217,7 @@ def _classes_at(best: HighestRate, setup: Setup, guess: float, usd_per_hour: flo
 
 
 def usd_per_job(found: Outcome, cost: ServedCost | None) -> float | None:
-    """The whole bill over the sessions that were finished; None without a price or without sessions."""
+    """The paid time in which the sessions are offered over those that were finished; None without a price or any."""
     if cost is None or found.sessions is None or not found.sessions.finished:
         return None
     return cost.usd / found.sessions.finished

@@ -65,7 +65,7 @@ class SimulateResult(Result, Outcome):
     """The whole bill over all tokens; None where no price is known."""
     cost: ServedCost | None
     usd_per_job: float | None = None
-    """The whole bill over the finished sessions; None where there are none, or no price is known."""
+    """Paid while the sessions are offered, over the finished ones; None where there are none, or no price is known."""
     thinking: FirstAnswer | None = None
     """Of a reasoning model: when the answer begins, and what its tokens cost."""
     sides: tuple[SideOutcome, ...] = ()
@@ -106,7 +106,7 @@ class CapacityResult(Result):
     """For the log at its own rate; None for made-up requests."""
     usd_per_mtok: float | None
     usd_per_job: float | None = None
-    """Of sessions: the whole bill over the finished ones."""
+    """Of sessions: what is paid while they are offered, over the finished ones."""
     highest_rate: HighestRate
     replicas_needed: ReplicasNeeded | None
     cost: ServedCost | None

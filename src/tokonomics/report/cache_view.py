@@ -61,8 +61,7 @@ def _prefix(lever: PrefixCacheLever, price_from: str | None, made_up: bool) -> b
         names = [row.setting.name for row in held]
         table = turns_side_by_side(names, [row.sessions for row in held if row.sessions])
         yield blocks.section(table, title="What of each turn's prompt is found, and how long a job takes")
-        shown = rows[0 if best is None else best].sessions
-        yield short_run(shown, lever.requests, made_up) if shown else None
+        yield short_run(rows[0 if best is None else best].outcome, made_up)
     if lever.break_evens:
         yield blocks.section(_break_evens(lever.break_evens), title="Fetch a block, or compute it?")
     yield blocks.section(_ttls(lever), title="One cache for all, without a limit of size")

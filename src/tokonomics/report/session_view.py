@@ -8,9 +8,9 @@ import numpy as np
 from tokonomics.errors import option
 from tokonomics.report import blocks
 from tokonomics.report.wording import percent_text, time_text, turn_text
-from tokonomics.serving.session_outcome import SessionOutcome, TurnOutcome, short_of
+from tokonomics.serving.outcome import Outcome
+from tokonomics.serving.session_outcome import SessionOutcome, TurnOutcome
 from tokonomics.sizing.load import Load
-from tokonomics.traffic.generate import ENOUGH_REQUESTS
 from tokonomics.traffic.session_summary import turn_groups
 from tokonomics.units import percent, plural, requests_a_second, usd
 
@@ -18,7 +18,7 @@ from tokonomics.units import percent, plural, requests_a_second, usd
 def job_facts(made: SessionOutcome, usd_per_job: float | None) -> Iterable[blocks.Fact]:
     """Of all sessions together."""
     if usd_per_job is not None:
-        requests = f"{made.requests_per_job:.3g} requests each, the whole bill over the finished ones"
+        requests = f"{made.requests_per_job:.3g} requests each, the paid time over the finished ones"
         yield blocks.fact("per job", usd(usd_per_job), requests, number=usd_per_job)
     rate = f"{made.jobs_per_s:.3g}/s" if made.jobs_per_s >= 0.01 else f"{made.jobs_per_s * 3600:.3g}/h"
     yield blocks.fact("jobs", rate, f"{made.finished:,} of {plural(made.jobs, 'session')} finished")
@@ -31,18 +31,17 @@ def job_facts(made: SessionOutcome, usd_per_job: float | None) -> Iterable[block
         yield blocks.fact("retries", f"{made.retries:,}", "requests sent again after a time-out")
 
 
-def short_run(made: SessionOutcome, requests: int, made_up: bool) -> blocks.Line | None:
-    """How much of a short run is ramp-up and drain, and how long one would tell the steady cost."""
-    times = short_of(made)
-    if times is None:
+def short_run(made: Outcome, made_up: bool) -> blocks.Line | None:
+    """That a run is too short to leave out its ramp-up and drain, and how long one would tell the steady cost."""
+    if made.times_longer is None:
         return None
-    digits = 10 ** max(0, len(f"{requests * times:.0f}") - 2)
-    more = max(ENOUGH_REQUESTS, math.ceil(requests * times / digits) * digits)
-    longer = f"{option('requests', more)} tells" if made_up else "a longer log would tell"
-    starts = f"Sessions start for {time_text(made.starts_s)} and a job takes {time_text(made.job_s.p50)}"
-    return blocks.hint(
-        f"{starts}: ramp-up and drain are {percent(made.edges_share)} of the run; {longer} the steady cost."
+    wanted = made.requests * made.times_longer
+    digits = 10 ** max(0, len(f"{wanted:.0f}") - 2)
+    longer = (
+        f"{option('requests', math.ceil(wanted / digits) * digits)} tells" if made_up else "a longer log would tell"
     )
+    lasting = f"of the {time_text(made.duration_s)} of this run, most is ramp-up and drain"
+    return blocks.hint(f"Rates and prices are of the whole run, which is short: {lasting}. {longer} the steady cost.")
 
 
 def turn_rows(by_turn: Sequence[TurnOutcome]) -> list[tuple[str, int, float, float]]:

@@ -98,7 +98,7 @@ def _simulation(
     if made.sessions:
         yield blocks.facts(*job_facts(made.sessions, usd_per_job))
         yield turn_table(made.sessions)
-        yield short_run(made.sessions, made.requests, made_up)
+    yield short_run(made, made_up)
     yield _hint(simulation, made)
     trace = simulation.trace
     pace = f", {requests_a_second(f'{rate:.3g}')}" if made.sessions else ""
@@ -307,7 +307,7 @@ def _capacity(result: CapacityResult) -> blocks.View:
     judged = needed.outcome if needed else made
     if judged.sessions:
         yield blocks.facts(*job_facts(judged.sessions, result.usd_per_job))
-        yield short_run(judged.sessions, judged.requests, needed is None)
+    yield short_run(judged, needed is None)
     yield blocks.table(
         [
             ">requests/s",

@@ -1,8 +1,8 @@
 """What a simulation came to for each class of service: latencies, what was turned away, whether its targets were met.
 
-A class is judged by its own requests alone. Those that were given up, or turned away, count as answers that never
-came; where a class says what share may be turned away, more than that is a miss and what is turned away within it
-counts for nothing.
+A class is judged by its own requests alone, of those sent while the load was offered. Those that were given up, or
+turned away, count as answers that never came; where a class says what share may be turned away, more than that is a
+miss and what is turned away within it counts for nothing.
 """
 
 from collections.abc import Sequence
@@ -58,8 +58,9 @@ def class_outcomes(simulation: Simulation) -> tuple[ClassOutcome, ...]:
     latencies = request_latencies(simulation)
     found = []
     for place, at in by_class(trace).items():
-        one, status = trace.classes[place], served.status[at]
-        own = {name: values[at] for name, values in latencies.items()}
+        one, whole = trace.classes[place], served.status[at]
+        answered, judged_at = at[whole == DONE], at[simulation.counts[at]]
+        own, status = {name: values[judged_at] for name, values in latencies.items()}, served.status[judged_at]
         done, shed = status == DONE, int(np.count_nonzero(status == SHED))
         accepted = int(np.count_nonzero(status != REFUSED))
         forgiven = shed if one.shed is not None else 0
@@ -70,14 +71,14 @@ def class_outcomes(simulation: Simulation) -> tuple[ClassOutcome, ...]:
                 name=one.name,
                 priority=one.priority,
                 requests=len(at),
-                completed=int(done.sum()),
-                shed=shed,
-                shed_share=shed / len(at) if len(at) else 0.0,
-                input_tokens=int(trace.input_tokens[at][done].sum(dtype=np.int64)),
-                output_tokens=int(trace.output_tokens[at][done].sum(dtype=np.int64)),
+                completed=len(answered),
+                shed=int(np.count_nonzero(whole == SHED)),
+                shed_share=shed / len(judged_at) if len(judged_at) else 0.0,
+                input_tokens=int(trace.input_tokens[answered].sum(dtype=np.int64)),
+                output_tokens=int(trace.output_tokens[answered].sum(dtype=np.int64)),
                 **{f"{name}_s": spread(own[name][done]) for name in ("ttft", "tpot", "e2e", "queue")},
                 slo=slos,
-                within=float(within_slos(status, own, one.slos).mean()) if one.slos and len(at) else None,
+                within=float(within_slos(status, own, one.slos).mean()) if one.slos and len(judged_at) else None,
                 breaks=_breaks(one, slos, shed, unanswered, accepted),
             )
         )

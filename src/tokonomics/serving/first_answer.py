@@ -30,7 +30,7 @@ class FirstAnswer(Noun):
 
 def simulated(simulation: Simulation, thinking: Thinking, usd_per_mtok_output: float | None) -> FirstAnswer:
     """Of the requests that were served: the first token, and a step for each of thinking."""
-    latencies, done = request_latencies(simulation), simulation.served.status == DONE
+    latencies, done = request_latencies(simulation), (simulation.served.status == DONE) & simulation.counts
     before = thinking.of(simulation.trace.output_tokens)
     later = np.where(before > 0, before * np.nan_to_num(latencies[Latency.tpot]), 0.0)
     return _first_answer(

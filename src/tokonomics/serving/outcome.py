@@ -1,7 +1,9 @@
 """What a simulation came to: latencies, throughput, utilisation, whether SLOs were met, and a table of its requests.
 
-Latencies are those of requests that were answered. Busy is the share of paid time in which a replica computed; useful
-leaves out what was computed again after a preemption or a failure, and what clients that hung up never read.
+Latencies are those of requests that were answered and sent while the load was offered; rates, busy shares and paid time
+are of that stretch (``counted``), numbers of requests and tokens of the whole run. Busy is the share of paid time in
+which a replica computed; useful leaves out what was computed again after a preemption or a failure, and what clients
+that hung up never read.
 """
 
 import math
@@ -17,7 +19,8 @@ from tokonomics.errors import option, shorten
 from tokonomics.files import whole
 from tokonomics.physics.memory import max_sequences
 from tokonomics.physics.steptime import step_model
-from tokonomics.serving.session_outcome import SessionOutcome, job_latencies, session_outcome
+from tokonomics.serving.counted import CountedTime, counted
+from tokonomics.serving.session_outcome import SessionOutcome, failed_jobs, job_latencies, session_outcome
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.spread import Spread, spread
 from tokonomics.serving.state import ANSWERS, BUSY, DONE, KV, PROMPTS, REFUSED, SEQUENCES, SHED, TIMED_OUT, UNSERVED
@@ -25,6 +28,7 @@ from tokonomics.serving.steady import ReplicaCurve, context_while_answering, pro
 from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.traffic.trace import Floats
 from tokonomics.types import Noun
+from tokonomics.units import SECONDS_PER_HOUR
 
 if TYPE_CHECKING:
     import polars as pl
@@ -91,6 +95,13 @@ class Outcome(Noun):
     cached_tokens: NonNegativeInt
     duration_s: NonNegativeFloat
     """From the first arrival to the last finish."""
+    steady: bool
+    """Rates, busy shares and dollars are of the stretch in which the load was offered, without ramp-up and drain;
+    False: of the whole run, which is too short or falls behind."""
+    times_longer: float | None = None
+    """How many times longer the run should be to have such a stretch; None where it has, or falls behind."""
+    rated_s: NonNegativeFloat
+    """The time that rates and paid hours are over: in which so many requests are offered, or ``duration_s``."""
     ttft_s: Spread
     tpot_s: Spread
     e2e_s: Spread
@@ -128,22 +139,29 @@ class Outcome(Noun):
 
 def outcome(simulation: Simulation, slos: Sequence[Slo] = (), with_load: bool = True) -> Outcome:
     """Sum a simulation up; without its load, which takes a closed form of its own, where nobody asks for that."""
-    trace, served = simulation.trace, simulation.served
-    done = served.status == DONE
+    trace, served, of = simulation.trace, simulation.served, counted(simulation)
+    done, counts = served.status == DONE, simulation.counts
     latencies = request_latencies(simulation)
-    spreads = {name: spread(values[done]) for name, values in latencies.items()}
-    unanswered = int(np.isin(served.status, (TIMED_OUT, UNSERVED, SHED)).sum())
-    sessions = session_outcome(simulation)
-    lost = {Latency.job: sessions.failed if sessions else 0}
+    # A job counts by when it begins.
+    judges: dict[str, NDArray[np.bool_]] = {Latency.job: simulation.job_counts}
+    spreads = {name: spread(values[done & judges.get(name, counts)]) for name, values in latencies.items()}
+    unanswered = int(np.count_nonzero(counts & np.isin(served.status, (TIMED_OUT, UNSERVED, SHED))))
+    sessions = session_outcome(simulation, of)
+    lost = {Latency.job: failed_jobs(simulation)}
     judgements = [
-        judged(slo, latencies[slo.latency][done], lost.get(slo.latency, unanswered), spreads[slo.latency])
+        judged(
+            slo,
+            latencies[slo.latency][done & judges.get(slo.latency, counts)],
+            lost.get(slo.latency, unanswered),
+            spreads[slo.latency],
+        )
         for slo in slos
     ]
-    within = within_slos(served.status, latencies, slos)
+    within = within_slos(served.status, latencies, slos)[counts]
+    attained = float(within.mean()) if len(within) else 0.0
     inputs = int(trace.input_tokens[done].sum(dtype=np.int64))
     outputs = int(trace.output_tokens[done].sum(dtype=np.int64))
-    duration = max(simulation.end_s - float(trace.arrival_s[0]), 0.0)
-    shares, paid = _shares(simulation), float(simulation.paid_s.sum())
+    shares = _shares(simulation, of)
     return Outcome(
         requests=len(trace),
         completed=int(done.sum()),
@@ -155,29 +173,35 @@ def outcome(simulation: Simulation, slos: Sequence[Slo] = (), with_load: bool = 
         input_tokens=inputs,
         output_tokens=outputs,
         cached_tokens=int(served.cached_tokens[done].sum(dtype=np.int64)),
-        duration_s=duration,
+        duration_s=max(simulation.end_s - float(trace.arrival_s[0]), 0.0),
+        steady=of.steady,
+        times_longer=of.times_longer,
+        rated_s=of.rated_s,
         ttft_s=spreads["ttft"],
         tpot_s=spreads["tpot"],
         e2e_s=spreads["e2e"],
         queue_s=spreads["queue"],
-        requests_per_s=_ratio(int(done.sum()), duration),
-        output_tokens_per_s=_ratio(outputs, duration),
-        total_tokens_per_s=_ratio(inputs + outputs, duration),
+        requests_per_s=_ratio(int(done.sum()), of.rated_s),
+        output_tokens_per_s=_ratio(outputs, of.rated_s),
+        total_tokens_per_s=_ratio(inputs + outputs, of.rated_s),
         busy_share=min(1.0, 1 - shares.idle),
         useful_share=shares.prefill + shares.decode,
-        load_share=_load_share(simulation) if with_load else None,
+        load_share=_load_share(simulation, of) if with_load else None,
         shares=shares,
-        batch=_ratio(float(simulation.timeline[:, SEQUENCES].sum()), float(simulation.replicas["busy_s"].sum())),
-        kv_peak_share=max(side.kv_peak_share for side in sides(simulation)),
+        batch=_ratio(
+            of.share(simulation, SEQUENCES) * float(simulation.timeline[:, SEQUENCES].sum()),
+            of.share(simulation, BUSY) * float(simulation.replicas["busy_s"].sum()),
+        ),
+        kv_peak_share=max(side.kv_peak_share for side in sides(simulation, of)),
         preemptions=int(served.preemptions.sum(dtype=np.int64)),
         restarts=int(served.restarts.sum(dtype=np.int64)),
-        replica_hours=paid / 3600,
-        mean_replicas=_ratio(paid, simulation.end_s),
+        replica_hours=of.paid_s / SECONDS_PER_HOUR,
+        mean_replicas=of.mean_replicas,
         peak_replicas=int(simulation.history[:, 1].max()),
         slo=tuple(judgements),
         slo_met=all(slo.met for slo in judgements) if slos else None,
-        slo_attainment=float(within.sum() / len(trace)) if slos else None,
-        goodput_per_s=_ratio(int(within.sum()), duration) if slos else None,
+        slo_attainment=attained if slos else None,
+        goodput_per_s=_ratio(attained * len(trace), of.rated_s) if slos else None,
         sessions=sessions,
     )
 
@@ -195,8 +219,12 @@ class SideOutcome(Noun):
     replica_hours: NonNegativeFloat
 
 
-def sides(simulation: Simulation) -> tuple[SideOutcome, ...]:
-    """What each kind of replica did, those that compute prompts first."""
+def sides(simulation: Simulation, of: CountedTime | None = None) -> tuple[SideOutcome, ...]:
+    """What each kind of replica did, those that compute prompts first; of the same busy time they take their parts."""
+    of = of or counted(simulation)
+    busy = of.share(simulation, BUSY)
+    paid = _ratio(of.mean_replicas * (of.to_s - of.from_s), float(simulation.paid_s.sum()))
+    hours = _ratio(of.paid_s, float(simulation.paid_s.sum())) / SECONDS_PER_HOUR
     first, rows = simulation.fleet.prefill_replicas, simulation.replicas
     parts = [("decode" if first else "both", simulation.deployment, simulation.rules, slice(first, None))]
     if simulation.prefill_rules:
@@ -206,9 +234,11 @@ def sides(simulation: Simulation) -> tuple[SideOutcome, ...]:
             does=does,
             deployment=str(deployment),
             replicas=len(rows[which]),
-            busy_share=min(1.0, _ratio(float(rows["busy_s"][which].sum()), float(simulation.paid_s[which].sum()))),
+            busy_share=min(
+                1.0, _ratio(busy * float(rows["busy_s"][which].sum()), paid * float(simulation.paid_s[which].sum()))
+            ),
             kv_peak_share=_ratio(float(rows["kv_peak"][which].max(initial=0)), rules.kv_blocks),
-            replica_hours=float(simulation.paid_s[which].sum()) / 3600,
+            replica_hours=hours * float(simulation.paid_s[which].sum()),
         )
         for does, deployment, rules, which in parts
     )
@@ -359,14 +389,19 @@ def judged(slo: Slo, answered: Floats, unanswered: int, known_spread: Spread | N
     return SloOutcome(slo=str(slo), objective_s=slo.seconds, delivered_s=delivered, met=met)
 
 
-def _shares(simulation: Simulation) -> Shares:
-    """The paid time, split; what was computed in vain takes its share of the work of its kind, by tokens."""
-    rows, paid = simulation.replicas, float(simulation.paid_s.sum())
+def _shares(simulation: Simulation, of: CountedTime) -> Shares:
+    """The paid time, split; what was computed in vain takes its share of the work of its kind, by tokens.
+
+    Of a part of the run, prompts take the time that their tokens do of all, and answers the rest.
+    """
+    rows, paid = simulation.replicas, of.mean_replicas * (of.to_s - of.from_s)
     if paid <= 0:
         return Shares(prefill=0.0, decode=0.0, recomputed=0.0, abandoned=0.0, idle=1.0)
     total = {name: float(rows[name].sum()) for name in rows.dtype.names}
-    prompts = total["prompt_busy_s"]
-    answers = max(0.0, total["busy_s"] - prompts - total["lost_s"])
+    part = of.share(simulation, BUSY)
+    busy, lost_s = part * total["busy_s"], part * total["lost_s"]
+    prompts = min(busy, of.share(simulation, PROMPTS) * total["prompt_busy_s"])
+    answers = max(0.0, busy - prompts - lost_s)
     again = prompts * _ratio(total["prompt_again"], total["prompt_tokens"])
     left_prompts = prompts * min(1.0, _ratio(total["prompt_abandoned"], total["prompt_tokens"]))
     left_answers = answers * min(1.0, _ratio(total["answer_abandoned"], total["answer_tokens"]))
@@ -374,9 +409,9 @@ def _shares(simulation: Simulation) -> Shares:
     return Shares(
         prefill=max(0.0, prompts - again - left_prompts) / paid,
         decode=max(0.0, answers - lost - left_answers) / paid,
-        recomputed=(again + lost + total["lost_s"]) / paid,
+        recomputed=(again + lost + lost_s) / paid,
         abandoned=(left_prompts + left_answers) / paid,
-        idle=max(0.0, paid - total["busy_s"]) / paid,
+        idle=max(0.0, paid - busy) / paid,
     )
 
 
@@ -399,21 +434,19 @@ def full_batches(simulation: Simulation) -> ReplicaCurve | None:
     return ReplicaCurve(simulation.deployment, *lengths, most_sequences=most, context_tokens=context, held_tokens=held)
 
 
-def _load_share(simulation: Simulation) -> float | None:
-    served, paid = simulation.served, float(simulation.paid_s.sum())
-    done = served.status == DONE
-    if not done.any():
-        return 0.0 if paid > 0 else None
+def _load_share(simulation: Simulation, of: CountedTime) -> float | None:
+    done = int(np.count_nonzero(simulation.served.status == DONE))
+    if not done:
+        return 0.0 if of.paid_s > 0 else None
     full = full_batches(simulation)
-    if full is None or paid <= 0:
+    if full is None or of.paid_s <= 0:
         return None
     fleet = simulation.fleet
     if fleet.prefill_replicas:
         # The side that is full first.
         prompts = fleet.prefill_replicas * prompts_alone(step_model(simulation.prefill), full.input_tokens)
-        full_rate = min(prompts, fleet.replicas * full.answers_alone().rate)
-        return int(done.sum()) / (simulation.end_s * full_rate)
-    return int(done.sum()) / (paid * float(full.rates.max()))
+        return done / (of.rated_s * min(prompts, fleet.replicas * full.answers_alone().rate))
+    return done / (of.paid_s * float(full.rates.max()))
 
 
 def _ratio(part: float, whole: float) -> float:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
+from tokonomics.serving.counted import paid_share
 from tokonomics.serving.outcome import STATUS, moments, request_latencies
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.state import DONE, REFUSED, SHED, UNSERVED
@@ -20,6 +21,7 @@ from tokonomics.traffic.classes import by_class
 from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.traffic.trace import Floats
 from tokonomics.types import Noun
+from tokonomics.units import SECONDS_PER_HOUR
 
 MOST_MOMENTS = 400
 """Two pixels each on the widest figure of the page: our choice."""
@@ -120,7 +122,7 @@ class Playback(Noun):
     tokens: tuple[NonNegativeInt, ...]
     """Prompts and answers of the finished requests so far."""
     usd: tuple[NonNegativeFloat, ...] | None
-    """Paid so far; None where no price is known."""
+    """Paid so far, from the start to the end of the run; None where no price is known."""
     replicas: tuple[NonNegativeInt, ...] | None
     """That serve, where they come and go."""
     marks: tuple[MissMark, ...]
@@ -128,9 +130,12 @@ class Playback(Noun):
 
 
 def playback(
-    simulation: Simulation, slos: Sequence[Slo] = (), usd: float | None = None, most: int = MOST_MOMENTS
+    simulation: Simulation,
+    slos: Sequence[Slo] = (),
+    usd_per_replica_hour: float | None = None,
+    most: int = MOST_MOMENTS,
 ) -> Playback:
-    """The run in at most about so many moments; ``usd`` is its bill, ``slos`` what holds where there are no classes."""
+    """The run in at most about so many moments; ``slos`` are what holds where there are no classes."""
     trace, served, end_s = simulation.trace, simulation.served, simulation.end_s
     bins = [moment for moment in moments(simulation, most) if moment.at_s < end_s]
     at_s: Floats = np.array([0.0, *(moment.at_s for moment in bins[1:]), end_s] if bins else [0.0])
@@ -143,6 +148,7 @@ def playback(
     tokens = np.concatenate([[0], np.cumsum(in_order)])
     misses = Misses(simulation, slos, ended_s)
     changes = simulation.fleet.autoscale or simulation.fleet.outages
+    paid_hours = paid_share(simulation, at_s) * float(simulation.paid_s.sum()) / SECONDS_PER_HOUR
     return Playback(
         at_s=tuple(at_s.tolist()),
         arrived=tuple(arrived.tolist()),
@@ -153,7 +159,7 @@ def playback(
         missed=tuple(_so_far(misses.at_s[misses.places], at_s).tolist()),
         kv_share=(0.0, *(float(f"{moment.kv_share:.4g}") for moment in bins)),
         tokens=tuple(tokens[finished].tolist()),
-        usd=None if usd is None else tuple((usd * _paid_share(simulation, at_s)).tolist()),
+        usd=None if usd_per_replica_hour is None else tuple((usd_per_replica_hour * paid_hours).tolist()),
         replicas=tuple(_serving(simulation, at_s).tolist()) if changes else None,
         marks=misses.marks(at_s),
         causes=misses.causes(),
@@ -170,26 +176,6 @@ def _ended_s(simulation: Simulation) -> Floats:
     served = simulation.served
     ended_s = np.where(np.isnan(served.finish_s), simulation.end_s, served.finish_s)
     return np.where(served.attempts == 0, simulation.trace.arrival_s, ended_s)
-
-
-def _paid_share(simulation: Simulation, at_s: Floats) -> Floats:
-    """The share of the bill that has been run up by each moment; 1 at the end.
-
-    An autoscaled fleet is counted each time its autoscaler looks: a replica that has gone since is paid until then
-    here, and all shares are scaled to the bill, which has each one's own seconds.
-    """
-    fleet, end_s = simulation.fleet, simulation.end_s
-    if fleet.autoscale:
-        times, paid = simulation.history[:, 0], simulation.history[:, 1]
-        area = np.concatenate([[0.0], np.cumsum(np.diff(times) * paid[:-1])])
-        place = np.searchsorted(times, at_s, side="right") - 1
-        paid_s = area[place] + (at_s - times[place]) * paid[place]
-    else:
-        paid_s = at_s * len(simulation.paid_s)
-        for outage in fleet.outages:
-            if outage.reclaimed:
-                paid_s = paid_s - np.clip(at_s, outage.at_s, max(outage.at_s, min(outage.back_s, end_s))) + outage.at_s
-    return np.asarray(paid_s / paid_s[-1]) if paid_s[-1] > 0 else np.ones_like(at_s)
 
 
 def _serving(simulation: Simulation, at_s: Floats) -> NDArray[np.int64]:

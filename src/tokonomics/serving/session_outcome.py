@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
+from tokonomics.serving.counted import CountedTime
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.spread import Spread, spread
 from tokonomics.serving.state import DONE, UNSERVED
@@ -38,11 +39,11 @@ class SessionOutcome(Noun):
     """All of whose requests were answered."""
     failed: NonNegativeInt
     jobs_per_s: NonNegativeFloat
-    """Finished, over the whole time."""
+    """Finished, over the time in which so many are offered."""
     job_s: Spread
-    """Of finished jobs: from when the first request is sent to when the last answer is heard."""
+    """Of finished jobs that begin while the load is offered: from the first request to the last answer."""
     server_share: float | None
-    """Of the time of finished jobs, in which at least one request is with the server; None where none is finished."""
+    """Of the time of those jobs, in which at least one request is with the server; None where none is finished."""
     requests_per_job: NonNegativeFloat
     """In the mean, sent or not."""
     turns_per_job: NonNegativeFloat
@@ -53,61 +54,59 @@ class SessionOutcome(Noun):
     """Requests that nobody sent, because one that they wait for was not answered."""
     starts_s: NonNegativeFloat
     """From the first session's start to the last one's."""
-    edges_share: NonNegativeFloat
-    """Of the run: filling, for as long as half of the jobs take, and draining, after the last session's start."""
     by_turn: tuple[TurnOutcome, ...]
     """The first turn first; turns of which no request was answered are left out."""
 
 
-_LONG_ENOUGH = 10
-"""Times the median job that sessions should start for, as a plan has it. While the fleet fills, for about one job's
-time, and while it drains, for one or more, it has half of its load: with ten times, a job looks some 10 % too dear."""
-
-
-def short_of(made: SessionOutcome) -> float | None:
-    """How many times longer sessions should start for, that what one costs be that of a steady state; None: enough.
-
-    Twice the least, so that the longer run is not on the edge again. Sessions that start at once have no such state.
-    """
-    job_s = made.job_s.p50
-    if not made.closed or not job_s or not made.starts_s or made.starts_s >= _LONG_ENOUGH * job_s:
-        return None
-    return 2 * _LONG_ENOUGH * job_s / made.starts_s
-
-
-def session_outcome(simulation: Simulation) -> SessionOutcome | None:
+def session_outcome(simulation: Simulation, of: CountedTime) -> SessionOutcome | None:
     """Sum the sessions up; None where the trace has none."""
     turns, served = simulation.trace.turns, simulation.served
     if turns is None:
         return None
-    jobs, done = turns.sessions, served.status == DONE
-    answered = np.bincount(turns.session[done], minlength=jobs)
-    requests = np.bincount(turns.session, minlength=jobs)
-    finished = (answered == requests) & (requests > 0)
-    whole_s, server_s = _job_times(turns, simulation.trace.arrival_s, served.finish_s, finished)
+    jobs, finished = turns.sessions, _finished(simulation, turns)
+    done = int(np.count_nonzero(finished))
+    judged = finished & _counts(simulation, turns)
+    whole_s, server_s = _job_times(turns, simulation.trace.arrival_s, served.finish_s, judged)
     depth = turns.depth
     longest = np.zeros(jobs, np.int64)
     np.maximum.at(longest, turns.session, depth)
-    total, lasted = float(whole_s.sum()), simulation.end_s
-    roots_s = simulation.trace.arrival_s[turns.roots]
-    job_s = spread(whole_s)
-    edges_s = (job_s.p50 or 0.0) + max(0.0, lasted - float(roots_s.max()))
+    total = float(whole_s.sum())
     return SessionOutcome(
         closed=simulation.closed,
         jobs=jobs,
-        finished=int(finished.sum()),
-        failed=int(jobs - finished.sum()),
-        jobs_per_s=float(finished.sum()) / simulation.end_s if simulation.end_s > 0 else 0.0,
-        job_s=job_s,
+        finished=done,
+        failed=jobs - done,
+        jobs_per_s=done / of.rated_s if of.rated_s > 0 else 0.0,
+        job_s=spread(whole_s),
         server_share=min(1.0, float(server_s.sum()) / total) if total > 0 else None,
         requests_per_job=len(turns.session) / max(1, jobs),
         turns_per_job=float(longest.mean()) if jobs else 0.0,
         retries=int(np.maximum(served.attempts.astype(np.int64) - 1, 0).sum()),
         unsent=unsent(simulation),
-        starts_s=float(np.ptp(roots_s)),
-        edges_share=min(1.0, edges_s / lasted) if lasted > 0 else 0.0,
+        starts_s=float(np.ptp(simulation.trace.arrival_s[turns.roots])),
         by_turn=_by_turn(simulation, depth),
     )
+
+
+def _finished(simulation: Simulation, turns: Turns) -> NDArray[np.bool_]:
+    """By session: all of its requests were answered."""
+    answered = np.bincount(turns.session[simulation.served.status == DONE], minlength=turns.sessions)
+    return np.asarray((answered == np.bincount(turns.session, minlength=turns.sessions)) & (answered > 0))
+
+
+def _counts(simulation: Simulation, turns: Turns) -> NDArray[np.bool_]:
+    """By session: it begins while the load is offered."""
+    counts = np.zeros(turns.sessions, np.bool_)
+    counts[turns.session] = simulation.job_counts
+    return counts
+
+
+def failed_jobs(simulation: Simulation) -> int:
+    """Of the sessions that begin while the load is offered, those without all of their answers."""
+    turns = simulation.trace.turns
+    if turns is None:
+        return 0
+    return int(np.count_nonzero(_counts(simulation, turns) & ~_finished(simulation, turns)))
 
 
 def unsent(simulation: Simulation) -> int:
@@ -127,11 +126,9 @@ def job_latencies(simulation: Simulation) -> Floats:
     found = np.full(len(simulation.trace), np.nan)
     if turns is None:
         return found
-    done, jobs = served.status == DONE, turns.sessions
-    finished = np.bincount(turns.session[done], minlength=jobs) == np.bincount(turns.session, minlength=jobs)
-    mine = np.flatnonzero(finished[turns.session])
+    mine = np.flatnonzero(_finished(simulation, turns)[turns.session])
     mine = mine[np.lexsort((served.finish_s[mine], turns.session[mine]))]
-    session, first_sent = turns.session[mine], np.full(jobs, np.inf)
+    session, first_sent = turns.session[mine], np.full(turns.sessions, np.inf)
     np.minimum.at(first_sent, session, simulation.trace.arrival_s[mine])
     last = mine[np.diff(session, append=-1) != 0]
     found[last] = served.finish_s[last] - first_sent[turns.session[last]]

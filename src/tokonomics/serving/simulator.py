@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -37,6 +38,7 @@ from tokonomics.serving.state import (
     World,
 )
 from tokonomics.serving.step_table import StepTable, compile_steps
+from tokonomics.traffic.stretch import LoadStretch, session_starts_s, stretch_of
 from tokonomics.traffic.trace import Floats, Trace
 from tokonomics.units import plural
 
@@ -64,11 +66,32 @@ class Simulation:
     bin_s: float
     end_s: float  # when the last request was finished, and the last step had ended
     wall_s: float
+    stretch: LoadStretch | None = None
+    """In which the load was offered, by the trace as it was given; None: a closed loop of users, or a shared GPU."""
 
     @property
     def closed(self) -> bool:
         """Requests were sent when those they wait for were answered."""
         return self.sent is not None and self.fleet.users is None
+
+    @cached_property
+    def counts(self) -> NDArray[np.bool_]:
+        """By request: sent while the load was offered, and so judged."""
+        return self._counts(self.trace.arrival_s)
+
+    @cached_property
+    def job_counts(self) -> NDArray[np.bool_]:
+        """By request: its session began then."""
+        return self._counts(self.began_s)
+
+    @cached_property
+    def began_s(self) -> Floats:
+        """By request: when the first of its session was sent, or itself where nobody waits for anybody."""
+        turns, sent_s = self.trace.turns, self.trace.arrival_s
+        return sent_s if turns is None or not turns.linked else session_starts_s(turns, sent_s)
+
+    def _counts(self, sent_s: Floats) -> NDArray[np.bool_]:
+        return np.ones(len(sent_s), np.bool_) if self.stretch is None else self.stretch.counts(sent_s)
 
     @property
     def prefill(self) -> Deployment:
@@ -103,7 +126,7 @@ def simulate(
     closed loop of users and a disaggregated fleet go on to their end.
     """
     began = time.perf_counter()
-    fleet = fleet or FleetSettings()
+    fleet, given = fleet or FleetSettings(), trace
     if seed < 0 or not timeout_s > 0 or min(max_sequences or 1, max_batched_tokens or 1) < 1 or max_sequences == 0:
         raise BadInput("a seed is at least 0, a timeout above 0, and limits are at least 1")
     _check_fleet(fleet, trace, fetches)
@@ -122,9 +145,8 @@ def simulate(
     prefill_rules, judge = None, None
     if fleet.prefill_replicas:
         prefill = _prefill_side(deployment, trace, fleet, prefix_cache, max_batched_tokens, steps)
-        prefill_rules = prefill.rules
+        prefill_rules, decode = prefill.rules, ServingSide(deployment, rules, table)
         requests = requests_for(trace, prefill_rules, timeout_s, by_priority)
-        decode = ServingSide(deployment, rules, table)
         served, worlds = serve_apart(requests, prefill, decode, fleet, seed, watch._replace(is_settled=None))
     else:
         judge = _Judge(watch.is_settled) if watch.is_settled and not requests.users else None
@@ -155,6 +177,7 @@ def simulate(
         bin_s=bin_s,
         end_s=end_s,
         wall_s=time.perf_counter() - began,
+        stretch=None if fleet.users else stretch_of(given),
     )
 
 

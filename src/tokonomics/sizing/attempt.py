@@ -159,9 +159,7 @@ def attempt(
     trace = trace.faster(times) if times != 1 else trace
     watch = NOBODY
     if not whole and setup.slos and not prompts:
-        # What waits for a fetch is served in another order than the trace's, which alone tells jobs apart.
-        sessions = trace.turns.session if trace.turns is not None and not setup.tiers else None
-        watch = Watcher(is_settled=sure_to_miss(setup.slos, len(trace), sessions))
+        watch = Watcher(is_settled=sure_to_miss(setup.slos, trace, fetches=bool(setup.tiers)))
     made, _ = serve(replace(setup, prefill_replicas=prompts), served_by, max_sequences, trace=trace, watch=watch)
     return judged_attempt(setup, replicas, max_sequences, made, len(trace))
 

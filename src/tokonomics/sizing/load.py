@@ -293,16 +293,18 @@ def conversations(
     requests: int | None,
     duration_s: float | None,
 ) -> Trace:
-    """So many turns, or those of so many seconds, that come to ``rate`` a second; ``process`` is that of all turns."""
+    """So many turns, or those of so many seconds, that come to ``rate`` a second; ``process`` is that of all turns.
+
+    A rate that is the same at all times is that of the requests over the time in which sessions begin, to the digit.
+    """
     starts = process.times(1 / sessions.turns)
     made = make(starts, requests=requests, duration_s=duration_s)
     for _ in range(_ROUNDS):
-        served = len(made) / duration_s if duration_s else made.rate
-        if served <= 0 or abs(served / rate - 1) < _CLOSE_ENOUGH:
+        if duration_s is None or not len(made) or abs(len(made) / duration_s / rate - 1) < _CLOSE_ENOUGH:
             break
-        starts = starts.times(rate / served)
-        made = make(starts, requests=requests, duration_s=duration_s)
-    return made
+        starts = starts.times(rate * duration_s / len(made))
+        made = make(starts, duration_s=duration_s)
+    return made.faster(rate / made.rate) if process.is_stationary and made.rate > 0 else made
 
 
 @dataclass(frozen=True)

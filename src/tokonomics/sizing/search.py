@@ -29,6 +29,7 @@ from tokonomics.sizing.screen import closed_form_replicas
 from tokonomics.sizing.setup import NotServed, Setup
 from tokonomics.sizing.terms import startup_seconds
 from tokonomics.traffic.generate import ENOUGH_REQUESTS
+from tokonomics.traffic.stretch import stretch_of
 from tokonomics.traffic.workload import workload_of
 from tokonomics.types import Noun, copied
 from tokonomics.units import seconds
@@ -222,6 +223,8 @@ def changes_over_time(load: Load) -> float:
 
 _CLOSE_ENOUGH = 1.01
 """Of two rates: chance alone moves a capacity found with 20,000 requests by about as much."""
+_MOST_REQUESTS = 500_000
+"""Of one simulation: a few seconds of it."""
 _FURTHEST = 2.0**20
 """Times or parts of the guess: a search that goes further has not understood the traffic."""
 
@@ -288,9 +291,15 @@ def highest_rate(setup: Setup, guess: float) -> HighestRate:
     load = replace(setup.load, trace=trace, share=1.0, is_stationary=False)
     tried: dict[float, Sized] = {}
 
+    def at(rate: float) -> Setup:
+        """Again and again until there is a stretch in which all of the load is offered."""
+        sooner = trace.faster(rate / trace.rate)
+        again = min(math.ceil(stretch_of(sooner).times_longer), _MOST_REQUESTS // len(trace))
+        longer = trace.repeated(again).faster(rate / trace.rate) if again > 1 else sooner
+        return replace(setup, load=replace(load, trace=longer, workload=workload_of(trace, rate)))
+
     def holds(rate: float) -> bool:
-        at_rate = replace(load, trace=trace.faster(rate / trace.rate), workload=workload_of(trace, rate))
-        tried[rate] = attempts.on(replace(setup, load=at_rate), 1)
+        tried[rate] = attempts.on(at(rate), 1)
         return tried[rate].holds
 
     low = high = guess
@@ -306,14 +315,13 @@ def highest_rate(setup: Setup, guess: float) -> HighestRate:
                 last = tried[low]
                 raise NeverHolds(f"even next to no load is too much: {last.breaks}", fix=_nearest(last.outcome))
     low, high = highest_between(holds, low, high)
-    at_low = replace(load, trace=trace.faster(low / trace.rate), workload=workload_of(trace, low))
     return HighestRate(
         rate=low,
         at_most=high,
         breaks=tried[high].breaks or "",
         sessions_per_s=None if trace.turns is None else low * trace.turns.sessions / len(trace),
         max_sequences=tried[low].max_sequences,
-        outcome=outcome_of(replace(setup, load=at_low), tried[low]),
+        outcome=outcome_of(at(low), tried[low]),
         trials=tuple(trial_of(tried[rate], rate) for rate in sorted(tried)),
     )
 

@@ -293,7 +293,7 @@ def _row(
     fleet: _CacheFleet,
     usd_per_replica_hour: Callable[[int], float],
 ) -> CacheRow:
-    trace, needs, limit = setup.load.trace, fleet.sized.replicas, fleet.sized.max_sequences
+    needs, limit = fleet.sized.replicas, fleet.sized.max_sequences
     simulation, hits = serve(setup, replicas, limit)
     made = outcome(simulation, setup.slos)
     on_needed = made if needs == replicas else outcome(serve(setup, needs, limit)[0], setup.slos)
@@ -302,10 +302,7 @@ def _row(
     if fleet.breaks is None:
         memories = (price.line(needs) for price in setting.tiers)
         bill = replica_hour(setting.name.strip(), needs, usd_per_replica_hour(needs), *memories)
-    # Whoever waits for answers sends as fast as they come: then the bill is over what was attained, as of a simulation.
-    paid = made if trace.turns is None else on_needed
-    tokens = paid.input_tokens + paid.output_tokens
-    span_hours = trace.duration_s / SECONDS_PER_HOUR if trace.turns is None else on_needed.replica_hours / needs
+    tokens, span_hours = on_needed.input_tokens + on_needed.output_tokens, on_needed.replica_hours / needs
     jobs = on_needed.sessions.finished if on_needed.sessions else 0
     return CacheRow(
         setting=setting,

@@ -19,6 +19,7 @@ from tokonomics.money.attribution import gpu_seconds, shapley, unused_shares
 from tokonomics.money.class_bill import at_peak
 from tokonomics.money.cost import CostTree, LeverBill, replica_hour
 from tokonomics.physics.deployment import Deployment
+from tokonomics.serving.counted import counted
 from tokonomics.serving.fleet import Router
 from tokonomics.serving.outcome import Outcome, outcome
 from tokonomics.serving.simulator import Simulation
@@ -268,7 +269,7 @@ def _tenant_rows(
 ) -> tuple[tuple[TenantRow, ...], tuple[float, ...]]:
     trace, senders = sharing.trace, tuple(own)
     used_s = {tenant: float(worked_s[at].sum()) for tenant, at in by_tenant(trace).items()}
-    paid_s = float(made.paid_s.sum())
+    paid_s = counted(made).paid_s
     bill = together.usd_per_hour
     usage = [bill * used_s[tenant] / paid_s for tenant in senders]
     alone = [apart.usd_per_hour * own[tenant][0] / apart.replicas for tenant in senders]
