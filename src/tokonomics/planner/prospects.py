@@ -5,8 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import lru_cache
-from itertools import groupby
-from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from tokonomics.catalog.engines import Engine
@@ -107,7 +105,8 @@ def _prospects(question: _Sought) -> _Found:
                     why = f"speed assumed: no kernels of {deployment.weights} timed on such a GPU"
                     refused.append((deployment, Refusal(Reason.assumed_speed, why), 1))
                     continue
-                hosts, without = _standing(deployment, Same(on_this_gpu), limits.max_gpus, limits.spare)
+                on = question.today if limits.max_age_days is None else None
+                hosts, without = _standing(deployment, Same(on_this_gpu), on, limits.max_gpus, limits.spare)
                 refused += ((deployment, refusal, count) for count, refusal in without)
                 hosts = hosts.with_memories(question.tiers) if question.tiers else hosts
                 if hosts.machines:
@@ -128,10 +127,10 @@ def _rejections(question: _Sought) -> tuple[Rejection, ...]:
 
 @lru_cache(maxsize=8192)
 def _standing(
-    deployment: Deployment, machines: Same[Stock], max_gpus: int | None, spare: Spare
+    deployment: Deployment, machines: Same[Stock], on: date | None, max_gpus: int | None, spare: Spare
 ) -> tuple[Hosts, list[tuple[int, Refusal]]]:
     """The machines that it can stand on, and those that it cannot; kept, as it does not depend on the requests."""
-    return hosts_of(deployment, machines.value, max_gpus, spare)
+    return hosts_of(deployment, machines.value, on, max_gpus, spare)
 
 
 @lru_cache(maxsize=64)
@@ -143,10 +142,7 @@ def _stocks(
     today: date,
 ) -> tuple[Mapping[str, Stock], Sequence[tuple[Offer, Refusal]]]:
     """The machines that may be bought, by GPU; and the offers that may not."""
-    machines, refused = usable(offers.value, terms, max_usd_per_gpu_hour, max_age_days, today)
-    by_gpu = attrgetter("offer.gpu")
-    stocks = {gpu: Stock(group) for gpu, group in groupby(sorted(machines, key=by_gpu), key=by_gpu)}
-    return stocks, refused
+    return usable(offers.value, terms, today, max_usd_per_gpu_hour, max_age_days)
 
 
 def speed_allowed(question: "Question | _Sought", deployment: Deployment) -> bool:

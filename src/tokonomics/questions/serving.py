@@ -21,7 +21,7 @@ from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.planner.parsing import router_from
 from tokonomics.questions.inputs import Drafting, Layout, Priced
 from tokonomics.questions.listener import Listener
-from tokonomics.questions.load import draft_of, offers_of, sold_to
+from tokonomics.questions.load import draft_of, offers_of
 from tokonomics.questions.reading import reading
 from tokonomics.questions.requests.traffic import SimulateRequest
 from tokonomics.questions.traffic import read_time
@@ -219,15 +219,14 @@ def prices_of(deployment: Deployment, priced: Priced) -> Callable[[int], tuple[f
 def price_of(deployment: Deployment, fleet: FleetSettings, priced: Priced) -> tuple[float, str] | None:
     """Dollars an hour for one replica, and where the price comes from; None where no offer is known.
 
-    Replicas share whole machines when their number is fixed; those that come and go take their own. The machines are
-    those that a plan would buy for it: old prices count where they save enough on the whole bill.
+    Replicas share whole machines when their number is fixed; those that come and go take their own.
     """
     if priced.usd_per_hour is not None:
         return require_positive("usd_per_hour", priced.usd_per_hour) * deployment.gpus, AS_GIVEN
     come_and_go = fleet.autoscale is not None or any(outage.reclaimed for outage in fleet.outages)
     together = 1 if come_and_go else fleet.replicas + fleet.prefill_replicas
     with suppress(NoOffer):
-        offer, price = cheapest_host(deployment, together, sold_to(priced))
+        offer, price = cheapest_host(deployment, together, offers_of(priced))
         return price / together, offer.quoted(today())
     return None
 

@@ -104,9 +104,9 @@ def _spot_share(setup: Setup, sized: Sized) -> float:
 
 def _hosts(setup: Setup, terms: Sequence[Terms]) -> tuple[Hosts, list[tuple[int, Refusal]]]:
     """Machines sold on these terms on which the setup can stand, whose price is not too old."""
-    deployment = setup.deployment
-    of_gpu = [offer for offer in setup.offers if offer.gpu == deployment.gpu.key]
-    return hosts_of(deployment, usable(of_gpu, terms, None, None, setup.today)[0])
+    gpu = setup.deployment.gpu.key
+    stocks, _ = usable([offer for offer in setup.offers if offer.gpu == gpu], terms, setup.today)
+    return hosts_of(setup.deployment, stocks.get(gpu, ()), setup.today)
 
 
 def _on_demand(setup: Setup, sized: Sized) -> Bought | NotServed:
