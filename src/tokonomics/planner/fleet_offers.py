@@ -157,7 +157,7 @@ def fleet_machines(
     priced = [
         (_priced(kind, offer, layout, bought, risk), kind, layout)
         for layout in layouts
-        for offer, bought in _terms_of(standing(layout.deployment))
+        for offer, bought in _terms_of(standing(layout.deployment), terms)
         for kind in [_kind(offer, apart[id(offer)], layout, market.startup_s, today)]
     ]
     chosen = _worth_a_look([machine for machine in priced if machine[0].prices], market.most_zones, market.anywhere)
@@ -170,12 +170,14 @@ def fleet_machines(
     )
 
 
-def _terms_of(machines: Iterable[Machine]) -> Iterable[tuple[Offer, list[Terms]]]:
-    """Each offer once, with the terms on which its price counts."""
-    terms: dict[int, tuple[Offer, list[Terms]]] = {}
+def _terms_of(machines: Iterable[Machine], terms: Sequence[Terms]) -> Iterable[tuple[Offer, list[Terms]]]:
+    """Each offer once, with the terms on which its price counts; spot prices may be known by zone alone."""
+    found: dict[int, tuple[Offer, list[Terms]]] = {}
     for machine in machines:
-        terms.setdefault(id(machine.offer), (machine.offer, []))[1].append(machine.terms)
-    return terms.values()
+        offer = machine.offer
+        by_zone = [Terms.spot] if Terms.spot in terms and offer.price(Terms.spot) is None else []
+        found.setdefault(id(offer), (offer, by_zone))[1].append(machine.terms)
+    return found.values()
 
 
 def _kind(offer: Offer, apart: str, layout: FleetLayout, startup_s: float | None, today: dt.date) -> MachineKind:
