@@ -113,6 +113,10 @@ class OwnModel:
     def name(self) -> str:
         return self.question.model.name
 
+    @property
+    def max_context(self) -> float:
+        return self.question.model.max_context
+
     @cached_property
     def _market(self) -> tuple[Hosts, ...]:
         """The hardware that is cheapest for much and for little traffic."""
@@ -173,6 +177,11 @@ class CalledModel:
     @property
     def name(self) -> str:
         return self.price.key
+
+    @property
+    def max_context(self) -> float:
+        """Price lists do not say: taken to hold what the longest of one's own does."""
+        return math.inf
 
     def bill(self, load: Load) -> ApiBill:
         return api_bills([self.price], load.trace, self.cached_share, replayed=True)[0][0]
