@@ -13,7 +13,7 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from tokonomics.money.class_bill import ClassBill, class_bills
 from tokonomics.planner.plan import Study
-from tokonomics.planner.plan_trials import Trials
+from tokonomics.planner.search import Sought
 from tokonomics.serving.class_outcome import ClassOutcome, class_outcomes
 from tokonomics.serving.simulator import Simulation
 from tokonomics.sizing.layouts import Refusal
@@ -158,11 +158,13 @@ def report_of_pick(study: Study, say: Say = silent) -> ClassReport | None:
     sized = placed.trial
     if sized is None:
         return None
-    trials = Trials(load, study.question.slos, study.question.router)
+    sought = Sought(load, study.question.slos, study.question.router)
     say("the classes on the pick, under more and more load")
 
     def serve(times: float) -> Simulation:
-        return trials.again(placed.screened, sized, times)
+        made = sought.as_sized(placed.screened, sized, times).simulation
+        assert made is not None
+        return made
 
     made = serve(1.0)
     # The bill is for a month of the whole fleet; simulated was so much of it.
@@ -183,7 +185,7 @@ def _one_slo(study: Study, usd_per_month: float) -> OneSlo:
     found = screen(placed.deployment, hosts, alike, targets)
     if isinstance(found, Refusal):
         return OneSlo(slos=texts, why_not=found.reason)
-    sized = Trials(alike, targets, question.router).fewest(found, at_least=alike.fewest_replicas)
+    sized = Sought(alike, targets, question.router).smallest(found, least=alike.fewest_replicas)
     if not sized.holds:
         return OneSlo(slos=texts, why_not=sized.breaks)
     times = hosts.usd_per_hour(sized.replicas) / hosts.usd_per_hour(placed.replicas)

@@ -18,9 +18,8 @@ import numpy as np
 from pydantic import NonNegativeFloat, NonNegativeInt
 
 from tokonomics.physics.deployment import Deployment
-from tokonomics.planner.plan_trials import Trials
-from tokonomics.planner.search import Placed
-from tokonomics.serving.capacity import MOST_REPLICAS, halved
+from tokonomics.planner.search import Placed, Sought
+from tokonomics.serving.capacity import MOST_REPLICAS
 from tokonomics.serving.disaggregated import sent_bytes
 from tokonomics.serving.links import link_speed
 from tokonomics.serving.steady import Capacity, MissesSlo, ReplicaCurve, prompts_alone
@@ -28,6 +27,7 @@ from tokonomics.sizing.hosts import Hosts, PrefillPool
 from tokonomics.sizing.layouts import Reason, Refusal
 from tokonomics.sizing.load import Load
 from tokonomics.sizing.screen import LEEWAY, Screened, curve_for, fewest_by_arithmetic, floors, screen, tpot_limit
+from tokonomics.sizing.search import halved
 from tokonomics.sizing.setup import Say, silent
 from tokonomics.traffic.slo import Latency
 from tokonomics.types import Noun
@@ -94,59 +94,59 @@ class Pair:
 
 
 def disaggregated(
-    trials: Trials,
+    sought: Sought,
     hosts: Iterable[Hosts],
     below: float,
     max_utilization: float | None = None,
     progress: Say = silent,
 ) -> list[Placed]:
     """The pairs that cost less than ``below`` dollars an hour and than every one before them, the cheapest last."""
-    pairs = sorted(_pairs(trials, hosts, below, max_utilization), key=lambda pair: pair.bound)
+    pairs = sorted(_pairs(sought, hosts, below, max_utilization), key=lambda pair: pair.bound)
     found: list[Placed] = []
     for pair in pairs[:_PAIRS]:
         if pair.bound >= below:
             break
         progress(f"prefill apart: {pair.decode.deployment}")
-        if placed := cheapest_split(trials, pair, below):
+        if placed := cheapest_split(sought, pair, below):
             found.append(placed)
             below = placed.usd_per_hour
     return found
 
 
-def nearest_pair(trials: Trials, hosts: Iterable[Hosts], max_utilization: float | None = None) -> Pair | None:
+def nearest_pair(sought: Sought, hosts: Iterable[Hosts], max_utilization: float | None = None) -> Pair | None:
     """The pair that could cost least by the closed form, simulated or not; None where there is none."""
-    return min(_pairs(trials, hosts, math.inf, max_utilization), key=lambda pair: pair.bound, default=None)
+    return min(_pairs(sought, hosts, math.inf, max_utilization), key=lambda pair: pair.bound, default=None)
 
 
-def resize_apart(trials: Trials, hosts: Hosts, max_utilization: float | None = None) -> Placed | Refusal:
-    """The cheapest split of one pair for the load and SLOs of these trials, whatever it costs."""
-    pair = pair_of(trials, hosts, max_utilization)
+def resize_apart(sought: Sought, hosts: Hosts, max_utilization: float | None = None) -> Placed | Refusal:
+    """The cheapest split of one pair for the load and SLOs of these sought, whatever it costs."""
+    pair = pair_of(sought, hosts, max_utilization)
     if isinstance(pair, Refusal):
         return pair
-    return cheapest_split(trials, pair, math.inf) or Refusal(Reason.too_slow, "misses the SLO however it is split")
+    return cheapest_split(sought, pair, math.inf) or Refusal(Reason.too_slow, "misses the SLO however it is split")
 
 
-def pair_of(trials: Trials, hosts: Hosts, max_utilization: float | None = None) -> Pair | Refusal:
-    """The two layouts of a disaggregated candidate, for the load and SLOs of these trials."""
+def pair_of(sought: Sought, hosts: Hosts, max_utilization: float | None = None) -> Pair | Refusal:
+    """The two layouts of a disaggregated candidate, for the load and SLOs of these sought."""
     assert hosts.prefill is not None
     decode = replace(hosts, prefill=None)
-    return _pair(trials, replace(decode, deployment=hosts.prefill.deployment), decode, max_utilization)
+    return _pair(sought, replace(decode, deployment=hosts.prefill.deployment), decode, max_utilization)
 
 
-def _pairs(trials: Trials, hosts: Iterable[Hosts], below: float, max_utilization: float | None) -> Iterator[Pair]:
+def _pairs(sought: Sought, hosts: Iterable[Hosts], below: float, max_utilization: float | None) -> Iterator[Pair]:
     """Sensible pairs of layouts: of each GPU, precision and engine, those that take the least GPU time."""
     groups: dict[object, list[Hosts]] = defaultdict(list)
     for one in hosts:
         deployment = one.deployment
-        if deployment.engine.key in ENGINES and _may_pay(one, trials.load, below):
+        if deployment.engine.key in ENGINES and _may_pay(one, sought.load, below):
             alike = deployment.weights, deployment.kv, deployment.speculation
             groups[deployment.gpu.key, deployment.engine.key, alike].append(one)
     for group in groups.values():
-        computing = _least_gpu_time(group, lambda one: _prompts(trials, one.deployment))
-        answering = _least_gpu_time(group, lambda one: _answers(trials, one.deployment))
+        computing = _least_gpu_time(group, lambda one: _prompts(sought, one.deployment))
+        answering = _least_gpu_time(group, lambda one: _answers(sought, one.deployment))
         for prefill in computing:
             for decode in answering:
-                pair = _pair(trials, prefill, decode, max_utilization)
+                pair = _pair(sought, prefill, decode, max_utilization)
                 if isinstance(pair, Pair) and math.isfinite(pair.bound):
                     yield pair
 
@@ -166,34 +166,34 @@ def _least_gpu_time(group: Sequence[Hosts], rate_of: Callable[[Hosts], float | N
     return [group[place] for _, place in sorted(rated)[:_LAYOUTS]]
 
 
-def _pair(trials: Trials, prefill: Hosts, decode: Hosts, max_utilization: float | None) -> Pair | Refusal:
+def _pair(sought: Sought, prefill: Hosts, decode: Hosts, max_utilization: float | None) -> Pair | Refusal:
     """Two layouts with the fewest replicas of each; refused where a lone request misses an SLO."""
-    prompts, answers = _prompts(trials, prefill.deployment), _answers(trials, decode.deployment)
+    prompts, answers = _prompts(sought, prefill.deployment), _answers(sought, decode.deployment)
     if not prompts or not answers:
         return Refusal(Reason.too_slow, "misses the SLO even for a lone request")
-    curve = curve_for(decode.deployment, trials.load)
-    capacity = curve.answers_alone(tpot_limit(trials.slos))
+    curve = curve_for(decode.deployment, sought.load)
+    capacity = curve.answers_alone(tpot_limit(sought.slos))
 
-    def fewest(rate: float) -> int:
+    def least(rate: float) -> int:
         most = rate * min(LEEWAY, max_utilization or LEEWAY)
-        needed = math.ceil(trials.load.workload.rate / most - 1e-9)
-        return max(1, needed, trials.load.fewest_replicas)
+        needed = math.ceil(sought.load.workload.rate / most - 1e-9)
+        return max(1, needed, sought.load.fewest_replicas)
 
-    return Pair(prefill, decode, curve, prompts, capacity, (fewest(prompts), fewest(answers)))
+    return Pair(prefill, decode, curve, prompts, capacity, (least(prompts), least(answers)))
 
 
-def _prompts(trials: Trials, deployment: Deployment) -> float | None:
+def _prompts(sought: Sought, deployment: Deployment) -> float | None:
     """Prompts a second of one replica; None where a lone one misses an SLO on the first token."""
-    curve = curve_for(deployment, trials.load)
-    waits = [slo for slo in trials.slos if slo.latency is Latency.ttft]
-    late = any(alone_s > slo.seconds for slo, alone_s in floors(curve.steps, trials.load, waits).items())
+    curve = curve_for(deployment, sought.load)
+    waits = [slo for slo in sought.slos if slo.latency is Latency.ttft]
+    late = any(alone_s > slo.seconds for slo, alone_s in floors(curve.steps, sought.load, waits).items())
     return None if late else prompts_alone(curve.steps, curve.input_tokens)
 
 
-def _answers(trials: Trials, deployment: Deployment) -> float | None:
+def _answers(sought: Sought, deployment: Deployment) -> float | None:
     """Answers a second of one replica; None where a lone one misses the SLO on the time per token."""
     try:
-        return curve_for(deployment, trials.load).answers_alone(tpot_limit(trials.slos)).rate
+        return curve_for(deployment, sought.load).answers_alone(tpot_limit(sought.slos)).rate
     except MissesSlo:
         return None
 
@@ -205,22 +205,22 @@ def _answers(trials: Trials, deployment: Deployment) -> float | None:
 class _Splits:
     """Splits of one pair that were tried."""
 
-    trials: Trials
+    sought: Sought
     pair: Pair
     failed: list[tuple[int, int]] = field(default_factory=list)
 
     def holds(self, prompts: int, answers: int) -> bool:
         if any(prompts <= fewer[0] and answers <= fewer[1] for fewer in self.failed):
             return False
-        held = self.trials.on(self.pair.split(prompts, answers), prompts + answers).holds
+        held = self.sought.on(self.pair.split(prompts, answers), prompts + answers).holds
         if not held:
             self.failed.append((prompts, answers))
         return held
 
 
-def cheapest_split(trials: Trials, pair: Pair, below: float) -> Placed | None:
+def cheapest_split(sought: Sought, pair: Pair, below: float) -> Placed | None:
     """The split that costs least, below so many dollars an hour, and meets the SLOs; None where none does."""
-    least, splits = pair.least, _Splits(trials, pair)
+    least, splits = pair.least, _Splits(sought, pair)
     most_prompts = _most(least[0], lambda count: pair.usd_per_hour(count, least[1]) < below)
     most_answers = _most(least[1], lambda count: pair.usd_per_hour(least[0], count) < below)
     if not most_prompts or not most_answers or not splits.holds(most_prompts, most_answers):
@@ -235,7 +235,7 @@ def cheapest_split(trials: Trials, pair: Pair, below: float) -> Placed | None:
     for _, _, first, second in sorted(way for way in ways if way[0] < below):
         if splits.holds(first, second):
             candidate = pair.split(first, second)
-            return Placed(candidate, first + second, trials.on(candidate, first + second))
+            return Placed(candidate, first + second, sought.on(candidate, first + second))
     return None
 
 
@@ -245,14 +245,14 @@ def _most(least: int, affordable: Callable[[int], bool]) -> int:
     return max((count for count in counts if affordable(count)), default=0)
 
 
-def together_breaks(trials: Trials, placed: Placed, hosts: Sequence[Hosts]) -> str | None:
+def together_breaks(sought: Sought, placed: Placed, hosts: Sequence[Hosts]) -> str | None:
     """What breaks where as many GPUs in the layout that answers do both; None: nothing, or it does not run at all."""
     own = next((one for one in hosts if one.deployment == placed.deployment), None)
-    found = own and screen(own.deployment, own, trials.load, trials.slos)
+    found = own and screen(own.deployment, own, sought.load, sought.slos)
     if own is None or not isinstance(found, Screened):
         return found.reason if isinstance(found, Refusal) else None
     replicas = placed.screened.hosts.gpus_of(placed.replicas) // own.deployment.gpus
-    return trials.on(found, replicas).breaks if replicas >= trials.load.fewest_replicas else None
+    return sought.on(found, replicas).breaks if replicas >= sought.load.fewest_replicas else None
 
 
 class RatioPoint(Noun):

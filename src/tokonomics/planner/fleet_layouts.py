@@ -1,7 +1,7 @@
 """Which layouts of a model a fleet is made of: every GPU sold at every degree of tensor parallelism, the best sized.
 
 All are tried in closed form. Those that would be cheapest for this demand, class by class and in whole machines, are
-then sized by simulation as a plan is (``plan_trials``): the fewest replicas for the busiest hour, with the limit on
+then sized by simulation as a plan is (``sizing.search``): the fewest replicas for the busiest hour, with the limit on
 sequences and the router that they take. Served like that, fewer replicas carry less each, as they even out less: how
 much is found for the quietest hour, and for one between where that differs.
 """
@@ -20,7 +20,7 @@ from tokonomics.money.demand import EVERY_SIZE
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.steptime import step_model
 from tokonomics.planner.fleet_traffic import FleetTraffic
-from tokonomics.planner.plan_trials import Trials
+from tokonomics.planner.search import Sought
 from tokonomics.serving.fleet import Router
 from tokonomics.sizing.attempt import Sized
 from tokonomics.sizing.hosts import Hosts, Machine, Stock, hosts_of
@@ -146,7 +146,7 @@ def _sized(
         screened = prospect.screened[size]
         load = loads[size].at(min(loads[size].workload.rate, screened.capacity.rate * _MOST_SIZED))
         screened = replace(screened, fewest=fewest_for(load, screened.capacity.rate))
-        sized = Trials(load, slos).fewest(screened)
+        sized = Sought(load, slos).smallest(screened)
         if not sized.holds:
             refused[prospect.name] = _missed(sized)
             continue
@@ -170,7 +170,7 @@ def _levels(
     number, peak = sized.replicas, load.workload.rate
 
     def holds(replicas: int, rate: float) -> bool:
-        return Trials(load.at(replicas * rate), slos).holds_on(screened, sized, replicas)
+        return Sought(load.at(replicas * rate), slos).holds_on(screened, sized, replicas)
 
     # One fewer does not hold the peak: what each of one fewer would have to carry is too much.
     too_much = peak / (number - 1) if number > 1 else max(peak * _CLOSE_ENOUGH, screened.capacity.rate * LEEWAY)

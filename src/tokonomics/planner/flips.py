@@ -17,9 +17,8 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.plan import Study
 from tokonomics.planner.plan_answer import Candidate
-from tokonomics.planner.plan_trials import Trials
 from tokonomics.planner.prospects import layout, prospects
-from tokonomics.planner.search import CLOSED_FORM_UTILIZATION, Kind, Placed, kind_of
+from tokonomics.planner.search import CLOSED_FORM_UTILIZATION, Kind, Placed, Sought, kind_of
 from tokonomics.planner.what_if import highest_rate, resize, stretched
 from tokonomics.serving.capacity import MOST_REPLICAS
 from tokonomics.sizing.hosts import Hosts
@@ -178,7 +177,7 @@ class _Walk:
     """Simulated ÷ closed-form capacity, by kind of hardware."""
     sized: dict[tuple[Deployment, float], Placed | None] = field(default_factory=dict)
     loads: dict[float, Load] = field(default_factory=dict)
-    trials: dict[float, Trials] = field(default_factory=dict)
+    sought: dict[float, Sought] = field(default_factory=dict)
     orders: dict[tuple[int, Workload], list[tuple[float, int, Hosts]]] = field(default_factory=dict)
 
     def nearest(self, sign: int) -> Flip | None:
@@ -321,9 +320,9 @@ class _Walk:
     def _holds(self, screened: Screened, replicas: int, factor: float) -> bool:
         question = self.study.question
         if question.simulate and question.limits.max_utilization is None:
-            if factor not in self.trials:
-                self.trials[factor] = Trials(self._load(factor), question.slos, question.router)
-            return self.trials[factor].on(screened, replicas).holds
+            if factor not in self.sought:
+                self.sought[factor] = Sought(self._load(factor), question.slos, question.router)
+            return self.sought[factor].on(screened, replicas).holds
         sized = self._sized(screened.hosts, factor)
         return sized is not None and sized.replicas <= replicas
 

@@ -153,7 +153,7 @@ def _too_slow(study: Study, hosts: Sequence[Hosts], is_limited: bool) -> Iterato
 
 def _was_missed(study: Study, slo: Slo) -> bool:
     """By some trial; or nothing was simulated."""
-    trials = study.search.trials.made.values()
+    trials = study.search.sought.attempts.made.values()
     return not trials or any(asked.slo == str(slo) and not asked.met for trial in trials for asked in trial.outcome.slo)
 
 
@@ -161,7 +161,7 @@ def _best_simulated(study: Study, slo: Slo) -> float | None:
     """The best any trial delivered of an SLO while it met the others."""
     delivered = [
         asked.delivered_s
-        for trial in study.search.trials.made.values()
+        for trial in study.search.sought.attempts.made.values()
         for asked in trial.outcome.slo
         if asked.slo == str(slo)
         and asked.delivered_s is not None

@@ -31,9 +31,8 @@ from tokonomics.planner.plan_answer import (
     SetAside,
 )
 from tokonomics.planner.plan_jobs import job_of
-from tokonomics.planner.plan_trials import Trials
 from tokonomics.planner.prospects import prospects, reject, rejections
-from tokonomics.planner.search import Placed, Search
+from tokonomics.planner.search import Placed, Search, Sought
 from tokonomics.planner.token_prices import PromptSplit
 from tokonomics.serving.fleet import Router
 from tokonomics.serving.links import link_speed
@@ -155,22 +154,22 @@ def study(question: Question, progress: Say = silent, *, pick_only: bool = False
     takes longer than to find it.
     """
     load = question.load.within(question.model.max_context)
-    trials = Trials(load, question.slos, question.router)
+    sought = Sought(load, question.slos, question.router)
     if pick_only:
         question = replace(question, near=_AS_CHEAP, catches={})
     hosts = prospects(question, load)
-    search = searched(question, trials, hosts, progress=progress)
+    search = searched(question, sought, hosts, progress=progress)
     best_usd = _lowest(search.sized)
-    pairs = _disaggregated(question, hosts, trials, best_usd, progress)
+    pairs = _disaggregated(question, hosts, sought, best_usd, progress)
     if question.disaggregate:
         search.sized += pairs
         best_usd = min([best_usd, *(placed.usd_per_hour for placed in pairs)])
-    asides = _set_aside(question, hosts, trials, best_usd, progress)
+    asides = _set_aside(question, hosts, sought, best_usd, progress)
     rejected = rejections(question, load) + [reject(deployment, refusal) for deployment, refusal in search.refused]
 
     def rows_of(sized: Sequence[Placed]) -> list[RankedRow]:
         sized = _cheapest(sized) if pick_only else sized
-        rows = [row for placed in sized for row in _rows(placed, load, question.limits, question.today, trials, hosts)]
+        rows = [row for placed in sized for row in _rows(placed, load, question.limits, question.today, sought, hosts)]
         return sorted(rows, key=_cheapest_then_most_faithful)
 
     ranked, apart = rows_of(search.sized), next(iter(rows_of(pairs)), None)
@@ -181,7 +180,7 @@ def study(question: Question, progress: Say = silent, *, pick_only: bool = False
         workload=load.workload,
         slos=question.slos,
         limits=question.limits,
-        simulations=search.trials.count,
+        simulations=search.sought.attempts.count,
         best=ranked[0].row if ranked else None,
         ranked=tuple(row for row, _, _ in ranked),
         set_aside=tuple(SetAside(catch=catch, candidate=row) for catch, row in asides.items()),
@@ -198,26 +197,26 @@ _WORTH_A_ROW = 2.0
 
 
 def _disaggregated(
-    question: Question, hosts: Sequence[Hosts], trials: Trials, usd_per_hour: float, progress: Say
+    question: Question, hosts: Sequence[Hosts], sought: Sought, usd_per_hour: float, progress: Say
 ) -> list[Placed]:
     """Pairs of layouts that cost less than the pick; somewhat more, where disaggregation is asked for."""
     if not question.simulate or not (question.disaggregate or Catch.disaggregated in question.catches):
         return []
     below = _WORTH_A_ROW * usd_per_hour if question.disaggregate else usd_per_hour
-    return disaggregated(trials, hosts, below, question.limits.max_utilization, progress)
+    return disaggregated(sought, hosts, below, question.limits.max_utilization, progress)
 
 
 def searched(
-    question: Question, trials: Trials, hosts: Iterable[Hosts], below: float | None = None, progress: Say = silent
+    question: Question, sought: Sought, hosts: Iterable[Hosts], below: float | None = None, progress: Say = silent
 ) -> Search:
-    """The candidates that could win with the load and SLOs of these trials, sized; the others refused."""
-    search = Search(trials, question.simulate, question.limits.max_utilization, below, question.near, progress)
+    """The candidates that could win with the load and SLOs of these sought, sized; the others refused."""
+    search = Search(sought, question.simulate, question.limits.max_utilization, below, question.near, progress)
     search.run(hosts)
     return search
 
 
 def _set_aside(
-    question: Question, hosts: tuple[Hosts, ...], trials: Trials, usd_per_hour: float, progress: Say
+    question: Question, hosts: tuple[Hosts, ...], sought: Sought, usd_per_hour: float, progress: Say
 ) -> dict[Catch, Candidate]:
     """The cheapest way with each catch, where it is below the pick's bill."""
     found: dict[Catch, Candidate] = {}
@@ -225,19 +224,19 @@ def _set_aside(
         if catch is Catch.disaggregated:
             continue
         wider = question.taking(catch)
-        more = prospects(wider, trials.load, usd_per_hour)
-        sized = _below(wider, _only_new(more, hosts), trials, usd_per_hour, progress)
-        rows = [row for placed in sized for row in _rows(placed, trials.load, wider.limits, wider.today, trials)]
+        more = prospects(wider, sought.load, usd_per_hour)
+        sized = _below(wider, _only_new(more, hosts), sought, usd_per_hour, progress)
+        rows = [row for placed in sized for row in _rows(placed, sought.load, wider.limits, wider.today, sought)]
         if rows:
             found[catch] = min(rows, key=_cheapest_then_most_faithful).row
     return found
 
 
 def _below(
-    question: Question, hosts: Iterable[Hosts], trials: Trials, usd_per_hour: float, progress: Say
+    question: Question, hosts: Iterable[Hosts], sought: Sought, usd_per_hour: float, progress: Say
 ) -> list[Placed]:
     """The cheapest of these, where it costs less than that."""
-    sized = searched(question, trials, hosts, usd_per_hour, progress).sized
+    sized = searched(question, sought, hosts, usd_per_hour, progress).sized
     return [placed for placed in sized if placed.usd_per_hour < usd_per_hour]
 
 
@@ -271,7 +270,7 @@ def _without(hosts: Same[tuple[Hosts, ...]], known: Same[tuple[Hosts, ...]]) -> 
 
 
 def _rows(
-    sized: Placed, load: Load, limits: Limits, today: date, trials: Trials, together: Sequence[Hosts] = ()
+    sized: Placed, load: Load, limits: Limits, today: date, sought: Sought, together: Sequence[Hosts] = ()
 ) -> Iterator[RankedRow]:
     """The candidate on each of the machines it can stand on, within the GPUs allowed.
 
@@ -280,7 +279,7 @@ def _rows(
     deployment, workload, capacity = sized.deployment, load.workload, sized.screened.capacity
     hosts = sized.screened.hosts
     split = PromptSplit(sized, load)
-    breaks = together_breaks(trials, sized, together) if hosts.prefill else None
+    breaks = together_breaks(sought, sized, together) if hosts.prefill else None
     same: dict[str, Any] = _served(sized, load) | {
         "model": deployment.model.key,
         "gpu": deployment.gpu.key,

@@ -20,11 +20,10 @@ from tokonomics.money.api_bill import ApiBill, api_bills
 from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.breakeven import SECONDS_PER_MONTH, share_of_api
 from tokonomics.planner.plan import Question, searched
-from tokonomics.planner.plan_trials import Trials
 from tokonomics.planner.prospects import layout, prospects
-from tokonomics.planner.search import Placed
+from tokonomics.planner.search import Placed, Sought
 from tokonomics.serving.outcome import request_latencies
-from tokonomics.sizing.attempt import serve
+from tokonomics.sizing.attempt import attempt
 from tokonomics.sizing.hosts import Hosts
 from tokonomics.sizing.load import Load
 from tokonomics.sizing.screen import Screened, screen
@@ -88,10 +87,9 @@ class PartFleet:
         """As simulated; of a large fleet that is simulated in part, those of the part over and over."""
         trial, replicas = self.placed.trial, self.placed.replicas
         assert trial is not None
-        setup = Setup(self.placed.deployment, self.load, (), self.question.today, self.question.slos,
-                      router=trial.router)  # fmt: skip
-        trace, served_by = self.load.on(replicas)
-        made = serve(setup, served_by, max_sequences=trial.max_sequences, load=replace(self.load, trace=trace))
+        setup = Setup(self.placed.deployment, self.load, slos=self.question.slos, router=trial.router)
+        made = attempt(setup, replicas, trial.max_sequences, 1.0).simulation
+        assert made is not None
         found = request_latencies(made)
         return {wait: np.resize(found[wait], len(self.load.trace)) for wait in WAITS}
 
@@ -158,7 +156,7 @@ class OwnModel:
 
 
 def _cheapest(question: Question, load: Load, hosts: Sequence[Hosts], say: Say) -> Placed | None:
-    search = searched(question, Trials(load, question.slos, question.router), hosts, math.inf, say)
+    search = searched(question, Sought(load, question.slos, question.router), hosts, math.inf, say)
     return min(search.sized, key=lambda placed: placed.usd_per_hour, default=None)
 
 

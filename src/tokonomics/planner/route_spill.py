@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from tokonomics.planner.plan_trials import Trials
 from tokonomics.planner.route_answer import RouteWay
 from tokonomics.planner.route_models import CalledModel, OwnModel, PartFleet, part_of
 from tokonomics.planner.route_search import Part, Sending, cheapest, within_limit
 from tokonomics.planner.route_ways import ALL, FITS, Routing, called_part, own_part
-from tokonomics.planner.search import Placed
+from tokonomics.planner.search import Placed, Sought
 from tokonomics.sizing.load import Load
 
 _LIMITS = (1.0, 0.85, 0.7, 0.55, 0.4, 0.3, 0.2)
@@ -75,7 +74,7 @@ class Spill:
         for filled in _LIMITS:
             kept = self.within(replicas, filled)
             part = part_of(self.load, np.flatnonzero(kept))
-            trial = Trials(part, question.slos, question.router).on(screened, replicas)
+            trial = Sought(part, question.slos, question.router).on(screened, replicas)
             if trial.holds:
                 return Placed(screened, replicas, trial), kept
         return None

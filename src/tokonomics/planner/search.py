@@ -10,18 +10,21 @@ import heapq
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import Deployment
-from tokonomics.planner.plan_trials import Trials
 from tokonomics.serving.capacity import MOST_REPLICAS
-from tokonomics.sizing.attempt import Sized
+from tokonomics.serving.fleet import Router
+from tokonomics.serving.links import link_speed
+from tokonomics.sizing.attempt import Attempts, Sized, attempt
 from tokonomics.sizing.hosts import Hosts
 from tokonomics.sizing.layouts import Reason, Refusal, is_faithful
+from tokonomics.sizing.load import Load
 from tokonomics.sizing.screen import Screened, describe, fewest_by_arithmetic, fewest_for, most_held, screen
-from tokonomics.sizing.setup import Say, silent
+from tokonomics.sizing.search import fewest
+from tokonomics.sizing.setup import Say, Setup, silent
 from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.units import percent, plural, seconds
 
@@ -35,6 +38,45 @@ _SAME = 1 + 1e-12
 
 Kind = tuple[str, int, Precision, int]
 Prospect = TypeVar("Prospect")
+
+
+@dataclass
+class Sought:
+    """What candidates are sized for: traffic, SLOs, and a router where one is asked for. Attempts are made once."""
+
+    load: Load
+    slos: tuple[Slo, ...]
+    router: Router | None = None
+    attempts: Attempts = field(default_factory=Attempts)
+
+    def setup(self, candidate: Screened, replicas: int = 1) -> Setup:
+        """A candidate as it is served; the link between the sides of a disaggregated one depends on its replicas."""
+        hosts = candidate.hosts
+        tiers = hosts.tiers if self.load.trace.prefix is not None else None
+        setup = Setup(candidate.deployment, self.load, slos=self.slos, router=self.router, tiers=tiers)
+        if hosts.prefill is None:
+            return setup
+        link = link_speed(hosts.link(replicas), candidate.deployment.gpu)
+        first = hosts.prefill
+        return replace(setup, prefill=first.deployment, prefill_replicas=first.replicas, link_bytes_per_s=link)
+
+    def on(self, candidate: Screened, replicas: int) -> Sized:
+        """The candidate on so many replicas: it holds, or what breaks."""
+        return self.attempts.on(self.setup(candidate, replicas), replicas)
+
+    def smallest(self, candidate: Screened, most: int = MOST_REPLICAS, least: int = 1) -> Sized:
+        """The candidate on the fewest replicas that hold, or what breaks."""
+        return fewest(self.setup(candidate), self.attempts, least=least, most=most)
+
+    def as_sized(self, candidate: Screened, sized: Sized, times: float | None = None) -> Sized:
+        """What was sized, its router and limit as they are, on all of this load, or so many times of it, to the end."""
+        setup = replace(self.setup(candidate, sized.replicas), router=sized.router)
+        return attempt(setup, sized.replicas, sized.max_sequences, times)
+
+    def holds_on(self, candidate: Screened, sized: Sized, replicas: int) -> bool:
+        """Whether so many replicas hold this load, behind that router and with that limit on sequences."""
+        setup = replace(self.setup(candidate, replicas), router=sized.router)
+        return self.attempts.once(setup, replicas, sized.max_sequences).holds
 
 
 @dataclass(frozen=True)
@@ -83,7 +125,7 @@ def best_first(
 class Search:
     """Sizes the candidates that could win, and says why the others cannot."""
 
-    trials: Trials
+    sought: Sought
     simulate: bool = True
     max_utilization: float | None = None
     below: float | None = None
@@ -104,7 +146,7 @@ class Search:
     def run(self, prospects: Iterable[Hosts]) -> None:
         entered: list[tuple[float, Hosts | Glimpsed | Screened]] = []
         for hosts in prospects:
-            bound = hosts.usd_per_hour(fewest_by_arithmetic(hosts.deployment, self.trials.load))
+            bound = hosts.usd_per_hour(fewest_by_arithmetic(hosts.deployment, self.sought.load))
             if self.below is None or bound <= self.below:  # of the others nobody asks why not
                 entered.append((bound, hosts))
                 self._left[hosts.deployment.gpu.key] += 1
@@ -118,10 +160,10 @@ class Search:
         if not isinstance(prospect, Screened) and self._matters(deployment, bound):
             hosts = prospect.hosts if isinstance(prospect, Glimpsed) else prospect
             if hosts is prospect and self._wants_cheapest:
-                held = most_held(deployment, self.trials.load, self.trials.slos)
-                least = max(fewest_for(self.trials.load, held), self._fewest_allowed(held))
+                held = most_held(deployment, self.sought.load, self.sought.slos)
+                least = max(fewest_for(self.sought.load, held), self._fewest_allowed(held))
                 return max(bound, hosts.usd_per_hour(least)), Glimpsed(hosts)
-            found = screen(deployment, hosts, self.trials.load, self.trials.slos)
+            found = screen(deployment, hosts, self.sought.load, self.sought.slos)
             if isinstance(found, Screened):
                 self.screened.append(found)
                 return hosts.usd_per_hour(self._at_least(found)), found
@@ -146,10 +188,10 @@ class Search:
         """Replicas that hold so much, below which the user's share of it, or the load's simulated share, forbids."""
         share = self.max_utilization if self.simulate else self.max_utilization or CLOSED_FORM_UTILIZATION
         if share is None:
-            return self.trials.load.fewest_replicas
+            return self.sought.load.fewest_replicas
         # The last digit of a division must not cost a replica.
-        needed = math.ceil(self.trials.load.workload.rate / (held * share) - 1e-9)
-        return max(needed, self.trials.load.fewest_replicas)
+        needed = math.ceil(self.sought.load.workload.rate / (held * share) - 1e-9)
+        return max(needed, self.sought.load.fewest_replicas)
 
     def _is_leader(self, deployment: Deployment) -> bool:
         """A table would show it, whatever it costs, within reason."""
@@ -207,12 +249,12 @@ class Search:
         deployment = candidate.deployment
         self.progress(str(deployment))
         if not is_leader and most < MOST_REPLICAS:
-            trial = self.trials.on(candidate, most)
+            trial = self.sought.on(candidate, most)
             if not trial.holds:
                 reason = f"more expensive: on the {plural(most, 'replica')} that could compete, {trial.breaks}"
                 self._refuse(deployment, Reason.more_expensive, reason)
                 return
-        trial = self.trials.fewest(candidate, most, self._fewest_allowed(candidate.capacity.rate))
+        trial = self.sought.smallest(candidate, most, self._fewest_allowed(candidate.capacity.rate))
         if not trial.holds:
             number = "a lone request" if trial.replicas <= 1 else plural(trial.replicas, "replica")
             self._refuse(deployment, Reason.too_slow, f"misses the SLO even with {number}: {trial.breaks}")
@@ -224,11 +266,11 @@ class Search:
 
     def _plan_for_share(self, candidate: Screened) -> None:
         """Closed form: replicas loaded to a share of what they hold, and whose mean first token is in time."""
-        rate, replicas = self.trials.load.workload.rate, self._at_least(candidate)
-        late = late_in_the_mean(candidate, rate / replicas, self.trials.slos)
+        rate, replicas = self.sought.load.workload.rate, self._at_least(candidate)
+        late = late_in_the_mean(candidate, rate / replicas, self.sought.slos)
         while late and replicas < 4 * candidate.fewest + 4:
             replicas += 1
-            late = late_in_the_mean(candidate, rate / replicas, self.trials.slos)
+            late = late_in_the_mean(candidate, rate / replicas, self.sought.slos)
         if late:
             self._refuse(candidate.deployment, Reason.too_slow, late)
         else:

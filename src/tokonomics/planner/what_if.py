@@ -21,8 +21,7 @@ from tokonomics.physics.intervals import interval
 from tokonomics.planner.disaggregation import Pair, RatioPoint, kv_transfer_s, pair_of, resize_apart, splits_of
 from tokonomics.planner.plan import Question, Study, searched
 from tokonomics.planner.plan_answer import Candidate
-from tokonomics.planner.plan_trials import Trials
-from tokonomics.planner.search import Placed, late_in_the_mean
+from tokonomics.planner.search import Placed, Sought, late_in_the_mean
 from tokonomics.serving.capacity import BEHIND
 from tokonomics.sizing.attempt import Sized
 from tokonomics.sizing.hosts import Hosts
@@ -75,10 +74,10 @@ def resize(
         return refusal
     # Alone, a candidate is never too expensive: it is sized, or refused for a reason of its own.
     targets = question.slos if slos is None else tuple(slos)
-    trials = Trials(load, targets, question.router)
+    sought = Sought(load, targets, question.router)
     if hosts.prefill:
-        return resize_apart(trials, hosts, question.limits.max_utilization)
-    search = searched(question, trials, [hosts])
+        return resize_apart(sought, hosts, question.limits.max_utilization)
+    search = searched(question, sought, [hosts])
     return search.sized[0] if search.sized else search.refused[0][1]
 
 
@@ -128,8 +127,8 @@ def _broken(
     trial: Sized | None = None,
 ) -> str | None:
     if question.simulate:
-        trials = Trials(load, slos, question.router)
-        return (trials.on(screened, replicas) if trial is None else trials.as_sized(screened, trial)).breaks
+        sought = Sought(load, slos, question.router)
+        return (sought.on(screened, replicas) if trial is None else sought.as_sized(screened, trial)).breaks
     rate = load.workload.rate / replicas
     if rate > screened.capacity.rate:
         return BEHIND
@@ -354,7 +353,7 @@ def ratios(study: Study, progress: Say = silent) -> tuple[RatioPoint, ...]:
         return ()
     question, placed = study.question, study.apart.sized
     hosts, load = placed.screened.hosts, question.load
-    pair = pair_of(Trials(load, question.slos, question.router), hosts, question.limits.max_utilization)
+    pair = pair_of(Sought(load, question.slos, question.router), hosts, question.limits.max_utilization)
     assert isinstance(pair, Pair)
     together = screen(pair.decode.deployment, pair.decode, load, question.slos)
     fleets: list[tuple[int, int, Screened]] = []

@@ -20,8 +20,7 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.disaggregation import nearest_pair
 from tokonomics.planner.plan import RankedRow, Study
-from tokonomics.planner.plan_trials import Trials
-from tokonomics.planner.search import Placed
+from tokonomics.planner.search import Placed, Sought
 from tokonomics.serving.steady import FRONT_END, REPLICA_SPEED
 from tokonomics.sizing.hosts import Hosts, Machine
 from tokonomics.sizing.screen import Screened, screen
@@ -178,15 +177,16 @@ def _of_hosts(study: Study, hosts: Hosts) -> Contender | None:
     found = screen(hosts.deployment, hosts, load, slos)
     if not isinstance(found, Screened):
         return None
-    replicas, misses = _at_least(study.search.trials, found)
+    replicas, misses = _at_least(study.search.sought, found)
     return _contender(study, found, replicas, at_least=True, misses=misses)
 
 
-def _at_least(trials: Trials, candidate: Screened) -> tuple[int, str | None]:
+def _at_least(sought: Sought, candidate: Screened) -> tuple[int, str | None]:
     """The fewest replicas not ruled out, and what one fewer breaks where it was simulated."""
-    failed = {count: trial for (name, count), trial in trials.made.items() if name == candidate.name and trial.breaks}
+    tried = sought.attempts.tried(sought.setup(candidate))
+    failed = {count: trial for count, trial in tried.items() if trial.breaks}
     most = max(failed, default=0)
-    least = max(candidate.fewest, trials.load.fewest_replicas)
+    least = max(candidate.fewest, sought.load.fewest_replicas)
     return (most + 1, failed[most].breaks) if most >= least else (least, None)
 
 
@@ -199,7 +199,7 @@ def _apart(study: Study, pick: Placed) -> Iterator[Contender]:
         yield _of_row(study, study.apart)
         return
     alike = [replace(hosts, tiers=None) for hosts in _alike(study.hosts, pick.deployment)]
-    pair = nearest_pair(study.search.trials, alike, question.limits.max_utilization)
+    pair = nearest_pair(study.search.sought, alike, question.limits.max_utilization)
     if pair and (found := _contender(study, pair.split(*pair.least), sum(pair.least), at_least=True)):
         yield found
 

@@ -156,6 +156,10 @@ class Routed(Request, about=About.HARDWARE):
     router: Text = declared(ROUTERS, "least-outstanding", example="least-outstanding")
 
 
+class RouterOrBest(Request, about=About.HARDWARE):
+    router: Text | None = declared(ROUTERS, without="whichever needs fewest replicas", example="least-outstanding")
+
+
 class Objectives(Request, about=About.TARGETS):
     slo: Text | None = declared(
         "Latency targets: ttft_p99=0.5,tpot_p99=50ms,e2e_p90=20 (p50 … p99, mean); of sessions: job_p99=5m.",

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from tokonomics.money.class_bill import class_bills
 from tokonomics.money.served import ServedCost, served_cost, served_cost_apart
 from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.class_report import ClassReport, OneSlo, class_report, run_bill, slo_texts
+from tokonomics.planner.parsing import router_from
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import check_jobs, check_pauses, classes_of, targets_of
 from tokonomics.questions.reading import NO_ANSWERS, check_context, encodes, trace_for
@@ -29,7 +31,6 @@ from tokonomics.questions.serving import (
 )
 from tokonomics.questions.traffic import traffic_of, trial_of
 from tokonomics.questions.traffic_results import CapacityResult, SimulateResult
-from tokonomics.serving.capacity import NeverHolds, highest_rate, replicas_needed
 from tokonomics.serving.first_answer import simulated
 from tokonomics.serving.loop import Watcher
 from tokonomics.serving.outcome import Outcome, moments, outcome, save_records, sides
@@ -38,11 +39,16 @@ from tokonomics.serving.simulator import Simulation, requests_for, rules_for
 from tokonomics.serving.simulator import simulate as run
 from tokonomics.serving.state import too_long
 from tokonomics.serving.steady import ReplicaCurve
+from tokonomics.sizing.attempt import attempt
+from tokonomics.sizing.load import Load, load_of_requests
+from tokonomics.sizing.search import HighestRate, NeverHolds, highest_rate, replicas_needed
+from tokonomics.sizing.setup import Handling, Setup
 from tokonomics.traffic.classes import classed, strictest, without_classes
 from tokonomics.traffic.generate import ENOUGH_REQUESTS
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.thinking import parse_thinking
 from tokonomics.traffic.trace import Trace
+from tokonomics.types import copied
 
 _WORTH_COUNTING = 200_000
 """Requests from which a simulation takes long enough for a progress bar."""
@@ -136,7 +142,7 @@ def capacity(request: CapacityRequest, listener: Listener = SILENT) -> CapacityR
     targets = targets_of(request)
     plain = deployment_of(request, request.model, request.gpu, images=request.images)
     deployment = drafting(plain, request, listener)
-    price_of(deployment, fleet_of(1, request.router), request)  # mistakes before the search
+    price_of(deployment, fleet_of(), request)  # mistakes before the search
     made_up = request.trace is None
     if made_up and (request.rate or request.tokens_per_month):
         listener.note("the rate asked for is left aside: the highest one is searched; tokonomics plan sizes for a rate")
@@ -144,23 +150,19 @@ def capacity(request: CapacityRequest, listener: Listener = SILENT) -> CapacityR
     log = _requests(request, deployment.model, targets, partial(make, listener=listener))
     check_pauses(targets, log)
     log = classed(log, classes_of(request), request.seed)
-    rules = _rules(request)
-
-    def serve(requests: Trace, count: int = 1) -> Simulation:
-        return run(deployment, requests, fleet_of(count, request.router, timeout=request.timeout), **rules)
-
+    setup = _setup(request, deployment, load_of_requests(log), targets)
     guess = _guessed_rate(deployment, log)
     say_if_compiling(listener)
     listener.doing("searching the highest rate of one replica")
-    best = highest_rate(serve, log, targets, guess)
+    best = highest_rate(setup, guess)
     needed = None
     if not made_up:
         listener.doing("searching the replicas this log needs")
-        needed = replicas_needed(lambda count: serve(log, count), targets)
-    price = price_of(deployment, fleet_of(needed.replicas if needed else 1, request.router), request)
+        needed = replicas_needed(setup)
+    price = price_of(deployment, fleet_of(needed.replicas if needed else 1), request)
     cost = served_cost(needed.outcome if needed else best.outcome, *price) if price else None
     listener.doing("simulating the classes under more and more load")
-    classes = _classes_at(best.rate, log, serve, guess, price[0] if price else None)
+    classes = _classes_at(best, setup, guess, price[0] if price else None)
     return CapacityResult(
         deployment=str(deployment),
         rate=best.rate,
@@ -176,23 +178,38 @@ def capacity(request: CapacityRequest, listener: Listener = SILENT) -> CapacityR
     )
 
 
-def _classes_at(
-    rate: float, log: Trace, serve: Callable[[Trace], Simulation], guess: float, usd_per_hour: float | None
-) -> ClassReport | None:
+def _setup(request: CapacityRequest, deployment: Deployment, load: Load, targets: tuple[Slo, ...]) -> Setup:
+    """What was asked for, to be sized."""
+    rules = _rules(request)
+    clients = fleet_of(timeout=request.timeout)
+    names = ("timeout_s", "by_priority", "max_batched_tokens", "seed")
+    handling = Handling(**{name: rules[name] for name in names}, **copied(clients, "retries", "backoff_s"))
+    router = None if request.router is None else router_from(request.router)
+    own = {name: rules[name] for name in ("prefix_cache", "max_sequences")}
+    return Setup(deployment, load, slos=targets, router=router, handling=handling, **own)
+
+
+def _classes_at(best: HighestRate, setup: Setup, guess: float, usd_per_hour: float | None) -> ClassReport | None:
     """The classes at the highest rate of one replica, and the rate that one SLO for all would leave."""
+    log = setup.load.trace
     if not log.classes:
         return None
-    at_that_rate = log.repeated(math.ceil(ENOUGH_REQUESTS / len(log)))
-    at_that_rate = at_that_rate.faster(rate / at_that_rate.rate)
-    made = serve(at_that_rate)
+    repeated = log.repeated(math.ceil(ENOUGH_REQUESTS / len(log)))
+    at_that_rate = replace(setup, load=load_of_requests(repeated.faster(best.rate / repeated.rate)))
+
+    def serve(times: float = 1.0) -> Simulation:
+        made = attempt(at_that_rate, 1, best.max_sequences, times).simulation
+        assert made is not None
+        return made
+
     texts = slo_texts(log.classes)
+    alike = replace(setup, load=load_of_requests(without_classes(log)), slos=strictest(log.classes))
     try:
-        strict = highest_rate(serve, without_classes(log), strictest(log.classes), guess)
-        one_slo = OneSlo(slos=texts, rate=strict.rate)
+        one_slo = OneSlo(slos=texts, rate=highest_rate(alike, guess).rate)
     except NeverHolds as never:
         one_slo = OneSlo(slos=texts, why_not=never.what)
-    bill = run_bill(made, usd_per_hour)
-    return class_report(lambda times: serve(at_that_rate.faster(times)), made, bill, "this run", one_slo)
+    made = serve()
+    return class_report(serve, made, run_bill(made, usd_per_hour), "this run", one_slo)
 
 
 def usd_per_job(found: Outcome, cost: ServedCost | None) -> float | None:

@@ -12,11 +12,12 @@ from tokonomics.planner.class_report import ClassReport, class_report
 from tokonomics.planner.levers.lora import lora_lever
 from tokonomics.planner.levers.noisy_neighbour import noisy_neighbour
 from tokonomics.planner.levers.tenancy import Pooling, Sharing, TenantRow, pool
+from tokonomics.planner.parsing import router_from
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import classes_of, targets_of
 from tokonomics.questions.reading import require_writer
 from tokonomics.questions.requests.traffic import TenantsRequest
-from tokonomics.questions.serving import deployment_of, fleet_of, prices_of, say_if_compiling
+from tokonomics.questions.serving import deployment_of, prices_of, say_if_compiling
 from tokonomics.questions.traffic import traffic_of
 from tokonomics.questions.traffic_results import LabelBill, LabelRow, TenantSale, TenantsResult, TenantsSale
 from tokonomics.traffic.attribution import labels_in, values_of
@@ -48,7 +49,7 @@ def tenants(request: TenantsRequest, listener: Listener = SILENT) -> TenantsResu
             raise BadInput(f"{senders} tenants need one each", field="lora_adapters")
         shared = deployment_of(request, request.model, request.gpu, rank, count)
     price = prices_of(own, request)
-    router = fleet_of(1, request.router).router
+    router = None if request.router is None else router_from(request.router)
     sharing = Sharing(
         shared, own, requests, targets, lambda count: price(count)[0], router, request.priority, request.seed
     )
@@ -84,7 +85,7 @@ def _classes_of(request: TenantsRequest) -> tuple[ServiceClass, ...]:
 
 def _classes(sharing: Sharing, pooling: Pooling) -> ClassReport | None:
     """What each class gets on the shared fleet; it pays what its tenants do."""
-    trace, replicas = sharing.trace, pooling.together.replicas
+    trace = sharing.trace
     if trace.service is None or trace.tenant is None:
         return None
     service = {trace.tenants[tenant]: int(place) for tenant, place in zip(trace.tenant, trace.service, strict=True)}
@@ -96,8 +97,8 @@ def _classes(sharing: Sharing, pooling: Pooling) -> ClassReport | None:
         mtok = (used + unused) * hours / tokens * TOKENS_PER_MTOK if tokens and hours else None
         parts = {"used_usd": used, "unused_usd": unused, "usd": used + unused}
         bills.append(ClassBill(name=one.name, tokens=tokens, **parts, usd_per_mtok=mtok))
-    made = sharing.serve(trace, replicas)
-    return class_report(lambda times: sharing.serve(trace.faster(times), replicas), made, bills, "an hour")
+    made = sharing.serve(trace, pooling.sized)
+    return class_report(lambda times: sharing.serve(trace.faster(times), pooling.sized), made, bills, "an hour")
 
 
 def _sold(pooling: Pooling, terms: SellTerms) -> TenantsSale:

@@ -18,10 +18,10 @@ from tokonomics.planner.levers.templates import TemplateLever, TextTemplate
 from tokonomics.planner.levers.tenancy import Pooling
 from tokonomics.planner.route_answer import RouteReport
 from tokonomics.questions.result import Result, beside
-from tokonomics.serving.capacity import HighestRate, ReplicasNeeded
 from tokonomics.serving.first_answer import FirstAnswer
 from tokonomics.serving.outcome import Moment, Outcome, SideOutcome
 from tokonomics.serving.playback import Playback
+from tokonomics.sizing.search import HighestRate, ReplicasNeeded
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.summary import TraceSummary
 from tokonomics.traffic.workload import Workload

@@ -1,33 +1,24 @@
-"""How much a deployment holds under an SLO, by simulation: the highest rate, and the replicas a trace needs.
-
-The same requests, repeated until there are enough of them, arrive faster and faster until an SLO is missed or the
-replica falls behind; between the last rate that held and the first that did not, the search halves the gap until it
-is 1 %. Numbers of replicas are searched likewise, from a guess (``fewest_that_hold``).
+"""Whether a simulated fleet holds: every SLO is met, and it keeps up with what arrives.
 
 A replica keeps up when, after the first fifth of the time, it finishes as many requests as arrive (97 % of them: with
 20,000 requests, chance alone makes less than 1 % of difference), and when no backlog grows: at the end no more than 1 %
 of all requests wait for a place, or 2 % where some wait half of the time anyway.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
-from tokonomics.errors import BadInput, TokonomicsError, option
 from tokonomics.serving.class_outcome import class_breaks
-from tokonomics.serving.outcome import Outcome, outcome
+from tokonomics.serving.outcome import Outcome
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.state import DONE, REFUSED, Rows
 from tokonomics.traffic.generate import ENOUGH_REQUESTS
 from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.traffic.trace import Counts, Trace
-from tokonomics.types import Noun
 from tokonomics.units import percent, seconds, seconds_apart
 
-_CLOSE_ENOUGH = 1.01
 _WARM_UP = 0.2
 _KEEPS_UP = 0.97
 _UNANSWERED_SHARE = _WAITING_SHARE = 0.01
@@ -38,158 +29,10 @@ _AT_THE_END = 0.1
 """Of the time, in which a backlog must last: one burst at the last moment is none. And of the requests: where so many
 have not begun when the last arrives, no log is long enough to call it a wait."""
 _MOMENTS = 400  # at which the waiting are counted: forty in the last tenth
-_FURTHEST = 2.0**20  # times or parts of the guess: a search that goes further has not understood the traffic
 MOST_REPLICAS = 4096  # more than anyone runs of one kind; a search that goes further has not understood the traffic
 _APART_S = 1e5  # more than a day between two requests: longer than any answer takes
-_PATIENCE = 4  # sizes of a fleet tried in vain before it is asked whether any will do
 
 BEHIND = "it falls behind: more requests arrive than it finishes"
-
-
-class Trial(Noun):
-    """One simulation of the search."""
-
-    rate: NonNegativeFloat
-    replicas: PositiveInt
-    breaks: str | None
-    """What gives way; None when it holds."""
-    outcome: Outcome
-
-    @property
-    def holds(self) -> bool:
-        return self.breaks is None
-
-
-class HighestRate(Noun):
-    """The most requests a second that meet the SLOs."""
-
-    rate: PositiveFloat
-    at_most: PositiveFloat
-    """The lowest rate tried that did not hold."""
-    breaks: str = Field(alias="broken")
-    """What gives way there."""
-    sessions_per_s: float | None = None
-    """That begin at that rate, where requests wait for each other."""
-    outcome: Outcome
-    trials: tuple[Trial, ...]
-
-
-class ReplicasNeeded(Noun):
-    """The fewest replicas that meet the SLOs."""
-
-    replicas: PositiveInt
-    outcome: Outcome
-    trials: tuple[Trial, ...]
-
-
-class NeverHolds(TokonomicsError):
-    """Not even the lightest load, or the largest fleet, meets the SLO."""
-
-
-def highest_rate(serve: Callable[[Trace], Simulation], trace: Trace, slos: Sequence[Slo], guess: float) -> HighestRate:
-    """Search from a guess of the rate; ``serve`` simulates a trace on what is being measured."""
-    if trace.rate <= 0:
-        raise BadInput("all requests arrive at once: there is no rate to raise", where=trace.source)
-    trace = trace.repeated(math.ceil(ENOUGH_REQUESTS / len(trace)))
-    trials: dict[float, Trial] = {}
-
-    def holds(rate: float) -> bool:
-        simulation = serve(trace.faster(rate / trace.rate))
-        result, fleet = outcome(simulation, slos), simulation.fleet
-        breaks, replicas = what_breaks(simulation, result), fleet.replicas + fleet.prefill_replicas
-        trials[rate] = Trial(rate=rate, replicas=replicas, breaks=breaks, outcome=result)
-        return breaks is None
-
-    low = high = guess
-    if holds(guess):
-        while holds(high := high * 2):
-            low = high
-            if high > guess * _FURTHEST:
-                raise NeverHolds(f"nothing breaks, not even at {high:.2g} requests a second: is there any work to do?")
-    else:
-        while not holds(low := low / 2):
-            high = low
-            if low < guess / _FURTHEST:
-                last = trials[low]
-                raise NeverHolds(f"even next to no load is too much: {last.breaks}", fix=_nearest(last.outcome))
-    while high / low > _CLOSE_ENOUGH:
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return HighestRate(
-        rate=low,
-        at_most=high,
-        breaks=trials[high].breaks or "",
-        sessions_per_s=None if trace.turns is None else low * trace.turns.sessions / len(trace),
-        outcome=trials[low].outcome,
-        trials=tuple(trials[rate] for rate in sorted(trials)),
-    )
-
-
-def replicas_needed(
-    serve_on: Callable[[int], Simulation],
-    slos: Sequence[Slo],
-    also_breaks: Callable[[Simulation], str | None] = lambda simulation: None,
-    start: int = 1,
-    hopeless: Callable[[], bool] = lambda: False,
-) -> ReplicasNeeded:
-    """Search the number of replicas from ``start``; ``serve_on`` simulates the trace on so many.
-
-    ``also_breaks`` asks for more than the SLOs; ``hopeless`` tells, after a few failures, whether any will do.
-    """
-    trials: dict[int, Trial] = {}
-
-    def holds(replicas: int) -> bool:
-        if replicas not in trials:
-            simulation = serve_on(replicas)
-            result = outcome(simulation, slos)
-            breaks = what_breaks(simulation, result) or also_breaks(simulation)
-            trials[replicas] = Trial(rate=simulation.trace.rate, replicas=replicas, breaks=breaks, outcome=result)
-        return trials[replicas].holds
-
-    found = fewest_that_hold(holds, start, step=start, hopeless=hopeless, patience=_PATIENCE)
-    in_order = tuple(trials[replicas] for replicas in sorted(trials))
-    if found is None:
-        last = in_order[-1]
-        raise NeverHolds(f"not even {last.replicas:,} replicas are enough: {last.breaks}", fix=_nearest(last.outcome))
-    return ReplicasNeeded(replicas=found, outcome=trials[found].outcome, trials=in_order)
-
-
-def fewest_that_hold(
-    holds: Callable[[int], bool],
-    start: int,
-    *,
-    least: int = 1,
-    most: int = MOST_REPLICAS,
-    step: int = 1,
-    sink: int = 1,
-    hopeless: Callable[[], bool] = lambda: False,
-    patience: int = 2,
-) -> int | None:
-    """The fewest replicas from ``least`` to ``most`` that hold; None where ``most`` do not, or none can.
-
-    Up from ``start`` in steps that double, or down in steps that grow ``sink`` times; then halving. It takes more for
-    better: where that is not so, what it finds holds and one fewer does not, but a still smaller number might. Once
-    ``patience`` numbers have failed, ``hopeless`` is asked whether all will. ``holds`` must remember what it was asked.
-    """
-    low, high, down, failures = least - 1, start, 1, 0
-    if holds(high):
-        while high > least and holds(max(least, high - down)):
-            high, down = max(least, high - down), down * sink
-        low = max(low, high - down)
-    while not holds(high):
-        failures += 1
-        if (failures >= patience and hopeless()) or high >= most:
-            return None
-        low, high, step = high, min(high + step, most), step * 2
-    return halved(holds, low, high)
-
-
-def halved(holds: Callable[[int], bool], low: int, high: int) -> int:
-    """The fewest above ``low``, which does not hold, up to ``high``, which does."""
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if holds(middle) else (middle, high)
-    return high
 
 
 def apart_in_time(trace: Trace, most: int) -> Trace:
@@ -323,8 +166,3 @@ def _last_start_s(simulation: Simulation) -> float:
     if simulation.closed and trace.turns is not None:
         return float(trace.arrival_s[trace.turns.roots].max())
     return float(trace.arrival_s[-1])
-
-
-def _nearest(result: Outcome) -> str:
-    reached = ", ".join(f"{slo.slo} {seconds(slo.delivered_s)}" for slo in result.slo if slo.delivered_s is not None)
-    return f"What it reaches: {reached}." if reached else f"Choose a larger GPU or more of them ({option('tp')})."

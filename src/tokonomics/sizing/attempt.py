@@ -1,64 +1,40 @@
-"""A setup on a number of replicas, always as many: simulated, and searched for the fewest that meet its SLOs.
+"""One simulation of a setup on some replicas, behind a router, with a limit on sequences: it holds, or what breaks.
 
-The same replicas are tried behind several routers: taking turns keeps prompts apart, while the least loaded replica
-gets whole bursts of them; requests of very unequal length want the opposite. Where the time per token is what breaks,
-fewer sequences at a time are let in: the most that keep tokens in time by the closed form, then whichever number
-between late tokens and late first tokens meets both targets. A simulation ends when more requests were late than an SLO
-allows of all of them. Of long traffic the busiest part is simulated first, for the same reason.
+``Attempts`` remembers them, so that whoever asks the same again gets the same answer. Behind each router the engine's
+own batch limit is tried first. Where the time per token is what breaks, fewer sequences at a time are let in: the most
+that keep tokens in time by the closed form, then whichever number between late tokens and late first tokens meets both
+targets. Where whole answers or jobs are late, the limit that makes fewest of them late is looked for. A simulation ends
+when more requests were late than an SLO allows of all of them; of long traffic the busiest part is simulated first, for
+the same reason.
 """
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import cache, partial
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain, islice
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tokonomics.errors import option
-from tokonomics.money.cache_tiers import TierPrice
-from tokonomics.physics.deployment import Deployment
-from tokonomics.serving.capacity import (
-    BEHIND,
-    MOST_REPLICAS,
-    apart_in_time,
-    fewest_that_hold,
-    halved,
-    late_allowed,
-    sure_to_miss,
-    what_breaks,
-)
-from tokonomics.serving.class_outcome import tokens_late
+from tokonomics.serving.capacity import BEHIND, apart_in_time, late_allowed, sure_to_miss, what_breaks
 from tokonomics.serving.fleet import Autoscale, FleetSettings, Router
 from tokonomics.serving.loop import NOBODY, Watcher
 from tokonomics.serving.outcome import Outcome, outcome, request_latencies
 from tokonomics.serving.simulator import Simulation, simulate
-from tokonomics.serving.steady import MissesSlo, ReplicaCurve
+from tokonomics.serving.tenant_outcome import tenant_breaks
 from tokonomics.serving.tiers import TierHits, plan_fetches
+from tokonomics.sizing import rules
 from tokonomics.sizing.load import Load
-from tokonomics.sizing.screen import curve_for, tpot_limit
-from tokonomics.sizing.setup import NotServed, Setup
+from tokonomics.sizing.screen import first_limit
+from tokonomics.sizing.setup import Setup
+from tokonomics.traffic.classes import by_class
 from tokonomics.traffic.generate import ENOUGH_REQUESTS
 from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.traffic.trace import Floats, Trace
 
-WHOLE_AT_ONCE = 60_000
-"""Requests up to which all are simulated at once; of more, first the busiest part. Three times what a p99 rests on."""
-_BEGINNING = 1 / 8
-"""Of traffic that is the same all the time: where eight in a hundred are late there, one in a hundred of all is,
-whatever follows."""
-_BUSIEST = 1 / 8
-"""Of long traffic: three hours of a day."""
-_ALONE = 200_000
-"""Requests served one by one to tell what no fleet betters: all of nearly any log. Of more, every so manieth: the share
-beyond a p99 is then known to 2 % of itself."""
-_BELOW = (0.5, 2 / 3, 0.75)
-"""Of the fewest replicas found behind a prefix-aware router: smaller fleets that are tried as well."""
-_CLEARLY = 2.0
-"""Times as many late requests as an SLO allows: more than chance makes of it in a simulation that ended early. Our
-choice."""
-_FASTER = f"Loosen {option('slo')}, or name more or faster GPUs ({option('tp')}, {option('gpu')})."
+_WHOLE = (Latency.e2e, Latency.job)
+"""Latencies that both waiting and slow tokens lengthen."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +53,13 @@ class Sized:
     tokens_late: float = 0.0
     """Requests with late tokens over those that an SLO allows; 0: no SLO on the time per token is missed."""
     wait_late: float = 0.0
-    """The same of the other latencies: the worst of them."""
+    """The same of first tokens."""
+    whole_late: float = 0.0
+    """The same of whole answers and jobs."""
+    most_running: int = 0
+    """Sequences at a time on a replica; counted only where whole answers or jobs are late."""
     simulation: Simulation | None = None
+    """Kept only where one attempt is asked for (``attempt``): of hundreds, only what came out is."""
     by_time: Floats | None = None
     """Rows of time and replicas from then on; None where they are always as many."""
     span_s: float = 0.0
@@ -108,93 +89,154 @@ def prefill_share(served: Outcome, otherwise: float = 0.0) -> float:
 
 
 def cached_share(served: Outcome) -> float:
-    """Of the prompt tokens, found in a cache."""
+    """Of the prompt tokens, those found in a cache."""
     return served.cached_tokens / served.input_tokens if served.input_tokens else 0.0
 
 
-def first_that_holds(trials: Iterable[Sized]) -> Sized:
-    """The first that holds; the first of all where none does."""
-    first = None  # no other is kept: each has all of its requests
-    for trial in trials:
-        if trial.holds:
-            return trial
-        first = first or trial
-    assert first is not None
-    return first
+# --- one simulation -------------------------------------------------------------------------------------------------
 
 
 def serve(
     setup: Setup,
     replicas: int,
+    max_sequences: int | None = None,
     *,
-    prefill_replicas: int = 0,
-    max_sequences: int | None = None,
     autoscale: Autoscale | None = None,
-    load: Load | None = None,
-    watch: Watcher = NOBODY,
-) -> Simulation:
-    """Simulate a setup on so many replicas."""
-    router = _routers(setup)[0]
-    fleet = FleetSettings(
-        replicas=replicas,
-        router=router,
-        autoscale=autoscale,
-        prefill_replicas=prefill_replicas,
-        prefill=setup.prefill,
-        link_bytes_per_s=setup.link_bytes_per_s,
-    )
-    trace, limit = (load or setup.load).trace, max_sequences or setup.max_sequences
-    return serve_with(setup.deployment, trace, fleet, setup.memories(), setup.prefix_cache, limit, watch)[0]
-
-
-def serve_with(
-    deployment: Deployment,
-    trace: Trace,
-    fleet: FleetSettings,
-    tiers: Sequence[TierPrice] = (),
-    prefix_cache: bool = True,
-    max_sequences: int | None = None,
+    trace: Trace | None = None,
     watch: Watcher = NOBODY,
 ) -> tuple[Simulation, tuple[TierHits, ...]]:
-    """Simulate a fleet, and what its slower memories gave: they need a first run that shows which replica gets what."""
-    run = partial(simulate, deployment, trace, fleet, prefix_cache=prefix_cache, max_sequences=max_sequences)
-    if not tiers:
+    """Simulate a setup on exactly so many replicas beside those for prompts; and tell what slower memories gave.
+
+    Those need a first run that shows which replica gets what.
+    """
+    how = setup.handling
+    fleet = FleetSettings(
+        replicas=replicas,
+        router=rules.routers(setup, replicas)[0],
+        autoscale=autoscale,
+        prefill_replicas=setup.prefill_replicas,
+        prefill=setup.prefill,
+        link_bytes_per_s=setup.link_bytes_per_s,
+        retries=how.retries,
+        backoff_s=how.backoff_s,
+    )
+    run = partial(
+        simulate,
+        setup.deployment,
+        setup.load.trace if trace is None else trace,
+        fleet,
+        prefix_cache=setup.prefix_cache,
+        max_sequences=max_sequences or setup.max_sequences,
+        timeout_s=how.timeout_s,
+        by_priority=how.by_priority,
+        max_batched_tokens=how.max_batched_tokens,
+        seed=how.seed,
+    )
+    if not (memories := setup.memories()):
         return run(watch=watch), ()
-    first = run()
-    fetches, hits = plan_fetches(first, tuple(price.tier for price in tiers))
+    fetches, hits = plan_fetches(run(), tuple(price.tier for price in memories))
     return run(fetches=fetches, watch=watch), hits
 
 
-def try_fixed(
-    setup: Setup,
-    replicas: int,
-    max_sequences: int | None,
-    prefill_replicas: int = 0,
-    faster: float = 1.0,
-    with_load: bool = True,
+def attempt(
+    setup: Setup, replicas: int, max_sequences: int | None = None, times: float | None = None, *, whole: bool = True
 ) -> Sized:
-    """So many replicas, always: simulated as far as it takes to tell whether they hold; to the end where they do."""
-    how = replicas, max_sequences, prefill_replicas, faster, with_load
-    return _hopeless(setup, *how) or simulated(setup, *how, ends_early=True)
+    """Simulate so many replicas, those for prompts included, under so many times the load.
+
+    As many times as must be finished, unless told (``rules.pace``). Where it need not be ``whole``, only as far as it
+    takes to tell whether they hold; to the end where they do.
+    """
+    times = rules.pace(setup) if times is None else times
+    if not whole and (late := _hopeless(setup, replicas, max_sequences, times)):
+        return late
+    load, prompts = setup.load, setup.prefill_replicas
+    if prompts:
+        # Of a slice of the traffic, whole replicas of each kind: those that its share of them holds.
+        prompts, served_by = (max(1, int(count * load.share + 1e-9)) for count in (prompts, replicas - prompts))
+        trace = load.trace
+    elif setup.max_sequences == 1 and load.is_stationary:
+        # A replica that serves one at a time evens nothing out: a part of the fleet would ask for more than the whole.
+        trace, served_by = load.trace, replicas
+    else:
+        trace, served_by = load.on(replicas)
+    trace = trace.faster(times) if times != 1 else trace
+    watch = NOBODY
+    if not whole and setup.slos and not prompts:
+        # What waits for a fetch is served in another order than the trace's, which alone tells jobs apart.
+        sessions = trace.turns.session if trace.turns is not None and not setup.tiers else None
+        watch = Watcher(is_settled=sure_to_miss(setup.slos, len(trace), sessions))
+    made, _ = serve(replace(setup, prefill_replicas=prompts), served_by, max_sequences, trace=trace, watch=watch)
+    return judged_attempt(setup, replicas, max_sequences, made, len(trace))
 
 
-def _hopeless(
-    setup: Setup,
-    replicas: int,
-    max_sequences: int | None,
-    prefill_replicas: int,
-    faster: float = 1.0,
-    with_load: bool = True,
-) -> Sized | None:
+def judged_attempt(setup: Setup, replicas: int, max_sequences: int | None, made: Simulation, requests: int) -> Sized:
+    """What a simulation says of a setup; ``requests`` are those of the whole that it may have ended before."""
+    summed = outcome(made, setup.slos, with_load=False)
+    breaks = what_breaks(made, summed)
+    if breaks is None and setup.each_tenant:
+        breaks = tenant_breaks(made, setup.slos)
+    if breaks and len(made.trace) < requests:
+        breaks = f"{breaks} (the first {len(made.trace):,} of {requests:,} requests)"
+    late = _lateness(made, setup.slos) if breaks else {}
+    whole = max((late.get(latency, 0.0) for latency in _WHOLE), default=0.0)
+    return Sized(
+        replicas=replicas,
+        prefill_replicas=setup.prefill_replicas,
+        max_sequences=max_sequences,
+        router=rules.routers(setup, replicas)[0],
+        breaks=breaks,
+        outcome=summed,
+        tokens_late=late.get(Latency.tpot, 0.0),
+        wait_late=late.get(Latency.ttft, 0.0),
+        whole_late=whole,
+        most_running=_most_running(made) if whole else 0,
+        simulation=made,
+    )
+
+
+def _lateness(made: Simulation, slos: Sequence[Slo]) -> dict[Latency, float]:
+    """By latency, of the worst missed SLO, the requests that are late over those that may be; of a mean, seconds."""
+    latencies, trace = request_latencies(made), made.trace
+    owed: list[tuple[Slo, NDArray[np.intp] | None]] = [(slo, None) for slo in slos]
+    if trace.service is not None:
+        owed += [(slo, at) for place, at in by_class(trace).items() for slo in trace.classes[place].slos]
+    found: dict[Latency, float] = {}
+    for slo, at in owed:
+        took_s = latencies[slo.latency] if at is None else latencies[slo.latency][at]
+        known = took_s[~np.isnan(took_s)]
+        if not len(known):
+            times = math.inf
+        elif slo.statistic == "mean":
+            times = float(known.mean()) / slo.seconds
+        else:
+            times = np.count_nonzero(known > slo.seconds) / max(late_allowed(slo, len(known)) - 1, 1e-9)
+        if times > 1:
+            found[slo.latency] = max(times, found.get(slo.latency, 0.0))
+    return found
+
+
+def _most_running(made: Simulation) -> int:
+    """Sequences that were under way at once on a replica, at the most."""
+    served, most = made.served, 1
+    began = ~np.isnan(served.start_s) & ~np.isnan(served.finish_s)
+    for replica in np.unique(served.replica[began]):
+        at = began & (served.replica == replica)
+        starts, ends = np.sort(served.start_s[at]), np.sort(served.finish_s[at])
+        under_way = np.arange(1, len(starts) + 1) - np.searchsorted(ends, starts, side="right")
+        most = max(most, int(under_way.max()))
+    return most
+
+
+def _hopeless(setup: Setup, replicas: int, max_sequences: int | None, times: float) -> Sized | None:
     """The part that decides alone, where in it more requests are late than the SLO allows of all of them.
 
     It begins with idle replicas, which the whole does not, and ends with nobody behind it, so it is late no more often.
     With a prefix cache it begins cold, which proves nothing.
     """
-    load, decisive = setup.load, _decisive_part(setup, prefill_replicas)
+    load, decisive = setup.load, decisive_part(setup)
     if decisive is load or load.trace.prefix is not None:
         return None
-    part = simulated(replace(setup, load=decisive), replicas, max_sequences, prefill_replicas, faster, with_load)
+    part = attempt(replace(setup, load=decisive), replicas, max_sequences, times)
     if part.breaks is None or part.simulation is None:
         return None
     latencies = request_latencies(part.simulation)
@@ -210,139 +252,118 @@ def _hopeless(
     return None
 
 
-def _decisive_part(setup: Setup, prefill_replicas: int = 0) -> Load:
+def decisive_part(setup: Setup) -> Load:
     """The part of long traffic that decides whether SLOs are met; all of it where it is short.
 
     Of traffic that is the same all the time a simulation ends by itself when it is settled; that of a disaggregated
     fleet does not, and a beginning shows what is far too slow.
     """
     load = setup.load
-    if load.is_stationary and setup.slos and prefill_replicas:
-        return load.busiest(round(len(load.trace) * _BEGINNING))
-    if load.is_stationary or len(load.trace) <= WHOLE_AT_ONCE or not setup.slos:
+    if load.is_stationary and setup.slos and setup.prefill_replicas:
+        return load.busiest(round(len(load.trace) * rules.BEGINNING))
+    if load.is_stationary or len(load.trace) <= rules.WHOLE_AT_ONCE or not setup.slos:
         return load
-    return load.busiest(max(ENOUGH_REQUESTS, round(len(load.trace) * _BUSIEST)))
+    return load.busiest(max(ENOUGH_REQUESTS, round(len(load.trace) * rules.BUSIEST)))
 
 
-def simulated(
-    setup: Setup,
-    replicas: int,
-    max_sequences: int | None,
-    prefill_replicas: int = 0,
-    faster: float = 1.0,
-    with_load: bool = True,
-    ends_early: bool = False,
-) -> Sized:
-    """All of the load; where it ``ends_early``, only until an SLO is sure to be missed."""
-    if prefill_replicas:
-        # Of a slice of the traffic, whole replicas of each kind: those that its share of them holds.
-        counts = prefill_replicas, replicas - prefill_replicas
-        prompts, answers = (max(1, int(count * setup.load.share + 1e-9)) for count in counts)
-        load = replace(setup.load, trace=setup.load.trace.faster(faster)) if faster != 1 else setup.load
-        made = serve(setup, answers, prefill_replicas=prompts, max_sequences=max_sequences, load=load)
-    else:
-        # A replica that serves one at a time evens nothing out: a part of the fleet would ask for more than the whole.
-        whole = setup.max_sequences == 1 and setup.load.is_stationary
-        trace, served_by = (setup.load.trace, replicas) if whole else setup.load.on(replicas)
-        trace = trace.faster(faster) if faster != 1 else trace
-        # What waits for a fetch is served in another order than the trace's: whose job it is of, is not told there.
-        sessions = trace.turns.session if trace.turns is not None and not setup.tiers else None
-        settled = sure_to_miss(setup.slos, len(trace), sessions)
-        watch = Watcher(is_settled=settled) if ends_early and setup.slos else NOBODY
-        load = replace(setup.load, trace=trace)
-        made = serve(setup, served_by, max_sequences=max_sequences, load=load, watch=watch)
-    summed = outcome(made, setup.slos, with_load)
-    breaks = what_breaks(made, summed)
-    if breaks and len(made.trace) < len(load.trace):
-        breaks = f"{breaks} (the first {len(made.trace):,} of {len(load.trace):,} requests)"
-    missed = [slo for slo, judged in zip(setup.slos, summed.slo, strict=True) if not judged.met]
-    return Sized(
-        replicas=replicas,
-        prefill_replicas=prefill_replicas,
-        max_sequences=max_sequences,
-        router=_routers(setup)[0],
-        breaks=breaks,
-        outcome=summed,
-        tokens_late=max(float(tokens_late(made)), _times_allowed(made, [slo for slo in missed if _is_of_tokens(slo)])),
-        wait_late=_times_allowed(made, [slo for slo in missed if not _is_of_tokens(slo)]),
-        simulation=made,
-    )
+# --- the settings of so many replicas -------------------------------------------------------------------------------
 
 
-def _is_of_tokens(slo: Slo) -> bool:
-    return slo.latency is Latency.tpot
+@dataclass
+class Attempts:
+    """The simulations of one question: each number of replicas of a setup is tried once."""
 
+    made: dict[tuple[object, int], Sized] = field(default_factory=dict)
+    """By setup and number of replicas; 0: lone requests."""
+    count: int = 0
 
-def _times_allowed(simulation: Simulation, missed: Sequence[Slo]) -> float:
-    """Of the worst of these SLOs, the requests that are late over those that may be; of a mean, seconds. 0: no SLO."""
-    latencies = request_latencies(simulation)
+    def on(self, setup: Setup, replicas: int) -> Sized:
+        """So many replicas behind the first router and with the first limit that hold; else what breaks first."""
+        key = setup.as_fixed_fleet, replicas
+        if key not in self.made:
+            self.made[key] = first_that_holds(self._settings(setup, replicas))
+        return self.made[key]
 
-    def times(slo: Slo) -> float:
-        took_s = latencies[slo.latency]
-        known = took_s[~np.isnan(took_s)]
-        if not len(known):
-            return math.inf
-        if slo.statistic == "mean":
-            return float(known.mean()) / slo.seconds
-        return np.count_nonzero(known > slo.seconds) / (late_allowed(slo, len(known)) - 1)
+    def once(self, setup: Setup, replicas: int, max_sequences: int | None) -> Sized:
+        """So many replicas with this limit behind the setup's router, and nothing else tried."""
+        self.count += 1
+        return replace(attempt(setup, replicas, max_sequences, whole=False), simulation=None)
 
-    return max(map(times, missed), default=0.0)
+    def lone(self, setup: Setup) -> Sized:
+        """Requests that never meet, and find in a cache whatever any of those before them left: no fleet does better.
 
+        An endless cache holds what the memory and the slower ones behind it can only hold a part of.
+        """
+        key = setup.as_fixed_fleet, 0
+        if key not in self.made:
+            self.count += 1
+            trace = setup.load.trace
+            computed = setup.load.computed_tokens if setup.prefix_cache else trace.input_tokens
+            prompts = np.ceil(computed).astype(trace.input_tokens.dtype)
+            few = apart_in_time(replace(trace, input_tokens=prompts, prefix=None), rules.LONE_REQUESTS)
+            alone = replace(setup, tiers=None, router=Router.round_robin)
+            tried = judged_attempt(alone, 1, None, serve(alone, 1, trace=few)[0], len(few))
+            self.made[key] = replace(tried, simulation=None)
+        return self.made[key]
 
-def _routers(setup: Setup) -> tuple[Router, ...]:
-    """To be tried, as the planner does; where a replica serves one at a time, first whoever is free."""
-    if setup.router is not None:
-        return (setup.router,)
-    both = Router.round_robin, Router.least_outstanding
-    return both[::-1] if setup.max_sequences == 1 else both
+    def tried(self, setup: Setup) -> dict[int, Sized]:
+        """Every number of replicas of a setup that was tried."""
+        own = setup.as_fixed_fleet
+        return {
+            key[1]: sized for key, sized in self.made.items() if isinstance(key, tuple) and key[0] == own and key[1]
+        }
 
+    def _settings(self, setup: Setup, replicas: int) -> Iterator[Sized]:
+        """Behind each router the engine's limit and the closed form's; then behind each the search for another."""
+        searches = []
+        for router in rules.routers(setup, replicas):
+            search = self._limits(replace(setup, router=router), replicas)
+            first = next(search)
+            yield first
+            if first.breaks == BEHIND:
+                # Too much work for so many replicas, whoever gets it.
+                return
+            yield from islice(search, 1)
+            searches.append(search)
+        yield from chain.from_iterable(searches)
 
-def better(setup: Setup, replicas: int) -> Sized:
-    """The first router and limit with which it holds; what the first of them breaks, where none does."""
-    routers = _routers(setup)[: 1 if replicas == 1 else None]
-    guess = None
-    if setup.max_sequences is None:
-        with suppress(MissesSlo):
-            guess = curve_for(setup.deployment, setup.load).capacity(tpot_limit(setup.slos)).batch
-
-    def serve_behind(router: Router, limit: int | None) -> Sized:
-        return try_fixed(replace(setup, router=router), replicas, limit)
-
-    return first_that_holds(ways(serve_behind, routers, guess, setup.deployment.limits.max_sequences))
-
-
-def ways(
-    serve_behind: Callable[[Router, int | None], Sized], routers: Iterable[Router], guess: int | None, most: int
-) -> Iterator[Sized]:
-    """Behind each router the engine's limit and the guess; then behind each whichever limit may meet both targets."""
-    searches = []
-    for router in routers:
-        search = with_lower_limits(partial(serve_behind, router), guess, most)
-        first = next(search)
+    def _limits(self, setup: Setup, replicas: int) -> Iterator[Sized]:
+        """The engine's limit on sequences at a time, and where tokens, answers or jobs are late, lower ones."""
+        first = self.once(setup, replicas, None)
         yield first
-        if first.breaks == BEHIND:
-            # Too much work for so many replicas, whoever gets it.
+        if setup.max_sequences is not None or not (first.tokens_late or first.whole_late):
             return
-        yield from islice(search, 1)
-        searches.append(search)
-    yield from chain.from_iterable(searches)
+        within = partial(self.once, setup, replicas)
+        most = setup.deployment.limits.max_sequences
+        if first.whole_late:
+            yield from _least_late(within, first, most)
+        else:
+            yield from _between(within, first, first_limit(setup.deployment, setup.load, setup.slos), most)
 
 
-def with_lower_limits(serve_within: Callable[[int | None], Sized], guess: int | None, most: int) -> Iterator[Sized]:
-    """The engine's limit on sequences at a time, and where tokens are late, lower ones, from a guess; None: no others.
+def first_that_holds(trials: Iterable[Sized]) -> Sized:
+    """The first that holds; the first of all where none does."""
+    first = None
+    for trial in trials:
+        if trial.holds:
+            return trial
+        first = first or trial
+    assert first is not None
+    return first
 
-    Fewer at a time make tokens quicker and first tokens wait. So the search halves the gap, in octaves, between limits
-    at which requests wait too long and those at which tokens are late. Where both are clearly late, no limit helps;
-    nor does one above a limit that was never reached.
+
+def _between(within: Callable[[int], Sized], first: Sized, guess: int | None, most: int) -> Iterator[Sized]:
+    """Limits between those at which first tokens are late and those at which tokens are: fewer at a time make tokens
+    quicker and first tokens wait, so the search halves the gap, in octaves.
+
+    Where both are clearly late, no limit helps; nor does one above a limit that was never reached.
     """
-    first = trial = serve_within(None)
-    yield first
-    if guess is None or not first.tokens_late:
+    if guess is None:
         return
-    low, high = 0, most
+    trial, low, high = first, 0, most
     limit = guess if guess < most else round(math.sqrt(most))
-    while low < limit < high and min(trial.tokens_late, trial.wait_late) < _CLEARLY:
-        trial = serve_within(limit)
+    while low < limit < high and min(trial.tokens_late, trial.wait_late) < rules.CLEARLY_LATE:
+        trial = within(limit)
         yield trial
         low, high = (low, limit) if trial.tokens_late > trial.wait_late else (limit, high)
         if low == limit and trial.outcome == first.outcome:
@@ -350,53 +371,28 @@ def with_lower_limits(serve_within: Callable[[int | None], Sized], guess: int | 
         limit = max(low + 1, round(math.sqrt(max(low, 1) * high)))
 
 
-def fewest_replicas(setup: Setup, tried: Callable[[int], Sized], start: int = 1) -> Sized | NotServed:
-    """The fewest that hold, from the closed form's guess up or down; behind a router that spreads what
-    is cached, a few smaller numbers are tried as well."""
-    # Of a slice, no fewer than one replica can be simulated.
-    least = max(start, setup.load.fewest_replicas)
-    on, alone = cache(tried), cache(lambda: _alone(setup))
-    asked: set[int] = set()
+def _least_late(within: Callable[[int], Sized], first: Sized, most: int) -> Iterator[Sized]:
+    """Limits ever closer to the one with the fewest late answers: too few at a time wait, too many slow each other.
 
-    def holds(count: int) -> bool:
-        asked.add(count)
-        return on(count).holds
-
-    guess = min(max(least, _guess(setup)), MOST_REPLICAS)
-    found = fewest_that_hold(holds, guess, least=least, sink=2, hopeless=lambda: alone() is not None)
-    if found is None:
-        if MOST_REPLICAS in asked:
-            return NotServed(f"on {MOST_REPLICAS:,} replicas {on(MOST_REPLICAS).breaks}", _FASTER)
-        return NotServed(f"even a request that is alone on a replica: {alone()}", _FASTER)
-    if setup.router in (Router.prefix_aware, Router.session_affine):
-        below = (max(least, math.ceil(found * share)) for share in _BELOW)
-        smaller = next((count for count in below if count < found and holds(count)), found)
-        failed = max((count for count in asked if count < smaller and not on(count).holds), default=least - 1)
-        found = halved(holds, failed, smaller)
-    return on(found)
-
-
-def _guess(setup: Setup) -> int:
-    """Replicas by the closed form: where to begin, whatever comes out."""
-    workload = _decisive_part(setup).workload
-    curve = ReplicaCurve(
-        setup.deployment,
-        max(1, round(workload.input_tokens)),
-        max(1, round(workload.output_tokens)),
-        most_sequences=setup.max_sequences,
-        context_tokens=setup.load.context_mean,
-    )
-    return max(1, math.ceil(workload.rate / float(curve.rates.max())))
-
-
-def _alone(setup: Setup) -> str | None:
-    """What breaks for requests that never meet, and find in a cache whatever any of those before them left.
-
-    No fleet does better: an endless cache holds what the memory and the slower ones behind it can only hold a part of.
+    The wider gap beside the best limit so far is halved, in octaves, until its neighbours are known.
     """
-    trace = setup.load.trace
-    computed = setup.load.computed_tokens if setup.prefix_cache else trace.input_tokens
-    prompts = np.ceil(computed).astype(trace.input_tokens.dtype)
-    few = apart_in_time(replace(trace, input_tokens=prompts, prefix=None), _ALONE)
-    made = serve(replace(setup, tiers=None, router=None), 1, load=replace(setup.load, trace=few))
-    return what_breaks(made, outcome(made, setup.slos))
+    top = min(most, max(1, first.most_running))
+    late = {top: _late(first)}
+    limits = [1, round(math.sqrt(top))]
+    while limits and len(late) <= rules.LIMITS_TRIED:
+        for limit in limits:
+            if limit not in late:
+                trial = within(limit)
+                yield trial
+                late[limit] = _late(trial)
+        best = min(late, key=lambda limit: (late[limit], limit))
+        below = max((limit for limit in late if limit < best), default=best)
+        above = min((limit for limit in late if limit > best), default=best)
+        gaps = [(high / low, low, high) for low, high in ((below, best), (best, above)) if high - low > 1]
+        limits = [min(high - 1, max(low + 1, round(math.sqrt(low * high)))) for _, low, high in sorted(gaps)[-1:]]
+
+
+def _late(trial: Sized) -> float:
+    """Of the worst SLO, the requests that are late over those that may be; infinite where it falls behind."""
+    worst = max(trial.tokens_late, trial.wait_late, trial.whole_late)
+    return worst or (0.0 if trial.holds else math.inf)

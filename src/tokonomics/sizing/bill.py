@@ -7,10 +7,11 @@ one kind of machine makes cheapest are looked at; how much may be on spot is the
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date
+from typing import Any, TypeVar
 
 import numpy as np
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
@@ -27,7 +28,7 @@ from tokonomics.physics.intervals import known_speed, speed_from
 from tokonomics.serving.fleet import Router
 from tokonomics.serving.outcome import Shares, SloOutcome
 from tokonomics.serving.spread import Spread
-from tokonomics.sizing.attempt import Sized, better, cached_share
+from tokonomics.sizing.attempt import Attempts, Sized, cached_share
 from tokonomics.sizing.hosts import (
     HOST_MEMORY,
     UNUSED,
@@ -41,12 +42,13 @@ from tokonomics.sizing.hosts import (
 )
 from tokonomics.sizing.layouts import Reason, Refusal
 from tokonomics.sizing.search import size
-from tokonomics.sizing.setup import Memo, NotServed, Say, Setup, silent
+from tokonomics.sizing.setup import NotServed, Say, Setup, silent
 from tokonomics.sizing.spare import machines_for, replicas_on
 from tokonomics.sizing.terms import lost_state, reserved_prices, spot_markets, startup_seconds
 from tokonomics.types import Noun, Speed, copied
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK
 
+Found = TypeVar("Found")
 PLACES = 3
 """Regions for which the program is solved, the cheapest by one kind of machine alone."""
 _NEVER_S = 60.0
@@ -275,8 +277,9 @@ class Bills:
     """Makes bills; the simulations of setups that differ only in how they are bought are made once."""
 
     progress: Say = silent
-    memo: Memo = field(default_factory=Memo)
-    """Simulations and searches made on the way, for whoever asks the same again."""
+    attempts: Attempts = field(default_factory=Attempts)
+    found: dict[object, Any] = field(default_factory=dict)
+    """What was searched on the way, for whoever asks the same again."""
     part: str = ""
     """Of the work, the one being done: ``4 of 14 levers: FP8 KV cache``."""
 
@@ -291,8 +294,14 @@ class Bills:
 
     def holds(self, setup: Setup, replicas: int) -> bool:
         """Whether a fixed fleet of so many meets the SLOs."""
-        key = "holds", setup.as_fixed_fleet, replicas
-        return self.memo.once(key, setup.load, lambda: better(setup, replicas).holds)
+        return self.attempts.on(setup, replicas).holds
+
+    def once(self, key: object, search: Callable[[], Found]) -> Found:
+        """What a search found for this key; it is made once."""
+        if key not in self.found:
+            self.found[key] = search()
+        found: Found = self.found[key]
+        return found
 
     def of(self, setup: Setup) -> SetupBill | NotServed:
         """The bill of a setup, or why it has none."""
@@ -302,12 +311,11 @@ class Bills:
         return served if isinstance(served, NotServed) else self._bill(setup, *served)
 
     def _served(self, setup: Setup) -> tuple[Sized, Bought] | NotServed:
-        def made() -> Sized | NotServed:
+        def search() -> Sized | NotServed:
             self.say(str(setup.deployment))
-            return size(setup, self.memo)
+            return size(setup, self.attempts)
 
-        key = "sized", setup.as_fixed_fleet, setup.disaggregated, setup.autoscale
-        sized = self.memo.once(key, setup.load, made)
+        sized = self.once((setup.as_fixed_fleet, setup.disaggregated, setup.autoscale), search)
         if isinstance(sized, NotServed):
             return sized
         bought = buy(setup, sized)

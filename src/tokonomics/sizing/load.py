@@ -51,13 +51,15 @@ _ROUNDS, _CLOSE_ENOUGH = 8, 0.005
 """Of finding how many conversations make a rate of requests: two or three rounds do."""
 
 
+_LEAST_RATE = 1e-9
+"""Requests a second that a ``Workload`` takes."""
 _OF_LENGTHS = ("longest", "computed_tokens", "computed_mean", "context_mean", "held_mean", "sorted_lengths")
 """Of a load, what its rate has no part in; each takes a look at every request."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Load:
-    """Requests to be served, in the mean and one by one."""
+    """Requests to be served, in the mean and one by one; two are equal where a fleet would be asked the same."""
 
     workload: Workload
     trace: Trace
@@ -74,6 +76,16 @@ class Load:
     """Requests of a log or of conversations that were left out because the model's context is shorter."""
     talks: bool = False
     """Made up, of conversations: the prompt of a turn holds those before it."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Load) and self._content == other._content
+
+    def __hash__(self) -> int:
+        return hash(self._content)
+
+    @cached_property
+    def _content(self) -> tuple[object, ...]:
+        return self.trace.digest, self.workload.rate, self.share, self.is_stationary, self.lasts_s
 
     @cached_property
     def longest(self) -> int:
@@ -225,6 +237,11 @@ def load_of_log(trace: Trace, rate: float | None = None, bad_rows: int = 0) -> L
     if rate is not None:
         trace = trace.faster(rate / trace.rate)
     return Load(workload=workload_of(trace, trace.rate), trace=trace, is_log=True, bad_rows=bad_rows)
+
+
+def load_of_requests(trace: Trace) -> Load:
+    """Requests as they are, at their own rate; one request alone, or a burst, has next to none."""
+    return Load(workload=workload_of(trace, max(trace.rate, _LEAST_RATE)), trace=trace, is_log=True)
 
 
 def load_of_shape(

@@ -7,6 +7,7 @@ the mean and waiting only adds; with ``LEEWAY`` for what the simulator finishes 
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import itemgetter
@@ -21,6 +22,7 @@ from tokonomics.serving.steady import Capacity, MissesSlo, ReplicaCurve, Steady,
 from tokonomics.sizing.hosts import Hosts
 from tokonomics.sizing.layouts import Reason, Refusal
 from tokonomics.sizing.load import Load
+from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.traffic.trace import Floats
 from tokonomics.units import percent, seconds
@@ -77,6 +79,30 @@ def screen(deployment: Deployment, hosts: Hosts, load: Load, slos: tuple[Slo, ..
     return Screened(deployment=deployment, hosts=hosts, curve=curve, capacity=capacity, fewest=fewest)
 
 
+def closed_form_replicas(setup: Setup) -> int:
+    """Replicas that a setup's load takes at the very least: where a search begins. 1 where the closed form has none."""
+    deployment, load, limit = setup.deployment, setup.load, setup.max_sequences
+    target = _loosest([tpot_limit(targets) for _, targets in load.owed(setup.slos)])
+    curve = curve_for(deployment, load)
+    if (limit is not None and limit < deployment.limits.max_sequences) or not setup.prefix_cache:
+        computed, output, context, held = _lengths(deployment, load, setup.prefix_cache)
+        curve = ReplicaCurve(
+            deployment, computed, output, most_sequences=limit, context_tokens=context, held_tokens=held
+        )
+    with suppress(MissesSlo):
+        return fewest_for(load, curve.capacity(target).rate)
+    return 1
+
+
+def first_limit(deployment: Deployment, load: Load, slos: tuple[Slo, ...]) -> int | None:
+    """Sequences at a time that leave tokens in time, for whoever is owed them soonest; None where one is too many."""
+    limits = [tpot_limit(targets) for _, targets in load.owed(slos)]
+    for limit in (tpot_limit([slo for _, targets in load.owed(slos) for slo in targets]), _loosest(limits)):
+        with suppress(MissesSlo):
+            return curve_for(deployment, load).capacity(limit).batch
+    return None
+
+
 def fewest_for(load: Load, held: float) -> int:
     """Replicas that the load takes at the very least, where one holds so many requests a second by the closed form."""
     return max(1, math.ceil(load.least_rate / (held * LEEWAY) - 1e-9))
@@ -120,10 +146,10 @@ def most_held(deployment: Deployment, load: Load, slos: tuple[Slo, ...]) -> floa
     return _most_answered(deployment, *lengths, limit, profile_key())
 
 
-def _lengths(deployment: Deployment, load: Load) -> tuple[int, int, float, float]:
+def _lengths(deployment: Deployment, load: Load, prefix_cache: bool = True) -> tuple[int, int, float, float]:
     """Of the mean request: prompt tokens to compute, answer, tokens attended to, and those that take memory."""
     computed, held = load.workload.input_tokens, load.context_mean
-    if load.trace.prefix is not None and deployment.reuses_prefixes:
+    if load.trace.prefix is not None and deployment.reuses_prefixes and prefix_cache:
         computed, held = load.computed_mean, load.held_mean
     output_tokens = max(1, round(load.workload.output_tokens))
     return max(1, round(computed)), output_tokens, round(load.context_mean, 1), round(held, 1)

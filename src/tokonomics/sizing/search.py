@@ -1,66 +1,124 @@
-"""The replicas that a setup takes: a fixed fleet, disaggregated prefill/decode, or replicas that come and go.
+"""The replicas that a setup takes, and the highest rate that a fleet of it holds: the only search for either.
 
-Every setup is first sized as a fixed fleet (``trials``). Of a disaggregated one, prompts get the share of the
-replicas that they took of the working time, give or take one. An autoscaled one is tried with a few rules on how many
-outstanding requests call for a replica, from greedy to careful, until one meets the SLOs, cold starts included.
+Every setup is first sized as a fixed fleet: from the fewest replicas that the closed form allows, up in steps that
+double, then halving. Of a disaggregated one, prompts get the share of the replicas that they took of the working time,
+give or take one. An autoscaled one is tried with a few rules on how many outstanding requests call for a replica, from
+greedy to careful, until one meets the SLOs, cold starts included. A rate is searched with the same attempts.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import product
+from functools import cache
 
 import numpy as np
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from tokonomics.catalog.gpus import Gpu, all_gpus
-from tokonomics.errors import TokonomicsError, option
+from tokonomics.errors import BadInput, TokonomicsError, option
 from tokonomics.physics.deployment import valid_tp
-from tokonomics.serving.capacity import what_breaks
-from tokonomics.serving.fleet import Autoscale
-from tokonomics.serving.outcome import outcome
+from tokonomics.serving.capacity import MOST_REPLICAS
+from tokonomics.serving.fleet import Autoscale, Router
+from tokonomics.serving.outcome import Outcome, outcome
 from tokonomics.serving.simulator import Simulation
-from tokonomics.sizing.attempt import (
-    Sized,
-    better,
-    fewest_replicas,
-    first_that_holds,
-    prefill_share,
-    serve,
-    try_fixed,
-)
+from tokonomics.sizing import rules
+from tokonomics.sizing.attempt import Attempts, Sized, attempt, first_that_holds, judged_attempt, prefill_share, serve
 from tokonomics.sizing.layouts import Reason, why_not
 from tokonomics.sizing.load import Load
-from tokonomics.sizing.setup import Memo, NotServed, Setup
+from tokonomics.sizing.screen import closed_form_replicas
+from tokonomics.sizing.setup import NotServed, Setup
 from tokonomics.sizing.terms import startup_seconds
+from tokonomics.traffic.generate import ENOUGH_REQUESTS
+from tokonomics.traffic.workload import workload_of
+from tokonomics.types import Noun, copied
+from tokonomics.units import seconds
 
-_TARGETS = (0.8, 0.6, 0.4)
-"""Of the requests outstanding at a replica of the fixed fleet in its fullest hundredth of the time: when one more is
-called for. From greedy to careful; a cold start needs room for what arrives meanwhile."""
-_GROWTH = 2
-"""Times the fixed fleet that an autoscaler may reach: a backlog that a cold start left calls for more."""
+_FASTER = f"Loosen {option('slo')}, or name more or faster GPUs ({option('tp')}, {option('gpu')})."
 
 
-def size(setup: Setup, memo: Memo | None = None) -> Sized | NotServed:
+# --- how many -------------------------------------------------------------------------------------------------------
+
+
+def size(setup: Setup, attempts: Attempts | None = None) -> Sized | NotServed:
     """The fewest replicas that hold, or what breaks however many there are.
 
     Setups that differ in how replicas come and go share the fleet they start from.
     """
     if refusal := why_not(setup.deployment, setup.load.longest):
         return NotServed(refusal.reason, _what_fits(setup) if refusal.kind is Reason.does_not_fit else None)
-
-    def fixed_fleet() -> Sized | NotServed:
-        return fewest_replicas(setup, lambda count: better(setup, count))
-
+    attempts = Attempts() if attempts is None else attempts
     try:
-        found = (memo or Memo()).once(("fixed", setup.as_fixed_fleet), setup.load, fixed_fleet)
-        if isinstance(found, Sized) and (setup.disaggregated or setup.autoscale):
-            routed = replace(setup, router=found.router)
-            found = _disaggregated(routed, found) if setup.disaggregated else _autoscaled(routed, found)
+        found = fewest(setup, attempts, least=setup.load.fewest_replicas)
+        if not found.holds:
+            alone = "even a request that is alone on a replica: " if found.replicas <= 1 else ""
+            number = "" if alone else f"on {found.replicas:,} replicas "
+            return NotServed(f"{alone or number}{found.breaks}", _FASTER)
+        if setup.disaggregated:
+            return _disaggregated(replace(setup, router=found.router), found, attempts)
+        if setup.autoscale:
+            return _autoscaled(replace(setup, router=found.router), found)
     except TokonomicsError as error:
         return NotServed(error.what, error.fix)
-    if isinstance(found, NotServed):
-        return found
-    return replace(found, max_sequences=found.max_sequences or setup.max_sequences, simulation=None)
+    return replace(found, max_sequences=found.max_sequences or setup.max_sequences)
+
+
+def fewest(
+    setup: Setup,
+    attempts: Attempts,
+    *,
+    least: int = 1,
+    most: int = MOST_REPLICAS,
+    on: Callable[[int], Sized] | None = None,
+) -> Sized:
+    """The fewest replicas from ``least`` to ``most`` that hold; what breaks for lone requests, or on ``most``, if none.
+
+    More replicas are better, but for routers that gather what prompts share: there a few smaller fleets are tried too.
+    """
+    tried = on or (lambda count: attempts.on(setup, count))
+    # The bound is the closed form's; a simulation that does better than it is not held to it.
+    start = max(closed_form_replicas(setup), least)
+    most = max(most, start)
+    found = smallest_that_holds(
+        lambda count: tried(count).holds, start, least, most, lambda: not attempts.lone(setup).holds
+    )
+    if found is None:
+        alone = attempts.lone(setup) if (setup.as_fixed_fleet, 0) in attempts.made else None
+        return alone if alone and not alone.holds else tried(most)
+    if tried(found).router in (Router.prefix_aware, Router.session_affine):
+        below = (max(least, math.ceil(found * share)) for share in rules.SMALLER_FLEETS)
+        smaller = next((count for count in below if count < found and tried(count).holds), found)
+        found = halved(lambda count: tried(count).holds, least - 1, smaller) if smaller < found else found
+    return tried(found)
+
+
+def smallest_that_holds(
+    holds: Callable[[int], bool], start: int, least: int, most: int, hopeless: Callable[[], bool]
+) -> int | None:
+    """The smallest number from ``least`` to ``most`` that holds; None where ``most`` does not, or none can.
+
+    Up from ``start`` in steps that double, or down one by one; then halving. Where more is not better, what it finds
+    holds and one fewer does not, but a still smaller number might. Once a few numbers have failed, ``hopeless`` tells
+    whether all will.
+    """
+    low, high, step, failures = least - 1, start, 1, 0
+    if holds(high):
+        while high > least and holds(high - 1):
+            high -= 1
+        return high
+    while not holds(high):
+        failures += 1
+        if (failures >= rules.PATIENCE and hopeless()) or high >= most:
+            return None
+        low, high, step = high, min(high + step, most), step * 2
+    return halved(holds, low, high)
+
+
+def halved(holds: Callable[[int], bool], low: int, high: int) -> int:
+    """The smallest number above ``low``, which does not hold, up to ``high``, which does."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
 
 
 def _what_fits(setup: Setup) -> str:
@@ -85,18 +143,20 @@ def _what_fits(setup: Setup) -> str:
 # --- disaggregated prefill/decode -----------------------------------------------------------------------------------
 
 
-def _disaggregated(setup: Setup, together: Sized) -> Sized | NotServed:
+def _disaggregated(setup: Setup, together: Sized, attempts: Attempts) -> Sized | NotServed:
     if setup.load.share < 1:
         return NotServed("only a slice of this traffic is simulated, and prompts cannot be sent on between slices")
     share = prefill_share(together.outcome, otherwise=0.5)
     # Together it may hold only with fewer sequences at a time: what answers need then, they may need apart.
     limits = dict.fromkeys((None, together.max_sequences))
 
+    @cache
     def best(count: int) -> Sized:
-        ways = product(limits, _splits(count, share))
-        return first_that_holds(try_fixed(setup, count, limit, prefill_replicas=prompts) for limit, prompts in ways)
+        splits = [replace(setup, prefill_replicas=prompts) for prompts in _splits(count, share)]
+        return first_that_holds(attempts.once(split, count, limit) for limit in limits for split in splits)
 
-    return fewest_replicas(setup, best, start=2)
+    found = fewest(setup, attempts, least=2, on=best)
+    return found if found.holds else NotServed(f"on {found.replicas:,} replicas {found.breaks}", _FASTER)
 
 
 def _splits(replicas: int, share: float) -> Sequence[int]:
@@ -111,37 +171,32 @@ def _splits(replicas: int, share: float) -> Sequence[int]:
 def _autoscaled(setup: Setup, fixed: Sized) -> Sized | NotServed:
     if setup.load.share < 1:
         return NotServed("only a slice of this traffic is simulated: an autoscaler would see the wrong number")
+    always = attempt(setup, fixed.replicas, fixed.max_sequences, 1.0).simulation
+    assert always is not None
+    fullest = _outstanding(always) / always.fleet.replicas
     broken: str | None = None
-    for share in _TARGETS:
+    for share in rules.SCALING_TARGETS:
         # A rule that misses an SLO with one replica that always stays misses it without.
-        staying = _scaled(setup, fixed, share, 1)
+        staying = _scaled(setup, fixed, fullest * share, 1)
         if staying.holds:
-            leaving = _scaled(setup, fixed, share, 0)
+            leaving = _scaled(setup, fixed, fullest * share, 0)
             return min((way for way in (leaving, staying) if way.holds), key=lambda way: way.mean_replicas)
         broken = staying.breaks
     return NotServed(f"no rule tried meets the SLOs through cold starts: {broken}")
 
 
-def _scaled(setup: Setup, fixed: Sized, share: float, fewest: int) -> Sized:
-    assert fixed.simulation is not None
-    fullest = _outstanding(fixed.simulation) / fixed.replicas
+def _scaled(setup: Setup, fixed: Sized, target: float, always: int) -> Sized:
+    """Replicas that come and go with the requests outstanding; ``always`` so many stay."""
     rule = Autoscale(
-        min_replicas=fewest,
-        max_replicas=_GROWTH * fixed.replicas,
-        target=max(1e-3, fullest * share),
+        min_replicas=always,
+        max_replicas=rules.SCALING_GROWTH * fixed.replicas,
+        target=max(1e-3, target),
         cold_start_s=startup_seconds(setup.deployment),
     )
-    made = serve(setup, 1, autoscale=rule, max_sequences=fixed.max_sequences)
-    summed = outcome(made, setup.slos)
-    return Sized(
-        replicas=summed.peak_replicas,
-        max_sequences=fixed.max_sequences,
-        router=fixed.router,
-        breaks=what_breaks(made, summed),
-        outcome=summed,
-        by_time=made.history,
-        span_s=made.end_s,
-    )
+    made, _ = serve(setup, 1, fixed.max_sequences, autoscale=rule)
+    tried = judged_attempt(setup, fixed.replicas, fixed.max_sequences, made, len(made.trace))
+    peak = tried.outcome.peak_replicas
+    return replace(tried, replicas=peak, simulation=None, by_time=made.history, span_s=made.end_s)
 
 
 def _outstanding(simulation: Simulation) -> float:
@@ -161,3 +216,135 @@ def changes_over_time(load: Load) -> float:
     counts = np.bincount(np.minimum((trace.arrival_s / width).astype(np.int64), bins - 1), minlength=bins)
     whole = counts[:-1] if bins > 2 else counts
     return float(whole.max() / whole.mean()) if len(whole) else 1.0
+
+
+# --- the highest rate -----------------------------------------------------------------------------------------------
+
+_CLOSE_ENOUGH = 1.01
+"""Of two rates: chance alone moves a capacity found with 20,000 requests by about as much."""
+_FURTHEST = 2.0**20
+"""Times or parts of the guess: a search that goes further has not understood the traffic."""
+
+
+class Trial(Noun):
+    """One attempt of a search."""
+
+    rate: NonNegativeFloat
+    replicas: PositiveInt
+    max_sequences: PositiveInt | None = None
+    """At a time, where it is not the engine's own limit."""
+    router: Router | None = None
+    breaks: str | None
+    """What gives way; None when it holds."""
+    outcome: Outcome
+
+    @property
+    def holds(self) -> bool:
+        return self.breaks is None
+
+
+def trial_of(sized: Sized, rate: float) -> Trial:
+    return Trial(rate=rate, **copied(sized, "replicas", "max_sequences", "router", "breaks", "outcome"))
+
+
+class HighestRate(Noun):
+    """The most requests a second that meet the SLOs."""
+
+    rate: PositiveFloat
+    at_most: PositiveFloat
+    """The lowest rate tried that did not hold."""
+    breaks: str = Field(alias="broken")
+    """What gives way there."""
+    sessions_per_s: float | None = None
+    """That begin at that rate, where requests wait for each other."""
+    max_sequences: PositiveInt | None = None
+    """At a time, where it is not the engine's own limit."""
+    outcome: Outcome
+    trials: tuple[Trial, ...]
+
+
+class ReplicasNeeded(Noun):
+    """The fewest replicas that meet the SLOs."""
+
+    replicas: PositiveInt
+    max_sequences: PositiveInt | None = None
+    """At a time, where it is not the engine's own limit."""
+    router: Router | None = None
+    outcome: Outcome
+    trials: tuple[Trial, ...]
+
+
+class NeverHolds(TokonomicsError):
+    """Not even the lightest load, or the largest fleet, meets the SLO."""
+
+
+def highest_rate(setup: Setup, guess: float, attempts: Attempts | None = None) -> HighestRate:
+    """The most requests a second that one replica of a setup holds, searched from a guess."""
+    attempts = Attempts() if attempts is None else attempts
+    trace = setup.load.trace
+    if trace.rate <= 0:
+        raise BadInput("all requests arrive at once: there is no rate to raise", where=trace.source)
+    trace = trace.repeated(math.ceil(ENOUGH_REQUESTS / len(trace)))
+    load = replace(setup.load, trace=trace, share=1.0, is_stationary=False)
+    tried: dict[float, Sized] = {}
+
+    def holds(rate: float) -> bool:
+        at_rate = replace(load, trace=trace.faster(rate / trace.rate), workload=workload_of(trace, rate))
+        tried[rate] = attempts.on(replace(setup, load=at_rate), 1)
+        return tried[rate].holds
+
+    low = high = guess
+    if holds(guess):
+        while holds(high := high * 2):
+            low = high
+            if high > guess * _FURTHEST:
+                raise NeverHolds(f"nothing breaks, not even at {high:.2g} requests a second: is there any work to do?")
+    else:
+        while not holds(low := low / 2):
+            high = low
+            if low < guess / _FURTHEST:
+                last = tried[low]
+                raise NeverHolds(f"even next to no load is too much: {last.breaks}", fix=_nearest(last.outcome))
+    low, high = highest_between(holds, low, high)
+    at_low = replace(load, trace=trace.faster(low / trace.rate), workload=workload_of(trace, low))
+    return HighestRate(
+        rate=low,
+        at_most=high,
+        breaks=tried[high].breaks or "",
+        sessions_per_s=None if trace.turns is None else low * trace.turns.sessions / len(trace),
+        max_sequences=tried[low].max_sequences,
+        outcome=outcome_of(replace(setup, load=at_low), tried[low]),
+        trials=tuple(trial_of(tried[rate], rate) for rate in sorted(tried)),
+    )
+
+
+def highest_between(holds: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:
+    """The highest rate that holds, to a hundredth, and the next that does not; ``low`` holds and ``high`` does not."""
+    while high / low > _CLOSE_ENOUGH:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low, high
+
+
+def replicas_needed(setup: Setup, attempts: Attempts | None = None) -> ReplicasNeeded:
+    """The fewest replicas for a setup's own load, with every number that was tried."""
+    attempts = Attempts() if attempts is None else attempts
+    found = size(setup, attempts)
+    if isinstance(found, NotServed):
+        raise NeverHolds(found.reason, fix=found.fix)
+    tried = attempts.tried(setup)
+    trials = tuple(trial_of(tried[count], setup.load.workload.rate) for count in sorted(tried))
+    made = outcome_of(setup, found)
+    return ReplicasNeeded(**copied(found, "replicas", "max_sequences", "router"), outcome=made, trials=trials)
+
+
+def outcome_of(setup: Setup, sized: Sized) -> Outcome:
+    """How requests fare on a fleet as it was sized, at the load itself, with how full it is."""
+    made = attempt(replace(setup, router=sized.router), sized.replicas, sized.max_sequences, 1.0).simulation
+    assert made is not None
+    return outcome(made, setup.slos)
+
+
+def _nearest(result: Outcome) -> str:
+    reached = ", ".join(f"{slo.slo} {seconds(slo.delivered_s)}" for slo in result.slo if slo.delivered_s is not None)
+    return f"What it reaches: {reached}." if reached else _FASTER

@@ -1,29 +1,42 @@
 """Everything that decides a bill, as one value: what a lever changes, and what two bills differ by.
 
-A setup is served by the simulator on as few replicas as meet its SLOs (``sizing``); those stand on whole machines
-bought on the terms it allows, and that is its bill (``bills``). Equal setups have equal bills, however they came about.
+A setup is served by the simulator on as few replicas as meet its SLOs (``search``); those stand on whole machines
+bought on the terms it allows, and that is its bill (``bill``). Equal setups have equal bills, however they came about.
 """
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import date
-from typing import Any, TypeVar
 
 from tokonomics.catalog.offers import Offer
 from tokonomics.money.cache_tiers import TierPrice, parse_tiers
 from tokonomics.physics.deployment import Deployment
-from tokonomics.serving.fleet import LINK_BYTES_PER_S, Router
+from tokonomics.serving.fleet import FIRST_BACKOFF_S, LINK_BYTES_PER_S, Router
 from tokonomics.sizing.load import Load
 from tokonomics.sizing.spare import NO_SPARE, Spare
 from tokonomics.traffic.slo import Slo
 
-Made = TypeVar("Made")
 Say = Callable[[str], None]
 """Told what is being done."""
 
 
 def silent(what: str) -> None:
-    """Tells nobody."""
+    """Tell nobody."""
+
+
+@dataclass(frozen=True)
+class Handling:
+    """How an engine and its clients handle requests, beside what is searched for."""
+
+    timeout_s: float = math.inf
+    """Clients hang up after it."""
+    retries: int = 0
+    backoff_s: float = FIRST_BACKOFF_S
+    by_priority: bool = False
+    max_batched_tokens: int | None = None
+    """Tokens of a step; None: the engine's own limit."""
+    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -32,26 +45,31 @@ class Setup:
 
     deployment: Deployment
     load: Load
-    offers: tuple[Offer, ...]
+    offers: tuple[Offer, ...] = ()
     """All that may be bought, of any GPU."""
-    today: date
+    today: date = date.min
     slos: tuple[Slo, ...] = ()
     max_sequences: int | None = None
-    """At a time; None: the engine's own limit, or what the SLO on time per token allows."""
+    """At a time; None: the engine's own limit, or a lower one that meets the SLOs on fewer replicas."""
     prefix_cache: bool = True
     router: Router | None = None
-    """None: taking turns or the least outstanding requests, whichever needs fewer replicas."""
-    tiers: str | None = None
-    """Memories for KV behind the GPU's, as asked for: ``dram=200,ssd=2000@0``, or ``HOST_MEMORY``. Size and speed
-    follow from the hardware when it is served and billed, so that they follow it when it changes."""
+    """None: whichever needs the fewest replicas (``rules.routers``)."""
+    tiers: str | tuple[TierPrice, ...] | None = None
+    """Memories for KV behind the GPU's: themselves, or as asked for: ``dram=200,ssd=2000@0``, or ``HOST_MEMORY``. Size
+    and speed then follow from the hardware when it is served and billed, so that they follow it when it changes."""
     disaggregated: bool = False
-    """Prefill and decode on replicas of their own."""
+    """Prefill and decode run on replicas of their own, in the ratio that takes the fewest."""
     prefill: Deployment | None = None
-    """Those for prompts, where they are not as the others."""
+    """What computes prompts, where it is not as what answers."""
+    prefill_replicas: int = 0
+    """Of the replicas, those that compute prompts only, where the ratio is given."""
     link_bytes_per_s: float = LINK_BYTES_PER_S
     """What each GPU sends KV over."""
     autoscale: bool = False
     """Replicas come and go with the requests outstanding."""
+    each_tenant: bool = False
+    """The SLOs are owed to every tenant, not only to all requests together."""
+    handling: Handling = Handling()
     commit: bool = False
     """Reserved machines may be bought."""
     spot: bool = False
@@ -62,31 +80,20 @@ class Setup:
 
     def memories(self) -> tuple[TierPrice, ...]:
         """The tiers on this deployment's GPUs, at the prices of the day."""
-        return parse_tiers(self.tiers, self.deployment, on=self.today) if self.tiers else ()
+        if isinstance(self.tiers, str):
+            return parse_tiers(self.tiers, self.deployment, on=self.today)
+        return self.tiers or ()
 
     def deployed(self, **changes: object) -> "Setup":
-        """With another deployment."""
+        """The setup with another deployment."""
         return replace(self, deployment=self.deployment.model_copy(update=changes))
 
     @property
     def as_fixed_fleet(self) -> object:
-        """What the simulator sees of it while replicas are always as many; the load by its place in memory."""
-        served = self.max_sequences, self.prefix_cache, self.router, self.tiers
-        return self.deployment, id(self.load.trace), self.load.share, self.slos, *served
-
-
-@dataclass
-class Memo:
-    """What was made for setups, each made once."""
-
-    _made: dict[object, tuple[Load, Any]] = field(default_factory=dict)
-
-    def once(self, key: object, load: Load, make: Callable[[], Made]) -> Made:
-        """What ``make`` returned for this key. The load is held with it: keys name it by its place in memory."""
-        if key not in self._made:
-            self._made[key] = load, make()
-        found: Made = self._made[key][1]
-        return found
+        """What the simulator sees of it with a fixed number of replicas: equal keys are served alike."""
+        split = self.prefill, self.prefill_replicas, self.link_bytes_per_s if self.prefill_replicas else None
+        limits = self.max_sequences, self.prefix_cache, self.router, self.tiers
+        return self.deployment, self.load, self.slos, split, limits, self.each_tenant, self.handling
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,11 @@ from tokonomics.planner.levers import tenancy
 from tokonomics.planner.levers.lora import distinct_adapters, lora, lora_lever
 from tokonomics.planner.levers.noisy_neighbour import noisy_neighbour
 from tokonomics.planner.levers.tenancy import Sharing, pool
-from tokonomics.planner.levers.tenant_latency import tenant_breaks
 from tokonomics.serving.capacity import NeverHolds, replicas_needed, what_breaks
 from tokonomics.serving.fleet import FleetSettings
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate
+from tokonomics.serving.tenant_outcome import tenant_breaks
 from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.generate import generate, parse_sessions, parse_tenants
 from tokonomics.traffic.lengths import parse_lengths

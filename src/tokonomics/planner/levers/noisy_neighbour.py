@@ -9,8 +9,8 @@ fleet, or the tenant on replicas of its own.
 from pydantic import NonNegativeInt, PositiveInt
 
 from tokonomics.planner.levers.tenancy import Pooling, Sharing
-from tokonomics.planner.levers.tenant_latency import TenantLatency, latency_reader
 from tokonomics.serving.simulator import Simulation
+from tokonomics.serving.tenant_outcome import TenantLatency, latency_reader
 from tokonomics.sizing.setup import Say, silent
 from tokonomics.traffic.tenants import busier, only, present, served_last
 from tokonomics.types import Noun
@@ -45,7 +45,7 @@ class NoisyNeighbour(Noun):
 
 def noisy_neighbour(sharing: Sharing, pooling: Pooling, times: int = 2, say: Say = silent) -> NoisyNeighbour:
     """Simulate it on the fleet that the pool needs when everyone is quiet."""
-    trace, replicas = sharing.trace, pooling.together.replicas
+    trace, fleet = sharing.trace, pooling.sized
     loudest = max(pooling.tenants, key=lambda row: row.usage_usd_per_hour).tenant
     tenant = trace.tenants.index(loudest)
     others = [other for other in present(trace) if other != tenant]
@@ -65,18 +65,18 @@ def noisy_neighbour(sharing: Sharing, pooling: Pooling, times: int = 2, say: Say
         )
 
     say(f"{loudest} sending {times} times as much")
-    rows = [row("as it is", sharing.serve(trace, replicas))]
-    rows.append(row(f"{times} times as much", sharing.serve(loud, replicas)))
-    rows.append(row("  and served last", sharing.serve(served_last(loud, tenant), replicas, by_priority=True)))
+    rows = [row("as it is", sharing.serve(trace, fleet))]
+    rows.append(row(f"{times} times as much", sharing.serve(loud, fleet)))
+    rows.append(row("  and served last", sharing.serve(served_last(loud, tenant), fleet, by_priority=True)))
     say(f"the replicas that takes, with {loudest} and without")
     needed = sharing.together(loud)
     rows.append(row("  on as many as it takes", needed.made))
-    apart = sharing.together(only(trace, others)).replicas if len(others) > 1 else sharing.alone(others[0])[0]
+    apart = sharing.together(only(trace, others)).sized.replicas if len(others) > 1 else sharing.alone(others[0])[0]
     return NoisyNeighbour(
         tenant=loudest,
         times=times,
         rows=tuple(rows),
-        needs=needed.replicas,
+        needs=needed.sized.replicas,
         apart_needs=apart + sharing.alone(tenant, loud)[0],
         requests=len(loud),
     )

@@ -9,6 +9,7 @@ How the hits depend on size and time to live is a replay of the trace through on
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import combinations
 from typing import NamedTuple
 
@@ -19,15 +20,15 @@ from tokonomics.errors import BadInput, option
 from tokonomics.money.cache_tiers import TierBreakEven, TierPrice, break_even
 from tokonomics.money.cost import CostTree, LeverBill, replica_hour
 from tokonomics.physics.deployment import Deployment
-from tokonomics.serving.capacity import NeverHolds, replicas_needed, what_breaks
-from tokonomics.serving.fleet import FleetSettings, Router
+from tokonomics.serving.fleet import Router
 from tokonomics.serving.outcome import Outcome, outcome
 from tokonomics.serving.session_outcome import SessionOutcome
-from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.spread import Spread
 from tokonomics.serving.tiers import TierHits, gpu_cache_bytes, kv_bytes_per_token
-from tokonomics.sizing.attempt import cached_share, serve_with
-from tokonomics.sizing.setup import Say, silent
+from tokonomics.sizing.attempt import Attempts, Sized, cached_share, serve
+from tokonomics.sizing.load import load_of_requests
+from tokonomics.sizing.search import NeverHolds, size
+from tokonomics.sizing.setup import NotServed, Say, Setup, silent
 from tokonomics.traffic.prefix_reuse import found_share
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.trace import Trace
@@ -47,7 +48,8 @@ class CacheSetting(Noun):
 
     name: str
     prefix_cache: bool = True
-    router: Router = Router.least_outstanding
+    router: Router | None = None
+    """None: taking turns, or the least outstanding requests, whichever needs fewer replicas."""
     tiers: tuple[TierPrice, ...] = ()
 
 
@@ -58,6 +60,8 @@ class CacheRow(Noun):
     replicas: PositiveInt
     """Which the figures up to ``outcome`` are of: those it needs, or as many as were asked for; the fewest that keep up
     where no number meets the SLOs."""
+    max_sequences: PositiveInt | None = None
+    """At a time, where it is not the engine's own limit."""
     cached_share: NonNegativeFloat
     """Of the prompt tokens of answered requests."""
     computed_tokens_per_hour: NonNegativeFloat
@@ -159,17 +163,25 @@ def prefix_cache_lever(
     ]
     if trace.turns is not None:
         plain.append(CacheSetting(name="GPU cache, session-affine router", router=Router.session_affine))
+    load, attempts = load_of_requests(trace), Attempts()
 
-    def needed(setting: CacheSetting) -> _Fewest:
+    def setup(setting: CacheSetting) -> Setup:
+        memories = setting.tiers or None
+        return Setup(deployment, load, slos=tuple(slos), prefix_cache=setting.prefix_cache, tiers=memories)
+
+    def needed(setting: CacheSetting) -> _CacheFleet:
         say(f"the replicas it takes: {setting.name}")
-        return _fewest(lambda count: serve_setting(deployment, trace, setting, count)[0], slos)
+        blind = Router.round_robin, Router.least_outstanding
+        return _sized(setup(setting), blind if setting.router is None else (setting.router,), attempts)
 
-    def row(setting: CacheSetting, fleet: _Fewest) -> CacheRow:
-        say(f"{setting.name} on {plural(fleet.replicas, 'replica')}")
-        return _row(deployment, trace, setting, replicas or fleet.replicas, fleet, usd_per_replica_hour, slos)
+    def row(setting: CacheSetting, fleet: _CacheFleet) -> CacheRow:
+        say(f"{setting.name} on {plural(fleet.sized.replicas, 'replica')}")
+        setting = setting.model_copy(update={"router": fleet.sized.router})
+        routed = replace(setup(setting), router=fleet.sized.router)
+        return _row(routed, setting, replicas or fleet.sized.replicas, fleet, usd_per_replica_hour)
 
     fleets = [needed(setting) for setting in plain]
-    if (replicas or 1) == max(fleet.replicas for fleet in fleets) == 1:
+    if (replicas or 1) == max(fleet.sized.replicas for fleet in fleets) == 1:
         plain, fleets = plain[:2], fleets[:2]  # one replica needs no router
     rows = [row(setting, fleet) for setting, fleet in zip(plain, fleets, strict=True)]
     # Slower memories come behind the router that does better: following prefixes can make the load uneven.
@@ -177,7 +189,7 @@ def prefix_cache_lever(
     rows += [row(setting, needed(setting)) for setting in _with_tiers(base, tiers)]
     prompt = [row for row in rows if row.bill and (slos or max(_times(row, rows[0])) <= 1 + _SAME)]
     best = min(prompt, key=_cost_then_wait, default=None)
-    per_replica = usd_per_replica_hour(replicas or fleets[0].replicas)
+    per_replica = usd_per_replica_hour(replicas or fleets[0].sized.replicas)
     per_token = kv_bytes_per_token(deployment)
     pace = f" at {trace.rate:.3g} requests a second" if trace.turns is not None else ""
     return PrefixCacheLever(
@@ -195,13 +207,6 @@ def prefix_cache_lever(
         ttls=hits_by_ttl(trace, per_token),
         break_evens=tuple(break_even(deployment, price, per_replica) for price in tiers),
     )
-
-
-def serve_setting(
-    deployment: Deployment, trace: Trace, setting: CacheSetting, replicas: int
-) -> tuple[Simulation, tuple[TierHits, ...]]:
-    fleet = FleetSettings(replicas=replicas, router=setting.router)
-    return serve_with(deployment, trace, fleet, setting.tiers, setting.prefix_cache)
 
 
 def hits_by_size(trace: Trace, bytes_per_token: int) -> tuple[SizePoint, ...]:
@@ -227,40 +232,27 @@ def hits_by_ttl(trace: Trace, bytes_per_token: int, ttls_s: Sequence[float] = TT
     return tuple(points)
 
 
-class _Fewest(NamedTuple):
-    """The fewest replicas that hold, or that at least keep up, with the SLO that is missed on any number of them."""
+class _CacheFleet(NamedTuple):
+    """The fewest replicas that hold, or that at least keep up, with what breaks on any number of them."""
 
-    replicas: int
+    sized: Sized
     breaks: str | None = None
 
 
-def _fewest(on: Callable[[int], Simulation], slos: Sequence[Slo]) -> _Fewest:
-    """More replicas than requests are ever under way change nothing: there the search ends."""
-    broken = ""
+def _sized(setup: Setup, routers: Sequence[Router | None], attempts: Attempts) -> _CacheFleet:
+    """Behind whichever of the routers needs the fewest replicas."""
 
-    def seen(count: int) -> Simulation:
-        nonlocal broken
-        made = on(count)
-        breaks = what_breaks(made, outcome(made, slos))
-        if slos and breaks and count >= _most_under_way(made):
-            broken = breaks
-            raise NeverHolds(broken)
-        return made
+    def sized(targets: tuple[Slo, ...]) -> list[Sized | NotServed]:
+        return [size(replace(setup, router=router, slos=targets), attempts) for router in routers]
 
-    try:
-        return _Fewest(replicas_needed(seen, slos).replicas)
-    except NeverHolds:
-        if not broken:
-            raise
-        return _Fewest(replicas_needed(on, ()).replicas, broken)
-
-
-def _most_under_way(simulation: Simulation) -> int:
-    """Requests that have arrived and not finished, at the most."""
-    finish_s = simulation.served.finish_s
-    ends = np.sort(finish_s[~np.isnan(finish_s)])
-    arrival_s = simulation.trace.arrival_s
-    return int((np.arange(1, len(arrival_s) + 1) - np.searchsorted(ends, arrival_s, side="right")).max())
+    found = sized(setup.slos)
+    if held := [way for way in found if isinstance(way, Sized)]:
+        return _CacheFleet(min(held, key=lambda way: way.replicas))
+    missed = found[0]
+    assert isinstance(missed, NotServed)
+    if keeping_up := [way for way in sized(()) if isinstance(way, Sized)]:
+        return _CacheFleet(min(keeping_up, key=lambda way: way.replicas), missed.reason)
+    raise NeverHolds(missed.reason, fix=missed.fix)
 
 
 def _slower(rows: Sequence[CacheRow], best: CacheRow | None) -> Slower | None:
@@ -295,31 +287,30 @@ def _with_tiers(base: CacheSetting, tiers: Sequence[TierPrice]) -> Iterator[Cach
 
 
 def _row(
-    deployment: Deployment,
-    trace: Trace,
+    setup: Setup,
     setting: CacheSetting,
     replicas: int,
-    fleet: _Fewest,
+    fleet: _CacheFleet,
     usd_per_replica_hour: Callable[[int], float],
-    slos: Sequence[Slo],
 ) -> CacheRow:
-    needs = fleet.replicas
-    simulation, hits = serve_setting(deployment, trace, setting, replicas)
-    made = outcome(simulation, slos)
-    fewest = made if needs == replicas else outcome(serve_setting(deployment, trace, setting, needs)[0], slos)
+    trace, needs, limit = setup.load.trace, fleet.sized.replicas, fleet.sized.max_sequences
+    simulation, hits = serve(setup, replicas, limit)
+    made = outcome(simulation, setup.slos)
+    on_needed = made if needs == replicas else outcome(serve(setup, needs, limit)[0], setup.slos)
     hours = made.duration_s / SECONDS_PER_HOUR
     bill = None
     if fleet.breaks is None:
         memories = (price.line(needs) for price in setting.tiers)
         bill = replica_hour(setting.name.strip(), needs, usd_per_replica_hour(needs), *memories)
     # Whoever waits for answers sends as fast as they come: then the bill is over what was attained, as of a simulation.
-    paid = made if trace.turns is None else fewest
+    paid = made if trace.turns is None else on_needed
     tokens = paid.input_tokens + paid.output_tokens
-    span_hours = trace.duration_s / SECONDS_PER_HOUR if trace.turns is None else fewest.replica_hours / needs
-    jobs = fewest.sessions.finished if fewest.sessions else 0
+    span_hours = trace.duration_s / SECONDS_PER_HOUR if trace.turns is None else on_needed.replica_hours / needs
+    jobs = on_needed.sessions.finished if on_needed.sessions else 0
     return CacheRow(
         setting=setting,
         replicas=replicas,
+        max_sequences=limit,
         cached_share=cached_share(made),
         computed_tokens_per_hour=(made.input_tokens - made.cached_tokens) / hours if hours else 0.0,
         prefill_replicas=made.shares.prefill * made.mean_replicas,
@@ -327,9 +318,9 @@ def _row(
         outcome=made,
         needs=needs if bill else None,
         breaks=fleet.breaks,
-        **copied(fewest, "ttft_s", "tpot_s", "e2e_s"),
+        **copied(on_needed, "ttft_s", "tpot_s", "e2e_s"),
         bill=bill,
         usd_per_mtok=bill.usd * span_hours / tokens * TOKENS_PER_MTOK if bill and tokens and span_hours else None,
         usd_per_job=bill.usd * span_hours / jobs if bill and jobs else None,
-        sessions=fewest.sessions,
+        sessions=on_needed.sessions,
     )

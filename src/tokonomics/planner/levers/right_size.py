@@ -25,7 +25,7 @@ from tokonomics.sizing.layouts import Refusal
 from tokonomics.sizing.screen import Screened, fewest_by_arithmetic, screen
 from tokonomics.sizing.setup import NotServed, Setup
 from tokonomics.traffic.generate import ENOUGH_REQUESTS
-from tokonomics.types import Speed, copied
+from tokonomics.types import Same, Speed, copied
 from tokonomics.units import HOURS_PER_MONTH, plural
 
 PLANNED_WHOLE = ENOUGH_REQUESTS
@@ -69,16 +69,15 @@ def right_size(
         assumed_speeds=known_speed(now) is Speed.assumed,
         near=_NEAR,
     )
-    # What else a setup has, such as replicas that come and go, is not asked. The load, named by its place in memory,
-    # is kept with the answer.
-    asked = question.weights, question.kv, setup.slos, setup.spare, setup.offers, id(setup.load.trace)
+    # What else a setup has, such as replicas that come and go, is not asked.
+    asked = question.weights, question.kv, setup.slos, setup.spare, Same(setup.offers), setup.load
     key: object
     if is_long:
         key = "search", now, setup.max_sequences, setup.prefix_cache, setup.router, asked
-        found = bills.memo.once(key, setup.load, lambda: _cheaper(setup, question, bills))
+        found = bills.once(key, lambda: _cheaper(setup, question, bills))
     else:
         key = "study", question.model.key, now.engine.key, asked
-        found = _leaders(bills.memo.once(key, setup.load, lambda: study(question, bills.say)))
+        found = _leaders(bills.once(key, lambda: study(question, bills.say)))
     picks = [setup.deployed(**copied(deployment, *_CHANGES)) for deployment in found.deployments[:_CHECKED]]
     bill, pick = min(((_usd(pick, bills), pick) for pick in picks), key=itemgetter(0), default=(math.inf, setup))
     today = _usd(setup, bills)

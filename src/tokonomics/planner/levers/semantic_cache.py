@@ -24,10 +24,10 @@ from tokonomics.errors import BadInput
 from tokonomics.money.cost import CostLine, CostTree, LeverBill, replica_hour
 from tokonomics.money.vector_index import VectorIndex
 from tokonomics.physics.deployment import Deployment
-from tokonomics.serving.capacity import NeverHolds, ReplicasNeeded, replicas_needed
-from tokonomics.serving.fleet import FleetSettings
-from tokonomics.serving.simulator import simulate
 from tokonomics.serving.spread import Spread
+from tokonomics.sizing.load import load_of_requests
+from tokonomics.sizing.search import NeverHolds, ReplicasNeeded, replicas_needed
+from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.embeddings import Embedded, Vectors
 from tokonomics.traffic.prompts import Prompts, tokens_of
 from tokonomics.traffic.slo import Latency, Slo
@@ -193,7 +193,7 @@ def semantic_cache_lever(
     def served(requests: Trace, kept: Sequence[Slo]) -> ReplicasNeeded | None:
         if not len(requests):
             return None
-        return replicas_needed(lambda count: simulate(deployment, requests, FleetSettings(replicas=count)), kept)
+        return replicas_needed(Setup(deployment, load_of_requests(requests), slos=tuple(kept)))
 
     before, breaks = served(trace, slos), None
     after: ReplicasNeeded | None = None

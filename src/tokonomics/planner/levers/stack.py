@@ -245,7 +245,11 @@ def _must(bills: Bills, setup: Setup) -> SetupBill:
 
 def _named(knobs: Sequence[str], end: Setup) -> str:
     deployment = end.deployment
-    words = {"weights": deployment.weights.upper(), "kv": deployment.kv.upper(), "memories": memories(end.tiers)}
+    words = {
+        "weights": deployment.weights.upper(),
+        "kv": deployment.kv.upper(),
+        "memories": memories(end.tiers if isinstance(end.tiers, str) else None),
+    }
     words |= {"gpus": str(deployment.gpus), "gpu": deployment.gpu.key}
     return " + ".join(NAMES[knob].format(**words) for knob in knobs)
 

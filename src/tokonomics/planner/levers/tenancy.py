@@ -8,8 +8,8 @@ all peaks together, and with the peaks spread evenly (``traffic.tenants``).
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, computed_field
@@ -19,14 +19,14 @@ from tokonomics.money.attribution import gpu_seconds, shapley, unused_shares
 from tokonomics.money.class_bill import at_peak
 from tokonomics.money.cost import CostTree, LeverBill, replica_hour
 from tokonomics.physics.deployment import Deployment
-from tokonomics.planner.levers.tenant_latency import TenantLatency, latency_reader, tenant_breaks
-from tokonomics.serving.capacity import NeverHolds, apart_in_time, replicas_needed, what_breaks
-from tokonomics.serving.fleet import FleetSettings, Router
+from tokonomics.serving.fleet import Router
 from tokonomics.serving.outcome import Outcome, outcome
-from tokonomics.serving.simulator import Simulation, requests_for, rules_for, simulate
-from tokonomics.serving.state import too_long
-from tokonomics.serving.steady import ReplicaCurve
-from tokonomics.sizing.setup import Say, silent
+from tokonomics.serving.simulator import Simulation
+from tokonomics.serving.tenant_outcome import TenantLatency, latency_reader
+from tokonomics.sizing.attempt import Attempts, Sized, attempt
+from tokonomics.sizing.load import load_of_requests
+from tokonomics.sizing.search import NeverHolds, size
+from tokonomics.sizing.setup import Handling, NotServed, Say, Setup, silent
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.tenants import (
     ALIGNED,
@@ -46,11 +46,6 @@ from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK, seconds
 PEAKS = (("if all peaks fell together", ALIGNED), ("if peaks were spread evenly", SPREAD))
 SHAPLEY_TENANTS = 4
 """Up to so many are checked against the Shapley value: 15 groups, each with its own search."""
-_SURELY_NEEDED = 0.8
-"""Of the replicas that the closed form of a mean request asks for: those of unequal length may do a little better. Only
-where a search begins: if it holds there, fewer are tried."""
-_ALONE = 2_000
-"""Requests that tell a p99 of their lengths: twenty lie beyond it."""
 _MOST_TENANTS = 2_000
 """Each takes a search of its own: about a minute for so many small ones."""
 
@@ -116,6 +111,8 @@ class Pooling(Noun):
     """The same tenants with their peaks moved, or with an SLO for all together only."""
     one_fewer: str | None
     """What breaks on one replica less than all need together; None where none less was tried."""
+    sized: Any = Field(default=None, exclude=True)
+    """The shared fleet as it was sized, for whoever serves other traffic on it."""
     batch: NonNegativeFloat
     """Sequences in a step of the shared fleet, in the mean."""
     prompt_share: NonNegativeFloat
@@ -133,10 +130,10 @@ class Pooling(Noun):
 class Together(NamedTuple):
     """All tenants on one fleet."""
 
-    replicas: int
-    """The fewest that meet the SLOs for every tenant."""
+    sized: Sized
+    """The fewest replicas that meet the SLOs for every tenant."""
     made: Simulation
-    over_all: int
+    over_all: Sized
     """The fewest if the SLOs were met only over all requests."""
     one_fewer: str | None
 
@@ -153,74 +150,53 @@ class Sharing:
     slos: tuple[Slo, ...]
     usd_per_replica_hour: Callable[[int], float]
     """Of one replica among so many."""
-    router: Router = Router.least_outstanding
+    router: Router | None = None
+    """None: whichever needs the fewest replicas."""
     by_priority: bool = False
     seed: int = 0
+    attempts: Attempts = field(default_factory=Attempts)
 
-    def serve(
-        self, trace: Trace, replicas: int, deployment: Deployment | None = None, by_priority: bool | None = None
-    ) -> Simulation:
-        """Requests on so many replicas of what is shared, unless another deployment is named."""
-        return simulate(
-            deployment or self.shared,
-            trace,
-            FleetSettings(replicas=replicas, router=self.router),
-            by_priority=self.by_priority if by_priority is None else by_priority,
-            seed=self.seed,
-        )
+    def setup(self, trace: Trace, deployment: Deployment | None = None) -> Setup:
+        """Requests on what is shared, unless another deployment is named."""
+        handling = Handling(by_priority=self.by_priority, seed=self.seed)
+        load = load_of_requests(trace)
+        return Setup(deployment or self.shared, load, slos=self.slos, router=self.router, handling=handling)
+
+    def serve(self, trace: Trace, sized: Sized, by_priority: bool | None = None) -> Simulation:
+        """Requests on the shared fleet as it was sized."""
+        setup = self.setup(trace)
+        if by_priority is not None:
+            setup = replace(setup, handling=replace(setup.handling, by_priority=by_priority))
+        return simulated(setup, sized)
 
     def alone(self, tenant: int, trace: Trace | None = None) -> tuple[int, Simulation]:
         """The fewest replicas that meet the SLOs for one tenant, and what happens on them."""
-        requests = only(self.trace if trace is None else trace, [tenant])
-        seen: dict[int, Simulation] = {}
-
-        def on(count: int) -> Simulation:
-            seen[count] = self.serve(requests, count, self.own)
-            return seen[count]
-
-        start = least_replicas(self.own, requests)
-        try:
-            needed = replicas_needed(
-                on, self.slos, start=start, hopeless=lambda: self._must_hold_one_by_one(requests)
-            ).replicas
-        except NeverHolds as error:
+        setup = self.setup(only(self.trace if trace is None else trace, [tenant]), self.own)
+        found = size(setup, self.attempts)
+        if isinstance(found, NotServed):
             name = shorten(self.trace.tenants[tenant])
-            raise NeverHolds(f"{name} cannot be served even alone: {error.what}", fix=error.fix) from None
-        return needed, seen[needed]
-
-    def _must_hold_one_by_one(self, requests: Trace) -> bool:
-        """What a request without any other beside it breaks, no number of replicas keeps: refused with what it is."""
-        alone = self.serve(apart_in_time(requests, _ALONE), 1, self.own)
-        result = outcome(alone, self.slos)
-        if breaks := what_breaks(alone, result):
-            reached = ", ".join(f"{slo.slo}={slo.delivered_s:.3g}" for slo in result.slo if slo.delivered_s)
-            start = f"One by one they reach {reached}: loosen" if reached else "Loosen"
-            fix = f"{start} {option('slo')}, or take a faster GPU or more of them ({option('tp')})."
-            raise NeverHolds(f"with a replica for every request {breaks}", fix=fix)
-        return False
+            raise NeverHolds(f"{name} cannot be served even alone: {found.reason}", fix=found.fix)
+        return found.replicas, simulated(setup, found)
 
     def together(self, trace: Trace) -> Together:
         """The fewest that meet the SLOs for every tenant, and what happens on them."""
-        seen: dict[int, Simulation] = {}
+        for_all = self.setup(trace)
+        for_each = replace(for_all, each_tenant=True)
+        of_each, over_all = size(for_each, self.attempts), size(for_all, self.attempts)
+        for found in (of_each, over_all):
+            if isinstance(found, NotServed):
+                raise NeverHolds(found.reason, fix=found.fix)
+        assert isinstance(of_each, Sized)
+        assert isinstance(over_all, Sized)
+        fewer = self.attempts.on(for_each, of_each.replicas - 1).breaks if of_each.replicas > 1 else None
+        return Together(of_each, simulated(for_all, of_each), over_all, fewer)
 
-        def on(count: int) -> Simulation:
-            if count not in seen:
-                seen[count] = self.serve(trace, count)
-            return seen[count]
 
-        def of_a_tenant(made: Simulation) -> str | None:
-            return tenant_breaks(made, self.slos)
-
-        def of_all(made: Simulation) -> str | None:
-            return what_breaks(made, outcome(made, self.slos))
-
-        start = least_replicas(self.shared, trace)
-        of_each = over_all = replicas_needed(on, self.slos, of_a_tenant, start).replicas
-        one_less = seen.get(of_each - 1)
-        fewer = None if one_less is None else of_all(one_less) or of_a_tenant(one_less)
-        while over_all > 1 and of_all(on(over_all - 1)) is None:
-            over_all -= 1
-        return Together(of_each, seen[of_each], over_all, fewer)
+def simulated(setup: Setup, sized: Sized) -> Simulation:
+    """What happens on a fleet as it was sized, to the end."""
+    made = attempt(replace(setup, router=sized.router), sized.replicas, sized.max_sequences, 1.0).simulation
+    assert made is not None
+    return made
 
 
 def pool(sharing: Sharing, say: Say = silent) -> Pooling:
@@ -242,15 +218,17 @@ def pool(sharing: Sharing, say: Say = silent) -> Pooling:
         say(f"the replicas {shorten(trace.tenants[tenant])} needs alone")
         own[tenant] = sharing.alone(tenant)
     say("the replicas all need together")
-    replicas, made, over_all, one_fewer = sharing.together(trace)
+    sized, made, over_all, one_fewer = sharing.together(trace)
+    replicas = sized.replicas
     apart, together = _apart(sharing, own), _row(sharing, "one fleet for all", replicas, made)
     what_if = []
-    if over_all < replicas:
-        what_if.append(_row(sharing, "if the SLO is for all together only", over_all, sharing.serve(trace, over_all)))
+    if over_all.replicas < replicas:
+        looser = sharing.serve(trace, over_all)
+        what_if.append(_row(sharing, "if the SLO is for all together only", over_all.replicas, looser))
     for name, where in PEAKS if have_peaks(trace) else ():
         say(f"the replicas needed {name}")
         moved = sharing.together(with_peaks(trace, where))
-        what_if.append(_row(sharing, name, moved.replicas, moved.made))
+        what_if.append(_row(sharing, name, moved.sized.replicas, moved.made))
     prompts_s, answers_s = gpu_seconds(made)
     rows, by_usage = _tenant_rows(sharing, own, apart, together, made, prompts_s + answers_s, say)
     return Pooling(
@@ -264,6 +242,7 @@ def pool(sharing: Sharing, say: Say = silent) -> Pooling:
         together=together,
         what_if=tuple(what_if),
         one_fewer=one_fewer,
+        sized=sized,
         batch=outcome(made).batch,
         prompt_share=float(prompts_s.sum() / max((prompts_s + answers_s).sum(), 1e-9)),
         bill=LeverBill(before=_bill(apart), after=_bill(together)),
@@ -276,24 +255,6 @@ def _slo_texts(sharing: Sharing) -> tuple[str, ...]:
     owed = [("", slo) for slo in sharing.slos]
     owed += [(f"{one.name} ", slo) for one in sharing.trace.classes for slo in one.slos]
     return tuple(f"{whose}{slo} ≤ {seconds(slo.seconds)}" for whose, slo in owed)
-
-
-def least_replicas(deployment: Deployment, trace: Trace) -> int:
-    """Fewer hardly keep up: where the search begins, so that no hopeless fleet is simulated.
-
-    Where prompts are shared, caching may halve the work: then from one.
-    """
-    if trace.prefix is not None or trace.rate <= 0:
-        return 1
-    rules = rules_for(deployment, trace)
-    fits = ~too_long(requests_for(trace, rules), rules)
-    if not fits.any():
-        return 1
-    inputs, outputs = (
-        max(1, round(float(tokens[fits].mean()))) for tokens in (trace.input_tokens, trace.output_tokens)
-    )
-    curve = ReplicaCurve(deployment, inputs, outputs, most_sequences=rules.max_sequences)
-    return max(1, math.floor(_SURELY_NEEDED * trace.rate * float(fits.mean()) / float(curve.rates.max())))
 
 
 def _tenant_rows(
@@ -362,7 +323,7 @@ def _shapley(
             return together.usd_per_hour
         names = sorted(senders[place] for place in group)
         say(f"the replicas {', '.join(shorten(sharing.trace.tenants[name]) for name in names)} need")
-        return sharing.together(only(sharing.trace, names)).replicas * per_replica
+        return sharing.together(only(sharing.trace, names)).sized.replicas * per_replica
 
     return shapley(len(senders), cost_of)
 

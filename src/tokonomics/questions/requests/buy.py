@@ -1,7 +1,6 @@
 """What is asked before one buys: ``plan``, ``diff``, ``fleet`` … (see ``verbs``)."""
 
 from tokonomics.questions.inputs import (
-    ROUTERS,
     Adapters,
     Classed,
     ContextInput,
@@ -28,6 +27,7 @@ from tokonomics.questions.inputs import (
     Profiled,
     Quick,
     Reserve,
+    RouterOrBest,
     Seeded,
     Selling,
     SeveralModels,
@@ -54,8 +54,8 @@ from tokonomics.questions.request import (
 
 
 class PlanRequest(
-    SeveralModels, PlanInputs, Classed, Conversations, ImageInputs, ThinkingInput, Drafting, Reserve, Selling, Staffed,
-    OnGrid, Quick, Profiled,
+    SeveralModels, PlanInputs, Classed, Conversations, ImageInputs, ThinkingInput, Drafting, RouterOrBest, Reserve,
+    Selling, Staffed, OnGrid, Quick, Profiled,
 ):  # fmt: skip
     """
     Examples:
@@ -78,7 +78,6 @@ class PlanRequest(
         "KV behind the GPUs': host (what machines have left), or what they come with: dram=200@0,ssd=2000@0.",
         example="host",
     )
-    router: Text | None = declared(ROUTERS, without="whichever needs fewest replicas", example="least-outstanding")
     disaggregate: Switch = declared("Prefill and decode on replicas of their own may be the pick.", False)
     beside: Texts | None = declared(
         "Another model and its traffic, on the same GPU or its own: qwen3-8b,rate=0.1,input=800,output=200,ttft_p99=2; "

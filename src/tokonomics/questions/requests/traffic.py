@@ -20,6 +20,7 @@ from tokonomics.questions.inputs import (
     Priced,
     Profiled,
     Routed,
+    RouterOrBest,
     Selling,
     Serving,
     SeveralModels,
@@ -117,7 +118,18 @@ class SimulateRequest(
 
 
 class CapacityRequest(
-    SomeModel, OneGpu, Layout, Drafting, Traffic, ImageInputs, Routed, Serving, Objectives, Classed, Priced, Profiled
+    SomeModel,
+    OneGpu,
+    Layout,
+    Drafting,
+    Traffic,
+    ImageInputs,
+    RouterOrBest,
+    Serving,
+    Objectives,
+    Classed,
+    Priced,
+    Profiled,
 ):
     """
     Examples:
@@ -207,7 +219,7 @@ class StackRequest(OneModel, OneGpu, Parallel, OneEngine, Runs, Profiled):
 
 
 class TenantsRequest(
-    SomeModel, OneGpu, Layout, Traffic, Attributed, Routed, Objectives, Classed, Priced, Selling, Profiled
+    SomeModel, OneGpu, Layout, Traffic, Attributed, RouterOrBest, Objectives, Classed, Priced, Selling, Profiled
 ):
     """
     Examples:
