@@ -27,8 +27,7 @@ from tokonomics.planner.fleet_layouts import FleetLayout, machines_with_room, si
 from tokonomics.planner.fleet_traffic import FleetTraffic
 from tokonomics.serving.fleet import Router
 from tokonomics.sizing.hosts import Machine, told_apart, usable
-from tokonomics.sizing.layouts import Reason
-from tokonomics.sizing.setup import Say, silent
+from tokonomics.sizing.setup import Reason, Say, silent
 from tokonomics.sizing.terms import reserved_prices, spot_markets, startup_seconds
 from tokonomics.traffic.slo import Slo
 from tokonomics.types import Noun, Speed, copied

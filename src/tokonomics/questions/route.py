@@ -87,7 +87,7 @@ def _say_too_long(
     """Where requests go that a model's context does not hold; none that it holds is a mistake."""
     beyond = int((tokens > spec.max_context).sum())
     if beyond == len(tokens):
-        what = f"the shortest request is longer than {spec.name}'s {spec.max_context:,} tokens of context"
+        what = f"requests of {int(tokens.min()):,} tokens or more exceed {spec.name}'s {spec.max_context:,} of context"
         raise BadInput(what, field="model", fix="Leave it out, or take a model with a longer context.")
     if beyond:
         larger = max(specs, key=lambda other: other.max_context)

@@ -52,7 +52,7 @@ from tokonomics.report.wording import (
     usd_text,
     workload_text,
 )  # fmt: skip
-from tokonomics.sizing.layouts import Reason
+from tokonomics.sizing.setup import Reason
 from tokonomics.units import count, percent, plural, requests_a_second, usd
 
 

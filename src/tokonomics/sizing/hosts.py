@@ -24,7 +24,7 @@ from tokonomics.physics.deployment import NETWORKED, Deployment
 from tokonomics.physics.memory import draft_bytes
 from tokonomics.physics.sharding import shard
 from tokonomics.serving.links import network_of
-from tokonomics.sizing.layouts import Reason, Refusal
+from tokonomics.sizing.setup import NotServed, Reason
 from tokonomics.sizing.spare import NO_SPARE, ZONED, Spare, machines_for, machines_for_both, replicas_on
 from tokonomics.units import BYTES_PER_GB, GIB, HOURS_PER_MONTH, usd
 
@@ -78,26 +78,26 @@ def usable(
     today: date,
     max_usd_per_gpu_hour: float | None = None,
     max_age_days: int | None = None,
-) -> tuple[Mapping[str, "Stock"], list[tuple[Offer, Refusal]]]:
+) -> tuple[Mapping[str, "Stock"], list[tuple[Offer, NotServed]]]:
     """By GPU, the machines with a price on these terms, cheap and recent enough; the other offers with their reason.
 
     Without a limit of the user's, prices may be a year old. Which of them count: ``hosts_of``.
     """
     oldest = MAX_AGE_DAYS if max_age_days is None else max_age_days
     kept: list[Machine] = []
-    refused: list[tuple[Offer, Refusal]] = []
+    refused: list[tuple[Offer, NotServed]] = []
     for offer in offers:
         prices = [(term, price) for term in terms if (price := offer.price(term)) is not None]
         cheap = [(term, price) for term, price in prices if price / offer.gpus <= (max_usd_per_gpu_hour or math.inf)]
         if not prices:
             wanted = " or ".join(term.replace("_", "-") for term in terms)
-            refused.append((offer, Refusal(Reason.no_price, f"no {wanted} price")))
+            refused.append((offer, NotServed(Reason.no_price, f"no {wanted} price")))
         elif not cheap:
             limit = usd(max_usd_per_gpu_hour or 0.0)
-            refused.append((offer, Refusal(Reason.too_expensive, f"more than {limit} a GPU-hour")))
+            refused.append((offer, NotServed(Reason.too_expensive, f"more than {limit} a GPU-hour")))
         elif offer.age_days(today) > oldest:
             reason = f"price of {offer.date}, more than {oldest} days old"
-            refused.append((offer, Refusal(Reason.old_price, reason)))
+            refused.append((offer, NotServed(Reason.old_price, reason)))
         else:
             kept += [Machine(offer, term, price) for term, price in cheap]
     by_gpu = attrgetter("offer.gpu")
@@ -126,7 +126,7 @@ def hosts_of(
     on: date | None,
     max_gpus: int | None = None,
     spare: Spare = NO_SPARE,
-) -> tuple["Hosts", list[tuple[int, Refusal]]]:
+) -> tuple["Hosts", list[tuple[int, NotServed]]]:
     """The machines that a deployment can stand on; for the others how many of them there are, and why not.
 
     Of those, the ones whose price counts on that day; of any age where the user says how old one may be (None).
@@ -141,7 +141,7 @@ def hosts_of(
     for kind in (Reason.instance_too_small, Reason.no_network, Reason.host_too_small, Reason.no_zones):
         if shapes := verdicts.get(kind):
             number = sum(len(stock.shapes[shape]) for shape in shapes)
-            refused.append((number, Refusal(kind, _why_not_on(deployment, kind, stock, shapes))))
+            refused.append((number, NotServed(kind, _why_not_on(deployment, kind, stock, shapes))))
     return Hosts(deployment, kept.that_count(on), max_gpus, spare), refused
 
 
