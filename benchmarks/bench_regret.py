@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.offer_choice import NoOffer, cheapest_offer
+from tokonomics.catalog.offer_choice import NoOffer, cheapest_offer, list_prices
 from tokonomics.catalog.offer_files import SNAPSHOT, read_offers
 from tokonomics.clock import today
 from tokonomics.measure.measurements import Measurement, Metric, Mode, read_measurements
@@ -148,7 +148,7 @@ def speed(row: Measurement, tpot_s: float, ttft_s: float | None) -> Speed:
 def list_price(gpu: str) -> float | None:
     """USD per hour of one GPU; None where nobody lists it."""
     try:
-        return cheapest_offer(gpu, offers=read_offers(SNAPSHOT)).usd_per_gpu_hour()
+        return cheapest_offer(gpu, offers=list_prices(read_offers(SNAPSHOT))).usd_per_gpu_hour()
     except NoOffer:
         return None
 

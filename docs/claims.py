@@ -18,7 +18,7 @@ from document_right_sizing import SMALL as SINGLE
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
-from tokonomics.catalog.offer_choice import cheapest_offer, select_offers
+from tokonomics.catalog.offer_choice import cheapest_offer, list_prices, select_offers
 from tokonomics.catalog.offer_files import SNAPSHOT, load_offers
 from tokonomics.catalog.precision import Precision
 from tokonomics.catalog.spot import SCARCE, find_band
@@ -267,7 +267,12 @@ def _caching_infrastructure() -> str:
     """A replica of an 8B at 70 % of its capacity: an index of a million answers, embedding, and KV in rented memory."""
     file = Path(__file__).parent.parent / "benchmarks" / "results" / "vector_index.json"
     index = json.loads(file.read_text(encoding="utf-8"))
-    largest, entries, hits, price = index["rows"][-1], 10**6, 0.2, partial(cheapest_offer, offers=load_offers(SNAPSHOT))
+    largest, entries, hits, price = (
+        index["rows"][-1],
+        10**6,
+        0.2,
+        partial(cheapest_offer, offers=list_prices(load_offers(SNAPSHOT))),
+    )
     kept = VectorIndex(
         bytes_per_vector=find_model(ENCODER).hidden * 4,
         lookup_s=largest["lookup_cpu_s"],

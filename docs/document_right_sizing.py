@@ -17,7 +17,7 @@ from document_plan import OFFERS
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
-from tokonomics.catalog.offer_choice import cheapest_offer
+from tokonomics.catalog.offer_choice import cheapest_offer, list_prices
 from tokonomics.catalog.offer_files import SNAPSHOT, load_offers, read_offers
 from tokonomics.catalog.precision import Precision
 from tokonomics.errors import TokonomicsError
@@ -218,7 +218,7 @@ def article_prices() -> dict[str, float]:
 
 def market_prices() -> dict[str, float]:
     """The cheapest of the shipped price list."""
-    offers = {gpu: cheapest_offer(gpu, offers=load_offers(SNAPSHOT)) for gpu in GPUS}
+    offers = {gpu: cheapest_offer(gpu, offers=list_prices(load_offers(SNAPSHOT))) for gpu in GPUS}
     return {gpu: offer.usd_per_gpu_hour() or 0.0 for gpu, offer in offers.items()}
 
 

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokonomics.catalog.offer_choice import (
+    NoOffer,
     apply_discount,
     cheapest_offer,
     machines_usd_per_hour,
@@ -284,9 +285,9 @@ def test_discounts_are_parsed_and_checked() -> None:
         apply_discount(offer(), 1.0)
 
 
-def test_a_host_that_could_not_load_half_of_its_gpus_memory_is_no_bargain() -> None:
-    # 80 GB of GPU: 40 GB of weights are 37.3 GiB, and 3 for the process.
-    thin, enough = offer(gpus=1, usd_per_hour=1.0, memory_gb=40), offer(gpus=1, usd_per_hour=2.0, memory_gb=44)
+def test_a_host_that_could_not_load_a_quarter_of_its_gpus_memory_is_no_bargain() -> None:
+    # 80 GiB of GPU: 20 GiB of weights, and 3 for the process.
+    thin, enough = offer(gpus=1, usd_per_hour=1.0, memory_gb=22), offer(gpus=1, usd_per_hour=2.0, memory_gb=24)
     untold = offer(gpus=1, usd_per_hour=3.0, memory_gb=None)
     assert cheapest_offer("H100", offers=[thin, enough, untold]) == enough
     assert cheapest_offer("H100", offers=[thin, untold]) == untold
@@ -309,7 +310,8 @@ def test_the_cheapest_offer_is_the_lowest_gpu_hour_of_the_last_year() -> None:
     old = offer(provider="old", usd_per_hour=8.0, date=date(2025, 1, 1))
     new, dear = offer(), offer(provider="dear", usd_per_hour=24.0)
     assert cheapest_offer("H100", offers=[old, dear, new]) == new
-    assert cheapest_offer("H100", offers=[old]) == old
+    with pytest.raises(NoOffer, match="over a year old"):
+        cheapest_offer("H100", offers=[old])
     assert old.is_stale(today())
     stale = offer(provider="stale", usd_per_hour=7.0, date=today() - timedelta(days=365))
     assert cheapest_offer("H100", offers=[old, new, stale]) == stale

@@ -4,9 +4,9 @@ from collections import defaultdict
 
 import pytest
 
-from tokonomics.catalog.offer_choice import cheapest_offer, list_prices, recent, select_offers
+from tokonomics.catalog.offer_choice import cheapest_offer, list_prices, market_offers, prices_that_count, select_offers
 from tokonomics.catalog.offer_files import load_offers
-from tokonomics.catalog.offers import Offer
+from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.catalog.places import Seller, country_of, seller_of
 from tokonomics.errors import BadInput
 
@@ -125,10 +125,21 @@ def test_an_old_price_is_taken_only_where_it_saves_a_quarter(old_usd: float, tak
 def test_where_all_prices_are_old_the_newest_count_as_recent() -> None:
     offers = [priced(1.0, "2025-09-01"), priced(2.0, "2026-01-20"), priced(3.0, "2026-04-01")]
     day = priced(1.0, "2026-08-30").date
-    assert {offer.usd_per_hour for offer in recent(offers, day)} == {2.0, 3.0}
+    near = [priced(2.0, "2026-01-20"), priced(2.2, "2026-04-01"), priced(1.9, "2025-09-01")]
+    assert {offer.usd_per_hour for offer in prices_that_count(near, Terms.on_demand, day)} == {2.0, 2.2}
+    assert {offer.usd_per_hour for offer in prices_that_count(offers, Terms.on_demand, day)} == {1.0, 2.0, 3.0}
 
 
-def test_a_marketplace_is_no_price_that_is_looked_up() -> None:
-    offers = [priced(2.0, "2026-08-20"), priced(0.5, "2026-08-20", "vast")]
-    assert cheapest_offer("H100", offers=offers).usd_per_hour == 2.0
-    assert cheapest_offer("H100", offers=offers[1:]).usd_per_hour == 0.5
+def test_a_marketplace_is_no_price_that_is_looked_up_unless_it_is_named() -> None:
+    assert Seller.marketplace not in {offer.seller for offer in market_offers()}
+    assert {offer.seller for offer in market_offers("vast")} == {Seller.marketplace}
+
+
+def test_an_old_price_gives_way_only_to_machines_that_are_no_larger() -> None:
+    """One GPU at $1 long ago; eight at $8.80 today would be 8.8 times the bill of one replica."""
+    old, eight = priced(1.0, "2026-01-20"), priced(8.8, "2026-08-20").model_copy(update={"gpus": 8})
+    day = priced(1.0, "2026-08-30").date
+    assert prices_that_count([old, eight], Terms.on_demand, day) == (old, eight)
+    one = priced(1.1, "2026-08-20")
+    assert prices_that_count([old, eight, one], Terms.on_demand, day) == (eight, one)
+    assert prices_that_count([old, eight, one], Terms.on_demand, None) == (old, eight, one)

@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from tests.planner.small_catalogue import OFFERS, offer
 
+import tokonomics as tk
 from tokonomics.catalog.offers import Offer
 from tokonomics.money.breakeven import break_even
 from tokonomics.planner import breakeven
@@ -136,3 +138,19 @@ def test_an_own_offer_is_planned_with(tmp_path: Path) -> None:
     asked = hosting(offers=load_offers(tmp_path / "mine.csv"), quick=True)
     hosted, _ = self_hosted(asked, [1.0])
     assert all("own" in kind.name for kind in hosted.kinds)
+
+
+@pytest.mark.parametrize("said", ["rate", "tokens_per_month", "arrivals", "trace"])
+def test_a_break_even_knows_the_users_volume_however_the_traffic_is_said(said: str) -> None:
+    """3 requests a second of 1,300 tokens, all month; a log of 301 requests in 100 s."""
+    month_s = 730 * 3600
+    shape = {"input": "const:1000", "output": "const:300"}
+    log = {"arrival_s": [i / 3 for i in range(301)], "input_tokens": [1000] * 301, "output_tokens": [300] * 301}
+    ways: dict[str, dict[str, Any]] = {
+        "rate": {"rate": 3, **shape},
+        "tokens_per_month": {"tokens_per_month": 3 * 1300 * month_s, **shape},
+        "arrivals": {"arrivals": "gamma:3,cv=2", **shape},
+        "trace": {"trace": log},
+    }
+    made = tk.breakeven("llama-3.1-8b", gpu="L4", api="openai:gpt-4o-mini", quick=True, **ways[said])
+    assert made.own_tokens_per_month == pytest.approx(3 * 1300 * month_s, rel=0.004)

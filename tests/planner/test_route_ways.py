@@ -13,6 +13,8 @@ from tokonomics.planner.route import break_evens, route
 from tokonomics.planner.route_models import CalledModel, OwnModel, part_of
 from tokonomics.planner.route_spill import Spill
 from tokonomics.planner.route_ways import ALL, Marks, Routing
+from tokonomics.questions.requests.traffic import RouteRequest
+from tokonomics.questions.route import route as asked_route
 from tokonomics.sizing.load import Load, load_of_log, load_of_shape
 from tokonomics.traffic.slo import Latency, parse_slos
 from tokonomics.traffic.trace import make_trace
@@ -211,3 +213,32 @@ def test_break_even_shares_lie_where_the_bills_cross() -> None:
     assert usd(routed.share - 0.03) >= large or routed.share < 0.03
     if cascade.share is not None:
         assert cascade.share >= routed.share - 0.02  # the small model serves all requests, not a share
+
+
+def test_requests_longer_than_the_small_models_context_go_to_the_large_one_and_none_is_lost() -> None:
+    """Of twelve requests five pass qwen3-8b's 40,960 tokens, and one of these llama-3.1-8b's 131,072 as well."""
+    inputs = [900, 50_000, 700, 60_000, 200, 400, 45_000, 100, 140_000, 300, 70_000, 500]
+    outputs = [200, 50, 90, 300, 20, 120, 60, 10, 30, 40, 80, 70]
+    rows = {"arrival_s": [600.0 * place for place in range(12)], "input_tokens": inputs, "output_tokens": outputs}
+    asked_for = {"model": "qwen3-8b,llama-3.1-8b", "api": "openai:gpt-4o-mini", "gpu": "H100", "seed": 3}
+    found = asked_route(RouteRequest.of({**asked_for, "trace": rows, "slo": "tpot_p99=0.2"}))
+    assert (found.too_long_requests, found.too_long_tokens) == (1, 140_030)
+    totals = [one + other for one, other in zip(inputs, outputs, strict=True)]
+    long = [tokens for tokens in totals if 40_960 < tokens <= 131_072]
+    short = [tokens for tokens in totals if tokens <= 40_960]
+    assert {way.kind for way in found.ways} >= {"single", "routed", "cascade"}
+    singles = [way.parts[0].model for way in found.ways if way.kind == "single"]
+    assert singles == ["llama-3.1-8b", "openai:gpt-4o-mini"]
+    for way in (*found.ways, *found.frontier):
+        requests, tokens = (sum(getattr(part, name) for part in way.parts) for name in ("requests", "tokens"))
+        first = [part for part in way.parts if part.model == "qwen3-8b"]
+        if way.kind == "cascade":
+            assert (first[0].requests, first[0].tokens) == (len(short), sum(short))
+            assert way.parts[1].requests >= len(long)
+            assert way.parts[1].tokens >= sum(long)
+            continue
+        assert requests + found.too_long_requests == len(inputs)
+        assert tokens + found.too_long_tokens == sum(totals)
+        assert all(part.requests <= len(short) for part in first)
+    most = max(way.first_share for way in found.frontier if way.kind == "routed")
+    assert most == pytest.approx(len(short) / (len(inputs) - 1))

@@ -8,8 +8,8 @@ from tests.planner.small_catalogue import OFFERS, SLOS, asked, offer
 from tokonomics.planner.plan import Study, study
 from tokonomics.planner.what_if import resize
 from tokonomics.planner.why import Contender, GpuSeconds, LayoutKind, WhyPick, in_words, kind_of_layout, why_pick
-from tokonomics.sizing.layouts import Refusal
 from tokonomics.sizing.load import load_of_shape
+from tokonomics.sizing.setup import NotServed
 from tokonomics.units import HOURS_PER_MONTH
 
 LOAD = load_of_shape(40, "const:1000", "const:300")
@@ -71,7 +71,7 @@ def test_what_was_not_sized_costs_no_less_when_it_is() -> None:
             and one.deployment.gpus == row.gpus_per_replica
         )  # fmt: skip
         sized = resize(whole.question, hosts)
-        assert isinstance(sized, Refusal) or sized.usd_per_hour * HOURS_PER_MONTH >= row.usd_per_month * (1 - 1e-9)
+        assert isinstance(sized, NotServed) or sized.usd_per_hour * HOURS_PER_MONTH >= row.usd_per_month * (1 - 1e-9)
 
 
 def test_gpu_seconds_are_those_of_a_full_replica() -> None:

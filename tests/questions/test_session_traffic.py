@@ -17,6 +17,8 @@ from tokonomics.report.session_view import sessions_pace, short_run
 from tokonomics.report.simulate_view import simulate as described
 from tokonomics.serving.fleet import Router
 from tokonomics.sizing.load import load_of_log
+from tokonomics.sizing.search import NeverHolds
+from tokonomics.sizing.setup import Reason
 from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import make_trace
 from tokonomics.traffic.turns import Turns
@@ -121,8 +123,9 @@ def test_a_target_that_pauses_alone_break_is_refused_before_a_search() -> None:
 
 def test_sessions_that_no_context_holds_are_refused() -> None:
     asked = {"model": "gemma-2-9b", "gpu": "H100", "sessions": "agent", "rate": "1", "requests": 100}
-    with pytest.raises(BadInput, match="Gemma 2 9B has 8,192 tokens of context"):
+    with pytest.raises(NeverHolds) as refused:
         simulate(SimulateRequest.of(asked))
+    assert refused.value.refused.kind is Reason.too_long
 
 
 def test_sessions_are_for_one_model() -> None:

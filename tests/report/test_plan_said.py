@@ -4,16 +4,15 @@ import json
 from functools import cache
 
 import pytest
-from tests.planner.small_catalogue import OFFERS, SLOS, asked, offer
+from tests.planner.small_catalogue import OFFERS, SLOS, asked
 
 import tokonomics
-from tokonomics.catalog.offer_choice import STALE_MUST_SAVE
 from tokonomics.planner.plan import study
 from tokonomics.planner.plan_answer import Candidate, Catch, Plan, SetAside
 from tokonomics.planner.what_if import Headroom
 from tokonomics.report.plan_pick_view import _more_kv, set_aside_lines, tiers_text
 from tokonomics.report.plan_view import _room, ranking
-from tokonomics.report.plan_why_view import _recent_one, split_legend
+from tokonomics.report.plan_why_view import split_legend
 from tokonomics.report.terminal import Terminal
 from tokonomics.report.wording import thinking_facts
 from tokonomics.serving.first_answer import in_the_mean
@@ -76,21 +75,6 @@ def test_what_is_saved_and_how_to_ask_for_it_come_first() -> None:
 def test_memories_are_told_in_words() -> None:
     assert tiers_text("dram=380@0") == "380 GB of the machine's memory"
     assert tiers_text("dram=200@0,ssd=2000@0") == "200 GB of the machine's memory and 2,000 GB of its SSD"
-
-
-def test_a_runner_up_at_a_recent_price_says_why_it_is_not_the_cheapest_row() -> None:
-    old = offer("A100-80GB", 8, 14.0, date=asked().today.replace(year=2026, month=3), instance="old", provider="dusty")
-    offers = (offer("H100-SXM", 8, 10.0), old, offer("A100-80GB", 8, 15.0))
-    plan = study(asked(load=LOAD, offers=offers, slos=SLOS)).plan
-    rival = plan.runner_up()
-    assert rival is not None
-    assert not rival.price_stale
-    cheapest = next(each for each in plan.ranked if each.gpu == rival.gpu)
-    said = _recent_one(plan, rival)
-    assert cheapest.provider == "dusty"
-    assert "dusty's" in said
-    assert f"{STALE_MUST_SAVE:.0%}".replace("%", " %") in said
-    assert _recent_one(plan, cheapest) == ""
 
 
 def test_thinking_says_its_share_and_whose_it_is() -> None:

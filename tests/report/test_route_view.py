@@ -36,8 +36,12 @@ def way(name: str, *parts: RoutePart, usd: float = 100.0, quality: float | None 
     )
 
 
-OWN = RoutePart(model="small", share=0.9, usd_per_month=50.0, replicas=1, fleet="1", machines="1×L4")
-CALLED = RoutePart(model="api", share=0.1, usd_per_month=50.0, replicas=None, fleet="API", machines="API")
+OWN = RoutePart(
+    model="small", share=0.9, requests=9, tokens=900, usd_per_month=50.0, replicas=1, fleet="1", machines="1×L4"
+)
+CALLED = RoutePart(
+    model="api", share=0.1, requests=1, tokens=100, usd_per_month=50.0, replicas=None, fleet="API", machines="API"
+)
 
 
 def result(even: RouteBreakEven, *ways: RouteWay, slos: str = "ttft_p99=1", floor: float | None = None) -> RouteResult:

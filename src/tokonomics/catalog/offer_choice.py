@@ -1,7 +1,7 @@
-"""Which offers a question looks at, and the cheapest of them: by place, seller, age, price and discount.
+"""Which offers may be bought, and which of their prices count: by place, seller, age, host, price and discount.
 
-Old prices give way: one of the last 90 days is taken unless an older one costs less by more than a quarter. A machine
-whose host could not load a model gives way to one that can.
+The one price rule, whoever asks (``prices_that_count``): sellers with a price list unless others are named, prices of
+the last year, hosts that could load a model, and an old price only where recent ones cost over a quarter more.
 """
 
 import datetime as dt
@@ -9,7 +9,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.offer_files import load_offers
@@ -26,10 +25,10 @@ need and no more. The 60.5 GiB of Qwen1.5-32B do not load with 32 GB and do with
 2024-06-05), so a process takes 3.5 GiB at the most if the weights are all held; for eight of them it is a guess on the
 safe side. Loaders map a file as a whole and fail where it is larger than the memory (turboderp/exllama#245,
 vllm-project/vllm#759); pages already copied can be let go, so less than this may do."""
-_WEIGHTS_SHARE = 0.5
-"""Of a GPU's memory, taken to be weights where no model is named; the rest is the KV cache. Our choice."""
-STALE_MUST_SAVE = 0.25  # an old price is taken only where the best recent one is higher by more than this
-Chosen = TypeVar("Chosen")
+_WEIGHTS_SHARE = 0.25
+"""Of a GPU's memory: weights that any host must be able to load to count, whichever model is asked about. Those of an
+8B in 16 bits are a fifth of 80 GB; of a model below a quarter, a smaller GPU would hold as much cache."""
+STALE_MUST_SAVE = 0.25  # an old price counts only where the cheapest recent one is higher by more than this
 
 
 class NoOffer(BadInput):
@@ -37,11 +36,15 @@ class NoOffer(BadInput):
 
 
 def market_offers(provider: str | None = None) -> tuple[Offer, ...]:
-    """The offers of the user's own market (``[market]`` in the user's catalogue), or of a provider that was named."""
+    """The offers of the user's own market (``[market]`` in the user's catalogue), or of a provider that was named.
+
+    No marketplaces, unless it says whom to buy from.
+    """
     market = user_market() | ({"provider": [provider]} if provider else {})
     known = load_offers(Path(market["offers"]).expanduser() if "offers" in market else None)
     filters = {name: market.get(name) for name in ("provider", "region", "sellers")}
-    return select_offers(known, terms=None, discounts=parse_discounts(market.get("discount", ())), **filters)
+    found = select_offers(known, terms=None, discounts=parse_discounts(market.get("discount", ())), **filters)
+    return found if market.keys() & {"provider", "sellers", "offers"} else list_prices(found)
 
 
 def select_offers(
@@ -87,28 +90,49 @@ def select_offers(
 def cheapest_offer(
     gpu: str, gpus: int = 1, terms: Terms = Terms.on_demand, offers: Iterable[Offer] | None = None, together: int = 1
 ) -> Offer:
-    """The offer on which so many GPUs cost least in whole machines, of those whose price is not too old.
+    """The offer on which so many GPUs cost least in whole machines, at the prices that count.
 
-    ``together`` of them split every layer and must sit in one machine. No model is named: hosts that could not load
-    one of half the GPUs' memory are left out, unless there are no others.
+    ``together`` of them split every layer and must sit in one machine.
     """
     key, on = gpu_key(gpu), today()
     known = market_offers() if offers is None else tuple(offers)
     sold = [offer for offer in known if offer.gpu == key and offer.price(terms) is not None and offer.gpus >= together]
-    if not sold:
-        size = f" in machines of {together} or more" if together > 1 else ""
-        raise NoOffer(
-            f"no {terms.replace('_', '-')} price is known for {key}{size}",
-            fix=f"Give the price yourself, add an offers file ({option('offers', 'my.csv')}), "
-            "or run `tokonomics prices refresh`.",
-        )
+    counted = prices_that_count(within_age(sold, on), terms, on)
+    if not counted:
+        raise no_offer(key, terms, together, "all that are known are over a year old" if sold else "")
+    return min(counted, key=lambda offer: (machines_usd_per_hour(offer, gpus, terms), *_by_price(terms, offer)))
 
-    def bill(offers: Sequence[Offer]) -> tuple[float, Offer]:
-        best = min(offers, key=lambda offer: (machines_usd_per_hour(offer, gpus, terms), *_by_price(terms, offer)))
-        return machines_usd_per_hour(best, gpus, terms), best
 
-    looked_up = to_look_up([offer for offer in sold if _can_load(offer)] or sold, on)
-    return recent_unless_far(bill(recent(looked_up, on)), bill(looked_up))
+def no_offer(gpu: str, terms: Terms, together: int = 1, why: str = "") -> NoOffer:
+    """What to say where no price counts."""
+    size = f" in machines of {together} or more" if together > 1 else ""
+    return NoOffer(
+        f"no {terms.replace('_', '-')} price is known for {gpu}{size}{why and f': {why}'}",
+        fix=f"Give the price yourself, add an offers file ({option('offers', 'my.csv')}), "
+        "or run `tokonomics prices refresh`.",
+    )
+
+
+def prices_that_count(sold: Sequence[Offer], terms: Terms, on: dt.date | None) -> tuple[Offer, ...]:
+    """Of machines with one kind of GPU that would all do, those whose price on these terms counts.
+
+    A host that could not load a quarter of its GPUs' memory counts only where all are so. A price older than 90 days
+    counts only where the cheapest recent one, of a machine no larger, is over 25 % higher by the GPU-hour: what is
+    bought in its place is never more GPUs. Neither depends on how many replicas are bought, nor on who asks. Without a
+    day, prices of any age count: the user has said how old they may be.
+    """
+    roomy = [offer for offer in sold if _can_load(offer)] or sold
+    fresh = {id(offer): offer for offer in (roomy if on is None else _recent(roomy, on))}
+    lowest: dict[int, float] = {}
+    for offer in fresh.values():
+        usd = offer.usd_per_gpu_hour(terms)
+        lowest[offer.gpus] = min(lowest.get(offer.gpus, math.inf), math.inf if usd is None else usd)
+
+    def is_near(old: Offer) -> bool:
+        instead = min((usd for gpus, usd in lowest.items() if gpus <= old.gpus), default=math.inf)
+        return instead <= (old.usd_per_gpu_hour(terms) or 0.0) * (1 + STALE_MUST_SAVE)
+
+    return tuple(offer for offer in roomy if id(offer) in fresh or not is_near(offer))
 
 
 def loading_gib(weights_bytes: float, processes: int) -> float:
@@ -122,7 +146,7 @@ def loading_gib(weights_bytes: float, processes: int) -> float:
 
 
 def _can_load(offer: Offer) -> bool:
-    """Whether a host has memory enough for weights of half of its GPUs' memory, or does not tell."""
+    """Whether a host has memory enough for weights of a quarter of its GPUs' memory, or does not tell."""
     if offer.memory_gb is None:
         return True
     try:
@@ -132,19 +156,8 @@ def _can_load(offer: Offer) -> bool:
 
 
 def usual_host_gib(gpu: str) -> float:
-    """Memory for each GPU of a host on which a model that nobody names could be loaded."""
+    """Memory for each GPU of a host that counts, whichever model is asked about."""
     return loading_gib(_WEIGHTS_SHARE * find_gpu(gpu).memory_bytes, 1)
-
-
-def to_look_up(offers: Sequence[Offer], on: dt.date) -> tuple[Offer, ...]:
-    """Those whose price may stand for a machine: of sellers with a list and of the last year, if there are any."""
-    listed = list_prices(offers) or tuple(offers)
-    return within_age(listed, on) or listed
-
-
-def recent_unless_far(at_recent: tuple[float, Chosen], at_any: tuple[float, Chosen]) -> Chosen:
-    """Of two bills, the one at recent prices, unless old ones save more than they must."""
-    return at_recent[1] if at_recent[0] <= at_any[0] * (1 + STALE_MUST_SAVE) else at_any[1]
 
 
 def list_prices(offers: Iterable[Offer]) -> tuple[Offer, ...]:
@@ -152,7 +165,7 @@ def list_prices(offers: Iterable[Offer]) -> tuple[Offer, ...]:
     return tuple(offer for offer in offers if offer.seller is not Seller.marketplace)
 
 
-def recent(offers: Sequence[Offer], on: dt.date) -> tuple[Offer, ...]:
+def _recent(offers: Sequence[Offer], on: dt.date) -> tuple[Offer, ...]:
     """Those of the last 90 days; where all are older, of the 90 days before the newest."""
     newest = min((offer.age_days(on) for offer in offers), default=0)
     return within_age(offers, on, STALE_AFTER_DAYS + (newest if newest > STALE_AFTER_DAYS else 0))
@@ -162,26 +175,6 @@ def within_age(offers: Iterable[Offer], on: dt.date, days: int | None = None) ->
     """Those not older than that, or than a year."""
     oldest = MAX_AGE_DAYS if days is None else days
     return tuple(offer for offer in offers if offer.age_days(on) <= oldest)
-
-
-def recent_where_near(offers: Sequence[Offer], on: dt.date) -> tuple[Offer, ...]:
-    """Without old prices of a GPU of which a recent one is near: within 25 % of it, by the GPU-hour."""
-    fresh = recent(offers, on)
-    cheapest: dict[str, float] = {}
-    for offer in fresh:
-        usd = _any_usd(offer)
-        cheapest[offer.gpu] = min(usd, cheapest.get(offer.gpu, math.inf))
-    kept = {id(offer) for offer in fresh}
-    return tuple(
-        offer
-        for offer in offers
-        if id(offer) in kept or cheapest.get(offer.gpu, math.inf) > _any_usd(offer) * (1 + STALE_MUST_SAVE)
-    )
-
-
-def _any_usd(offer: Offer) -> float:
-    """A GPU-hour on demand, or on what terms it is sold."""
-    return next((usd for terms in Terms if (usd := offer.usd_per_gpu_hour(terms)) is not None), math.inf)
 
 
 def machines_usd_per_hour(offer: Offer, gpus: int, terms: Terms = Terms.on_demand) -> float:

@@ -17,9 +17,8 @@ from tokonomics.planner.search import Sought
 from tokonomics.serving.class_outcome import ClassOutcome, class_outcomes
 from tokonomics.serving.counted import counted
 from tokonomics.serving.simulator import Simulation
-from tokonomics.sizing.layouts import Refusal
 from tokonomics.sizing.screen import screen
-from tokonomics.sizing.setup import Say, silent
+from tokonomics.sizing.setup import NotServed, Say, silent
 from tokonomics.traffic.classes import strictest, without_classes
 from tokonomics.traffic.service_class import ServiceClass
 from tokonomics.types import Noun
@@ -184,7 +183,7 @@ def _one_slo(study: Study, usd_per_month: float) -> OneSlo:
     alike = replace(question.load, trace=without_classes(question.load.trace))
     texts = slo_texts(classes)
     found = screen(placed.deployment, hosts, alike, targets)
-    if isinstance(found, Refusal):
+    if isinstance(found, NotServed):
         return OneSlo(slos=texts, why_not=found.reason)
     sized = Sought(alike, targets, question.router).smallest(found, least=alike.fewest_replicas)
     if not sized.holds:

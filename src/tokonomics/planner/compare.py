@@ -15,7 +15,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat
 from tokonomics.errors import BadInput, did_you_mean, option, shorten
 from tokonomics.money.cost import saving
 from tokonomics.planner.plan import Question, study
-from tokonomics.planner.plan_answer import Candidate, Catch, Plan
+from tokonomics.planner.plan_answer import Candidate, Plan
 from tokonomics.sizing.setup import Say, silent
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.workload import Workload
@@ -153,8 +153,6 @@ class DiffSide(Noun):
     model: str
     plan: Candidate
     tokens_per_month: NonNegativeFloat
-    usd_per_month_at_old_price: NonNegativeFloat | None = None
-    """Of the cheapest way whose price is too old for what it saves; None: none costs less than the pick."""
 
 
 class Diff(Noun):
@@ -205,11 +203,9 @@ def _side(name: str, plan: Plan) -> DiffSide:
     if plan.best is None:
         fix = f"See: tokonomics plan {name} {option('why')}"
         raise BadInput("no offer meets the constraints of this scenario", where=name, fix=fix)
-    old = (aside.candidate.usd_per_month for aside in plan.set_aside if aside.catch is Catch.old_price)
     return DiffSide(
         name=name,
         model=plan.model,
         plan=plan.best,
         tokens_per_month=plan.workload.tokens_per_month,
-        usd_per_month_at_old_price=next(old, None),
     )

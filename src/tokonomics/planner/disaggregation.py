@@ -24,11 +24,10 @@ from tokonomics.serving.disaggregated import sent_bytes
 from tokonomics.serving.links import link_speed
 from tokonomics.serving.steady import Capacity, MissesSlo, ReplicaCurve, prompts_alone
 from tokonomics.sizing.hosts import Hosts, PrefillPool
-from tokonomics.sizing.layouts import Reason, Refusal
 from tokonomics.sizing.load import Load
 from tokonomics.sizing.screen import LEEWAY, Screened, curve_for, fewest_by_arithmetic, floors, screen, tpot_limit
 from tokonomics.sizing.search import halved
-from tokonomics.sizing.setup import Say, silent
+from tokonomics.sizing.setup import NotServed, Reason, Say, silent
 from tokonomics.traffic.slo import Latency
 from tokonomics.types import Noun
 
@@ -118,15 +117,15 @@ def nearest_pair(sought: Sought, hosts: Iterable[Hosts], max_utilization: float 
     return min(_pairs(sought, hosts, math.inf, max_utilization), key=lambda pair: pair.bound, default=None)
 
 
-def resize_apart(sought: Sought, hosts: Hosts, max_utilization: float | None = None) -> Placed | Refusal:
+def resize_apart(sought: Sought, hosts: Hosts, max_utilization: float | None = None) -> Placed | NotServed:
     """The cheapest split of one pair for the load and SLOs of these sought, whatever it costs."""
     pair = pair_of(sought, hosts, max_utilization)
-    if isinstance(pair, Refusal):
+    if isinstance(pair, NotServed):
         return pair
-    return cheapest_split(sought, pair, math.inf) or Refusal(Reason.too_slow, "misses the SLO however it is split")
+    return cheapest_split(sought, pair, math.inf) or NotServed(Reason.too_slow, "misses the SLO however it is split")
 
 
-def pair_of(sought: Sought, hosts: Hosts, max_utilization: float | None = None) -> Pair | Refusal:
+def pair_of(sought: Sought, hosts: Hosts, max_utilization: float | None = None) -> Pair | NotServed:
     """The two layouts of a disaggregated candidate, for the load and SLOs of these sought."""
     assert hosts.prefill is not None
     decode = replace(hosts, prefill=None)
@@ -166,11 +165,11 @@ def _least_gpu_time(group: Sequence[Hosts], rate_of: Callable[[Hosts], float | N
     return [group[place] for _, place in sorted(rated)[:_LAYOUTS]]
 
 
-def _pair(sought: Sought, prefill: Hosts, decode: Hosts, max_utilization: float | None) -> Pair | Refusal:
+def _pair(sought: Sought, prefill: Hosts, decode: Hosts, max_utilization: float | None) -> Pair | NotServed:
     """Two layouts with the fewest replicas of each; refused where a lone request misses an SLO."""
     prompts, answers = _prompts(sought, prefill.deployment), _answers(sought, decode.deployment)
     if not prompts or not answers:
-        return Refusal(Reason.too_slow, "misses the SLO even for a lone request")
+        return NotServed(Reason.too_slow, "misses the SLO even for a lone request")
     curve = curve_for(decode.deployment, sought.load)
     capacity = curve.answers_alone(tpot_limit(sought.slos))
 
@@ -250,7 +249,7 @@ def together_breaks(sought: Sought, placed: Placed, hosts: Sequence[Hosts]) -> s
     own = next((one for one in hosts if one.deployment == placed.deployment), None)
     found = own and screen(own.deployment, own, sought.load, sought.slos)
     if own is None or not isinstance(found, Screened):
-        return found.reason if isinstance(found, Refusal) else None
+        return found.reason if isinstance(found, NotServed) else None
     replicas = placed.screened.hosts.gpus_of(placed.replicas) // own.deployment.gpus
     return sought.on(found, replicas).breaks if replicas >= sought.load.fewest_replicas else None
 

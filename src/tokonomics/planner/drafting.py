@@ -12,7 +12,8 @@ from tokonomics.catalog.models import ModelSpec
 from tokonomics.errors import BadInput, option
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.speculation import DRAFT_TOKENS, DraftMethod, Speculation, acceptance_for
-from tokonomics.sizing.layouts import Refusal, why_not
+from tokonomics.sizing.layouts import why_not
+from tokonomics.sizing.setup import NotServed
 
 NO_DRAFT = "none"
 _ENGINES = ("vllm", "sglang", "tensorrt-llm")
@@ -43,8 +44,8 @@ def published_draft(model: ModelSpec) -> Speculation | None:
 
 
 def with_drafts(
-    fitted: Iterable[tuple[Deployment, Refusal | None]], drafts: Sequence[Speculation], context: int
-) -> Iterator[tuple[Deployment, Refusal | None]]:
+    fitted: Iterable[tuple[Deployment, NotServed | None]], drafts: Sequence[Speculation], context: int
+) -> Iterator[tuple[Deployment, NotServed | None]]:
     """Each deployment alone and with each draft, and why it cannot serve.
 
     Only without pipeline stages: vLLM's draft is on the last of them, and its documentation long ruled them out.

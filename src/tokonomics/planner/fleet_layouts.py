@@ -9,12 +9,12 @@ much is found for the quietest hour, and for one between where that differs.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import date
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.errors import BadInput
 from tokonomics.money.demand import EVERY_SIZE
 from tokonomics.physics.deployment import Deployment
@@ -23,7 +23,7 @@ from tokonomics.planner.fleet_traffic import FleetTraffic
 from tokonomics.planner.search import Sought
 from tokonomics.serving.fleet import Router
 from tokonomics.sizing.attempt import Sized
-from tokonomics.sizing.hosts import Hosts, room_for
+from tokonomics.sizing.hosts import Hosts, Machine, Stock, hosts_of
 from tokonomics.sizing.layouts import why_not
 from tokonomics.sizing.load import Load
 from tokonomics.sizing.screen import LEEWAY, Screened, fewest_for, floors, screen
@@ -50,6 +50,10 @@ _LEAST = 1e-3
 
 _OTHERS_LIMITS = "misses the SLO with the limit on sequences that suits the class with most work"
 _THIN = "every host has too little memory to load the weights"
+
+
+Standing = Callable[[Deployment], Sequence[Machine]]
+"""The machines on which a layout can stand."""
 
 
 class Refused(NamedTuple):
@@ -95,10 +99,9 @@ class _Prospect:
 
 def sized_layouts(
     deployments: Sequence[Deployment],
-    sold: Sequence[Offer],
+    standing: Standing,
     traffic: FleetTraffic,
     slos: Sequence[Slo],
-    terms: Sequence[Terms],
     most: int,
     say: Say,
 ) -> tuple[list[FleetLayout], dict[str, str]]:
@@ -111,7 +114,7 @@ def sized_layouts(
     tried: set[str] = set()
     for size in traffic.samples:
         places = most
-        for prospect in _by_bill(prospects, sold, traffic, terms, size, refused):
+        for prospect in _by_bill(prospects, standing, traffic, size, refused):
             if not places:
                 break
             if prospect.name not in tried:
@@ -232,9 +235,8 @@ def _prospects(
 
 def _by_bill(
     prospects: Sequence[_Prospect],
-    sold: Sequence[Offer],
+    standing: Standing,
     traffic: FleetTraffic,
-    terms: Sequence[Terms],
     size: str,
     refused: dict[str, Refused],
 ) -> list[_Prospect]:
@@ -245,11 +247,7 @@ def _by_bill(
         if size not in prospect.screened:
             continue
         deployment, rate = prospect.deployment, prospect.screened[size].capacity.rate
-        hosts = {
-            (offer.gpus // deployment.gpus, price)
-            for offer in filter(stands_on(deployment), sold)
-            if (price := cheapest_price(offer, terms)) is not None
-        }
+        hosts = {(machine.offer.gpus // deployment.gpus, machine.usd_per_hour) for machine in standing(deployment)}
         if not hosts:
             refused.setdefault(prospect.name, Refused(2, -deployment.gpus, _THIN))
             continue
@@ -272,14 +270,10 @@ def _check_held(traffic: FleetTraffic, kept: Sequence[FleetLayout], refused: Map
         raise BadInput(f"no machine on offer meets the SLOs{whom}", field="slo", fix=fix)
 
 
-def stands_on(deployment: Deployment) -> Callable[[Offer], bool]:
-    """Whether an offer has enough GPUs of the kind, and a host with memory enough."""
-    has_room = room_for(deployment)
-    return lambda offer: offer.gpu == deployment.gpu.key and offer.gpus >= deployment.gpus and has_room(offer)
-
-
-def cheapest_price(offer: Offer, terms: Sequence[Terms]) -> float | None:
-    return min((price for term in terms if (price := offer.price(term)) is not None), default=None)
+def machines_with_room(stocks: Mapping[str, Stock], on: date, deployment: Deployment) -> list[Machine]:
+    """The machines with room for a whole replica, at the prices that count that day."""
+    hosts, _ = hosts_of(deployment, stocks[deployment.gpu.key], on)
+    return [machine for machine in hosts.machines if machine.offer.gpus >= deployment.gpus]
 
 
 def layout_name(deployment: Deployment) -> str:

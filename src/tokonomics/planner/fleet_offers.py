@@ -7,7 +7,7 @@ of its own, with interruptions as of the median AWS band.
 
 import datetime as dt
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -16,7 +16,6 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from tokonomics.catalog.engines import Engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.models import ModelSpec
-from tokonomics.catalog.offer_choice import within_age
 from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.catalog.precision import Precision
 from tokonomics.catalog.spot import Interruptions
@@ -24,16 +23,11 @@ from tokonomics.errors import BadInput, option
 from tokonomics.money.fleet import FleetOffer, SpotMarket
 from tokonomics.physics.deployment import Deployment, valid_tp
 from tokonomics.physics.intervals import known_speed, speed_from
-from tokonomics.planner.fleet_layouts import (
-    FleetLayout,
-    cheapest_price,
-    sized_layouts,
-    stands_on,
-)
+from tokonomics.planner.fleet_layouts import FleetLayout, machines_with_room, sized_layouts
 from tokonomics.planner.fleet_traffic import FleetTraffic
 from tokonomics.serving.fleet import Router
-from tokonomics.sizing.hosts import told_apart
-from tokonomics.sizing.setup import Say, silent
+from tokonomics.sizing.hosts import Machine, told_apart, usable
+from tokonomics.sizing.setup import Reason, Say, silent
 from tokonomics.sizing.terms import reserved_prices, spot_markets, startup_seconds
 from tokonomics.traffic.slo import Slo
 from tokonomics.types import Noun, Speed, copied
@@ -137,13 +131,13 @@ def fleet_machines(
 ) -> Machines:
     """Every machine worth considering for this traffic, priced on the terms allowed."""
     terms, today = market.terms, market.today
-    priced_offers = [offer for offer in offers if cheapest_price(offer, terms) is not None]
-    sold = within_age(priced_offers, today)
-    if priced_offers and not sold:
-        newest = max(offer.date for offer in priced_offers)
+    stocks, unsold = usable(offers, terms, today)
+    old = [offer.date for offer, refusal in unsold if refusal.kind is Reason.old_price]
+    if old and not stocks:
+        newest = max(old)
         fix = f"Give prices of your own ({option('offers', 'mine.csv')}), or run `tokonomics prices refresh`."
         raise BadInput(f"every price is over a year old, the newest of {newest}", fix=fix)
-    if not sold:
+    if not stocks:
         wanted = ", ".join(term.replace("_", " ") for term in terms)
         fix = f"Loosen {option('terms')}, {option('gpu')} or {option('region')}."
         raise BadInput(f"no offer has a price on these terms ({wanted})", fix=fix)
@@ -151,19 +145,19 @@ def fleet_machines(
     common = {"model": model, "engine": engine, "weights": weights or model.served, "kv": kv}
     deployments = [
         Deployment(**common, gpu=find_gpu(gpu), tp=tp)
-        for gpu in dict.fromkeys(offer.gpu for offer in sold)
-        for tp in valid_tp(model, max(offer.gpus for offer in sold if offer.gpu == gpu))
+        for gpu, stock in stocks.items()
+        for tp in valid_tp(model, max(shape.gpus for shape in stock.shapes))
     ]
-    layouts, refused = sized_layouts(deployments, sold, traffic, slos, terms, sized, say)
-    named = list(zip(sold, told_apart(sold), strict=True))
+    standing = partial(machines_with_room, stocks, today)
+    layouts, refused = sized_layouts(deployments, standing, traffic, slos, sized, say)
+    sold = list({id(machine.offer): machine.offer for stock in stocks.values() for machine in stock}.values())
+    apart = {id(offer): name for offer, name in zip(sold, told_apart(sold), strict=True)}
     risk = partial(spot_markets, interruptions=market.interruptions, aws_zones=market.aws_zones)
     priced = [
-        (_priced(kind, offer, layout, terms, risk), kind, layout)
+        (_priced(kind, offer, layout, bought, risk), kind, layout)
         for layout in layouts
-        for fits in [stands_on(layout.deployment)]
-        for offer, apart in named
-        if fits(offer)
-        for kind in [_kind(offer, apart, layout, market.startup_s, today)]
+        for offer, bought in _terms_of(standing(layout.deployment), terms)
+        for kind in [_kind(offer, apart[id(offer)], layout, market.startup_s, today)]
     ]
     chosen = _worth_a_look([machine for machine in priced if machine[0].prices], market.most_zones, market.anywhere)
     return Machines(
@@ -173,6 +167,16 @@ def fleet_machines(
         e2e_p99_s=max(layout.answer_s for layout in layouts),
         refused=refused,
     )
+
+
+def _terms_of(machines: Iterable[Machine], terms: Sequence[Terms]) -> Iterable[tuple[Offer, list[Terms]]]:
+    """Each offer once, with the terms on which its price counts; spot prices may be known by zone alone."""
+    found: dict[int, tuple[Offer, list[Terms]]] = {}
+    for machine in machines:
+        offer = machine.offer
+        by_zone = [Terms.spot] if Terms.spot in terms and offer.price(Terms.spot) is None else []
+        found.setdefault(id(offer), (offer, by_zone))[1].append(machine.terms)
+    return found.values()
 
 
 def _kind(offer: Offer, apart: str, layout: FleetLayout, startup_s: float | None, today: dt.date) -> MachineKind:

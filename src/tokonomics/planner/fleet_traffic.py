@@ -145,7 +145,7 @@ def traffic_from_curve(
 def _fit(trace: Trace, context: int | None) -> NDArray[np.bool_]:
     fits: NDArray[np.bool_] = _tokens(trace) <= (MOST_TOKENS * 2 if context is None else context)
     if len(trace) and not fits.any():
-        what = f"the shortest request is longer than the model's {context:,} tokens of context"
+        what = f"requests of {int(_tokens(trace).min()):,} tokens or more exceed the model's {context:,} of context"
         raise BadInput(what, where=trace.source)
     return fits
 

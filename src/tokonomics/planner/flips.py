@@ -22,10 +22,10 @@ from tokonomics.planner.search import CLOSED_FORM_UTILIZATION, Kind, Placed, Sou
 from tokonomics.planner.what_if import highest_rate, resize, stretched
 from tokonomics.serving.capacity import MOST_REPLICAS
 from tokonomics.sizing.hosts import Hosts
-from tokonomics.sizing.layouts import Refusal, why_not
+from tokonomics.sizing.layouts import why_not
 from tokonomics.sizing.load import Load
 from tokonomics.sizing.screen import Screened, fewest_by_arithmetic, screen
-from tokonomics.sizing.setup import Say, silent
+from tokonomics.sizing.setup import NotServed, Say, silent
 from tokonomics.traffic.workload import Workload
 from tokonomics.types import Noun, copied
 from tokonomics.units import HOURS_PER_MONTH
@@ -214,7 +214,7 @@ class _Walk:
             if why_not(hosts.deployment, load.longest):
                 continue
             screened = screen(hosts.deployment, hosts, load, question.slos)
-            if isinstance(screened, Refusal) or self._estimate(screened, factor) >= below * _LOWER:
+            if isinstance(screened, NotServed) or self._estimate(screened, factor) >= below * _LOWER:
                 continue
             kind = kind_of(hosts.deployment)
             if kind not in self.ratios:
@@ -306,7 +306,7 @@ class _Walk:
             if why_not(deployment, load.longest):
                 continue
             screened = screen(deployment, hosts, load, question.slos)
-            if isinstance(screened, Refusal) or replicas < screened.fewest:
+            if isinstance(screened, NotServed) or replicas < screened.fewest:
                 continue
             split = deployment.tp, deployment.ep, deployment.dp
             key, room = (kind_of(deployment), *split), replicas * screened.capacity.rate

@@ -17,12 +17,12 @@ from tokonomics.errors import option
 from tokonomics.physics.steptime import step_model
 from tokonomics.planner.parsing import listed, regions_from
 from tokonomics.planner.plan import Question, Study, plan
-from tokonomics.planner.plan_answer import Catch, Plan
+from tokonomics.planner.plan_answer import Plan
 from tokonomics.planner.prospects import prospects, rejections
 from tokonomics.serving.capacity import MOST_REPLICAS
 from tokonomics.sizing.hosts import Hosts, host_gib
-from tokonomics.sizing.layouts import Reason
 from tokonomics.sizing.screen import describe, floors
+from tokonomics.sizing.setup import Reason
 from tokonomics.sizing.spare import ZONED
 from tokonomics.traffic.slo import Slo
 from tokonomics.types import Marked, Noun
@@ -78,7 +78,7 @@ def left_out(
 ) -> dict[str, str]:
     """Of the providers, regions and GPUs that were named, those of which nothing can be bought, and why: age, memory …
 
-    ``every`` are the offers before marketplaces and old prices were set aside.
+    ``every`` are the offers before marketplaces were set aside.
     """
     named: dict[str, Callable[[Offer], bool]] = {
         name: lambda offer, name=name: offer.provider == name.lower()  # type: ignore[misc]
@@ -104,17 +104,19 @@ def left_out(
 
 def _why_left_out(question: Question, offers: Sequence[Offer]) -> str | None:
     bought = set(question.offers)
-    sold = [offer for offer in offers if offer in bought]
+    sold = {offer for offer in offers if offer in bought}
     newest = max(offer.date for offer in offers)
+    age = (question.today - newest).days
     if not sold and all(offer.seller is Seller.marketplace for offer in offers):
-        age = (question.today - newest).days
         older = f" {option('max_age', age)}" if age > MAX_AGE_DAYS else ""
         return f"only marketplaces sell it ({option('sellers', 'all')}{older})"
-    if not sold:
-        return f"the newest price is of {newest} ({option('max_age', (question.today - newest).days)})"
-    asked = replace(question, offers=sold)
+    if any(machine.offer in sold for hosts in prospects(question, question.load) for machine in hosts.machines):
+        return None
+    asked = replace(question, offers=list(sold))
+    if not sold or age > MAX_AGE_DAYS or prospects(asked, question.load):
+        return f"the newest price is of {newest} ({option('max_age', age)})"
     rejected = rejections(asked, question.load)
-    if prospects(asked, question.load) or not rejected:
+    if not rejected:
         return None
     reason, _ = Counter(rejection.reason for rejection in rejected).most_common(1)[0]
     return f"{reason} ({option('why')})"
@@ -204,8 +206,7 @@ def _limits(question: Question) -> Iterator[Blame]:
 def _nothing_to_choose_from(study: Study, kinds: set[Reason]) -> Iterator[Blame]:
     """No candidate stands on any machine: the commonest reason before any speed is known."""
     question, model, mean = study.question, study.question.model, study.question.load.workload
-    every = question.catches.get(Catch.old_price, {}).get("offers", question.offers)
-    priced = [offer for offer in every if any(offer.price(term) for term in question.terms)]
+    priced = [offer for offer in question.offers if any(offer.price(term) for term in question.terms)]
     newest = min((offer.age_days(question.today) for offer in priced), default=0)
     if newest > MAX_AGE_DAYS and question.limits.max_age_days is None:
         yield Blame(

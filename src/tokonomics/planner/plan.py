@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 from tokonomics.catalog.engines import Engine
 from tokonomics.catalog.models import ModelSpec
-from tokonomics.catalog.offer_choice import STALE_MUST_SAVE
 from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import Deployment
@@ -89,9 +88,8 @@ class Question:
 
     @property
     def gpus(self) -> tuple[str, ...]:
-        """Every GPU on which it may be served, those at old prices last."""
-        old = self.catches.get(Catch.old_price, {}).get("offers", ())
-        return tuple(dict.fromkeys(offer.gpu for offer in (*self.offers, *old)))
+        """Every GPU on which it may be served."""
+        return tuple(dict.fromkeys(offer.gpu for offer in self.offers))
 
     def on(self, gpu: str) -> "Question":
         """The same question about one GPU."""
@@ -157,11 +155,10 @@ def study(question: Question, progress: Say = silent, *, pick_only: bool = False
     """
     load = question.load.within(question.model.max_context)
     sought = Sought(load, question.slos, question.router)
-    question, hosts, search = _searched_at_prices_that_count(
-        replace(question, near=_AS_CHEAP) if pick_only else question, sought, progress
-    )
     if pick_only:
-        question = replace(question, catches={})
+        question = replace(question, near=_AS_CHEAP, catches={})
+    hosts = prospects(question, load)
+    search = searched(question, sought, hosts, progress=progress)
     best_usd = _lowest(search.sized)
     pairs = _disaggregated(question, hosts, sought, best_usd, progress)
     if question.disaggregate:
@@ -195,8 +192,6 @@ def study(question: Question, progress: Say = silent, *, pick_only: bool = False
 
 _AS_CHEAP = 1.01
 """Times the lowest bill: all that cost the same to the cent cost less (``_CLOSE_USD``)."""
-_OR_AS_MUCH = 1 + 1e-9
-"""Times a bill: a search for what costs less than that finds what costs the same."""
 _WORTH_A_ROW = 2.0
 """Times the pick's bill up to which a disaggregated way is ranked where it is asked for."""
 
@@ -218,55 +213,6 @@ def searched(
     search = Search(sought, question.simulate, question.limits.max_utilization, below, question.near, progress)
     search.run(hosts)
     return search
-
-
-def _searched_at_prices_that_count(
-    question: Question, sought: Sought, progress: Say
-) -> tuple[Question, tuple[Hosts, ...], Search]:
-    """The question at the prices that count, what fits there, and the candidates that could win."""
-
-    def search_at(asked: Question) -> tuple[Question, tuple[Hosts, ...], Search]:
-        hosts = prospects(asked, sought.load)
-        return asked, hosts, searched(asked, sought, hosts, progress=progress)
-
-    if question.simulate:
-        # The cheapest alone takes fewer simulations than all that could win: those are made once, at the right prices.
-        return search_at(at_prices_that_count(question, sought, progress))
-    found = search_at(question)
-    _, hosts, search = found
-    if Catch.old_price in question.catches and _are_below(question, hosts, sought, _lowest(search.sized), progress):
-        return search_at(question.taking(Catch.old_price))
-    return found
-
-
-def at_prices_that_count(question: Question, sought: Sought, progress: Say = silent) -> Question:
-    """The question with old prices where they save so much that they are the pick; else without."""
-    if Catch.old_price in question.catches and _old_prices_save(question, sought, progress):
-        return question.taking(Catch.old_price)
-    return question
-
-
-def _old_prices_save(question: Question, sought: Sought, progress: Say) -> bool:
-    """Whether a way at an old price is so much cheaper than all at recent ones that it is the pick.
-
-    The cheapest at any price comes first: only recent ones that cost little more than it need be sized to tell.
-    """
-    wider = question.taking(Catch.old_price)
-    more = prospects(wider, sought.load)
-    lowest = _lowest(_below(wider, more, sought, math.inf, progress))
-    near = lowest * (1 + STALE_MUST_SAVE) * _OR_AS_MUCH
-    hosts = prospects(question, sought.load, near)
-    return lowest < _lowest(_below(question, hosts, sought, near, progress)) / (1 + STALE_MUST_SAVE)
-
-
-def _are_below(
-    question: Question, hosts: tuple[Hosts, ...], sought: Sought, usd_per_hour: float, progress: Say
-) -> bool:
-    """Whether a way at an old price is so much cheaper than that."""
-    wider = question.taking(Catch.old_price)
-    far_below = usd_per_hour / (1 + STALE_MUST_SAVE)
-    more = prospects(wider, sought.load, far_below)
-    return bool(_below(wider, _only_new(more, hosts), sought, far_below, progress))
 
 
 def _set_aside(

@@ -1,12 +1,10 @@
 """What a plan answers: every way to serve a load with its bill, why others are set aside or refused, and the pick."""
 
-from collections.abc import Sequence
 from datetime import date
 from enum import StrEnum
 
 from pydantic import Field
 
-from tokonomics.catalog.offer_choice import STALE_MUST_SAVE
 from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.places import Seller
 from tokonomics.catalog.precision import Precision
@@ -15,7 +13,7 @@ from tokonomics.physics.speculation import DraftMethod
 from tokonomics.planner.search import Kind
 from tokonomics.serving.fleet import Router
 from tokonomics.serving.spread import Spread
-from tokonomics.sizing.layouts import Reason
+from tokonomics.sizing.setup import Reason
 from tokonomics.sizing.spare import NO_SPARE, Spare
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.workload import Workload
@@ -241,21 +239,8 @@ class Plan(Noun):
 
     def best_at_checkpoint(self) -> Candidate | None:
         """The cheapest that serves the model as it was published."""
-        return headline_of([row for row in self.ranked if not row.below_checkpoint])
-
-    def cheapest_at_checkpoint(self) -> float | None:
-        """Dollars a month of the cheapest such row, however old its price."""
-        return next((row.usd_per_month for row in self.ranked if not row.below_checkpoint), None)
+        return next((row for row in self.ranked if not row.below_checkpoint), None)
 
     def runner_up(self) -> Candidate | None:
-        """The cheapest on another kind of GPU; at a recent price, where that GPU has one near it."""
-        others = [row for row in self.ranked if self.best and row.gpu != self.best.gpu]
-        return headline_of([row for row in others if row.gpu == others[0].gpu])
-
-
-def headline_of(rows: Sequence[Candidate]) -> Candidate | None:
-    """The first, the cheapest; or the first at a recent price, where the first is at an old one and saves little."""
-    if not rows:
-        return None
-    most = rows[0].usd_per_month * (1 + STALE_MUST_SAVE) if rows[0].price_stale else 0.0
-    return next((row for row in rows if not row.price_stale and row.usd_per_month <= most), rows[0])
+        """The cheapest on another kind of GPU."""
+        return next((row for row in self.ranked if self.best and row.gpu != self.best.gpu), None)

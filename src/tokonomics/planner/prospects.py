@@ -5,8 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import lru_cache
-from itertools import groupby
-from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from tokonomics.catalog.engines import Engine
@@ -21,8 +19,9 @@ from tokonomics.physics.speculation import Speculation
 from tokonomics.planner.drafting import with_drafts
 from tokonomics.planner.plan_answer import Limits, Rejection
 from tokonomics.sizing.hosts import Hosts, Stock, hosts_of, usable
-from tokonomics.sizing.layouts import FLOOR, Reason, Refusal, fitting, weight_choices
+from tokonomics.sizing.layouts import FLOOR, fitting, weight_choices
 from tokonomics.sizing.load import Load
+from tokonomics.sizing.setup import NotServed, Reason
 from tokonomics.sizing.spare import Spare
 from tokonomics.types import Same, Speed, copied
 
@@ -76,8 +75,8 @@ class _Found(NamedTuple):
     """What fits, and what does not: offers, and deployments with the offers that each of these is refused on."""
 
     kept: tuple[Hosts, ...]
-    unsold: Sequence[tuple[Offer, Refusal]]
-    refused: tuple[tuple[Deployment, Refusal, int], ...]
+    unsold: Sequence[tuple[Offer, NotServed]]
+    refused: tuple[tuple[Deployment, NotServed, int], ...]
 
 
 @lru_cache(maxsize=128)
@@ -87,7 +86,7 @@ def _prospects(question: _Sought) -> _Found:
     stocks, unsold = _stocks(
         question.offers, question.terms, limits.max_usd_per_gpu_hour, limits.max_age_days, question.today
     )
-    refused, kept = list[tuple[Deployment, Refusal, int]](), list[Hosts]()
+    refused, kept = list[tuple[Deployment, NotServed, int]](), list[Hosts]()
     choices = question.weights or weight_choices(model, FLOOR)
     for gpu_key, on_this_gpu in stocks.items():
         if on_this_gpu.usd_per_hour > question.below:
@@ -105,9 +104,10 @@ def _prospects(question: _Sought) -> _Found:
                     continue
                 if not speed_allowed(question, deployment):
                     why = f"speed assumed: no kernels of {deployment.weights} timed on such a GPU"
-                    refused.append((deployment, Refusal(Reason.assumed_speed, why), 1))
+                    refused.append((deployment, NotServed(Reason.assumed_speed, why), 1))
                     continue
-                hosts, without = _standing(deployment, Same(on_this_gpu), limits.max_gpus, limits.spare)
+                on = question.today if limits.max_age_days is None else None
+                hosts, without = _standing(deployment, Same(on_this_gpu), on, limits.max_gpus, limits.spare)
                 refused += ((deployment, refusal, count) for count, refusal in without)
                 hosts = hosts.with_memories(question.tiers) if question.tiers else hosts
                 if hosts.machines:
@@ -120,7 +120,7 @@ def _rejections(question: _Sought) -> tuple[Rejection, ...]:
     """Kept, as the page asks again with another rate or SLO."""
     _, unsold, refused = _prospects(question)
     offers = (
-        Rejection(**copied(offer, "gpu", "provider", "region", "instance"), **refusal._asdict())
+        Rejection(**copied(offer, "gpu", "provider", "region", "instance"), kind=refusal.kind, reason=refusal.reason)
         for offer, refusal in unsold
     )
     return (*offers, *(reject(*one) for one in refused))
@@ -128,10 +128,10 @@ def _rejections(question: _Sought) -> tuple[Rejection, ...]:
 
 @lru_cache(maxsize=8192)
 def _standing(
-    deployment: Deployment, machines: Same[Stock], max_gpus: int | None, spare: Spare
-) -> tuple[Hosts, list[tuple[int, Refusal]]]:
+    deployment: Deployment, machines: Same[Stock], on: date | None, max_gpus: int | None, spare: Spare
+) -> tuple[Hosts, list[tuple[int, NotServed]]]:
     """The machines that it can stand on, and those that it cannot; kept, as it does not depend on the requests."""
-    return hosts_of(deployment, machines.value, max_gpus, spare)
+    return hosts_of(deployment, machines.value, on, max_gpus, spare)
 
 
 @lru_cache(maxsize=64)
@@ -141,12 +141,9 @@ def _stocks(
     max_usd_per_gpu_hour: float | None,
     max_age_days: int | None,
     today: date,
-) -> tuple[Mapping[str, Stock], Sequence[tuple[Offer, Refusal]]]:
+) -> tuple[Mapping[str, Stock], Sequence[tuple[Offer, NotServed]]]:
     """The machines that may be bought, by GPU; and the offers that may not."""
-    machines, refused = usable(offers.value, terms, max_usd_per_gpu_hour, max_age_days, today)
-    by_gpu = attrgetter("offer.gpu")
-    stocks = {gpu: Stock(group) for gpu, group in groupby(sorted(machines, key=by_gpu), key=by_gpu)}
-    return stocks, refused
+    return usable(offers.value, terms, today, max_usd_per_gpu_hour, max_age_days)
 
 
 def speed_allowed(question: "Question | _Sought", deployment: Deployment) -> bool:
@@ -166,6 +163,8 @@ def layout(deployment: Deployment) -> str:
     return f"{split} {deployment.weights}{kv}{drafts}"
 
 
-def reject(deployment: Deployment, refusal: Refusal, offers: int = 1) -> Rejection:
+def reject(deployment: Deployment, refusal: NotServed, offers: int = 1) -> Rejection:
     """A deployment that is refused, with the reason."""
-    return Rejection(gpu=deployment.gpu.key, layout=layout(deployment), offers=offers, **refusal._asdict())
+    return Rejection(
+        gpu=deployment.gpu.key, layout=layout(deployment), offers=offers, kind=refusal.kind, reason=refusal.reason
+    )

@@ -20,8 +20,9 @@ from tokonomics.planner.prospects import layout
 from tokonomics.planner.search import Kind, Placed, kind_of
 from tokonomics.planner.what_if import resize
 from tokonomics.sizing.hosts import Hosts, Machine
-from tokonomics.sizing.layouts import Refusal, is_faithful, why_not
+from tokonomics.sizing.layouts import is_faithful, why_not
 from tokonomics.sizing.screen import screen
+from tokonomics.sizing.setup import NotServed
 from tokonomics.sizing.spare import machines_for, replicas_on
 from tokonomics.traffic.workload import Workload
 from tokonomics.types import Noun, copied
@@ -131,7 +132,7 @@ class _Bills:
             if why_not(hosts.deployment, question.load.longest):
                 return math.inf
             screened = screen(hosts.deployment, hosts, question.load, question.slos)
-            if isinstance(screened, Refusal):
+            if isinstance(screened, NotServed):
                 return math.inf
             worst = max(worst, hosts.usd_per_month(screened.fewest) / best - 1)
         return worst

@@ -1,5 +1,6 @@
 """Several models for one traffic: the best way of each kind, every threshold, and from which share on it pays."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
@@ -31,6 +32,8 @@ def route(routing: Routing) -> RouteReport:
         workload=routing.load.workload,
         slos=routing.slos,
         models=tuple(model.key for model in routing.models),
+        too_long_requests=routing.too_long[0],
+        too_long_tokens=routing.too_long[1],
         routed_by="share" if routing.marks.by_chance else "score",
         labels=routing.marks.labels,
         scored=routing.marks.quality is not None,
@@ -69,6 +72,8 @@ def break_evens(routing: Routing) -> Iterator[RouteBreakEven]:
     """From which share on the first model, before each other one, costs less than the other alone."""
     for second in range(1, len(routing.models)):
         baseline = routing.exactly(second, ALL)
+        if math.isinf(baseline):  # it cannot take all of it alone
+            continue
 
         def routed_usd(share: float, second: int = second) -> float:
             threshold = routing.threshold_at(share)

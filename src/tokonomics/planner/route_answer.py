@@ -19,7 +19,11 @@ class RoutePart(Noun):
 
     model: str
     share: NonNegativeFloat
-    """Of the requests that it answers; in a cascade the first model answers all."""
+    """Of the requests that it answers; in a cascade the first model answers all that its context holds."""
+    requests: NonNegativeInt
+    """Of the traffic that is simulated."""
+    tokens: NonNegativeInt
+    """Of their prompts and answers."""
     usd_per_month: NonNegativeFloat
     replicas: NonNegativeInt | None
     """None: an API."""
@@ -82,6 +86,9 @@ class RouteReport(Noun):
     slos: tuple[Slo, ...] = Field(alias="promises")
     models: tuple[str, ...]
     """In the order asked, the API last."""
+    too_long_requests: NonNegativeInt = 0
+    """Of the traffic, left out of every bill: no model's context holds them."""
+    too_long_tokens: NonNegativeInt = 0
     routed_by: Literal["score", "share"]
     labels: tuple[str, ...]
     scored: bool
@@ -102,6 +109,6 @@ class RouteReport(Noun):
         good = [way for way in singles if way.quality is not None and way.quality >= (self.min_quality or 0.0)]
         if self.min_quality is not None and good:
             singles = good
-        elif sum(way.parts[0].replicas is not None for way in singles) > 1:
-            singles = singles[1:]
+        elif any(way.parts[0].replicas is not None for way in singles if way.parts[0].model != self.models[0]):
+            singles = [way for way in singles if way.parts[0].model != self.models[0]]
         return min(singles, key=lambda way: way.usd_per_month)

@@ -19,7 +19,7 @@ from tokonomics.errors import BadInput, option
 from tokonomics.money.api_bill import ApiBill, api_bills
 from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.breakeven import SECONDS_PER_MONTH, share_of_api
-from tokonomics.planner.plan import Question, at_prices_that_count, searched
+from tokonomics.planner.plan import Question, searched
 from tokonomics.planner.prospects import layout, prospects
 from tokonomics.planner.search import Placed, Sought
 from tokonomics.serving.outcome import request_latencies
@@ -111,32 +111,34 @@ class OwnModel:
     def name(self) -> str:
         return self.question.model.name
 
+    @property
+    def max_context(self) -> float:
+        return self.question.model.max_context
+
     @cached_property
-    def _market(self) -> tuple[Question, tuple[Hosts, ...]]:
-        """The question at the prices that count, and the hardware that is cheapest for much and for little traffic."""
+    def _market(self) -> tuple[Hosts, ...]:
+        """The hardware that is cheapest for much and for little traffic."""
         load = self.question.load
         self.say(self.name)
-        question = at_prices_that_count(self.question, Sought(load, self.question.slos), self.say)
-        hosts = prospects(question, load)
+        hosts = prospects(self.question, load)
         picked: dict[Deployment, Hosts] = {}
         for thinned in _THINNED:
             chosen = np.arange(0, len(load.trace), thinned)
             if thinned > 1 and len(chosen) < _FEWEST_REQUESTS:
                 continue
-            best = _cheapest(question, part_of(load, chosen), hosts, self.say)
+            best = _cheapest(self.question, part_of(load, chosen), hosts, self.say)
             if best is None and thinned == 1:
                 fix = f"See: tokonomics plan {self.key} with the same inputs; or loosen {option('slo')}."
                 raise BadInput(f"no offer meets these constraints for {self.name}", field="model", fix=fix)
             if best is not None:
                 picked[best.deployment] = best.screened.hosts
-        return question, tuple(picked.values())
+        return tuple(picked.values())
 
     def fleet(self, load: Load, key: Hashable) -> PartFleet | None:
         """The cheapest fleet for a part of the traffic, told from others by ``key``; None: nothing meets the SLO."""
         if key not in self._fleets:
-            question, hosts = self._market
-            best = _cheapest(question, load, hosts, self.say)
-            self._fleets[key] = None if best is None else PartFleet(best, load, question)
+            best = _cheapest(self.question, load, self._market, self.say)
+            self._fleets[key] = None if best is None else PartFleet(best, load, self.question)
         return self._fleets[key]
 
     def usd_per_month(self, load: Load, key: Hashable) -> float:
@@ -147,8 +149,7 @@ class OwnModel:
     def at_least(self, load: Load, key: Hashable) -> float:
         """Dollars a month below which the closed form knows no fleet."""
         if key not in self._bounds:
-            question, hosts = self._market
-            screened = [screen(host.deployment, host, load, question.slos) for host in hosts]
+            screened = [screen(host.deployment, host, load, self.question.slos) for host in self._market]
             bills = [way.hosts.usd_per_month(way.fewest) for way in screened if isinstance(way, Screened)]
             self._bounds[key] = min(bills, default=math.inf)
         return self._bounds[key]
@@ -174,6 +175,11 @@ class CalledModel:
     @property
     def name(self) -> str:
         return self.price.key
+
+    @property
+    def max_context(self) -> float:
+        """Price lists do not say: taken to hold what the longest of one's own does."""
+        return math.inf
 
     def bill(self, load: Load) -> ApiBill:
         return api_bills([self.price], load.trace, self.cached_share, replayed=True)[0][0]

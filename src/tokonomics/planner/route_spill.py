@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tokonomics.planner.route_answer import RouteWay
 from tokonomics.planner.route_models import CalledModel, OwnModel, PartFleet, part_of
 from tokonomics.planner.route_search import Part, Sending, cheapest, within_limit
-from tokonomics.planner.route_ways import ALL, Routing, called_part, own_part
+from tokonomics.planner.route_ways import ALL, FITS, Routing, called_part, own_part
 from tokonomics.planner.search import Placed, Sought
 from tokonomics.sizing.load import Load
 
@@ -93,16 +93,18 @@ def spills(routing: Routing) -> Iterator[RouteWay]:
         return
     for place, own in enumerate(routing.models[:-1]):
         assert isinstance(own, OwnModel)
-        whole = own.fleet(routing.load, routing.part(ALL)[0])
-        if whole is None:
+        key, load = routing.part(ALL if routing.fits[place].all() else (FITS, place))
+        whole = None if load is None else own.fleet(load, key)
+        if load is None or whole is None:
             continue
         routing.say(f"what spills over from {own.name}")
-        spill = Spill(routing.load, api, whole)
+        spill = Spill(load, api, whole)
         replicas = spill.best()
         found = None if replicas is None else spill.kept(replicas)
         if found is None:
             continue
-        placed, kept = found
+        placed, kept = found[0], routing.fits[place].copy()
+        kept[kept] = found[1]
         stays = part_of(routing.load, np.flatnonzero(kept))
         fleet = PartFleet(placed, stays, whole.question)
         share, gone = float(kept.mean()), np.flatnonzero(~kept)

@@ -2,8 +2,9 @@
 
 Routed, each request is answered by one model: the first where its score is at least the threshold, or the one that its
 label is sent to. In a cascade the first model answers every request, and those whose score is below the threshold are
-asked again of another: both are paid, and the waits add up. Every fleet of one's own is sized by simulation for its
-part of the traffic (``route_models``); qualities are the user's scores, in the mean over requests.
+asked again of another: both are paid, and the waits add up. Requests longer than the first model's context go to the
+other at once. Every fleet of one's own is sized by simulation for its part of the traffic (``route_models``); qualities
+are the user's scores, in the mean over requests.
 """
 
 import math
@@ -36,6 +37,7 @@ from tokonomics.traffic.trace import Counts, Floats
 from tokonomics.traffic.workload import workload_of
 
 ALL: Part = "all"
+FITS = "fits"
 MOST_LABELS = 6
 """Labels that are sent each to its own model: with three models 729 ways, of at most 64 fleets for each model."""
 ROUND_SHARES = tuple(round(0.1 * step, 1) for step in range(1, 10))
@@ -72,6 +74,8 @@ class Routing:
     share: float | None = None
     """Of requests on the first model, where it is asked for."""
     say: Say = silent
+    too_long: tuple[int, int] = (0, 0)
+    """Requests, and their tokens, that no model's context holds: they are not in the load."""
     _parts: dict[Part, tuple[Hashable, Load | None]] = field(default_factory=dict)
 
     # --- parts of the traffic ---------------------------------------------------------------------------------------
@@ -85,8 +89,15 @@ class Routing:
     def _count(self) -> int:
         return len(self.load.trace)
 
+    @cached_property
+    def fits(self) -> tuple[NDArray[np.bool_], ...]:
+        """By model: which requests its context holds."""
+        tokens = self.load.trace.input_tokens.astype(np.int64) + self.load.trace.output_tokens
+        return tuple(tokens <= model.max_context for model in self.models)
+
     def mask(self, part: Part) -> NDArray[np.bool_]:
-        """Which requests a part holds: all, those with some labels, or those from or below a score."""
+        """Which requests a part holds: all, those with some labels, those that a model's context holds, or those from
+        a score on that the first model's does, and the others."""
         if part == ALL:
             return np.ones(self._count, bool)
         if isinstance(part, frozenset):
@@ -94,8 +105,14 @@ class Routing:
             return np.isin(self.marks.label, list(part))
         assert isinstance(part, tuple)
         side, threshold = part
-        above: NDArray[np.bool_] = self.marks.score >= threshold
+        if side == FITS:
+            return self.fits[threshold]
+        above: NDArray[np.bool_] = (self.marks.score >= threshold) & self.fits[0]
         return above if side == "from" else ~above
+
+    def takes(self, model: int, part: Part) -> bool:
+        """Whether a model's context holds every request of a part."""
+        return bool(self.fits[model][self.mask(part)].all())
 
     def part(self, part: Part) -> tuple[Hashable, Load | None]:
         """What tells it from other parts, and its requests; None where there are none."""
@@ -110,39 +127,47 @@ class Routing:
     def exactly(self, model: int, part: Part) -> float:
         """Dollars a month, simulated."""
         key, load = self.part(part)
+        if not self.takes(model, part):
+            return math.inf
         return 0.0 if load is None else self.models[model].usd_per_month(load, key)
 
     def at_least(self, model: int, part: Part) -> float:
         key, load = self.part(part)
+        if not self.takes(model, part):
+            return math.inf
         return 0.0 if load is None else self.models[model].at_least(load, key)
 
     # --- thresholds -------------------------------------------------------------------------------------------------
 
     @cached_property
     def _falling(self) -> Places:
-        return np.argsort(-self.marks.score, kind="stable")
+        """The requests that the first model's context holds, by their score."""
+        places = np.flatnonzero(self.fits[0])
+        return places[np.argsort(-self.marks.score[places], kind="stable")]
 
     def threshold_at(self, share: float) -> float:
-        """The score from which so many of the requests are, or as many as ties allow."""
-        place = min(self._count, max(1, round(share * self._count)))
+        """The score from which so many of the requests are, or as many as ties and contexts allow."""
+        place = min(len(self._falling), max(1, round(share * self._count)))
         return float(self.marks.score[self._falling[place - 1]])
 
     @cached_property
     def reachable_shares(self) -> tuple[float, ...]:
         """Of requests on the first model, one of each threshold: requests of equal score go the same way."""
-        _, tied = np.unique(-self.marks.score, return_counts=True)
+        _, tied = np.unique(-self.marks.score[self._falling], return_counts=True)
         return tuple(float(count) / self._count for count in np.cumsum(tied))
 
     def thresholds(self, second: int) -> list[float]:
         """Each distinct score but the lowest; of many, those of round shares, the one asked for, and where the floor
-        of quality is just reached."""
-        distinct = np.unique(self.marks.score)
+        of quality is just reached. The lowest as well where some are too long for the first model: it takes the others.
+        """
+        distinct = np.unique(self.marks.score[self._falling])
         if len(distinct) <= _DISTINCT:
             found = {float(value) for value in distinct}
         else:
             found = {self.threshold_at(share) for share in ROUND_SHARES} | {self.named_threshold}
             found |= {threshold for threshold in [self._just_good_enough(second)] if threshold is not None}
-        return sorted(found - {float(distinct[0])}, reverse=True)
+        lowest = {float(distinct[0])}
+        return sorted(found - lowest if self.fits[0].all() else found | lowest, reverse=True)
 
     @cached_property
     def named_threshold(self) -> float:
@@ -207,7 +232,7 @@ class Routing:
             key, load = self.part(part)
             if load is None:
                 continue
-            found = self._on(model, load, key)
+            found = self._on(model, load, key) if self.takes(model, part) else None
             if found is None:
                 return None
             made.append(found[0])
@@ -253,14 +278,24 @@ class Routing:
 
     # --- cascades ---------------------------------------------------------------------------------------------------
 
+    @cached_property
+    def _first(self) -> Part:
+        """What the first model of a cascade is asked."""
+        return ALL if self.fits[0].all() else (FITS, 0)
+
     def escalated(self, threshold: float) -> tuple[Places, Load | None, Latencies]:
-        """The requests whose score is too low, by when the first model has answered them; and its waits, of all."""
+        """The requests whose score is too low, by when the first model has answered them; and its waits, of all.
+
+        Those too long for it come at once: they have waited for nothing.
+        """
         first = self.models[0]
         assert isinstance(first, OwnModel)
-        key, _ = self.part(ALL)
-        fleet = first.fleet(self.load, key)
+        key, load = self.part(self._first)
+        fleet = None if load is None else first.fleet(load, key)
         assert fleet is not None
-        waits, trace = fleet.latencies, self.load.trace
+        trace, waits = self.load.trace, {wait: np.zeros(self._count) for wait in WAITS}
+        for wait in WAITS:
+            waits[wait][self.fits[0]] = fleet.latencies[wait]
         asked = np.flatnonzero(self.mask(("below", threshold)) & ~np.isnan(waits[Latency.e2e]))
         arrival_s = trace.arrival_s[asked] + waits[Latency.e2e][asked]
         order = np.argsort(arrival_s, kind="stable")
@@ -273,20 +308,26 @@ class Routing:
     def cascade_usd(self, second: int, threshold: float) -> float:
         """Dollars a month of the first model for all, and of the second for those asked again."""
         _, load, _ = self.escalated(threshold)
+        if not self.takes(second, ("below", threshold)):
+            return math.inf
         again = 0.0 if load is None else self.models[second].usd_per_month(load, ("after", threshold))
-        return self.exactly(0, ALL) + again
+        return self.exactly(0, self._first) + again
 
     def cascade(self, second: int, threshold: float) -> RouteWay | None:
         """The first model answers all; requests below the threshold are asked again of the second."""
-        asked, load, waits = self.escalated(threshold)
-        parts = [self._on(0, self.load, self.part(ALL)[0])]
-        latencies = waits
+        asked, load, latencies = self.escalated(threshold)
+        key, first = self.part(self._first)
+        if first is None or not self.takes(second, ("below", threshold)):
+            return None
+        parts = [self._on(0, first, key)]
         if load is not None:
             found = self._on(second, load, ("after", threshold))
             if found is None:
                 return None
             parts.append(found)
             latencies = added(latencies, asked, found[1])
+            if found[1] is None:  # how long an API takes for what it alone is asked is not known
+                latencies = {wait: np.where(self.fits[0], waits, np.nan) for wait, waits in latencies.items()}
         to = np.where(self.mask(("from", threshold)), 0, second)
         cut = f"score < {threshold:.3g}"
         what = f"{(to > 0).mean():.0%}".replace("%", " %") if self.marks.by_chance else cut
@@ -324,6 +365,7 @@ def own_part(model: OwnModel, fleet: PartFleet, share: float) -> RoutePart:
     return RoutePart(
         model=model.key,
         share=share,
+        **_amount(fleet.load),
         usd_per_month=fleet.usd_per_month,
         replicas=fleet.placed.replicas,
         fleet=fleet.text,
@@ -335,7 +377,17 @@ def own_part(model: OwnModel, fleet: PartFleet, share: float) -> RoutePart:
 def called_part(model: CalledModel, load: Load | None, share: float) -> RoutePart:
     """A part on an API."""
     usd = 0.0 if load is None else model.usd_per_month(load)
-    return RoutePart(model=model.key, share=share, usd_per_month=usd, replicas=None, fleet="API", machines="API")
+    sent = {"model": model.key, "share": share, "usd_per_month": usd, **_amount(load)}
+    return RoutePart(**sent, replicas=None, fleet="API", machines="API")
+
+
+def _amount(load: Load | None) -> dict[str, int]:
+    return {"requests": len(load.trace) if load else 0, "tokens": tokens_in(load) if load else 0}
+
+
+def tokens_in(load: Load) -> int:
+    """Of all prompts and answers."""
+    return int(load.trace.input_tokens.sum(dtype=np.int64) + load.trace.output_tokens.sum(dtype=np.int64))
 
 
 def added(first: Latencies, asked: Places, second: Latencies | None) -> Latencies:

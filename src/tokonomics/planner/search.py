@@ -20,11 +20,11 @@ from tokonomics.serving.fleet import Router
 from tokonomics.serving.links import link_speed
 from tokonomics.sizing.attempt import Attempts, Sized, attempt
 from tokonomics.sizing.hosts import Hosts
-from tokonomics.sizing.layouts import Reason, Refusal, is_faithful
+from tokonomics.sizing.layouts import is_faithful
 from tokonomics.sizing.load import Load
 from tokonomics.sizing.screen import Screened, describe, fewest_by_arithmetic, fewest_for, most_held, screen
 from tokonomics.sizing.search import fewest
-from tokonomics.sizing.setup import Say, Setup, silent
+from tokonomics.sizing.setup import NotServed, Reason, Say, Setup, silent
 from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.units import percent, plural, seconds
 
@@ -135,7 +135,7 @@ class Search:
     progress: Say = silent
     sized: list[Placed] = field(default_factory=list)
     screened: list[Screened] = field(default_factory=list)
-    refused: list[tuple[Deployment, Refusal]] = field(default_factory=list)
+    refused: list[tuple[Deployment, NotServed]] = field(default_factory=list)
     _kinds: set[Kind] = field(default_factory=set)
     _bills: dict[str, float] = field(default_factory=dict)
     """The lowest an hour by GPU."""
@@ -218,7 +218,7 @@ class Search:
         return max(self._published, runner_up) if is_faithful(deployment) else runner_up
 
     def _refuse(self, deployment: Deployment, kind: Reason, reason: str) -> None:
-        self.refused.append((deployment, Refusal(kind, reason)))
+        self.refused.append((deployment, NotServed(kind, reason)))
 
     def _refuse_as_expensive(self, deployment: Deployment, bound: float) -> None:
         if math.isinf(bound):

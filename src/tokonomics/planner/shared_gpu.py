@@ -33,7 +33,7 @@ from tokonomics.planner.shared_ways import (
     judged,
 )
 from tokonomics.serving.shared import SharedEngine, TurnRules, in_turns
-from tokonomics.sizing.hosts import Machine, usable
+from tokonomics.sizing.hosts import Machine, Stock, usable
 from tokonomics.sizing.layouts import FLOOR, is_faithful, weight_choices
 from tokonomics.sizing.setup import Say, silent
 from tokonomics.traffic.trace import Trace
@@ -201,7 +201,8 @@ def _machines(tenants: Sequence[Tenant]) -> Iterator[Machine]:
     """The cheapest machine of every GPU whose host holds all models at their fewest bits, by its price."""
     question = tenants[0].question
     limits = question.limits
-    found, _ = usable(question.offers, question.terms, limits.max_usd_per_gpu_hour, limits.max_age_days, question.today)
+    limited = limits.max_usd_per_gpu_hour, limits.max_age_days
+    stocks, _ = usable(question.offers, question.terms, question.today, *limited)
     fewest = [
         tenant.question.model.weight_bytes(
             min(tenant.question.weights or weight_choices(tenant.question.model, FLOOR), key=lambda one: one.bits)
@@ -209,12 +210,16 @@ def _machines(tenants: Sequence[Tenant]) -> Iterator[Machine]:
         for tenant in tenants
     ]
     needed_gb, most_gpus = loading_gib(sum(fewest), len(fewest)), limits.max_gpus or math.inf
-    cheapest: dict[str, Machine] = {}
-    for machine in sorted(found, key=lambda machine: (machine.usd_per_hour, machine.offer.gpus)):
-        offer = machine.offer
-        if offer.gpus <= most_gpus and (offer.memory_gb is None or offer.memory_gb >= needed_gb):
-            cheapest.setdefault(offer.gpu, machine)
-    yield from cheapest.values()
+    cheapest = []
+    for stock in stocks.values():
+        fits = Stock(
+            machine
+            for machine in stock
+            if machine.offer.gpus <= most_gpus and (machine.offer.memory_gb or math.inf) >= needed_gb
+        )
+        counted = fits.that_count(question.today if limits.max_age_days is None else None)
+        cheapest += sorted(counted, key=lambda machine: (machine.usd_per_hour, machine.offer.gpus))[:1]
+    yield from sorted(cheapest, key=lambda machine: (machine.usd_per_hour, machine.offer.gpus))
 
 
 def _row(way: Way, attempt: Attempt, machine: Machine, tenants: Sequence[Tenant]) -> WayRow:

@@ -25,10 +25,10 @@ from tokonomics.planner.search import Placed, Sought, late_in_the_mean
 from tokonomics.serving.capacity import BEHIND
 from tokonomics.sizing.attempt import Sized
 from tokonomics.sizing.hosts import Hosts
-from tokonomics.sizing.layouts import Reason, Refusal, why_not
+from tokonomics.sizing.layouts import why_not
 from tokonomics.sizing.load import Load
 from tokonomics.sizing.screen import LEEWAY, Screened, screen
-from tokonomics.sizing.setup import Say, silent
+from tokonomics.sizing.setup import NotServed, Reason, Say, silent
 from tokonomics.traffic.classes import hurried
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.trace import Counts
@@ -67,7 +67,7 @@ class HeldRate:
 
 def resize(
     question: Question, hosts: Hosts, load: Load | None = None, slos: Sequence[Slo] | None = None
-) -> Placed | Refusal:
+) -> Placed | NotServed:
     """The replicas that one candidate takes for other traffic or other SLOs, found as the plan finds them."""
     load = load or question.load
     if refusal := why_not(hosts.deployment, load.longest):
@@ -169,16 +169,16 @@ def _times(tokens: Counts, factor: float, least: int) -> Counts:
     return np.where(tokens > 0, np.maximum(np.rint(tokens * factor), max(1, least)), 0).astype(np.int32)
 
 
-def resized(study: Study, row: Candidate, load: Load, slos: Sequence[Slo]) -> tuple[Placed, int, float] | Refusal:
+def resized(study: Study, row: Candidate, load: Load, slos: Sequence[Slo]) -> tuple[Placed, int, float] | NotServed:
     """A ranked row sized for other traffic or SLOs: its replicas, spare ones included, and their bill."""
     ranked = study.ranked_as(row)
     found = resize(study.question, ranked.sized.screened.hosts, load, slos)
-    if isinstance(found, Refusal):
+    if isinstance(found, NotServed):
         return found
     hosts, offer = found.screened.hosts, ranked.machine.offer
     machines = hosts.machines_on(offer, found.replicas)
     if math.isinf(machines):
-        return Refusal(Reason.instance_too_small, "it takes more than one machine, and these are not networked")
+        return NotServed(Reason.instance_too_small, "it takes more than one machine, and these are not networked")
     return found, sum(hosts.counts_on(offer, found.replicas)), ranked.machine.usd_per_month(machines)
 
 
@@ -246,7 +246,7 @@ def bill_range(study: Study, row: Candidate) -> BillRange:
 def at_speed(study: Study, row: Candidate, speed: float) -> AtSpeed:
     """A ranked row sized as if its replicas had that share of the modelled speed."""
     found = resized(study, row, *slower(study.question.load, study.question.slos, 1 / speed))
-    if isinstance(found, Refusal):
+    if isinstance(found, NotServed):
         return AtSpeed(speed=speed, replicas=None, usd_per_month=None, refused=found.reason)
     return AtSpeed(speed=speed, replicas=found[1], usd_per_month=found[2])
 
@@ -304,7 +304,7 @@ def sensitivity(study: Study) -> Sensitivity | None:
 
     def case(factor: float, changed: Circumstances) -> Case:
         found = resized(study, row, *changed)
-        if isinstance(found, Refusal):
+        if isinstance(found, NotServed):
             return Case(factor=factor, usd_per_month=None, replicas=None, used=None, refused=found.reason)
         again, replicas, bill = found
         return Case(factor=factor, usd_per_month=bill, replicas=replicas, used=_used(study, again, *changed))

@@ -128,7 +128,7 @@ def _given(request: BreakevenRequest, extras: tuple[Extra, ...]) -> BreakEvenRep
 
 
 def _own_volume(request: BreakevenRequest, tokens_per_request: float) -> float | None:
-    """The user's own tokens a month, said in either way."""
+    """The user's own tokens a month, however the traffic is said; None where only its shape is."""
     if request.rate is not None and request.tokens_per_month is not None:
         what = f"says the same as {option('rate')}"
         raise BadInput(what, field="tokens_per_month", fix="Give one of the two.")
@@ -136,6 +136,8 @@ def _own_volume(request: BreakevenRequest, tokens_per_request: float) -> float |
         return read_rate(request.rate) * tokens_per_request * SECONDS_PER_MONTH
     if request.tokens_per_month is not None:
         return amount(request.tokens_per_month, "tokens_per_month")
+    if request.arrivals is not None or request.trace is not None:
+        return load_of(request).workload.rate * tokens_per_request * SECONDS_PER_MONTH
     return None
 
 

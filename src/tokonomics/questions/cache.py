@@ -17,9 +17,9 @@ from tokonomics.planner.levers.semantic_cache import (
 from tokonomics.planner.levers.templates import template_lever, text_templates
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import check_jobs, check_pauses, targets_of
-from tokonomics.questions.reading import check_context, require_writer
+from tokonomics.questions.reading import require_writer
 from tokonomics.questions.requests.traffic import CacheRequest
-from tokonomics.questions.serving import deployment_of, prices_of, say_if_compiling
+from tokonomics.questions.serving import deployment_of, prices_of, say_if_compiling, within_context
 from tokonomics.questions.traffic import read_time, traffic_of
 from tokonomics.questions.traffic_results import CacheResult
 from tokonomics.traffic.embeddings import embed
@@ -68,7 +68,7 @@ def _served(
     memories = parse_tiers(request.tiers, deployment, ttl_s) if request.tiers is not None else ()
     requests = traffic_of(request, listener, deployment.model.max_context)
     check_jobs(targets, requests)
-    check_context(requests, deployment.model)
+    requests = within_context(requests, deployment, listener)
     check_pauses(targets, requests)
     say_if_compiling(listener)
     listener.doing("simulating with and without a cache")

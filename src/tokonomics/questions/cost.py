@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 from pydantic import ValidationError
 
-from tokonomics.catalog.gpus import Gpu, find_gpu
+from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.offer_choice import NoOffer, cheapest_offer, machines_usd_per_hour, market_offers
 from tokonomics.catalog.offer_files import write_offers
 from tokonomics.catalog.offers import OLDER, Offer
@@ -123,8 +123,7 @@ def own_hardware(request: OwnHardwareRequest, listener: Listener = SILENT) -> On
     bought = _purchase(request)
     rented = None
     with suppress(NoOffer):
-        rivals = [offer for offer in _price_list(request) if _is_like_owned(offer, gpu)]
-        rented = cheapest_offer(gpu.key, offers=rivals)
+        rented = cheapest_offer(gpu.key, request.gpus, offers=_price_list(request))
     found = price_of_own(bought, gpu, rented)
     if request.save:
         save = Path(request.save)
@@ -159,8 +158,3 @@ def kept_machine(kind: type[Kept], values: Mapping[str, object]) -> Kept:
         field = str(problem["loc"][0]).removesuffix("_share")
         said = problem["msg"].lower().removeprefix("input ")
         raise BadInput(f"{said}, got {shorten(str(problem['input']))}", field=field) from None
-
-
-def _is_like_owned(offer: Offer, gpu: Gpu) -> bool:
-    """A host with as much memory as its GPUs, as machines that are bought have; cheaper ones with 4 GB are no rival."""
-    return offer.memory_gb is None or offer.memory_gb >= gpu.memory_gb * offer.gpus

@@ -24,6 +24,7 @@ from tokonomics.questions.traffic_results import LeversResult, StackResult
 from tokonomics.questions.upkeep import extras_of
 from tokonomics.sizing.bill import Bills
 from tokonomics.sizing.layouts import FLOOR
+from tokonomics.sizing.search import NeverHolds
 from tokonomics.sizing.setup import NotServed, Setup
 
 _TAKES_A_WHILE = 200_000
@@ -124,11 +125,7 @@ def levers(request: LeversRequest, listener: Listener = SILENT) -> LeversResult:
     bills = Bills(progress=listener.doing)
     found = rank_levers(setup, all_levers(choices, bills), bills)
     if isinstance(found, NotServed):
-        hardware = f"{option('gpu')}, {option('tp')}"
-        raise BadInput(
-            f"what runs today cannot be simulated: {found.reason}",
-            fix=found.fix or f"Name the GPUs ({hardware}) and the price ({option('usd_per_hour')}) it runs on.",
-        )
+        raise NeverHolds(found, f"{setup.deployment}: ")
     ranking, tokens = found.ranking, setup.load.workload.tokens_per_month
     return LeversResult(
         **dict(ranking),

@@ -6,7 +6,6 @@
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import date
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,9 +13,8 @@ from typing import Any, TypeVar
 from tokonomics.catalog.engines import all_engines, find_engine
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.models import ModelSpec
-from tokonomics.catalog.offer_choice import list_prices, recent, recent_where_near, within_age
+from tokonomics.catalog.offer_choice import list_prices
 from tokonomics.catalog.offers import MAX_AGE_DAYS, Offer
-from tokonomics.catalog.places import Seller
 from tokonomics.catalog.precision import Precision
 from tokonomics.catalog.recovery import QuantisedPart, allowed_by_recovery, lossy_pairs
 from tokonomics.clock import today
@@ -134,7 +132,6 @@ def question_of(request: PlanInputs, model_name: str, load: Load, offers: tuple[
     images = request.images if isinstance(request, ImageInputs) else None
     model = reading(find_model(model_name), images)
     allowed = _allowed(request, offers)
-    bought = allowed if request.max_age is not None else _recent(Same(allowed), today())
     given = dict.fromkeys(("gpus", "router", "max_utilization", "spare", "disaggregate")) | dict(request)
     gpus, most_gpus = gpu_filter(request.gpu, given["gpus"])
     engines = listed(request.engine, "engine") or ["vllm"]
@@ -148,7 +145,7 @@ def question_of(request: PlanInputs, model_name: str, load: Load, offers: tuple[
     question = Question(
         model=model,
         load=load_for(model, load),
-        offers=bought,
+        offers=allowed,
         engines=tuple(find_engine(name) for name in names),
         today=today(),
         slos=targets_of(request),
@@ -172,25 +169,14 @@ def question_of(request: PlanInputs, model_name: str, load: Load, offers: tuple[
         tiers=_tiers(request, load) if isinstance(request, PlanRequest) else None,
     )
     catches: Catches = {}
-    if len(bought) < len(allowed):
-        catches[Catch.old_price] = {"offers": allowed}
+    if request.max_age is None and any(offer.is_stale(question.today) for offer in allowed):
+        catches[Catch.old_price] = {"limits": question.limits.model_copy(update={"max_age_days": MAX_AGE_DAYS})}
     if isinstance(request, PlanRequest):
-        others = _with_marketplaces(Same(bought), Same(offers)) if len(allowed) < len(offers) else bought
-        catches |= _catches(request, question, others if len(others) > len(bought) else None)
+        catches |= _catches(request, question, offers if len(offers) > len(allowed) else None)
     return replace(question, catches=catches)
 
 
 # Lists of offers are kept, so that the next question about the same market finds what was worked out for them.
-
-
-@lru_cache(maxsize=16)
-def _recent(offers: Same[tuple[Offer, ...]], on: date) -> tuple[Offer, ...]:
-    return recent(within_age(offers.value, on), on) or offers.value
-
-
-@lru_cache(maxsize=16)
-def _with_marketplaces(bought: Same[tuple[Offer, ...]], offers: Same[tuple[Offer, ...]]) -> tuple[Offer, ...]:
-    return (*bought.value, *(offer for offer in offers.value if offer.seller is Seller.marketplace))
 
 
 @lru_cache(maxsize=16)
@@ -273,12 +259,7 @@ def say_not_tried(question: Question, listener: Listener) -> None:
 
 
 def offers_of(request: Market) -> tuple[Offer, ...]:
-    """The offers that may be bought unless others are asked for: no marketplaces, no old price near a recent one."""
-    return recent_where_near(_allowed(request, every_offer(request)), today())
-
-
-def sold_to(request: Market) -> tuple[Offer, ...]:
-    """The same with every old price: for those who judge by whole bills which of them save enough, as a plan does."""
+    """The offers that may be bought: no marketplaces, unless it says whom to buy from."""
     return _allowed(request, every_offer(request))
 
 
@@ -318,7 +299,7 @@ def blamed(request: PlanInputs, study: Study) -> Iterator[Blame]:
     filters = {name: getattr(request, name) for name in ("provider", "region", "sellers", "gpu")}
     narrowed = {name: ",".join(value) for name, value in filters.items() if value}
     everywhere = every_offer(request.model_copy(update=dict.fromkeys(filters))) if narrowed else ()
-    return blame(study, narrowed, recent(list_prices(everywhere), today()))
+    return blame(study, narrowed, list_prices(everywhere))
 
 
 def targets_of(request: Objectives) -> tuple[Slo, ...]:

@@ -62,17 +62,5 @@ def require_writer(model: ModelSpec) -> None:
         raise BadInput(f"{model.name} is an encoder: it writes no tokens", field="model", fix=fix)
 
 
-def check_context(trace: Trace, model: ModelSpec) -> None:
-    """Refuse sessions none of which can begin: where a first request is too long, none that waits for it is sent."""
-    if trace.turns is None or not len(trace):
-        return
-    begins = int((trace.input_tokens.astype(np.int64) + trace.output_tokens)[trace.turns.roots].min())
-    if begins > model.max_context:
-        short = f"and {model.name} has {model.max_context:,} tokens of context"
-        what = f"sessions begin with {begins:,} tokens or more, {short}"
-        fix = f"Take a model with a longer context, or shorter {option('system_prompts')}."
-        raise BadInput(what, where=trace.source, fix=fix)
-
-
 def _leave_out(field: str) -> str:
     return f"Leave out {option(field)}."

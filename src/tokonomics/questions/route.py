@@ -8,14 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tokonomics.catalog.apis import find_api
 from tokonomics.catalog.load_models import find_model
+from tokonomics.catalog.models import ModelSpec
 from tokonomics.errors import BadInput, did_you_mean, option, shorten
 from tokonomics.planner.parsing import listed
 from tokonomics.planner.route import route as compared
-from tokonomics.planner.route_models import OwnModel, RoutedModel, called
-from tokonomics.planner.route_ways import MOST_LABELS, Marks, Routing
+from tokonomics.planner.route_models import OwnModel, RoutedModel, called, part_of
+from tokonomics.planner.route_ways import MOST_LABELS, Marks, Routing, tokens_in
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import cases_of, every_offer, load_of, question_of, say_not_tried, targets_of
 from tokonomics.questions.reading import require_writer
@@ -47,19 +49,25 @@ def route(request: RouteRequest, listener: Listener = SILENT) -> RouteResult:
     scores = parse_scores(request.quality or (), keys)
     columns = _columns(request, scores)
     listed_by = {"by": columns or None}
-    context = min(spec.max_context for spec in specs)
+    longest = max(spec.max_context for spec in specs)
     whole = load_of(request.model_copy(update=listed_by), listener)
-    load = whole.within(context)
-    say_left_out(load, context, listener)
+    load = whole.within(longest)
+    say_left_out(load, longest, listener)
+    tokens = load.trace.input_tokens.astype(np.int64) + load.trace.output_tokens
+    for spec in specs:
+        _say_too_long(spec, specs, tokens, api is not None, listener)
     values = _values(load, columns)
     for column, (_, names_in_it) in values.items():
         if names_in_it == [UNNAMED]:  # asked for alone, the log says which columns it has instead
             load_of(request.model_copy(update={"by": (column,)}), SILENT)
     load = replace(load, trace=replace(load.trace, tenant=None, tenants=()))
     marks = _marks(request, len(load.trace), values, scores, len(keys), listener)
+    marks = _long_apart(marks, tokens, min(spec.max_context for spec in specs))
     say_if_compiling(listener)
     offers = every_offer(request)
-    questions = [question_of(request, name, load, offers, quick=False) for name in names]
+    fitting = [part_of(load, np.flatnonzero(tokens <= spec.max_context)) for spec in specs]
+    both = zip(names, fitting, strict=True)
+    questions = [question_of(request, name, own, offers, quick=False) for name, own in both]
     for question in questions:
         say_not_tried(question, listener)
 
@@ -68,8 +76,26 @@ def route(request: RouteRequest, listener: Listener = SILENT) -> RouteResult:
 
     models: list[RoutedModel] = [OwnModel(question, say) for question in questions]
     models += [called(api, load)] if api else []
-    routing = Routing(load, models, marks, targets_of(request), request.min_quality, request.share, say)
+    left_out = len(whole.trace) - len(load.trace), tokens_in(whole) - tokens_in(load) if load.too_long else 0
+    routing = Routing(load, models, marks, targets_of(request), request.min_quality, request.share, say, left_out)
     return RouteResult(**dict(compared(routing)))
+
+
+def _say_too_long(
+    spec: ModelSpec, specs: Sequence[ModelSpec], tokens: NDArray[np.int64], api: bool, listener: Listener
+) -> None:
+    """Where requests go that a model's context does not hold; none that it holds is a mistake."""
+    beyond = int((tokens > spec.max_context).sum())
+    if beyond == len(tokens):
+        what = f"requests of {int(tokens.min()):,} tokens or more exceed {spec.name}'s {spec.max_context:,} of context"
+        raise BadInput(what, field="model", fix="Leave it out, or take a model with a longer context.")
+    if beyond:
+        larger = max(specs, key=lambda other: other.max_context)
+        others = f"{larger.name} or the API" if api else larger.name
+        listener.note(
+            f"{beyond:,} of {len(tokens):,} requests are longer than {spec.name}'s {spec.max_context:,} tokens of "
+            f"context: {others} takes them"
+        )
 
 
 def _check(request: RouteRequest, own: int, models: int) -> None:
@@ -206,6 +232,14 @@ def _most_frequent(
     place = np.full(len(labels), MOST_LABELS - 1, np.int32)
     place[kept] = np.arange(len(kept))
     return place[label], (*(labels[number] for number in kept), _OTHERS)
+
+
+def _long_apart(marks: Marks, tokens: NDArray[np.int64], context: int) -> Marks:
+    """With a label of their own for requests that some model cannot take, so that it gets the others of their label."""
+    if marks.label is None or (tokens <= context).all():
+        return marks
+    label = np.where(tokens > context, len(marks.labels), marks.label).astype(np.int32)
+    return replace(marks, label=label, labels=(*marks.labels, f"over {context:,} tokens"))
 
 
 def _figures(column: str, values: Values, field: str, listener: Listener, none: float | None = None) -> Floats:

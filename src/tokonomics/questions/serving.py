@@ -4,8 +4,10 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from pydantic import ValidationError
 
 from tokonomics.catalog.engines import find_engine
@@ -21,7 +23,7 @@ from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.planner.parsing import router_from
 from tokonomics.questions.inputs import Drafting, Layout, Priced
 from tokonomics.questions.listener import Listener
-from tokonomics.questions.load import draft_of, offers_of, sold_to
+from tokonomics.questions.load import draft_of, offers_of
 from tokonomics.questions.reading import reading
 from tokonomics.questions.requests.traffic import SimulateRequest
 from tokonomics.questions.traffic import read_time
@@ -29,8 +31,11 @@ from tokonomics.serving.compiled import must_compile
 from tokonomics.serving.fleet import FIRST_BACKOFF_S, LINK_BYTES_PER_S, Autoscale, FleetSettings, Outage
 from tokonomics.serving.links import link_speed
 from tokonomics.sizing.hosts import cheapest_host
-from tokonomics.sizing.load import Load
+from tokonomics.sizing.load import Load, load_of_requests
+from tokonomics.sizing.search import NeverHolds, cannot_serve
+from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.grammar import Phrase, read_options
+from tokonomics.traffic.trace import Trace
 
 AS_GIVEN = "as given"
 """Where a price comes from that nobody had to look up."""
@@ -79,6 +84,27 @@ def drafting(deployment: Deployment, request: Drafting, listener: Listener) -> D
     said = f"published: {draft.source}" if draft.source else f"acceptance {draft.acceptance:g} as given"
     listener.note(f"{draft.name} yields {draft.tokens_per_round:.2f} tokens a round; {said}")
     return deployment.model_copy(update={"speculation": draft})
+
+
+def check_servable(requests: Trace, deployment: Deployment) -> None:
+    """Refuse requests none of which can be served, before any simulation: of sessions, none that can begin."""
+    if not len(requests):
+        return
+    tokens = requests.input_tokens.astype(np.int64) + requests.output_tokens
+    first = np.arange(len(requests)) if requests.turns is None else requests.turns.roots
+    shortest = np.array([first[np.argmin(tokens[first])]], np.intp)
+    alone = load_of_requests(replace(requests, turns=None).take(shortest))
+    if refusal := cannot_serve(Setup(deployment, alone)):
+        raise NeverHolds(refusal, f"{deployment}: ")
+
+
+def within_context(requests: Trace, deployment: Deployment, listener: Listener) -> Trace:
+    """The requests that the model's context holds; the others are left out, as a plan does, and counted."""
+    check_servable(requests, deployment)
+    context = deployment.model.max_context
+    load = load_of_requests(requests).within(context)
+    say_left_out(load, context, listener)
+    return load.trace
 
 
 def say_left_out(load: Load, context: int, listener: Listener) -> None:
@@ -207,10 +233,10 @@ def prices_of(deployment: Deployment, priced: Priced) -> Callable[[int], tuple[f
     """Dollars an hour of a replica among so many, and whose price it is; whole machines are shared."""
 
     def of(count: int) -> tuple[float, str]:
-        found = price_of(deployment, fleet_of(count), priced)
-        if found is None:
-            raise BadInput(f"nobody is known to sell {deployment.gpu.key}", field="usd_per_hour", fix="Give its price.")
-        return found
+        if priced.usd_per_hour is not None:
+            return require_positive("usd_per_hour", priced.usd_per_hour) * deployment.gpus, AS_GIVEN
+        offer, price = cheapest_host(deployment, count, offers_of(priced))
+        return price / count, offer.quoted(today())
 
     of(1)
     return of
@@ -219,16 +245,11 @@ def prices_of(deployment: Deployment, priced: Priced) -> Callable[[int], tuple[f
 def price_of(deployment: Deployment, fleet: FleetSettings, priced: Priced) -> tuple[float, str] | None:
     """Dollars an hour for one replica, and where the price comes from; None where no offer is known.
 
-    Replicas share whole machines when their number is fixed; those that come and go take their own. The machines are
-    those that a plan would buy for it: old prices count where they save enough on the whole bill.
+    Replicas share whole machines when their number is fixed; those that come and go take their own.
     """
-    if priced.usd_per_hour is not None:
-        return require_positive("usd_per_hour", priced.usd_per_hour) * deployment.gpus, AS_GIVEN
     come_and_go = fleet.autoscale is not None or any(outage.reclaimed for outage in fleet.outages)
-    together = 1 if come_and_go else fleet.replicas + fleet.prefill_replicas
     with suppress(NoOffer):
-        offer, price = cheapest_host(deployment, together, sold_to(priced))
-        return price / together, offer.quoted(today())
+        return prices_of(deployment, priced)(1 if come_and_go else fleet.replicas + fleet.prefill_replicas)
     return None
 
 

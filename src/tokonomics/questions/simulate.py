@@ -17,10 +17,11 @@ from tokonomics.planner.class_report import ClassReport, OneSlo, class_report, r
 from tokonomics.planner.parsing import router_from
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import check_jobs, check_pauses, classes_of, targets_of
-from tokonomics.questions.reading import NO_ANSWERS, check_context, encodes, trace_for
+from tokonomics.questions.reading import NO_ANSWERS, encodes, trace_for
 from tokonomics.questions.requests.traffic import CapacityRequest, SimulateRequest
 from tokonomics.questions.serving import (
     apart,
+    check_servable,
     deployment_of,
     drafting,
     fleet_of,
@@ -28,6 +29,7 @@ from tokonomics.questions.serving import (
     prices_apart,
     say_if_compiling,
     timeout_of,
+    within_context,
 )
 from tokonomics.questions.traffic import traffic_of, trial_of
 from tokonomics.questions.traffic_results import CapacityResult, SimulateResult
@@ -68,6 +70,7 @@ def simulate(request: SimulateRequest, listener: Listener = SILENT) -> SimulateR
     price = price_of(deployment, fleet, request) if not fleet.prefill_replicas else None
     both_prices = prices_apart(deployment, fleet, request) if fleet.prefill_replicas else None
     requests = _requests(request, deployment.model, targets, partial(traffic_of, listener=listener))
+    check_servable(requests, deployment)
     requests = classed(requests, classes_of(request), request.seed)
     say_if_compiling(listener)
     count = len(requests)
@@ -128,7 +131,6 @@ def _requests(
         raise BadInput(f"take more than the {model.max_context:,} tokens of context of {model.name}", field="images")
     made = trace_for(model, make(request, context=room))
     check_jobs(targets, made)
-    check_context(made, model)
     return made
 
 
@@ -152,6 +154,7 @@ def capacity(request: CapacityRequest, listener: Listener = SILENT) -> CapacityR
         listener.note("the rate asked for is left aside: the highest one is searched; tokonomics plan sizes for a rate")
     make = trial_of if made_up else traffic_of
     log = _requests(request, deployment.model, targets, partial(make, listener=listener))
+    log = within_context(log, deployment, listener)
     check_pauses(targets, log)
     log = classed(log, classes_of(request), request.seed)
     setup = _setup(request, deployment, load_of_requests(log), targets)
@@ -227,7 +230,5 @@ def _guessed_rate(deployment: Deployment, traffic: Trace) -> float:
     """Where the search begins: half of what full batches of mean requests would finish."""
     rules = rules_for(deployment, traffic)
     served = ~too_long(requests_for(traffic, rules), rules)
-    if not served.any():
-        raise BadInput("every request is longer than the model's context or a replica's memory", where=traffic.source)
     inputs, outputs = (float(tokens[served].mean()) for tokens in (traffic.input_tokens, traffic.output_tokens))
     return ReplicaCurve(deployment, max(1, round(inputs)), max(1, round(outputs))).capacity().rate / 2

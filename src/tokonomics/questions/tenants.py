@@ -17,7 +17,7 @@ from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import classes_of, targets_of
 from tokonomics.questions.reading import require_writer
 from tokonomics.questions.requests.traffic import TenantsRequest
-from tokonomics.questions.serving import deployment_of, prices_of, say_if_compiling
+from tokonomics.questions.serving import deployment_of, prices_of, say_if_compiling, within_context
 from tokonomics.questions.traffic import traffic_of
 from tokonomics.questions.traffic_results import LabelBill, LabelRow, TenantSale, TenantsResult, TenantsSale
 from tokonomics.traffic.attribution import labels_in, values_of
@@ -40,7 +40,7 @@ def tenants(request: TenantsRequest, listener: Listener = SILENT) -> TenantsResu
     targets, terms = targets_of(request), sell_terms(request.sell, request.margin)
     own = shared = deployment_of(request, request.model, request.gpu)
     require_writer(own.model)
-    requests = _requests(request, own.model.max_context, listener)
+    requests = within_context(_requests(request, own.model.max_context, listener), own, listener)
     requests = classed(requests, _classes_of(request), request.seed)
     if rank:
         senders = len(present(requests))

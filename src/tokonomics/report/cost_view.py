@@ -22,11 +22,11 @@ def cost(result: CostResult, request: CostRequest) -> Answer:
 
 def _price_rule(gpu: str) -> str:
     """Which offers the price is the cheapest of, and why a plan's may be another."""
-    room = f"{usual_host_gib(gpu):.0f} GB of memory a GPU or more, enough to load weights of half the GPU's"
+    room = f"{usual_host_gib(gpu):.0f} GB of memory a GPU or more, enough to load weights of a quarter of the GPU's"
     old = f"older than {STALE_AFTER_DAYS} days only where recent ones cost more than {percent(STALE_MUST_SAVE)} more"
     return (
-        f"The cheapest price for this GPU on hosts with {room}; one {old}. Where a model is named (simulate, plan), "
-        "its own weights decide: a small one is at home on a smaller host, which may cost less."
+        f"The cheapest price for this GPU on hosts with {room}; one {old}. A plan pays the same, unless its model's "
+        "weights need a larger host."
     )
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from tokonomics.catalog.offer_choice import STALE_MUST_SAVE
 from tokonomics.planner.compare import Diff
 from tokonomics.planner.plan_answer import Candidate
 from tokonomics.questions.requests.buy import DiffRequest
@@ -17,7 +16,7 @@ from tokonomics.questions.results import OneNoun, layout_text
 from tokonomics.report import blocks
 from tokonomics.report.answer import Answer
 from tokonomics.report.markdown import markdown
-from tokonomics.report.wording import FEWER_BITS, NO_VALUE, OLD_PRICE, age_text, aged
+from tokonomics.report.wording import FEWER_BITS, NO_VALUE, OLD_PRICE, aged
 from tokonomics.units import count, percent, seconds, usd
 
 
@@ -85,24 +84,11 @@ def _caveats(made: Diff) -> blocks.Line | None:
     sides = (made.before, made.after)
     unchecked = " and ".join(side.name for side in sides if not side.plan.simulated)
     said = [
-        _price_rule(made),
         FEWER_BITS if any(side.plan.below_checkpoint for side in sides) else "",
         f"Not simulated, so no SLO is checked: {unchecked}." if unchecked else "",
         OLD_PRICE if any(side.plan.price_stale for side in sides) else "",
     ]
     return blocks.note(*said) if any(said) else None
-
-
-def _price_rule(made: Diff) -> str:
-    """Why less traffic may cost more: one side takes an old price, which saves the other one too little."""
-    for side, other in ((made.before, made.after), (made.after, made.before)):
-        old_usd, age = side.usd_per_month_at_old_price, other.plan.price_age_days
-        is_old = other.plan.price_stale and age > side.plan.price_age_days
-        if old_usd is not None and other.usd_per_month_at_old_price is None and is_old:
-            rule = f"An old price is taken only where recent ones cost more than {percent(STALE_MUST_SAVE)} more"
-            which = f"for {other.name} they do (price {age_text(age)} old), for {side.name} they do not"
-            return f"{rule}: {which}. At an old price {side.name} would cost {usd(old_usd)} a month."
-    return ""
 
 
 def _dates(made: Diff) -> blocks.Line:

@@ -52,7 +52,7 @@ from tokonomics.report.wording import (
     usd_text,
     workload_text,
 )  # fmt: skip
-from tokonomics.sizing.layouts import Reason
+from tokonomics.sizing.setup import Reason
 from tokonomics.units import count, percent, plural, requests_a_second, usd
 
 
@@ -138,9 +138,7 @@ def _one(result: PlanResult, request: PlanRequest) -> blocks.View:
         faithful = whole.best_at_checkpoint()
         if faithful and faithful != whole.best:
             own = quality_facts(faithful, study.question.model)
-            recent = "" if faithful.usd_per_month == whole.cheapest_at_checkpoint() else ", at a recent price"
-            label = f"Cheapest at the checkpoint's own precision{recent}"
-            yield blocks.section(*pick_blocks(faithful, label, whole, own))
+            yield blocks.section(*pick_blocks(faithful, "Cheapest at the checkpoint's own precision", whole, own))
         if whole.set_aside:
             yield blocks.section(*set_aside_lines(whole))
         leaders = whole.leaders(len(whole.ranked))

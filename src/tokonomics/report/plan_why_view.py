@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 
-from tokonomics.catalog.offer_choice import STALE_MUST_SAVE
 from tokonomics.planner.disaggregation import RatioPoint
 from tokonomics.planner.flips import Flip, Flips
 from tokonomics.planner.plan import Study
@@ -10,7 +9,7 @@ from tokonomics.planner.plan_answer import Candidate, Plan
 from tokonomics.planner.why import WhyPick
 from tokonomics.questions.results import layout_text, split_text
 from tokonomics.report import blocks, charts
-from tokonomics.report.wording import age_text, time_text, usd_text
+from tokonomics.report.wording import time_text, usd_text
 from tokonomics.units import count, percent, usd
 
 _SPLITS = {
@@ -81,21 +80,12 @@ def flip_lines(plan: Plan, found: Flips) -> Iterable[blocks.Line]:
         yield blocks.line(
             "Runner-up, the cheapest on another GPU: ",
             blocks.Span(f"{usd(rival.usd_per_month)} a month", "strong"),
-            f", {layout_text(rival)} at {rival.provider} {rival.instance}{_recent_one(plan, rival)}: ",
+            f", {layout_text(rival)} at {rival.provider} {rival.instance}: ",
             "the same bill" if same else f"{how} everywhere",
         )
     yield from (blocks.line(f"  {_flip(flip)}") for flip in found.traffic)
     if found.steady:
         yield blocks.note(f"  no flip up to: {', '.join(found.steady)}")
-
-
-def _recent_one(plan: Plan, rival: Candidate) -> str:
-    """Why the runner-up is not the cheapest row of its GPU: that one has an old price."""
-    cheapest = next(row for row in plan.ranked if row.gpu == rival.gpu)
-    if cheapest == rival:
-        return ""
-    old = f"{cheapest.provider}'s {usd(cheapest.usd_per_month)} is a price {age_text(cheapest.price_age_days)} old"
-    return f" ({old}, and saves less than {percent(STALE_MUST_SAVE)})"
 
 
 def _flip(flip: Flip) -> str:

@@ -40,9 +40,8 @@ from tokonomics.sizing.hosts import (
     told_apart,
     usable,
 )
-from tokonomics.sizing.layouts import Reason, Refusal
 from tokonomics.sizing.search import size
-from tokonomics.sizing.setup import NotServed, Say, Setup, silent
+from tokonomics.sizing.setup import NotServed, Reason, Say, Setup, silent
 from tokonomics.sizing.spare import machines_for, replicas_on
 from tokonomics.sizing.terms import lost_state, reserved_prices, spot_markets, startup_seconds
 from tokonomics.types import Noun, Speed, copied
@@ -104,11 +103,11 @@ def _spot_share(setup: Setup, sized: Sized) -> float:
     ).max_spot_share
 
 
-def _hosts(setup: Setup, terms: Sequence[Terms]) -> tuple[Hosts, list[tuple[int, Refusal]]]:
+def _hosts(setup: Setup, terms: Sequence[Terms]) -> tuple[Hosts, list[tuple[int, NotServed]]]:
     """Machines sold on these terms on which the setup can stand, whose price is not too old."""
-    deployment = setup.deployment
-    of_gpu = [offer for offer in setup.offers if offer.gpu == deployment.gpu.key]
-    return hosts_of(deployment, usable(of_gpu, terms, None, None, setup.today)[0])
+    gpu = setup.deployment.gpu.key
+    stocks, _ = usable([offer for offer in setup.offers if offer.gpu == gpu], terms, setup.today)
+    return hosts_of(setup.deployment, stocks.get(gpu, ()), setup.today)
 
 
 def _on_demand(setup: Setup, sized: Sized) -> Bought | NotServed:
@@ -118,7 +117,7 @@ def _on_demand(setup: Setup, sized: Sized) -> Bought | NotServed:
         reason = f"no on-demand machine is known for {deployment.gpus}×{deployment.gpu.key}"
         if small := [refusal for _, refusal in refused if refusal.kind is Reason.host_too_small]:
             reason = f"{reason}: {small[0].reason}"
-        return NotServed(reason, f"Give its price: {option('usd_per_hour')}, or {option('offers')} with your own list.")
+        return NotServed(Reason.no_machine, reason)
 
     def bought(machine: Machine) -> Bought:
         offer = machine.offer
@@ -137,7 +136,8 @@ def _on_demand(setup: Setup, sized: Sized) -> Bought | NotServed:
 def _mixed(setup: Setup, sized: Sized, spot_share: float) -> Bought | NotServed:
     by_hour = _by_hour(sized)
     if len(by_hour) > MOST_HOURS:
-        return NotServed(f"these terms are worked out for at most {MOST_HOURS} hours, the traffic has {len(by_hour):,}")
+        most = f"these terms are worked out for at most {MOST_HOURS} hours, the traffic has {len(by_hour):,}"
+        return NotServed(Reason.not_simulated, most)
     offered = _offers(setup)
     sold = {
         f"{offer.provider} {offer.instance}, {offer.region}{apart}": offer
@@ -164,10 +164,10 @@ def _mixed(setup: Setup, sized: Sized, spot_share: float) -> Bought | NotServed:
             offers = [_priced(setup, name, sold[name]) for name in names]
             plans.append(optimal_fleet(offers, wanted(names), limits, time_limit_s=_NEVER_S))
     if not plans:
-        return NotServed("no region sells enough on these terms")
+        return NotServed(Reason.no_machine, "no region sells enough on these terms")
     plan = min(plans, key=lambda plan: plan.usd_per_month)
     if all(purchase.terms is Terms.on_demand for purchase in plan.purchases):
-        return NotServed("nothing on these terms is cheaper than on demand")
+        return NotServed(Reason.more_expensive, "nothing on these terms is cheaper than on demand")
     parts, paid = [], []
     for purchase in plan.purchases:
         gpus, machine_hours = sold[purchase.offer].gpus, math.fsum(purchase.by_hour)
@@ -334,10 +334,10 @@ class Bills:
             known = [room for room in left if room is not None]
             if len(known) < len(left):
                 fix = f"Say how much is free: {option('tiers', 'dram=200@0')}."
-                return NotServed("the memory of its machine is not known", fix)
+                return NotServed(Reason.host_too_small, "the memory of its machine is not known", fix)
             if (room := math.floor(min(known))) < 1:
                 fix = f"Give {option('tiers', 'ssd=1000')}."
-                return NotServed("weights and processes leave none of the host's memory", fix)
+                return NotServed(Reason.host_too_small, "weights and processes leave none of the host's memory", fix)
             if room >= gb:
                 return self._bill(with_memory, *served).model_copy(update={"memory_assumed": True})
             gb = room

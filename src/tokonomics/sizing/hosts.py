@@ -11,17 +11,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import cache, cached_property, partial
+from itertools import groupby
+from operator import attrgetter
 from typing import NamedTuple
 
 from tokonomics.catalog.gpus import Gpu
-from tokonomics.catalog.offer_choice import (
-    cheapest_offer,
-    loading_gib,
-    market_offers,
-    recent,
-    recent_unless_far,
-    to_look_up,
-)
+from tokonomics.catalog.offer_choice import loading_gib, market_offers, no_offer, prices_that_count
 from tokonomics.catalog.offers import MAX_AGE_DAYS, Offer, Terms
 from tokonomics.clock import today
 from tokonomics.money.cost import CostLine, CostTree
@@ -29,7 +24,7 @@ from tokonomics.physics.deployment import NETWORKED, Deployment
 from tokonomics.physics.memory import draft_bytes
 from tokonomics.physics.sharding import shard
 from tokonomics.serving.links import network_of
-from tokonomics.sizing.layouts import Reason, Refusal
+from tokonomics.sizing.setup import NotServed, Reason
 from tokonomics.sizing.spare import NO_SPARE, ZONED, Spare, machines_for, machines_for_both, replicas_on
 from tokonomics.units import BYTES_PER_GB, GIB, HOURS_PER_MONTH, usd
 
@@ -80,32 +75,33 @@ class PrefillPool(NamedTuple):
 def usable(
     offers: Sequence[Offer],
     terms: Sequence[Terms],
-    max_usd_per_gpu_hour: float | None,
-    max_age_days: int | None,
     today: date,
-) -> tuple[list[Machine], list[tuple[Offer, Refusal]]]:
-    """Offers with a price on these terms, recent and cheap enough; the others with their reason.
+    max_usd_per_gpu_hour: float | None = None,
+    max_age_days: int | None = None,
+) -> tuple[Mapping[str, "Stock"], list[tuple[Offer, NotServed]]]:
+    """By GPU, the machines with a price on these terms, cheap and recent enough; the other offers with their reason.
 
-    Without a limit of the user's, prices may be a year old.
+    Without a limit of the user's, prices may be a year old. Which of them count: ``hosts_of``.
     """
     oldest = MAX_AGE_DAYS if max_age_days is None else max_age_days
     kept: list[Machine] = []
-    refused: list[tuple[Offer, Refusal]] = []
+    refused: list[tuple[Offer, NotServed]] = []
     for offer in offers:
         prices = [(term, price) for term in terms if (price := offer.price(term)) is not None]
         cheap = [(term, price) for term, price in prices if price / offer.gpus <= (max_usd_per_gpu_hour or math.inf)]
         if not prices:
             wanted = " or ".join(term.replace("_", "-") for term in terms)
-            refused.append((offer, Refusal(Reason.no_price, f"no {wanted} price")))
+            refused.append((offer, NotServed(Reason.no_price, f"no {wanted} price")))
         elif not cheap:
             limit = usd(max_usd_per_gpu_hour or 0.0)
-            refused.append((offer, Refusal(Reason.too_expensive, f"more than {limit} a GPU-hour")))
+            refused.append((offer, NotServed(Reason.too_expensive, f"more than {limit} a GPU-hour")))
         elif offer.age_days(today) > oldest:
             reason = f"price of {offer.date}, more than {oldest} days old"
-            refused.append((offer, Refusal(Reason.old_price, reason)))
+            refused.append((offer, NotServed(Reason.old_price, reason)))
         else:
             kept += [Machine(offer, term, price) for term, price in cheap]
-    return kept, refused
+    by_gpu = attrgetter("offer.gpu")
+    return {gpu: Stock(group) for gpu, group in groupby(sorted(kept, key=by_gpu), key=by_gpu)}, refused
 
 
 def told_apart(offers: Sequence[Offer]) -> list[str]:
@@ -125,9 +121,16 @@ def told_apart(offers: Sequence[Offer]) -> list[str]:
 
 
 def hosts_of(
-    deployment: Deployment, machines: Sequence[Machine], max_gpus: int | None = None, spare: Spare = NO_SPARE
-) -> tuple["Hosts", list[tuple[int, Refusal]]]:
-    """The machines that a deployment can stand on; for the others how many of them there are, and why not."""
+    deployment: Deployment,
+    machines: Sequence[Machine],
+    on: date | None,
+    max_gpus: int | None = None,
+    spare: Spare = NO_SPARE,
+) -> tuple["Hosts", list[tuple[int, NotServed]]]:
+    """The machines that a deployment can stand on; for the others how many of them there are, and why not.
+
+    Of those, the ones whose price counts on that day; of any age where the user says how old one may be (None).
+    """
     stock = machines if isinstance(machines, Stock) else Stock(machines)
     verdicts: dict[Reason | None, list[Shape]] = {}
     needs = cache(partial(host_gib, deployment))
@@ -138,8 +141,8 @@ def hosts_of(
     for kind in (Reason.instance_too_small, Reason.no_network, Reason.host_too_small, Reason.no_zones):
         if shapes := verdicts.get(kind):
             number = sum(len(stock.shapes[shape]) for shape in shapes)
-            refused.append((number, Refusal(kind, _why_not_on(deployment, kind, stock, shapes))))
-    return Hosts(deployment, kept, max_gpus, spare), refused
+            refused.append((number, NotServed(kind, _why_not_on(deployment, kind, stock, shapes))))
+    return Hosts(deployment, kept.that_count(on), max_gpus, spare), refused
 
 
 def _verdict(deployment: Deployment, shape: "Shape", needs: Callable[[int], float], spare: Spare) -> Reason | None:
@@ -211,6 +214,15 @@ class Stock(tuple[Machine, ...]):
             self._cheapest[network] = tuple(by_size.values())
         return self._cheapest[network]
 
+    def that_count(self, on: date | None) -> "Stock":
+        """Those whose price counts that day, of machines that would all do (``prices_that_count``)."""
+        if on not in self._counted:
+            sold = {term: [machine.offer for machine in self if machine.terms is term] for term in Terms}
+            counted = {(id(offer), term) for term in Terms for offer in prices_that_count(sold[term], term, on)}
+            kept = Stock(machine for machine in self if (id(machine.offer), machine.terms) in counted)
+            self._counted[on] = self if len(kept) == len(self) else kept
+        return self._counted[on]
+
     @cached_property
     def usd_per_hour(self) -> float:
         """Of the cheapest: no replica stands for less."""
@@ -233,20 +245,16 @@ class Stock(tuple[Machine, ...]):
     def _cheapest(self) -> dict[float, tuple[Machine, ...]]:
         return {}
 
+    @cached_property
+    def _counted(self) -> "dict[date | None, Stock]":
+        return {}
+
 
 def _can_be_one_of_several(deployment: Deployment, machine_gpus: int) -> bool:
     """Whether a machine can be one of those that a replica spans: whole stages, or whole groups of the attention."""
     node = deployment.gpu.gpus_per_node
     whole = deployment.tp == node if deployment.dp == 1 else deployment.gpus % machine_gpus == 0
     return machine_gpus == node >= NETWORKED and whole and deployment.pp * deployment.dp > 1
-
-
-def _can_hold(deployment: Deployment, offer: Offer) -> bool:
-    """Whether a replica stands on such machines: on some GPUs of one, on whole stages or groups over several."""
-    if deployment.dp == 1:
-        return offer.gpus >= deployment.tp
-    several = _can_be_one_of_several(deployment, offer.gpus) and _is_networked(deployment.gpu, offer)
-    return deployment.gpus <= offer.gpus or several
 
 
 def _is_networked(gpu: Gpu, offer: Offer) -> bool:
@@ -271,26 +279,25 @@ def room_for(deployment: Deployment) -> Callable[[Offer], bool]:
 def cheapest_host(
     deployment: Deployment, replicas: int = 1, offers: Iterable[Offer] | None = None
 ) -> tuple[Offer, float]:
-    """The offer on which so many replicas cost least in whole machines, and what they cost an hour; hosts without
-    memory enough are left out. ``NoOffer`` where there is none."""
+    """The offer on which so many replicas cost least in whole machines, and what they cost an hour.
+
+    ``NoOffer`` where none that counts can hold them.
+    """
+    gpu, on = deployment.gpu.key, today()
     known = market_offers() if offers is None else offers
-    roomy = list(filter(room_for(deployment), (offer for offer in known if offer.gpu == deployment.gpu.key)))
-    sold = [offer for offer in roomy if offer.usd_per_hour is not None and _can_hold(deployment, offer)]
-    looked_up = to_look_up(sold, today())
-    machines = [Machine(offer, Terms.on_demand, offer.usd_per_hour) for offer in looked_up if offer.usd_per_hour]
+    sold = [offer for offer in known if offer.gpu == gpu and offer.usd_per_hour is not None]
+    stocks, _ = usable(sold, (Terms.on_demand,), on)
+    hosts, refused = hosts_of(deployment, stocks.get(gpu, ()), on)
+    if not hosts.machines:
+        why = refused[0][1].reason if refused else "all that are known are over a year old" if sold else ""
+        raise no_offer(gpu, Terms.on_demand, deployment.tp * deployment.dp, why)
 
     def bill(machine: Machine) -> tuple[float, float, int, str, str, str]:
         offer, number = machine.offer, machines_for(deployment, machine.offer, replicas)
         per_gpu = machine.usd_per_hour / offer.gpus
         return number * machine.usd_per_hour, per_gpu, offer.gpus, offer.provider, offer.region, offer.instance
 
-    if not machines:
-        together = deployment.tp * (deployment.dp if deployment.dp > 1 else 1)
-        cheapest_offer(deployment.gpu.key, offers=roomy, together=together)  # Says that nobody sells it.
-    fresh = set(map(id, recent(looked_up, today())))
-    at_recent = min((machine for machine in machines if id(machine.offer) in fresh), key=bill)
-    at_any = min(machines, key=bill)
-    best = recent_unless_far((bill(at_recent)[0], at_recent), (bill(at_any)[0], at_any))
+    best = min(hosts.machines, key=bill)
     return best.offer, bill(best)[0]
 
 

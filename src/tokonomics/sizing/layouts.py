@@ -8,10 +8,8 @@ layouts stand on: ``sizing.hosts``.
 """
 
 from collections.abc import Iterator, Sequence
-from enum import StrEnum
 from functools import lru_cache
 from itertools import product
-from typing import NamedTuple
 
 from tokonomics.catalog.engines import Engine
 from tokonomics.catalog.gpus import Gpu
@@ -20,6 +18,7 @@ from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import NETWORKED, Deployment, valid_tp, why_not_run
 from tokonomics.physics.memory import max_sequences, smallest
+from tokonomics.sizing.setup import NotServed, Reason
 from tokonomics.units import gigabytes
 
 _QUANTISED = (Precision.fp8, Precision.int4)
@@ -31,32 +30,6 @@ _STAGES = (2, 4, 8)
 _MACHINES = (2, 4, 8)
 _WIDEST = 72
 """GPUs among which experts are shared: DeepSeek's own decoding used 144, published results of others up to 72."""
-
-
-class Reason(StrEnum):
-    """Kinds of refusal, for grouping."""
-
-    no_price = "no price on these terms"
-    too_expensive = "more expensive than the price limit"
-    old_price = "price too old"
-    too_long = "requests longer than the model's context"
-    not_supported = "not run by the engine"
-    does_not_fit = "does not fit"
-    too_slow = "misses the SLO"
-    instance_too_small = "needs more GPUs than the instance has"
-    host_too_small = "host memory below the weights and a process for each GPU"
-    no_zones = "sold without zones"
-    no_network = "no fast network between machines is known"
-    assumed_speed = "speed assumed: no kernels timed on such a GPU"
-    too_many_gpus = "takes more GPUs than allowed"
-    more_expensive = "more expensive than the pick"
-
-
-class Refusal(NamedTuple):
-    """Why a candidate is out: the kind, and the case in words."""
-
-    kind: Reason
-    reason: str
 
 
 def weight_choices(model: ModelSpec, floor: Precision | None = None) -> tuple[Precision, ...]:
@@ -130,21 +103,21 @@ _smallest = lru_cache(maxsize=4096)(smallest)
 """The same for every layout of a model on a GPU: searched once."""
 
 
-def why_not(deployment: Deployment, context: int) -> Refusal | None:
+def why_not(deployment: Deployment, context: int) -> NotServed | None:
     """Why a deployment cannot serve sequences of this length at all; None when it can."""
     if context > deployment.model.max_context:
         longest = deployment.model.max_context
-        return Refusal(Reason.too_long, f"requests of {context:,} tokens exceed the model's {longest:,} of context")
+        return NotServed(Reason.too_long, f"requests of {context:,} tokens exceed the model's {longest:,} of context")
     if unsupported := why_not_run(deployment.engine, deployment.gpu, deployment.weights, deployment.kv):
-        return Refusal(Reason.not_supported, unsupported)
+        return NotServed(Reason.not_supported, unsupported)
     if deployment.tp > deployment.gpu.gpus_per_node:
         node = deployment.gpu.gpus_per_node
-        return Refusal(Reason.instance_too_small, f"needs {deployment.tp} GPUs in one node; a node has {node}")
+        return NotServed(Reason.instance_too_small, f"needs {deployment.tp} GPUs in one node; a node has {node}")
     if not max_sequences(deployment, context):
         needed = _smallest(deployment.model_copy(update={"tp": 1, "pp": 1, "ep": 1, "dp": 1}), context)
         weights = gigabytes(deployment.model.weight_bytes(deployment.weights))
         need = f"needs {needed}" if needed else "no number of these GPUs is enough"
-        return Refusal(Reason.does_not_fit, f"does not fit: {weights} of weights, {need}")
+        return NotServed(Reason.does_not_fit, f"does not fit: {weights} of weights, {need}")
     return None
 
 
@@ -157,7 +130,7 @@ def fitting(
     kv: tuple[Precision, ...],
     most_gpus: int,
     context: int,
-) -> tuple[tuple[Deployment, Refusal | None], ...]:
+) -> tuple[tuple[Deployment, NotServed | None], ...]:
     """``deployments``, each with why it cannot serve; kept, as one plan asks for it at several prices."""
     layouts = deployments(model, gpu, engine, weights, kv, most_gpus)
     return tuple((deployment, why_not(deployment, context)) for deployment in layouts)

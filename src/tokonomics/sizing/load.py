@@ -182,7 +182,8 @@ class Load:
             shorter, cut = cut_to_context(self.trace, context)
             return replace(self, trace=shorter, workload=workload_of(shorter, self.workload.rate, cut))
         if not fits.any():
-            what = f"the shortest request is longer than the model's {context:,} tokens of context"
+            shortest = int((self.trace.input_tokens.astype(np.int64) + self.trace.output_tokens).min())
+            what = f"requests of {shortest:,} tokens or more exceed the model's {context:,} of context"
             raise BadInput(what, where=self.trace.source)
         kept = self.trace.take(np.flatnonzero(fits))
         workload = workload_of(kept, self.workload.rate * len(kept) / len(self.trace))

@@ -20,9 +20,8 @@ from tokonomics.physics.operations import least_decode_attention_s
 from tokonomics.physics.steptime import StepModel, step_model
 from tokonomics.serving.steady import Capacity, MissesSlo, ReplicaCurve, Steady, most_answered
 from tokonomics.sizing.hosts import Hosts
-from tokonomics.sizing.layouts import Reason, Refusal
 from tokonomics.sizing.load import Load
-from tokonomics.sizing.setup import Setup
+from tokonomics.sizing.setup import NotServed, Reason, Setup
 from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.traffic.trace import Floats
 from tokonomics.units import percent, seconds
@@ -57,26 +56,33 @@ class Screened:
         return self.curve.at_rate(min(rate, self.capacity.rate), self.capacity)
 
 
-def screen(deployment: Deployment, hosts: Hosts, load: Load, slos: tuple[Slo, ...]) -> Screened | Refusal:
+def screen(deployment: Deployment, hosts: Hosts, load: Load, slos: tuple[Slo, ...]) -> Screened | NotServed:
     """How one replica serves this load at best, or why it cannot."""
-    steps, owed = step_model(deployment), load.owed(slos)
+    if late := late_alone(deployment, load, slos):
+        return late
+    curve = curve_for(deployment, load)
+    try:
+        capacity = curve.capacity(_loosest([tpot_limit(targets) for _, targets in load.owed(slos)]))
+    except MissesSlo as miss:
+        by = f"TPOT by {percent(miss.tpot_s / miss.objective_s - 1)}"
+        return NotServed(Reason.too_slow, f"misses {by} even for a single request: {seconds(miss.tpot_s)} at best")
+    fewest = fewest_for(load, capacity.rate)
+    return Screened(deployment=deployment, hosts=hosts, curve=curve, capacity=capacity, fewest=fewest)
+
+
+def late_alone(deployment: Deployment, load: Load, slos: tuple[Slo, ...]) -> NotServed | None:
+    """The SLO that even lone requests miss by most; None where they meet all."""
+    steps = step_model(deployment)
     late = [
         (alone_s / slo.seconds, alone_s, slo)
-        for part, targets in owed
+        for part, targets in load.owed(slos)
         for slo, alone_s in floors(steps, part, targets).items()
     ]
     times, alone_s, worst = max(late, key=itemgetter(0), default=(0.0, 0.0, None))
-    if worst and times > 1:
-        by = f"{describe(worst)} by {percent(times - 1)}"
-        return Refusal(Reason.too_slow, f"misses {by} even for a lone request: {seconds(alone_s)} at best")
-    curve = curve_for(deployment, load)
-    try:
-        capacity = curve.capacity(_loosest([tpot_limit(targets) for _, targets in owed]))
-    except MissesSlo as miss:
-        by = f"TPOT by {percent(miss.tpot_s / miss.objective_s - 1)}"
-        return Refusal(Reason.too_slow, f"misses {by} even for a single request: {seconds(miss.tpot_s)} at best")
-    fewest = fewest_for(load, capacity.rate)
-    return Screened(deployment=deployment, hosts=hosts, curve=curve, capacity=capacity, fewest=fewest)
+    if worst is None or times <= 1:
+        return None
+    by = f"{describe(worst)} by {percent(times - 1)}"
+    return NotServed(Reason.too_slow, f"misses {by} even for a lone request: {seconds(alone_s)} at best")
 
 
 def closed_form_replicas(setup: Setup) -> int:

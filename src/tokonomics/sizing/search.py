@@ -23,19 +23,16 @@ from tokonomics.serving.outcome import Outcome, outcome
 from tokonomics.serving.simulator import Simulation
 from tokonomics.sizing import rules
 from tokonomics.sizing.attempt import Attempts, Sized, attempt, first_that_holds, judged_attempt, prefill_share, serve
-from tokonomics.sizing.layouts import Reason, why_not
+from tokonomics.sizing.layouts import why_not
 from tokonomics.sizing.load import Load
-from tokonomics.sizing.screen import closed_form_replicas
-from tokonomics.sizing.setup import NotServed, Setup
+from tokonomics.sizing.screen import closed_form_replicas, late_alone
+from tokonomics.sizing.setup import NotServed, Reason, Setup
 from tokonomics.sizing.terms import startup_seconds
 from tokonomics.traffic.generate import ENOUGH_REQUESTS
 from tokonomics.traffic.stretch import stretch_of
 from tokonomics.traffic.workload import workload_of
 from tokonomics.types import Noun, copied
 from tokonomics.units import seconds
-
-_FASTER = f"Loosen {option('slo')}, or name more or faster GPUs ({option('tp')}, {option('gpu')})."
-
 
 # --- how many -------------------------------------------------------------------------------------------------------
 
@@ -45,22 +42,31 @@ def size(setup: Setup, attempts: Attempts | None = None) -> Sized | NotServed:
 
     Setups that differ in how replicas come and go share the fleet they start from.
     """
-    if refusal := why_not(setup.deployment, setup.load.longest):
-        return NotServed(refusal.reason, _what_fits(setup) if refusal.kind is Reason.does_not_fit else None)
+    if refusal := cannot_serve(setup):
+        return refusal
     attempts = Attempts() if attempts is None else attempts
     try:
         found = fewest(setup, attempts, least=setup.load.fewest_replicas)
         if not found.holds:
             alone = "even a request that is alone on a replica: " if found.replicas <= 1 else ""
             number = "" if alone else f"on {found.replicas:,} replicas "
-            return NotServed(f"{alone or number}{found.breaks}", _FASTER)
+            return NotServed(Reason.too_slow, f"{alone or number}{found.breaks}")
         if setup.disaggregated:
             return _disaggregated(replace(setup, router=found.router), found, attempts)
         if setup.autoscale:
             return _autoscaled(replace(setup, router=found.router), found)
     except TokonomicsError as error:
-        return NotServed(error.what, error.fix)
+        return NotServed(Reason.not_simulated, error.what, error.fix)
     return replace(found, max_sequences=found.max_sequences or setup.max_sequences)
+
+
+def cannot_serve(setup: Setup) -> NotServed | None:
+    """Why no number of replicas will do, before any simulation: context, memory, engine, or an SLO that even a lone
+    request misses; None where nothing is known against it."""
+    refusal = why_not(setup.deployment, setup.load.longest)
+    if refusal and refusal.kind is Reason.does_not_fit:
+        return replace(refusal, fix=_what_fits(setup))
+    return refusal or late_alone(setup.deployment, setup.load, setup.slos)
 
 
 def fewest(
@@ -146,7 +152,9 @@ def _what_fits(setup: Setup) -> str:
 
 def _disaggregated(setup: Setup, together: Sized, attempts: Attempts) -> Sized | NotServed:
     if setup.load.share < 1:
-        return NotServed("only a slice of this traffic is simulated, and prompts cannot be sent on between slices")
+        return NotServed(
+            Reason.not_simulated, "only a slice of this traffic is simulated: no prompt is sent on between slices"
+        )
     share = prefill_share(together.outcome, otherwise=0.5)
     # Together it may hold only with fewer sequences at a time: what answers need then, they may need apart.
     limits = dict.fromkeys((None, together.max_sequences))
@@ -157,7 +165,7 @@ def _disaggregated(setup: Setup, together: Sized, attempts: Attempts) -> Sized |
         return first_that_holds(attempts.once(split, count, limit) for limit in limits for split in splits)
 
     found = fewest(setup, attempts, least=2, on=best)
-    return found if found.holds else NotServed(f"on {found.replicas:,} replicas {found.breaks}", _FASTER)
+    return found if found.holds else NotServed(Reason.too_slow, f"on {found.replicas:,} replicas {found.breaks}")
 
 
 def _splits(replicas: int, share: float) -> Sequence[int]:
@@ -171,7 +179,8 @@ def _splits(replicas: int, share: float) -> Sequence[int]:
 
 def _autoscaled(setup: Setup, fixed: Sized) -> Sized | NotServed:
     if setup.load.share < 1:
-        return NotServed("only a slice of this traffic is simulated: an autoscaler would see the wrong number")
+        why = "only a slice of this traffic is simulated: an autoscaler would see the wrong number"
+        return NotServed(Reason.not_simulated, why)
     always = attempt(setup, fixed.replicas, fixed.max_sequences, 1.0).simulation
     assert always is not None
     fullest = _outstanding(always) / always.fleet.replicas
@@ -183,7 +192,7 @@ def _autoscaled(setup: Setup, fixed: Sized) -> Sized | NotServed:
             leaving = _scaled(setup, fixed, fullest * share, 0)
             return min((way for way in (leaving, staying) if way.holds), key=lambda way: way.mean_replicas)
         broken = staying.breaks
-    return NotServed(f"no rule tried meets the SLOs through cold starts: {broken}")
+    return NotServed(Reason.too_slow, f"no rule tried meets the SLOs through cold starts: {broken}")
 
 
 def _scaled(setup: Setup, fixed: Sized, target: float, always: int) -> Sized:
@@ -278,12 +287,18 @@ class ReplicasNeeded(Noun):
 
 
 class NeverHolds(TokonomicsError):
-    """Not even the lightest load, or the largest fleet, meets the SLO."""
+    """Not even the lightest load, or the largest fleet, meets the SLO; or nothing can be served at all."""
+
+    def __init__(self, refused: NotServed, whose: str = "") -> None:
+        super().__init__(f"{whose}{refused.reason}", fix=refused.what_to_do)
+        self.refused = refused
 
 
 def highest_rate(setup: Setup, guess: float) -> HighestRate:
     """The most requests a second that one replica of a setup holds, searched from a guess."""
     attempts = Attempts(whole=True)
+    if refusal := cannot_serve(setup):
+        raise NeverHolds(refusal, f"{setup.deployment}: ")
     trace = setup.load.trace
     if trace.rate <= 0:
         raise BadInput("all requests arrive at once: there is no rate to raise", where=trace.source)
@@ -307,13 +322,14 @@ def highest_rate(setup: Setup, guess: float) -> HighestRate:
         while holds(high := high * 2):
             low = high
             if high > guess * _FURTHEST:
-                raise NeverHolds(f"nothing breaks, not even at {high:.2g} requests a second: is there any work to do?")
+                raise BadInput(f"nothing breaks, not even at {high:.2g} requests a second: is there any work to do?")
     else:
         while not holds(low := low / 2):
             high = low
             if low < guess / _FURTHEST:
                 last = tried[low]
-                raise NeverHolds(f"even next to no load is too much: {last.breaks}", fix=_nearest(last.outcome))
+                what = f"even next to no load is too much: {last.breaks}"
+                raise NeverHolds(NotServed(Reason.too_slow, what, _nearest(last.outcome)))
     low, high = highest_between(holds, low, high)
     return HighestRate(
         rate=low,
@@ -339,7 +355,7 @@ def replicas_needed(setup: Setup) -> ReplicasNeeded:
     attempts = Attempts(whole=True)
     found = size(setup, attempts)
     if isinstance(found, NotServed):
-        raise NeverHolds(found.reason, fix=found.fix)
+        raise NeverHolds(found, f"{setup.deployment}: ")
     tried = attempts.tried(setup)
     trials = tuple(trial_of(tried[count], setup.load.workload.rate) for count in sorted(tried))
     made = outcome_of(setup, found)
@@ -353,6 +369,7 @@ def outcome_of(setup: Setup, sized: Sized) -> Outcome:
     return outcome(made, setup.slos)
 
 
-def _nearest(result: Outcome) -> str:
+def _nearest(result: Outcome) -> str | None:
+    """What the lightest load reaches; None where nothing was answered."""
     reached = ", ".join(f"{slo.slo} {seconds(slo.delivered_s)}" for slo in result.slo if slo.delivered_s is not None)
-    return f"What it reaches: {reached}." if reached else _FASTER
+    return f"What it reaches: {reached}." if reached else None

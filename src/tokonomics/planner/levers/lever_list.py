@@ -25,7 +25,7 @@ from tokonomics.serving.fleet import Router
 from tokonomics.sizing.bill import Bills, SetupBill
 from tokonomics.sizing.hosts import HOST_MEMORY
 from tokonomics.sizing.search import changes_over_time
-from tokonomics.sizing.setup import NotServed, Setup
+from tokonomics.sizing.setup import NotServed, Reason, Setup
 from tokonomics.sizing.terms import reserved_prices
 from tokonomics.types import copied
 from tokonomics.units import percent
@@ -184,73 +184,77 @@ def billed(lever: Lever, setup: Setup, bills: Bills) -> tuple[Setup, SetupBill] 
 def _batch(setup: Setup) -> Setup | NotServed:
     limit = setup.deployment.limits.max_sequences
     if setup.max_sequences is None or setup.max_sequences >= limit:
-        return NotServed(f"it batches already, up to {limit} requests at a time")
+        return NotServed(Reason.nothing_to_change, f"it batches already, up to {limit} requests at a time")
     return replace(setup, max_sequences=None)
 
 
 def _weights(precision: Precision, choices: Choices, setup: Setup) -> Setup | NotServed:
     now = setup.deployment
     if not precision.is_below(now.weights):
-        return NotServed(f"weights are {now.weights} already")
+        return NotServed(Reason.nothing_to_change, f"weights are {now.weights} already")
     if choices.min_weights and precision.is_below(choices.min_weights):
         fix = f"Ask for it: {option('min_weights', precision)}."
-        return NotServed(f"below {choices.min_weights}, the fewest bits allowed", fix)
+        return NotServed(Reason.nothing_to_change, f"below {choices.min_weights}, the fewest bits allowed", fix)
     if low := choices.too_low(now.model, precision):
-        return NotServed(low)
+        return NotServed(Reason.nothing_to_change, low)
     reason = why_not_run(now.engine, now.gpu, precision, now.kv)
-    return NotServed(reason) if reason else setup.deployed(weights=precision)
+    return NotServed(Reason.nothing_to_change, reason) if reason else setup.deployed(weights=precision)
 
 
 def _kv(choices: Choices, setup: Setup) -> Setup | NotServed:
     now = setup.deployment
     if now.kv is not Precision.bf16:
-        return NotServed(f"the KV cache is {now.kv} already")
+        return NotServed(Reason.nothing_to_change, f"the KV cache is {now.kv} already")
     if low := choices.too_low(now.model, Precision.fp8, "kv"):
-        return NotServed(low)
+        return NotServed(Reason.nothing_to_change, low)
     reason = why_not_run(now.engine, now.gpu, now.weights, Precision.fp8)
-    return NotServed(reason) if reason else setup.deployed(kv=Precision.fp8)
+    return NotServed(Reason.nothing_to_change, reason) if reason else setup.deployed(kv=Precision.fp8)
 
 
 def _prefix_cache(setup: Setup) -> Setup | NotServed:
     if setup.prefix_cache and setup.load.trace.prefix is not None:
-        return NotServed("it is on already")
+        return NotServed(Reason.nothing_to_change, "it is on already")
     return _shares(setup, needs_cache=False) or replace(setup, prefix_cache=True)
 
 
 def _shares(setup: Setup, needs_cache: bool = True) -> NotServed | None:
     """Why nothing can be kept of this traffic's prompts."""
     if setup.load.trace.prefix is None:
-        return NotServed(NOTHING_SHARED)
+        return NotServed(Reason.nothing_to_change, NOTHING_SHARED)
     if not setup.deployment.engine.reuses_prefixes:
-        return NotServed(f"{setup.deployment.engine.key} keeps no prefixes")
-    return NotServed("it needs the prefix cache") if needs_cache and not setup.prefix_cache else None
+        return NotServed(Reason.nothing_to_change, f"{setup.deployment.engine.key} keeps no prefixes")
+    return (
+        NotServed(Reason.nothing_to_change, "it needs the prefix cache")
+        if needs_cache and not setup.prefix_cache
+        else None
+    )
 
 
 def _router(setup: Setup) -> Setup | NotServed:
     if setup.router is Router.prefix_aware:
-        return NotServed("it is on already")
+        return NotServed(Reason.nothing_to_change, "it is on already")
     return _shares(setup) or replace(setup, router=Router.prefix_aware)
 
 
 def _affine(setup: Setup) -> Setup | NotServed:
     if setup.router is Router.session_affine:
-        return NotServed("it is on already")
+        return NotServed(Reason.nothing_to_change, "it is on already")
     if setup.load.trace.turns is None:
-        return NotServed("the traffic has no sessions")
+        return NotServed(Reason.nothing_to_change, "the traffic has no sessions")
     return _shares(setup) or replace(setup, router=Router.session_affine)
 
 
 def _tiers(choices: Choices, setup: Setup) -> Setup | NotServed:
     if setup.tiers:
-        return NotServed("there is a memory behind the GPU's already")
+        return NotServed(Reason.nothing_to_change, "there is a memory behind the GPU's already")
     if setup.autoscale or setup.disaggregated:
-        return NotServed("not simulated together with autoscaling or disaggregation")
+        return NotServed(Reason.not_simulated, "not simulated together with autoscaling or disaggregation")
     return _shares(setup) or replace(setup, tiers=choices.tiers or HOST_MEMORY)
 
 
 def _speculation(choices: Choices, setup: Setup) -> Setup | NotServed:
     if setup.deployment.speculation:
-        return NotServed("it drafts already")
+        return NotServed(Reason.nothing_to_change, "it drafts already")
     model = setup.deployment.model
     acceptance = ACCEPTANCE if choices.acceptance is None else choices.acceptance
     if choices.draft_share is not None:
@@ -260,13 +264,16 @@ def _speculation(choices: Choices, setup: Setup) -> Setup | NotServed:
         try:
             drafted = draft_named(choices.draft, model, choices.draft_tokens, choices.acceptance)
         except BadInput as error:
-            return NotServed(error.what, error.fix)
+            return NotServed(Reason.nothing_to_change, error.what, error.fix)
         return setup.deployed(speculation=drafted)
     draft = find_model(choices.draft) if choices.draft else smallest_relative(model)
     if draft is None:
-        return NotServed(f"no much smaller model with its vocabulary is known: name one with {option('draft')}")
+        return NotServed(
+            Reason.nothing_to_change,
+            f"no much smaller model with its vocabulary is known: name one with {option('draft')}",
+        )
     if draft.vocab != model.vocab:
-        return NotServed(f"{draft.name} has another vocabulary")
+        return NotServed(Reason.nothing_to_change, f"{draft.name} has another vocabulary")
     return setup.deployed(speculation=Speculation(tokens=choices.draft_tokens, acceptance=acceptance, draft=draft))
 
 
@@ -287,38 +294,41 @@ def smallest_relative(model: ModelSpec) -> ModelSpec | None:
 
 def _apart(setup: Setup) -> Setup | NotServed:
     if setup.disaggregated:
-        return NotServed("it is disaggregated already")
+        return NotServed(Reason.nothing_to_change, "it is disaggregated already")
     if setup.load.trace.turns is not None:
-        return NotServed("not simulated for sessions that wait for answers")
+        return NotServed(Reason.not_simulated, "not simulated for sessions that wait for answers")
     if setup.autoscale or setup.tiers:
-        return NotServed("not simulated together with autoscaling or slower memories")
+        return NotServed(Reason.not_simulated, "not simulated together with autoscaling or slower memories")
     return replace(setup, disaggregated=True)
 
 
 def _autoscale(setup: Setup) -> Setup | NotServed:
     if setup.autoscale:
-        return NotServed("it is on already")
+        return NotServed(Reason.nothing_to_change, "it is on already")
     if setup.disaggregated or setup.tiers:
-        return NotServed("not simulated together with disaggregation or slower memories")
+        return NotServed(Reason.not_simulated, "not simulated together with disaggregation or slower memories")
     busiest = changes_over_time(setup.load)
     if busiest < _VARIES:
-        return NotServed(f"the load hardly changes: the busiest hour is {percent(busiest - 1)} above the mean")
+        return NotServed(
+            Reason.nothing_to_change,
+            f"the load hardly changes: the busiest hour is {percent(busiest - 1)} above the mean",
+        )
     return replace(setup, autoscale=True)
 
 
 def _commit(setup: Setup) -> Setup | NotServed:
     if setup.commit:
-        return NotServed("it is committed already")
+        return NotServed(Reason.nothing_to_change, "it is committed already")
     gpu = setup.deployment.gpu.key
     if not any(reserved_prices(offer) for offer in setup.offers if offer.gpu == gpu):
-        return NotServed(f"no reserved price is known for {gpu} among these offers")
+        return NotServed(Reason.no_price, f"no reserved price is known for {gpu} among these offers")
     return replace(setup, commit=True)
 
 
 def _spot(setup: Setup) -> Setup | NotServed:
     if setup.spot:
-        return NotServed("it may be on spot already")
+        return NotServed(Reason.nothing_to_change, "it may be on spot already")
     gpu = setup.deployment.gpu.key
     if not any(offer.gpu == gpu and offer.spot_usd_per_hour for offer in setup.offers):
-        return NotServed(f"no spot price is known for {gpu} among these offers")
+        return NotServed(Reason.no_price, f"no spot price is known for {gpu} among these offers")
     return replace(setup, spot=True)

@@ -252,7 +252,7 @@ def _sized(setup: Setup, routers: Sequence[Router | None], attempts: Attempts) -
     assert isinstance(missed, NotServed)
     if keeping_up := [way for way in sized(()) if isinstance(way, Sized)]:
         return _CacheFleet(min(keeping_up, key=lambda way: way.replicas), missed.reason)
-    raise NeverHolds(missed.reason, fix=missed.fix)
+    raise NeverHolds(missed, f"{setup.deployment}: ")
 
 
 def _slower(rows: Sequence[CacheRow], best: CacheRow | None) -> Slower | None:

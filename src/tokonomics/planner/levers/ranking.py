@@ -22,7 +22,7 @@ from tokonomics.planner.levers.kept_quality import QualityKept, quality_kept
 from tokonomics.planner.levers.lever_list import Lever, all_levers, billed, moved
 from tokonomics.sizing.bill import CENT, Bills, SetupBill
 from tokonomics.sizing.load import Load
-from tokonomics.sizing.setup import NotServed, Setup
+from tokonomics.sizing.setup import NotServed, Reason, Setup
 from tokonomics.traffic.arrivals import draw_arrivals, parse_arrivals
 from tokonomics.types import Marked, Noun, copied
 from tokonomics.units import percent, plural
@@ -174,7 +174,7 @@ def pull(lever: Lever, setup: Setup, now: SetupBill, bills: Bills) -> Pulled:
     changed = lever.apply(setup)
     made = changed if isinstance(changed, NotServed) else bills.of(changed)
     if isinstance(made, SetupBill) and made.bought == now.bought and lever.knob in _BUYING:
-        made = NotServed(_BUYING[lever.knob].format(now.bought))
+        made = NotServed(Reason.nothing_to_change, _BUYING[lever.knob].format(now.bought))
     bill = None if isinstance(made, NotServed) else made
     effects = None
     if isinstance(changed, Setup) and changed.deployment != setup.deployment and lever.knob in ("weights", "kv"):

@@ -21,9 +21,8 @@ from tokonomics.planner.search import best_first
 from tokonomics.serving.capacity import MOST_REPLICAS
 from tokonomics.sizing.bill import CENT, Bills, SetupBill
 from tokonomics.sizing.hosts import Hosts
-from tokonomics.sizing.layouts import Refusal
 from tokonomics.sizing.screen import Screened, fewest_by_arithmetic, screen
-from tokonomics.sizing.setup import NotServed, Setup
+from tokonomics.sizing.setup import NotServed, Reason, Setup
 from tokonomics.traffic.generate import ENOUGH_REQUESTS
 from tokonomics.types import Same, Speed, copied
 from tokonomics.units import HOURS_PER_MONTH, plural
@@ -84,7 +83,9 @@ def right_size(
     if bill < today:
         return pick
     why = "no other machine meets the SLOs" if math.isinf(today) else "no cheaper GPU found"
-    return NotServed(f"{why}: of {plural(found.screened, 'layout')} screened, {found.simulated} simulated")
+    return NotServed(
+        Reason.nothing_to_change, f"{why}: of {plural(found.screened, 'layout')} screened, {found.simulated} simulated"
+    )
 
 
 def _usd(setup: Setup, bills: Bills) -> float:
@@ -115,7 +116,7 @@ def _cheaper(setup: Setup, question: Question, bills: Bills) -> Found:
             return None
         if isinstance(prospect, Hosts):
             seen = screen(prospect.deployment, prospect, setup.load, setup.slos)
-            if isinstance(seen, Refusal):
+            if isinstance(seen, NotServed):
                 return None
             least = max(seen.fewest, setup.load.fewest_replicas)
             return max(bound, prospect.usd_per_month(least)), seen

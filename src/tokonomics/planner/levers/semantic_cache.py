@@ -27,7 +27,7 @@ from tokonomics.physics.deployment import Deployment
 from tokonomics.serving.spread import Spread
 from tokonomics.sizing.load import load_of_requests
 from tokonomics.sizing.search import NeverHolds, ReplicasNeeded, replicas_needed
-from tokonomics.sizing.setup import Setup
+from tokonomics.sizing.setup import NotServed, Reason, Setup
 from tokonomics.traffic.embeddings import Embedded, Vectors
 from tokonomics.traffic.prompts import Prompts, tokens_of
 from tokonomics.traffic.slo import Latency, Slo
@@ -238,7 +238,8 @@ def _sooner(slos: Sequence[Slo], wait_s: float) -> tuple[Slo, ...]:
     waiting = [slo for slo in slos if slo.latency is not Latency.tpot]
     for slo in waiting:
         if slo.seconds <= wait_s:
-            raise NeverHolds(f"{slo} is {seconds(slo.seconds)}, the look-up alone takes {seconds(wait_s)}")
+            late = f"{slo} is {seconds(slo.seconds)}, the look-up alone takes {seconds(wait_s)}"
+            raise NeverHolds(NotServed(Reason.too_slow, late))
     return tuple(slo.model_copy(update={"seconds": slo.seconds - wait_s}) if slo in waiting else slo for slo in slos)
 
 

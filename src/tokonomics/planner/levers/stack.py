@@ -21,6 +21,7 @@ from tokonomics.planner.levers.right_size import right_size
 from tokonomics.planner.plan_answer import KV_CHOICES
 from tokonomics.sizing.bill import CENT, Bills, SetupBill
 from tokonomics.sizing.layouts import weight_choices
+from tokonomics.sizing.search import NeverHolds
 from tokonomics.sizing.setup import NotServed, Setup
 from tokonomics.types import Marked, Noun, copied
 from tokonomics.units import plural
@@ -120,9 +121,7 @@ def stack(
     bills.begin("one request at a time")
     first = bills.of(naive)
     if isinstance(first, NotServed):
-        larger = f"or name a GPU ({option('gpu')}, {option('tp')}) on which the 16-bit model fits."
-        fix = first.fix or f"Loosen {option('slo')}, {larger}"
-        raise BadInput(f"the naive baseline cannot be served: {first.reason}", fix=fix)
+        raise NeverHolds(first, "the naive baseline cannot be served: ")
     end, left_out = optimised(naive, choices, bills)
     made = walk(naive, end, order, bills, left_out)
     drafted = _drafted(end, made.waterfall.end, choices.acceptance is None)

@@ -176,7 +176,7 @@ class Sharing:
         found = size(setup, self.attempts)
         if isinstance(found, NotServed):
             name = shorten(self.trace.tenants[tenant])
-            raise NeverHolds(f"{name} cannot be served even alone: {found.reason}", fix=found.fix)
+            raise NeverHolds(found, f"{name} cannot be served even alone: ")
         return found.replicas, simulated(setup, found)
 
     def together(self, trace: Trace) -> Together:
@@ -186,7 +186,7 @@ class Sharing:
         of_each, over_all = size(for_each, self.attempts), size(for_all, self.attempts)
         for found in (of_each, over_all):
             if isinstance(found, NotServed):
-                raise NeverHolds(found.reason, fix=found.fix)
+                raise NeverHolds(found, f"{for_all.deployment}: ")
         assert isinstance(of_each, Sized)
         assert isinstance(over_all, Sized)
         fewer = self.attempts.on(for_each, of_each.replicas - 1).breaks if of_each.replicas > 1 else None

@@ -1,0 +1,91 @@
+"""One price rule: the same GPUs on the same terms cost the same, whoever asks."""
+
+import math
+from datetime import date
+
+import pytest
+
+from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.offer_files import load_offers
+from tokonomics.catalog.offers import STALE_AFTER_DAYS, Offer
+from tokonomics.catalog.places import Seller
+from tokonomics.measure.meter.prices import Prices
+from tokonomics.questions.cost import cost, own_hardware
+from tokonomics.questions.fleet import fleet
+from tokonomics.questions.levers import setup_of
+from tokonomics.questions.listener import SILENT
+from tokonomics.questions.meter import asked as meter_settings
+from tokonomics.questions.plan import plan
+from tokonomics.questions.requests.buy import CostRequest, FleetRequest, OwnHardwareRequest, PlanRequest
+from tokonomics.questions.requests.run import MeterWatchRequest
+from tokonomics.questions.requests.traffic import CapacityRequest, LeversRequest, SimulateRequest
+from tokonomics.questions.results import PlanResult
+from tokonomics.questions.simulate import capacity, simulate
+from tokonomics.sizing.bill import Bills, SetupBill
+from tokonomics.units import HOURS_PER_MONTH
+
+GPUS = ("H100", "H200", "A100-80GB", "A100-40GB", "L40S", "L4", "A10G", "RTX4090", "RTX5090", "B200", "A6000", "GH200")
+SMALL = {"model": "llama-3.2-1b", "input": "const:500", "output": "const:50", "rate": "0.5"}
+DAY = date(2026, 11, 15)
+
+
+@pytest.fixture(autouse=True)
+def _today(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKONOMICS_TODAY", DAY.isoformat())
+
+
+def cheapest_by_hand(gpu: str) -> float:
+    """A lone GPU in whole machines, by the rule as the guide writes it: every offer against every other."""
+    found = find_gpu(gpu)
+    least_gib = 0.25 * found.memory_bytes / 2**30 + 3
+
+    def may_be_bought(offer: Offer) -> bool:
+        listed = offer.gpu == found.key and offer.usd_per_hour and offer.seller is not Seller.marketplace
+        roomy = offer.memory_gb is None or offer.memory_gb >= least_gib * offer.gpus
+        return bool(listed and roomy and (DAY - offer.date).days <= 365)
+
+    sold = [offer for offer in load_offers() if may_be_bought(offer)]
+    newest = min((DAY - offer.date).days for offer in sold)
+    window = STALE_AFTER_DAYS + (newest if newest > STALE_AFTER_DAYS else 0)
+    recent = [offer for offer in sold if (DAY - offer.date).days <= window]
+
+    def counts(offer: Offer) -> bool:
+        mine = (offer.usd_per_hour or 0.0) / offer.gpus
+        others = [(other.usd_per_hour or 0.0) / other.gpus for other in recent if other.gpus <= offer.gpus]
+        return offer in recent or min(others, default=math.inf) > 1.25 * mine
+
+    return min(offer.usd_per_hour or 0.0 for offer in sold if counts(offer))
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_every_verb_pays_the_same_for_a_gpu_hour(gpu: str) -> None:
+    asked = {**SMALL, "gpu": gpu, "weights": "bf16", "slo": "ttft_p99=5"}
+    found = plan(PlanRequest.of({**asked, "quick": True}))
+    assert isinstance(found, PlanResult)
+    planned = found.best
+    assert planned is not None
+    assert (planned.replicas, planned.gpus_per_replica) == (1, 1)
+    now = Bills().of(setup_of(LeversRequest.of(asked), SILENT))
+    assert isinstance(now, SetupBill)
+    simulated, most = simulate(SimulateRequest.of({**asked, "requests": 200})), capacity(CapacityRequest.of(asked))
+    assert simulated.cost is not None
+    assert most.cost is not None
+    metered = meter_settings(MeterWatchRequest(urls=("http://gpu:8000",), gpu=gpu)).usd_per_hour
+    assert isinstance(metered, Prices)
+    prices = {
+        "cost": cost(CostRequest(gpu=gpu, tokens_per_second=1000)).usd_per_hour,
+        "meter": metered.usd_per_hour,
+        "plan": planned.usd_per_month / HOURS_PER_MONTH,
+        "simulate": simulated.cost.usd_per_replica_hour,
+        "capacity": most.cost.usd_per_replica_hour,
+        "levers": now.usd_per_month / HOURS_PER_MONTH,
+    }
+    assert prices == pytest.approx(dict.fromkeys(prices, cheapest_by_hand(gpu)))
+
+
+def test_a_fleet_and_a_machine_of_ones_own_are_held_against_the_same_price() -> None:
+    bought = fleet(FleetRequest.of({**SMALL, "gpu": "H100", "terms": "on_demand", "no_replay": True}))
+    assert bought.plan.usd_per_month == pytest.approx(cheapest_by_hand("H100") * HOURS_PER_MONTH)
+    owned = OwnHardwareRequest(gpu="H100", purchase_usd="30k", years=4, usd_per_kwh=0.1, host_watts=500)
+    rented = own_hardware(owned).noun.rented
+    assert [offer.usd_per_gpu_hour() for offer in rented] == [cheapest_by_hand("H100")]
