@@ -27,7 +27,7 @@ def asked(*names: str, gpu: str = "RTX3090", gpus: int = 2, slo: str = "tpot=50m
           power: Power | None = None) -> CanRun:  # fmt: skip
     machine = OwnMachine(find_gpu(gpu), gpus, find_engine("vllm"), power)
     models = [find_model(name) for name in names] or all_models()
-    return can_run(models, machine, context, parse_slos(slo), every_precision=bool(names))
+    return can_run(models, machine, context, parse_slos(slo), every_layout=bool(names))
 
 
 def row_of(found: CanRun, weights: str) -> RunnableModel:

@@ -22,7 +22,6 @@ from tokonomics.catalog.precision import Precision
 from tokonomics.catalog.spot import Interruptions
 from tokonomics.errors import BadInput, option
 from tokonomics.money.fleet import FleetOffer, SpotMarket
-from tokonomics.physics.deployment import Deployment, valid_tp
 from tokonomics.physics.intervals import known_speed, speed_from
 from tokonomics.planner.fleet_layouts import (
     FleetLayout,
@@ -31,8 +30,11 @@ from tokonomics.planner.fleet_layouts import (
     stands_on,
 )
 from tokonomics.planner.fleet_traffic import FleetTraffic
+from tokonomics.planner.prospects import layout as layout_text
+from tokonomics.planner.prospects import speed_allowed
 from tokonomics.serving.fleet import Router
 from tokonomics.sizing.hosts import told_apart
+from tokonomics.sizing.layouts import fitting, weight_choices
 from tokonomics.sizing.setup import Say, silent
 from tokonomics.sizing.terms import reserved_prices, spot_markets, startup_seconds
 from tokonomics.traffic.slo import Slo
@@ -55,6 +57,8 @@ class MachineKind(Noun):
     gpu: str
     gpus: int
     layout: str
+    weights: Precision
+    kv: Precision
     max_sequences: PositiveInt | None = None
     """At a time on a replica, where it is not the engine's own limit."""
     router: Router = Router.least_outstanding
@@ -130,8 +134,9 @@ def fleet_machines(
     slos: Sequence[Slo],
     market: FleetMarket,
     *,
-    weights: Precision | None = None,
-    kv: Precision = Precision.bf16,
+    weights: tuple[Precision, ...] | None = None,
+    kv: tuple[Precision, ...] = (Precision.bf16,),
+    assumed_speeds: bool = True,
     sized: int = _SIZED,
     say: Say = silent,
 ) -> Machines:
@@ -147,14 +152,17 @@ def fleet_machines(
         wanted = ", ".join(term.replace("_", " ") for term in terms)
         fix = f"Loosen {option('terms')}, {option('gpu')} or {option('region')}."
         raise BadInput(f"no offer has a price on these terms ({wanted})", fix=fix)
-    # Every GPU sold at every degree of tensor parallelism.
-    common = {"model": model, "engine": engine, "weights": weights or model.served, "kv": kv}
-    deployments = [
-        Deployment(**common, gpu=find_gpu(gpu), tp=tp)
+    longest = min(model.max_context, max(traffic.load_of(size).longest for size in traffic.samples))
+    choices = weights or weight_choices(model)
+    in_one_machine = [
+        deployment
         for gpu in dict.fromkeys(offer.gpu for offer in sold)
-        for tp in valid_tp(model, max(offer.gpus for offer in sold if offer.gpu == gpu))
+        for most_gpus in [max(offer.gpus for offer in sold if offer.gpu == gpu)]
+        for deployment, _ in fitting(model, find_gpu(gpu), engine, choices, kv, most_gpus, longest)
+        if deployment.gpus <= most_gpus
     ]
-    layouts, refused = sized_layouts(deployments, sold, traffic, slos, terms, sized, say)
+    deployments = [deployment for deployment in in_one_machine if speed_allowed(deployment, assumed_speeds)]
+    layouts, refused = sized_layouts(deployments or in_one_machine, sold, traffic, slos, terms, sized, say)
     named = list(zip(sold, told_apart(sold), strict=True))
     risk = partial(spot_markets, interruptions=market.interruptions, aws_zones=market.aws_zones)
     priced = [
@@ -176,11 +184,12 @@ def fleet_machines(
 
 
 def _kind(offer: Offer, apart: str, layout: FleetLayout, startup_s: float | None, today: dt.date) -> MachineKind:
-    replicas, degree = offer.gpus // layout.deployment.gpus, f"TP{layout.deployment.tp}"
+    replicas, split = offer.gpus // layout.deployment.gpus, layout_text(layout.deployment)
     return MachineKind(
-        name=f"{offer.provider} {offer.instance} {offer.region}{apart} {degree}",
+        name=f"{offer.provider} {offer.instance} {offer.region}{apart} {split}",
         **copied(offer, "provider", "region", "instance", "gpu", "gpus"),
-        layout=degree,
+        layout=split,
+        **copied(layout.deployment, "weights", "kv"),
         **copied(layout, "max_sequences", "router"),
         speed=known_speed(layout.deployment),
         speed_from=speed_from(layout.deployment),

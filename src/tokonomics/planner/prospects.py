@@ -88,7 +88,7 @@ def _prospects(question: _Sought) -> _Found:
         question.offers, question.terms, limits.max_usd_per_gpu_hour, limits.max_age_days, question.today
     )
     refused, kept = list[tuple[Deployment, Refusal, int]](), list[Hosts]()
-    choices = question.weights or weight_choices(model, FLOOR)
+    choices = question.weights or weight_choices(model)
     for gpu_key, on_this_gpu in stocks.items():
         if on_this_gpu.usd_per_hour > question.below:
             continue
@@ -103,7 +103,7 @@ def _prospects(question: _Sought) -> _Found:
                 if refusal:
                     refused.append((deployment, refusal, 1))
                     continue
-                if not speed_allowed(question, deployment):
+                if not speed_allowed(deployment, question.assumed_speeds):
                     why = f"speed assumed: no kernels of {deployment.weights} timed on such a GPU"
                     refused.append((deployment, Refusal(Reason.assumed_speed, why), 1))
                     continue
@@ -149,11 +149,11 @@ def _stocks(
     return stocks, refused
 
 
-def speed_allowed(question: "Question | _Sought", deployment: Deployment) -> bool:
-    """Whether its speed is known well enough to be picked."""
+def speed_allowed(deployment: Deployment, assumed_speeds: bool) -> bool:
+    """Whether its speed is known well enough to be picked; ``assumed_speeds``: any will do."""
     # Of fewer bits than published and FP8 every speed is assumed: who asks for them takes that too.
-    asked_for = deployment.weights.is_below(FLOOR) and deployment.weights.is_below(question.model.served)
-    return question.assumed_speeds or asked_for or known_speed(deployment) is not Speed.assumed
+    asked_for = deployment.weights.is_below(FLOOR) and deployment.weights.is_below(deployment.model.served)
+    return assumed_speeds or asked_for or known_speed(deployment) is not Speed.assumed
 
 
 @lru_cache(maxsize=8192)
