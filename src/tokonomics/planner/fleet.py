@@ -142,7 +142,7 @@ def plan_fleet(
     """Buy, compare and try, at one precision, in one region of one provider unless it may be anywhere."""
     bounds = bounds or FleetBounds()
     max_spot_share, max_zone_share, target = bounds.max_spot_share, bounds.max_zone_share, bounds.availability
-    demand, offered = traffic.demand, len(machines.offers)
+    demand, offered = traffic.demand, _places(machines)
     machines, zone_share = _without_sudden_loss(machines, limits, slos)
     zone_share = zone_share if max_zone_share is None else max_zone_share
     limits = limits.model_copy(update={"max_zone_share": zone_share})
@@ -182,7 +182,7 @@ def plan_fleet(
         plan=plan,
         availability=reached,
         zone_correlation=tie,
-        chosen_place=len(counted.offers) < offered,
+        chosen_place=_places(counted) < offered,
         replays=replays,
         not_replayed=f"more than {_MOST_REPLICAS:,} replicas" if with_replay and plan.purchases and not replays else "",
         counted_share=share,
@@ -193,6 +193,10 @@ def plan_fleet(
         refused=machines.refused,
         rule=fixed_rule(),
     )
+
+
+def _places(machines: Machines) -> set[str]:
+    return {f"{kind.provider} {kind.region}" for kind in machines.kinds.values()}
 
 
 def _either(precision: str, machines: Machines) -> str:

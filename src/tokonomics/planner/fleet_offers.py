@@ -26,12 +26,13 @@ from tokonomics.physics.intervals import known_speed, speed_from
 from tokonomics.planner.fleet_layouts import (
     FleetLayout,
     cheapest_price,
+    layout_name,
     sized_layouts,
     stands_on,
 )
 from tokonomics.planner.fleet_traffic import FleetTraffic
 from tokonomics.planner.prospects import layout as layout_text
-from tokonomics.planner.prospects import speed_allowed
+from tokonomics.planner.prospects import why_not_known
 from tokonomics.serving.fleet import Router
 from tokonomics.sizing.hosts import told_apart
 from tokonomics.sizing.layouts import fitting, weight_choices
@@ -161,8 +162,13 @@ def fleet_machines(
         for deployment, _ in fitting(model, find_gpu(gpu), engine, choices, kv, most_gpus, longest)
         if deployment.gpus <= most_gpus
     ]
-    deployments = [deployment for deployment in in_one_machine if speed_allowed(deployment, assumed_speeds)]
-    layouts, refused = sized_layouts(deployments or in_one_machine, sold, traffic, slos, terms, sized, say)
+    unknown = {
+        layout_name(deployment): why.reason
+        for deployment in in_one_machine
+        if (why := why_not_known(deployment, assumed_speeds))
+    }
+    known = [deployment for deployment in in_one_machine if layout_name(deployment) not in unknown]
+    layouts, refused = sized_layouts(known or in_one_machine, sold, traffic, slos, terms, sized, say)
     named = list(zip(sold, told_apart(sold), strict=True))
     risk = partial(spot_markets, interruptions=market.interruptions, aws_zones=market.aws_zones)
     priced = [
@@ -179,7 +185,7 @@ def fleet_machines(
         kinds={kind.name: kind for _, kind, _ in chosen},
         layouts={kind.name: layout for _, kind, layout in chosen},
         e2e_p99_s=max(layout.answer_s for layout in layouts),
-        refused=refused,
+        refused={**(unknown if known else {}), **refused},
     )
 
 

@@ -100,12 +100,8 @@ def _prospects(question: _Sought) -> _Found:
                     continue
                 if deployment.gpus * on_this_gpu.usd_per_gpu_hour > question.below:
                     continue
-                if refusal:
+                if refusal := refusal or why_not_known(deployment, question.assumed_speeds):
                     refused.append((deployment, refusal, 1))
-                    continue
-                if not speed_allowed(deployment, question.assumed_speeds):
-                    why = f"speed assumed: no kernels of {deployment.weights} timed on such a GPU"
-                    refused.append((deployment, Refusal(Reason.assumed_speed, why), 1))
                     continue
                 hosts, without = _standing(deployment, Same(on_this_gpu), limits.max_gpus, limits.spare)
                 refused += ((deployment, refusal, count) for count, refusal in without)
@@ -149,11 +145,13 @@ def _stocks(
     return stocks, refused
 
 
-def speed_allowed(deployment: Deployment, assumed_speeds: bool) -> bool:
-    """Whether its speed is known well enough to be picked; ``assumed_speeds``: any will do."""
+def why_not_known(deployment: Deployment, assumed_speeds: bool) -> Refusal | None:
+    """Why its speed is not known well enough to be picked; None where it is, or ``assumed_speeds`` will do."""
     # Of fewer bits than published and FP8 every speed is assumed: who asks for them takes that too.
     asked_for = deployment.weights.is_below(FLOOR) and deployment.weights.is_below(deployment.model.served)
-    return assumed_speeds or asked_for or known_speed(deployment) is not Speed.assumed
+    if assumed_speeds or asked_for or known_speed(deployment) is not Speed.assumed:
+        return None
+    return Refusal(Reason.assumed_speed, f"speed assumed: no kernels of {deployment.weights} timed on such a GPU")
 
 
 @lru_cache(maxsize=8192)

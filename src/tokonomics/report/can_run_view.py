@@ -138,9 +138,9 @@ def _dollars(result: CanRun) -> blocks.Table | None:
     """By load, where a price of electricity is known."""
     if result.power is None:
         return None
-    columns = ["!model", "weights", *(f">load {percent(load)}" for load in LOADS.values())]
+    columns = ["!model", "weights", "layout", *(f">load {percent(load)}" for load in LOADS.values())]
     rows = [
-        [row.model, row.weights.value, *(usd(getattr(row.usd_per_mtok, load)) for load in LOADS)]
+        [row.model, row.weights.value, _layout(row), *(usd(getattr(row.usd_per_mtok, load)) for load in LOADS)]
         for row in result.runs
         if row.usd_per_mtok
     ]
@@ -184,7 +184,8 @@ def _notes(result: CanRun) -> blocks.Line:
         "A user is one answer being written, its context full. Users: what memory holds, the engine runs and the SLO "
         f"allows ({option('slo')}); prompts that arrive meanwhile slow all down, see `tokonomics capacity`.",
         "0 users: even one answer is slower than the SLO." if any(not row.users for row in result.runs) else "",
-        f"TTFT: a prompt as long as the context ({option('context')}), server idle. Longest: one sequence alone.",
+        f"TTFT: a prompt as long as the context ({option('context')}), server idle."
+        + ("" if result.every_layout else " Longest: one sequence alone."),
         "* fewer bits than published: check quality on your own task, and that such a checkpoint exists."
         if any(row.below_checkpoint for row in result.runs)
         else "",
