@@ -104,6 +104,8 @@ def can_run(
     slo: Words | None = None,
     as_family: Words | None = None,
     hub: bool = False,
+    weights: Words | None = None,
+    kv: Words | None = None,
     engine: Words = "vllm",
     usd_per_kwh: float | None = None,
     host_watts: float | None = None,
@@ -227,7 +229,7 @@ def fleet(
     sellers: Words | None = None,
     discount: Words | None = None,
     weights: Words | None = None,
-    kv: Words = "bf16",
+    kv: Words | None = None,
     engine: Words = "vllm",
     seed: int = 0,
     profile: Words | None = None,
@@ -381,6 +383,7 @@ def plan(
     disaggregate: bool = False,
     beside: Words | None = None,
     measured: Words | None = None,
+    own: bool = False,
     explain: bool = False,
 ) -> PlanResult: ...
 def predict(

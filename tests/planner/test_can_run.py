@@ -24,13 +24,14 @@ SAMPLER = 40 * 128_256 * 256  # bytes a logit × Llama 3's vocabulary × sequenc
 
 
 def asked(*names: str, gpu: str = "RTX3090", gpus: int = 2, slo: str = "tpot=50ms", context: int = 4096,
-          power: Power | None = None) -> CanRun:  # fmt: skip
+          power: Power | None = None, weights: tuple[Precision, ...] | None = None) -> CanRun:  # fmt: skip
     machine = OwnMachine(find_gpu(gpu), gpus, find_engine("vllm"), power)
     models = [find_model(name) for name in names] or all_models()
-    return can_run(models, machine, context, parse_slos(slo), every_precision=bool(names))
+    return can_run(models, machine, context, parse_slos(slo), weights=weights, every_layout=bool(names))
 
 
 def row_of(found: CanRun, weights: str) -> RunnableModel:
+    """The best layout at a precision."""
     return next(row for row in found.runs if row.weights == weights)
 
 
@@ -58,7 +59,8 @@ def test_llama_8b_as_published_on_two_3090s_is_what_its_bytes_say() -> None:
 
 def test_a_70b_at_int4_leaves_two_3090s_room_for_one_sequence() -> None:
     found = asked("llama-3.3-70b")
-    (row,) = found.runs  # neither 141 GB nor 71 GB go into 48
+    row = next(row for row in found.runs if row.tp == 2)  # neither 141 GB nor 71 GB go into 48
+    assert {run.weights for run in found.runs} == {Precision.int4}
     assert (row.weights, row.kv, row.below_checkpoint) == (Precision.int4, Precision.bf16, True)
     matrices = 80 * (2 * 8192**2 + 2 * 8192 * 1024 + 3 * 8192 * 28_672)
     tables, norms = 2 * 128_256 * 8192, 80 * 2 * 8192 + 8192
@@ -129,22 +131,28 @@ def test_what_is_too_large_fits_the_gpus_that_it_is_said_to_need_and_no_fewer() 
         assert row.min_gpus is not None
         sold = [1, 2, 4, 8, *range(16, row.min_gpus + 1, 8)]
         assert row.min_gpus in sold
-        enough, short = (asked(row.model, gpus=gpus) for gpus in (row.min_gpus, sold[sold.index(row.min_gpus) - 1]))
-        assert [run.weights for run in enough.runs][-1:] == [row.weights]
-        assert row.weights not in {run.weights for run in short.runs}
+        assert row.weights is not None
+        enough, short = (
+            asked(row.model, gpus=gpus, weights=(row.weights,))
+            for gpus in (row.min_gpus, sold[sold.index(row.min_gpus) - 1])
+        )
+        assert enough.runs
+        assert Precision.bf16 not in {run.kv for run in short.runs}
 
 
-def test_a_named_model_is_shown_at_every_precision_that_fits() -> None:
-    assert [row.weights.value for row in asked("llama-3.1-8b").runs] == ["bf16", "fp8", "int4"]
-    assert [row.weights.value for row in asked("qwen3-32b").runs] == ["fp8", "int4"]
+def test_a_named_model_is_shown_at_the_precisions_that_a_plan_tries() -> None:
+    assert {row.weights.value for row in asked("llama-3.1-8b").runs} == {"bf16", "fp8"}
+    assert {row.weights.value for row in asked("qwen3-32b").runs} == {"fp8"}
+    assert {row.weights.value for row in asked("qwen3-32b", weights=(Precision.int4,)).runs} == {"int4"}
 
 
 def test_a_stricter_slo_and_a_longer_context_never_serve_more_users() -> None:
-    def users(**changed: object) -> list[int]:
-        return [row.users for row in asked("llama-3.1-8b", **changed).runs]  # type: ignore[arg-type]
+    def users(**changed: object) -> dict[tuple[Precision, int, int], int]:
+        found = asked("llama-3.1-8b", **changed).runs  # type: ignore[arg-type]
+        return {(row.weights, row.tp, row.pp): row.users for row in found}
 
     for less, more in ((users(slo="tpot=20ms"), users()), (users(context=16_384), users())):
-        assert all(few <= many for few, many in zip(less, more, strict=True))
+        assert all(few <= more[layout] for layout, few in less.items())
         assert less != more
 
 

@@ -10,6 +10,7 @@ import pytest
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offers import Offer, Terms
+from tokonomics.catalog.precision import Precision
 from tokonomics.catalog.spot import SCARCE, find_band, find_zones
 from tokonomics.errors import BadInput
 from tokonomics.money.demand import parse_demand
@@ -41,6 +42,7 @@ from tokonomics.traffic.trace import Trace, make_trace
 TODAY = dt.date(2026, 11, 15)
 MODEL, ENGINE = find_model("llama-3.1-8b"), find_engine("vllm")
 SLOS = parse_slos("ttft_p99=2,tpot_p99=0.1")
+AS_PUBLISHED = (Precision.bf16,)
 
 
 def offer(instance: str, gpu: str, gpus: int, usd: float, provider: str = "ours", **more: object) -> Offer:
@@ -54,12 +56,12 @@ def curve(demand: str = "12x12,12x3", inputs: str = "const:700", sizes: tuple[in
 
 def machines(*offers: Offer, traffic: FleetTraffic | None = None, **more: object) -> Machines:
     market = FleetMarket(today=TODAY, **more)  # type: ignore[arg-type]
-    return fleet_machines(MODEL, ENGINE, offers, traffic or curve(), SLOS, market)
+    return fleet_machines(MODEL, ENGINE, offers, traffic or curve(), SLOS, market, weights=AS_PUBLISHED)
 
 
 def test_a_machine_of_eight_runs_eight_replicas_at_its_whole_price() -> None:
     made = machines(offer("one", "L40S", 1, 1.0), offer("eight", "L40S", 8, 7.0))
-    by_size = {each.gpus: each for each in made.offers if made.layouts[each.name].deployment.tp == 1}
+    by_size = {each.gpus: each for each in made.offers if made.layouts[each.name].deployment.gpus == 1}
     assert by_size[8].usd_per_hour == 7.0
     assert by_size[8].replicas == 8
     assert by_size[8].requests_per_s["all"] == pytest.approx(8 * by_size[1].requests_per_s["all"])
@@ -74,16 +76,18 @@ def test_machines_of_one_name_are_all_looked_at() -> None:
         (1, "A100-80GB", 2.0),
         (1, "L4", 0.5),
     }
-    assert next(each.name for each in made.offers if made.kinds[each.name].gpu == "L4") == "ours other here TP1"
+    assert next(each.name for each in made.offers if made.kinds[each.name].gpu == "L4") == "ours other here TP=1 bf16"
 
 
 def test_a_layout_that_breaks_the_slo_alone_takes_no_better_ones_place() -> None:
     """One layout is measured: an L4 looks cheapest by its hour, and takes 0.2 s for a prompt of 700 by itself."""
     both = offer("cheap", "L4", 1, 0.1), offer("quick", "H100-SXM", 1, 3.0)
     slo = parse_slos("ttft_p99=0.1")
-    made = fleet_machines(MODEL, ENGINE, both, curve("24x2"), slo, FleetMarket(today=TODAY), sized=1)
+    made = fleet_machines(
+        MODEL, ENGINE, both, curve("24x2"), slo, FleetMarket(today=TODAY), weights=AS_PUBLISHED, sized=1
+    )
     assert [kind.gpu for kind in made.kinds.values()] == ["H100-SXM"]
-    assert "even for a lone request" in made.refused["1×L4 bf16"]
+    assert "even for a lone request" in made.refused["1×L4 TP=1 bf16"]
 
 
 def test_hosts_that_cannot_load_the_weights_are_named() -> None:

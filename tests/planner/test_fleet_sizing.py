@@ -35,6 +35,7 @@ TODAY = dt.date(2026, 11, 15)
 MODEL, ENGINE = find_model("llama-3.1-8b"), find_engine("vllm")
 STRICT = parse_slos("ttft_p99=300ms,tpot_p99=20ms")
 LOOSE = parse_slos("ttft_p99=1s")
+AS_PUBLISHED = (Precision.bf16,)
 ONE = Offer.model_validate(
     {"provider": "ours", "region": "here", "instance": "one", "gpu": "H100-SXM", "gpus": 1, "usd_per_hour": 2.0}
     | {"date": TODAY, "source": "a test"}
@@ -49,13 +50,12 @@ def traffic_of(demand: str, lengths: tuple[str, str]) -> FleetTraffic:
 def bought(traffic: FleetTraffic) -> tuple[Machines, FleetReport]:
     """On demand, of machines with one replica each."""
     market = FleetMarket(today=TODAY, terms=[Terms.on_demand])
-    made = fleet_machines(MODEL, ENGINE, [ONE], traffic, STRICT, market)
+    made = fleet_machines(MODEL, ENGINE, [ONE], traffic, STRICT, market, weights=AS_PUBLISHED)
     return made, plan_fleet("m", "", made, traffic, STRICT, FleetLimits(), with_replay=False)
 
 
 def planned(rate: float, lengths: tuple[str, str]) -> Candidate:
-    weights = (Precision.bf16,)
-    question = Question(MODEL, load_of_shape(rate, *lengths), [ONE], [ENGINE], TODAY, STRICT, weights=weights)
+    question = Question(MODEL, load_of_shape(rate, *lengths), [ONE], [ENGINE], TODAY, STRICT, weights=AS_PUBLISHED)
     best = plan(question).best
     assert best is not None
     return best
@@ -108,7 +108,9 @@ def test_what_a_replica_is_counted_on_for_in_quiet_hours_holds_in_other_hours_to
     """The highest rate of one draw does not: most of these other hours miss the SLO at it."""
     lengths = ("900", "99")
     market = FleetMarket(today=TODAY, terms=[Terms.on_demand])
-    made = fleet_machines(MODEL, ENGINE, [ONE], traffic_of("12x120,12x30", lengths), LOOSE, market)
+    made = fleet_machines(
+        MODEL, ENGINE, [ONE], traffic_of("12x120,12x30", lengths), LOOSE, market, weights=AS_PUBLISHED
+    )
     (layout,) = made.layouts.values()
     counted = layout.levels["all"][0][1]
     missed = {

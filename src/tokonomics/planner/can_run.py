@@ -1,20 +1,22 @@
 """What a machine of one's own can run: for each model a precision that fits, its layout, speed, users and dollars.
 
-A model is tried as published, then at FP8, then at INT4, with the KV cache in 16 bits; in FP8 where nothing fits so. Of
-the layouts that fit, the one that writes the most tokens a second within the SLO is taken, in as many replicas as the
-GPUs hold. A user is one answer being written with its context full: so many are served at once as memory holds, the
-engine runs, and every one of them gets its tokens at the pace of the SLO. Prompts that arrive meanwhile are not
-counted; ``simulate`` and ``capacity`` count them.
+A model is tried at the precisions that every verb tries (``sizing.layouts``), then at fewer bits where nothing fits so,
+and with the KV cache in FP8 last. Of a catalogue each model has its best layout, at the first precision that fits; of
+models that are named, every layout is listed. The best writes the most tokens a second within the SLO, in as many
+replicas as the GPUs hold. A user is one answer being written with its context full: so many are served at once as
+memory holds, the engine runs, and every one of them gets its tokens at the pace of the SLO. Prompts that arrive
+meanwhile are not counted; ``simulate`` and ``capacity`` count them.
 
     $/Mtok at a load = dollars an hour at that load ÷ (output tokens/s of all users × load × 3600 ÷ 10⁶)
 """
 
 import math
+import shlex
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain, product, starmap
 
-import numpy as np
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from tokonomics.catalog.engines import Engine
@@ -22,16 +24,18 @@ from tokonomics.catalog.gpus import Gpu
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import MAX_GPUS
 from tokonomics.catalog.precision import KV_PRECISIONS, Precision
+from tokonomics.errors import BadInput
 from tokonomics.money.own_hardware import Power, Purchase, usd_per_hour
-from tokonomics.physics.deployment import Deployment, valid_tp, why_not_run
+from tokonomics.physics.deployment import Deployment, why_not_run
 from tokonomics.physics.intervals import Interval, known_speed
 from tokonomics.physics.memory import max_sequences, smallest
 from tokonomics.physics.power import power_of
-from tokonomics.physics.steptime import step_model
+from tokonomics.planner.deploy_job import DeployJob, copies_in_one_server, engine_command
+from tokonomics.planner.layout_speed import AtOnce, at_once
 from tokonomics.planner.predict import predict
-from tokonomics.serving.steady import alone_s
-from tokonomics.sizing.layouts import is_faithful, weight_choices, why_not
-from tokonomics.traffic.slo import Latency, Slo
+from tokonomics.serving.spread import Spread
+from tokonomics.sizing.layouts import is_faithful, on_machine, weight_choices
+from tokonomics.traffic.slo import Slo
 from tokonomics.types import Noun, Speed, copied
 from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK
 
@@ -59,7 +63,7 @@ class LoadPrices(Noun):
 
 
 class RunnableModel(Noun):
-    """A model on the machine, at one precision."""
+    """A model on the machine, at one precision in one layout."""
 
     model: str
     name: str
@@ -92,6 +96,11 @@ class RunnableModel(Noun):
     """Of each of these users."""
     tokens_per_s: Interval | None
     """Output tokens of all of them."""
+    kv_tokens: PositiveInt
+    """That memory holds in whole sequences of ``context``, on all replicas."""
+    command: str | None
+    """That starts one replica, or all of them where the engine can: with the split, and the users as its limit; None of
+    an engine whose flags are not known."""
     speed: Speed
     usd_per_mtok: LoadPrices | None
     """Output tokens; None where no price of a kilowatt-hour is known, or nobody is served."""
@@ -110,7 +119,7 @@ class TooLarge(Noun):
 
 
 class CanRun(Noun):
-    """Every model on one machine, the largest first."""
+    """Models on one machine, the largest first: the best layout of each, or every layout, the fastest first."""
 
     gpu: str
     gpus: PositiveInt
@@ -119,24 +128,35 @@ class CanRun(Noun):
     engine: str
     context: PositiveInt
     slos: tuple[Slo, ...]
+    every_layout: bool
+    """Of each model, and not its best alone."""
     power: Purchase | Power | None
     runs: tuple[RunnableModel, ...]
     too_large: tuple[TooLarge, ...]
 
 
 def can_run(
-    models: Sequence[ModelSpec], machine: OwnMachine, context: int, slos: tuple[Slo, ...], every_precision: bool = False
+    models: Sequence[ModelSpec],
+    machine: OwnMachine,
+    context: int,
+    slos: tuple[Slo, ...],
+    *,
+    weights: tuple[Precision, ...] | None = None,
+    kv: tuple[Precision, ...] | None = None,
+    every_layout: bool = False,
 ) -> CanRun:
-    """What of the models fits; each at the first precision that does, or at every one."""
+    """What of the models fits: the best of each, or every layout, the one that writes most within the SLO first."""
     runs: list[RunnableModel] = []
     too_large: list[TooLarge] = []
     # Of one size, the newest version has the last name.
     by_name = sorted(models, key=lambda model: model.key, reverse=True)
     for model in sorted(by_name, key=lambda model: -model.parameters):
         tokens = min(context, model.max_context)
-        fitting = _fitting(model, machine, tokens, every_precision)
-        runs += [_at_best(layouts, machine, tokens, slos) for layouts in fitting]
-        too_large += [] if fitting else [_too_large(model, machine, tokens)]
+        layouts = _fitting(model, machine, tokens, weights, kv, every_layout)
+        found = [at_once(layout, machine.gpus, tokens, slos) for layout in layouts]
+        ranked = sorted(found, key=lambda one: one.rank, reverse=True)
+        runs += [_row(one, machine, tokens) for one in (ranked if every_layout else ranked[:1])]
+        too_large += [] if found else [_too_large(model, machine, tokens, weights)]
     gpu = machine.gpu
     return CanRun(
         gpu=gpu.key,
@@ -146,6 +166,7 @@ def can_run(
         engine=machine.engine.key,
         context=context,
         slos=slos,
+        every_layout=every_layout,
         power=machine.power,
         runs=tuple(runs),
         too_large=tuple(
@@ -156,70 +177,31 @@ def can_run(
     )
 
 
-def _fitting(model: ModelSpec, machine: OwnMachine, context: int, every_precision: bool) -> list[list[Deployment]]:
-    """The layouts that hold one sequence, for each precision of the weights that is looked at."""
-    found: dict[Precision, list[Deployment]] = {}
-    for kv in KV_PRECISIONS:
-        for weights in weight_choices(model):
-            if weights in found or (found and not every_precision):
-                continue
-            single = Deployment(model=model, gpu=machine.gpu, engine=machine.engine, weights=weights, kv=kv)
-            layouts = [layout for layout in _layouts(single, machine.gpus) if why_not(layout, context) is None]
-            unstaged = [layout for layout in layouts if layout.pp == 1]
-            # With a fast link between GPUs nobody takes stages where layers can be split.
-            layouts = unstaged if machine.gpu.fast_link_bytes_per_s and unstaged else layouts
-            found |= {weights: layouts} if layouts else {}
-    return list(found.values())
+def _fitting(
+    model: ModelSpec,
+    machine: OwnMachine,
+    context: int,
+    weights: tuple[Precision, ...] | None,
+    kv: tuple[Precision, ...] | None,
+    every: bool,
+) -> list[Deployment]:
+    """The layouts that hold one sequence: at all precisions that were asked for or are tried unless told; where none
+    fits, or one is enough, at the first that does."""
+
+    def layouts(weight: Precision, cached: Precision) -> list[Deployment]:
+        like = Deployment(model=model, gpu=machine.gpu, engine=machine.engine, weights=weight, kv=cached)
+        return on_machine(like, machine.gpus, context)
+
+    if every:
+        tried = product(weights or weight_choices(model), kv or KV_PRECISIONS[:1])
+        if found := list(chain.from_iterable(starmap(layouts, tried))):
+            return found
+    choices = weights or weight_choices(model, floor=None)
+    each = (layouts(weight, cached) for cached in kv or KV_PRECISIONS for weight in choices)
+    return next(filter(None, each), [])
 
 
-def _layouts(single: Deployment, gpus: int) -> Iterator[Deployment]:
-    """Every way to split the model over some or all of the GPUs: tensor ranks of a node, stages, experts."""
-    model = single.model
-    for tp in valid_tp(model, min(gpus, single.gpu.gpus_per_node)):
-        groups = gpus // tp
-        for pp in range(1, min(groups, model.layers) + 1):
-            if groups % pp == 0:
-                yield single.model_copy(update={"tp": tp, "pp": pp})
-        if model.is_moe and tp > 1:
-            yield single.model_copy(update={"tp": tp, "ep": tp})
-
-
-@dataclass(frozen=True)
-class _Shared:
-    """A layout with as many users as it serves."""
-
-    layout: Deployment
-    replicas: int
-    batch: int
-    """Users of one replica."""
-    limited_by: str
-    tokens_per_s: float
-    """Of all replicas with these users; of one user each where none is served in time."""
-
-
-def _shared(layout: Deployment, machine: OwnMachine, context: int, slos: Sequence[Slo]) -> _Shared:
-    """The users that a layout serves: until memory, the engine's limit or the SLO."""
-    tpot_s, ttft_s = (_strictest(slos, latency) for latency in (Latency.tpot, Latency.ttft))
-    in_memory, allowed = max_sequences(layout, context), layout.limits.max_sequences
-    steps, batches = step_model(layout), np.arange(1, min(in_memory, allowed) + 1)
-    step_s = steps.decode(batches.astype(np.float64), context)
-    slow = np.flatnonzero(step_s > tpot_s)
-    batch, limit = len(batches), "KV memory" if in_memory < allowed else "engine's max sequences"
-    if len(slow):
-        batch, limit = int(slow[0]), "TPOT SLO"  # of the last batch before the first slow one
-    if alone_s(steps, context, output_tokens=2) > ttft_s:
-        batch, limit = 0, "TTFT SLO"
-    replicas = machine.gpus // layout.gpus
-    speed = replicas * max(batch, 1) / float(step_s[max(batch, 1) - 1])
-    return _Shared(layout, replicas, batch, limit, speed)
-
-
-def _at_best(layouts: Sequence[Deployment], machine: OwnMachine, context: int, slos: Sequence[Slo]) -> RunnableModel:
-    """The layout that writes most while it meets the SLO; where none does, the one that comes closest."""
-    shared = [_shared(layout, machine, context, slos) for layout in layouts]
-    served = [one for one in shared if one.batch]
-    # Without users all have a batch of one, on so many replicas: the fastest step is what counts then.
-    best = max(served or shared, key=lambda one: one.tokens_per_s / (1 if served else one.replicas))
+def _row(best: AtOnce, machine: OwnMachine, context: int) -> RunnableModel:
     layout, replicas, model = best.layout, best.replicas, best.layout.model
     alone = predict(layout, 1, context)
     full = predict(layout, best.batch, context) if best.batch else None
@@ -240,13 +222,30 @@ def _at_best(layouts: Sequence[Deployment], machine: OwnMachine, context: int, s
         limited_by=best.limited_by,
         tpot_s=full.decode_step_s.mid if full and full.decode_step_s else None,
         tokens_per_s=tokens_per_s,
+        kv_tokens=replicas * context * max_sequences(layout, context),
+        command=_command(best, context),
         speed=known_speed(layout),
         usd_per_mtok=_prices(machine, layout.gpus * replicas, tokens_per_s.mid, best.batch) if tokens_per_s else None,
     )
 
 
-def _strictest(slos: Sequence[Slo], latency: Latency) -> float:
-    return min((slo.seconds for slo in slos if slo.latency is latency), default=math.inf)
+def _command(best: AtOnce, context: int) -> str | None:
+    """As a deploy file would start it, several replicas of a machine behind one port where the engine has that."""
+    layout = best.layout
+    # As many for each group of the attention, none more than are served in time.
+    most = max(1, best.batch // layout.dp) * layout.dp
+    limits = layout.limits.model_copy(update={"max_sequences": most})
+    nodes = math.ceil(best.replicas * layout.gpus / layout.gpu.gpus_per_node)
+    unknown = Spread(p50=None, p90=None, p95=None, p99=None, mean=None)
+    job = DeployJob(
+        deployment=layout, replicas=best.replicas, machines=nodes, e2e_s=unknown, max_context=context, limits=limits,
+        provenance="can-run",
+    )  # fmt: skip
+    try:
+        command = engine_command(job)
+    except BadInput:  # no flags are known of this engine
+        return None
+    return shlex.join((*command.program, *command.arguments, *(copies_in_one_server(job) or ())))
 
 
 def _times(one: Interval, replicas: int) -> Interval:
@@ -276,15 +275,15 @@ def _prices(machine: OwnMachine, gpus_used: int, tokens_per_s: float, batch: flo
     return LoadPrices(**prices)
 
 
-def _too_large(model: ModelSpec, machine: OwnMachine, context: int) -> TooLarge:
+def _too_large(model: ModelSpec, machine: OwnMachine, context: int, weights: tuple[Precision, ...] | None) -> TooLarge:
     gpu, engine, kv = machine.gpu, machine.engine, Precision.bf16
-    for weights in reversed(weight_choices(model)):
-        if why_not_run(engine, gpu, weights, kv) is None:
-            single = Deployment(model=model, gpu=gpu, engine=engine, weights=weights, kv=kv)
+    for fewest in sorted(weights or weight_choices(model, floor=None), key=lambda precision: precision.bits):
+        if why_not_run(engine, gpu, fewest, kv) is None:
+            single = Deployment(model=model, gpu=gpu, engine=engine, weights=fewest, kv=kv)
             least = smallest(single, context)
             return TooLarge(
                 model=model.key,
-                weights=weights,
+                weights=fewest,
                 min_gpus=least.gpus if least else None,
                 min_layout=least.layout if least else None,
             )

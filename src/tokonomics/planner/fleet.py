@@ -126,7 +126,7 @@ class FleetBounds:
 
 def plan_fleet(
     model_name: str,
-    deployed: str,
+    engine: str,
     machines: Machines,
     traffic: FleetTraffic,
     slos: Sequence[Slo],
@@ -139,16 +139,15 @@ def plan_fleet(
     seed: int = 0,
     say: Say = silent,
 ) -> FleetReport:
-    """Buy, compare and try, in one region of one provider unless it may be anywhere."""
+    """Buy, compare and try, at one precision, in one region of one provider unless it may be anywhere."""
     bounds = bounds or FleetBounds()
     max_spot_share, max_zone_share, target = bounds.max_spot_share, bounds.max_zone_share, bounds.availability
-    demand, offered = traffic.demand, len(machines.offers)
+    demand, offered = traffic.demand, _places(machines)
     machines, zone_share = _without_sudden_loss(machines, limits, slos)
     zone_share = zone_share if max_zone_share is None else max_zone_share
     limits = limits.model_copy(update={"max_zone_share": zone_share})
-    if not bounds.anywhere:
-        say("the cheapest place")
-        machines = _in_one_place(machines, traffic, slos, limits, max_spot_share, time_limit_s)
+    say("the cheapest place")
+    machines = _at_one_precision(machines, traffic, slos, limits, bounds, gap, time_limit_s)
     verdict = _verdict(machines, traffic, slos)
     said_by = option("max_spot_share")
     if max_spot_share is None:
@@ -171,7 +170,7 @@ def plan_fleet(
     spot = [by_name[purchase.offer] for purchase in plan.purchases if purchase.terms is Terms.spot]
     return FleetReport(
         model=model_name,
-        deployed=deployed,
+        deployed=f"{engine}, {_either('weights', counted)} weights, {_either('kv', counted)} KV",
         traffic=traffic.source,
         slos=tuple(slos),
         classes={name: math.fsum(rates) / demand.hours for name, rates in demand.rates.items()},
@@ -183,7 +182,7 @@ def plan_fleet(
         plan=plan,
         availability=reached,
         zone_correlation=tie,
-        chosen_place=len(counted.offers) < offered,
+        chosen_place=_places(counted) < offered,
         replays=replays,
         not_replayed=f"more than {_MOST_REPLICAS:,} replicas" if with_replay and plan.purchases and not replays else "",
         counted_share=share,
@@ -194,6 +193,14 @@ def plan_fleet(
         refused=machines.refused,
         rule=fixed_rule(),
     )
+
+
+def _places(machines: Machines) -> set[str]:
+    return {f"{kind.provider} {kind.region}" for kind in machines.kinds.values()}
+
+
+def _either(precision: str, machines: Machines) -> str:
+    return " or ".join(sorted({getattr(kind, precision) for kind in machines.kinds.values()}))
 
 
 def _cheapest(
@@ -251,6 +258,46 @@ def _without_sudden_loss(machines: Machines, limits: FleetLimits, slos: Sequence
         return machines, 0.0
     left = [offer.model_copy(update={"spot": ()}) if offer.name in unsafe else offer for offer in machines.offers]
     return machines.only([offer for offer in left if offer.prices]), 1.0
+
+
+def _at_one_precision(
+    machines: Machines,
+    traffic: FleetTraffic,
+    slos: Sequence[Slo],
+    limits: FleetLimits,
+    bounds: FleetBounds,
+    gap: float,
+    time_limit_s: float,
+) -> Machines:
+    """The machines at the precision whose fleet is cheapest, so that all replicas give the same answers; in one place
+    unless they may be anywhere. Fewer bits win where they save more than the solver can tell."""
+
+    def in_place(left: Machines) -> Machines:
+        if bounds.anywhere:
+            return left
+        return _in_one_place(left, traffic, slos, limits, bounds.max_spot_share, time_limit_s)
+
+    groups: dict[tuple[int, int], list[FleetOffer]] = {}
+    for offer in machines.offers:
+        kind = machines.kinds[offer.name]
+        groups.setdefault((kind.weights.bits, kind.kv.bits), []).append(offer)
+    whole = [
+        offers
+        for _, offers in sorted(groups.items(), reverse=True)
+        if all(any(name in offer.requests_per_s for offer in offers) for name in traffic.demand.rates)
+    ]
+    if len(whole) <= 1:
+        return in_place(machines.only(whole[0]) if whole else machines)
+    best, least = None, math.inf
+    for left in (in_place(machines.only(offers)) for offers in whole):
+        verdict, share = _verdict(left, traffic, slos), bounds.max_spot_share
+        share = (verdict.max_spot_share if verdict else 0.0) if share is None else share
+        asked = limits.model_copy(update={"max_spot_share": share})
+        with suppress(BadInput):
+            bill = optimal_fleet(left.offers, traffic.demand, asked, gap=gap, time_limit_s=time_limit_s / _PLACES)
+            if bill.usd_per_month < least * (1 - gap):
+                best, least = left, bill.usd_per_month
+    return best or in_place(machines.only(whole[0]))
 
 
 def _in_one_place(

@@ -1,4 +1,4 @@
-"""Which layouts of a model a fleet is made of: every GPU sold at every degree of tensor parallelism, the best sized.
+"""Which layouts of a model a fleet is made of: all that a plan tries in one machine, on every GPU sold, the best sized.
 
 All are tried in closed form. Those that would be cheapest for this demand, class by class and in whole machines, are
 then sized by simulation as a plan is (``sizing.search``): the fewest replicas for the busiest hour, with the limit on
@@ -20,6 +20,7 @@ from tokonomics.money.demand import EVERY_SIZE
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.steptime import step_model
 from tokonomics.planner.fleet_traffic import FleetTraffic
+from tokonomics.planner.prospects import layout
 from tokonomics.planner.search import Sought
 from tokonomics.serving.fleet import Router
 from tokonomics.sizing.attempt import Sized
@@ -120,8 +121,8 @@ def sized_layouts(
             if prospect.name not in tried:
                 tried.add(prospect.name)
                 say(f"capacity of {prospect.name}")
-                if layout := _sized(prospect, loads, traffic, tuple(slos), refused):
-                    kept[prospect.name] = layout
+                if sized := _sized(prospect, loads, traffic, tuple(slos), refused):
+                    kept[prospect.name] = sized
             places -= prospect.name in kept and size in kept[prospect.name].rates
     _check_held(traffic, list(kept.values()), refused)
     return list(kept.values()), {name: refusal.text for name, refusal in refused.items()}
@@ -242,7 +243,7 @@ def _by_bill(
 ) -> list[_Prospect]:
     """Those that hold a class, the one whose cheapest machines would carry it for the smallest bill first."""
     demand = np.asarray(traffic.demand.rates[size])
-    bills: list[tuple[float, str, _Prospect]] = []
+    bills: list[tuple[float, int, str, _Prospect]] = []
     for prospect in prospects:
         if size not in prospect.screened:
             continue
@@ -253,14 +254,16 @@ def _by_bill(
             continue
         # Whole machines only.
         needed = [(np.ceil(demand / (replicas * rate) - 1e-9).sum(), price) for replicas, price in hosts]
-        bills.append((min(float(machines) * price for machines, price in needed), prospect.name, prospect))
-    return [prospect for _, _, prospect in sorted(bills, key=lambda bill: bill[:2])]
+        least = min(float(machines) * price for machines, price in needed)
+        bills.append((least, -deployment.weights.bits - deployment.kv.bits, prospect.name, prospect))
+    # At the same price, higher precision first.
+    return [prospect for *_, prospect in sorted(bills, key=lambda bill: bill[:3])]
 
 
 def _check_held(traffic: FleetTraffic, kept: Sequence[FleetLayout], refused: Mapping[str, Refused]) -> None:
     """A class that nothing sold can hold: say what stood in the way of the layout that came nearest."""
     for size in traffic.samples:
-        if any(size in layout.rates for layout in kept):
+        if any(size in sized.rates for sized in kept):
             continue
         name, nearest = min(refused.items(), key=lambda refusal: refusal[1])
         whom = "" if size == EVERY_SIZE else f" for requests of {size}"
@@ -277,4 +280,4 @@ def machines_with_room(stocks: Mapping[str, Stock], on: date, deployment: Deploy
 
 
 def layout_name(deployment: Deployment) -> str:
-    return f"{deployment.gpus}×{deployment.gpu.key} {deployment.weights}"
+    return f"{deployment.gpus}×{deployment.gpu.key} {layout(deployment)}"

@@ -21,12 +21,14 @@ from tokonomics.catalog.precision import Precision
 from tokonomics.catalog.spot import Interruptions
 from tokonomics.errors import BadInput, option
 from tokonomics.money.fleet import FleetOffer, SpotMarket
-from tokonomics.physics.deployment import Deployment, valid_tp
 from tokonomics.physics.intervals import known_speed, speed_from
-from tokonomics.planner.fleet_layouts import FleetLayout, machines_with_room, sized_layouts
+from tokonomics.planner.fleet_layouts import FleetLayout, layout_name, machines_with_room, sized_layouts
 from tokonomics.planner.fleet_traffic import FleetTraffic
+from tokonomics.planner.prospects import layout as layout_text
+from tokonomics.planner.prospects import why_not_known
 from tokonomics.serving.fleet import Router
 from tokonomics.sizing.hosts import Machine, told_apart, usable
+from tokonomics.sizing.layouts import fitting, weight_choices
 from tokonomics.sizing.setup import Reason, Say, silent
 from tokonomics.sizing.terms import reserved_prices, spot_markets, startup_seconds
 from tokonomics.traffic.slo import Slo
@@ -49,6 +51,8 @@ class MachineKind(Noun):
     gpu: str
     gpus: int
     layout: str
+    weights: Precision
+    kv: Precision
     max_sequences: PositiveInt | None = None
     """At a time on a replica, where it is not the engine's own limit."""
     router: Router = Router.least_outstanding
@@ -124,8 +128,9 @@ def fleet_machines(
     slos: Sequence[Slo],
     market: FleetMarket,
     *,
-    weights: Precision | None = None,
-    kv: Precision = Precision.bf16,
+    weights: tuple[Precision, ...] | None = None,
+    kv: tuple[Precision, ...] = (Precision.bf16,),
+    assumed_speeds: bool = True,
     sized: int = _SIZED,
     say: Say = silent,
 ) -> Machines:
@@ -141,15 +146,23 @@ def fleet_machines(
         wanted = ", ".join(term.replace("_", " ") for term in terms)
         fix = f"Loosen {option('terms')}, {option('gpu')} or {option('region')}."
         raise BadInput(f"no offer has a price on these terms ({wanted})", fix=fix)
-    # Every GPU sold at every degree of tensor parallelism.
-    common = {"model": model, "engine": engine, "weights": weights or model.served, "kv": kv}
-    deployments = [
-        Deployment(**common, gpu=find_gpu(gpu), tp=tp)
+    longest = min(model.max_context, max(traffic.load_of(size).longest for size in traffic.samples))
+    choices = weights or weight_choices(model)
+    in_one_machine = [
+        deployment
         for gpu, stock in stocks.items()
-        for tp in valid_tp(model, max(shape.gpus for shape in stock.shapes))
+        for most_gpus in [max(shape.gpus for shape in stock.shapes)]
+        for deployment, _ in fitting(model, find_gpu(gpu), engine, choices, kv, most_gpus, longest)
+        if deployment.gpus <= most_gpus
     ]
+    unknown = {
+        layout_name(deployment): why.reason
+        for deployment in in_one_machine
+        if (why := why_not_known(deployment, assumed_speeds))
+    }
+    known = [deployment for deployment in in_one_machine if layout_name(deployment) not in unknown]
     standing = partial(machines_with_room, stocks, today)
-    layouts, refused = sized_layouts(deployments, standing, traffic, slos, sized, say)
+    layouts, refused = sized_layouts(known or in_one_machine, standing, traffic, slos, sized, say)
     sold = list({id(machine.offer): machine.offer for stock in stocks.values() for machine in stock}.values())
     apart = {id(offer): name for offer, name in zip(sold, told_apart(sold), strict=True)}
     risk = partial(spot_markets, interruptions=market.interruptions, aws_zones=market.aws_zones)
@@ -165,7 +178,7 @@ def fleet_machines(
         kinds={kind.name: kind for _, kind, _ in chosen},
         layouts={kind.name: layout for _, kind, layout in chosen},
         e2e_p99_s=max(layout.answer_s for layout in layouts),
-        refused=refused,
+        refused={**(unknown if known else {}), **refused},
     )
 
 
@@ -180,11 +193,12 @@ def _terms_of(machines: Iterable[Machine], terms: Sequence[Terms]) -> Iterable[t
 
 
 def _kind(offer: Offer, apart: str, layout: FleetLayout, startup_s: float | None, today: dt.date) -> MachineKind:
-    replicas, degree = offer.gpus // layout.deployment.gpus, f"TP{layout.deployment.tp}"
+    replicas, split = offer.gpus // layout.deployment.gpus, layout_text(layout.deployment)
     return MachineKind(
-        name=f"{offer.provider} {offer.instance} {offer.region}{apart} {degree}",
+        name=f"{offer.provider} {offer.instance} {offer.region}{apart} {split}",
         **copied(offer, "provider", "region", "instance", "gpu", "gpus"),
-        layout=degree,
+        layout=split,
+        **copied(layout.deployment, "weights", "kv"),
         **copied(layout, "max_sequences", "router"),
         speed=known_speed(layout.deployment),
         speed_from=speed_from(layout.deployment),

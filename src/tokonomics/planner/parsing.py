@@ -15,7 +15,7 @@ from tokonomics.catalog.recovery import QuantisedPart, allowed_by_recovery
 from tokonomics.errors import BadInput, did_you_mean, option, shorten
 from tokonomics.planner.plan_answer import Limits
 from tokonomics.serving.fleet import Router
-from tokonomics.sizing.layouts import FLOOR, weight_choices
+from tokonomics.sizing.layouts import weight_choices
 from tokonomics.sizing.spare import NO_SPARE, Spare
 from tokonomics.units import scaled
 
@@ -142,8 +142,8 @@ def weights_for(model: ModelSpec, weights: Sequence[str] | None, min_weights: st
     """The precisions to try: those named, or the common ones, none below the floor: FP8 unless told."""
     named = listed(weights, "weights")
     if not named and min_weights is None:
-        return weight_choices(model, FLOOR)
-    choices = weight_choices(model)
+        return weight_choices(model)
+    choices = weight_choices(model, floor=None)
     if named:
         choices = tuple(parse_precision(name, WEIGHT_PRECISIONS, "weights") for name in named)
     if min_weights is None:

@@ -87,7 +87,7 @@ def _prospects(question: _Sought) -> _Found:
         question.offers, question.terms, limits.max_usd_per_gpu_hour, limits.max_age_days, question.today
     )
     refused, kept = list[tuple[Deployment, NotServed, int]](), list[Hosts]()
-    choices = question.weights or weight_choices(model, FLOOR)
+    choices = question.weights or weight_choices(model)
     for gpu_key, on_this_gpu in stocks.items():
         if on_this_gpu.usd_per_hour > question.below:
             continue
@@ -99,12 +99,8 @@ def _prospects(question: _Sought) -> _Found:
                     continue
                 if deployment.gpus * on_this_gpu.usd_per_gpu_hour > question.below:
                     continue
-                if refusal:
+                if refusal := refusal or why_not_known(deployment, question.assumed_speeds):
                     refused.append((deployment, refusal, 1))
-                    continue
-                if not speed_allowed(question, deployment):
-                    why = f"speed assumed: no kernels of {deployment.weights} timed on such a GPU"
-                    refused.append((deployment, NotServed(Reason.assumed_speed, why), 1))
                     continue
                 on = question.today if limits.max_age_days is None else None
                 hosts, without = _standing(deployment, Same(on_this_gpu), on, limits.max_gpus, limits.spare)
@@ -146,11 +142,13 @@ def _stocks(
     return usable(offers.value, terms, today, max_usd_per_gpu_hour, max_age_days)
 
 
-def speed_allowed(question: "Question | _Sought", deployment: Deployment) -> bool:
-    """Whether its speed is known well enough to be picked."""
+def why_not_known(deployment: Deployment, assumed_speeds: bool) -> NotServed | None:
+    """Why its speed is not known well enough to be picked; None where it is, or ``assumed_speeds`` will do."""
     # Of fewer bits than published and FP8 every speed is assumed: who asks for them takes that too.
-    asked_for = deployment.weights.is_below(FLOOR) and deployment.weights.is_below(question.model.served)
-    return question.assumed_speeds or asked_for or known_speed(deployment) is not Speed.assumed
+    asked_for = deployment.weights.is_below(FLOOR) and deployment.weights.is_below(deployment.model.served)
+    if assumed_speeds or asked_for or known_speed(deployment) is not Speed.assumed:
+        return None
+    return NotServed(Reason.assumed_speed, f"speed assumed: no kernels of {deployment.weights} timed on such a GPU")
 
 
 @lru_cache(maxsize=8192)

@@ -34,7 +34,7 @@ from tokonomics.planner.shared_ways import (
 )
 from tokonomics.serving.shared import SharedEngine, TurnRules, in_turns
 from tokonomics.sizing.hosts import Machine, Stock, usable
-from tokonomics.sizing.layouts import FLOOR, is_faithful, weight_choices
+from tokonomics.sizing.layouts import is_faithful, weight_choices
 from tokonomics.sizing.setup import Say, silent
 from tokonomics.traffic.trace import Trace
 from tokonomics.types import Speed
@@ -205,7 +205,7 @@ def _machines(tenants: Sequence[Tenant]) -> Iterator[Machine]:
     stocks, _ = usable(question.offers, question.terms, question.today, *limited)
     fewest = [
         tenant.question.model.weight_bytes(
-            min(tenant.question.weights or weight_choices(tenant.question.model, FLOOR), key=lambda one: one.bits)
+            min(tenant.question.weights or weight_choices(tenant.question.model), key=lambda one: one.bits)
         )
         for tenant in tenants
     ]

@@ -23,14 +23,14 @@ from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import kv_budget_bytes, max_sequences, sequence_bytes, workspace_bytes
 from tokonomics.physics.sharding import shard
 from tokonomics.planner.plan import Question, Study, study
-from tokonomics.planner.prospects import speed_allowed
+from tokonomics.planner.prospects import why_not_known
 from tokonomics.serving.capacity import what_breaks
 from tokonomics.serving.outcome import Outcome, outcome
 from tokonomics.serving.shared import SharedEngine, SharedRun, TurnRules, in_turns, side_by_side
 from tokonomics.serving.simulator import Simulation, simulate
 from tokonomics.serving.steady import MissesSlo
 from tokonomics.sizing.hosts import Machine
-from tokonomics.sizing.layouts import FLOOR, fitting, weight_choices
+from tokonomics.sizing.layouts import fitting, weight_choices
 from tokonomics.sizing.load import Load
 from tokonomics.sizing.screen import curve_for, tpot_limit
 from tokonomics.traffic.trace import Trace
@@ -139,14 +139,14 @@ class Attempt(NamedTuple):
 def _precisions(tenant: Tenant, gpu: Gpu, engine: Engine) -> list[Deployment]:
     """The model on one such GPU at each precision that a plan of its own may choose, the most bits first."""
     question = tenant.question
-    choices = question.weights or weight_choices(question.model, FLOOR)
+    choices = question.weights or weight_choices(question.model)
     fitted = fitting(question.model, gpu, engine, choices, question.kv, 1, tenant.load.longest)
     found = [
         deployment
         for deployment, refusal in fitted
         if refusal is None
         and (deployment.weights, deployment.kv) not in question.lossy
-        and speed_allowed(question, deployment)
+        and why_not_known(deployment, question.assumed_speeds) is None
     ]
     return sorted(found, key=lambda deployment: (-deployment.weights.bits, -deployment.kv.bits))
 

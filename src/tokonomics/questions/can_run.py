@@ -1,20 +1,29 @@
 """What can a machine of one's own run? ``can-run``: which models fit, how fast, for how many users, at what cost."""
 
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
 from tokonomics.catalog.engines import all_engines, find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import all_models, find_model
 from tokonomics.catalog.offers import MAX_GPUS
+from tokonomics.catalog.precision import KV_PRECISIONS, WEIGHT_PRECISIONS, Precision, parse_precision
 from tokonomics.errors import BadInput, option
 from tokonomics.money.own_hardware import Power, Purchase
 from tokonomics.planner.can_run import OwnMachine
 from tokonomics.planner.can_run import can_run as what_runs
-from tokonomics.planner.parsing import dollars, listed
+from tokonomics.planner.parsing import dollars, gpu_filter, listed
 from tokonomics.questions.cost import kept_machine
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import targets_of
 from tokonomics.questions.reading import require_writer
-from tokonomics.questions.requests.buy import CanRunRequest
+from tokonomics.questions.requests.buy import CanRunRequest, PlanRequest
 from tokonomics.questions.results import CanRunResult
+from tokonomics.questions.traffic import lengths_of
+from tokonomics.traffic.generate import ENOUGH_REQUESTS
+from tokonomics.traffic.lengths import draw_lengths
 from tokonomics.traffic.slo import Latency, Slo
 
 DEFAULT_PACE = Slo(latency=Latency.tpot, statistic="p99", seconds=0.05)
@@ -23,7 +32,7 @@ Brysbaert 2019, doi:10.1016/j.jml.2019.104047; four tokens make three words, Ope
 
 
 def can_run(request: CanRunRequest, listener: Listener = SILENT) -> CanRunResult:
-    """Every model of the catalogue, or those named at every precision, on one machine."""
+    """Every model of the catalogue, or every layout of those named, on one machine."""
     gpu, engine = find_gpu(request.gpu), find_engine(request.engine)
     if engine.hardware_of(gpu.architecture) is None:
         others = [other.key for other in all_engines() if other.hardware_of(gpu.architecture)]
@@ -45,7 +54,37 @@ def can_run(request: CanRunRequest, listener: Listener = SILENT) -> CanRunResult
     if not any(slo.latency is Latency.tpot for slo in slos):
         slos = (*slos, DEFAULT_PACE)
     machine = OwnMachine(gpu, request.gpus, engine, _power(request))
-    return CanRunResult(**dict(what_runs(models, machine, request.context, slos, every_precision=names is not None)))
+    weights = _precisions(request.weights, WEIGHT_PRECISIONS, "weights")
+    kv = _precisions(request.kv, KV_PRECISIONS, "kv")
+    listed_all = names is not None
+    found = what_runs(models, machine, request.context, slos, weights=weights, kv=kv, every_layout=listed_all)
+    return CanRunResult(**dict(found))
+
+
+def _precisions(texts: Sequence[str] | None, known: Sequence[Precision], field: str) -> tuple[Precision, ...] | None:
+    named = listed(texts, field)
+    return tuple(parse_precision(name, known, field) for name in named) if named else None
+
+
+def on_own_machine(request: PlanRequest, listener: Listener = SILENT) -> CanRunResult:
+    """What a plan asks of a machine of one's own: every layout of its models, at sequences of its mean length."""
+    names, number = gpu_filter(request.gpu, request.gpus)
+    engines = listed(request.engine, "engine") or ["vllm"]
+    for field, given in (("gpu", names or []), ("engine", engines)):
+        if len(given) != 1:
+            fix = f"Such as {option('gpu', 'H200')} {option('gpus', 8)} {option('engine', 'vllm')}."
+            raise BadInput(f"a machine of one's own has one, got {', '.join(given) or 'none'}", field=field, fix=fix)
+    asked = {name: value for name, value in request.given().items() if name in CanRunRequest.model_fields}
+    asked |= {"gpu": (names or [])[0], "gpus": number or 1, "engine": engines[0]}
+    lengths = {"input", "output"} & set(request.given())
+    if len(lengths) == 2:
+        drawn = draw_lengths(*lengths_of(request), ENOUGH_REQUESTS, np.random.default_rng(request.seed))
+        asked["context"] = math.ceil(sum(side.mean() for side in drawn))
+    if left := sorted(set(request.given()) - set(asked) - lengths - {"own"}):
+        listener.note(
+            f"not counted on a machine of your own: {', '.join(map(option, left))}; see `tokonomics capacity`"
+        )
+    return can_run(CanRunRequest(**asked), listener)
 
 
 def _power(request: CanRunRequest) -> Power | Purchase | None:

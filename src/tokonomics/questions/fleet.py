@@ -3,10 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 from tokonomics.catalog.engines import find_engine
-from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
-from tokonomics.catalog.offers import Offer, Terms
-from tokonomics.catalog.precision import KV_PRECISIONS, WEIGHT_PRECISIONS, parse_precision
+from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.spot import SCARCE, Interruptions, hourly_rate
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, option, shorten
@@ -14,13 +12,11 @@ from tokonomics.money.batch_work import BatchWork, parse_batch_work
 from tokonomics.money.demand import is_curve, parse_demand
 from tokonomics.money.fleet import FleetLimits
 from tokonomics.money.fleet_availability import require_target
-from tokonomics.physics.deployment import Deployment, why_not_run
-from tokonomics.physics.intervals import known_speed
 from tokonomics.planner.batch_report import BatchReport, BatchWay, batch_report, batch_way, require_one_class
 from tokonomics.planner.fleet import FleetBounds, FleetReport, plan_fleet
 from tokonomics.planner.fleet_offers import FleetMarket, Machines, fleet_machines, zones_needed
 from tokonomics.planner.fleet_traffic import FleetTraffic, traffic_from_curve, traffic_from_trace
-from tokonomics.planner.parsing import terms_from
+from tokonomics.planner.parsing import kv_for, terms_from, weights_for
 from tokonomics.planner.scaling import ScalingReport, require_on_demand, require_slos, scaling_ways
 from tokonomics.questions.batch_api import batch_api
 from tokonomics.questions.inputs import Traffic
@@ -33,7 +29,6 @@ from tokonomics.questions.serving import named, say_if_compiling
 from tokonomics.questions.traffic import lengths_of, read_rate, read_time, traffic_of
 from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.slo import Slo
-from tokonomics.types import Speed
 from tokonomics.units import percent, whole_number
 
 
@@ -42,10 +37,7 @@ def fleet(request: FleetRequest, listener: Listener = SILENT) -> FleetResult:
     targets = targets_of(request)
     model = find_model(named(request.model))
     require_writer(model)
-    weights = (
-        parse_precision(request.weights, WEIGHT_PRECISIONS, "weights") if request.weights is not None else model.served
-    )
-    kv = parse_precision(request.kv, KV_PRECISIONS, "kv")
+    weights, kv = weights_for(model, request.weights, None), kv_for(request.kv)
     terms, risk = _terms(request), _interruptions(request.interruptions)
     _check_scaling(request, targets, terms)
     startup_s = read_time(request.startup, "startup")
@@ -54,9 +46,6 @@ def fleet(request: FleetRequest, listener: Listener = SILENT) -> FleetResult:
     traffic = _traffic(request, model.max_context, listener)
     work = None if request.batch_work is None else _work(request.batch_work, traffic)
     offers = offers_of(request)
-    if request.gpu is None:
-        like = Deployment(model=model, gpu=find_gpu(offers[0].gpu), engine=engine, weights=weights, kv=kv)
-        offers = _known_speeds(like, offers, listener)
     market = FleetMarket(
         today=today(),
         terms=terms,
@@ -67,12 +56,14 @@ def fleet(request: FleetRequest, listener: Listener = SILENT) -> FleetResult:
         anywhere=request.anywhere,
     )
     say_if_compiling(listener)
+    any_speed = request.gpu is not None or request.offers is not None
     machines = fleet_machines(
-        model, engine, offers, traffic, targets, market, weights=weights, kv=kv, say=listener.doing
-    )
+        model, engine, offers, traffic, targets, market,
+        weights=weights, kv=kv, assumed_speeds=any_speed, say=listener.doing,
+    )  # fmt: skip
     found = plan_fleet(
         model.name,
-        f"{engine.name}, {weights} weights, {kv} KV",
+        engine.name,
         machines,
         traffic,
         targets,
@@ -150,18 +141,6 @@ def _hosted_ways(hosted: BatchWay | None, report: BatchReport) -> Iterator[Batch
     if 0 < (free := report.least_free_share) < 1:
         usd, note = hosted.usd_per_month * (1 - free), f"{percent(free)} in idle hours; {hosted.note}"
         yield batch_way(f"idle hours, then {hosted.name}", usd, report.work, note)
-
-
-def _known_speeds(like: Deployment, offers: tuple[Offer, ...], listener: Listener) -> tuple[Offer, ...]:
-    """Without GPUs on which no kernels were timed, and on none like them, unless there are no others."""
-    gpus = [find_gpu(gpu) for gpu in {offer.gpu for offer in offers}]
-    served = [gpu for gpu in gpus if not why_not_run(like.engine, gpu, like.weights, like.kv)]
-    assumed = {gpu.key for gpu in served if known_speed(like.model_copy(update={"gpu": gpu})) is Speed.assumed}
-    known = tuple(offer for offer in offers if offer.gpu not in assumed)
-    if known and assumed:
-        names = ", ".join(sorted(assumed))
-        listener.note(f"left out, since their speed is assumed: {names} ({option('gpu', min(assumed))} takes one)")
-    return known or offers
 
 
 def _traffic(request: FleetRequest, context: int, listener: Listener) -> FleetTraffic:

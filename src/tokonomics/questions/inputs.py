@@ -387,13 +387,18 @@ class LowestWeights(Request, about=About.MODEL):
     )
 
 
-class Choice(SomeGpus, LowestWeights):
-    """What a search may choose from."""
+class SomePrecisions(Request, about=About.MODEL):
+    """Precisions to choose from."""
 
     weights: Texts | None = declared(
         "Only these precisions of the weights.", without="as published, and fp8", example="fp8"
     )
     kv: Texts | None = declared("Only these precisions of the KV cache.", without="bf16", example="bf16,fp8")
+
+
+class Choice(SomeGpus, LowestWeights, SomePrecisions):
+    """What a search may choose from."""
+
     engine: Texts | None = declared("Serving engines, or all.", without="vllm", example="vllm")
 
 

@@ -230,7 +230,7 @@ def _catches(request: PlanRequest, question: Question, offers: tuple[Offer, ...]
         return allowed_by_recovery(model, precisions, floor, part)[0] if floor else precisions
 
     named = request.weights is not None or request.min_weights is not None
-    weights = question.weights if named else allowed(weight_choices(model))
+    weights = question.weights if named else allowed(weight_choices(model, floor=None))
     kv = question.kv if request.kv is not None or model.is_encoder else allowed(KV_CHOICES, "kv")
     if (weights, kv) != (question.weights, question.kv):
         lossy = lossy_pairs(model, weights or (), kv, floor)

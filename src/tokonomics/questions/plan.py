@@ -36,12 +36,13 @@ from tokonomics.planner.regret import least_regret
 from tokonomics.planner.what_if import bill_range, headroom, ratios, sensitivity
 from tokonomics.planner.why import why_pick
 from tokonomics.questions.api_latency import latencies_of
+from tokonomics.questions.can_run import on_own_machine
 from tokonomics.questions.command import command_of
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import blamed, cases_of, load_of, questions_of, say_not_tried
 from tokonomics.questions.request import parameters_of
 from tokonomics.questions.requests.buy import CompareRequest, DiffRequest, PlanRequest
-from tokonomics.questions.results import CompareResult, OneNoun, PlanCases, PlanModels, PlanResult
+from tokonomics.questions.results import CanRunResult, CompareResult, OneNoun, PlanCases, PlanModels, PlanResult
 from tokonomics.questions.scenario import read_request
 from tokonomics.questions.serving import say_if_compiling, say_left_out
 from tokonomics.questions.upkeep import extras_of
@@ -52,8 +53,10 @@ from tokonomics.sizing.spare import machines_for
 from tokonomics.traffic.thinking import parse_thinking
 
 
-def plan(request: PlanRequest, listener: Listener = SILENT) -> PlanResult | PlanModels | PlanCases:
+def plan(request: PlanRequest, listener: Listener = SILENT) -> PlanResult | PlanModels | PlanCases | CanRunResult:
     """Every candidate sized by simulation, cheapest first; how firm the pick is; every refusal."""
+    if request.own:
+        return on_own_machine(request, listener)
     if request.beside:
         from tokonomics.questions.beside import plan_beside  # Slow to load: only where it is used.
 

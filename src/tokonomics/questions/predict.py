@@ -3,6 +3,7 @@
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.errors import BadInput, option
 from tokonomics.physics.memory import fit as fit_memory
+from tokonomics.planner.layout_speed import faster_at, faster_within
 from tokonomics.planner.predict import batch_curve
 from tokonomics.planner.predict import predict as predicted
 from tokonomics.questions.listener import SILENT, Listener
@@ -11,7 +12,7 @@ from tokonomics.questions.reading import require_writer
 from tokonomics.questions.requests.buy import CurveRequest, FitRequest, PredictRequest
 from tokonomics.questions.results import CurveResult, FitResult, PredictResult
 from tokonomics.questions.serving import deployment_of, fleet_of, price_of
-from tokonomics.traffic.slo import Latency
+from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.traffic.thinking import parse_thinking
 
 
@@ -34,7 +35,10 @@ def predict(request: PredictRequest, listener: Listener = SILENT) -> PredictResu
         raise BadInput(what, field="thinking", fix=f"Such as {option('thinking', 2000)}.")
     before = thinking.tokens if thinking else None
     context = _context(request, deployment.model)
-    return PredictResult(**dict(predicted(deployment, request.batch, context, before)))
+    made = predicted(deployment, request.batch, context, before)
+    tokens = context + (made.images.tokens if made.images else 0)
+    faster = None if deployment.model.is_encoder else faster_at(deployment, request.batch, tokens)
+    return PredictResult(**dict(made), faster=faster)
 
 
 def _context(request: FitRequest | PredictRequest, model: ModelSpec) -> int:
@@ -50,13 +54,16 @@ def curve(request: CurveRequest, listener: Listener = SILENT) -> CurveResult:
     # Without an offer the curve is shown without prices.
     price, price_from = price_of(deployment, fleet_of(), request) or (None, None)
     made = batch_curve(deployment, request.context, price / deployment.gpus if price else None, price_from)
-    pace = _pace(request, listener)
-    return CurveResult(**dict(made), **({} if pace is None else {"slo_tpot_s": pace}))
+    paces = _paces(request, listener)
+    # All sequences of a batch keep the same pace: the strictest counts.
+    pace = min((slo.seconds for slo in paces), default=None)
+    faster = faster_within(deployment, request.context, paces)
+    return CurveResult(**dict(made), faster=faster, **({} if pace is None else {"slo_tpot_s": pace}))
 
 
-def _pace(request: CurveRequest, listener: Listener) -> float | None:
-    """The strictest SLO on the time per token: all sequences of a batch keep the same pace."""
+def _paces(request: CurveRequest, listener: Listener) -> list[Slo]:
+    """The SLOs on the time per token."""
     slos = targets_of(request)
     if any(slo.latency is not Latency.tpot for slo in slos):
         listener.note("a curve has no waiting in it: only the SLO on the time per token counts here")
-    return min((slo.seconds for slo in slos if slo.latency is Latency.tpot), default=None)
+    return [slo for slo in slos if slo.latency is Latency.tpot]

@@ -25,6 +25,7 @@ from tokonomics.planner.disaggregation import RatioPoint
 from tokonomics.planner.fleet import FleetReport
 from tokonomics.planner.flips import Flips
 from tokonomics.planner.infeasible import Blame
+from tokonomics.planner.layout_speed import FasterLayout
 from tokonomics.planner.plan_answer import Candidate, Plan, PrefillSide
 from tokonomics.planner.predict import BatchCurve, Prediction
 from tokonomics.planner.regret import Regret
@@ -103,6 +104,8 @@ class PredictResult(Result, Prediction):
 
     notes: tuple[str, ...] = ()
     """What was noted of how a config.json was read, such as fields that are not known."""
+    faster: FasterLayout | None = None
+    """The layout that writes most with as many sequences on the same GPUs, where it is worth a word."""
 
     def headline(self) -> str:
         step = self.decode_step_s
@@ -146,6 +149,8 @@ class CurveResult(Result, BatchCurve):
 
     slo_tpot_s: float | None = None
     """The strictest SLO on the time per token, where one was given."""
+    faster: FasterLayout | None = None
+    """The layout that writes most within that SLO on the same GPUs, where it is worth a word."""
 
     def headline(self) -> str:
         first, last = self.points[0], self.points[-1]

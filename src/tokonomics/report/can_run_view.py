@@ -9,7 +9,7 @@ from tokonomics.errors import option
 from tokonomics.money.own_hardware import MEAN_PUE, Purchase
 from tokonomics.physics.power import power_of
 from tokonomics.planner.can_run import LOADS, CanRun, RunnableModel, TooLarge
-from tokonomics.questions.requests.buy import CanRunRequest
+from tokonomics.questions.requests.buy import CanRunRequest, PlanRequest
 from tokonomics.questions.results import CanRunResult
 from tokonomics.report import blocks
 from tokonomics.report.answer import Answer
@@ -21,8 +21,9 @@ _SHOWN = 40
 """Rows on a terminal; those below are named in a line."""
 
 
-def can_run(result: CanRunResult, request: CanRunRequest) -> Answer:
-    """The models that fit, the largest first; then those that do not, and what they would need."""
+def can_run(result: CanRunResult, request: CanRunRequest | PlanRequest) -> Answer:
+    """The models that fit, the largest first, or every layout of those named; then those that do not fit, and what
+    they would need."""
     return Answer(result, f"What {result.gpus}×{result.gpu} can run", partial(_sections, result, request.slo is None))
 
 
@@ -36,9 +37,17 @@ def _sections(result: CanRunResult, by_default: bool) -> blocks.View:
         return
     fits = len({row.model for row in result.runs})
     of = plural(fits + len(result.too_large), "model")
-    yield blocks.headline(f"{fits} of {of} {'fits' if fits == 1 else 'fit'}", _up_to(result.runs))
-    title = "Output tokens/s: one user alone, and all users together"
-    yield blocks.table(_COLUMNS, map(_row, result.runs), title, shown=_SHOWN)
+    best = result.runs[0]
+    if result.every_layout and fits == 1 and best.tokens_per_s:
+        where = f": {best.name} at {best.weights}, {_layout(best)}"
+        yield blocks.headline(f"{best.tokens_per_s.mid:,.0f} tokens/s for {plural(best.users, 'user')}", where)
+    else:
+        yield blocks.headline(f"{fits} of {of} {'fits' if fits == 1 else 'fit'}", _up_to(result.runs))
+    if result.every_layout:
+        yield from _layouts(result)
+    else:
+        title = "Output tokens/s: one user alone, and all users together"
+        yield blocks.table(_COLUMNS, map(_row, result.runs), title, shown=_SHOWN)
     yield _dollars(result)
     yield blocks.section(*_besides(result))
     yield _notes(result)
@@ -73,13 +82,65 @@ def _row(row: RunnableModel) -> list[str]:
     ]
 
 
+_LAYOUT_COLUMNS = (
+    "!model", "!weights", "!layout", ">tok/s", ">users", ">TPOT", ">TTFT", ">alone", ">KV tokens", "!limited by",
+    "!speed",
+)  # fmt: skip
+
+
+def _layouts(result: CanRun) -> blocks.View:
+    """Every layout, the one that writes most within the SLO first; then what of each engine's flags differs."""
+    rows = [
+        [
+            row.model,
+            f"{row.weights}{'*' if row.below_checkpoint else ''}{f', KV {row.kv}' if row.kv.bits < 16 else ''}",
+            _layout(row),
+            f"{row.tokens_per_s.mid:,.0f}" if row.tokens_per_s else NO_VALUE,
+            f"{row.users:,}",
+            seconds(row.tpot_s) if row.tpot_s else NO_VALUE,
+            seconds(row.ttft_s.mid),
+            f"{row.alone_tokens_per_s.mid:,.0f}",
+            count(row.kv_tokens),
+            row.limited_by,
+            row.speed.value,
+        ]
+        for row in result.runs
+    ]
+    title = "Every layout: output tokens/s of all users within the SLO, and of one user alone"
+    yield blocks.table(_LAYOUT_COLUMNS, rows, title, best=0 if result.runs[0].users else None, shown=_SHOWN)
+    commands = [row.command for row in result.runs if row.command is not None]
+    if not commands:
+        return
+    flags = [_flags(command) for command in commands]
+    common = set.intersection(*map(set, flags))
+    started = [row for row in result.runs if row.command is not None]
+    differ = [
+        [row.model, row.weights.value, _layout(row), " ".join(flag for flag in own if flag not in common)]
+        for row, own in zip(started, flags, strict=True)
+    ]
+    title = f"Flags of {result.engine} in which they differ"
+    yield blocks.table(["!model", "!weights", "!layout", "flags"], differ, title, shown=_SHOWN)
+    several = f" in {plural(started[0].replicas, 'process')}" if _in_processes(started[0]) else ""
+    yield blocks.line(f"The first starts{several} with: {commands[0]}")
+
+
+def _flags(command: str) -> list[str]:
+    """``--name value`` each, of a command."""
+    return [f"--{flag.strip()}" for flag in command.split(" --")[1:]]
+
+
+def _in_processes(row: RunnableModel) -> bool:
+    """Whether each replica is a server of its own: engines copy dense models behind one port, and no others."""
+    return row.replicas > 1 and f"--data-parallel-size {row.replicas}" not in (row.command or "")
+
+
 def _dollars(result: CanRun) -> blocks.Table | None:
     """By load, where a price of electricity is known."""
     if result.power is None:
         return None
-    columns = ["!model", "weights", *(f">load {percent(load)}" for load in LOADS.values())]
+    columns = ["!model", "weights", "layout", *(f">load {percent(load)}" for load in LOADS.values())]
     rows = [
-        [row.model, row.weights.value, *(usd(getattr(row.usd_per_mtok, load)) for load in LOADS)]
+        [row.model, row.weights.value, _layout(row), *(usd(getattr(row.usd_per_mtok, load)) for load in LOADS)]
         for row in result.runs
         if row.usd_per_mtok
     ]
@@ -123,9 +184,13 @@ def _notes(result: CanRun) -> blocks.Line:
         "A user is one answer being written, its context full. Users: what memory holds, the engine runs and the SLO "
         f"allows ({option('slo')}); prompts that arrive meanwhile slow all down, see `tokonomics capacity`.",
         "0 users: even one answer is slower than the SLO." if any(not row.users for row in result.runs) else "",
-        f"TTFT: a prompt as long as the context ({option('context')}), server idle. Longest: one sequence alone.",
+        f"TTFT: a prompt as long as the context ({option('context')}), server idle."
+        + ("" if result.every_layout else " Longest: one sequence alone."),
         "* fewer bits than published: check quality on your own task, and that such a checkpoint exists."
         if any(row.below_checkpoint for row in result.runs)
+        else "",
+        f"Tried: as published, and FP8; fewer bits where neither fits, or by {option('weights', 'int4')}."
+        if result.every_layout
         else "",
         "Speed scaled: from kernel timings of a related GPU." if Speed.scaled in speeds else "",
         "Speed assumed: this GPU family or precision was not timed. `tokonomics predict` has the ranges."

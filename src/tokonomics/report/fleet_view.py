@@ -237,8 +237,8 @@ def _notes(report: FleetResult) -> blocks.Line:
         f"Solved in {plan.solve_s:.1f} s over {count(plan.variables)} variables: no fleet of {proven_for} is cheaper "
         f"by more than {gap_text(plan.gap)}{longer}.",
         f"Chosen from {plural(machines, 'machine')}, their replicas sized by simulation as a plan sizes them. Machines "
-        "are bought whole; req/s is what one is counted on for in the busiest hour, and less where fewer run. All of "
-        f"one precision: a plan tries fewer bits too, {option('weights', 'fp8')} takes them.",
+        "are bought whole; req/s is what one is counted on for in the busiest hour, and less where fewer run. All have "
+        f"one precision, the cheapest of those that a plan tries ({option('weights')}).",
         _served_as(bought),
         f"Counted on for {counted} of what was measured: with more the fleet missed its SLO in the simulator."
         if report.counted_share < 1

@@ -20,9 +20,10 @@ from tokonomics.planner.search import CLOSED_FORM_UTILIZATION
 from tokonomics.planner.what_if import BillRange, Case, Headroom, Sensitivity
 from tokonomics.questions.load import every_offer
 from tokonomics.questions.requests.buy import PlanRequest
-from tokonomics.questions.results import PlanCases, PlanModels, PlanResult, layout_text, replicas_text
+from tokonomics.questions.results import CanRunResult, PlanCases, PlanModels, PlanResult, layout_text, replicas_text
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer, Charts
+from tokonomics.report.can_run_view import can_run
 from tokonomics.report.class_view import class_sections
 from tokonomics.report.plan_pick_view import pick_blocks, set_aside_lines
 from tokonomics.report.plan_why_view import (
@@ -56,8 +57,10 @@ from tokonomics.sizing.setup import Reason
 from tokonomics.units import count, percent, plural, requests_a_second, usd
 
 
-def plan(result: "PlanResult | PlanModels | PlanCases", request: PlanRequest) -> Answer:
-    """The plan of one model, of several, or under several demands."""
+def plan(result: "PlanResult | PlanModels | PlanCases | CanRunResult", request: PlanRequest) -> Answer:
+    """The plan of one model, of several, or under several demands; of one's own machine, its layouts."""
+    if isinstance(result, CanRunResult):
+        return can_run(result, request)
     studies = (result.study,) if isinstance(result, PlanResult) else result.studies
     title = f"What serving {', '.join(dict.fromkeys(study.question.model.name for study in studies))} costs"
     if isinstance(result, PlanCases):

@@ -7,6 +7,7 @@ from tokonomics.catalog.models import ModelSpec
 from tokonomics.errors import option
 from tokonomics.physics.intervals import Interval
 from tokonomics.physics.memory import Fit
+from tokonomics.planner.layout_speed import FasterLayout
 from tokonomics.planner.predict import BatchCurve, Prediction
 from tokonomics.questions.request import Request
 from tokonomics.questions.requests.buy import CurveRequest
@@ -119,7 +120,7 @@ def _activations(fit: Fit) -> Iterator[blocks.Fact]:
     yield blocks.fact("a sequence", gigabytes(fit.kv_bytes_per_sequence), each)
 
 
-def _prediction(made: Prediction) -> blocks.View:
+def _prediction(made: PredictResult) -> blocks.View:
     if made.decode_step_s is None or made.parts is None:
         yield from _encoded(made)
         return
@@ -145,6 +146,7 @@ def _prediction(made: Prediction) -> blocks.View:
         _network(made),
         ("speed from", made.speed.value, _IMAGES_TOO if made.images else _ORIGINS[made.speed]),
     )
+    yield _faster(made.faster, f"with as many sequences in all, {made.batch:,}")
     yield blocks.note(
         "Ranges hold four of five measurements of this kind (`tokonomics validate`).",
         _LAUNCHES if made.prompt_bound == "host" else "",
@@ -211,11 +213,22 @@ def _images(made: Prediction) -> blocks.Fact | None:
     return blocks.fact("images", f"{made.images.tokens:,} tokens", work)
 
 
+def _faster(layout: FasterLayout | None, when: str) -> blocks.Line | None:
+    """Another layout of the same GPUs, with the flags to type."""
+    if layout is None:
+        return None
+    degrees = {name: getattr(layout, name) for name in ("tp", "pp", "ep", "dp")}
+    flags = " ".join(option(name, degree) for name, degree in degrees.items() if degree > 1 or name == "tp")
+    copies = f", {layout.replicas} replicas of batch {layout.batch:,}" if layout.replicas > 1 else ""
+    speed = f"{layout.tokens_per_s:,.0f} output tokens/s {when} ({layout.times:.2g} × as many)"
+    return blocks.hint(f"Another layout of the same GPUs writes more: {flags}{copies}: {speed}.")
+
+
 def _range(interval: Interval, text: Callable[[float], str]) -> str:
     return f"{text(interval.low)} to {text(interval.high)}"
 
 
-def _curve(curve: BatchCurve, tpot_s: float | None) -> blocks.View:
+def _curve(curve: CurveResult, tpot_s: float | None) -> blocks.View:
     best, why = _largest(curve, tpot_s)
     alone, last = curve.points[0], curve.points[best]
     at = f" at batch {last.batch:,}, {why}: {curve.deployment}, context {curve.context:,}{marked_old(curve.price_from)}"
@@ -246,6 +259,7 @@ def _curve(curve: BatchCurve, tpot_s: float | None) -> blocks.View:
         for point in curve.points
     ]
     yield blocks.table(columns, rows, best=best)
+    yield _faster(curve.faster, "within the SLO" if tpot_s else "with its batches full")
     yield blocks.hint(_next(curve))
     yield blocks.note(
         "of linear: throughput ÷ (batch × that of one sequence). Weights are shared by the batch, KV is not."

@@ -1,10 +1,10 @@
 """What could serve a model: every way to lay it on GPUs of a kind, or why it cannot.
 
-A layer is split over the GPUs of one machine (TP), experts are split likewise or shared out whole (EP). Where ranks
-would hold copies of the KV cache, groups of them attend to sequences of their own and share their experts (DP), in one
-machine or over several with a fast network. Stages (PP) are tried where GPUs have no fast link between them, so that
-splitting every layer is slow, and over several machines where the model is too large for one. What machines such
-layouts stand on: ``sizing.hosts``.
+A layer is split over the GPUs of one machine (TP), experts are split likewise or dealt out whole (EP). Groups of GPUs
+may attend to sequences of their own over one set of experts (DP), in one machine or over several with a fast network.
+Stages (PP) are tried where GPUs have no fast link between them, so that splitting every layer is slow, and where
+nothing else holds a sequence. Every verb that chooses a layout chooses from these. What machines they stand on:
+``sizing.hosts``.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,79 +19,67 @@ from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import NETWORKED, Deployment, valid_tp, why_not_run
 from tokonomics.physics.memory import max_sequences, smallest
 from tokonomics.sizing.setup import NotServed, Reason
+from tokonomics.types import copied
 from tokonomics.units import gigabytes
 
 _QUANTISED = (Precision.fp8, Precision.int4)
 """What a bf16 checkpoint is commonly served at besides its own precision (vLLM: fp8 weights per tensor, AWQ, GPTQ)."""
 FLOOR = Precision.fp8
-"""The fewest bits of weights that are not asked for: published scores of FP8 stay near those of 16 bits, INT4 needs a
-checkpoint of its own and a look at its quality."""
+"""The fewest bits of weights that any verb tries unless told: published scores of FP8 stay near those of 16 bits, INT4
+needs a checkpoint of its own and a look at its quality."""
 _STAGES = (2, 4, 8)
 _MACHINES = (2, 4, 8)
 _WIDEST = 72
 """GPUs among which experts are shared: DeepSeek's own decoding used 144, published results of others up to 72."""
 
 
-def weight_choices(model: ModelSpec, floor: Precision | None = None) -> tuple[Precision, ...]:
-    """The precision it is served in by default, then the common ones below it, down to the floor."""
+def weight_choices(model: ModelSpec, floor: Precision | None = FLOOR) -> tuple[Precision, ...]:
+    """What every verb tries unless told: the precision as published, then the common ones below it, down to the floor.
+
+    None has no floor.
+    """
     fewer = [precision for precision in _QUANTISED if precision.is_below(model.served)]
     return (model.served, *(precision for precision in fewer if floor is None or not precision.is_below(floor)))
 
 
-@lru_cache(maxsize=1024)
-def deployments(
-    model: ModelSpec,
-    gpu: Gpu,
-    engine: Engine,
-    weights: tuple[Precision, ...],
-    kv: tuple[Precision, ...],
-    most_gpus: int,
-) -> tuple[Deployment, ...]:
-    """Every layout and precision on GPUs of a kind, of which the largest machine has ``most_gpus``.
-
-    Kept: what is known of one of them is found again at once where it is the very same.
-    """
-    singles = (
-        Deployment(model=model, gpu=gpu, engine=engine, weights=weight, kv=cached)
-        for weight, cached in product(weights, kv)
-    )
-    return tuple(single.model_copy(update=layout) for single in singles for layout in _layouts(single, most_gpus))
-
-
-def _layouts(single: Deployment, most_gpus: int) -> Iterator[dict[str, int]]:
+def _layouts(single: Deployment, most_gpus: int, context: int) -> Iterator[dict[str, int]]:
     """Degrees of TP, PP, EP and DP."""
-    model, gpu = single.model, single.gpu
+    model, gpu, node = single.model, single.gpu, single.gpu.gpus_per_node
     degrees = valid_tp(model, most_gpus)
+    holds = any(max_sequences(single.model_copy(update={"tp": tp}), context) for tp in degrees if tp <= node)
+    # An encoder is small, and engines run it in one stage.
+    staged = not model.is_encoder and (gpu.fast_link_bytes_per_s is None or not holds)
     for tp in degrees:
         yield {"tp": tp}
         if model.is_moe and tp > 1:
             yield {"tp": tp, "ep": tp}
-        if gpu.fast_link_bytes_per_s is None and not model.is_encoder:  # which is small, and engines run in one stage
-            yield from ({"tp": tp, "pp": pp} for pp in _STAGES if tp * pp <= most_gpus and pp <= model.layers)
-    whole = gpu.gpus_per_node
-    if whole >= NETWORKED and whole in degrees and not max_sequences(single.model_copy(update={"tp": whole}), 1):
-        yield from ({"tp": whole, "pp": pp} for pp in _STAGES if pp <= model.layers)
-    if gpu.fast_link_bytes_per_s is not None:
-        yield from _shared_experts(model, degrees, most_gpus, whole)
+        stages = range(2, min(most_gpus // tp, model.layers) + 1) if staged else ()
+        yield from ({"tp": tp, "pp": pp} for pp in stages if pp in _STAGES or (most_gpus // tp) % pp == 0)
+    if not holds and node >= NETWORKED and node in degrees:
+        yield from ({"tp": node, "pp": pp} for pp in _STAGES if most_gpus < node * pp and pp <= model.layers)
+    yield from _shared_experts(single, degrees, most_gpus)
 
 
-def _shared_experts(model: ModelSpec, degrees: Sequence[int], most_gpus: int, node: int) -> Iterator[dict[str, int]]:
-    """Groups of the attention over one set of experts, dealt out whole: in a machine, and over several.
+def _shared_experts(single: Deployment, degrees: Sequence[int], most_gpus: int) -> Iterator[dict[str, int]]:
+    """Groups of the attention over one set of experts: in a machine each expert split over all, or dealt out whole.
 
-    Only where splitting the attention further would copy its KV cache. Over several machines every GPU is a group, as
-    DeepSeek and those who follow it deploy.
+    Over several machines with a fast network they are dealt out whole and every GPU is a group, as DeepSeek and those
+    who follow it deploy; only where splitting the attention further would copy its KV cache.
     """
+    model, gpu, node = single.model, single.gpu, single.gpu.gpus_per_node
     mixtures = [group.mlp.experts for group in model.groups if isinstance(group.mlp, MoeMlp)]
     heads = [cache.heads for group in model.groups if group.mixer for cache in group.mixer.caches]
     if not mixtures or not heads:
         return
-    sizes = [gpus for gpus in degrees if gpus > 1]
-    if most_gpus >= node >= NETWORKED:
-        sizes += [node * machines for machines in _MACHINES if node * machines <= _WIDEST]
-    for gpus, tp in product(sizes, degrees):
-        within = gpus <= node or tp == 1
-        if tp < gpus and gpus % tp == 0 and gpus > min(heads) and not min(mixtures) % gpus and within:
-            yield {"tp": tp, "dp": gpus // tp, "ep": gpus}
+    for gpus, tp in product([gpus for gpus in degrees if gpus <= node], degrees):
+        if tp < gpus and gpus % tp == 0:
+            yield {"tp": tp, "dp": gpus // tp}
+            if not min(mixtures) % gpus:
+                yield {"tp": tp, "dp": gpus // tp, "ep": gpus}
+    if most_gpus >= node >= NETWORKED and gpu.fast_link_bytes_per_s is not None:
+        for gpus in (node * machines for machines in _MACHINES):
+            if min(heads) < gpus <= _WIDEST and not min(mixtures) % gpus:
+                yield {"tp": 1, "dp": gpus, "ep": gpus}
 
 
 def is_faithful(deployment: Deployment) -> bool:
@@ -131,6 +119,20 @@ def fitting(
     most_gpus: int,
     context: int,
 ) -> tuple[tuple[Deployment, NotServed | None], ...]:
-    """``deployments``, each with why it cannot serve; kept, as one plan asks for it at several prices."""
-    layouts = deployments(model, gpu, engine, weights, kv, most_gpus)
+    """Every layout and precision on GPUs of a kind, of which the largest machine has ``most_gpus``, each with why it
+    cannot serve sequences of this length; kept, as one plan asks for it at several prices."""
+    layouts = (
+        single.model_copy(update=layout)
+        for weight, cached in product(weights, kv)
+        for single in [Deployment(model=model, gpu=gpu, engine=engine, weights=weight, kv=cached)]
+        for layout in _layouts(single, most_gpus, context)
+    )
     return tuple((deployment, why_not(deployment, context)) for deployment in layouts)
+
+
+def on_machine(like: Deployment, gpus: int, context: int) -> list[Deployment]:
+    """The layouts of a deployment that so many of its GPUs hold, some of them in several replicas."""
+    fitted = fitting(like.model, like.gpu, like.engine, (like.weights,), (like.kv,), gpus, context)
+    degrees = [copied(layout, "tp", "pp", "ep", "dp") for layout, refusal in fitted if refusal is None]
+    layouts = [like.model_copy(update=split) for split in degrees]
+    return [layout for layout in layouts if layout.gpus <= gpus and max_sequences(layout, context)]

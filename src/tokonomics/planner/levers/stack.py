@@ -181,7 +181,7 @@ def optimised(naive: Setup, choices: Choices, bills: Bills) -> tuple[Setup, tupl
 
 def _planned(setup: Setup, choices: Choices, bills: Bills) -> Setup:
     now, floor = setup.deployment, choices.min_weights
-    weights = tuple(choice for choice in weight_choices(now.model) if not (floor and choice.is_below(floor)))
+    weights = tuple(choice for choice in weight_choices(now.model, None) if not (floor and choice.is_below(floor)))
     weights = tuple(choice for choice in weights if not choices.too_low(now.model, choice))
     weights = (now.weights,) if "weights" in choices.without else weights or (now.weights,)
     kv = tuple(choice for choice in KV_CHOICES if not choices.too_low(now.model, choice, "kv"))

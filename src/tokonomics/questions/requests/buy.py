@@ -21,7 +21,6 @@ from tokonomics.questions.inputs import (
     OwnedMachine,
     Paced,
     PlanInputs,
-    Precisions,
     Priced,
     PriceList,
     Profiled,
@@ -34,6 +33,7 @@ from tokonomics.questions.inputs import (
     SomeGpus,
     SomeModel,
     SomeModels,
+    SomePrecisions,
     Staffed,
     ThinkingInput,
 )
@@ -68,6 +68,7 @@ class PlanRequest(
       tokonomics plan bge-m3 --rate 200 --input 400 --slo ttft_p99=0.2
       tokonomics plan llama-3.1-8b --rate 0.2 --input 1000 --output 300 --beside qwen3-8b,rate=0.1 --slo ttft_p99=2
       tokonomics plan llama-3.1-8b --rate 5 --input 1000 --output 300 --sell 0.20/0.80
+      tokonomics plan deepseek-v3 --gpu H200 --gpus 8 --own --slo tpot=50ms
       tokonomics plan chat.toml --engineers 0.5 --engineer-usd-per-month 15k --grid FR
       tokonomics plan chat.toml --rate 10 --deploy vllm,kubernetes --deploy-to out
       tokonomics plan llama-3.3-70b --rate 5 --input 900 --output 300 --deploy llm-d,keda
@@ -89,6 +90,10 @@ class PlanRequest(
         "Your own load tests, drawn over the frontier: files of bench, vLLM, SGLang, guidellm and others; repeat.",
         kind=Kind.FILE,
         example=["vllm.json"],
+    )
+    own: Switch = declared(
+        "A machine of your own, --gpus of one --gpu: every layout on it, with engine flags, as can-run.",
+        False,
     )
     top: Whole | None = declared("Rows to show.", low=1, without="10; all with --json", example=10)
     why: Switch = declared("Show why the other candidates were rejected.", False)
@@ -118,7 +123,7 @@ class DiffRequest(Request):
 
 
 class FleetRequest(
-    SomeModel, Paced, LengthInputs, LogInputs, Objectives, SomeGpus, Market, Precisions, OneEngine, Seeded, Profiled
+    SomeModel, Paced, LengthInputs, LogInputs, Objectives, SomeGpus, Market, SomePrecisions, OneEngine, Seeded, Profiled
 ):
     """
     Examples:
@@ -246,12 +251,14 @@ class OwnHardwareRequest(OwnedMachine, PriceList):
     save: Text | None = saved("Save it as a price list for --offers: mine.csv.", "mine.csv")
 
 
-class CanRunRequest(SomeModels, OneGpu, Objectives, OneEngine, OwnedMachine, Profiled):
+class CanRunRequest(SomeModels, OneGpu, Objectives, SomePrecisions, OneEngine, OwnedMachine, Profiled):
     """
-    A user is one answer being written, with its context full, at the pace that the SLO asks for.
+    A user is one answer being written, with its context full, at the pace that the SLO asks for. Of models that are
+    named, every layout is listed with its engine flags: TP, PP, EP and data-parallel attention.
 
     Examples:
       tokonomics can-run --gpu RTX3090 --gpus 2
+      tokonomics can-run deepseek-v3 --gpu H200 --gpus 8 --slo tpot=50ms
       tokonomics can-run llama-3.1-8b qwen3-32b --gpu RTX4090 --context 16384 --slo tpot=100ms
       tokonomics can-run --gpu RTX3090 --gpus 2 --usd-per-kwh 0.3 --host-watts 150 --pue 1 --purchase-usd 2500 --years 3
       tokonomics can-run server.toml --gpu H100
