@@ -1,8 +1,8 @@
 """How long each operation of a deployment's layers takes, on one rank, over all layers of a kind.
 
 Which kernel an operation is, at which sizes and in which precision, is decided here; how long a kernel takes, in
-``matrix_kernels`` and ``attention_kernels``; curves of one's ``own`` GPU come before ours. ``LeastKernels`` are the same
-operations at what the datasheet allows, whatever a profile says.
+``matrix_kernels`` and ``attention_kernels``; curves of one's ``own`` GPU come before ours. ``LeastKernels`` are the
+same operations at what the datasheet allows, whatever a profile says.
 """
 
 from dataclasses import dataclass
@@ -366,7 +366,7 @@ def least_decode_attention_s(mixer: Mixer, deployment: Deployment, batch: Number
     row_flops = mixer.pair_flops
     if isinstance(mixer, LatentAttention):  # scores and sums of latents: unpacking them is more
         row_flops = 2.0 * mixer.heads * (2 * mixer.kv_rank + mixer.rope_dim)
-    rows = attended_pairs(mixer, np.float64(1), np.maximum(np.asarray(context, np.float64) - 1, 0.0))
+    rows = attended_pairs(mixer, np.ones(()), np.maximum(np.asarray(context, np.float64) - 1, 0.0))
     multiply_s = batch * rows * row_flops / tp / gpu.peak_flops(deployment.kv)
     return np.maximum(_least_read_s(mixer, deployment, batch, context), multiply_s)
 

@@ -140,7 +140,8 @@ class StepModel:
         self.correction, factor = correction, correction.factor(_TOKENS)
         for name in ("_matrices", "_small", "_communication", "_experts", "_exchange", "_head"):
             times = getattr(self, name) * (correction.decode if name == "_head" else factor)
-            setattr(self, name, np.maximum(np.maximum.accumulate(times), getattr(floor, name)))
+            times = np.maximum.accumulate(times) if correction.decode > correction.prefill else times
+            setattr(self, name, np.maximum(times, getattr(floor, name)))
         if self.engine:
             self.engine = correction.of_engine(self.engine)
 
@@ -301,7 +302,7 @@ class StepModel:
         )
 
     def _stream_bytes_per_s(self) -> float:
-        """How fast weights stream through a product of one row too large for any cache: no faster than the datasheet."""
+        """How fast weights stream through a product of one row too large for any cache; the datasheet's at most."""
         in_mixer, _ = self.deployment.model.precisions(self.deployment.weights)
         one_row = float(self.kernels.gemm_s(in_mixer, 1, _HUGE, _HUGE))
         one_row *= self.correction.decode if self.correction else 1.0
