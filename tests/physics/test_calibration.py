@@ -21,9 +21,9 @@ from tokonomics.errors import BadInput
 from tokonomics.physics.calibration import (
     VARIABLE,
     Correction,
+    Coverage,
     ErrorSpread,
     Profile,
-    Profiled,
     Range,
     active,
     outside,
@@ -305,7 +305,7 @@ def test_every_layout_is_corrected_by_the_one_that_was_measured() -> None:
         for layout, before in zip(LAYOUTS, kernels, strict=True):
             assert hostless(layout).decode(8, 2000.0) == pytest.approx(1.5 * before, rel=1e-6)
         known = [profiled(layout) for layout in LAYOUTS]
-    assert known == [Profiled.measured] + [Profiled.carried_over] * 4
+    assert known == [Coverage.measured] + [Coverage.carried_over] * 4
     assert profiled(TP8) is None
 
 
@@ -355,9 +355,9 @@ def test_a_layout_that_was_not_measured_keeps_its_range_and_its_origin() -> None
 def test_what_is_not_of_the_profile_is_not_covered() -> None:
     with using(of_deepseek({"decode": 1.5})):
         for other in (on("deepseek-v3", "B200", tp=8), on("deepseek-v3", engine="sglang", tp=8), on("mixtral-8x7b")):
-            assert profiled(other) is Profiled.not_covered
+            assert profiled(other) is Coverage.not_covered
     with using(read_profile(PROBED)):
-        assert profiled(TP8) is Profiled.carried_over
+        assert profiled(TP8) is Coverage.carried_over
 
 
 # --- the floor ------------------------------------------------------------------------------------------------------
@@ -422,7 +422,7 @@ def test_under_no_profile_is_a_step_faster_than_the_datasheet(
     profile = of_deepseek(layout | factors | {"model": deployment.model.key, "step_s": step_s})
     with using(profile):
         steps = StepModel(deployment, overhead(deployment.engine))
-        assert profiled(deployment) is Profiled.measured
+        assert profiled(deployment) is Coverage.measured
     assert float(steps.decode(batch, context)) >= least_decode_s(deployment, batch, context) * (1 - 1e-9)
     assert float(steps.prefill(context)) >= least_prefill_s(deployment, context) * (1 - 1e-9)
     parts = steps.parts(batch, context)

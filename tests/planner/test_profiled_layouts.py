@@ -10,7 +10,7 @@ from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.precision import Precision
-from tokonomics.physics.calibration import Correction, Profile, Profiled, using
+from tokonomics.physics.calibration import Correction, Coverage, Profile, using
 from tokonomics.physics.deployment import deploy
 from tokonomics.planner.can_run import OwnMachine, can_run
 from tokonomics.planner.plan_answer import Candidate, Plan
@@ -55,12 +55,12 @@ def test_a_plan_keeps_its_layout_where_a_slow_server_moves_all_of_them(slo: str)
     # Steps half as long again within the same SLO: more than half as many machines again.
     assert slowed.best.replicas >= 1.5 * plain.best.replicas
     assert {split(row): row.profiled for row in slowed.ranked} == {
-        split(row): Profiled.measured if split(row) == TENSOR else Profiled.carried_over for row in slowed.ranked
+        split(row): Coverage.measured if split(row) == TENSOR else Coverage.carried_over for row in slowed.ranked
     }
 
 
 def test_a_machine_of_ones_own_keeps_its_layout_too() -> None:
-    def best() -> tuple[tuple[int, int, int], int, Profiled | None]:
+    def best() -> tuple[tuple[int, int, int], int, Coverage | None]:
         machine = OwnMachine(find_gpu("H200"), 8, find_engine("vllm"))
         row = can_run([find_model("deepseek-v3")], machine, 1300, parse_slos("tpot=20ms")).runs[0]
         return (row.tp, row.ep, row.dp), row.users, row.profiled
@@ -69,12 +69,12 @@ def test_a_machine_of_ones_own_keeps_its_layout_too() -> None:
     assert (layout, profiled) == (TENSOR, None)
     with using(PROFILE):
         slow_layout, fewer, known = best()
-    assert (slow_layout, known) == (TENSOR, Profiled.measured)
+    assert (slow_layout, known) == (TENSOR, Coverage.measured)
     assert fewer < users
 
 
 def test_a_prediction_says_whether_its_layout_was_measured() -> None:
-    def step(**degrees: Any) -> tuple[float, Profiled | None]:
+    def step(**degrees: Any) -> tuple[float, Coverage | None]:
         model, gpu, engine = find_model("deepseek-v3"), find_gpu("H200"), find_engine("vllm")
         made = predict(deploy(model, gpu, engine, **degrees), 64, 2000)
         assert made.parts
@@ -83,6 +83,6 @@ def test_a_prediction_says_whether_its_layout_was_measured() -> None:
     plain, apart = step(tp=8), step(dp=8, ep=8)
     with using(PROFILE):
         slow, carried = step(tp=8), step(dp=8, ep=8)
-    assert (plain[1], apart[1], slow[1], carried[1]) == (None, None, Profiled.measured, Profiled.carried_over)
+    assert (plain[1], apart[1], slow[1], carried[1]) == (None, None, Coverage.measured, Coverage.carried_over)
     assert slow[0] == pytest.approx(1.5 * plain[0], rel=1e-6)
     assert carried[0] == pytest.approx(1.5 * apart[0], rel=1e-6)

@@ -32,7 +32,17 @@ from tokonomics.measure.evidence import Evidence
 from tokonomics.measure.measurements import Measurement, Mode, Statistic
 from tokonomics.measure.probe.fit_profile import held_out_figures, shrunken
 from tokonomics.measure.validate import kind_of, steps_of, value_of
-from tokonomics.physics.calibration import Correction, ErrorSpread, HeldOut, Profile, Range, engine_of, using
+from tokonomics.physics.calibration import (
+    FEW,
+    MANY,
+    Correction,
+    ErrorSpread,
+    HeldOut,
+    Profile,
+    Range,
+    engine_of,
+    using,
+)
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.intervals import Kind, prior_deviation
 from tokonomics.physics.steptime import StepModel
@@ -294,14 +304,18 @@ def _available(rows: Sequence[Measurement], taught: int) -> Terms:
 
 
 def least_factor(rows: Sequence[Measurement], term: Term) -> float:
-    """The factor at which the kernels of a row first meet the datasheet: one below it would pass the floor there."""
+    """The factor at which kernels of the rows' sizes first meet the datasheet: one below it would pass the floor.
+
+    Sizes are those from which this factor alone decides: batches up to ``FEW``, prompts from ``MANY`` tokens on.
+    """
     shares = [FACTORS[0]]
-    for row in rows if term in ("decode", "prefill") else ():
+    for row in rows:
         floor, steps = steps_of(row).floor, steps_of(row).with_engine(None)
-        sizes = row.batch or 1, row.input_tokens + row.output_tokens / 2
         if term == "prefill":
-            shares.append(float(floor.prefill(row.input_tokens) / steps.prefill(row.input_tokens)))
-        elif row.mode is not Mode.prefill_step:
+            prompt = max(row.input_tokens, MANY)
+            shares.append(float(floor.prefill(prompt) / steps.prefill(prompt)))
+        elif term == "decode" and row.mode is not Mode.prefill_step:
+            sizes = min(row.batch or 1, FEW), row.input_tokens + row.output_tokens / 2
             shares.append(float(floor.decode(*sizes) / steps.decode(*sizes)))
     return max(shares)
 
@@ -312,11 +326,11 @@ def _stopped(rows: Sequence[Measurement], found: Correction, terms: Terms) -> tu
     for term in terms:
         least, factor = least_factor(rows, term), getattr(found, term, 1.0)
         if FACTORS[0] < least and factor < _AT_FLOOR * least:
-            rates = f"{gpu.bandwidth_bytes_per_s / 1e12:.2g} TB/s or peak FLOP/s"
+            rates = f"{gpu.bandwidth_bytes_per_s / 1e12:.2g} TB/s or its peak FLOP/s"
             notes.append(
-                f"the {SAID[term]} stopped at × {factor:.3g}, where {gpu.key} runs at the datasheet's {rates}, and the "
-                "server was measured to be faster still: either fewer bytes move than predicted (another precision, "
-                "split or context, cached prompts, drafts) or the measurement is off"
+                f"the {SAID[term]} stopped at × {factor:.3g}, at which {gpu.key} reaches {rates}, and the loads ask "
+                "for less: fewer bytes move than predicted (another precision, split or context, cached prompts, drafts), "
+                "or the measurement is off"
             )
     return tuple(notes)
 

@@ -157,7 +157,7 @@ class HeldOut(Noun):
         return self.after > 1.1 * self.before + 0.01
 
 
-class Profiled(StrEnum):
+class Coverage(StrEnum):
     """What a profile knows of a layout."""
 
     measured = "measured"
@@ -311,12 +311,12 @@ class Profile(Noun):
             return nearest
         return nearest.carried_over(engine)
 
-    def knows(self, deployment: Deployment) -> Profiled:
+    def knows(self, deployment: Deployment) -> Coverage:
         """Whether a deployment, as its engine serves it, was measured."""
         nearest = self._nearest(deployment, deployment.engine.key)
         if nearest and not any(nearest.distance(deployment)):
-            return Profiled.measured
-        return Profiled.carried_over if nearest or self.kernels_of(deployment.gpu) else Profiled.not_covered
+            return Coverage.measured
+        return Coverage.carried_over if nearest or self.kernels_of(deployment.gpu) else Coverage.not_covered
 
     def _nearest(self, deployment: Deployment, engine: str) -> Correction | None:
         """Of the corrections that cover a deployment, the one of the nearest layout; its own model's come first."""
@@ -363,7 +363,7 @@ def profile_key() -> str | None:
     return profile.key if profile else None
 
 
-def profiled(deployment: Deployment) -> Profiled | None:
+def profiled(deployment: Deployment) -> Coverage | None:
     """What the profile in use knows of a deployment; None without a profile."""
     profile = active()
     return profile.knows(deployment) if profile else None

@@ -23,7 +23,7 @@ from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.precision import Precision
 from tokonomics.physics.attention_kernels import Op
 from tokonomics.physics.attention_kernels import curve_origin as attention_origin
-from tokonomics.physics.calibration import Kernels, Profiled, active, profiled, using
+from tokonomics.physics.calibration import Coverage, Kernels, active, profiled, using
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.layer_kernels import layer_origin
 from tokonomics.physics.matrix_kernels import curve_origin as matrix_origin
@@ -107,7 +107,7 @@ def _origins(deployment: Deployment) -> Set[tuple[str, str]]:
     """Of each kind of kernel, how its speed is known, and the GPU it was timed on."""
     profile, gpu = active(), deployment.gpu
     here = ("measured", gpu.key)
-    if profiled(deployment) is Profiled.measured:
+    if profiled(deployment) is Coverage.measured:
         return {here}
     own = profile.kernels_of(gpu) if profile else None
     kind = deployment.model, gpu, deployment.engine.key, deployment.weights, deployment.dp > 1

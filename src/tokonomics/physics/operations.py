@@ -327,6 +327,10 @@ class LeastKernels(RankKernels):
         message = tokens * deployment.model.hidden * Precision.bf16.bytes_per_weight
         return total, self._shared_layers * self._all_reduce_s(deployment.expert_gpus, message)
 
+    def small_ops_s(self, group: LayerGroup, tokens: Array) -> Array:
+        """Fused into the products around them, they move nothing of their own."""
+        return np.zeros_like(tokens)
+
     def tower_s(self) -> float:
         return super().tower_s() * GEMM_SHARE
 

@@ -127,8 +127,7 @@ class StepModel:
         """The same steps as the datasheet bounds them: every byte at full bandwidth or FLOP at peak, and no host."""
         other, own = copy(self), self.kernels
         other.engine = other.correction = None
-        nothing_between = own.between.model_copy(update={"layer_s": 0.0})
-        other._tabulate(LeastKernels(own.deployment, own.backend, own.products, nothing_between, own.own, own.era))
+        other._tabulate(LeastKernels(own.deployment, own.backend, own.products, own.between, own.own, own.era))
         other.draft = self.draft and self.draft.floor
         return other
 

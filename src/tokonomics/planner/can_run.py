@@ -23,7 +23,7 @@ from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import MAX_GPUS
 from tokonomics.catalog.precision import KV_PRECISIONS, Precision
 from tokonomics.money.own_hardware import Power, Purchase, usd_per_hour
-from tokonomics.physics.calibration import Profiled, profiled
+from tokonomics.physics.calibration import Coverage, profiled
 from tokonomics.physics.deployment import Deployment, valid_tp, why_not_run
 from tokonomics.physics.intervals import Interval, known_speed
 from tokonomics.physics.memory import max_sequences, smallest
@@ -94,7 +94,7 @@ class RunnableModel(Noun):
     tokens_per_s: Interval | None
     """Output tokens of all of them."""
     speed: Speed
-    profiled: Profiled | None = None
+    profiled: Coverage | None = None
     """Whether the profile in use was measured on this layout; None without a profile."""
     usd_per_mtok: LoadPrices | None
     """Output tokens; None where no price of a kilowatt-hour is known, or nobody is served."""

@@ -7,7 +7,7 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from tokonomics.catalog.images import PromptImages
 from tokonomics.money.cost import cost
-from tokonomics.physics.calibration import Profiled, profiled
+from tokonomics.physics.calibration import Coverage, profiled
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.intervals import Interval, interval, known_speed
 from tokonomics.physics.memory import check_context, max_sequences, require_fit
@@ -54,7 +54,7 @@ class Prediction(Noun):
     requests_per_s: Interval | None = None
     """Of an encoder, by steps of ``batch`` prompts, or of as many as its engine takes at once."""
     speed: Speed
-    profiled: Profiled | None = None
+    profiled: Coverage | None = None
     """Whether the profile in use was measured on this layout; None without a profile."""
     max_sequences: PositiveInt
     network: str | None = None

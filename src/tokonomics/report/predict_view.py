@@ -5,7 +5,7 @@ from functools import partial
 
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.errors import option
-from tokonomics.physics.calibration import Profiled
+from tokonomics.physics.calibration import Coverage
 from tokonomics.physics.intervals import Interval
 from tokonomics.physics.memory import Fit
 from tokonomics.planner.predict import BatchCurve, Prediction
@@ -24,9 +24,9 @@ _ORIGINS = {
     Speed.assumed: "this GPU family or this precision was not timed: an extrapolation by the datasheet, wider interval",
 }
 _PROFILED = {
-    Profiled.measured: "calibrated on this layout",
-    Profiled.carried_over: "corrected as the nearest layout that was measured, where that is slower",
-    Profiled.not_covered: "another GPU, engine or model: as without the profile",
+    Coverage.measured: "calibrated on this layout",
+    Coverage.carried_over: "corrected as the nearest layout that was measured, where that is slower",
+    Coverage.not_covered: "another GPU, engine or model: as without the profile",
 }
 _IMAGES_TOO = f"kernel timings by the datasheets; a vision tower {TOWER_SPEED}"
 _LAUNCHES = (

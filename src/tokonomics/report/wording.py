@@ -7,7 +7,7 @@ from tokonomics.catalog.offers import OLDER
 from tokonomics.clock import today
 from tokonomics.errors import option
 from tokonomics.money.cost import LeverBill
-from tokonomics.physics.calibration import Profiled
+from tokonomics.physics.calibration import Coverage
 from tokonomics.planner.compare import Cell, Comparison
 from tokonomics.report import blocks
 from tokonomics.serving.first_answer import FirstAnswer
@@ -50,7 +50,7 @@ def speed_text(speed: Speed, speed_from: Sequence[str]) -> str:
     return f"from {others} kernel timings, by the datasheets" if others else "from kernels timed on this GPU"
 
 
-def known_text(speed: Speed, profiled: Profiled | None) -> str:
+def known_text(speed: Speed, profiled: Coverage | None) -> str:
     """How the speed of a row is known, and what the profile in use knows of its layout: ``timed; carried over``."""
     return f"{speed.value}; {profiled.value}" if profiled else speed.value
 
