@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tokonomics.__main__ import app
+from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput, TokonomicsError, flag
 from tokonomics.measure.calibrate import Calibrated, calibrate, errors, held_out_loads, load_of
 from tokonomics.measure.evidence import Evidence, read_evidence
@@ -21,6 +22,7 @@ from tokonomics.measure.priced_run import Said
 from tokonomics.measure.validate import steps_of, value_of
 from tokonomics.physics.calibration import Correction, read_profile, using
 from tokonomics.physics.intervals import prior_deviation
+from tokonomics.physics.sharding import step_weight_bytes
 
 DATA = Path(__file__).parents[2] / "benchmarks" / "data"
 RUN = DATA / "h200_transformers.json"
@@ -292,6 +294,46 @@ def test_bare_steps_are_calibrated_without_a_host() -> None:
     assert found.decode == pytest.approx(1.2, rel=0.02)
 
 
+def test_steps_faster_than_the_datasheet_stop_the_factor_there_and_are_doubted() -> None:
+    """Weights and KV cache read at 4.8 TB/s take the step its floor; these are said to take 30 % less."""
+    steps = [
+        row(batch, Metric.step_s, engine=None, mode=Mode.decode_step, input_tokens=context, output_tokens=1)
+        for batch in (1, 8, 64, 256)
+        for context in (512, 2048)
+    ]
+    base = steps_of(steps[0])
+    model, gpu = base.deployment.model, base.deployment.gpu
+
+    def floor_s(step: Measurement) -> float:
+        read = step_weight_bytes(base.deployment, 1)
+        read += (step.batch or 1) * step.input_tokens * model.kv_bytes_per_token(Precision.bf16)
+        return read / gpu.bandwidth_bytes_per_s
+
+    rows = [step.model_copy(update={"value": 0.7 * floor_s(step)}) for step in steps]
+    found = made(rows).groups[0]
+    assert found.correction
+    corrected = base.corrected(found.correction)
+    above = [float(corrected.decode(step.batch or 1, step.input_tokens)) / floor_s(step) for step in steps]
+    assert min(above) == pytest.approx(1, abs=0.1)
+    assert min(above) >= 1
+    # The factor passes it on no load by itself, whatever holds it up where it is applied.
+    taught = [step for step in steps if load_of(step) not in held_out_loads(map(load_of, steps), 0.5)]
+    assert all(found.correction.decode * value_of(step, base) >= floor_s(step) for step in taught)
+    (doubt,) = [said for said in found.doubts if "decode factor" in said]
+    assert "4.8 TB/s" in doubt
+    assert doubt in found.correction.notes
+
+
+def test_steps_slower_than_the_datasheet_are_not_doubted() -> None:
+    assert made_of_a_third_slower().groups[0].doubts == ()
+    assert made_of_a_third_slower().profile.corrections[0].notes == ()
+
+
+def test_a_correction_keeps_the_layout_that_was_measured() -> None:
+    found = made_of_a_third_slower().profile.corrections[0]
+    assert (found.weights, found.kv, found.tp, found.pp, found.ep, found.dp) == ("bf16", "bf16", 1, 1, 1, 1)
+
+
 def test_a_load_that_was_not_warm_is_named() -> None:
     rows = server(TEN_LOADS, decode=1.3, noise=0.01)
     cold = [
@@ -406,7 +448,9 @@ def test_calibrate_saves_a_profile_that_predict_uses_and_names(tmp_path: Path) -
     assert "extrapolates: batch 512" in predict("--gpu", "H200", "--batch", "512", "--profile", str(out)).stderr
     elsewhere = predict("--gpu", "H100", "--profile", str(out))
     assert "as without it" in elsewhere.stderr
-    assert json.loads(elsewhere.stdout) == json.loads(predict("--gpu", "H100").stdout)
+    assert json.loads(elsewhere.stdout) == json.loads(predict("--gpu", "H100").stdout) | {"profiled": "not covered"}
+    assert json.loads(used.stdout)["profiled"] == "measured"
+    assert json.loads(predict("--gpu", "H200", "--tp", "2", "--profile", str(out)).stdout)["profiled"] == "carried over"
     # The profile was of that command alone.
     assert json.loads(predict("--gpu", "H200").stdout) == plain
 

@@ -4,6 +4,7 @@ import json
 import math
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,25 +14,28 @@ from tests.physics.hosts import hostless
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.layers import GroupedAttention, LatentAttention
+from tokonomics.catalog.layers import GroupedAttention, LatentAttention, MoeMlp
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput
 from tokonomics.physics.calibration import (
     VARIABLE,
     Correction,
+    Coverage,
     ErrorSpread,
     Profile,
     Range,
     active,
     outside,
+    profiled,
     read_profile,
     using,
     write_profile,
 )
 from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.intervals import interval, speed_badge
-from tokonomics.physics.sharding import step_weight_bytes
+from tokonomics.physics.overhead import overhead
+from tokonomics.physics.sharding import dense_products, step_weight_bytes
 from tokonomics.physics.steptime import StepModel, step_model
 from tokonomics.serving.steady import ReplicaCurve
 
@@ -270,3 +274,169 @@ def test_prompts_that_were_held_out_have_their_own_interval() -> None:
         around = interval(1.0, "prefill", on())
     assert math.log(around.high) == pytest.approx(1.2816 * 0.05, rel=1e-3)
     assert math.log(around.low) == pytest.approx(-1.2816 * 0.05, rel=1e-3)
+
+
+# --- layouts that were not measured ---------------------------------------------------------------------------------
+
+MEASURED = {"weights": Precision.fp8, "kv": Precision.bf16, "tp": 8}
+
+
+def deepseek(**split: Any) -> Deployment:
+    return on("deepseek-v3", **split)
+
+
+def of_deepseek(*corrections: dict[str, Any]) -> Profile:
+    made = [
+        Correction(
+            **{"gpu": "H200", "engine": "vllm", "model": "deepseek-v3", "loads": 8, "rows": 24} | MEASURED | each
+        )
+        for each in corrections
+    ]
+    return Profile(name="mine", made=date(2026, 11, 15), command="test", corrections=tuple(made))
+
+
+TP8, DP8 = deepseek(tp=8), deepseek(dp=8, ep=8)
+LAYOUTS = (TP8, DP8, deepseek(tp=8, ep=8), deepseek(tp=8, pp=2), deepseek(tp=8, dp=2, ep=16))
+
+
+def test_every_layout_is_corrected_by_the_one_that_was_measured() -> None:
+    kernels = [hostless(layout).decode(8, 2000.0) for layout in LAYOUTS]
+    with using(of_deepseek({"decode": 1.5})):
+        for layout, before in zip(LAYOUTS, kernels, strict=True):
+            assert hostless(layout).decode(8, 2000.0) == pytest.approx(1.5 * before, rel=1e-6)
+        known = [profiled(layout) for layout in LAYOUTS]
+    assert known == [Coverage.measured] + [Coverage.carried_over] * 4
+    assert profiled(TP8) is None
+
+
+def test_a_gain_is_not_carried_over_and_a_loss_is() -> None:
+    plain = times(DP8)
+    with using(of_deepseek({"decode": 0.8, "prefill": 0.8, "launch": 0.5, "request": 0.5, "step_s": 0.0})):
+        engine = step_model(DP8).engine
+        carried = times(DP8)
+    own = overhead(DP8.engine)
+    assert engine
+    assert (engine.layer_s, engine.request_s, engine.step_s) == (own.layer_s, own.request_s, own.step_s)
+    # What the host adds to a step is added to the GPU's time now: never faster than beside it.
+    assert np.all(carried[:6] >= plain[:6])
+    with using(of_deepseek({"decode": 0.8, "prefill": 1.4, "request": 3.0})):
+        engine = step_model(DP8).engine
+        assert hostless(DP8).decode(8, 2000.0) == pytest.approx(float(_without_profile(DP8).decode(8, 2000.0)))
+        slower = float(hostless(DP8).prefill(65_536) / _without_profile(DP8).prefill(65_536))
+    assert slower == pytest.approx(1.4, rel=0.01)
+    assert engine
+    assert engine.request_s == pytest.approx(3 * own.request_s)
+
+
+def _without_profile(deployment: Deployment) -> StepModel:
+    with using(None):
+        return hostless(deployment)
+
+
+def test_the_nearest_measured_layout_corrects() -> None:
+    int4 = on("deepseek-v3", tp=8, weights=Precision.int4)
+    two = of_deepseek({"decode": 1.2, "tp": 4}, {"decode": 1.5}, {"decode": 1.7, "weights": Precision.int4})
+    expected = {TP8: 1.5, DP8: 1.5, deepseek(tp=4): 1.2, deepseek(tp=2): 1.2, deepseek(tp=2, ep=2): 1.2, int4: 1.7}
+    kernels = {layout: float(hostless(layout).decode(8, 2000.0)) for layout in expected}
+    with using(two):
+        for layout, factor in expected.items():
+            assert float(hostless(layout).decode(8, 2000.0)) == pytest.approx(factor * kernels[layout], rel=1e-6)
+
+
+def test_a_layout_that_was_not_measured_keeps_its_range_and_its_origin() -> None:
+    spreads = {"tpot": ErrorSpread(deviation=0.02, n=4)}
+    plain = interval(1.0, "tpot", DP8), speed_badge(DP8)
+    with using(of_deepseek({"decode": 1.5, "spreads": spreads})):
+        assert (interval(1.0, "tpot", DP8), speed_badge(DP8)) == plain
+        assert math.log(interval(1.0, "tpot", TP8).high) == pytest.approx(1.2816 * 0.02, rel=1e-3)
+        assert speed_badge(TP8).value == "measured"
+
+
+def test_what_is_not_of_the_profile_is_not_covered() -> None:
+    with using(of_deepseek({"decode": 1.5})):
+        for other in (on("deepseek-v3", "B200", tp=8), on("deepseek-v3", engine="sglang", tp=8), on("mixtral-8x7b")):
+            assert profiled(other) is Coverage.not_covered
+    with using(read_profile(PROBED)):
+        assert profiled(TP8) is Coverage.carried_over
+
+
+# --- the floor ------------------------------------------------------------------------------------------------------
+
+FLOORED = (
+    on(),
+    on(tp=4, kv=Precision.fp8),
+    on("qwen3-32b", tp=2, pp=2),
+    on("mixtral-8x7b", tp=2, ep=2),
+    on("gpt-oss-120b", tp=2, dp=4, ep=8),
+    TP8,
+    DP8,
+    deepseek(tp=8, dp=2, ep=16),
+)
+
+
+def least_decode_s(deployment: Deployment, batch: int, context: int) -> float:
+    """Matrices, visited experts and KV cache of one rank, each byte once: written down apart from the step model."""
+    model, gpu, ranks = deployment.model, deployment.gpu, deployment.tp
+    share = max(batch / (deployment.pp * deployment.dp), 1)
+    together = max(batch / deployment.pp, 1)
+    read = 2 * model.vocab * model.hidden / ranks
+    for group in model.groups:
+        products = dense_products(group, deployment)
+        read += group.count * sum(n * k * weights.bytes_per_weight for n, k, weights in products)
+        if isinstance(group.mlp, MoeMlp):
+            experts, active = group.mlp.experts, group.mlp.active_experts
+            visited = experts * (1 - (1 - active / experts) ** together)
+            each = group.mlp.expert_parameters(model.hidden) * deployment.weights.bytes_per_weight
+            read += group.count * visited * each / (deployment.tp * deployment.dp)
+        for cache in group.mixer.caches if group.mixer else ():
+            rows = min(context, cache.window or context)
+            read += group.count * share * rows * cache.row_bytes(deployment.kv, ranks)
+    return float(read / gpu.bandwidth_bytes_per_s)
+
+
+def least_prefill_s(deployment: Deployment, tokens: int) -> float:
+    """The products of one group's share of a prompt, at peak."""
+    total = 0.0
+    for group in deployment.model.groups:
+        for n, k, weights in dense_products(group, deployment):
+            total += group.count * 2 * tokens * n * k / deployment.gpu.peak_flops(weights)
+        if isinstance(group.mlp, MoeMlp):
+            each = group.mlp.expert_parameters(deployment.model.hidden) / (deployment.tp * deployment.dp)
+            flops = 2 * tokens * group.mlp.active_experts * each
+            total += group.count * flops / deployment.gpu.peak_flops(deployment.weights)
+    return total
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.sampled_from(FLOORED),
+    st.fixed_dictionaries({name: st.floats(0.05, 4) for name in ("decode", "prefill", "launch", "request")}),
+    st.sampled_from([None, 0.0, 0.01]),
+    st.integers(1, 2000),
+    st.integers(1, 30_000),
+)
+def test_under_no_profile_is_a_step_faster_than_the_datasheet(
+    deployment: Deployment, factors: dict[str, float], step_s: float | None, batch: int, context: int
+) -> None:
+    layout = {name: getattr(deployment, name) for name in ("weights", "kv", "tp", "pp", "ep", "dp")}
+    profile = of_deepseek(layout | factors | {"model": deployment.model.key, "step_s": step_s})
+    with using(profile):
+        steps = StepModel(deployment, overhead(deployment.engine))
+        assert profiled(deployment) is Coverage.measured
+    assert float(steps.decode(batch, context)) >= least_decode_s(deployment, batch, context) * (1 - 1e-9)
+    assert float(steps.prefill(context)) >= least_prefill_s(deployment, context) * (1 - 1e-9)
+    parts = steps.parts(batch, context)
+    share = max(1.0, batch / (deployment.pp * deployment.dp))
+    assert parts.weights_s <= parts.step_s
+    streamed = step_weight_bytes(deployment, share) / deployment.gpu.bandwidth_bytes_per_s
+    matrices = parts.weights_s + parts.compute_s
+    assert parts.weights_s >= min(streamed, matrices) * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("deployment", FLOORED, ids=str)
+def test_plain_kernels_are_above_the_floor_so_that_a_correction_of_one_changes_nothing(deployment: Deployment) -> None:
+    plain = times(deployment)
+    steps = step_model(deployment)
+    same = of_deepseek({"model": deployment.model.key}).corrections[0]
+    assert np.array_equal(times(deployment, steps.corrected(same)), plain)
+    assert np.all(times(deployment, steps.floor) < plain)

@@ -10,6 +10,9 @@ Every second load (in order of size) teaches: terms are added one at a time, the
 first, while it is worth its numbers (Akaike's criterion). The other loads judge, and can only take terms away: one that
 makes no metric better there, and those that make one worse. What is left is saved as it was judged, and its interval
 comes from the errors of the loads that judged.
+
+No factor goes below the datasheet: it stops where a measured load's kernels would move their bytes at full bandwidth or
+do their FLOPs at peak, and the result says so, since then what was predicted or what was measured is wrong.
 """
 
 import math
@@ -29,11 +32,21 @@ from tokonomics.measure.evidence import Evidence
 from tokonomics.measure.measurements import Measurement, Mode, Statistic
 from tokonomics.measure.probe.fit_profile import held_out_figures, shrunken
 from tokonomics.measure.validate import kind_of, steps_of, value_of
-from tokonomics.physics.calibration import Correction, ErrorSpread, HeldOut, Profile, Range, engine_of, using
+from tokonomics.physics.calibration import (
+    FEW,
+    MANY,
+    Correction,
+    ErrorSpread,
+    HeldOut,
+    Profile,
+    Range,
+    engine_of,
+    using,
+)
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.intervals import Kind, prior_deviation
 from tokonomics.physics.steptime import StepModel
-from tokonomics.types import Noun
+from tokonomics.types import Noun, copied
 from tokonomics.units import percent, plural, seconds
 
 Term = Literal["decode", "prefill", "host", "launch", "request"]
@@ -54,6 +67,7 @@ FIRST_TOKEN_TRUST = 0.5
 """Of a first token beside a time per token: under load a real vLLM's are predicted half as well (benchmarks/results/
 vllm.json: 11.9 against 5.5 % off in the median)."""
 FACTORS = (0.5, 4.0)
+_AT_FLOOR = 1.01  # times the least factor, from which a fit counts as stopped there: its own tolerance
 FAR_OFF = 20.0  # times off that mean a mistake in the input: the slowest host met (transformers') is 7 × off
 MOST_HOST = 50.0  # median times per token that a host may take for a step, or for the sequences of the largest batch
 SAID: dict[Term, str] = {
@@ -96,8 +110,8 @@ def calibrate(evidence: Evidence, *, made: date, command: str, name: str, hold_o
         with using(profile):
             members = _groups(evidence.rows, reasons)
             groups = [_group(rows, hold_out) for rows in members]
-    fitted = _widened([group.correction for group in groups if group.correction])
-    scopes = {_scope(correction) for correction in fitted}
+    fitted = [group.correction for group in groups if group.correction]
+    scopes = [_scope(correction) for correction in fitted]
     kept = [correction for correction in evidence.corrections if _scope(correction) not in scopes]
     if not fitted and not kept and profile.kernels is None and not any(group.held_out for group in groups):
         refusals = ["; ".join([f"{group.what}: {group.refused}", *group.doubts]) for group in groups if group.refused]
@@ -115,19 +129,8 @@ def calibrate(evidence: Evidence, *, made: date, command: str, name: str, hold_o
     )
 
 
-def _widened(fitted: Sequence[Correction]) -> list[Correction]:
-    """A model seen at one precision and split only is corrected so at the others too: a host is as slow there.
-
-    Else a plan would compare what is corrected with what is not, and pick what nobody measured.
-    """
-    seen = Counter(_scope(correction)[:3] for correction in fitted)
-    wider = {"weights": None, "tp": None}
-    alone = [seen[_scope(correction)[:3]] == 1 for correction in fitted]
-    return [found.model_copy(update=wider) if only else found for found, only in zip(fitted, alone, strict=True)]
-
-
-def _scope(correction: Correction) -> tuple[object, ...]:
-    return correction.gpu, correction.engine, correction.model, correction.weights, correction.tp
+def _scope(correction: Correction) -> dict[str, object]:
+    return copied(correction, "gpu", "engine", "model", "weights", "kv", "tp", "pp", "ep", "dp")
 
 
 def _groups(rows: Sequence[Measurement], reasons: Counter[str]) -> list[list[Measurement]]:
@@ -186,7 +189,10 @@ def _group(rows: list[Measurement], hold_out: float) -> GroupResult:
         refused = "no correction pays on the held-out loads: predictions stay as they are"
         return GroupResult(what=what, **found, refused=refused)
     trial = halves.trial(terms)
-    learned = {"held_out": found["held_out"], "spreads": _spreads(judging, trial, at), "notes": dropped}
+    stopped = _stopped(taught, trial, terms)
+    found["doubts"] = (*doubts, *stopped)
+    notes = (*dropped, *stopped)
+    learned = {"held_out": found["held_out"], "spreads": _spreads(judging, trial, at), "notes": notes}
     return GroupResult(what=what, **found, correction=trial.model_copy(update=learned | _sizes(rows)))
 
 
@@ -297,6 +303,38 @@ def _available(rows: Sequence[Measurement], taught: int) -> Terms:
     return ("decode", "host", "prefill", *launches, *requests)
 
 
+def least_factor(rows: Sequence[Measurement], term: Term) -> float:
+    """The factor at which kernels of the rows' sizes first meet the datasheet: one below it would pass the floor.
+
+    Sizes are those from which this factor alone decides: batches up to ``FEW``, prompts from ``MANY`` tokens on.
+    """
+    shares = [FACTORS[0]]
+    for row in rows:
+        floor, steps = steps_of(row).floor, steps_of(row).with_engine(None)
+        if term == "prefill":
+            prompt = max(row.input_tokens, MANY)
+            shares.append(float(floor.prefill(prompt) / steps.prefill(prompt)))
+        elif term == "decode" and row.mode is not Mode.prefill_step:
+            sizes = min(row.batch or 1, FEW), row.input_tokens + row.output_tokens / 2
+            shares.append(float(floor.decode(*sizes) / steps.decode(*sizes)))
+    return max(shares)
+
+
+def _stopped(rows: Sequence[Measurement], found: Correction, terms: Terms) -> tuple[str, ...]:
+    """Of the factors that stopped at the datasheet, what that means."""
+    gpu, notes = steps_of(rows[0]).deployment.gpu, []
+    for term in terms:
+        least, factor = least_factor(rows, term), getattr(found, term, 1.0)
+        if FACTORS[0] < least and factor < _AT_FLOOR * least:
+            rates = f"{gpu.bandwidth_bytes_per_s / 1e12:.2g} TB/s or its peak FLOP/s"
+            notes.append(
+                f"the {SAID[term]} stopped at × {factor:.3g}, at which {gpu.key} reaches {rates}, and the loads ask "
+                "for less: fewer bytes move than predicted (another precision, split or context, cached prompts, drafts), "
+                "or the measurement is off"
+            )
+    return tuple(notes)
+
+
 def fit(rows: Sequence[Measurement], terms: Sequence[Term]) -> dict[str, float]:
     """The numbers that explain the rows best, with a pull towards no correction."""
     from scipy.optimize import least_squares
@@ -314,7 +352,7 @@ def fit(rows: Sequence[Measurement], terms: Sequence[Term]) -> dict[str, float]:
     if own and not own.overlapped:
         start |= {"step": own.step_s / units_s["step"], "sequence": own.sequence_s / units_s["sequence"]}
     free = [name for term in terms for name in (units_s if term == "host" else (term,))]
-    low = [0.0 if name in units_s else math.log(FACTORS[0]) for name in free]
+    low = [0.0 if name in units_s else math.log(least_factor(rows, name)) for name in free]  # type: ignore[arg-type]
     high = [MOST_HOST if name in units_s else math.log(FACTORS[1]) for name in free]
     pulls = np.array([NOISE / PRIOR["host" if name in units_s else name] for name in free])  # type: ignore[index]
     origin = np.array([start[name] for name in free])
@@ -351,9 +389,11 @@ def _weights(rows: Sequence[Measurement]) -> Array:
 def _correction(row: Measurement, numbers: Mapping[str, float]) -> Correction:
     """Of what a row ran on, with numbers that one can read."""
     at = steps_of(row).deployment
+    degrees = copied(at, "tp", "pp", "ep", "dp")
+    split = " ".join(f"{name.upper()} {degree}" for name, degree in degrees.items() if name == "tp" or degree > 1)
     return Correction(
-        gpu=at.gpu.key, engine=engine_of(at, row.engine is not None), model=at.model.key, weights=at.weights,
-        tp=at.tp, learned_at=f"{at.weights}, TP {at.tp}", loads=1, rows=1,
+        gpu=at.gpu.key, engine=engine_of(at, row.engine is not None), model=at.model.key,
+        **copied(at, "weights", "kv", "tp", "pp", "ep", "dp"), learned_at=f"{at.weights}, {split}", loads=1, rows=1,
         **{name: float(f"{value:.5g}") for name, value in numbers.items()},
     )  # fmt: skip
 

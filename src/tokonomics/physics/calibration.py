@@ -6,6 +6,15 @@ for an engine on a GPU, a factor for decode steps, one for prompts, and what the
 ``tokonomics calibrate`` on results of a server, with a pull towards no correction. Each keeps the sizes it has seen and
 its error on points that were held out.
 
+A correction is measured on one layout (precisions, TP, PP, EP, DP) and corrects every layout of its GPU, engine and
+model, each by the nearest one that was measured: the same precisions first, then as many GPUs, then the least other
+split. All its terms carry over. Clocks, power limits and the build of the kernels are the GPU's and the engine's; the
+host's time, its launches and what a request takes outside any step are the host's; no split changes either. But only
+what makes a layout slower is carried over: a factor below 1 may come from one shape, or from a mistake in the input,
+so a layout that was not measured keeps the plain prediction there, and its range. So no layout wins a comparison for
+not being corrected, nor by a gain that nobody measured on it. Wherever it was measured, no correction makes any kind of
+operation faster than its bytes at the datasheet's bandwidth or its FLOPs at peak (``steptime``, ``LeastKernels``).
+
 The profile in use is ambient, as the user's catalogue is: ``using``, or ``$TOKONOMICS_PROFILE``; else there is none and
 nothing changes. Whatever keeps step times must key on ``profile_key``.
 """
@@ -18,6 +27,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import date
+from enum import StrEnum
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Final, Literal, Self
@@ -49,6 +59,7 @@ SCHEMA_VERSION: Final = 1
 VARIABLE = "TOKONOMICS_PROFILE"
 LARGEST_FILE = 50_000_000
 BARE = "bare"  # the engine of steps without one
+_FACTORS: Final = ("decode", "prefill", "launch", "request")
 FEW, MANY = 256.0, 2048.0
 """Tokens of a step up to which the decode factor holds, and from which the prompt factor does; between, a mixture."""
 
@@ -146,14 +157,29 @@ class HeldOut(Noun):
         return self.after > 1.1 * self.before + 0.01
 
 
+class Coverage(StrEnum):
+    """What a profile knows of a layout."""
+
+    measured = "measured"
+    """Calibrated on this very layout."""
+    carried_over = "carried over"
+    """Corrected by the nearest layout that was measured, or predicted from kernels that were probed."""
+    not_covered = "not covered"
+    """Another GPU, engine or model: predicted as without the profile."""
+
+
 class Correction(Noun):
     """What an engine on a GPU does differently from the sum of its kernels."""
 
     gpu: str
     engine: str
-    model: str | None = None  # only this model, at this precision and split; None: all
-    weights: Precision | None = None
+    model: str | None = None  # only this model; None: all
+    weights: Precision | None = None  # the layout that was measured; None: all
+    kv: Precision | None = None
     tp: PositiveInt | None = None
+    pp: PositiveInt = 1
+    ep: PositiveInt = 1
+    dp: PositiveInt = 1
     learned_at: str | None = None  # precision and split that were measured, in words
     decode: PositiveFloat = 1.0  # times what the GPU takes for steps of few tokens
     prefill: PositiveFloat = 1.0  # times what it takes for prompts
@@ -180,15 +206,34 @@ class Correction(Noun):
         return engine.model_copy(update=added)
 
     def covers(self, deployment: Deployment, engine: str) -> bool:
-        """Whether it speaks of this deployment."""
+        """Whether it corrects this deployment, as measured or carried over."""
+        same = self.gpu == deployment.gpu.key and self.engine == engine
+        return same and self.model in (None, deployment.model.key)
+
+    def distance(self, deployment: Deployment) -> tuple[float, ...]:
+        """How far the layout that was measured is from this one, what matters most first; all zeros: the same.
+
+        Drafts and adapters count as another layout: calibration has none.
+        """
+        ours = [self.tp or deployment.tp, self.pp, self.ep, self.dp]
+        theirs = [deployment.tp, deployment.pp, deployment.ep, deployment.dp]
+        apart = [abs(math.log2(own / other)) for own, other in zip(ours, theirs, strict=True)]
+        gpus = ours[0] * self.pp * self.dp
         return (
-            self.gpu == deployment.gpu.key
-            and self.engine == engine
-            and self.model in (None, deployment.model.key)
-            and self.weights in (None, deployment.weights)
-            and self.tp in (None, deployment.tp)
-            and deployment.dp == 1
+            self.weights not in (None, deployment.weights),
+            self.kv not in (None, deployment.kv),
+            abs(math.log2(gpus / deployment.gpus)),
+            sum(apart),
+            deployment.speculation is not None or deployment.lora_adapters > 0,
         )
+
+    def carried_over(self, engine: Overhead | None) -> Self:
+        """What of it holds on a layout that was not measured: all that makes it slower, and no held-out error."""
+        carried: dict[str, Any] = {name: max(1.0, getattr(self, name)) for name in _FACTORS}
+        if self.step_s is not None and engine:
+            carried["step_s"] = max(self.step_s, engine.step_s)
+            carried["sequence_s"] = max(self.sequence_s or 0.0, engine.sequence_s)
+        return self.model_copy(update=carried | {"held_out": (), "spreads": {}})
 
     def summary(self) -> str:
         """In a few words, with the sizes it has seen."""
@@ -256,10 +301,31 @@ class Profile(Noun):
         """The curves timed on this GPU; a catalogue entry that was changed is another GPU."""
         return self.kernels if self.kernels and self.kernels.gpu == gpu.key else None
 
-    def correction_of(self, deployment: Deployment, engine: str) -> Correction | None:
-        """The most special one that covers a deployment."""
+    def correction_of(self, deployment: Deployment, engine: Overhead | None) -> Correction | None:
+        """The correction of a deployment under an engine with that time of its own; without one, of its bare steps.
+
+        As measured on its very layout; else what carries over from the nearest; None of what is not covered.
+        """
+        nearest = self._nearest(deployment, engine_of(deployment, engine is not None))
+        if nearest is None or not any(nearest.distance(deployment)):
+            return nearest
+        return nearest.carried_over(engine)
+
+    def knows(self, deployment: Deployment) -> Coverage:
+        """Whether a deployment, as its engine serves it, was measured."""
+        nearest = self._nearest(deployment, deployment.engine.key)
+        if nearest and not any(nearest.distance(deployment)):
+            return Coverage.measured
+        return Coverage.carried_over if nearest or self.kernels_of(deployment.gpu) else Coverage.not_covered
+
+    def _nearest(self, deployment: Deployment, engine: str) -> Correction | None:
+        """Of the corrections that cover a deployment, the one of the nearest layout; its own model's come first."""
         covering = [correction for correction in self.corrections if correction.covers(deployment, engine)]
-        return max(covering, key=lambda item: [item.model, item.weights, item.tp].count(None) * -1, default=None)
+
+        def order(item: Correction) -> tuple[float, ...]:
+            return (item.model is None, *item.distance(deployment), [item.weights, item.kv, item.tp].count(None))
+
+        return min(covering, key=order, default=None)
 
     def summary(self) -> str:
         """In one line."""
@@ -295,6 +361,12 @@ def profile_key() -> str | None:
     """What a cache of step times must be kept under."""
     profile = active()
     return profile.key if profile else None
+
+
+def profiled(deployment: Deployment) -> Coverage | None:
+    """What the profile in use knows of a deployment; None without a profile."""
+    profile = active()
+    return profile.knows(deployment) if profile else None
 
 
 def engine_of(deployment: Deployment, served: bool) -> str:

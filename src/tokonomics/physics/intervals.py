@@ -23,7 +23,7 @@ from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.precision import Precision
 from tokonomics.physics.attention_kernels import Op
 from tokonomics.physics.attention_kernels import curve_origin as attention_origin
-from tokonomics.physics.calibration import BARE, Kernels, active, using
+from tokonomics.physics.calibration import Coverage, Kernels, active, profiled, using
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.layer_kernels import layer_origin
 from tokonomics.physics.matrix_kernels import curve_origin as matrix_origin
@@ -78,7 +78,7 @@ def interval(mid: float, kind: Kind, deployment: Deployment, engine: Overhead | 
 
 
 def speed_badge(deployment: Deployment) -> Badge:
-    """How a deployment's speed is known: by the weakest origin of its kernels; measured on a calibrated server."""
+    """How a deployment's speed is known: by the weakest origin of its kernels; measured where calibrated."""
     bases = {basis for basis, _ in _origins(deployment)}
     if "assumed" in bases:
         return Badge.assumed
@@ -107,7 +107,7 @@ def _origins(deployment: Deployment) -> Set[tuple[str, str]]:
     """Of each kind of kernel, how its speed is known, and the GPU it was timed on."""
     profile, gpu = active(), deployment.gpu
     here = ("measured", gpu.key)
-    if profile and profile.correction_of(deployment, deployment.engine.key):
+    if profiled(deployment) is Coverage.measured:
         return {here}
     own = profile.kernels_of(gpu) if profile else None
     kind = deployment.model, gpu, deployment.engine.key, deployment.weights, deployment.dp > 1
@@ -167,7 +167,7 @@ def _deviation(kind: Kind, deployment: Deployment) -> float | None:
     profile = active()
     if profile is None:
         return None
-    correction = profile.correction_of(deployment, BARE if kind == "step" else deployment.engine.key)
+    correction = profile.correction_of(deployment, None if kind == "step" else overhead(deployment.engine))
     kernels = profile.kernels_of(deployment.gpu)
     # Of this kind alone: a first token is its prompt and a wait, and told well it may be for the wait.
     found = (correction.spreads if correction else {}).get(kind) or (kernels.spreads if kernels else {}).get(kind)

@@ -1,8 +1,8 @@
 """How long each operation of a deployment's layers takes, on one rank, over all layers of a kind.
 
 Which kernel an operation is, at which sizes and in which precision, is decided here; how long a kernel takes, in
-``matrix_kernels`` and ``attention_kernels``; curves of one's ``own`` GPU come before ours. ``least_…`` is what the
-datasheet allows, whatever a profile says.
+``matrix_kernels`` and ``attention_kernels``; curves of one's ``own`` GPU come before ours. ``LeastKernels`` are the
+same operations at what the datasheet allows, whatever a profile says.
 """
 
 from dataclasses import dataclass
@@ -33,9 +33,17 @@ from tokonomics.physics.calibration import Kernels
 from tokonomics.physics.curves import Array, efficiency
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.layer_kernels import absorbed_prompt_s, index_s, scan_s, sparse_decode_s, state_s
-from tokonomics.physics.matrix_kernels import all_reduce_s, all_to_all_s, experts_s, gemm_s, unpacked_gemm_s
+from tokonomics.physics.matrix_kernels import (
+    all_reduce_s,
+    all_to_all_s,
+    distinct_experts,
+    experts_s,
+    fp16_sums_flops,
+    gemm_s,
+    unpacked_gemm_s,
+)
 from tokonomics.physics.overhead import Layers, Overhead
-from tokonomics.physics.sharding import adapter_bytes, dense_products, step_weight_bytes
+from tokonomics.physics.sharding import adapter_bytes, dense_products
 from tokonomics.types import copied
 
 Numbers = Array | np.float64
@@ -289,18 +297,58 @@ class RankKernels:
         return {"heads": mixer.heads / tp, "kv_heads": kv_heads, "head_dim": mixer.head_dim, "window": mixer.window}
 
 
-def least_tokens_s(deployment: Deployment, tokens: Array) -> Array:
-    """What the datasheet allows: weights read once at full bandwidth, matrix products at peak FLOP/s."""
-    model, gpu = deployment.model, deployment.gpu
-    read = np.array([step_weight_bytes(deployment, token) for token in tokens]) / gpu.bandwidth_bytes_per_s
-    token_s = 0.0
-    for group in model.groups:
-        for n, k, weights in dense_products(group, deployment):
-            token_s += group.count * 2.0 * n * k / gpu.peak_flops(weights)
-        if isinstance(group.mlp, MoeMlp):
-            routed = group.mlp.active_experts * group.mlp.expert_parameters(model.hidden) / deployment.tp  # of a group
-            token_s += group.count * 2.0 * routed / gpu.peak_flops(deployment.weights)
-    return np.maximum(read, tokens * token_s)
+@dataclass(frozen=True)
+class LeastKernels(RankKernels):
+    """The same operations at what the datasheet allows: bytes at full bandwidth, FLOPs at peak, nothing in between."""
+
+    def gemm_s(self, weights: Precision, rows: Array | float, n: float, k: float) -> Array:
+        gpu = self.deployment.gpu
+        peak = fp16_sums_flops(gpu) if self.era and self.era.unpacks else gpu.peak_flops(weights)
+        read_s = n * k * weights.bytes_per_weight / gpu.bandwidth_bytes_per_s
+        return np.maximum(read_s, 2 * np.asarray(rows) * n * k / peak)
+
+    @property
+    def stream_bytes_per_s(self) -> float:
+        return self.deployment.gpu.bandwidth_bytes_per_s
+
+    def shared_s(self, tokens: Array) -> tuple[Array, Array]:
+        """Experts spread evenly. The way to whole ones may be hidden behind them; of sliced ones sums are due."""
+        deployment, gpu, total = self.deployment, self.deployment.gpu, np.zeros_like(tokens)
+        width, peak = deployment.weights.bytes_per_weight, gpu.peak_flops(deployment.weights)
+        for group in deployment.model.groups:
+            mlp = group.mlp
+            if isinstance(mlp, MoeMlp):
+                one = mlp.expert_parameters(deployment.model.hidden) / deployment.expert_gpus
+                read = distinct_experts(mlp.experts, mlp.active_experts, tokens) * one * width
+                flops = 2.0 * tokens * mlp.active_experts * one
+                total = total + group.count * np.maximum(read / gpu.bandwidth_bytes_per_s, flops / peak)
+        if not self._shared_layers or deployment.ep == deployment.expert_gpus:
+            return total, np.zeros_like(tokens)
+        message = tokens * deployment.model.hidden * Precision.bf16.bytes_per_weight
+        return total, self._shared_layers * self._all_reduce_s(deployment.expert_gpus, message)
+
+    def small_ops_s(self, group: LayerGroup, tokens: Array) -> Array:
+        """Fused into the products around them, they move nothing of their own."""
+        return np.zeros_like(tokens)
+
+    def tower_s(self) -> float:
+        return super().tower_s() * GEMM_SHARE
+
+    def _all_reduce_s(self, gpus: int, message: Array) -> Array:
+        """Each message leaves its GPU once, and a switch sums them."""
+        return message / self.deployment.gpu.link_among(gpus) if gpus > 1 else np.zeros_like(message)
+
+    def decode_mixer_s(self, mixer: Mixer, batch: Numbers, context: Numbers) -> Array:
+        return least_decode_attention_s(mixer, self.deployment, batch, context)
+
+    def prompt_mixer_s(self, mixer: Mixer, prompt: Array, past: Array, prompts: Array) -> Array:
+        """The pairs of a prompt's token and one that it attends to, multiplied at peak; and rows read once."""
+        gpu, tp = self.deployment.gpu, self.deployment.tp
+        if isinstance(mixer, RecurrentMixer):
+            return np.asarray(prompts * prompt * mixer.scan_flops / tp / gpu.peak_flops(Precision.bf16))
+        flops = prompts * attended_pairs(mixer, prompt, past) * mixer.pair_flops / tp
+        read_s = _least_read_s(mixer, self.deployment, prompts, past + prompt)
+        return np.maximum(read_s, flops / gpu.peak_flops(self.deployment.kv))
 
 
 def attended_pairs(mixer: Attention, prompt: Array, past: Array) -> Array:
@@ -315,20 +363,22 @@ def attended_pairs(mixer: Attention, prompt: Array, past: Array) -> Array:
 
 
 def least_decode_attention_s(mixer: Mixer, deployment: Deployment, batch: Numbers, context: Numbers) -> Array:
-    """The cached rows that one layer reads, once at full bandwidth."""
+    """The cached rows, or the states, that one layer reads once at full bandwidth; or their products at peak FLOP/s."""
+    gpu, tp = deployment.gpu, deployment.tp
+    if isinstance(mixer, RecurrentMixer):  # read and written
+        return np.asarray(2.0 * batch * mixer.state_bytes / tp / gpu.bandwidth_bytes_per_s)
+    row_flops = mixer.pair_flops
+    if isinstance(mixer, LatentAttention):  # scores and sums of latents: unpacking them is more
+        row_flops = 2.0 * mixer.heads * (2 * mixer.kv_rank + mixer.rope_dim)
+    rows = attended_pairs(mixer, np.ones(()), np.maximum(np.asarray(context, np.float64) - 1, 0.0))
+    multiply_s = batch * rows * row_flops / tp / gpu.peak_flops(deployment.kv)
+    return np.maximum(_least_read_s(mixer, deployment, batch, context), multiply_s)
+
+
+def _least_read_s(mixer: Mixer, deployment: Deployment, sequences: Numbers, context: Numbers) -> Array:
     read = np.zeros(np.shape(context))
     for cache in mixer.caches:
         tokens = np.minimum(context, cache.window) if cache.window else context
         rows = np.minimum(tokens / cache.every, cache.read or np.inf)
         read = read + rows * cache.row_bytes(deployment.kv, deployment.tp)
-    return np.asarray(batch * read / deployment.gpu.bandwidth_bytes_per_s)
-
-
-def least_prompt_attention_s(
-    mixer: Mixer, deployment: Deployment, prompt: Array, past: Array, prompts: Array
-) -> Array | float:
-    """The pairs of a prompt's token and one that it attends to, multiplied at peak FLOP/s."""
-    if isinstance(mixer, RecurrentMixer):
-        return 0.0
-    flops = prompts * attended_pairs(mixer, prompt, past) * mixer.pair_flops / deployment.tp
-    return np.asarray(flops / deployment.gpu.peak_flops(deployment.kv))
+    return np.asarray(sequences * read / deployment.gpu.bandwidth_bytes_per_s)

@@ -14,26 +14,24 @@ batch through all of them.
 """
 
 from copy import copy
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from tokonomics.catalog.layers import MoeMlp
 from tokonomics.catalog.precision import Precision
-from tokonomics.physics.calibration import Correction, Kernels, active, engine_of, profile_key
+from tokonomics.physics.calibration import Correction, Kernels, active, profile_key
 from tokonomics.physics.curves import Array
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.matrix_kernels import FUSED
 from tokonomics.physics.operations import (
     BARE_KERNELS,
     QUANTISES,
+    LeastKernels,
     Numbers,
     RankKernels,
     layer_share,
-    least_decode_attention_s,
-    least_prompt_attention_s,
-    least_tokens_s,
 )
 from tokonomics.physics.overhead import Layers, Overhead, layers, overhead
 from tokonomics.physics.sharding import step_weight_bytes
@@ -79,9 +77,21 @@ class StepModel:
         own = profile.kernels_of(deployment.gpu) if profile else None
         backend = deployment.engine.key if engine else BARE_KERNELS
         products = FUSED if engine and engine.fused else backend
-        self.kernels = kernels = RankKernels(deployment, backend, products, between or _between(own), own, engine)
-        groups, nothing = deployment.model.groups, np.zeros_like(_TOKENS)
+        groups = deployment.model.groups
         self.mixers = tuple((group.count, group.mixer) for group in groups if group.mixer is not None)
+        self._tabulate(RankKernels(deployment, backend, products, between or _between(own), own, engine))
+        shares = [(group.count * layer_share(group), isinstance(group.mlp, MoeMlp)) for group in groups]
+        dense, mixed = (sum(share for share, experts in shares if experts is which) for which in (False, True))
+        self._layers = dense / deployment.pp, mixed / deployment.pp
+        self.draft = StepModel(deployment.draft, engine, between) if deployment.draft else None
+        found = profile.correction_of(deployment, engine) if profile else None
+        if found:
+            self._correct(found, self.floor)
+
+    def _tabulate(self, kernels: RankKernels) -> None:
+        """Everything but attention, by the number of tokens."""
+        self.kernels, deployment = kernels, self.deployment
+        groups, nothing = deployment.model.groups, np.zeros_like(_TOKENS)
         self._matrices = sum((kernels.matrices_s(group, _TOKENS) for group in groups), nothing)
         self._small = sum((kernels.small_ops_s(group, _TOKENS) for group in groups), nothing)
         self._communication = kernels.communication_s(_TOKENS)
@@ -91,13 +101,6 @@ class StepModel:
         self._head = kernels.head_s(_TOKENS)
         self._adapter_s = kernels.adapter_read_s()
         self._tower_s = kernels.tower_s()
-        shares = [(group.count * layer_share(group), isinstance(group.mlp, MoeMlp)) for group in groups]
-        dense, mixed = (sum(share for share, experts in shares if experts is which) for which in (False, True))
-        self._layers = dense / deployment.pp, mixed / deployment.pp
-        self.draft = StepModel(deployment.draft, engine, between) if deployment.draft else None
-        found = profile.correction_of(deployment, engine_of(deployment, bool(engine))) if profile else None
-        if found:
-            self._correct(found)
 
     def _overlapped(self, exchange: Array) -> Array:
         """What shows of the way to the experts where one half of a batch is sent while the other is computed.
@@ -115,22 +118,29 @@ class StepModel:
 
     def corrected(self, correction: Correction) -> "StepModel":
         """The same kernels, as a server's results correct them; of a model that is not corrected yet."""
-        other = copy(self)
-        other._correct(correction)
+        floor, other = self.floor, copy(self)  # the floor is kept: a fit tries many corrections
+        other._correct(correction, floor)
         return other
 
-    def _correct(self, correction: Correction) -> None:
+    @cached_property
+    def floor(self) -> "StepModel":
+        """The same steps as the datasheet bounds them: every byte at full bandwidth or FLOP at peak, and no host."""
+        other, own = copy(self), self.kernels
+        other.engine = other.correction = None
+        other._tabulate(LeastKernels(own.deployment, own.backend, own.products, own.between, own.own, own.era))
+        other.draft = self.draft and self.draft.floor
+        return other
+
+    def _correct(self, correction: Correction, floor: "StepModel") -> None:
         """Scale what the GPU takes, and put the host's time in place of the engine's own.
 
-        A factor that falls must not make more tokens faster, and none beats the datasheet.
+        A factor that falls must not make more tokens faster, and no kind of operation beats the datasheet.
         """
-        self.correction = correction
-        factor = correction.factor(_TOKENS)
-        self._head = self._head * correction.decode
-        for name in ("_matrices", "_small", "_communication", "_experts", "_exchange"):
-            setattr(self, name, np.maximum.accumulate(getattr(self, name) * factor))
-        experts = np.interp(_TOKENS * self.deployment.dp, _TOKENS, self._experts)
-        self._matrices = np.maximum(self._matrices, _least_s(self.deployment) - self._head[0] - experts)
+        self.correction, factor = correction, correction.factor(_TOKENS)
+        for name in ("_matrices", "_small", "_communication", "_experts", "_exchange", "_head"):
+            times = getattr(self, name) * (correction.decode if name == "_head" else factor)
+            times = np.maximum.accumulate(times) if correction.decode > correction.prefill else times
+            setattr(self, name, np.maximum(times, getattr(floor, name)))
         if self.engine:
             self.engine = correction.of_engine(self.engine)
 
@@ -291,11 +301,11 @@ class StepModel:
         )
 
     def _stream_bytes_per_s(self) -> float:
-        """How fast weights stream through a product of one row too large for any cache: the curve's own bandwidth."""
+        """How fast weights stream through a product of one row too large for any cache; the datasheet's at most."""
         in_mixer, _ = self.deployment.model.precisions(self.deployment.weights)
         one_row = float(self.kernels.gemm_s(in_mixer, 1, _HUGE, _HUGE))
         one_row *= self.correction.decode if self.correction else 1.0
-        return _HUGE * _HUGE * in_mixer.bytes_per_weight / one_row
+        return min(_HUGE * _HUGE * in_mixer.bytes_per_weight / one_row, self.deployment.gpu.bandwidth_bytes_per_s)
 
     def decode_attention_s(self, batch: Numbers, context: Numbers) -> Array:
         """Attention of the running sequences, on the GPU; ``batch`` is that of one pass."""
@@ -303,7 +313,7 @@ class StepModel:
         for count, mixer in self.mixers if np.any(np.asarray(batch) > 0) else ():
             taken = self.kernels.decode_mixer_s(mixer, batch, context)
             if self.correction:
-                least = least_decode_attention_s(mixer, self.deployment, batch, context)
+                least = self.floor.kernels.decode_mixer_s(mixer, batch, context)
                 taken = np.maximum(taken * self.correction.decode, least)
             total = total + count * taken
         return np.where(np.asarray(batch) > 0, total, 0.0)
@@ -314,7 +324,7 @@ class StepModel:
         for count, mixer in self.mixers if np.any(prompt > 0) else ():
             taken = self.kernels.prompt_mixer_s(mixer, prompt, past, prompts)
             if self.correction:
-                least = least_prompt_attention_s(mixer, self.deployment, prompt, past, prompts)
+                least = self.floor.kernels.prompt_mixer_s(mixer, prompt, past, prompts)
                 taken = np.maximum(taken * self.correction.prefill, least)
             total = total + count * taken
         return np.where(prompt > 0, total + self._images_s(prompt, past, prompts), 0.0)
@@ -382,9 +392,3 @@ def _between(own: Kernels | None) -> Layers:
     if own and own.layer_s is not None:
         return Layers(layer_s=own.layer_s, source="tokonomics probe")
     return layers()
-
-
-@lru_cache(maxsize=64)
-def _least_s(deployment: Deployment) -> Array:
-    """Of the token-wise part; kept, since a fit tries many corrections."""
-    return least_tokens_s(deployment, _TOKENS)

@@ -26,6 +26,7 @@ from tokonomics.catalog.offers import MAX_GPUS
 from tokonomics.catalog.precision import KV_PRECISIONS, Precision
 from tokonomics.errors import BadInput
 from tokonomics.money.own_hardware import Power, Purchase, usd_per_hour
+from tokonomics.physics.calibration import Coverage, profiled
 from tokonomics.physics.deployment import Deployment, why_not_run
 from tokonomics.physics.intervals import Interval, known_speed
 from tokonomics.physics.memory import max_sequences, smallest
@@ -102,6 +103,8 @@ class RunnableModel(Noun):
     """That starts one replica, or all of them where the engine can: with the split, and the users as its limit; None of
     an engine whose flags are not known."""
     speed: Speed
+    profiled: Coverage | None = None
+    """Whether the profile in use was measured on this layout; None without a profile."""
     usd_per_mtok: LoadPrices | None
     """Output tokens; None where no price of a kilowatt-hour is known, or nobody is served."""
 
@@ -225,6 +228,7 @@ def _row(best: AtOnce, machine: OwnMachine, context: int) -> RunnableModel:
         kv_tokens=replicas * context * max_sequences(layout, context),
         command=_command(best, context),
         speed=known_speed(layout),
+        profiled=profiled(layout),
         usd_per_mtok=_prices(machine, layout.gpus * replicas, tokens_per_s.mid, best.batch) if tokens_per_s else None,
     )
 

@@ -17,6 +17,7 @@ from tokonomics.catalog.engines import Engine
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.catalog.precision import Precision
+from tokonomics.physics.calibration import profiled
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.intervals import known_speed, speed_from
 from tokonomics.physics.speculation import Speculation
@@ -292,6 +293,7 @@ def _rows(
         "router": sized.trial.router if sized.trial else Router.round_robin,
         "speed": known_speed(deployment),
         "speed_from": speed_from(deployment),
+        "profiled": profiled(deployment),
         "capacity_requests_per_s": capacity.rate,
         "limited_by": capacity.limited_by,
         "below_checkpoint": not is_faithful(deployment),

@@ -9,6 +9,7 @@ from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.places import Seller
 from tokonomics.catalog.precision import Precision
 from tokonomics.money.cost import CostTree, TokenPrices
+from tokonomics.physics.calibration import Coverage
 from tokonomics.physics.speculation import DraftMethod
 from tokonomics.planner.search import Kind
 from tokonomics.serving.fleet import Router
@@ -142,6 +143,8 @@ class Candidate(Noun):
     """Whether the kernels behind the speed were timed on this GPU, or are another's scaled by the datasheet."""
     speed_from: tuple[str, ...]
     """Those other GPUs."""
+    profiled: Coverage | None = None
+    """Whether the profile in use was measured on this layout; None without a profile."""
     capacity_requests_per_s: float
     """Of one replica, closed form."""
     limited_by: str

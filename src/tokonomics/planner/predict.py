@@ -7,6 +7,7 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from tokonomics.catalog.images import PromptImages
 from tokonomics.money.cost import cost
+from tokonomics.physics.calibration import Coverage, profiled
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.intervals import Interval, interval, known_speed
 from tokonomics.physics.memory import check_context, max_sequences, require_fit
@@ -53,6 +54,8 @@ class Prediction(Noun):
     requests_per_s: Interval | None = None
     """Of an encoder, by steps of ``batch`` prompts, or of as many as its engine takes at once."""
     speed: Speed
+    profiled: Coverage | None = None
+    """Whether the profile in use was measured on this layout; None without a profile."""
     max_sequences: PositiveInt
     network: str | None = None
     """Between the machines of a replica, as assumed, with its source; None where it stands in one."""
@@ -132,6 +135,7 @@ def predict(deployment: Deployment, batch: int, context: int, thinking: int | No
         ttft_s=alone,
         **speeds,
         speed=known_speed(deployment),
+        profiled=profiled(deployment),
         max_sequences=max_sequences(deployment, context),
         network=network_text(deployment.gpu) if deployment.uses_network else None,
     )

@@ -105,7 +105,10 @@ def _group(group: GroupResult) -> Iterable[blocks.Block]:
         yield _held_out(group.held_out)
     if group.correction:
         yield blocks.line(f"learned on {group.taught} of {loads}: {_numbers(group.correction)}")
-        yield blocks.note(f"holds for {_seen(group.correction)}; beyond that it extrapolates")
+        yield blocks.note(
+            f"holds for {_seen(group.correction)}; beyond that it extrapolates.",
+            "Other layouts of the model are corrected as this one where that makes them slower.",
+        )
 
 
 def _held_out(figures: Sequence[HeldOut]) -> blocks.Table:

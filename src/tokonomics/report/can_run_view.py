@@ -13,7 +13,7 @@ from tokonomics.questions.requests.buy import CanRunRequest, PlanRequest
 from tokonomics.questions.results import CanRunResult
 from tokonomics.report import blocks
 from tokonomics.report.answer import Answer
-from tokonomics.report.wording import NO_VALUE, slos_text
+from tokonomics.report.wording import NO_VALUE, PROFILED, known_text, slos_text
 from tokonomics.types import Speed
 from tokonomics.units import count, percent, plural, seconds, usd
 
@@ -78,7 +78,7 @@ def _row(row: RunnableModel) -> list[str]:
         f"{row.alone_tokens_per_s.mid:,.0f}",
         f"{row.users:,}",
         f"{row.tokens_per_s.mid:,.0f}" if row.tokens_per_s else NO_VALUE,
-        row.speed.value,
+        known_text(row.speed, row.profiled),
     ]
 
 
@@ -196,6 +196,7 @@ def _notes(result: CanRun) -> blocks.Line:
         "Speed assumed: this GPU family or precision was not timed. `tokonomics predict` has the ranges."
         if Speed.assumed in speeds
         else "",
+        PROFILED if result.runs[0].profiled else "",
         *_of_power(result),
     )
 

@@ -44,8 +44,10 @@ from tokonomics.report.wording import (
     FEWER_BITS,
     NO_VALUE,
     OLD_PRICE,
+    PROFILED,
     TOWER_SPEED,
     and_slos,
+    known_text,
     percent_text,
     quoted_on,
     thinking_facts,
@@ -284,7 +286,7 @@ def ranking(
                 percent(row.load_share),
                 time_text(getattr(row.ttft_s, late)),
                 *([time_text(getattr(row.tpot_s, late))] if writes else []),
-                row.speed.value,
+                known_text(row.speed, row.profiled),
             )
             for place, (name, opened, row) in enumerate(zip(named, opens or [""] * len(rows), rows, strict=True), 1)
         ],
@@ -304,6 +306,7 @@ def _notes(plan: Plan, shown: Sequence[Candidate], request: PlanRequest) -> bloc
         f"{less}: the room to grow is simulated." if plan.simulations else f"{less}.",
         split_legend(shown),
         "speed: timed = kernels timed on that GPU; scaled = from such, or from a related GPU's; assumed = neither.",
+        PROFILED if shown[0].profiled else "",
         _how_sized(plan, bool(plan.slos or request.classes)),
         f"{quoted_on(row.price_date for row in shown)}; {ranked} ranked, {rejected} rejected ({option('why')}).",
         f"After your discounts: {taken_off}." if discounts else "",

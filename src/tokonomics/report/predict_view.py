@@ -5,6 +5,7 @@ from functools import partial
 
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.errors import option
+from tokonomics.physics.calibration import Coverage
 from tokonomics.physics.intervals import Interval
 from tokonomics.physics.memory import Fit
 from tokonomics.planner.layout_speed import FasterLayout
@@ -22,6 +23,11 @@ _ORIGINS = {
     Speed.timed: "kernels timed on this GPU in this precision",
     Speed.scaled: "kernels timed on this or a related GPU, scaled by layout and datasheets",
     Speed.assumed: "this GPU family or this precision was not timed: an extrapolation by the datasheet, wider interval",
+}
+_PROFILED = {
+    Coverage.measured: "calibrated on this layout",
+    Coverage.carried_over: "corrected as the nearest layout that was measured, where that is slower",
+    Coverage.not_covered: "another GPU, engine or model: as without the profile",
 }
 _IMAGES_TOO = f"kernel timings by the datasheets; a vision tower {TOWER_SPEED}"
 _LAUNCHES = (
@@ -145,6 +151,7 @@ def _prediction(made: PredictResult) -> blocks.View:
         ("KV limit", f"{made.max_sequences:,}", "sequences of this context in memory"),
         _network(made),
         ("speed from", made.speed.value, _IMAGES_TOO if made.images else _ORIGINS[made.speed]),
+        _profile(made),
     )
     yield _faster(made.faster, f"with as many sequences in all, {made.batch:,}")
     yield blocks.note(
@@ -173,12 +180,17 @@ def _encoded(made: Prediction) -> blocks.View:
         ("client waits", seconds(made.ttft_s.mid), answer, made.ttft_s.mid),
         ("memory limit", f"{made.max_sequences:,}", "sequences of this length computed at once; no KV cache is kept"),
         ("speed from", made.speed.value, ENCODER_SPEED),
+        _profile(made),
     )
     yield blocks.note(
         "An encoder writes no tokens: there is no time per token. Ranges are those of prompts of models that write; no",
         "encoder was measured.",
         _LAUNCHES if made.prompt_bound == "host" else "",
     )
+
+
+def _profile(made: Prediction) -> blocks.Fact | None:
+    return blocks.fact("profile", made.profiled.value, _PROFILED[made.profiled]) if made.profiled else None
 
 
 def _network(made: Prediction) -> blocks.Fact | None:

@@ -7,6 +7,7 @@ from tokonomics.catalog.offers import OLDER
 from tokonomics.clock import today
 from tokonomics.errors import option
 from tokonomics.money.cost import LeverBill
+from tokonomics.physics.calibration import Coverage
 from tokonomics.planner.compare import Cell, Comparison
 from tokonomics.report import blocks
 from tokonomics.serving.first_answer import FirstAnswer
@@ -29,6 +30,11 @@ FEWER_BITS = (
     f"{option('kv')})."
 )
 """What the mark on precisions means."""
+PROFILED = (
+    "Profile: measured = calibrated on this layout; carried over = corrected as the nearest layout that was, where "
+    "that is slower; not covered = as without it."
+)
+"""What the words on a profile mean."""
 NO_VALUE = "–"
 _DAYS_IN_DAYS = 120
 _MONTHS_IN_MONTHS = 24
@@ -42,6 +48,11 @@ def speed_text(speed: Speed, speed_from: Sequence[str]) -> str:
         near = f" nearer than {others}'s" if others else ""
         return f"by the datasheet, no kernels{near} timed: measure before you buy"
     return f"from {others} kernel timings, by the datasheets" if others else "from kernels timed on this GPU"
+
+
+def known_text(speed: Speed, profiled: Coverage | None) -> str:
+    """How the speed of a row is known, and what the profile in use knows of its layout: ``timed; carried over``."""
+    return f"{speed.value}; {profiled.value}" if profiled else speed.value
 
 
 def speed_word(speed: Speed, speed_from: Sequence[str]) -> str:
