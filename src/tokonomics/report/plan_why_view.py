@@ -69,9 +69,8 @@ def splits_text(row: Candidate) -> str:
     return answers if prompts == answers else f"{prompts} + {answers}"
 
 
-def flip_lines(plan: Plan, found: Flips) -> Iterable[blocks.Line]:
+def flip_lines(plan: Plan, rival: Candidate | None, found: Flips) -> Iterable[blocks.Line]:
     """The runner-up, and what would make another GPU the cheapest."""
-    rival = plan.runner_up()
     if rival and found.other_gpu:
         more, less = percent(found.other_gpu.pick_may_rise), percent(found.other_gpu.rival_must_fall)
         how = (

@@ -9,9 +9,8 @@ from tokonomics.errors import option
 from tokonomics.report import blocks
 from tokonomics.report.wording import percent_text, time_text, turn_text
 from tokonomics.serving.session_outcome import SessionOutcome, TurnOutcome, short_of
-from tokonomics.sizing.load import Load
 from tokonomics.traffic.generate import ENOUGH_REQUESTS
-from tokonomics.traffic.session_summary import turn_groups
+from tokonomics.traffic.session_summary import LogPace, turn_groups
 from tokonomics.units import percent, plural, requests_a_second, usd
 
 
@@ -79,14 +78,11 @@ def turns_side_by_side(names: Sequence[str], made: Sequence[SessionOutcome]) -> 
     return blocks.table(["!", *heads, ">job p50", ">p99"], rows)
 
 
-def sessions_pace(load: Load) -> blocks.Line | None:
+def log_pace_note(pace: LogPace) -> blocks.Line:
     """Why a log of sessions is planned at more requests a second than it has over all its time."""
-    trace = load.trace
-    if not load.is_log or trace.turns is None or trace.duration_s <= 0:
-        return None
-    over_all, turns = (len(trace) - 1) / trace.duration_s, len(trace) / trace.turns.sessions
     return blocks.note(
-        f"The log's sessions begin at {trace.rate / turns:.3g} a second, of {turns:.3g} requests each: "
-        f"{requests_a_second(f'{trace.rate:.3g}')} once as many end as begin, for which this is planned. From its "
-        f"first request to its last, while it fills and drains, it has {over_all:.3g}."
+        f"The log's sessions begin at {pace.sessions_per_s:.3g} a second, of {pace.requests_per_session:.3g} requests "
+        f"each: {requests_a_second(f'{pace.requests_per_s:.3g}')} once as many end as begin, for which this is "
+        "planned. From its first request to its last, while it fills and drains, it has "
+        f"{pace.requests_per_s_over_all:.3g}."
     )
