@@ -16,7 +16,6 @@ from tokonomics.questions.simulate import capacity, simulate
 from tokonomics.report.session_view import log_pace_note, short_run
 from tokonomics.report.simulate_view import simulate as described
 from tokonomics.serving.fleet import Router
-from tokonomics.serving.session_outcome import short_of
 from tokonomics.traffic.session_summary import log_pace
 from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import make_trace
@@ -91,12 +90,12 @@ def test_a_run_that_is_short_against_a_job_says_so() -> None:
     drain_s = made.simulation.end_s - starts_s.max()
     assert sessions.starts_s == pytest.approx(np.ptp(starts_s))
     assert sessions.edges_share == pytest.approx((sessions.job_s.p50 + drain_s) / made.simulation.end_s)
-    assert short_of(sessions) == pytest.approx(20 * sessions.job_s.p50 / sessions.starts_s)
+    assert sessions.short_of == pytest.approx(20 * sessions.job_s.p50 / sessions.starts_s)
     said = short_run(sessions, made.requests, made_up=True)
     assert said is not None
     assert "requests=20000" in str(said)
     long = sessions.model_copy(update={"starts_s": 10 * sessions.job_s.p50})
-    assert short_of(long) is None
+    assert long.short_of is None
 
 
 def test_cache_and_simulate_tell_the_same_cost_of_a_job() -> None:

@@ -105,10 +105,10 @@ def frontier_of(study: Study) -> Frontier | None:
     best = study.plan.best
     if best is None:
         return None
-    load, judge = study.question.load, _Judge.of(study)
+    load, verdicts = study.question.load, _Verdicts.of(study)
     seen = (screen(hosts.deployment, hosts, load, ()) for hosts in study.hosts)
     screened = [candidate for candidate in seen if isinstance(candidate, Screened)]
-    fleets = [fleet for candidate in screened for fleet in judge.fleets(candidate)]
+    fleets = [fleet for candidate in screened for fleet in verdicts.fleets(candidate)]
     by_gpu: dict[str, list[_FrontierFleet]] = defaultdict(list)
     for fleet in fleets:
         by_gpu[fleet.screened.deployment.gpu.key].append(fleet)
@@ -148,7 +148,7 @@ def front(fleets: Iterable[_FrontierFleet], quick: Callable[[_FrontierFleet], fl
 
 
 @dataclass(frozen=True)
-class _Judge:
+class _Verdicts:
     """What the plan found of each deployment, and what it would say without simulation of those it did not size."""
 
     study: Study
@@ -160,7 +160,7 @@ class _Judge:
     closed_form: Search
 
     @classmethod
-    def of(cls, study: Study) -> "_Judge":
+    def of(cls, study: Study) -> "_Verdicts":
         search = study.search
         closed_form = Search(search.trials, simulate=False, max_utilization=search.max_utilization)
         sized = {placed.deployment: placed for placed in search.sized if placed.screened.hosts.prefill is None}

@@ -6,6 +6,7 @@ from tokonomics.catalog.load_models import all_models, find_model
 from tokonomics.catalog.offers import MAX_GPUS
 from tokonomics.errors import BadInput, option
 from tokonomics.money.own_hardware import Power, Purchase
+from tokonomics.physics.power import power_of
 from tokonomics.planner.can_run import OwnMachine
 from tokonomics.planner.can_run import can_run as what_runs
 from tokonomics.planner.parsing import dollars, listed
@@ -45,7 +46,8 @@ def can_run(request: CanRunRequest, listener: Listener = SILENT) -> CanRunResult
     if not any(slo.latency is Latency.tpot for slo in slos):
         slos = (*slos, DEFAULT_PACE)
     machine = OwnMachine(gpu, request.gpus, engine, _power(request))
-    return CanRunResult(**dict(what_runs(models, machine, request.context, slos, every_precision=names is not None)))
+    found = what_runs(models, machine, request.context, slos, every_precision=names is not None)
+    return CanRunResult(**dict(found), gpu_power=power_of(gpu) if machine.power else None)
 
 
 def _power(request: CanRunRequest) -> Power | Purchase | None:

@@ -33,7 +33,7 @@ from tokonomics.planner.frontier import frontier_of
 from tokonomics.planner.infeasible import left_out
 from tokonomics.planner.parsing import discounts_from, gpu_filter, listed
 from tokonomics.planner.plan import Question, Study, study
-from tokonomics.planner.plan_answer import Candidate
+from tokonomics.planner.plan_answer import Candidate, headline_of
 from tokonomics.planner.regret import least_regret
 from tokonomics.planner.what_if import bill_range, headroom, ratios, sensitivity
 from tokonomics.planner.why import why_pick
@@ -356,7 +356,8 @@ def compare(request: CompareRequest, listener: Listener = SILENT) -> CompareResu
         if (bills := _hosts(question, asked, latencies, share))
     }
     found = side_by_side(questions, scores, listener.doing)
-    return CompareResult(**dict(found), apis=apis, latencies=latencies)
+    picks = sorted((cell.pick for cell in found.cells if cell.pick), key=lambda pick: pick.usd_per_mtok.blended)
+    return CompareResult(**dict(found), apis=apis, latencies=latencies, best=headline_of(picks))
 
 
 _HOSTS = 2

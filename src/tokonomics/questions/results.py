@@ -18,6 +18,7 @@ from tokonomics.money.cost import Cost, LoadCost, Needed
 from tokonomics.money.energy import Energy
 from tokonomics.money.sale import FleetSale
 from tokonomics.money.upkeep import Upkeep
+from tokonomics.physics.power import PowerCurve
 from tokonomics.planner.batch_report import BatchReport
 from tokonomics.planner.breakeven import BreakEvenReport
 from tokonomics.planner.can_run import CanRun
@@ -41,7 +42,7 @@ from tokonomics.serving.first_answer import FirstAnswer
 from tokonomics.traffic.session_summary import LogPace
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.workload import Workload
-from tokonomics.types import Noun
+from tokonomics.types import Marked, Noun
 from tokonomics.units import count, plural, seconds, usd
 
 
@@ -227,7 +228,7 @@ class PlanResult(Result, Plan):
     """The cheapest on another kind of GPU."""
     at_checkpoint: Candidate | None = None
     """The cheapest that serves the model as it was published."""
-    left_out: dict[str, str] = Field(default_factory=dict)
+    left_out: dict[str, Marked] = Field(default_factory=dict)
     """Providers, regions and GPUs that were asked for and of which nothing can be bought, and why."""
     discounts: dict[str, float] = Field(default_factory=dict)
     """Shares that were taken off the prices of providers."""
@@ -324,6 +325,9 @@ class CanRunResult(Result, CanRun):
 
     ROWS = "runs"
 
+    gpu_power: PowerCurve | None = None
+    """What a GPU of it draws; None: not known, or nobody asked for dollars."""
+
     @property
     def is_found(self) -> bool:
         return bool(self.runs)
@@ -383,6 +387,8 @@ class CompareResult(Result, Comparison):
 
     apis: dict[str, tuple[ApiBill, ...]] = Field(default_factory=dict)
     """By model: the cheapest hosts of it, and those that were measured."""
+    best: Candidate | None = None
+    """The cheapest pair's pick, per token; at a recent price, where that costs little more."""
     latencies: dict[str, ApiLatency] = Field(default_factory=dict)
     """How fast APIs answer, of those that were measured, by name."""
 

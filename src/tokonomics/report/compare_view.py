@@ -6,7 +6,7 @@ from urllib.parse import urlencode
 
 from tokonomics.errors import option
 from tokonomics.planner.compare import Cell, Comparison
-from tokonomics.planner.plan_answer import Candidate, headline_of
+from tokonomics.planner.plan_answer import Candidate
 from tokonomics.questions.request import Request
 from tokonomics.questions.results import CompareResult, layout_text
 from tokonomics.report import blocks, charts
@@ -67,9 +67,9 @@ def _sections(result: CompareResult) -> blocks.View:
         yield blocks.section(why, title="Left out, with the reason", folded=True)
 
 
-def _headline(result: Comparison, picks: list[tuple[Cell, Candidate]]) -> Iterable[blocks.Block]:
-    best = headline_of([pick for _, pick in picks]) or picks[0][1]
-    cell, (other, last) = next(cell for cell, pick in picks if pick is best), picks[-1]
+def _headline(result: CompareResult, picks: list[tuple[Cell, Candidate]]) -> Iterable[blocks.Block]:
+    best = result.best or picks[0][1]
+    cell, (other, last) = next(cell for cell, pick in picks if pick == best), picks[-1]
     price = best.usd_per_mtok.blended
     where = f", {cell.model_name} on {layout_text(best)} at {best.provider} {best.instance}{aged(best.price_age_days)}"
     yield blocks.line("Cheapest: ", blocks.Span(f"{usd(price)} per Mtok", "best"), where, kind="headline")

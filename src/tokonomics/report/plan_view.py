@@ -2,14 +2,13 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tokonomics.catalog.images import PromptImages
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import STALE_AFTER_DAYS
 from tokonomics.errors import option
 from tokonomics.planner.infeasible import Blame
-from tokonomics.planner.plan import Study
 from tokonomics.planner.plan_answer import Candidate, Plan, Rejection
 from tokonomics.planner.regret import Regret
 from tokonomics.planner.search import CLOSED_FORM_UTILIZATION
@@ -49,6 +48,9 @@ from tokonomics.report.wording import (
 )  # fmt: skip
 from tokonomics.sizing.layouts import Reason
 from tokonomics.units import count, percent, plural, requests_a_second, usd
+
+if TYPE_CHECKING:
+    from tokonomics.planner.plan import Study
 
 
 def plan(result: "PlanResult | PlanModels | PlanCases", request: PlanRequest) -> Answer:
@@ -323,7 +325,7 @@ def _dropped(result: PlanResult, request: PlanRequest) -> Iterable[blocks.Line]:
             "Nothing disaggregated is ranked: it would cost twice the pick, or has no network between GPUs."
         )
     for name, why in result.left_out.items():
-        yield blocks.hint(f"{name} is left out: {why}.")
+        yield blocks.hint(f"{name} is left out: {why.marked}.")
 
 
 def _why(plan: Plan) -> blocks.Table:
@@ -364,7 +366,7 @@ def _sensitivity(found: Sensitivity) -> blocks.Table:
     )
 
 
-def _models(studies: Sequence[Study], rows: Sequence[Candidate]) -> blocks.View:
+def _models(studies: Sequence["Study"], rows: Sequence[Candidate]) -> blocks.View:
     """The pick of each model, the cheapest first."""
     names = {study.plan.model: study.question.model.name for study in studies}
     yield blocks.line(asked_text(studies[0].plan, ", ".join(names.values())))

@@ -1,17 +1,20 @@
 """Of a plan: why its pick won, what would make another win, and how prefill and decode are best split."""
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from tokonomics.catalog.offer_choice import STALE_MUST_SAVE
 from tokonomics.planner.disaggregation import RatioPoint
 from tokonomics.planner.flips import Flip, Flips
-from tokonomics.planner.plan import Study
 from tokonomics.planner.plan_answer import Candidate, Plan
 from tokonomics.planner.why import WhyPick
 from tokonomics.questions.results import layout_text, split_text
 from tokonomics.report import blocks, charts
 from tokonomics.report.wording import age_text, time_text, usd_text
 from tokonomics.units import count, percent, usd
+
+if TYPE_CHECKING:
+    from tokonomics.planner.plan import Study
 
 _SPLITS = {
     "TP": "every layer split over so many GPUs",
@@ -107,7 +110,7 @@ def _flip(flip: Flip) -> str:
     return f"{way} {value} ({flip.factor:.3g}×): {flip.gpu} {flip.rival}, {rival} against {pick}"
 
 
-def ratio_blocks(study: Study, points: Sequence[RatioPoint]) -> Iterable[blocks.Block]:
+def ratio_blocks(study: "Study", points: Sequence[RatioPoint]) -> Iterable[blocks.Block]:
     """What the GPUs of the disaggregated way hold by how they are split."""
     assert study.apart is not None
     most = max(point.requests_per_s for point in points) or 1.0

@@ -3,14 +3,12 @@
 import math
 from collections.abc import Iterable, Sequence
 
-import numpy as np
-
 from tokonomics.errors import option
 from tokonomics.report import blocks
 from tokonomics.report.wording import percent_text, time_text, turn_text
-from tokonomics.serving.session_outcome import SessionOutcome, TurnOutcome, short_of
+from tokonomics.serving.session_outcome import SessionOutcome
 from tokonomics.traffic.generate import ENOUGH_REQUESTS
-from tokonomics.traffic.session_summary import LogPace, turn_groups
+from tokonomics.traffic.session_summary import LogPace
 from tokonomics.units import percent, plural, requests_a_second, usd
 
 
@@ -32,7 +30,7 @@ def job_facts(made: SessionOutcome, usd_per_job: float | None) -> Iterable[block
 
 def short_run(made: SessionOutcome, requests: int, made_up: bool) -> blocks.Line | None:
     """How much of a short run is ramp-up and drain, and how long one would tell the steady cost."""
-    times = short_of(made)
+    times = made.short_of
     if times is None:
         return None
     digits = 10 ** max(0, len(f"{requests * times:.0f}") - 2)
@@ -44,31 +42,18 @@ def short_run(made: SessionOutcome, requests: int, made_up: bool) -> blocks.Line
     )
 
 
-def turn_rows(by_turn: Sequence[TurnOutcome]) -> list[tuple[str, int, float, float]]:
-    """Turns of one number or of several: which, how many, their mean prompt, and the cached share of it."""
-    if not by_turn:
-        return []
-    rows = []
-    for first, last, chosen in turn_groups(np.asarray([row.turn for row in by_turn], np.int32)):
-        alike = [by_turn[place] for place in chosen]
-        answered, tokens = sum(row.answered for row in alike), sum(row.input_tokens for row in alike)
-        cached = sum(row.cached_share * row.input_tokens for row in alike)
-        rows.append((turn_text(first, last), answered, tokens / max(answered, 1), cached / max(tokens, 1)))
-    return rows
-
-
 def turn_table(made: SessionOutcome) -> blocks.Table:
     """What of the prompts of each turn was found in a cache."""
     rows = [
-        [turn, f"{answered:,}", f"{mean:,.0f}", percent(cached)]
-        for turn, answered, mean, cached in turn_rows(made.by_turn)
+        [turn_text(row.first, row.last), f"{row.requests:,}", f"{row.mean_input:,.0f}", percent_text(row.cached_share)]
+        for row in made.turns_alike
     ]
     return blocks.table(["turn", ">requests", ">mean prompt", ">cached"], rows)
 
 
 def turns_side_by_side(names: Sequence[str], made: Sequence[SessionOutcome]) -> blocks.Table:
     """The cached share of each turn, a row for each way to serve them."""
-    found = [{turn: cached for turn, _, _, cached in turn_rows(one.by_turn)} for one in made]
+    found = [{turn_text(row.first, row.last): row.cached_share for row in one.turns_alike} for one in made]
     turns = list(dict.fromkeys(turn for row in found for turn in row))
     rows = [
         [name, *(percent_text(row.get(turn)) for turn in turns), time_text(one.job_s.p50), time_text(one.job_s.p99)]

@@ -12,6 +12,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.spread import Spread, spread
 from tokonomics.serving.state import DONE, UNSERVED
+from tokonomics.traffic.session_summary import TurnsAlike, turn_groups
 from tokonomics.traffic.trace import Counts, Floats
 from tokonomics.traffic.turns import Turns
 from tokonomics.types import Noun
@@ -58,21 +59,34 @@ class SessionOutcome(Noun):
     by_turn: tuple[TurnOutcome, ...]
     """The first turn first; turns of which no request was answered are left out."""
 
+    @property
+    def short_of(self) -> float | None:
+        """How many times longer sessions should start for, that what one costs be that of a steady state; None: enough.
+
+        Twice the least, so that the longer run is not on the edge again. Sessions that start at once have no such
+        state.
+        """
+        job_s = self.job_s.p50
+        if not self.closed or not job_s or not self.starts_s or self.starts_s >= _LONG_ENOUGH * job_s:
+            return None
+        return 2 * _LONG_ENOUGH * job_s / self.starts_s
+
+    @property
+    def turns_alike(self) -> tuple[TurnsAlike, ...]:
+        """``by_turn``, the later turns together as a table shows them."""
+        rows = []
+        for first, last, chosen in turn_groups(np.asarray([row.turn for row in self.by_turn], np.int32)):
+            alike = [self.by_turn[place] for place in chosen]
+            answered, tokens = sum(row.answered for row in alike), sum(row.input_tokens for row in alike)
+            cached = sum(row.cached_share * row.input_tokens for row in alike) / max(tokens, 1)
+            mean = tokens / max(answered, 1)
+            rows.append(TurnsAlike(first=first, last=last, requests=answered, mean_input=mean, cached_share=cached))
+        return tuple(rows)
+
 
 _LONG_ENOUGH = 10
 """Times the median job that sessions should start for, as a plan has it. While the fleet fills, for about one job's
 time, and while it drains, for one or more, it has half of its load: with ten times, a job looks some 10 % too dear."""
-
-
-def short_of(made: SessionOutcome) -> float | None:
-    """How many times longer sessions should start for, that what one costs be that of a steady state; None: enough.
-
-    Twice the least, so that the longer run is not on the edge again. Sessions that start at once have no such state.
-    """
-    job_s = made.job_s.p50
-    if not made.closed or not job_s or not made.starts_s or made.starts_s >= _LONG_ENOUGH * job_s:
-        return None
-    return 2 * _LONG_ENOUGH * job_s / made.starts_s
 
 
 def session_outcome(simulation: Simulation) -> SessionOutcome | None:
