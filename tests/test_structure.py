@@ -1,6 +1,8 @@
 """How the code is built: one class for a name, functions that can be read at a sitting."""
 
 import ast
+import importlib
+import inspect
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
@@ -10,6 +12,15 @@ from tests.sources import SOURCE, nodes
 DECLARATIONS = {"sweep", "web"}
 """Commands whose parameters are their options."""
 MOST_LINES, MOST_PARAMETERS = 80, 12
+COMPUTING = {"measure", "money", "physics", "planner", "serving", "sizing", "traffic"}
+"""Layers of which views take nouns and constants, and no function."""
+IN_WORDS = {
+    "tokonomics.catalog.offer_choice.usual_host_gib", "tokonomics.catalog.recovery.recovery_text",
+    "tokonomics.questions.command.command_line", "tokonomics.questions.command.command_words",
+    "tokonomics.questions.request.parameters_of", "tokonomics.questions.results.layout_text",
+    "tokonomics.questions.results.replicas_text", "tokonomics.questions.results.split_text",
+}  # fmt: skip
+"""Functions of the other layers that views may call: they put a noun or a command in words."""
 
 
 @cache
@@ -50,3 +61,37 @@ def test_a_function_takes_few_arguments() -> None:
         if node.name not in DECLARATIONS
     }
     assert {name: count for name, count in counts.items() if count > MOST_PARAMETERS} == {}
+
+
+def imported_by_views() -> Iterator[tuple[str, str, str]]:
+    """File, module and name of all that views import from the package, wherever in the file."""
+    for path in sorted((SOURCE / "report").rglob("*.py")):
+        for node in nodes(path):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tokonomics."):
+                for alias in node.names:
+                    yield path.relative_to(SOURCE).as_posix(), node.module or "", alias.name
+
+
+def test_views_import_nouns_and_no_function_that_computes() -> None:
+    """Whatever is shown stands in the result, for ``--json``, Python and MCP too."""
+    found = {
+        (path, f"{module}.{name}")
+        for path, module, name in imported_by_views()
+        if module.split(".")[1] in COMPUTING | {"catalog", "questions"}
+        and inspect.isroutine(getattr(importlib.import_module(module), name))
+    }
+    assert {(path, name) for path, name in found if name.split(".")[1] in COMPUTING} == set()
+    assert {name for _, name in found} == IN_WORDS
+
+
+def test_views_import_no_module_of_ours_whole() -> None:
+    """As its functions would come with it."""
+    whole = [
+        (path.name, alias.name)
+        for path in sorted((SOURCE / "report").rglob("*.py"))
+        for node in nodes(path)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+        if alias.name.startswith("tokonomics")
+    ]
+    assert whole == []

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tokonomics.measure.accuracy_points import KINDS
+from tokonomics.measure.accuracy_points import KINDS, drawn_errors
 from tokonomics.measure.real_engine import served_points, unseen_errors
 from tokonomics.report.accuracy_view import accuracy
 from tokonomics.web.accuracy import _recorded
@@ -46,5 +46,5 @@ def test_the_headline_says_that_its_error_of_the_real_engine_is_a_median() -> No
     first = unseen_errors()[0]
     errors = [abs(load["errors"]["TPOT p50"]) for model in UNSEEN for load in LOADS[model] if load["users"] != 1]
     assert max(errors) > 2 * first.at_most
-    headline = next(iter(accuracy(_recorded(), unseen_errors(), (), "throughput")))
+    headline = next(iter(accuracy(_recorded(), unseen_errors(), drawn_errors(()), "throughput")))
     assert f"median errors of at most {first.at_most * 100:.1f} %" in str(headline)

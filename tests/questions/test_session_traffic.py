@@ -13,12 +13,12 @@ from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.requests.traffic import CacheRequest, CapacityRequest, SimulateRequest
 from tokonomics.questions.serving import fleet_of, timeout_of
 from tokonomics.questions.simulate import capacity, simulate
-from tokonomics.report.session_view import sessions_pace, short_run
+from tokonomics.report.session_view import log_pace_note, short_run
 from tokonomics.report.simulate_view import simulate as described
 from tokonomics.serving.fleet import Router
-from tokonomics.sizing.load import load_of_log
 from tokonomics.sizing.search import NeverHolds
 from tokonomics.sizing.setup import Reason
+from tokonomics.traffic.session_summary import log_pace
 from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import make_trace
 from tokonomics.traffic.turns import Turns
@@ -148,11 +148,13 @@ def test_a_plan_of_a_log_of_sessions_says_why_its_rate_is_not_the_logs_own_mean(
         session=np.array([0, 1, 0, 1], np.int32),
     )
     log = replace(make_trace([0.0, 10.0, 20.0, 30.0], [100] * 4, [10] * 4), turns=turns)
-    said = sessions_pace(load_of_log(log))
-    assert said is not None
+    pace = log_pace(log)
+    assert pace is not None
+    assert (pace.sessions_per_s, pace.requests_per_session) == pytest.approx((0.1, 2))
+    assert (pace.requests_per_s, pace.requests_per_s_over_all) == pytest.approx((0.2, 0.1))
     for part in ("sessions begin at 0.1 a second, of 2 requests each: 0.2 requests/s", "it has 0.1."):
-        assert part in said.spans[0].text
-    assert sessions_pace(load_of_log(replace(log, turns=None))) is None
+        assert part in log_pace_note(pace).spans[0].text
+    assert log_pace(replace(log, turns=None)) is None
 
 
 def test_the_headline_of_a_simulation_says_what_was_missed() -> None:

@@ -23,7 +23,7 @@ from tokonomics.planner.plan import Study, study
 from tokonomics.planner.what_if import bill_range
 from tokonomics.questions.listener import Listener
 from tokonomics.questions.measured_results import PricedRunResult
-from tokonomics.questions.plan import plan
+from tokonomics.questions.plan import api_bills, plan
 from tokonomics.questions.plan_measured import measured_beside
 from tokonomics.questions.request import Request
 from tokonomics.questions.requests.buy import PlanRequest
@@ -32,10 +32,10 @@ from tokonomics.report import blocks
 from tokonomics.report.bench_view import bench, measured_sections
 from tokonomics.report.charts import save_chart
 from tokonomics.report.charts.frontier import frontier_chart, frontier_rows, measured_rows
-from tokonomics.report.plan_view import api_prices
 from tokonomics.report.rich_text import as_text
 from tokonomics.report.wording import signed_text
 from tokonomics.sizing.load import load_of_log
+from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import PrefixBlocks, make_trace
 from tokonomics.units import usd
 
@@ -44,8 +44,13 @@ RESULTS = Path(__file__).parents[1] / "measure" / "results"
 
 @cache
 def planned() -> tuple[Study, Frontier]:
-    found = study(asked(slos=SLOS, simulate=False))
-    return found, frontier_of(found)
+    return around(study(asked(slos=SLOS, simulate=False)))
+
+
+def around(found: Study) -> tuple[Study, Frontier]:
+    made = frontier_of(found)
+    assert made is not None
+    return found, made
 
 
 def api(name: str, usd_per_mtok: float) -> ApiBill:
@@ -84,14 +89,34 @@ def test_every_fleet_within_reason_is_one_row_within_its_interval() -> None:
     found, made = planned()
     rows = frontier_rows(made, found.plan)
     fleets = of_kind(rows, "fleet")
-    cheapest = min(point.usd_per_mtok for point in made.points)
-    near = [point for point in made.points if point.usd_per_mtok <= 10 * cheapest]
-    assert len(near) - 1 <= len(fleets) <= len(near)  # the pick's own fleet is the pick
+    best = found.plan.best
+    assert best is not None
+    wanted = [point for point in made.points if point.meets_slo or point.usd_per_month < best.usd_per_month]
+    assert len(wanted) - 1 <= len(fleets) <= len(wanted)  # the pick's own fleet is the pick
     assert len({row["deployment"] for row in rows}) == len(rows)
     for row in fleets:
         assert row["tps_low"] < row["tps"] < row["tps_high"]
         assert row["ttft_low"] < row["ttft"] < row["ttft_high"]
-        assert row["met"] == (1 / row["tps"] <= 0.05 and row["ttft"] <= 0.5) == (row["slo"] == "met in the mean")
+        assert row["met"] == (row["slo"] == "met in the mean") == (row["usd"] >= best.usd_per_mtok.blended * (1 - 1e-4))
+
+
+def test_only_fleets_that_meet_the_slo_stand_in_the_shade() -> None:
+    """By simulation too, where means within the SLO are not enough."""
+    for found, made in (planned(), around(study(asked(slos=parse_slos("tpot_p99=20ms"), simulate=True)))):
+        spec = frontier_chart(made, found.plan, "A model").to_dict()
+        shades = 0
+        for panel, field in zip(spec["hconcat"], ("tps", "ttft"), strict=True):
+            for shade in (layer for layer in panel["layer"] if layer["mark"]["type"] == "rect"):
+                (corner,), shades = shade["data"]["values"], shades + 1
+                left, right = sorted((corner[field], corner["end"]))
+                inside = [
+                    row
+                    for row in spec["data"]["values"]
+                    if row["kind"] == "fleet" and left <= row[field] <= right and row["usd"] >= corner["usd"]
+                ]
+                assert inside
+                assert all(row["met"] for row in inside)
+        assert shades == len({slo.latency for slo in found.plan.slos})
 
 
 def test_apis_are_level_lines_at_their_prices_and_far_ones_are_left_out() -> None:
@@ -174,8 +199,8 @@ def test_the_drawing_is_valid_small_and_saved_with_both_panels(tmp_path: Path) -
 
 
 def test_without_slos_nothing_is_shaded() -> None:
-    found = study(asked(simulate=False))
-    spec = frontier_chart(frontier_of(found), found.plan, "A model").to_dict()
+    found, made = around(study(asked(simulate=False)))
+    spec = frontier_chart(made, found.plan, "A model").to_dict()
     assert not any(layer["mark"]["type"] == "rect" for panel in spec["hconcat"] for layer in panel["layer"])
 
 
@@ -187,7 +212,7 @@ def test_an_api_reads_from_its_cache_what_a_log_repeats() -> None:
     log = load_of_log(replace(make_trace([0, 200, 400, 600], [64] * 4, [10] * 4), prefix=prefix))
     found, made = planned()
     question = replace(found.question, model=find_model("gpt-oss-120b"), load=log)
-    bills = api_prices(replace(found, question=question), "gpt-oss-120b")
+    bills = api_bills(question, "gpt-oss-120b")
     (groq,) = [bill for bill in bills if bill.name == "groq:openai/gpt-oss-120b"]
     quoted = find_api(groq.name)
     assert quoted.cached_input_usd_per_mtok is not None

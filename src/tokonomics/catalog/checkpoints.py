@@ -52,9 +52,8 @@ def load_checkpoints() -> tuple[Checkpoint, ...]:
 def checkpoint_for(model: ModelSpec, weights: Precision) -> Checkpoint | None:
     """A checkpoint of a model at a precision: its authors' own, or one that others made; None where none is known."""
     if weights is model.served:
-        own = next((name for name in reversed(model.aliases) if "/" in name), None)
-        named = {"model": model.key, "precision": weights, "repository": own}
-        return Checkpoint(**named, source=model.source, read=model.date) if own else None
+        named = {"model": model.key, "precision": weights, "repository": model.repository}
+        return Checkpoint(**named, source=model.source, read=model.date) if model.repository else None
     listed = (row for row in load_checkpoints() if row.model == model.key and row.precision is weights)
     return next(listed, None)
 

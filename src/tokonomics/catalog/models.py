@@ -97,6 +97,11 @@ class ModelSpec(Noun):
         return any(isinstance(group.mlp, MoeMlp) for group in self.groups)
 
     @property
+    def repository(self) -> str | None:
+        """Where its authors publish it; None for a model of one's own."""
+        return next((name for name in reversed(self.aliases) if "/" in name), None)
+
+    @property
     def is_encoder(self) -> bool:
         """Embeddings and rerankers: a prompt is read once, in both directions; nothing is written or kept."""
         return _is_encoder(self)

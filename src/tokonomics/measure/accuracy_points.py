@@ -15,7 +15,7 @@ from typing import Literal
 
 from pydantic import PositiveFloat
 
-from tokonomics.types import Noun
+from tokonomics.types import Noun, Speed
 from tokonomics.units import requests_a_second
 
 Fit = Literal["left out", "seen", "shaped"]
@@ -95,6 +95,35 @@ def chosen(points: Iterable[AccuracyPoint], kind: str, **only: str | None) -> li
         for point in points
         if point.metric in KINDS[kind] and all(getattr(point, name) == value for name, value in wanted.items())
     ]
+
+
+class DrawnErrors(Noun):
+    """How far the points of a chart are off."""
+
+    points: int
+    left_out: int
+    """Of every fit."""
+    inside: float
+    """The share within the band."""
+    median: float | None
+    by_speed: dict[str, tuple[int, float | None]]
+    """By how the speed is known: how many points, and their median error."""
+    yours: float | None
+    """The median error of the reader's own points; None where there are none."""
+
+
+def drawn_errors(points: Sequence[AccuracyPoint], joined: Sequence[AccuracyPoint] = ()) -> DrawnErrors:
+    """Of the points that are drawn, and of the reader's own that joined them."""
+    by_speed = {speed: [point for point in points if point.speed == speed] for speed in Speed}
+    inside = sum(1 / (1 + BAND) <= point.predicted / point.measured <= 1 + BAND for point in points)
+    return DrawnErrors(
+        points=len(points),
+        left_out=sum(point.fit == "left out" for point in points),
+        inside=inside / max(1, len(points)),
+        median=median_off(points),
+        by_speed={speed.value: (len(own), median_off(own)) for speed, own in by_speed.items() if own},
+        yours=median_off(joined),
+    )
 
 
 def median_off(points: Sequence[AccuracyPoint]) -> float | None:

@@ -126,6 +126,11 @@ class LoadPoint(Noun):
         return requests_a_second(f"{float(f'{self.rate:.3g}'):g}") if self.rate is not None else "all at once"
 
     @property
+    def size(self) -> float:
+        """Orders the loads of one run."""
+        return self.concurrency or self.rate or self.requests_per_s
+
+    @property
     def error_share(self) -> float:
         tried = (self.completed or 0) + (self.failed or 0)
         return (self.failed or 0) / tried if tried else 0.0

@@ -66,7 +66,7 @@ def judge(points: Sequence[LoadPoint], usd_per_mtok: Sequence[float | None], slo
     groups = []
     for places in _equal_lengths(points):
         top = max(points[place].output_tokens_per_s for place in places)
-        order = sorted(places, key=lambda place: load_size(points[place]))
+        order = sorted(places, key=lambda place: points[place].size)
         knee = next(place for place in order if points[place].output_tokens_per_s >= KNEE_SHARE * top)
         held = [place for place in order if holds(points[place], slos)]
         best = min(held, key=cost) if held else None
@@ -98,8 +98,3 @@ def _have_equal_lengths(one: LoadPoint, other: LoadPoint) -> bool:
         return True
     pairs = (one.mean_input_tokens, other.mean_input_tokens), (one.mean_output_tokens, other.mean_output_tokens)
     return all(max(pair) <= MOST_APART * min(pair) for pair in pairs)
-
-
-def load_size(point: LoadPoint) -> float:
-    """Orders the loads of one run."""
-    return point.concurrency or point.rate or point.requests_per_s

@@ -44,6 +44,10 @@ class Metric(StrEnum):
     total_tok_s = "total_tok_s"
     step_s = "step_s"
 
+    def figure(self, statistic: "Statistic") -> str:
+        """``tpot_s p99``; a mean goes without its name."""
+        return f"{self}" if statistic is Statistic.mean else f"{self} {statistic}"
+
 
 class Statistic(StrEnum):
     """Over the requests of a run; a throughput is one figure of the whole run."""
@@ -119,11 +123,7 @@ class Measurement(Noun):
     @property
     def figure(self) -> str:
         """The metric, with its statistic where it is not the mean."""
-        return figure_name(self.metric, self.statistic)
-
-
-def figure_name(metric: Metric, statistic: Statistic) -> str:
-    return f"{metric}" if statistic is Statistic.mean else f"{metric} {statistic}"
+        return self.metric.figure(self.statistic)
 
 
 class Unread(Noun):

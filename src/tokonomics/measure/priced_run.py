@@ -25,7 +25,7 @@ from tokonomics.errors import BadInput, TokonomicsError, UnknownName, from_valid
 from tokonomics.measure import validate
 from tokonomics.measure.benchmark_run import BenchmarkRun, Latencies, LoadPoint, MostGpus, MostStages, Stated
 from tokonomics.measure.load_curve import LoadVerdict, judge
-from tokonomics.measure.measurements import MOST_REQUESTS, Measurement, Metric, Mode, RunFacts, Statistic, figure_name
+from tokonomics.measure.measurements import MOST_REQUESTS, Measurement, Metric, Mode, RunFacts, Statistic
 from tokonomics.money.cost import split_by_gpu_time
 from tokonomics.physics.intervals import Interval
 from tokonomics.sizing.hosts import cheapest_host
@@ -173,7 +173,7 @@ def price_run(
     prices = [point.usd_per_mtok.blended if point.usd_per_mtok else None for point in points]
     sizes: dict[str, list[float]] = defaultdict(list)
     for scored in (scored for point in points for scored in point.scored):
-        sizes[figure_name(scored.metric, scored.statistic)].append(abs(scored.off))
+        sizes[scored.metric.figure(scored.statistic)].append(abs(scored.off))
     assumed = None
     if run.model is not None and machine is not None and any(point.scored for point in points):
         assumed = validate.assumed_weights(machine.weights, run.model)
@@ -267,7 +267,7 @@ def _rows(run: BenchmarkRun, point: LoadPoint, machine: MeasuredMachine) -> list
     ]
     return [
         Measurement(
-            key=f"{point.load}, {figure_name(metric, statistic)}",
+            key=f"{point.load}, {metric.figure(statistic)}",
             model=run.model,
             **dict(machine),
             year=run.when.year if run.when else 2026,

@@ -27,7 +27,7 @@ from tokonomics.physics.memory import max_sequences
 from tokonomics.physics.speculation import DraftMethod, Speculation
 from tokonomics.planner.deploy_tiers import sglang_memories, vllm_memories
 from tokonomics.serving.spread import Spread
-from tokonomics.sizing.spare import in_zones, sold_in_zones
+from tokonomics.sizing.spare import Spare, in_zones
 from tokonomics.types import Noun
 from tokonomics.units import plural
 
@@ -154,7 +154,7 @@ class DeployJob(Noun):
             sold = (self.offer.instance, self.offer.region) if self.offer else ("the machine", UNSPECIFIED)
             return (
                 f"{where}, {' + '.join(map(str, zones))} in {len(zones)} zones: a zone may fail, and the others still "
-                f"meet every target, {sold_in_zones(*sold, len(zones))}."
+                f"meet every target, {Spare(zone=True).assumed(*sold, len(zones))}."
             )
         lost = self.replicas_per_machine
         where += f", {lost} on one at the most" if lost > 1 and self.machines > 1 else ""

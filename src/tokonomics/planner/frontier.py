@@ -1,30 +1,31 @@
 """Cheap or quick: the best prices per million tokens for every time per token and every time to the first one.
 
 Every deployment that fits, on its cheapest machines, on the fewest replicas that carry the load and on up to eight
-times as many, in the closed form and without SLOs: more replicas run smaller batches, which cost more and answer
-sooner. A point is on a front when none is both cheaper and quicker. The bill of a fleet is fixed; its latencies have
-the 80 % intervals of such deployments.
+times as many, in the closed form: more replicas run smaller batches, which cost more and answer sooner. Whether a fleet
+meets the SLOs is the plan's own verdict: what it simulated, and else the rule that it sizes by without simulation. So
+no point that meets them costs less than the pick. A point is on a front when none that meets the SLOs is both cheaper
+and quicker. The bill of a fleet is fixed; its latencies have the 80 % intervals of such deployments.
 """
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.intervals import Interval, interval
-from tokonomics.planner.plan import Question, Study
-from tokonomics.planner.prospects import layout, prospects
-from tokonomics.planner.search import late_in_the_mean
-from tokonomics.sizing.hosts import Hosts, Machine
-from tokonomics.sizing.load import Load
+from tokonomics.planner.plan import Study
+from tokonomics.planner.prospects import layout
+from tokonomics.planner.search import WITHIN_REASON, Placed, Search, late_in_the_mean
+from tokonomics.sizing.hosts import Machine
 from tokonomics.sizing.screen import Screened, screen
+from tokonomics.sizing.setup import NotServed, Reason
 from tokonomics.sizing.spare import machines_for, replicas_on
 from tokonomics.types import Noun, copied
-from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK
+from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK, percent, plural
 
 _MOST_TIMES = 8
 _STEPS = 6
@@ -32,7 +33,7 @@ _STEPS = 6
 
 
 class FrontierPoint(Noun):
-    """One way to serve the traffic: a price and how quick it is, in the mean."""
+    """One way to serve the traffic: a price, how quick it is in the mean, and whether it meets the SLOs."""
 
     gpu: str
     layout: str
@@ -51,92 +52,85 @@ class FrontierPoint(Noun):
     tpot_range: Interval
     """Around the mean, as ``ttft_range``."""
     ttft_range: Interval
-    meets: bool = Field(alias="keeps")
-    """The SLOs, in the mean."""
+    meets_slo: bool
+    """Every SLO, as the plan judges it; where there is none, whether it keeps up."""
+    why_not: str | None
+    """What it misses; None where it meets the SLOs."""
+    simulated: bool
+    """The verdict rests on simulations; else on the closed form's means and the load that is planned without them."""
+    front_tpot: bool
+    """None that meets the SLOs is cheaper and has a shorter time per token."""
+    front_ttft: bool
 
 
 class Frontier(Noun):
-    """What no other candidate beats."""
+    """Fleets that are not beaten on their GPU: among those that meet the SLOs, or among all."""
 
-    tpot: tuple[FrontierPoint, ...]
-    """None is cheaper and has a shorter time per token: the quickest first."""
-    ttft: tuple[FrontierPoint, ...]
-    by_gpu_tpot: tuple[FrontierPoint, ...]
-    """The front of every GPU on its own."""
-    by_gpu_ttft: tuple[FrontierPoint, ...]
+    points: tuple[FrontierPoint, ...]
+    """The cheapest first; none costs more than ten times the pick."""
     deployments: NonNegativeInt
     """Looked at."""
     fleets: NonNegativeInt
-    pick_tpot: Interval | None = None
-    """Of the plan's pick, around its mean; None where there is none, or it writes nothing."""
-    pick_ttft: Interval | None = None
+    pick_tpot: Interval | None
+    """Of the plan's pick, around its mean; None where it writes nothing."""
+    pick_ttft: Interval | None
 
     @property
-    def points(self) -> tuple[FrontierPoint, ...]:
-        """Every point that is on a front of its GPU, once, the cheapest first."""
-        found = dict.fromkeys((*self.by_gpu_tpot, *self.by_gpu_ttft))
-        return tuple(sorted(found, key=lambda point: point.usd_per_mtok))
+    def tpot(self) -> tuple[FrontierPoint, ...]:
+        """The front of price and time per token, the quickest first."""
+        return tuple(sorted((point for point in self.points if point.front_tpot), key=lambda point: point.tpot_s))
+
+    @property
+    def ttft(self) -> tuple[FrontierPoint, ...]:
+        """The front of price and time to the first token, the quickest first."""
+        return tuple(sorted((point for point in self.points if point.front_ttft), key=lambda point: point.ttft_s))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _FrontierFleet:
     screened: Screened
     replicas: int
     usd_per_hour: float
     tpot_s: float
     ttft_s: float
+    why_not: str | None
+    simulated: bool
 
 
-def frontier_of(study: Study) -> Frontier:
-    """The fronts around a plan, from the machines that it looked at, and the intervals of its pick."""
-    made, best = frontier(study.question, study.hosts), study.plan.best
-    if best is None:
-        return made
-    tpot, ttft = _factors(study.of(best).deployment)
-    means = {"pick_tpot": (best.tpot_s.mean, tpot), "pick_ttft": (best.ttft_s.mean, ttft)}
-    return made.model_copy(
-        update={name: _around(mid, factors) for name, (mid, factors) in means.items() if mid is not None}
-    )
+def frontier_of(study: Study) -> Frontier | None:
+    """The fronts around a plan, from the machines that it looked at, and the intervals of its pick; None without one.
 
-
-def frontier(question: Question, hosts: Sequence[Hosts] | None = None) -> Frontier:
-    """The fronts of price against both latencies, over every candidate: those that the plan leaves out too.
-
-    ``hosts`` are what the question's ``prospects`` found, where that is known.
+    Candidates that the plan leaves out for their price are looked at too.
     """
-    load = question.load.within(question.model.max_context)
-    found = prospects(question, load) if hosts is None else hosts
-    seen = (screen(machines.deployment, machines, load, ()) for machines in found)
+    best = study.plan.best
+    if best is None:
+        return None
+    load, verdicts = study.question.load, _Verdicts.of(study)
+    seen = (screen(hosts.deployment, hosts, load, ()) for hosts in study.hosts)
     screened = [candidate for candidate in seen if isinstance(candidate, Screened)]
-    fleets = [fleet for candidate in screened for fleet in _fleets(candidate, load)]
+    fleets = [fleet for candidate in screened for fleet in verdicts.fleets(candidate)]
     by_gpu: dict[str, list[_FrontierFleet]] = defaultdict(list)
     for fleet in fleets:
         by_gpu[fleet.screened.deployment.gpu.key].append(fleet)
-
-    known: dict[int, FrontierPoint] = {}
-
-    def points(kept: Iterable[_FrontierFleet]) -> tuple[FrontierPoint, ...]:
-        return tuple(point(fleet) for fleet in kept)
-
-    def point(fleet: _FrontierFleet) -> FrontierPoint:
-        if id(fleet) not in known:
-            known[id(fleet)] = _point(question, load, fleet)
-        return known[id(fleet)]
-
-    def fronts(quick: Callable[[_FrontierFleet], float]) -> tuple[tuple[FrontierPoint, ...], tuple[FrontierPoint, ...]]:
-        own = [fleet for group in by_gpu.values() for fleet in front(group, quick)]
-        return points(front(own, quick)), points(own)
-
-    tpot, by_gpu_tpot = fronts(lambda fleet: fleet.tpot_s)
-    ttft, by_gpu_ttft = fronts(lambda fleet: fleet.ttft_s)
+    kept: set[_FrontierFleet] = set()
+    fronts = []
+    for quick in (lambda fleet: fleet.tpot_s, lambda fleet: fleet.ttft_s):
+        own = [fleet for group in by_gpu.values() for fleet in front(_met(group), quick)]
+        kept.update(own, *(front(group, quick) for group in by_gpu.values()))
+        fronts.append(set(front(own, quick)))
+    points = [_point(study, fleet, fleet in fronts[0], fleet in fronts[1]) for fleet in kept]
+    tpot, ttft = _factors(study.of(best).deployment)
     return Frontier(
-        tpot=tpot,
-        ttft=ttft,
-        by_gpu_tpot=by_gpu_tpot,
-        by_gpu_ttft=by_gpu_ttft,
+        points=tuple(sorted(points, key=lambda point: (point.usd_per_mtok, point.tpot_s, point.ttft_s, point.layout))),
         deployments=len(screened),
         fleets=len(fleets),
+        pick_tpot=_around(best.tpot_s.mean, tpot) if best.tpot_s.mean is not None else None,
+        pick_ttft=_around(best.ttft_s.mean, ttft) if best.ttft_s.mean is not None else None,
     )
+
+
+def _met(fleets: Iterable[_FrontierFleet]) -> list[_FrontierFleet]:
+    return [fleet for fleet in fleets if fleet.why_not is None]
 
 
 def front(fleets: Iterable[_FrontierFleet], quick: Callable[[_FrontierFleet], float]) -> list[_FrontierFleet]:
@@ -153,19 +147,67 @@ def front(fleets: Iterable[_FrontierFleet], quick: Callable[[_FrontierFleet], fl
     return kept
 
 
-def _fleets(screened: Screened, load: Load) -> Iterable[_FrontierFleet]:
-    """From the fewest replicas to eight times as many."""
-    rate = load.workload.rate
-    fewest = max(1, math.ceil(rate / screened.capacity.rate - 1e-9))
-    for replicas in sorted({math.ceil(fewest * _MOST_TIMES ** (step / _STEPS) - 1e-9) for step in range(_STEPS + 1)}):
-        usd = screened.hosts.usd_per_hour(replicas)
-        if math.isfinite(usd):
-            steady = screened.steady(rate / replicas)
-            yield _FrontierFleet(screened, replicas, usd, steady.tpot_s, steady.ttft_s)
+@dataclass(frozen=True)
+class _Verdicts:
+    """What the plan found of each deployment, and what it would say without simulation of those it did not size."""
+
+    study: Study
+    usd_per_hour: float
+    """The pick's: what costs less does not meet the SLOs."""
+    sized: Mapping[Deployment, Placed]
+    too_slow: Mapping[Deployment, str]
+    """Why no number of replicas meets the SLOs."""
+    closed_form: Search
+
+    @classmethod
+    def of(cls, study: Study) -> "_Verdicts":
+        search = study.search
+        closed_form = Search(search.sought, simulate=False, max_utilization=search.max_utilization)
+        sized = {placed.deployment: placed for placed in search.sized if placed.screened.hosts.prefill is None}
+        slow = {where: refusal.reason for where, refusal in search.refused if refusal.kind is Reason.too_slow}
+        lowest = min(placed.usd_per_hour for placed in search.sized)
+        return cls(study, lowest, sized, slow, closed_form)
+
+    def fleets(self, screened: Screened) -> Iterable[_FrontierFleet]:
+        """From the fewest replicas to eight times as many, and the fewest that meet the SLOs."""
+        question, deployment = self.study.question, screened.deployment
+        rate, sized = question.load.workload.rate, self.sized.get(deployment)
+        fewest = max(1, math.ceil(rate / screened.capacity.rate - 1e-9))
+        counts = {math.ceil(fewest * _MOST_TIMES ** (step / _STEPS) - 1e-9) for step in range(_STEPS + 1)}
+        in_time: Screened | NotServed | None = None
+        if sized:
+            counts.add(sized.replicas)
+        elif deployment not in self.too_slow:
+            in_time = screen(deployment, screened.hosts, question.load, question.slos)
+            counts |= {self.closed_form.at_least(in_time)} if isinstance(in_time, Screened) else set()
+        simulated = question.simulate and (sized is not None or deployment in self.too_slow)
+        for replicas in sorted(counts):
+            usd = screened.hosts.usd_per_hour(replicas)
+            if usd <= WITHIN_REASON * self.usd_per_hour:
+                steady = screened.steady(rate / replicas)
+                why_not = self._why_not(deployment, in_time, replicas, usd)
+                yield _FrontierFleet(screened, replicas, usd, steady.tpot_s, steady.ttft_s, why_not, simulated)
+
+    def _why_not(
+        self, deployment: Deployment, in_time: Screened | NotServed | None, replicas: int, usd_per_hour: float
+    ) -> str | None:
+        """What so many replicas miss; None where they meet the SLOs."""
+        if sized := self.sized.get(deployment):
+            return None if replicas >= sized.replicas else f"it takes {plural(sized.replicas, 'replica')}"
+        if in_time is None or isinstance(in_time, NotServed):
+            return self.too_slow[deployment] if in_time is None else in_time.reason
+        rate, slos = self.study.question.load.workload.rate, self.study.question.slos
+        if replicas < (least := self.closed_form.at_least(in_time)):
+            load = percent(rate / (replicas * in_time.capacity.rate))
+            return f"load {load} of capacity: {plural(least, 'replica')} leave room for bursts"
+        late = late_in_the_mean(in_time, rate / replicas, slos)
+        cheaper = usd_per_hour < self.usd_per_hour * (1 - 1e-9)
+        return late or ("the plan found that it takes more replicas" if cheaper else None)
 
 
-def _point(question: Question, load: Load, fleet: _FrontierFleet) -> FrontierPoint:
-    deployment, workload, spare = fleet.screened.deployment, load.workload, question.limits.spare
+def _point(study: Study, fleet: _FrontierFleet, front_tpot: bool, front_ttft: bool) -> FrontierPoint:
+    question, deployment = study.question, fleet.screened.deployment
+    workload, spare = question.load.workload, question.limits.spare
 
     def bill(machine: Machine) -> tuple[bool, float]:
         """Those that take more GPUs than allowed come last."""
@@ -188,7 +230,10 @@ def _point(question: Question, load: Load, fleet: _FrontierFleet) -> FrontierPoi
         ttft_range=_around(fleet.ttft_s, ttft),
         usd_per_month=fleet.usd_per_hour * HOURS_PER_MONTH,
         usd_per_mtok=fleet.usd_per_hour / SECONDS_PER_HOUR / workload.tokens_per_second * TOKENS_PER_MTOK,
-        meets=late_in_the_mean(fleet.screened, workload.rate / fleet.replicas, question.slos) is None,
+        meets_slo=fleet.why_not is None,
+        **copied(fleet, "why_not", "simulated"),
+        front_tpot=front_tpot,
+        front_ttft=front_ttft,
     )
 
 

@@ -21,7 +21,7 @@ from tokonomics.planner.plan_answer import Plan
 from tokonomics.planner.prospects import prospects, rejections
 from tokonomics.serving.capacity import MOST_REPLICAS
 from tokonomics.sizing.hosts import Hosts, host_gib
-from tokonomics.sizing.screen import describe, floors
+from tokonomics.sizing.screen import floors
 from tokonomics.sizing.setup import Reason
 from tokonomics.sizing.spare import ZONED
 from tokonomics.traffic.slo import Slo
@@ -126,7 +126,7 @@ def _too_slow(study: Study, hosts: Sequence[Hosts], is_limited: bool) -> Iterato
     """SLOs that a lone request misses, or that are missed on any number of replicas, unless a limit keeps them few."""
     question = study.question
     for slo in question.slos:
-        constraint, target = option("slo", f"{slo}={slo.seconds:g}"), f"{describe(slo)} of {seconds(slo.seconds)}"
+        constraint, target = option("slo", f"{slo}={slo.seconds:g}"), f"{slo.label} of {seconds(slo.seconds)}"
         deployments = [host.deployment for host in hosts]
         alone = [
             (floors(step_model(deployment), question.load, [slo])[slo], str(deployment)) for deployment in deployments

@@ -22,7 +22,7 @@ from tokonomics.sizing.attempt import Attempts, Sized, attempt
 from tokonomics.sizing.hosts import Hosts
 from tokonomics.sizing.layouts import is_faithful
 from tokonomics.sizing.load import Load
-from tokonomics.sizing.screen import Screened, describe, fewest_by_arithmetic, fewest_for, most_held, screen
+from tokonomics.sizing.screen import Screened, fewest_by_arithmetic, fewest_for, most_held, screen
 from tokonomics.sizing.search import fewest
 from tokonomics.sizing.setup import NotServed, Reason, Say, Setup, silent
 from tokonomics.traffic.slo import Latency, Slo
@@ -32,7 +32,7 @@ CLOSED_FORM_UTILIZATION = 0.7
 """Assumed where bursts are not simulated: room for them, as planners commonly leave."""
 _LEADERS = 10
 """Kinds of hardware that are sized whether or not they can win: the rows that a table shows."""
-_WITHIN_REASON = 10.0
+WITHIN_REASON = 10.0
 """Times the cheapest bill: nobody looks at a row that costs more."""
 _SAME = 1 + 1e-12
 
@@ -166,7 +166,7 @@ class Search:
             found = screen(deployment, hosts, self.sought.load, self.sought.slos)
             if isinstance(found, Screened):
                 self.screened.append(found)
-                return hosts.usd_per_hour(self._at_least(found)), found
+                return hosts.usd_per_hour(self.at_least(found)), found
             self.refused.append((deployment, found))
         elif not isinstance(prospect, Screened):
             self._refuse_as_expensive(deployment, bound)
@@ -175,7 +175,7 @@ class Search:
             self._size_if_it_matters(prospect, bound)
         return None
 
-    def _at_least(self, candidate: Screened) -> int:
+    def at_least(self, candidate: Screened) -> int:
         """Fewer replicas will not do, by the closed form or by the user's limits."""
         return max(candidate.fewest, self._fewest_allowed(candidate.capacity.rate))
 
@@ -228,7 +228,7 @@ class Search:
             self._refuse(deployment, Reason.more_expensive, f"at least {above} more expensive")
 
     def _size_if_it_matters(self, candidate: Screened, bound: float) -> None:
-        deployment, least, most = candidate.deployment, self._at_least(candidate), MOST_REPLICAS
+        deployment, least, most = candidate.deployment, self.at_least(candidate), MOST_REPLICAS
         if not self._matters(deployment, bound):
             self._refuse_as_expensive(deployment, bound)
         elif not self.simulate:
@@ -238,7 +238,7 @@ class Search:
             self._refuse(deployment, Reason.too_many_gpus, reason)
         else:
             is_leader = self._is_leader(deployment)
-            ceiling = _WITHIN_REASON * min(self._bills.values(), default=math.inf)
+            ceiling = WITHIN_REASON * min(self._bills.values(), default=math.inf)
             threshold = min(ceiling if is_leader else self._threshold(deployment), self._nearest())
             if math.isfinite(threshold):
                 most = max(least, candidate.hosts.most_replicas(threshold, MOST_REPLICAS))
@@ -266,7 +266,7 @@ class Search:
 
     def _plan_for_share(self, candidate: Screened) -> None:
         """Closed form: replicas loaded to a share of what they hold, and whose mean first token is in time."""
-        rate, replicas = self.sought.load.workload.rate, self._at_least(candidate)
+        rate, replicas = self.sought.load.workload.rate, self.at_least(candidate)
         late = late_in_the_mean(candidate, rate / replicas, self.sought.slos)
         while late and replicas < 4 * candidate.fewest + 4:
             replicas += 1
@@ -299,5 +299,5 @@ def late_in_the_mean(candidate: Screened, rate: float, slos: Sequence[Slo]) -> s
     for slo in slos:
         if slo.latency in means and slo.statistic != "p50" and means[slo.latency] > slo.seconds:
             late = percent(means[slo.latency] / slo.seconds - 1)
-            return f"even the mean, {seconds(means[slo.latency])}, misses {describe(slo)} by {late}"
+            return f"even the mean, {seconds(means[slo.latency])}, misses {slo.label} by {late}"
     return None

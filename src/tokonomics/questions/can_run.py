@@ -12,6 +12,7 @@ from tokonomics.catalog.offers import MAX_GPUS
 from tokonomics.catalog.precision import KV_PRECISIONS, WEIGHT_PRECISIONS, Precision, parse_precision
 from tokonomics.errors import BadInput, option
 from tokonomics.money.own_hardware import Power, Purchase
+from tokonomics.physics.power import power_of
 from tokonomics.planner.can_run import OwnMachine
 from tokonomics.planner.can_run import can_run as what_runs
 from tokonomics.planner.parsing import dollars, gpu_filter, listed
@@ -58,7 +59,7 @@ def can_run(request: CanRunRequest, listener: Listener = SILENT) -> CanRunResult
     kv = _precisions(request.kv, KV_PRECISIONS, "kv")
     listed_all = names is not None
     found = what_runs(models, machine, request.context, slos, weights=weights, kv=kv, every_layout=listed_all)
-    return CanRunResult(**dict(found))
+    return CanRunResult(**dict(found), gpu_power=power_of(gpu) if machine.power else None)
 
 
 def _precisions(texts: Sequence[str] | None, known: Sequence[Precision], field: str) -> tuple[Precision, ...] | None:

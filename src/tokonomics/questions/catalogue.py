@@ -34,14 +34,14 @@ def gpus(request: GpusRequest, listener: Listener = SILENT) -> Listing:
 def offers(request: OffersRequest, listener: Listener = SILENT) -> Listing:
     if request.max_price is not None:
         require_positive("max_price", request.max_price)
-    known = prices_in(request.offers)
+    known, terms = prices_in(request.offers), parse_terms(request.terms)
     found = select_offers(
         known,
         provider=listed(request.provider, "provider"),
         region=regions_from(request.region, known),
         gpu=listed(request.gpu, "gpu"),
         sellers=sellers_from(request.sellers) if names_sellers(request) else LISTED,
-        terms=parse_terms(request.terms),
+        terms=terms,
         max_usd_per_gpu_hour=request.max_price,
         discounts=discounts_from(request.discount),
     )
@@ -49,7 +49,7 @@ def offers(request: OffersRequest, listener: Listener = SILENT) -> Listing:
         offer.model_dump(mode="json") | {**copied(offer, "country", "seller"), "stale": offer.is_stale(today())}
         for offer in found
     ]
-    return Listing(rows=tuple(found), documents=tuple(documents))
+    return Listing(rows=tuple(found), documents=tuple(documents), terms=terms)
 
 
 def apis(request: ApisRequest, listener: Listener = SILENT) -> Listing:

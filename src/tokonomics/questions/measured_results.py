@@ -43,8 +43,12 @@ class RecoveryResult(Result, KeptQuality):
     ROWS = "tasks"
 
     model: str
+    name: str
+    """The model's, for people."""
     part: QuantisedPart
     precision: Precision
+    published: Precision
+    """What it is compared with."""
     kept: bool
     """In the user's catalogue, where plans find it."""
 

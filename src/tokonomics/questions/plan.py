@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tokonomics.catalog.api_hosts import hosts_of
-from tokonomics.catalog.checkpoints import checkpoint_for
+from tokonomics.catalog.checkpoints import checkpoint_for, how_to_make
 from tokonomics.catalog.grid import grid_named
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.precision import Precision
@@ -29,7 +29,9 @@ from tokonomics.planner.deploy_stacks import STACKS, stack_files
 from tokonomics.planner.deploy_text import DeployFile, Target
 from tokonomics.planner.energy import energy_of
 from tokonomics.planner.flips import flips
-from tokonomics.planner.parsing import listed
+from tokonomics.planner.frontier import frontier_of
+from tokonomics.planner.infeasible import left_out
+from tokonomics.planner.parsing import discounts_from, gpu_filter, listed
 from tokonomics.planner.plan import Question, Study, study
 from tokonomics.planner.plan_answer import Candidate
 from tokonomics.planner.regret import least_regret
@@ -39,10 +41,18 @@ from tokonomics.questions.api_latency import latencies_of
 from tokonomics.questions.can_run import on_own_machine
 from tokonomics.questions.command import command_of
 from tokonomics.questions.listener import SILENT, Listener
-from tokonomics.questions.load import blamed, cases_of, load_of, questions_of, say_not_tried
+from tokonomics.questions.load import blamed, cases_of, every_offer, load_of, questions_of, say_not_tried
 from tokonomics.questions.request import parameters_of
 from tokonomics.questions.requests.buy import CompareRequest, DiffRequest, PlanRequest
-from tokonomics.questions.results import CanRunResult, CompareResult, OneNoun, PlanCases, PlanModels, PlanResult
+from tokonomics.questions.results import (
+    CanRunResult,
+    CompareResult,
+    OneNoun,
+    PickHost,
+    PlanCases,
+    PlanModels,
+    PlanResult,
+)
 from tokonomics.questions.scenario import read_request
 from tokonomics.questions.serving import say_if_compiling, say_left_out
 from tokonomics.questions.upkeep import extras_of
@@ -50,7 +60,9 @@ from tokonomics.questions.verbs import find_verb
 from tokonomics.serving.first_answer import FirstAnswer, in_the_mean
 from tokonomics.sizing.load import Load
 from tokonomics.sizing.spare import machines_for
+from tokonomics.traffic.session_summary import log_pace
 from tokonomics.traffic.thinking import parse_thinking
+from tokonomics.types import copied
 
 
 def plan(request: PlanRequest, listener: Listener = SILENT) -> PlanResult | PlanModels | PlanCases | CanRunResult:
@@ -143,6 +155,7 @@ def _one(request: PlanRequest, study: Study, files: Sequence[DeployFile], listen
         moved = sensitivity(study)
     return PlanResult(
         **found,
+        **_beside_the_pick(request, study, best),
         headroom=room,
         bill_range=bills,
         flips=flipped,
@@ -153,6 +166,36 @@ def _one(request: PlanRequest, study: Study, files: Sequence[DeployFile], listen
         thinking=_thinking(request, study, best),
         classes=report_of_pick(study, say),
     )
+
+
+def _beside_the_pick(request: PlanRequest, study: Study, best: Candidate) -> dict[str, Any]:
+    """What else could be bought for this traffic: other fleets, APIs, machines; and what was asked for in vain."""
+    plan, load, sized = study.plan, study.question.load, study.of(best)
+    gpus, _ = gpu_filter(request.gpu, request.gpus)
+    return {
+        "frontier": frontier_of(study),
+        "apis": api_bills(study.question, request.model[0]),
+        "hosts": tuple(
+            PickHost(**copied(ranked.row, *PickHost.model_fields)) for ranked in study.ranked if ranked.sized is sized
+        ),
+        "rival": plan.runner_up(),
+        "at_checkpoint": plan.best_at_checkpoint(),
+        "left_out": left_out(study.question, request.provider, request.region, gpus, every_offer(request)),
+        "discounts": discounts_from(request.discount),
+        "log_pace": log_pace(load.trace) if load.is_log else None,
+    }
+
+
+def api_bills(question: Question, asked: str, cached_share: float | None = None) -> tuple[ApiBill, ...]:
+    """What each host that sells the model charges for these requests, the cheapest first; nobody hosts an encoder.
+
+    What a log repeats is read from the host's cache too, where it sells that: the fleet beside it has one.
+    """
+    model, load = question.model, question.load
+    if model.is_encoder:
+        return ()
+    share = share_of_api(load, None) if cached_share is None else cached_share
+    return host_bills(hosts_of(model, asked), load.trace, share, replayed=True)
 
 
 def _thinking(request: PlanRequest, study: Study, best: Candidate) -> FirstAnswer | None:
@@ -167,10 +210,12 @@ def _thinking(request: PlanRequest, study: Study, best: Candidate) -> FirstAnswe
 
 def _quality(model: ModelSpec, best: Candidate) -> dict[str, Any]:
     """What the pick keeps of the model's quality, and the checkpoint to load."""
+    known = checkpoint_for(model, best.weights)
     return {
         "recovery": recovery_of(model, best.weights) if best.weights.is_below(model.served) else None,
         "kv_recovery": recovery_of(model, best.kv, "kv") if best.kv.is_below(Precision.bf16) else None,
-        "checkpoint": checkpoint_for(model, best.weights),
+        "checkpoint": known,
+        "how_to_make": None if known else how_to_make(model, best.weights, best.engine),
     }
 
 
@@ -322,7 +367,8 @@ def compare(request: CompareRequest, listener: Listener = SILENT) -> CompareResu
         if (bills := _hosts(question, asked, latencies, share))
     }
     found = side_by_side(questions, scores, listener.doing)
-    return CompareResult(**dict(found), apis=apis, latencies=latencies)
+    picks = sorted((cell.pick for cell in found.cells if cell.pick), key=lambda pick: pick.usd_per_mtok.blended)
+    return CompareResult(**dict(found), apis=apis, latencies=latencies, best=picks[0] if picks else None)
 
 
 _HOSTS = 2
@@ -339,7 +385,5 @@ def _hosts(
     question: Question, asked: str, measured: Mapping[str, ApiLatency], cached_share: float
 ) -> tuple[ApiBill, ...]:
     """What the cheapest hosts of a model charge for these requests, and those that were measured."""
-    if question.model.is_encoder:
-        return ()
-    bills = host_bills(hosts_of(question.model, asked), question.load.trace, cached_share, replayed=True)
+    bills = api_bills(question, asked, cached_share)
     return tuple(bill for place, bill in enumerate(bills) if place < _HOSTS or bill.name in measured)

@@ -33,7 +33,15 @@ def recovered(request: ImportResultsRequest, baseline: str, listener: Listener) 
     )
     if request.keep:
         listener.note(f"kept in {save_recovery(own)}")
-    return RecoveryResult(**dict(found), model=model.key, part=part, precision=precision, kept=request.keep)
+    return RecoveryResult(
+        **dict(found),
+        model=model.key,
+        name=model.name,
+        part=part,
+        precision=precision,
+        published=model.served if part == "weights" else Precision.bf16,
+        kept=request.keep,
+    )
 
 
 def _model(request: ImportResultsRequest, before: HarnessRun) -> ModelSpec:

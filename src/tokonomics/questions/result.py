@@ -131,6 +131,8 @@ class Listing(Result):
     """As the catalogue has them."""
     documents: tuple[dict[str, Any], ...]
     """The same for programs."""
+    terms: Any = beside()
+    """Of offers: those whose price counts."""
 
     def headline(self) -> str:
         return plural(len(self.documents), "row")

@@ -1,10 +1,13 @@
 """What the questions return: the nouns of the layers below, put together as ``--json`` prints them."""
 
+import datetime as dt
 from typing import Any
 
 from pydantic import Field
 
 from tokonomics.catalog.checkpoints import Checkpoint
+from tokonomics.catalog.offers import Terms
+from tokonomics.catalog.places import Seller
 from tokonomics.catalog.precision import Precision
 from tokonomics.catalog.recovery import Recovery
 from tokonomics.errors import by_name, flag, spelled
@@ -15,6 +18,7 @@ from tokonomics.money.cost import Cost, LoadCost, Needed
 from tokonomics.money.energy import Energy
 from tokonomics.money.sale import FleetSale
 from tokonomics.money.upkeep import Upkeep
+from tokonomics.physics.power import PowerCurve
 from tokonomics.planner.batch_report import BatchReport
 from tokonomics.planner.breakeven import BreakEvenReport
 from tokonomics.planner.can_run import CanRun
@@ -24,6 +28,7 @@ from tokonomics.planner.deploy_text import DeployFile
 from tokonomics.planner.disaggregation import RatioPoint
 from tokonomics.planner.fleet import FleetReport
 from tokonomics.planner.flips import Flips
+from tokonomics.planner.frontier import Frontier
 from tokonomics.planner.infeasible import Blame
 from tokonomics.planner.layout_speed import FasterLayout
 from tokonomics.planner.plan_answer import Candidate, Plan, PrefillSide
@@ -35,9 +40,10 @@ from tokonomics.planner.what_if import BillRange, Headroom, Sensitivity
 from tokonomics.planner.why import WhyPick
 from tokonomics.questions.result import Result, beside
 from tokonomics.serving.first_answer import FirstAnswer
+from tokonomics.traffic.session_summary import LogPace
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.workload import Workload
-from tokonomics.types import Noun
+from tokonomics.types import Marked, Noun
 from tokonomics.units import count, plural, seconds, usd
 
 
@@ -183,6 +189,23 @@ class PlanTogether(SharedPlan):
         return f"{usd(self.best.usd_per_month)} a month, {self.best.way.value} ({self.best.gpu})"
 
 
+class PickHost(Noun):
+    """Machines that the pick can stand on, and what a month of it costs on them."""
+
+    provider: str
+    instance: str
+    regions: tuple[str, ...]
+    """All of the provider's at this price."""
+    seller: Seller | None
+    terms: Terms
+    commitment_years: int | None
+    instances: int
+    instance_usd_per_hour: float
+    usd_per_month: float
+    price_date: dt.date
+    price_stale: bool
+
+
 class PlanResult(Result, Plan):
     """Every candidate that could be the pick, cheapest first, how firm the pick is, and every refusal."""
 
@@ -200,6 +223,22 @@ class PlanResult(Result, Plan):
     """Why the pick won: the nearest way of each other kind beside it."""
     ratios: tuple[RatioPoint, ...] = ()
     """What the GPUs of the cheapest disaggregated way hold by how they are split, with ``explain``."""
+    frontier: Frontier | None = None
+    """Price against latency: fleets that none beats, each with whether it meets the SLOs, and why not."""
+    apis: tuple[ApiBill, ...] = ()
+    """What each host that sells the model as an API charges for these requests, the cheapest first."""
+    hosts: tuple[PickHost, ...] = ()
+    """Every machine that the pick can stand on, the cheapest first."""
+    rival: Candidate | None = None
+    """The cheapest on another kind of GPU."""
+    at_checkpoint: Candidate | None = None
+    """The cheapest that serves the model as it was published."""
+    left_out: dict[str, Marked] = Field(default_factory=dict)
+    """Providers, regions and GPUs that were asked for and of which nothing can be bought, and why."""
+    discounts: dict[str, float] = Field(default_factory=dict)
+    """Shares that were taken off the prices of providers."""
+    log_pace: LogPace | None = None
+    """Of a log of sessions: why it is planned at more requests a second than it has over all its time."""
     blame: tuple[Blame, ...] = ()
     """Where no offer meets the constraints: what stands in the way."""
     deploy: tuple[DeployFile, ...] = ()
@@ -210,6 +249,8 @@ class PlanResult(Result, Plan):
     """The same of its KV cache."""
     checkpoint: Checkpoint | None = None
     """One that holds the pick's weights; None: none is known."""
+    how_to_make: str | None = None
+    """The tool that makes such a checkpoint, where none is known."""
     thinking: FirstAnswer | None = None
     """Of a reasoning model: when the pick's answers begin, and what their tokens cost."""
     notes: tuple[str, ...] = ()
@@ -289,6 +330,9 @@ class CanRunResult(Result, CanRun):
 
     ROWS = "runs"
 
+    gpu_power: PowerCurve | None = None
+    """What a GPU of it draws; None: not known, or nobody asked for dollars."""
+
     @property
     def is_found(self) -> bool:
         return bool(self.runs)
@@ -348,6 +392,8 @@ class CompareResult(Result, Comparison):
 
     apis: dict[str, tuple[ApiBill, ...]] = Field(default_factory=dict)
     """By model: the cheapest hosts of it, and those that were measured."""
+    best: Candidate | None = None
+    """The cheapest pair's pick, per token; at a recent price, where that costs little more."""
     latencies: dict[str, ApiLatency] = Field(default_factory=dict)
     """How fast APIs answer, of those that were measured, by name."""
 

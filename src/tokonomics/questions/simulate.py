@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.errors import BadInput
 from tokonomics.files import check_path
@@ -39,7 +41,7 @@ from tokonomics.serving.outcome import Outcome, moments, outcome, save_records, 
 from tokonomics.serving.playback import playback
 from tokonomics.serving.simulator import Simulation, requests_for, rules_for
 from tokonomics.serving.simulator import simulate as run
-from tokonomics.serving.state import too_long
+from tokonomics.serving.state import REFUSED, too_long
 from tokonomics.serving.steady import ReplicaCurve
 from tokonomics.sizing.attempt import attempt
 from tokonomics.sizing.load import Load, load_of_requests
@@ -50,6 +52,7 @@ from tokonomics.traffic.generate import ENOUGH_REQUESTS
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.thinking import parse_thinking
 from tokonomics.traffic.trace import Trace
+from tokonomics.traffic.workload import lengths_text
 from tokonomics.types import copied
 
 _WORTH_COUNTING = 200_000
@@ -91,6 +94,8 @@ def simulate(request: SimulateRequest, listener: Listener = SILENT) -> SimulateR
         cost=cost,
         usd_per_job=usd_per_job(found, cost),
         thinking=simulated(simulation, thinking, cost.usd_per_mtok_output if cost else None) if thinking else None,
+        lengths=lengths_text(simulation.trace),
+        too_long=_too_long(simulation),
         sides=both,
         classes=_classes(request, simulation, cost, listener),
         timeline=tuple(moments(simulation)),
@@ -104,6 +109,12 @@ def simulate(request: SimulateRequest, listener: Listener = SILENT) -> SimulateR
         simulation=simulation,
         log=requests,
     )
+
+
+def _too_long(made: Simulation) -> int:
+    """Refused because the model's context is shorter."""
+    lengths = made.trace.input_tokens.astype(np.int64) + made.trace.output_tokens
+    return int(np.count_nonzero((made.served.status == REFUSED) & (lengths > made.rules.max_context)))
 
 
 def _classes(
@@ -176,6 +187,7 @@ def capacity(request: CapacityRequest, listener: Listener = SILENT) -> CapacityR
         replicas=needed.replicas if needed else None,
         usd_per_mtok=cost.usd_per_mtok if cost else None,
         usd_per_job=usd_per_job(needed.outcome if needed else best.outcome, cost),
+        lengths=lengths_text(log),
         highest_rate=best,
         replicas_needed=needed,
         cost=cost,

@@ -68,6 +68,10 @@ class SimulateResult(Result, Outcome):
     """Paid while the sessions are offered, over the finished ones; None where there are none, or no price is known."""
     thinking: FirstAnswer | None = None
     """Of a reasoning model: when the answer begins, and what its tokens cost."""
+    lengths: str = ""
+    """How long prompts and answers are, in words."""
+    too_long: int = 0
+    """Of the refused ones: longer than the model's context."""
     sides: tuple[SideOutcome, ...] = ()
     """Of a disaggregated fleet: what computes prompts, then what answers."""
     classes: ClassReport | None = None
@@ -107,6 +111,8 @@ class CapacityResult(Result):
     usd_per_mtok: float | None
     usd_per_job: float | None = None
     """Of sessions: what is paid while they are offered, over the finished ones."""
+    lengths: str = ""
+    """How long prompts and answers are, in words."""
     highest_rate: HighestRate
     replicas_needed: ReplicasNeeded | None
     cost: ServedCost | None

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tokonomics.measure.accuracy_points import BAND, AccuracyPoint, median_off
+from tokonomics.measure.accuracy_points import BAND, AccuracyPoint, DrawnErrors
 from tokonomics.measure.real_engine import UnseenErrors
 from tokonomics.report import blocks
 from tokonomics.report.wording import NO_VALUE, percent_text
@@ -21,7 +21,7 @@ _UNSEEN = ("left out of everything", "of those", "six other models")
 def accuracy(
     recorded: Mapping[str, Any],
     real: Sequence[UnseenErrors],
-    points: Sequence[AccuracyPoint],
+    drawn: DrawnErrors,
     kind: str,
     joined: Sequence[AccuracyPoint] = (),
     own: Mapping[str, Any] | None = None,
@@ -29,7 +29,7 @@ def accuracy(
     """Errors by source of the measurements and by kind, and what was not predicted; no row is left out silently.
 
     Those of the ``real`` engine come first, then those that no fit saw.
-    ``points`` of one kind of figure are drawn, with those of the reader's ``own`` answer that ``joined`` them.
+    Points of one kind of figure are ``drawn``, with those of the reader's ``own`` answer that ``joined`` them.
     """
     rows: Mapping[str, Any] = recorded["rows"]
     main = next((row for name, row in rows.items() if _MAIN in name), next(iter(rows.values())))
@@ -44,7 +44,7 @@ def accuracy(
         "Some kinds are far worse, such as time to first token and a drained burst.",
         kind="headline",
     )
-    yield blocks.facts(_own(own, joined, kind) if own is not None else None, *_drawn(points, kind))
+    yield blocks.facts(_own(own, joined, drawn.yours, kind) if own is not None else None, *_drawn(drawn, kind))
     if own is None:
         yield blocks.hint("Compare it with your own: drop the results of a load test anywhere on this page.")
     yield blocks.table(
@@ -112,26 +112,23 @@ def heading(points: Sequence[AccuracyPoint], kind: str, joined: Sequence[Accurac
     )
 
 
-def _drawn(points: Sequence[AccuracyPoint], kind: str) -> Iterable[blocks.Fact]:
+def _drawn(drawn: DrawnErrors, kind: str) -> Iterable[blocks.Fact]:
     """Of the points in the chart: how many, how far off, and that by how their speed is known."""
-    if not points:
+    if not drawn.points:
         yield blocks.fact("in the chart", "none", f"no {kind} is of that choice")
         return
-    inside = sum(1 / (1 + BAND) <= point.predicted / point.measured <= 1 + BAND for point in points) / len(points)
-    left_out = sum(point.fit == "left out" for point in points)
-    note = f"{kind} figures, {left_out:,} of them left out of every fit"
-    yield blocks.fact("in the chart", f"{len(points):,}", note)
-    error = percent_text(median_off(points))
-    yield blocks.fact("median error in the chart", error, f"{percent(inside)} are inside the band")
-    for speed, how in _SPEEDS.items():
-        if own := [point for point in points if point.speed == speed]:
-            yield blocks.fact(speed, percent_text(median_off(own)), f"median error of {len(own):,}: {how}")
+    note = f"{kind} figures, {drawn.left_out:,} of them left out of every fit"
+    yield blocks.fact("in the chart", f"{drawn.points:,}", note)
+    error = percent_text(drawn.median)
+    yield blocks.fact("median error in the chart", error, f"{percent(drawn.inside)} are inside the band")
+    for speed, (number, median) in drawn.by_speed.items():
+        yield blocks.fact(speed, percent_text(median), f"median error of {number:,}: {_SPEEDS[speed]}")
 
 
-def _own(own: Mapping[str, Any], joined: Sequence[AccuracyPoint], kind: str) -> blocks.Fact:
+def _own(own: Mapping[str, Any], joined: Sequence[AccuracyPoint], error: float | None, kind: str) -> blocks.Fact:
     """The reader's results: how far off their predictions are, or why there are none."""
     result = own["result"]
-    model, error = result["run"]["model"] or "an unnamed model", median_off(joined)
+    model = result["run"]["model"] or "an unnamed model"
     if error is not None:
         note = f"median error of {plural(len(joined), 'figure')}, {kind} of {model}"
         return blocks.fact("your results", blocks.Span(percent(error), "strong"), note)

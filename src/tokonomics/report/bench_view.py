@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from functools import partial
 
 from tokonomics.errors import option
-from tokonomics.measure.benchmark_run import Latencies, LoadPoint
+from tokonomics.measure.benchmark_run import Latencies
 from tokonomics.measure.importers.vllm import NAME as VLLM
-from tokonomics.measure.measurements import Metric, Statistic, figure_name
+from tokonomics.measure.measurements import Metric, Statistic
 from tokonomics.measure.priced_run import PricedRun
 from tokonomics.questions.measured_results import PricedRunResult, RecoveryResult
 from tokonomics.questions.request import Request
@@ -214,7 +214,7 @@ def _figure(metric: Metric, value: float) -> str:
 
 
 def _errors(result: PricedRun) -> blocks.Facts:
-    names = {figure_name(metric, statistic): _name(metric, statistic) for metric in _NAMES for statistic in Statistic}
+    names = {metric.figure(statistic): _name(metric, statistic) for metric in _NAMES for statistic in Statistic}
     note = "off in the median over the loads"
     return blocks.facts(
         *(
@@ -239,16 +239,10 @@ def _hints(result: PricedRun) -> Iterable[str]:
             f"name says. If they were quantised, say how: {option('weights', 'fp8')}."
         )
     knee, points = result.verdict.knee, result.run.points
-    if knee is not None and any(point.output_tokens_per_s and _busier(point, points[knee]) for point in points):
+    if knee is not None and any(point.output_tokens_per_s and point.size > points[knee].size for point in points):
         yield f"Beyond {points[knee].load} (knee) latency grows and throughput hardly does."
     elif len(points) < 3:
         yield "Measure three loads or more to see where latency starts to grow faster than throughput."
-
-
-def _busier(point: LoadPoint, other: LoadPoint) -> bool:
-    from tokonomics.measure.load_curve import load_size
-
-    return load_size(point) > load_size(other)
 
 
 def _notes(result: PricedRun) -> Iterable[str]:

@@ -4,10 +4,8 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import groupby
 
-from tokonomics.catalog.gpus import find_gpu
 from tokonomics.errors import option
 from tokonomics.money.own_hardware import MEAN_PUE, Purchase
-from tokonomics.physics.power import power_of
 from tokonomics.planner.can_run import LOADS, CanRun, RunnableModel, TooLarge
 from tokonomics.questions.requests.buy import CanRunRequest, PlanRequest
 from tokonomics.questions.results import CanRunResult
@@ -178,7 +176,7 @@ def _needs(too_large: Iterable[TooLarge]) -> str:
     return "; ".join(parts)
 
 
-def _notes(result: CanRun) -> blocks.Line:
+def _notes(result: CanRunResult) -> blocks.Line:
     speeds = {row.speed for row in result.runs}
     return blocks.note(
         "A user is one answer being written, its context full. Users: what memory holds, the engine runs and the SLO "
@@ -201,12 +199,12 @@ def _notes(result: CanRun) -> blocks.Line:
     )
 
 
-def _of_power(result: CanRun) -> Iterable[str]:
+def _of_power(result: CanRunResult) -> Iterable[str]:
     """What dollars count."""
     power = result.power
     if power is None:
         return
-    curve = power_of(find_gpu(result.gpu))
+    curve = result.gpu_power
     gpus = f"a GPU {curve.idle_w:.0f} W idle, {curve.decoding(1):.0f} W and more busy ({curve.known})" if curve else "?"
     host = f"{power.host_watts:g} W of the host" if power.host_watts else f"no host ({option('host_watts')})"
     yield (

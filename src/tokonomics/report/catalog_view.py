@@ -11,7 +11,6 @@ from tokonomics.catalog.precision import Precision
 from tokonomics.catalog.refresh import ProviderRefresh, Refresh
 from tokonomics.clock import today
 from tokonomics.errors import option
-from tokonomics.planner.parsing import parse_terms
 from tokonomics.questions.request import Request
 from tokonomics.questions.requests.known import ApisRequest, OffersRequest
 from tokonomics.questions.result import Listing
@@ -35,7 +34,7 @@ def gpus(result: Listing, request: Request) -> Answer:
 
 def offers(result: Listing, request: OffersRequest) -> Answer:
     """Instances and their prices, the cheapest first."""
-    return Answer(result, "GPU prices", lambda: _offers(result.rows, parse_terms(request.terms), request.top))
+    return Answer(result, "GPU prices", lambda: _offers(result.rows, result.terms, request.top))
 
 
 def apis(result: Listing, request: ApisRequest) -> Answer:

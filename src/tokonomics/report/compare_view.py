@@ -67,7 +67,7 @@ def _sections(result: CompareResult) -> blocks.View:
         yield blocks.section(why, title="Left out, with the reason", folded=True)
 
 
-def _headline(result: Comparison, picks: list[tuple[Cell, Candidate]]) -> Iterable[blocks.Block]:
+def _headline(result: CompareResult, picks: list[tuple[Cell, Candidate]]) -> Iterable[blocks.Block]:
     (cell, best), (other, last) = picks[0], picks[-1]
     price = best.usd_per_mtok.blended
     where = f", {cell.model_name} on {layout_text(best)} at {best.provider} {best.instance}{aged(best.price_age_days)}"

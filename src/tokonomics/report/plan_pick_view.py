@@ -15,7 +15,7 @@ from tokonomics.report.wording import (
     time_text,
 )  # fmt: skip
 from tokonomics.sizing.layouts import FLOOR
-from tokonomics.sizing.spare import ZONES, Spare, sold_in_zones
+from tokonomics.sizing.spare import ZONES, Spare
 from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.units import BYTES_PER_GB, percent, plural, seconds, usd
 
@@ -183,8 +183,8 @@ def _may_fail(row: Candidate, spare: Spare) -> str:
     if not spare:
         return f"; {_alone(row)}: no redundancy" if row.is_alone else ""
     zones = min(ZONES, row.instances, row.replicas)
-    assumed = f", {sold_in_zones(row.instance, row.region, zones)}" if spare.zone else ""
-    return f"; {spare} may fail{assumed}"
+    assumed = spare.assumed(row.instance, row.region, zones)
+    return f"; {spare} may fail{assumed and f', {assumed}'}"
 
 
 def _job(row: Candidate) -> Iterable[blocks.Fact]:

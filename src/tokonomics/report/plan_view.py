@@ -1,24 +1,18 @@
 """A plan: the pick first, how firm it is, then the other hardware, and why the rest was left out."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from tokonomics.catalog.api_hosts import hosts_of
 from tokonomics.catalog.images import PromptImages
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import STALE_AFTER_DAYS
 from tokonomics.errors import option
-from tokonomics.money.api_bill import ApiBill, host_bills
-from tokonomics.planner.breakeven import share_of_api
-from tokonomics.planner.infeasible import Blame, left_out
-from tokonomics.planner.parsing import discounts_from, gpu_filter
-from tokonomics.planner.plan import Study
+from tokonomics.planner.infeasible import Blame
 from tokonomics.planner.plan_answer import Candidate, Plan, Rejection
 from tokonomics.planner.regret import Regret
 from tokonomics.planner.search import CLOSED_FORM_UTILIZATION
 from tokonomics.planner.what_if import BillRange, Case, Headroom, Sensitivity
-from tokonomics.questions.load import every_offer
 from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.results import CanRunResult, PlanCases, PlanModels, PlanResult, layout_text, replicas_text
 from tokonomics.report import blocks, charts
@@ -34,9 +28,9 @@ from tokonomics.report.plan_why_view import (
     why_blocks,
     why_line,
 )
-from tokonomics.report.quality_view import not_tried, quality_facts
+from tokonomics.report.quality_view import not_tried, published_checkpoint, quality_facts
 from tokonomics.report.sale_view import SALE_COLUMNS, fleet_sale_facts, sale_cells
-from tokonomics.report.session_view import sessions_pace
+from tokonomics.report.session_view import log_pace_note
 from tokonomics.report.together_view import together_view
 from tokonomics.report.upkeep_view import energy_facts, energy_notes, upkeep_facts
 from tokonomics.report.wording import (
@@ -57,6 +51,9 @@ from tokonomics.report.wording import (
 )  # fmt: skip
 from tokonomics.sizing.setup import Reason
 from tokonomics.units import count, percent, plural, requests_a_second, usd
+
+if TYPE_CHECKING:
+    from tokonomics.planner.plan import Study
 
 
 def plan(result: "PlanResult | PlanModels | PlanCases | CanRunResult", request: PlanRequest) -> Answer:
@@ -85,21 +82,13 @@ def plan(result: "PlanResult | PlanModels | PlanCases | CanRunResult", request: 
 
 def _charts(result: PlanResult, request: PlanRequest) -> Charts:
     """The frontier of price and latency, the bill by hardware, and, where asked for, what moves the bill."""
-    from tokonomics.planner.frontier import frontier_of
-
     study: Study = result.study
     name = study.question.model.name
-    if result.best is None:
+    if result.best is None or result.frontier is None:
         return {}
+    frontier, more = result.frontier, {"bills": result.bill_range, "apis": result.apis, "measured": result.measured}
     drawn: dict[str, Callable[[], Any]] = {
-        "Frontier": lambda: charts.frontier.frontier_chart(
-            frontier_of(study),
-            study.plan,
-            name,
-            bills=result.bill_range,
-            apis=api_prices(study, request.model[0]),
-            measured=result.measured,
-        ),
+        "Frontier": lambda: charts.frontier.frontier_chart(frontier, study.plan, name, **more),
         "Bills": lambda: charts.plan.plan_chart(study.plan, name),
     }
     if result.sensitivity:
@@ -108,17 +97,6 @@ def _charts(result: PlanResult, request: PlanRequest) -> Charts:
         split = f"{name}: the GPUs of {layout_text(study.apart.row)}"
         drawn["Prefill to decode"] = lambda: charts.plan.ratio_chart(result.ratios, split)
     return drawn
-
-
-def api_prices(study: Study, asked: str) -> tuple[ApiBill, ...]:
-    """What each host that sells the model charges for these requests, the cheapest first.
-
-    What a log repeats is read from the host's cache too, where it sells that: the fleet beside it has one.
-    """
-    model, load = study.question.model, study.question.load
-    if model.is_encoder:
-        return ()
-    return host_bills(hosts_of(model, asked), load.trace, share_of_api(load, None), replayed=True)
 
 
 def _one(result: PlanResult, request: PlanRequest) -> blocks.View:
@@ -131,7 +109,7 @@ def _one(result: PlanResult, request: PlanRequest) -> blocks.View:
             yield blocks.section(blocks.line("With a catch there is:"), *set_aside_lines(whole))
     else:
         yield blocks.line(asked_text(whole, name, study.question.model.images), kind="asked")
-        firm = _firm(result.headroom, result.bill_range) + quality_facts(whole.best, study.question.model)
+        firm = _firm(result.headroom, result.bill_range) + quality_facts(result, study.question.model)
         firm += [*thinking_facts(result.thinking), *_reads(study.question.model, whole)]
         firm += fleet_sale_facts(result.sale) if result.sale else []
         firm += [*upkeep_facts(result.upkeep), *energy_facts(result.energy)]
@@ -140,9 +118,9 @@ def _one(result: PlanResult, request: PlanRequest) -> blocks.View:
         if result.why:
             yield why_line(result.why)
         yield from class_sections(result.classes, whole.best.replicas)
-        faithful = whole.best_at_checkpoint()
+        faithful = result.at_checkpoint
         if faithful and faithful != whole.best:
-            own = quality_facts(faithful, study.question.model)
+            own = [published_checkpoint(study.question.model)]
             yield blocks.section(*pick_blocks(faithful, "Cheapest at the checkpoint's own precision", whole, own))
         if whole.set_aside:
             yield blocks.section(*set_aside_lines(whole))
@@ -150,14 +128,15 @@ def _one(result: PlanResult, request: PlanRequest) -> blocks.View:
         shown = leaders[: request.top or 10]
         yield ranking(leaders, len(shown))
         drawn = blocks.note(*energy_notes(result.energy)) if result.energy else None
-        pace = sessions_pace(study.question.load)
-        yield blocks.section(_notes(whole, shown, request), pace, drawn, *_dropped(study, request))
+        pace = log_pace_note(result.log_pace) if result.log_pace else None
+        notes = _notes(whole, shown, request, result.discounts)
+        yield blocks.section(notes, pace, drawn, *_dropped(result, request))
         if result.measured:
             from tokonomics.report.bench_view import measured_sections  # Slow to load: only where it is used.
 
             yield from measured_sections(result.measured)
         if result.flips:
-            yield blocks.section(*flip_lines(whole, result.flips))
+            yield blocks.section(*flip_lines(whole, result.rival, result.flips))
         if result.why and request.explain:
             yield blocks.section(*why_blocks(result.why))
         if result.sensitivity:
@@ -295,9 +274,8 @@ def ranking(
     )
 
 
-def _notes(plan: Plan, shown: Sequence[Candidate], request: PlanRequest) -> blocks.Line:
+def _notes(plan: Plan, shown: Sequence[Candidate], request: PlanRequest, discounts: Mapping[str, float]) -> blocks.Line:
     ranked, rejected = plural(len(plan.ranked), "candidate"), f"{sum(row.offers for row in plan.rejected):,}"
-    discounts = discounts_from(request.discount)
     taken_off = ", ".join(f"{provider} {percent(share)}" for provider, share in discounts.items())
     less = "hold; bursts and SLOs leave less to use than that"
     tokens = "all tokens, in and out" if plan.workload.writes else "the tokens read"
@@ -344,16 +322,14 @@ def _how_sized(plan: Plan, has_slos: bool) -> str:
     )
 
 
-def _dropped(study: Study, request: PlanRequest) -> Iterable[blocks.Line]:
+def _dropped(result: PlanResult, request: PlanRequest) -> Iterable[blocks.Line]:
     """What was asked for and is not in the answer, with the reason: providers, regions, GPUs, a kind of layout."""
-    if request.disaggregate and study.apart is None:
+    if request.disaggregate and result.study.apart is None:
         yield blocks.hint(
             "Nothing disaggregated is ranked: it would cost twice the pick, or has no network between GPUs."
         )
-    gpus, _ = gpu_filter(request.gpu, request.gpus)
-    every = every_offer(request)
-    for name, why in left_out(study.question, request.provider, request.region, gpus, every).items():
-        yield blocks.hint(f"{name} is left out: {why}.")
+    for name, why in result.left_out.items():
+        yield blocks.hint(f"{name} is left out: {why.marked}.")
 
 
 def _why(plan: Plan) -> blocks.Table:
@@ -394,7 +370,7 @@ def _sensitivity(found: Sensitivity) -> blocks.Table:
     )
 
 
-def _models(studies: Sequence[Study], rows: Sequence[Candidate]) -> blocks.View:
+def _models(studies: Sequence["Study"], rows: Sequence[Candidate]) -> blocks.View:
     """The pick of each model, the cheapest first."""
     names = {study.plan.model: study.question.model.name for study in studies}
     yield blocks.line(asked_text(studies[0].plan, ", ".join(names.values())))

@@ -1,16 +1,19 @@
 """Of a plan: why its pick won, what would make another win, and how prefill and decode are best split."""
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from tokonomics.planner.disaggregation import RatioPoint
 from tokonomics.planner.flips import Flip, Flips
-from tokonomics.planner.plan import Study
 from tokonomics.planner.plan_answer import Candidate, Plan
 from tokonomics.planner.why import WhyPick
 from tokonomics.questions.results import layout_text, split_text
 from tokonomics.report import blocks, charts
 from tokonomics.report.wording import time_text, usd_text
 from tokonomics.units import count, percent, usd
+
+if TYPE_CHECKING:
+    from tokonomics.planner.plan import Study
 
 _SPLITS = {
     "TP": "every layer split over so many GPUs",
@@ -68,9 +71,8 @@ def splits_text(row: Candidate) -> str:
     return answers if prompts == answers else f"{prompts} + {answers}"
 
 
-def flip_lines(plan: Plan, found: Flips) -> Iterable[blocks.Line]:
+def flip_lines(plan: Plan, rival: Candidate | None, found: Flips) -> Iterable[blocks.Line]:
     """The runner-up, and what would make another GPU the cheapest."""
-    rival = plan.runner_up()
     if rival and found.other_gpu:
         more, less = percent(found.other_gpu.pick_may_rise), percent(found.other_gpu.rival_must_fall)
         how = (
@@ -98,7 +100,7 @@ def _flip(flip: Flip) -> str:
     return f"{way} {value} ({flip.factor:.3g}×): {flip.gpu} {flip.rival}, {rival} against {pick}"
 
 
-def ratio_blocks(study: Study, points: Sequence[RatioPoint]) -> Iterable[blocks.Block]:
+def ratio_blocks(study: "Study", points: Sequence[RatioPoint]) -> Iterable[blocks.Block]:
     """What the GPUs of the disaggregated way hold by how they are split."""
     assert study.apart is not None
     most = max(point.requests_per_s for point in points) or 1.0

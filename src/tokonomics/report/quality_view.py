@@ -2,13 +2,12 @@
 
 from typing import TYPE_CHECKING
 
-from tokonomics.catalog.checkpoints import checkpoint_for, how_to_make
-from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.precision import Precision
-from tokonomics.catalog.recovery import QuantisedPart, recovery_of, recovery_text
+from tokonomics.catalog.recovery import Recovery, recovery_text
 from tokonomics.errors import option
-from tokonomics.planner.plan_answer import Candidate, Plan
+from tokonomics.planner.plan_answer import Plan
+from tokonomics.questions.results import PlanResult
 from tokonomics.report import blocks
 from tokonomics.report.answer import Answer
 from tokonomics.units import fine_percent, plural
@@ -17,14 +16,21 @@ if TYPE_CHECKING:
     from tokonomics.questions.measured_results import RecoveryResult
 
 
-def quality_facts(row: Candidate, model: ModelSpec) -> list[blocks.Fact]:
-    """What fewer bits cost in quality, and the checkpoint to load."""
-    facts = []
+def quality_facts(result: PlanResult, model: ModelSpec) -> list[blocks.Fact]:
+    """What the pick's fewer bits cost in quality, and the checkpoint to load."""
+    row, facts = result.best, list[blocks.Fact]()
+    if row is None:
+        return facts
     if row.weights.is_below(model.served):
-        facts.append(_quality("quality", model, row.weights, "weights"))
+        facts.append(_quality("quality", model, row.weights, result.recovery))
     if row.kv.is_below(Precision.bf16):
-        facts.append(_quality("KV quality", model, row.kv, "kv"))
-    return [*facts, _checkpoint(row, model)]
+        facts.append(_quality("KV quality", model, row.kv, result.kv_recovery))
+    return [*facts, _checkpoint(result, model)]
+
+
+def published_checkpoint(model: ModelSpec) -> blocks.Fact:
+    """The model's own."""
+    return blocks.fact("checkpoint", "published", model.repository or "your own")
 
 
 def not_tried(plan: Plan) -> blocks.Line | None:
@@ -35,8 +41,7 @@ def not_tried(plan: Plan) -> blocks.Line | None:
     return blocks.hint(f"Not tried, for {option('min_recovery')}: {reasons}.")
 
 
-def _quality(name: str, model: ModelSpec, precision: Precision, part: QuantisedPart) -> blocks.Fact:
-    found = recovery_of(model, precision, part)
+def _quality(name: str, model: ModelSpec, precision: Precision, found: Recovery | None) -> blocks.Fact:
     if found is None:
         measure = f"measure it on your own task (`tokonomics import` with {option('baseline')})"
         return blocks.fact(name, "no score", f"of {precision} is published for {model.name} or its family: {measure}")
@@ -44,12 +49,12 @@ def _quality(name: str, model: ModelSpec, precision: Precision, part: QuantisedP
     return blocks.fact(name, value, f"of {rest}", number=found.recovery, less="worse")
 
 
-def _checkpoint(row: Candidate, model: ModelSpec) -> blocks.Fact:
-    found = checkpoint_for(model, row.weights)
-    if row.weights is model.served:
-        return blocks.fact("checkpoint", "published", found.repository if found else "your own")
+def _checkpoint(result: PlanResult, model: ModelSpec) -> blocks.Fact:
+    found = result.checkpoint
+    if result.best and result.best.weights is model.served:
+        return published_checkpoint(model)
     if found is None:
-        return blocks.fact("checkpoint", "none listed", how_to_make(model, row.weights, row.engine))
+        return blocks.fact("checkpoint", "none listed", result.how_to_make or "")
     where = "" if found.source.endswith(found.repository) else f" in the {found.source}"
     return blocks.fact("checkpoint", "exists", f"{found.repository}, seen{where} on {found.read}")
 
@@ -61,9 +66,8 @@ def recovered(result: "RecoveryResult") -> Answer:
 
 
 def _recovered(result: "RecoveryResult") -> blocks.View:
-    model = find_model(result.model)
-    part, published = ("weights", model.served) if result.part == "weights" else ("KV cache", Precision.bf16)
-    what = f" of {published.upper()} with {result.precision.upper()} {part}: {model.name}, "
+    part = "weights" if result.part == "weights" else "KV cache"
+    what = f" of {result.published.upper()} with {result.precision.upper()} {part}: {result.name}, "
     yield blocks.headline(fine_percent(result.recovery), f"{what}the mean over {plural(len(result.tasks), 'task')}")
     yield blocks.table(
         ["!task", "!metric", ">baseline", ">quantised", ">recovery"],

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from tokonomics.errors import option
-from tokonomics.money.cost import saving
 from tokonomics.planner.route_answer import RouteBreakEven, RouteWay
 from tokonomics.questions.request import Request
 from tokonomics.questions.traffic_results import RouteResult
@@ -83,7 +82,7 @@ def _together(mixed: RouteWay | None, single: RouteWay, baseline: RouteWay) -> s
 
 
 def _against(way: RouteWay, other: RouteWay) -> str:
-    saved = saving(other.usd_per_month, way.usd_per_month)
+    saved = 1 - way.usd_per_month / other.usd_per_month
     more_or_less = f"{percent(abs(saved))} {'less' if saved > 0 else 'more'} than"
     change = "as much as" if abs(saved) < _AS_MUCH else more_or_less
     return f"; {change} {other.name} ({usd(other.usd_per_month)})"

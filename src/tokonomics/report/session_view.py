@@ -3,15 +3,12 @@
 import math
 from collections.abc import Iterable, Sequence
 
-import numpy as np
-
 from tokonomics.errors import option
 from tokonomics.report import blocks
 from tokonomics.report.wording import percent_text, time_text, turn_text
 from tokonomics.serving.outcome import Outcome
-from tokonomics.serving.session_outcome import SessionOutcome, TurnOutcome
-from tokonomics.sizing.load import Load
-from tokonomics.traffic.session_summary import turn_groups
+from tokonomics.serving.session_outcome import SessionOutcome
+from tokonomics.traffic.session_summary import LogPace
 from tokonomics.units import percent, plural, requests_a_second, usd
 
 
@@ -44,31 +41,18 @@ def short_run(made: Outcome, made_up: bool) -> blocks.Line | None:
     return blocks.hint(f"Rates and prices are of the whole run, which is short: {lasting}. {longer} the steady cost.")
 
 
-def turn_rows(by_turn: Sequence[TurnOutcome]) -> list[tuple[str, int, float, float]]:
-    """Turns of one number or of several: which, how many, their mean prompt, and the cached share of it."""
-    if not by_turn:
-        return []
-    rows = []
-    for first, last, chosen in turn_groups(np.asarray([row.turn for row in by_turn], np.int32)):
-        alike = [by_turn[place] for place in chosen]
-        answered, tokens = sum(row.answered for row in alike), sum(row.input_tokens for row in alike)
-        cached = sum(row.cached_share * row.input_tokens for row in alike)
-        rows.append((turn_text(first, last), answered, tokens / max(answered, 1), cached / max(tokens, 1)))
-    return rows
-
-
 def turn_table(made: SessionOutcome) -> blocks.Table:
     """What of the prompts of each turn was found in a cache."""
     rows = [
-        [turn, f"{answered:,}", f"{mean:,.0f}", percent(cached)]
-        for turn, answered, mean, cached in turn_rows(made.by_turn)
+        [turn_text(row.first, row.last), f"{row.requests:,}", f"{row.mean_input:,.0f}", percent_text(row.cached_share)]
+        for row in made.turns_alike
     ]
     return blocks.table(["turn", ">requests", ">mean prompt", ">cached"], rows)
 
 
 def turns_side_by_side(names: Sequence[str], made: Sequence[SessionOutcome]) -> blocks.Table:
     """The cached share of each turn, a row for each way to serve them."""
-    found = [{turn: cached for turn, _, _, cached in turn_rows(one.by_turn)} for one in made]
+    found = [{turn_text(row.first, row.last): row.cached_share for row in one.turns_alike} for one in made]
     turns = list(dict.fromkeys(turn for row in found for turn in row))
     rows = [
         [name, *(percent_text(row.get(turn)) for turn in turns), time_text(one.job_s.p50), time_text(one.job_s.p99)]
@@ -78,14 +62,11 @@ def turns_side_by_side(names: Sequence[str], made: Sequence[SessionOutcome]) -> 
     return blocks.table(["!", *heads, ">job p50", ">p99"], rows)
 
 
-def sessions_pace(load: Load) -> blocks.Line | None:
+def log_pace_note(pace: LogPace) -> blocks.Line:
     """Why a log of sessions is planned at more requests a second than it has over all its time."""
-    trace = load.trace
-    if not load.is_log or trace.turns is None or trace.duration_s <= 0:
-        return None
-    over_all, turns = (len(trace) - 1) / trace.duration_s, len(trace) / trace.turns.sessions
     return blocks.note(
-        f"The log's sessions begin at {trace.rate / turns:.3g} a second, of {turns:.3g} requests each: "
-        f"{requests_a_second(f'{trace.rate:.3g}')} once as many end as begin, for which this is planned. From its "
-        f"first request to its last, while it fills and drains, it has {over_all:.3g}."
+        f"The log's sessions begin at {pace.sessions_per_s:.3g} a second, of {pace.requests_per_session:.3g} requests "
+        f"each: {requests_a_second(f'{pace.requests_per_s:.3g}')} once as many end as begin, for which this is "
+        "planned. From its first request to its last, while it fills and drains, it has "
+        f"{pace.requests_per_s_over_all:.3g}."
     )

@@ -3,8 +3,6 @@
 from collections.abc import Iterable
 from functools import partial
 
-import numpy as np
-
 from tokonomics.errors import option
 from tokonomics.money.served import ServedCost
 from tokonomics.planner.class_report import ClassReport
@@ -26,12 +24,10 @@ from tokonomics.report.wording import (
     time_text,
 )
 from tokonomics.serving.first_answer import FirstAnswer
-from tokonomics.serving.outcome import Outcome, SloOutcome, sides
+from tokonomics.serving.outcome import Outcome, SloOutcome
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.spread import Spread
-from tokonomics.serving.state import REFUSED
 from tokonomics.traffic.slo import Latency
-from tokonomics.traffic.workload import lengths_text
 from tokonomics.units import BYTES_PER_GB, count, percent, plural, requests_a_second, seconds, usd
 
 _COLOURS: dict[str, blocks.Colour] = {
@@ -104,7 +100,7 @@ def _simulation(
     pace = f", {requests_a_second(f'{rate:.3g}')}" if made.sessions else ""
     yield blocks.note(
         f"Traffic: {trace.source}, {plural(made.requests, 'request')}{pace} over {duration_text(trace.duration_s)}: "
-        f"{lengths_text(trace)}.",
+        f"{made.lengths}.",
         _price_text(cost, simulation.fleet.prefill is None) if cost else "",
         f"Every prompt has {model.images.tokens:,} tokens of images, of a vision tower {TOWER_SPEED}."
         if model.images
@@ -175,7 +171,7 @@ def _shares(made: Outcome, cost: ServedCost | None) -> Iterable[blocks.Block]:
 
 
 def _figures(
-    simulation: Simulation, made: Outcome, cost: ServedCost | None, thinking: FirstAnswer | None
+    simulation: Simulation, made: SimulateResult, cost: ServedCost | None, thinking: FirstAnswer | None
 ) -> blocks.Facts:
     rules, encoder = simulation.rules, simulation.deployment.model.is_encoder
     # Windows and recurrent states take blocks whatever the tokens: then a number of tokens would mislead.
@@ -184,7 +180,7 @@ def _figures(
     lost = (
         ("preemptions", made.preemptions, "requests lost their place and were computed again"),
         ("restarts", made.restarts, "requests began again when their replica failed"),
-        ("refused", made.refused, _why_refused(simulation) if made.refused else ""),
+        ("refused", made.refused, _why_refused(simulation, made) if made.refused else ""),
         ("timed out", made.timed_out, "clients hung up"),
         ("never sent", unsent, "an earlier request of their session failed"),
         ("unserved", made.unserved - unsent, "no replica was up"),
@@ -200,7 +196,7 @@ def _figures(
         ("batch", f"{made.batch:,.1f}", f"sequences in a step, in the mean; at most {rules.max_sequences:,}"),
         None if encoder else ("KV cache", percent(made.kv_peak_share), f"full at the most{room}"),
         ("replicas", f"{made.mean_replicas:.3g}", replicas) if autoscaled else None,
-        *_pools(simulation),
+        *_pools(simulation, made),
         ("cached", percent(made.cached_tokens / made.input_tokens), "of prompt tokens came from the cache")
         if made.cached_tokens
         else None,
@@ -219,7 +215,7 @@ def _throughput(made: Outcome, encoder: bool) -> blocks.Fact:
     return blocks.fact(name, f"{rate:,.0f} tok/s", said, number=rate, less="worse")
 
 
-def _pools(simulation: Simulation) -> list[blocks.Fact]:
+def _pools(simulation: Simulation, made: SimulateResult) -> list[blocks.Fact]:
     """How busy the two sides of a disaggregated fleet are: the fuller one needs replicas."""
     if not simulation.fleet.prefill_replicas:
         return []
@@ -231,37 +227,25 @@ def _pools(simulation: Simulation) -> list[blocks.Fact]:
             f"busy, {plural(side.replicas, 'replica')}; KV cache {percent(side.kv_peak_share)} full at the most"
             f"{link if side.does == 'prefill' else ''}",
         )
-        for side in sides(simulation)
+        for side in made.sides
     ]
 
 
-def _too_long(simulation: Simulation) -> int:
-    """Refused because the model's context is shorter."""
-    lengths = simulation.trace.input_tokens.astype(np.int64) + simulation.trace.output_tokens
-    refused = simulation.served.status == REFUSED
-    return int(np.count_nonzero(refused & (lengths > simulation.rules.max_context)))
-
-
-def _why_refused(simulation: Simulation) -> str:
-    beyond = _too_long(simulation)
-    if beyond == 0:
+def _why_refused(simulation: Simulation, made: SimulateResult) -> str:
+    if not made.too_long:
         return "longer than a replica's memory holds"
     context = f"longer than the model's context of {simulation.rules.max_context:,} tokens"
-    return (
-        context
-        if beyond == np.count_nonzero(simulation.served.status == REFUSED)
-        else f"{context}, or than a replica's memory"
-    )
+    return context if made.too_long == made.refused else f"{context}, or than a replica's memory"
 
 
-def _hint(simulation: Simulation, made: Outcome) -> blocks.Line | None:
+def _hint(simulation: Simulation, made: SimulateResult) -> blocks.Line | None:
     """What to do next, where something stands out."""
     fleet, rules = simulation.fleet, simulation.rules
     waits = (made.queue_s.p50 or 0.0) > 1.0
     missed = made.slo_met is False
     replicas, most = option("replicas"), option("max_sequences")
     said = None
-    if made.sessions and made.refused and _too_long(simulation):
+    if made.sessions and made.too_long:
         limit = f"sessions end before that with limit={rules.max_context} in {option('sessions')}"
         said = f"Sessions grow longer than the model's {rules.max_context:,} tokens of context: {limit}."
     elif made.refused == made.requests:
@@ -332,7 +316,7 @@ def _capacity(result: CapacityResult) -> blocks.View:
     requests = best.trials[0].outcome.requests
     again = f"the {len(log):,} requests again and again, " if len(log) < requests else ""
     yield blocks.note(
-        f"{log.source}: {lengths_text(log)}; {again}{requests:,} requests in each of {len(best.trials)} simulations; "
+        f"{log.source}: {result.lengths}; {again}{requests:,} requests in each of {len(best.trials)} simulations; "
         "the two rates are 1 % apart.",
         _price_text(cost, True) if cost else "",
     )

@@ -11,7 +11,6 @@ from tokonomics.physics.calibration import Coverage
 from tokonomics.planner.compare import Cell, Comparison
 from tokonomics.report import blocks
 from tokonomics.serving.first_answer import FirstAnswer
-from tokonomics.sizing.screen import describe
 from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.summary import TraceSummary
@@ -154,7 +153,7 @@ def workload_text(workload: Workload) -> str:
 
 def slos_text(slos: Sequence[Slo]) -> str:
     """``TTFT p99 ≤ 500 ms, TPOT p99 ≤ 50 ms``."""
-    return ", ".join(f"{describe(slo)} ≤ {seconds(slo.seconds)}" for slo in slos)
+    return ", ".join(f"{slo.label} ≤ {seconds(slo.seconds)}" for slo in slos)
 
 
 def and_slos(slos: Sequence[Slo]) -> str:

@@ -13,6 +13,7 @@ from tokonomics.serving.counted import CountedTime
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.spread import Spread, spread
 from tokonomics.serving.state import DONE, UNSERVED
+from tokonomics.traffic.session_summary import TurnsAlike, turn_groups
 from tokonomics.traffic.trace import Counts, Floats
 from tokonomics.traffic.turns import Turns
 from tokonomics.types import Noun
@@ -56,6 +57,18 @@ class SessionOutcome(Noun):
     """From the first session's start to the last one's."""
     by_turn: tuple[TurnOutcome, ...]
     """The first turn first; turns of which no request was answered are left out."""
+
+    @property
+    def turns_alike(self) -> tuple[TurnsAlike, ...]:
+        """``by_turn``, the later turns together as a table shows them."""
+        rows = []
+        for first, last, chosen in turn_groups(np.asarray([row.turn for row in self.by_turn], np.int32)):
+            alike = [self.by_turn[place] for place in chosen]
+            answered, tokens = sum(row.answered for row in alike), sum(row.input_tokens for row in alike)
+            cached = sum(row.cached_share * row.input_tokens for row in alike) / max(tokens, 1)
+            mean = tokens / max(answered, 1)
+            rows.append(TurnsAlike(first=first, last=last, requests=answered, mean_input=mean, cached_share=cached))
+        return tuple(rows)
 
 
 def session_outcome(simulation: Simulation, of: CountedTime) -> SessionOutcome | None:

@@ -81,7 +81,7 @@ def late_alone(deployment: Deployment, load: Load, slos: tuple[Slo, ...]) -> Not
     times, alone_s, worst = max(late, key=itemgetter(0), default=(0.0, 0.0, None))
     if worst is None or times <= 1:
         return None
-    by = f"{describe(worst)} by {percent(times - 1)}"
+    by = f"{worst.label} by {percent(times - 1)}"
     return NotServed(Reason.too_slow, f"misses {by} even for a lone request: {seconds(alone_s)} at best")
 
 
@@ -248,9 +248,3 @@ def _at(in_order: Floats, statistic: str) -> Floats:
         places = np.array([math.floor((count - 1) * float(statistic[1:]) / 100)])
     found: Floats = in_order[places]
     return found
-
-
-def describe(slo: Slo) -> str:
-    """``TTFT p99``."""
-    name = slo.latency.upper() if slo.latency in (Latency.ttft, Latency.tpot) else slo.latency.value
-    return f"{name} {slo.statistic}"

@@ -18,7 +18,7 @@ ZONES = 3
 ZONED = ("aws", "azure", "gcp")
 """Providers whose regions have three zones at least: AWS ("each Region has a minimum of three Availability Zones"),
 Azure ("a minimum of three" where a region has them), Google Cloud ("most regions have three zones"). That a GPU is
-sold in all of them is assumed (``sold_in_zones``)."""
+sold in all of them is assumed (``Spare.assumed``)."""
 
 
 class Spare(Noun):
@@ -42,6 +42,11 @@ class Spare(Noun):
         """How many to have so that so many are left."""
         return machines + (math.ceil(machines / (ZONES - 1)) if self.zone else self.machines)
 
+    def assumed(self, instance: str, region: str, zones: int) -> str:
+        """What is assumed where a zone may fail, in words; nothing where it may not."""
+        where = "its region" if region == UNSPECIFIED else region
+        return f"assuming that {instance} is sold in {zones} zones of {where}: check" if self.zone else ""
+
 
 NO_SPARE = Spare()
 
@@ -51,12 +56,6 @@ def in_zones(machines: int) -> list[int]:
     zones = min(ZONES, machines)
     each, larger = divmod(machines, zones)
     return [each + 1] * larger + [each] * (zones - larger)
-
-
-def sold_in_zones(instance: str, region: str, zones: int) -> str:
-    """What is assumed where a zone may fail, in words."""
-    where = "its region" if region == UNSPECIFIED else region
-    return f"assuming that {instance} is sold in {zones} zones of {where}: check"
 
 
 def machines_for(deployment: Deployment, offer: Offer, replicas: int, spare: Spare = NO_SPARE) -> int:

@@ -62,6 +62,30 @@ def session_spread(values: NDArray[Any]) -> SessionSpread:
     return SessionSpread(mean=float(values.mean()), **cuts)
 
 
+class LogPace(Noun):
+    """How fast a log of sessions is: once as many end as begin, and over all its time, while it fills and drains."""
+
+    sessions_per_s: float
+    requests_per_session: float
+    requests_per_s: float
+    """Once as many sessions end as begin."""
+    requests_per_s_over_all: float
+    """From its first request to its last."""
+
+
+def log_pace(trace: Trace) -> LogPace | None:
+    """None where the log has no sessions, or lasts no time."""
+    if trace.turns is None or trace.duration_s <= 0:
+        return None
+    turns = len(trace) / trace.turns.sessions
+    return LogPace(
+        sessions_per_s=trace.rate / turns,
+        requests_per_session=turns,
+        requests_per_s=trace.rate,
+        requests_per_s_over_all=(len(trace) - 1) / trace.duration_s,
+    )
+
+
 def turn_groups(numbers: Counts) -> list[tuple[int, int, NDArray[np.intp]]]:
     """The first and last number of each row of a table, and the requests in it."""
     edges = [*_TURN_GROUPS, int(numbers.max(initial=0)) + 1]

@@ -41,6 +41,12 @@ class Slo(Noun):
     def __str__(self) -> str:
         return f"{self.latency}_{self.statistic}"
 
+    @property
+    def label(self) -> str:
+        """``TTFT p99``."""
+        name = self.latency.upper() if self.latency in (Latency.ttft, Latency.tpot) else self.latency.value
+        return f"{name} {self.statistic}"
+
 
 def parse_slos(text: str) -> tuple[Slo, ...]:
     """``ttft_p99=0.5,tpot_p99=50ms`` → SLOs; a name without a statistic means p99."""

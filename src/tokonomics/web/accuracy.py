@@ -11,7 +11,7 @@ from importlib import resources
 from typing import Any
 
 from tokonomics.errors import UnknownName, in_python
-from tokonomics.measure.accuracy_points import KINDS, YOURS, AccuracyPoint, chosen, shipped_points
+from tokonomics.measure.accuracy_points import KINDS, YOURS, AccuracyPoint, chosen, drawn_errors, shipped_points
 from tokonomics.measure.real_engine import served_points, unseen_errors
 from tokonomics.report import accuracy_view, charts
 from tokonomics.report.answer import document
@@ -37,7 +37,7 @@ def accuracy(asked: Mapping[str, str], own: Mapping[str, Any] | None = None) -> 
             raise UnknownName(name, value, options[name])
     points = chosen(known, kind, **only)
     joined = chosen(_own_points(own), kind) if own else []
-    described = accuracy_view.accuracy(_recorded(), unseen_errors(), points, kind, joined, own)
+    described = accuracy_view.accuracy(_recorded(), unseen_errors(), drawn_errors(points, joined), kind, joined, own)
     drawn = charts.accuracy.scatter_chart([*points, *joined], kind, *accuracy_view.heading(points, kind, joined))
     return as_json(
         {

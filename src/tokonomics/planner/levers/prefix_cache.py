@@ -297,7 +297,7 @@ def _row(
     simulation, hits = serve(setup, replicas, limit)
     made = outcome(simulation, setup.slos)
     on_needed = made if needs == replicas else outcome(serve(setup, needs, limit)[0], setup.slos)
-    hours = made.duration_s / SECONDS_PER_HOUR
+    hours = made.rated_s / SECONDS_PER_HOUR
     bill = None
     if fleet.breaks is None:
         memories = (price.line(needs) for price in setting.tiers)

@@ -1,9 +1,10 @@
 """A benchmark as a picture: throughput, latencies and price against the load, beside what we predict."""
 
+from operator import attrgetter
+
 import altair as alt
 
 from tokonomics.measure.benchmark_run import LoadPoint
-from tokonomics.measure.load_curve import load_size
 from tokonomics.measure.measurements import Metric, Statistic
 from tokonomics.measure.priced_run import PricedRun
 from tokonomics.report.charts import style
@@ -56,7 +57,7 @@ def _legend(result: PricedRun) -> str:
 
 
 def _row(point: LoadPoint, kind: str, value: float) -> style.Row:
-    return {"load": float(load_size(point)), "kind": kind, "value": value}
+    return {"load": float(point.size), "kind": kind, "value": value}
 
 
 def _throughput(result: PricedRun) -> list[style.Row]:
@@ -71,7 +72,7 @@ def _latency(result: PricedRun, name: str) -> list[style.Row]:
         for kind in ("mean", "p50", "p99")
         if (value := getattr(getattr(point, f"{name}_s"), kind, None)) is not None
     ]
-    ends = min(result.run.points, key=load_size), max(result.run.points, key=load_size)
+    ends = min(result.run.points, key=attrgetter("size")), max(result.run.points, key=attrgetter("size"))
     for slo in result.verdict.slos[0] if result.verdict.slos else ():
         if slo.slo.startswith(name):
             rows += [_row(point, "SLO", slo.objective_s) for point in ends]
@@ -103,7 +104,7 @@ def _panel(result: PricedRun, title: str, rows: list[style.Row], **axis: str) ->
     values = [row["value"] for row in rows if row["value"] > 0]
     wide = bool(values) and max(values) > 20 * min(values)
     scale = alt.Scale(type="log") if wide else alt.Scale(zero=True)
-    loads = [float(load_size(point)) for point in points]
+    loads = [float(point.size) for point in points]
     far = max(loads) > 4 * min(loads)
     x = style.across(
         "load",

@@ -1,6 +1,7 @@
 """Cheap or quick: what a million tokens costs against tokens/s for each user, and against time to the first token.
 
-Every point is a fleet of whole machines. Nothing lies below the line. APIs that sell the model are level lines: what
+Every point is a fleet of whole machines. No fleet that meets the SLOs lies below the line or costs less than the pick;
+those that cost less are rings, each with what it misses. APIs that sell the model are level lines: what
 they charge is known, how fast they answer is not. A point is one row of data with its figures in words, so that what a
 tooltip, a table or a pinned card says was written here.
 
@@ -30,7 +31,8 @@ PINNED = "pinned"
 _MET = "#e4efe9"
 _OTHERS, _APIS, _YOURS = "other GPUs", "API prices", "your measurements"
 _WITHIN_REASON = 10.0
-"""Times the cheapest point: nobody looks at a fleet that costs more. As in the search behind a plan."""
+"""Times the cheapest fleet: nobody looks at an API that costs more."""
+_LINE = "Line: no fleet is both cheaper and quicker"
 _RING = "M-1,0A1,1,0,1,1,1,0A1,1,0,1,1,-1,0ZM-0.55,0A0.55,0.55,0,1,0,0.55,0A0.55,0.55,0,1,0,-0.55,0Z"
 """A circle with a hole: misses the SLO."""
 _FAINT = 0.3
@@ -74,9 +76,9 @@ def frontier_chart(
     axes = [_SPEED, _FIRST] if plan.workload.writes else [_FIRST]
     mean = plan.workload
     written = f", {mean.output_tokens:,.0f} out" if mean.writes else ""
-    said = ["Line: no fleet is both cheaper and quicker"]
+    said = ["Line: no fleet that meets the SLO is both cheaper and quicker" if plan.slos else _LINE]
     said += ["diamond: the pick" + (", as simulated" if plan.best.simulated else "")] if plan.best else []
-    said += ["shaded: the SLO is met in the mean; rings miss it"] if plan.slos else []
+    said += ["rings: cheaper, and " + ("miss an SLO" if plan.slos else "do not keep up")]
     return style.Spec(
         {
             "title": style.title(
@@ -105,27 +107,27 @@ def frontier_rows(
     apis: Sequence[ApiBill] = (),
     measured: Sequence[PricedRun] = (),
 ) -> list[style.Row]:
-    """The pick, every fleet within reason, what APIs charge, what was measured: figures, and the same in words."""
-    most = _WITHIN_REASON * min(point.usd_per_mtok for point in frontier.points)
-    best = {axis.field: set(axis.front(frontier)) for axis in (_SPEED, _FIRST)}
-    rows = []
-    pick = _pick(plan.best, plan, frontier, bills) if plan.best else None
+    """The pick, other fleets, what APIs charge, what was measured: figures, and the same in words.
+
+    Fleets that miss an SLO are shown where they cost less than the pick; nobody wants one that costs more.
+    """
+    rows, pick = [], _pick(plan.best, plan, frontier, bills) if plan.best else None
     for point in frontier.points:
-        on_front = {f"best_{field}": True for field, front in best.items() if point in front}
+        on_front = {"best_tps": point.front_tpot, "best_ttft": point.front_ttft}
         if plan.best and pick and _is_pick(point, plan.best):
             pick |= on_front
-        elif point.usd_per_mtok <= most:
+        elif point.meets_slo or plan.best is None or point.usd_per_month < plan.best.usd_per_month:
             rows.append(_predicted(point, bool(plan.slos)) | on_front)
+    most = _WITHIN_REASON * min(row["usd"] for row in [*rows, *([pick] if pick else [])])
     rows += [_charged(bill) for bill in apis if 0 < bill.usd_per_mtok <= most]
     # What is drawn last lies on top.
     return [*rows, *([pick] if pick else []), *(row for run in measured for row in measured_rows(run))]
 
 
 def _is_pick(point: FrontierPoint, best: Candidate) -> bool:
-    """The very fleet: its closed form stands at one place with the plan's."""
+    """The very fleet: what was simulated of it stands for its closed form."""
     names = ("gpu", "weights", "engine", "gpus_per_replica", "replicas", "provider", "region", "instance")
-    same = all(getattr(point, name) == getattr(best, name) for name in names)
-    return same and not best.simulated and point.ttft_s == best.ttft_s.mean
+    return point.meets_slo and all(getattr(point, name) == getattr(best, name) for name in names)
 
 
 def _way(fleet: FrontierPoint | Candidate, split: str) -> str:
@@ -142,15 +144,14 @@ def _predicted(point: FrontierPoint, promised: bool) -> style.Row:
         "provider": point.provider,
         "deployment": f"{point.replicas:,} × {_way(point, point.layout)}",
         "price": _price_text(point.usd_per_mtok, point.usd_per_month),
-        "slo": _verdict(point.meets, "in the mean") if promised else "",
+        "slo": _verdict(point.simulated, promised) if point.why_not is None else f"missed: {point.why_not}",
         "usd": _short(point.usd_per_mtok),
-        "met": point.meets,
+        "met": point.meets_slo,
         **_times(point.tpot_range, point.ttft_range),
     }
 
 
 def _pick(best: Candidate, plan: Plan, frontier: Frontier, bills: BillRange | None) -> style.Row:
-    how = "by simulation" if best.simulated else "in the mean"
     kv = f", KV {best.kv}" if best.kv.is_below(Precision.bf16) else ""
     drafts = f", drafts {best.draft.name}" if best.draft else ""
     split = f"{split_text(best)} " if best.gpus_per_replica > 1 else ""
@@ -162,7 +163,7 @@ def _pick(best: Candidate, plan: Plan, frontier: Frontier, bills: BillRange | No
         "way": _way(best, f"{split}{best.weights}{kv}{drafts}"),
         "deployment": f"The pick: {layout_text(best)}, {best.engine} at {best.provider} {best.instance}",
         "price": _price_text(best.usd_per_mtok.blended, best.usd_per_month),
-        "slo": _verdict(True, how) if plan.slos else "",
+        "slo": _verdict(best.simulated, bool(plan.slos)),
         "usd": best.usd_per_mtok.blended,
         "met": True,
         "label": "the pick",
@@ -255,8 +256,9 @@ def _price_text(usd_per_mtok: float, whole: float | None, by: str = "a month") -
     return f"{usd(usd_per_mtok)}/Mtok" + (f", {usd(whole)} {by}" if whole else "")
 
 
-def _verdict(met: bool, how: str) -> str:
-    return f"{'met' if met else 'missed'} {how}"
+def _verdict(simulated: bool, promised: bool) -> str:
+    """How it is known that an SLO is met, where there is one."""
+    return f"met {'by simulation' if simulated else 'in the mean'}" if promised else ""
 
 
 def _short(value: float) -> float:
@@ -309,10 +311,10 @@ def _panel(
     }
     layers = [
         *([_legend(shown)] if is_first else []),
-        *_objectives(axis, plan, low, high, x),
+        *_objectives(axis, plan, low, high, x, y),
         *_api_lines(rows, y, shown),
         _intervals(field, y),
-        _line(axis, frontier, low, price["domain"][1], x, y),
+        *_line(axis, frontier, low, price["domain"][1], x, y),
         _points(field, x, y, shown),
         *_marked(field, x, y),
         *(_measured(field, x, y, shown) if _YOURS in palette else ()),
@@ -370,18 +372,20 @@ def _points(field: str, x: style.Settings, y: style.Settings, shown: style.Setti
 
 def _line(
     axis: _Axis, frontier: Frontier, low: float, top: float, x: style.Settings, y: style.Settings
-) -> style.Settings:
+) -> list[style.Settings]:
     """Whoever asks for less speed still gets the cheapest, and nothing is quicker than the quickest."""
     front = [
         {axis.field: 1 / point.tpot_s if axis.rises else point.ttft_s, "usd": point.usd_per_mtok}
         for point in axis.front(frontier)
     ]
+    if not front:
+        return []
     far = low / 10 if axis.rises else 1000 * front[-1][axis.field]
     line = [{**front[0], "usd": 10 * top}, *front, {**front[-1], axis.field: far}]
     how = "step-before" if axis.rises else "step-after"
     encoding = {"x": x, "y": y, "order": {"field": axis.field, "type": "quantitative"}}
     drawn = _marks("line", None, encoding, interpolate=how, color=style.INK, strokeWidth=1.3)
-    return {"data": {"values": line}, **drawn}
+    return [{"data": {"values": line}, **drawn}]
 
 
 def _intervals(field: str, y: style.Settings) -> style.Settings:
@@ -445,8 +449,10 @@ def _measured(field: str, x: style.Settings, y: style.Settings, shown: style.Set
     ]
 
 
-def _objectives(axis: _Axis, plan: Plan, low: float, high: float, x: style.Settings) -> list[style.Settings]:
-    """The region within the strictest SLO on this latency, and its edge."""
+def _objectives(
+    axis: _Axis, plan: Plan, low: float, high: float, x: style.Settings, y: style.Settings
+) -> list[style.Settings]:
+    """The region within the strictest SLO on this latency where it can be met: from the pick's price up; its edge."""
     bounds = [slo for slo in plan.slos if slo.latency is axis.latency]
     if not bounds:
         return []
@@ -454,11 +460,12 @@ def _objectives(axis: _Axis, plan: Plan, low: float, high: float, x: style.Setti
     edge = min(max(axis.place(strictest.seconds), low), high)
     label = f"{strictest.statistic} SLO {seconds(strictest.seconds)}" + (" a token" if axis.rises else "")
     ends = {axis.field: edge, "end": high * 1000 if axis.rises else low / 1000, "label": label}
-    data = {"data": {"values": [ends]}}
+    data = {"data": {"values": [ends | ({"usd": plan.best.usd_per_mtok.blended} if plan.best else {})]}}
+    above = {"y": y, "y2": {"value": 0}} if plan.best else {}
     side = {"align": "left", "dx": 5} if axis.rises else {"align": "right", "dx": -5}
     text = {"x": x, "text": {"field": "label", "type": "nominal"}}
     return [
-        data | _marks("rect", None, {"x": x, "x2": {"field": "end"}}, color=_MET),
+        data | _marks("rect", None, {"x": x, "x2": {"field": "end"}, **above}, color=_MET),
         data | _marks("rule", None, {"x": x}, color=style.RED, strokeDash=style.DASHED),
         data | _marks("text", None, text, color=style.RED, fontSize=11, y=8, **side),
     ]

@@ -1,0 +1,97 @@
+"""A plan's document holds whatever its screen and its page show: points of the frontier, APIs, machines, why-nots."""
+
+from functools import cache
+from typing import Any
+
+import pytest
+
+from tokonomics.catalog.api_hosts import hosts_of
+from tokonomics.catalog.load_models import find_model
+from tokonomics.questions.plan import plan
+from tokonomics.questions.requests.buy import PlanRequest
+from tokonomics.questions.results import PlanResult
+from tokonomics.report.plan_view import plan as described
+
+ASKED = {
+    "model": ["llama-3.1-8b"],
+    "rate": "40",
+    "input": "const:1500",
+    "output": "const:200",
+    "slo": "ttft_p99=1,tpot_p99=60ms",
+    "gpu": ["H100,L40S,L4,V100"],
+    "quick": True,
+}
+
+
+@cache
+def answered() -> tuple[PlanResult, dict[str, Any], str, list[dict[str, Any]]]:
+    """The result, its document, the screen's words, and the rows of the frontier as the page draws it."""
+    request = PlanRequest.of(ASKED)
+    result = plan(request)
+    assert isinstance(result, PlanResult)
+    answer = described(result, request)
+    return result, result.plain(), answer.text(), answer.charts["Frontier"]().to_dict()["data"]["values"]
+
+
+def test_every_point_that_is_drawn_is_a_point_of_the_document() -> None:
+    _, document, _, rows = answered()
+    points = document["frontier"]["points"]
+    known = {(point["gpu"], float(f"{point['usd_per_mtok']:.5g}"), point["meets_slo"]) for point in points}
+    drawn = [row for row in rows if row["kind"] == "fleet"]
+    assert len(drawn) > 10
+    assert {(row["gpu"], row["usd"], row["met"]) for row in drawn} <= known
+    reasons = {point["why_not"] for point in points if not point["meets_slo"]}
+    assert all(row["slo"].removeprefix("missed: ") in reasons for row in drawn if not row["met"])
+
+
+def test_no_point_that_meets_the_slo_is_cheaper_than_the_headline() -> None:
+    _, document, _, _ = answered()
+    met = [point["usd_per_month"] for point in document["frontier"]["points"] if point["meets_slo"]]
+    assert min(met) == pytest.approx(document["best"]["usd_per_month"])
+
+
+def test_every_api_that_is_drawn_is_priced_in_the_document() -> None:
+    """The hosts that sell the model, each at the price of the mean request."""
+    _, document, _, rows = answered()
+    apis = {bill["name"]: bill for bill in document["apis"]}
+    drawn = [row for row in rows if row["kind"] == "API"]
+    assert drawn
+    assert all(apis[row["deployment"].removeprefix("API of ")]["usd_per_mtok"] == row["usd"] for row in drawn)
+    sellers = {api.seller for api in hosts_of(find_model("llama-3.1-8b"), "llama-3.1-8b")}
+    assert len(apis) == len(sellers)
+    for bill in apis.values():
+        mean = (1500 * bill["input_usd_per_mtok"] + 200 * bill["output_usd_per_mtok"]) / 1700
+        assert bill["usd_per_mtok"] == pytest.approx(mean)
+
+
+def test_hosts_are_the_machines_that_the_pick_can_stand_on_at_their_bills() -> None:
+    result, document, _, _ = answered()
+    best, hosts = document["best"], document["hosts"]
+    same = ("gpu", "gpus_per_replica", "tp", "pp", "ep", "dp", "weights", "kv", "engine")
+    alike = [row for row in document["ranked"] if all(row[name] == best[name] for name in same)]
+    assert [(row["provider"], row["instance"], row["usd_per_month"]) for row in alike] == [
+        (host["provider"], host["instance"], host["usd_per_month"]) for host in hosts
+    ]
+    assert hosts[0]["usd_per_month"] == best["usd_per_month"]
+    for host in hosts:
+        assert host["usd_per_month"] == pytest.approx(host["instances"] * host["instance_usd_per_hour"] * 730)
+    assert result.hosts[0].provider == best["provider"]
+
+
+def test_what_was_asked_for_in_vain_the_rival_and_the_published_precision_are_fields() -> None:
+    _, document, text, _ = answered()
+    said = " ".join(text.split())
+    assert "V100" in document["left_out"]
+    assert all(f"{name} is left out: {why}" in said for name, why in document["left_out"].items())
+    others = [row for row in document["ranked"] if row["gpu"] != document["best"]["gpu"]]
+    assert document["rival"]["gpu"] == others[0]["gpu"]
+    published = [row for row in document["ranked"] if not row["below_checkpoint"]]
+    assert document["at_checkpoint"]["usd_per_month"] >= published[0]["usd_per_month"]
+    assert not document["at_checkpoint"]["below_checkpoint"]
+
+
+def test_a_plan_that_finds_nothing_has_no_frontier() -> None:
+    result = plan(PlanRequest.of(ASKED | {"slo": "tpot_p99=0.01ms", "gpu": ["L4"]}))
+    assert isinstance(result, PlanResult)
+    assert result.frontier is None
+    assert result.blame
