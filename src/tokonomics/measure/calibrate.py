@@ -329,8 +329,8 @@ def _stopped(rows: Sequence[Measurement], found: Correction, terms: Terms) -> tu
             rates = f"{gpu.bandwidth_bytes_per_s / 1e12:.2g} TB/s or its peak FLOP/s"
             notes.append(
                 f"the {SAID[term]} stopped at × {factor:.3g}, at which {gpu.key} reaches {rates}, and the loads ask "
-                "for less: fewer bytes move than predicted (another precision, split or context, cached prompts, drafts), "
-                "or the measurement is off"
+                "for less: fewer bytes move than predicted (another precision, split or context, cached prompts, "
+                "drafts), or the measurement is off"
             )
     return tuple(notes)
 
