@@ -19,7 +19,7 @@ from tokonomics.measure.calibrate import Calibrated, calibrate, errors, held_out
 from tokonomics.measure.evidence import Evidence, read_evidence
 from tokonomics.measure.measurements import Measurement, Metric, Mode, Statistic
 from tokonomics.measure.priced_run import Said
-from tokonomics.measure.validate import steps_of, value_of
+from tokonomics.measure.validate import kind_of, steps_of, value_of
 from tokonomics.physics.calibration import Correction, read_profile, using
 from tokonomics.physics.intervals import prior_deviation
 from tokonomics.physics.sharding import step_weight_bytes
@@ -365,7 +365,13 @@ def test_on_a_real_engine_half_of_the_loads_predict_the_other_half() -> None:
     assert by_name["throughput"].after < 0.1
     assert by_name["tpot"].before > 1
     assert result.correction
-    assert 0.02 < (result.correction.step_s or 0) < 0.05
+    # What a host of tens of milliseconds adds cannot be told from slow kernels of as many: their sum can.
+    (alone,) = [
+        each for each in evidence.rows if kind_of(each) == "tpot" and each.batch == 1 and each.statistic == "mean"
+    ]
+    step_s = float(steps_of(alone).corrected(result.correction).decode(1, alone.input_tokens + alone.output_tokens / 2))
+    assert step_s == pytest.approx(alone.value, rel=0.1)
+    assert 0.01 < (result.correction.step_s or 0) < alone.value
 
 
 def test_a_window_that_ends_in_the_middle_of_a_round_is_counted_by_littles_law() -> None:
