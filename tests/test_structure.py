@@ -3,6 +3,8 @@
 import ast
 import importlib
 import inspect
+import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
@@ -95,3 +97,12 @@ def test_views_import_no_module_of_ours_whole() -> None:
         if alias.name.startswith("tokonomics")
     ]
     assert whole == []
+
+
+def test_a_small_question_loads_little_of_the_package() -> None:
+    """``predict`` asks of one deployment: no planner's search, no simulator, no market."""
+    ask = "import sys, tokonomics.questions.predict; print(*(n for n in sys.modules if n.startswith('tokonomics')))"
+    loaded = subprocess.run([sys.executable, "-c", ask], check=True, capture_output=True, text=True).stdout.split()
+    assert "tokonomics.questions.predict" in loaded
+    assert len(loaded) <= 90
+    assert not {"tokonomics.planner.plan", "tokonomics.serving.simulator", "tokonomics.questions.load"} & set(loaded)

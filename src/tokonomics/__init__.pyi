@@ -7,15 +7,8 @@ from typing import Any, Protocol
 import polars as pl
 
 from tokonomics.errors import TokonomicsError as TokonomicsError
-from tokonomics.questions.results import (
-    BreakevenResult,
-    CanRunResult,
-    CurveResult,
-    FitResult,
-    FleetResult,
-    PlanResult,
-    PredictResult,
-)
+from tokonomics.questions.predict_results import CurveResult, FitResult, PredictResult
+from tokonomics.questions.results import BreakevenResult, CanRunResult, FleetResult, PlanResult
 from tokonomics.questions.traffic_results import CapacityResult, LeversResult, SimulateResult, TraceResult
 from tokonomics.traffic.trace import Trace
 
@@ -151,7 +144,7 @@ def capacity(
     servegen_model: Words | None = None,
     servegen_scale: float | None = None,
     images: Words | None = None,
-    router: Words = "least-outstanding",
+    router: Words | None = None,
     no_prefix_cache: bool = False,
     max_sequences: int | None = None,
     timeout: Words | None = None,
@@ -367,6 +360,7 @@ def plan(
     draft: Words | None = None,
     draft_tokens: int | None = None,
     acceptance: float | None = None,
+    router: Words | None = None,
     spare: Words | None = None,
     max_utilization: float | None = None,
     sell: Words | None = None,
@@ -379,7 +373,6 @@ def plan(
     profile: Words | None = None,
     gpus: Words | None = None,
     tiers: Words | None = None,
-    router: Words | None = None,
     disaggregate: bool = False,
     beside: Words | None = None,
     measured: Words | None = None,

@@ -17,8 +17,9 @@ from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate
 from tokonomics.sizing.attempt import Sized
 from tokonomics.sizing.load import Load, load_of_log, load_of_requests
+from tokonomics.sizing.refusal import NotServed
 from tokonomics.sizing.search import size
-from tokonomics.sizing.setup import NotServed, Setup
+from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.generate import generate, parse_sessions
 from tokonomics.traffic.lengths import parse_lengths

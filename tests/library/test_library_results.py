@@ -15,8 +15,9 @@ import pytest
 
 import tokonomics as tk
 from tokonomics.errors import BadInput, UnknownName
+from tokonomics.questions.predict_results import CurveResult, FitResult, PredictResult
 from tokonomics.questions.result import Result, frame_of
-from tokonomics.questions.results import BreakevenResult, CurveResult, FitResult, FleetResult, PlanResult, PredictResult
+from tokonomics.questions.results import BreakevenResult, FleetResult, PlanResult
 from tokonomics.questions.traffic_results import CapacityResult, LeversResult, SimulateResult, TraceResult
 
 OFFERS = Path(__file__).parents[1] / "golden" / "offers.csv"

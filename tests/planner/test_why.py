@@ -9,7 +9,7 @@ from tokonomics.planner.plan import Study, study
 from tokonomics.planner.what_if import resize
 from tokonomics.planner.why import Contender, GpuSeconds, LayoutKind, WhyPick, in_words, kind_of_layout, why_pick
 from tokonomics.sizing.load import load_of_shape
-from tokonomics.sizing.setup import NotServed
+from tokonomics.sizing.refusal import NotServed
 from tokonomics.units import HOURS_PER_MONTH
 
 LOAD = load_of_shape(40, "const:1000", "const:300")

@@ -28,9 +28,9 @@ from tokonomics.questions.tenants import tenants
 from tokonomics.serving import simulator
 from tokonomics.sizing import attempt
 from tokonomics.sizing.load import load_of_shape
+from tokonomics.sizing.refusal import Reason
 from tokonomics.sizing.screen import late_alone
 from tokonomics.sizing.search import NeverHolds
-from tokonomics.sizing.setup import Reason
 from tokonomics.traffic.slo import parse_slos
 
 Ask = Callable[[dict[str, Any]], object]

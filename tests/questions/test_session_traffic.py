@@ -8,16 +8,17 @@ import pytest
 from tokonomics.errors import BadInput
 from tokonomics.questions.beside import requests_of
 from tokonomics.questions.cache import cache
-from tokonomics.questions.load import check_pauses, load_of, questions_of
+from tokonomics.questions.load import load_of, questions_of
 from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.requests.traffic import CacheRequest, CapacityRequest, SimulateRequest
 from tokonomics.questions.serving import fleet_of, timeout_of
 from tokonomics.questions.simulate import capacity, simulate
+from tokonomics.questions.targets import check_pauses
 from tokonomics.report.session_view import log_pace_note, short_run
 from tokonomics.report.simulate_view import simulate as described
 from tokonomics.serving.fleet import Router
+from tokonomics.sizing.refusal import Reason
 from tokonomics.sizing.search import NeverHolds
-from tokonomics.sizing.setup import Reason
 from tokonomics.traffic.session_summary import log_pace
 from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import make_trace

@@ -10,7 +10,8 @@ from tokonomics.physics.deployment import deploy
 from tokonomics.planner.levers.right_size import PLANNED_WHOLE, right_size
 from tokonomics.sizing.bill import Bills, SetupBill
 from tokonomics.sizing.load import load_of_log, load_of_shape
-from tokonomics.sizing.setup import NotServed, Setup
+from tokonomics.sizing.refusal import NotServed
+from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import make_trace
 

@@ -26,7 +26,8 @@ from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate
 from tokonomics.sizing.bill import Bills, SetupBill
 from tokonomics.sizing.load import Load, load_of_log, load_of_shape
-from tokonomics.sizing.setup import NotServed, Reason, Setup
+from tokonomics.sizing.refusal import NotServed, Reason
+from tokonomics.sizing.setup import Setup
 from tokonomics.sizing.spare import Spare
 from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import make_trace

@@ -16,8 +16,9 @@ from tokonomics.serving.outcome import outcome
 from tokonomics.sizing import attempt, search
 from tokonomics.sizing.attempt import Attempts, Sized, serve
 from tokonomics.sizing.load import load_of_log, load_of_shape
+from tokonomics.sizing.refusal import NotServed
 from tokonomics.sizing.search import fewest, size
-from tokonomics.sizing.setup import NotServed, Setup
+from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import PrefixBlocks, Trace, make_trace
 

@@ -17,8 +17,9 @@ from tokonomics.planner.search import Sought
 from tokonomics.serving.class_outcome import ClassOutcome, class_outcomes
 from tokonomics.serving.counted import counted
 from tokonomics.serving.simulator import Simulation
+from tokonomics.sizing.refusal import NotServed
 from tokonomics.sizing.screen import screen
-from tokonomics.sizing.setup import NotServed, Say, silent
+from tokonomics.sizing.setup import Say, silent
 from tokonomics.traffic.classes import strictest, without_classes
 from tokonomics.traffic.service_class import ServiceClass
 from tokonomics.types import Noun

@@ -25,9 +25,10 @@ from tokonomics.serving.links import link_speed
 from tokonomics.serving.steady import Capacity, MissesSlo, ReplicaCurve, prompts_alone
 from tokonomics.sizing.hosts import Hosts, PrefillPool
 from tokonomics.sizing.load import Load
+from tokonomics.sizing.refusal import NotServed, Reason
 from tokonomics.sizing.screen import LEEWAY, Screened, curve_for, fewest_by_arithmetic, floors, screen, tpot_limit
 from tokonomics.sizing.search import halved
-from tokonomics.sizing.setup import NotServed, Reason, Say, silent
+from tokonomics.sizing.setup import Say, silent
 from tokonomics.traffic.slo import Latency
 from tokonomics.types import Noun
 

@@ -13,7 +13,7 @@ from tokonomics.errors import BadInput, option
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.speculation import DRAFT_TOKENS, DraftMethod, Speculation, acceptance_for
 from tokonomics.sizing.layouts import why_not
-from tokonomics.sizing.setup import NotServed
+from tokonomics.sizing.refusal import NotServed
 
 NO_DRAFT = "none"
 _ENGINES = ("vllm", "sglang", "tensorrt-llm")

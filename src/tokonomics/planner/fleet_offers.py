@@ -29,7 +29,8 @@ from tokonomics.planner.prospects import why_not_known
 from tokonomics.serving.fleet import Router
 from tokonomics.sizing.hosts import Machine, told_apart, usable
 from tokonomics.sizing.layouts import fitting, weight_choices
-from tokonomics.sizing.setup import Reason, Say, silent
+from tokonomics.sizing.refusal import Reason
+from tokonomics.sizing.setup import Say, silent
 from tokonomics.sizing.terms import reserved_prices, spot_markets, startup_seconds
 from tokonomics.traffic.slo import Slo
 from tokonomics.types import Noun, Speed, copied

@@ -24,8 +24,9 @@ from tokonomics.serving.capacity import MOST_REPLICAS
 from tokonomics.sizing.hosts import Hosts
 from tokonomics.sizing.layouts import why_not
 from tokonomics.sizing.load import Load
+from tokonomics.sizing.refusal import NotServed
 from tokonomics.sizing.screen import Screened, fewest_by_arithmetic, screen
-from tokonomics.sizing.setup import NotServed, Say, silent
+from tokonomics.sizing.setup import Say, silent
 from tokonomics.traffic.workload import Workload
 from tokonomics.types import Noun, copied
 from tokonomics.units import HOURS_PER_MONTH

@@ -21,8 +21,8 @@ from tokonomics.planner.plan import Study
 from tokonomics.planner.prospects import layout
 from tokonomics.planner.search import WITHIN_REASON, Placed, Search, late_in_the_mean
 from tokonomics.sizing.hosts import Machine
+from tokonomics.sizing.refusal import NotServed, Reason
 from tokonomics.sizing.screen import Screened, screen
-from tokonomics.sizing.setup import NotServed, Reason
 from tokonomics.sizing.spare import machines_for, replicas_on
 from tokonomics.types import Noun, copied
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK, percent, plural

@@ -21,8 +21,8 @@ from tokonomics.planner.plan_answer import Plan
 from tokonomics.planner.prospects import prospects, rejections
 from tokonomics.serving.capacity import MOST_REPLICAS
 from tokonomics.sizing.hosts import Hosts, host_gib
+from tokonomics.sizing.refusal import Reason
 from tokonomics.sizing.screen import floors
-from tokonomics.sizing.setup import Reason
 from tokonomics.sizing.spare import ZONED
 from tokonomics.traffic.slo import Slo
 from tokonomics.types import Marked, Noun

@@ -14,7 +14,7 @@ from tokonomics.physics.speculation import DraftMethod
 from tokonomics.planner.search import Kind
 from tokonomics.serving.fleet import Router
 from tokonomics.serving.spread import Spread
-from tokonomics.sizing.setup import Reason
+from tokonomics.sizing.refusal import Reason
 from tokonomics.sizing.spare import NO_SPARE, Spare
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.workload import Workload

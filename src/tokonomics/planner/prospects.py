@@ -21,7 +21,7 @@ from tokonomics.planner.plan_answer import Limits, Rejection
 from tokonomics.sizing.hosts import Hosts, Stock, hosts_of, usable
 from tokonomics.sizing.layouts import FLOOR, fitting, weight_choices
 from tokonomics.sizing.load import Load
-from tokonomics.sizing.setup import NotServed, Reason
+from tokonomics.sizing.refusal import NotServed, Reason
 from tokonomics.sizing.spare import Spare
 from tokonomics.types import Same, Speed, copied
 

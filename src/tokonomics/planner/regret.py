@@ -21,8 +21,8 @@ from tokonomics.planner.search import Kind, Placed, kind_of
 from tokonomics.planner.what_if import resize
 from tokonomics.sizing.hosts import Hosts, Machine
 from tokonomics.sizing.layouts import is_faithful, why_not
+from tokonomics.sizing.refusal import NotServed
 from tokonomics.sizing.screen import screen
-from tokonomics.sizing.setup import NotServed
 from tokonomics.sizing.spare import machines_for, replicas_on
 from tokonomics.traffic.workload import Workload
 from tokonomics.types import Noun, copied

@@ -22,9 +22,10 @@ from tokonomics.sizing.attempt import Attempts, Sized, attempt
 from tokonomics.sizing.hosts import Hosts
 from tokonomics.sizing.layouts import is_faithful
 from tokonomics.sizing.load import Load
+from tokonomics.sizing.refusal import NotServed, Reason
 from tokonomics.sizing.screen import Screened, fewest_by_arithmetic, fewest_for, most_held, screen
 from tokonomics.sizing.search import fewest
-from tokonomics.sizing.setup import NotServed, Reason, Say, Setup, silent
+from tokonomics.sizing.setup import Say, Setup, silent
 from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.units import percent, plural, seconds
 

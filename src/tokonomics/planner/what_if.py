@@ -27,8 +27,9 @@ from tokonomics.sizing.attempt import Sized
 from tokonomics.sizing.hosts import Hosts
 from tokonomics.sizing.layouts import why_not
 from tokonomics.sizing.load import Load
+from tokonomics.sizing.refusal import NotServed, Reason
 from tokonomics.sizing.screen import LEEWAY, Screened, screen
-from tokonomics.sizing.setup import NotServed, Reason, Say, silent
+from tokonomics.sizing.setup import Say, silent
 from tokonomics.traffic.classes import hurried
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.trace import Counts

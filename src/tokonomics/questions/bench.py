@@ -22,10 +22,10 @@ from tokonomics.measure.priced_run import MeasuredMachine, Price, Said, as_model
 from tokonomics.money.cost import require_positive
 from tokonomics.questions.inputs import Traffic
 from tokonomics.questions.listener import SILENT, Listener
-from tokonomics.questions.load import targets_of
 from tokonomics.questions.measured_results import PricedRunResult, RecoveryResult
 from tokonomics.questions.quality import recovered
 from tokonomics.questions.requests.run import USERS, BenchRequest, ImportResultsRequest, Ran, Rented
+from tokonomics.questions.targets import targets_of
 from tokonomics.questions.traffic import traffic_of
 from tokonomics.traffic.generate import agent_in, parse_sessions
 from tokonomics.traffic.lengths import parse_lengths

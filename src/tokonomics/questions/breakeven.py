@@ -20,12 +20,14 @@ from tokonomics.planner.breakeven import (
 )
 from tokonomics.planner.parsing import amount, listed
 from tokonomics.questions.api_latency import latencies_of
+from tokonomics.questions.deployment import named, require_writer
 from tokonomics.questions.listener import SILENT, Listener
-from tokonomics.questions.load import blamed, every_offer, load_of, question_of, say_not_tried, targets_of
-from tokonomics.questions.reading import require_writer
+from tokonomics.questions.load import blamed, load_of, question_of, say_not_tried
+from tokonomics.questions.offers import every_offer
 from tokonomics.questions.requests.buy import BreakevenRequest
 from tokonomics.questions.results import BreakevenResult, NothingHosts
-from tokonomics.questions.serving import named, say_if_compiling
+from tokonomics.questions.serving import say_if_compiling
+from tokonomics.questions.targets import targets_of
 from tokonomics.questions.traffic import read_rate
 from tokonomics.questions.upkeep import extras_of
 from tokonomics.sizing.load import Load

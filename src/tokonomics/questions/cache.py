@@ -15,11 +15,11 @@ from tokonomics.planner.levers.semantic_cache import (
     semantic_hits,
 )
 from tokonomics.planner.levers.templates import template_lever, text_templates
+from tokonomics.questions.deployment import deployment_of, require_writer
 from tokonomics.questions.listener import SILENT, Listener
-from tokonomics.questions.load import check_jobs, check_pauses, targets_of
-from tokonomics.questions.reading import require_writer
 from tokonomics.questions.requests.traffic import CacheRequest
-from tokonomics.questions.serving import deployment_of, prices_of, say_if_compiling, within_context
+from tokonomics.questions.serving import prices_of, say_if_compiling, within_context
+from tokonomics.questions.targets import check_jobs, check_pauses, targets_of
 from tokonomics.questions.traffic import read_time, traffic_of
 from tokonomics.questions.traffic_results import CacheResult
 from tokonomics.traffic.embeddings import embed

@@ -12,7 +12,7 @@ from tokonomics.clock import today
 from tokonomics.money.cost import require_positive
 from tokonomics.planner.parsing import discounts_from, listed, parse_terms, regions_from, sellers_from
 from tokonomics.questions.listener import SILENT, Listener
-from tokonomics.questions.load import names_sellers
+from tokonomics.questions.offers import names_sellers
 from tokonomics.questions.requests.known import ApisRequest, GpusRequest, ModelsRequest, OffersRequest
 from tokonomics.questions.result import Listing
 from tokonomics.questions.tables import prices_in

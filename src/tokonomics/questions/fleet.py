@@ -19,13 +19,14 @@ from tokonomics.planner.fleet_traffic import FleetTraffic, traffic_from_curve, t
 from tokonomics.planner.parsing import kv_for, terms_from, weights_for
 from tokonomics.planner.scaling import ScalingReport, require_on_demand, require_slos, scaling_ways
 from tokonomics.questions.batch_api import batch_api
+from tokonomics.questions.deployment import named, require_writer
 from tokonomics.questions.inputs import Traffic
 from tokonomics.questions.listener import SILENT, Listener
-from tokonomics.questions.load import offers_of, targets_of
-from tokonomics.questions.reading import require_writer
+from tokonomics.questions.offers import offers_of
 from tokonomics.questions.requests.buy import FleetRequest
 from tokonomics.questions.results import FleetResult
-from tokonomics.questions.serving import named, say_if_compiling
+from tokonomics.questions.serving import say_if_compiling
+from tokonomics.questions.targets import targets_of
 from tokonomics.questions.traffic import lengths_of, read_rate, read_time, traffic_of
 from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.slo import Slo

@@ -14,18 +14,21 @@ from tokonomics.planner.levers.ranking import rank_levers, utilization_bills
 from tokonomics.planner.levers.stack import order_from
 from tokonomics.planner.levers.stack import stack as stacked
 from tokonomics.planner.parsing import listed, share_of_quality, spare_from
+from tokonomics.questions.deployment import deployment_of, require_writer
 from tokonomics.questions.inputs import BatchLimits, Layout
 from tokonomics.questions.listener import SILENT, Listener
-from tokonomics.questions.load import load_of, offers_of, targets_of
-from tokonomics.questions.reading import require_writer
+from tokonomics.questions.load import load_of
+from tokonomics.questions.offers import offers_of
 from tokonomics.questions.requests.traffic import Changes, LeversRequest, StackRequest
-from tokonomics.questions.serving import deployment_of, say_if_compiling, say_left_out
+from tokonomics.questions.serving import say_if_compiling, say_left_out
+from tokonomics.questions.targets import targets_of
 from tokonomics.questions.traffic_results import LeversResult, StackResult
 from tokonomics.questions.upkeep import extras_of
 from tokonomics.sizing.bill import Bills
 from tokonomics.sizing.layouts import FLOOR
+from tokonomics.sizing.refusal import NotServed
 from tokonomics.sizing.search import NeverHolds
-from tokonomics.sizing.setup import NotServed, Setup
+from tokonomics.sizing.setup import Setup
 
 _TAKES_A_WHILE = 200_000
 """Requests from which thirty simulations of them take more than a quarter of a minute."""

@@ -4,9 +4,8 @@
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,12 +23,10 @@ from tokonomics.planner.drafting import NO_DRAFT, draft_named, published_draft
 from tokonomics.planner.infeasible import Blame, blame
 from tokonomics.planner.parsing import (
     amount,
-    discounts_from,
     gpu_filter,
     kv_for,
     limits_from,
     listed,
-    offers_for,
     reaching,
     router_from,
     share_of_quality,
@@ -39,35 +36,27 @@ from tokonomics.planner.parsing import (
 )
 from tokonomics.planner.plan import Question, Study
 from tokonomics.planner.plan_answer import KV_CHOICES, Catch
+from tokonomics.questions.deployment import reading
 from tokonomics.questions.inputs import (
-    Classed,
     Conversations,
     Drafting,
     ImageInputs,
-    Market,
-    Objectives,
     PlanInputs,
     PlanTraffic,
-    SomeGpus,
-    TrafficShape,
 )
 from tokonomics.questions.listener import SILENT, Listener
-from tokonomics.questions.reading import NO_ANSWERS, encodes, load_for, reading
+from tokonomics.questions.offers import allowed_of, every_offer
+from tokonomics.questions.reading import NO_ANSWERS, encodes, load_for
 from tokonomics.questions.requests.buy import CompareRequest, PlanRequest
-from tokonomics.questions.tables import prices_in
+from tokonomics.questions.targets import check_jobs, check_pauses, classes_of, targets_of
 from tokonomics.questions.traffic import number_above_0, prompts_of, rate_of, read_log, read_rate
-from tokonomics.serving.spread import spread
 from tokonomics.sizing.hosts import HOST_MEMORY
 from tokonomics.sizing.layouts import weight_choices
 from tokonomics.sizing.load import Load, load_of_log, load_of_shape
 from tokonomics.traffic.classes import classed
 from tokonomics.traffic.generate import agent_in
 from tokonomics.traffic.lengths import Lengths
-from tokonomics.traffic.service_class import ServiceClass, parse_classes
-from tokonomics.traffic.slo import Latency, Slo, parse_slos
-from tokonomics.traffic.trace import Trace
-from tokonomics.types import Same
-from tokonomics.units import seconds
+from tokonomics.traffic.slo import Latency
 
 CASES = ("low", "mid", "high")
 _MADE_UP = {"input", "output", "arrivals", "system_prompts", "sessions"}
@@ -131,7 +120,7 @@ def question_of(request: PlanInputs, model_name: str, load: Load, offers: tuple[
     """
     images = request.images if isinstance(request, ImageInputs) else None
     model = reading(find_model(model_name), images)
-    allowed = _allowed(request, offers)
+    allowed = allowed_of(request, offers)
     given = dict.fromkeys(("gpus", "router", "max_utilization", "spare", "disaggregate")) | dict(request)
     gpus, most_gpus = gpu_filter(request.gpu, given["gpus"])
     engines = listed(request.engine, "engine") or ["vllm"]
@@ -177,11 +166,6 @@ def question_of(request: PlanInputs, model_name: str, load: Load, offers: tuple[
 
 
 # Lists of offers are kept, so that the next question about the same market finds what was worked out for them.
-
-
-@lru_cache(maxsize=16)
-def _list_prices(offers: Same[tuple[Offer, ...]]) -> tuple[Offer, ...]:
-    return list_prices(offers.value)
 
 
 def _kv_of(request: PlanInputs, model: ModelSpec) -> tuple[Precision, ...]:
@@ -247,51 +231,10 @@ def _catches(request: PlanRequest, question: Question, offers: tuple[Offer, ...]
     return catches
 
 
-def names_sellers(request: Market) -> bool:
-    """It says whom to buy from: by kind, by name, or by a price list of its own."""
-    return any(value is not None for value in (request.sellers, request.provider, request.offers))
-
-
 def say_not_tried(question: Question, listener: Listener) -> None:
     """Name the precisions that were left out for their quality, beside an answer that has no place for them."""
     for name, reason in question.not_tried.items():
         listener.note(f"{question.model.name}: {name} is not tried: {reason}")
-
-
-def offers_of(request: Market) -> tuple[Offer, ...]:
-    """The offers that may be bought: no marketplaces, unless it says whom to buy from."""
-    return _allowed(request, every_offer(request))
-
-
-def _allowed(request: Market, offers: tuple[Offer, ...]) -> tuple[Offer, ...]:
-    """The offers without marketplaces, unless it says whom to buy from."""
-    allowed = offers if names_sellers(request) else _list_prices(Same(offers))
-    if not allowed and offers:
-        age = min(offer.age_days(today()) for offer in offers)
-        older = f" {option('max_age', age)}" if age > MAX_AGE_DAYS else ""
-        raise BadInput(
-            "only marketplaces sell that", field="sellers", fix=f"Allow them: {option('sellers', 'all')}{older}."
-        )
-    return allowed
-
-
-def every_offer(request: Market) -> tuple[Offer, ...]:
-    """The offers that its filters leave, at its discounts."""
-    wanted = request.gpu if isinstance(request, SomeGpus) else None
-    names, _ = gpu_filter(wanted, request.gpus if isinstance(request, PlanRequest) else None)
-    filters = (request.provider, request.region, names, request.sellers)
-    words = tuple(None if filter is None else tuple(filter) for filter in filters)
-    return _left(Same(prices_in(request.offers)), words, tuple(discounts_from(request.discount).items()))
-
-
-@lru_cache(maxsize=16)
-def _left(
-    known: Same[tuple[Offer, ...]],
-    filters: tuple[tuple[str, ...] | None, ...],
-    discounts: tuple[tuple[str, float], ...],
-) -> tuple[Offer, ...]:
-    provider, region, gpu, sellers = filters
-    return offers_for(known.value, provider, region, gpu, sellers, dict(discounts))
 
 
 def blamed(request: PlanInputs, study: Study) -> Iterator[Blame]:
@@ -300,49 +243,6 @@ def blamed(request: PlanInputs, study: Study) -> Iterator[Blame]:
     narrowed = {name: ",".join(value) for name, value in filters.items() if value}
     everywhere = every_offer(request.model_copy(update=dict.fromkeys(filters))) if narrowed else ()
     return blame(study, narrowed, list_prices(everywhere))
-
-
-def targets_of(request: Objectives) -> tuple[Slo, ...]:
-    """The latency targets of all requests; none offline, nor where classes have their own."""
-    if isinstance(request, PlanTraffic) and request.offline and request.slo:
-        fix = f"Leave out {option('slo')} or {option('offline')}."
-        raise BadInput("has no latency targets", field="offline", fix=fix)
-    if isinstance(request, Classed) and request.classes:
-        return ()
-    slos = parse_slos(request.slo) if request.slo is not None else ()
-    if any(slo.latency is Latency.job for slo in slos) and not isinstance(request, TrafficShape):
-        raise BadInput("job times are of sessions that are simulated", field="slo", fix="Use ttft, tpot or e2e here.")
-    return slos
-
-
-def check_jobs(slos: Sequence[Slo], trace: Trace) -> None:
-    """Refuse a target for jobs where the traffic has none."""
-    if any(slo.latency is Latency.job for slo in slos) and trace.turns is None:
-        fix = f"Give {option('sessions', 'agent')}, or a log with sessions."
-        raise BadInput("has a target for jobs, and these requests are of no session", field="slo", fix=fix)
-
-
-def check_pauses(slos: Sequence[Slo], trace: Trace) -> None:
-    """Refuse a target for jobs that tools and people alone break, before a search for hardware that meets it."""
-    if trace.turns is None:
-        return
-    for slo in slos:
-        if slo.latency is not Latency.job:
-            continue
-        paused: float | None = getattr(spread(trace.turns.paused_s), slo.statistic)
-        if paused is not None and paused > slo.seconds:
-            alone = f"the pauses of tools and people alone have a {slo.statistic} of {seconds(paused)}"
-            what = f"no hardware meets {slo} of {seconds(slo.seconds)}: {alone}"
-            raise BadInput(what, field="slo", fix="Allow jobs more time than that, or set ttft and tpot instead.")
-
-
-def classes_of(request: Objectives) -> tuple[ServiceClass, ...]:
-    """The classes of service that were asked for; those that name no targets have those of all."""
-    if not isinstance(request, Classed) or not request.classes:
-        return ()
-    if isinstance(request, PlanTraffic) and request.offline:
-        raise BadInput("a batch has no classes", field="classes", fix=f"Leave out {option('offline')}.")
-    return parse_classes(request.classes, parse_slos(request.slo) if request.slo is not None else ())
 
 
 def load_of(request: PlanTraffic, listener: Listener = SILENT, writes_nothing: bool = False) -> Load:

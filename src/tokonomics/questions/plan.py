@@ -41,7 +41,8 @@ from tokonomics.questions.api_latency import latencies_of
 from tokonomics.questions.can_run import on_own_machine
 from tokonomics.questions.command import command_of
 from tokonomics.questions.listener import SILENT, Listener
-from tokonomics.questions.load import blamed, cases_of, every_offer, load_of, questions_of, say_not_tried
+from tokonomics.questions.load import blamed, cases_of, load_of, questions_of, say_not_tried
+from tokonomics.questions.offers import every_offer
 from tokonomics.questions.request import parameters_of
 from tokonomics.questions.requests.buy import CompareRequest, DiffRequest, PlanRequest
 from tokonomics.questions.results import (

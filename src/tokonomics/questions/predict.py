@@ -6,12 +6,11 @@ from tokonomics.physics.memory import fit as fit_memory
 from tokonomics.planner.layout_speed import faster_at, faster_within
 from tokonomics.planner.predict import batch_curve
 from tokonomics.planner.predict import predict as predicted
+from tokonomics.questions.deployment import deployment_of, require_writer
 from tokonomics.questions.listener import SILENT, Listener
-from tokonomics.questions.load import targets_of
-from tokonomics.questions.reading import require_writer
+from tokonomics.questions.predict_results import CurveResult, FitResult, PredictResult
 from tokonomics.questions.requests.buy import CurveRequest, FitRequest, PredictRequest
-from tokonomics.questions.results import CurveResult, FitResult, PredictResult
-from tokonomics.questions.serving import deployment_of, fleet_of, price_of
+from tokonomics.questions.targets import targets_of
 from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.traffic.thinking import parse_thinking
 
@@ -49,6 +48,8 @@ def _context(request: FitRequest | PredictRequest, model: ModelSpec) -> int:
 
 def curve(request: CurveRequest, listener: Listener = SILENT) -> CurveResult:
     """Throughput, time per token and price against the batch."""
+    from tokonomics.questions.serving import fleet_of, price_of  # With the market: only where a price is wanted.
+
     deployment = deployment_of(request, request.model, request.gpu, request.lora_rank, request.lora_adapters)
     require_writer(deployment.model)
     # Without an offer the curve is shown without prices.

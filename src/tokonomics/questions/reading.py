@@ -16,11 +16,6 @@ from tokonomics.traffic.workload import workload_of
 NO_ANSWERS: Lengths = parse_lengths("const:0", "output", least=0)
 
 
-def reading(model: ModelSpec, images: str | None) -> ModelSpec:
-    """The model with the images that every prompt brings, if any."""
-    return model if images is None else model.reading(images)
-
-
 def trace_for(model: ModelSpec, trace: Trace) -> Trace:
     """The same requests with their images; of an encoder without answers."""
     if model.is_encoder and trace.output_tokens.any():
@@ -53,13 +48,6 @@ def encodes(models: Sequence[ModelSpec], output: str | None, slos: Sequence[Slo]
         what = f"{encoders[0]} is an encoder: it has no time per token"
         raise BadInput(what, field="slo", fix="Give ttft or e2e, which are the same for it.")
     return True
-
-
-def require_writer(model: ModelSpec) -> None:
-    """Refuse an encoder where the question is about answers."""
-    if model.is_encoder:
-        fix = "Of encoders ask fit, predict, plan, compare, simulate or capacity."
-        raise BadInput(f"{model.name} is an encoder: it writes no tokens", field="model", fix=fix)
 
 
 def _leave_out(field: str) -> str:

@@ -30,9 +30,7 @@ from tokonomics.planner.fleet import FleetReport
 from tokonomics.planner.flips import Flips
 from tokonomics.planner.frontier import Frontier
 from tokonomics.planner.infeasible import Blame
-from tokonomics.planner.layout_speed import FasterLayout
 from tokonomics.planner.plan_answer import Candidate, Plan, PrefillSide
-from tokonomics.planner.predict import BatchCurve, Prediction
 from tokonomics.planner.regret import Regret
 from tokonomics.planner.scaling import ScalingReport
 from tokonomics.planner.shared_answer import Crossing, SharedPlan
@@ -44,7 +42,7 @@ from tokonomics.traffic.session_summary import LogPace
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.workload import Workload
 from tokonomics.types import Marked, Noun
-from tokonomics.units import count, plural, seconds, usd
+from tokonomics.units import count, plural, usd
 
 
 class OneNoun(Result):
@@ -54,74 +52,6 @@ class OneNoun(Result):
 
     def plain(self) -> Any:
         return self.noun.model_dump(mode="json")
-
-
-class FitResult(Result):
-    """Where the memory of one GPU of a replica goes, and how many sequences it leaves room for."""
-
-    model: str
-    gpu: str
-    engine: str
-    tp: int
-    pp: int
-    ep: int
-    dp: int
-    weights: str
-    kv: str
-    fits: bool
-    context: int
-    memory_bytes: int
-    """Of one GPU."""
-    usable_bytes: int
-    """What the driver leaves to processes."""
-    weight_bytes: int
-    """The whole model."""
-    weight_bytes_per_gpu: int
-    workspace_bytes: int
-    kv_budget_bytes: int
-    shortfall_bytes: int
-    """By how much weights and workspace exceed what the engine may use."""
-    kv_bytes_per_token: int
-    """The whole model: what every further token adds to a sequence."""
-    kv_constant_bytes: int
-    """The whole model: what a sequence holds whatever its length: windows once full, recurrent states."""
-    kv_bytes_per_sequence: int
-    """On one GPU, at this context, in whole blocks."""
-    max_sequences: int
-    """Sequences of this context at once; 0 when none fits."""
-    min_gpus: int | None
-    """The smallest number of such GPUs, of those sold together, that holds a sequence; None when no split does."""
-    min_layout: str | None
-    """How the model lies on them: ``TP=8 PP=2 on 2 machines``."""
-    notes: tuple[str, ...] = ()
-    """What was noted of how a config.json was read, such as fields that are not known."""
-    memory: Any = beside()
-
-    def headline(self) -> str:
-        where = f"{self.model} {self.weights} on {self.tp * self.pp * self.dp}×{self.gpu}"
-        if self.fits:
-            return f"{where}: {plural(self.max_sequences, 'sequence')} of {self.context:,} tokens fit"
-        more = f"; the fewest such GPUs are {self.min_gpus} ({self.min_layout})" if self.min_gpus else ""
-        return f"{where}: does not fit{more}"
-
-
-class PredictResult(Result, Prediction):
-    """How long a decode step and a prompt take; every time has low, mid and high (80 % interval)."""
-
-    notes: tuple[str, ...] = ()
-    """What was noted of how a config.json was read, such as fields that are not known."""
-    faster: FasterLayout | None = None
-    """The layout that writes most with as many sequences on the same GPUs, where it is worth a word."""
-
-    def headline(self) -> str:
-        step = self.decode_step_s
-        if step is None:
-            speed = f"{count(self.tokens_per_s.mid)} tokens/s"
-            return f"{self.deployment}, {self.batch:,} prompts of {self.context:,} tokens a step: {speed}"
-        return (
-            f"{self.deployment}, batch {self.batch:,} at {self.context:,} tokens: a step takes {seconds(step.mid)} "
-            f"({seconds(step.low)} to {seconds(step.high)}), {count(self.tokens_per_s.mid)} tokens/s"
-        )
 
 
 def split_text(row: Candidate | PrefillSide) -> str:
@@ -146,25 +76,6 @@ def layout_text(row: Candidate) -> str:
         return answers
     split = f", {split_text(row.prefill)}" if row.prefill.gpus_per_replica > 1 else ""
     return f"{row.prefill.replicas:,} × ({row.prefill.gpus_per_replica}×{row.gpu}{split}) prefill + {answers} decode"
-
-
-class CurveResult(Result, BatchCurve):
-    """What batching buys, point by point up to what the memory holds."""
-
-    ROWS = "points"
-
-    slo_tpot_s: float | None = None
-    """The strictest SLO on the time per token, where one was given."""
-    faster: FasterLayout | None = None
-    """The layout that writes most within that SLO on the same GPUs, where it is worth a word."""
-
-    def headline(self) -> str:
-        first, last = self.points[0], self.points[-1]
-        price = "" if last.usd_per_mtok is None else f", {usd(last.usd_per_mtok)} per Mtok of output"
-        return (
-            f"{self.deployment} at {self.context:,} tokens: {count(first.tokens_per_s)} tokens/s alone, "
-            f"{count(last.tokens_per_s)} at batch {last.batch:,}{price}"
-        )
 
 
 class AskedModel(Noun):

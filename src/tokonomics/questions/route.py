@@ -18,11 +18,13 @@ from tokonomics.planner.parsing import listed
 from tokonomics.planner.route import route as compared
 from tokonomics.planner.route_models import OwnModel, RoutedModel, called, part_of
 from tokonomics.planner.route_ways import MOST_LABELS, Marks, Routing, tokens_in
+from tokonomics.questions.deployment import require_writer
 from tokonomics.questions.listener import SILENT, Listener
-from tokonomics.questions.load import cases_of, every_offer, load_of, question_of, say_not_tried, targets_of
-from tokonomics.questions.reading import require_writer
+from tokonomics.questions.load import cases_of, load_of, question_of, say_not_tried
+from tokonomics.questions.offers import every_offer
 from tokonomics.questions.requests.traffic import RouteRequest
 from tokonomics.questions.serving import say_if_compiling, say_left_out
+from tokonomics.questions.targets import targets_of
 from tokonomics.questions.traffic_results import RouteResult
 from tokonomics.sizing.load import Load
 from tokonomics.traffic.attribution import labels_in, values_of

@@ -10,21 +10,18 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offer_choice import NoOffer
 from tokonomics.catalog.offers import Offer
-from tokonomics.catalog.precision import KV_PRECISIONS, WEIGHT_PRECISIONS, parse_precision
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.money.cost import require_positive
 from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.planner.parsing import router_from
-from tokonomics.questions.inputs import Drafting, Layout, Priced
+from tokonomics.questions.inputs import Drafting, Priced
 from tokonomics.questions.listener import Listener
-from tokonomics.questions.load import draft_of, offers_of
-from tokonomics.questions.reading import reading
+from tokonomics.questions.load import draft_of
+from tokonomics.questions.offers import offers_of
 from tokonomics.questions.requests.traffic import SimulateRequest
 from tokonomics.questions.traffic import read_time
 from tokonomics.serving.compiled import must_compile
@@ -39,41 +36,6 @@ from tokonomics.traffic.trace import Trace
 
 AS_GIVEN = "as given"
 """Where a price comes from that nobody had to look up."""
-
-
-def named(model: str | None) -> str:
-    """The model, where a question needs one after all."""
-    if model is None:
-        raise BadInput("no model is given", field="model", fix=f"Name one, such as {option('model', 'llama-3.1-8b')}.")
-    return model
-
-
-def deployment_of(
-    layout: Layout,
-    model: str | None,
-    gpu: str,
-    lora_rank: int = 0,
-    lora_adapters: int = 0,
-    images: str | None = None,
-) -> Deployment:
-    several = [name for name in gpu.split(",") if name.strip()]
-    if len(several) > 1:
-        fix = "Several are compared by: tokonomics plan, tokonomics compare."
-        raise BadInput(f"one GPU at a time, got {len(several)}: {shorten(gpu)}", field="gpu", fix=fix)
-    weights = layout.weights
-    return deploy(
-        reading(find_model(named(model)), images),
-        find_gpu(gpu),
-        find_engine(layout.engine),
-        tp=layout.tp,
-        pp=layout.pp,
-        ep=layout.ep,
-        dp=layout.dp,
-        weights=parse_precision(weights, WEIGHT_PRECISIONS, "weights") if weights is not None else None,
-        kv=parse_precision(layout.kv, KV_PRECISIONS, "kv"),
-        lora_rank=lora_rank,
-        lora_adapters=lora_adapters,
-    )
 
 
 def drafting(deployment: Deployment, request: Drafting, listener: Listener) -> Deployment:

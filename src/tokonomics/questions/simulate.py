@@ -17,14 +17,13 @@ from tokonomics.money.served import ServedCost, served_cost, served_cost_apart
 from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.class_report import ClassReport, OneSlo, class_report, run_bill, slo_texts
 from tokonomics.planner.parsing import router_from
+from tokonomics.questions.deployment import deployment_of
 from tokonomics.questions.listener import SILENT, Listener
-from tokonomics.questions.load import check_jobs, check_pauses, classes_of, targets_of
 from tokonomics.questions.reading import NO_ANSWERS, encodes, trace_for
 from tokonomics.questions.requests.traffic import CapacityRequest, SimulateRequest
 from tokonomics.questions.serving import (
     apart,
     check_servable,
-    deployment_of,
     drafting,
     fleet_of,
     price_of,
@@ -33,6 +32,7 @@ from tokonomics.questions.serving import (
     timeout_of,
     within_context,
 )
+from tokonomics.questions.targets import check_jobs, check_pauses, classes_of, targets_of
 from tokonomics.questions.traffic import traffic_of, trial_of
 from tokonomics.questions.traffic_results import CapacityResult, SimulateResult
 from tokonomics.serving.first_answer import simulated

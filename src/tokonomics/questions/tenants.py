@@ -13,11 +13,11 @@ from tokonomics.planner.levers.lora import lora_lever
 from tokonomics.planner.levers.noisy_neighbour import noisy_neighbour
 from tokonomics.planner.levers.tenancy import Pooling, Sharing, TenantRow, pool
 from tokonomics.planner.parsing import router_from
+from tokonomics.questions.deployment import deployment_of, require_writer
 from tokonomics.questions.listener import SILENT, Listener
-from tokonomics.questions.load import classes_of, targets_of
-from tokonomics.questions.reading import require_writer
 from tokonomics.questions.requests.traffic import TenantsRequest
-from tokonomics.questions.serving import deployment_of, prices_of, say_if_compiling, within_context
+from tokonomics.questions.serving import prices_of, say_if_compiling, within_context
+from tokonomics.questions.targets import classes_of, targets_of
 from tokonomics.questions.traffic import traffic_of
 from tokonomics.questions.traffic_results import LabelBill, LabelRow, TenantSale, TenantsResult, TenantsSale
 from tokonomics.traffic.attribution import labels_in, values_of

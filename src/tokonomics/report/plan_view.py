@@ -49,7 +49,7 @@ from tokonomics.report.wording import (
     usd_text,
     workload_text,
 )  # fmt: skip
-from tokonomics.sizing.setup import Reason
+from tokonomics.sizing.refusal import Reason
 from tokonomics.units import count, percent, plural, requests_a_second, usd
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from tokonomics.physics.intervals import Interval
 from tokonomics.physics.memory import Fit
 from tokonomics.planner.layout_speed import FasterLayout
 from tokonomics.planner.predict import BatchCurve, Prediction
+from tokonomics.questions.predict_results import CurveResult, FitResult, PredictResult
 from tokonomics.questions.request import Request
 from tokonomics.questions.requests.buy import CurveRequest
-from tokonomics.questions.results import CurveResult, FitResult, PredictResult
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.wording import ENCODER_SPEED, TOWER_SPEED, marked_old

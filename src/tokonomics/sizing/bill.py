@@ -40,8 +40,9 @@ from tokonomics.sizing.hosts import (
     told_apart,
     usable,
 )
+from tokonomics.sizing.refusal import NotServed, Reason
 from tokonomics.sizing.search import size
-from tokonomics.sizing.setup import NotServed, Reason, Say, Setup, silent
+from tokonomics.sizing.setup import Say, Setup, silent
 from tokonomics.sizing.spare import machines_for, replicas_on
 from tokonomics.sizing.terms import lost_state, reserved_prices, spot_markets, startup_seconds
 from tokonomics.types import Noun, Speed, copied

@@ -24,7 +24,7 @@ from tokonomics.physics.deployment import NETWORKED, Deployment
 from tokonomics.physics.memory import draft_bytes
 from tokonomics.physics.sharding import shard
 from tokonomics.serving.links import network_of
-from tokonomics.sizing.setup import NotServed, Reason
+from tokonomics.sizing.refusal import NotServed, Reason
 from tokonomics.sizing.spare import NO_SPARE, ZONED, Spare, machines_for, machines_for_both, replicas_on
 from tokonomics.units import BYTES_PER_GB, GIB, HOURS_PER_MONTH, usd
 

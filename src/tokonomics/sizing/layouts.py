@@ -18,7 +18,7 @@ from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import NETWORKED, Deployment, valid_tp, why_not_run
 from tokonomics.physics.memory import max_sequences, smallest
-from tokonomics.sizing.setup import NotServed, Reason
+from tokonomics.sizing.refusal import NotServed, Reason
 from tokonomics.types import copied
 from tokonomics.units import gigabytes
 

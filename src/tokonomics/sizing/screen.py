@@ -21,7 +21,8 @@ from tokonomics.physics.steptime import StepModel, step_model
 from tokonomics.serving.steady import Capacity, MissesSlo, ReplicaCurve, Steady, most_answered
 from tokonomics.sizing.hosts import Hosts
 from tokonomics.sizing.load import Load
-from tokonomics.sizing.setup import NotServed, Reason, Setup
+from tokonomics.sizing.refusal import NotServed, Reason
+from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.traffic.trace import Floats
 from tokonomics.units import percent, seconds

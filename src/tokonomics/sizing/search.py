@@ -25,8 +25,9 @@ from tokonomics.sizing import rules
 from tokonomics.sizing.attempt import Attempts, Sized, attempt, first_that_holds, judged_attempt, prefill_share, serve
 from tokonomics.sizing.layouts import why_not
 from tokonomics.sizing.load import Load
+from tokonomics.sizing.refusal import NotServed, Reason
 from tokonomics.sizing.screen import closed_form_replicas, late_alone
-from tokonomics.sizing.setup import NotServed, Reason, Setup
+from tokonomics.sizing.setup import Setup
 from tokonomics.sizing.terms import startup_seconds
 from tokonomics.traffic.generate import ENOUGH_REQUESTS
 from tokonomics.traffic.stretch import stretch_of

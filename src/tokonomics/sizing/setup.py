@@ -8,10 +8,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import date
-from enum import StrEnum
 
 from tokonomics.catalog.offers import Offer
-from tokonomics.errors import option
 from tokonomics.money.cache_tiers import TierPrice, parse_tiers
 from tokonomics.physics.deployment import Deployment
 from tokonomics.serving.fleet import FIRST_BACKOFF_S, LINK_BYTES_PER_S, Router
@@ -96,52 +94,3 @@ class Setup:
         split = self.prefill, self.prefill_replicas, self.link_bytes_per_s if self.prefill_replicas else None
         limits = self.max_sequences, self.prefix_cache, self.router, self.tiers
         return self.deployment, self.load, self.slos, split, limits, self.each_tenant, self.handling
-
-
-class Reason(StrEnum):
-    """Why something is not served: no verb says it in words of its own."""
-
-    no_price = "no price on these terms"
-    too_expensive = "more expensive than the price limit"
-    old_price = "price too old"
-    too_long = "requests longer than the model's context"
-    not_supported = "not run by the engine"
-    does_not_fit = "does not fit"
-    too_slow = "misses the SLO"
-    instance_too_small = "needs more GPUs than the instance has"
-    host_too_small = "host memory below the weights and a process for each GPU"
-    no_zones = "sold without zones"
-    no_network = "no fast network between machines is known"
-    assumed_speed = "speed assumed: no kernels timed on such a GPU"
-    too_many_gpus = "takes more GPUs than allowed"
-    more_expensive = "more expensive than the pick"
-    no_machine = "no machine is sold for it on these terms"
-    not_simulated = "not simulated like that"
-    nothing_to_change = "nothing to change"
-
-
-@dataclass(frozen=True)
-class NotServed:
-    """Why a setup cannot meet its SLOs or be bought, or why a lever has nothing to move."""
-
-    kind: Reason
-    reason: str
-    """The case in words."""
-    fix: str | None = None
-    """What to change, where more is known than the kind tells."""
-
-    @property
-    def what_to_do(self) -> str | None:
-        """What to change, in flags: as it was found out, or by the kind."""
-        return self.fix or _FIXES.get(self.kind)
-
-
-_FIXES = {
-    Reason.too_long: "Take a model with a longer context, or shorter prompts and answers.",
-    Reason.does_not_fit: f"Give more GPUs ({option('tp')}), larger ones ({option('gpu')}) or fewer bits "
-    f"({option('weights')}).",
-    Reason.too_slow: f"Loosen {option('slo')}, or name more or faster GPUs ({option('tp')}, {option('gpu')}).",
-    Reason.not_supported: f"Name another engine ({option('engine')}) or precision ({option('weights')}).",
-    Reason.instance_too_small: f"Split it over fewer GPUs ({option('tp')}).",
-    Reason.no_machine: f"Give its price: {option('usd_per_hour')}, or {option('offers')} with your own list.",
-}

@@ -24,8 +24,9 @@ from tokonomics.planner.levers.right_size import right_size
 from tokonomics.serving.fleet import Router
 from tokonomics.sizing.bill import Bills, SetupBill
 from tokonomics.sizing.hosts import HOST_MEMORY
+from tokonomics.sizing.refusal import NotServed, Reason
 from tokonomics.sizing.search import changes_over_time
-from tokonomics.sizing.setup import NotServed, Reason, Setup
+from tokonomics.sizing.setup import Setup
 from tokonomics.sizing.terms import reserved_prices
 from tokonomics.types import copied
 from tokonomics.units import percent

@@ -27,8 +27,9 @@ from tokonomics.serving.spread import Spread
 from tokonomics.serving.tiers import TierHits, gpu_cache_bytes, kv_bytes_per_token
 from tokonomics.sizing.attempt import Attempts, Sized, cached_share, serve
 from tokonomics.sizing.load import load_of_requests
+from tokonomics.sizing.refusal import NotServed
 from tokonomics.sizing.search import NeverHolds, size
-from tokonomics.sizing.setup import NotServed, Say, Setup, silent
+from tokonomics.sizing.setup import Say, Setup, silent
 from tokonomics.traffic.prefix_reuse import found_share
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.trace import Trace

@@ -22,7 +22,8 @@ from tokonomics.planner.levers.kept_quality import QualityKept, quality_kept
 from tokonomics.planner.levers.lever_list import Lever, all_levers, billed, moved
 from tokonomics.sizing.bill import CENT, Bills, SetupBill
 from tokonomics.sizing.load import Load
-from tokonomics.sizing.setup import NotServed, Reason, Setup
+from tokonomics.sizing.refusal import NotServed, Reason
+from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.arrivals import draw_arrivals, parse_arrivals
 from tokonomics.types import Marked, Noun, copied
 from tokonomics.units import percent, plural

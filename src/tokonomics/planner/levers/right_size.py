@@ -21,8 +21,9 @@ from tokonomics.planner.search import best_first
 from tokonomics.serving.capacity import MOST_REPLICAS
 from tokonomics.sizing.bill import CENT, Bills, SetupBill
 from tokonomics.sizing.hosts import Hosts
+from tokonomics.sizing.refusal import NotServed, Reason
 from tokonomics.sizing.screen import Screened, fewest_by_arithmetic, screen
-from tokonomics.sizing.setup import NotServed, Reason, Setup
+from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.generate import ENOUGH_REQUESTS
 from tokonomics.types import Same, Speed, copied
 from tokonomics.units import HOURS_PER_MONTH, plural

@@ -26,8 +26,9 @@ from tokonomics.money.vector_index import VectorIndex
 from tokonomics.physics.deployment import Deployment
 from tokonomics.serving.spread import Spread
 from tokonomics.sizing.load import load_of_requests
+from tokonomics.sizing.refusal import NotServed, Reason
 from tokonomics.sizing.search import NeverHolds, ReplicasNeeded, replicas_needed
-from tokonomics.sizing.setup import NotServed, Reason, Setup
+from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.embeddings import Embedded, Vectors
 from tokonomics.traffic.prompts import Prompts, tokens_of
 from tokonomics.traffic.slo import Latency, Slo

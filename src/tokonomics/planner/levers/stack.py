@@ -21,8 +21,9 @@ from tokonomics.planner.levers.right_size import right_size
 from tokonomics.planner.plan_answer import KV_CHOICES
 from tokonomics.sizing.bill import CENT, Bills, SetupBill
 from tokonomics.sizing.layouts import weight_choices
+from tokonomics.sizing.refusal import NotServed
 from tokonomics.sizing.search import NeverHolds
-from tokonomics.sizing.setup import NotServed, Setup
+from tokonomics.sizing.setup import Setup
 from tokonomics.types import Marked, Noun, copied
 from tokonomics.units import plural
 

@@ -26,8 +26,9 @@ from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.tenant_outcome import TenantLatency, latency_reader
 from tokonomics.sizing.attempt import Attempts, Sized, attempt
 from tokonomics.sizing.load import load_of_requests
+from tokonomics.sizing.refusal import NotServed
 from tokonomics.sizing.search import NeverHolds, size
-from tokonomics.sizing.setup import Handling, NotServed, Say, Setup, silent
+from tokonomics.sizing.setup import Handling, Say, Setup, silent
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.tenants import (
     ALIGNED,
