@@ -41,6 +41,7 @@ from tokonomics.sizing.hosts import (
     usable,
 )
 from tokonomics.sizing.refusal import NotServed, Reason
+from tokonomics.sizing.screen import held_by_one
 from tokonomics.sizing.search import size
 from tokonomics.sizing.setup import Say, Setup, silent
 from tokonomics.sizing.spare import machines_for, replicas_on
@@ -236,7 +237,7 @@ class SetupBill(Noun):
     speed_from: tuple[str, ...]
     """Other GPUs whose kernel timings it is scaled from."""
     replicas: PositiveInt
-    """At the most; with those for prompts, without spare ones."""
+    """At the most; with those for prompts and spare ones."""
     prefill_replicas: NonNegativeInt
     mean_replicas: PositiveFloat
     """Paid for, over time."""
@@ -368,7 +369,7 @@ class Bills:
         tree = CostTree(name=bought.what, lines=(*gpu_hour_lines(hours, per_gpu_hour), *tiers))
         # Not the sum of its parts, whose last digit differs between equal bills.
         usd_per_month = bought.usd_per_month + math.fsum(line.usd for line in tiers)
-        workload = setup.load.workload
+        workload, held = setup.load.workload, held_by_one(setup)
         mtok = workload.rate * (workload.input_tokens + workload.output_tokens) / TOKENS_PER_MTOK
         turns = setup.load.trace.turns
         jobs = workload.rate * turns.sessions / len(setup.load.trace) if turns else None
@@ -376,7 +377,8 @@ class Bills:
             deployment=str(deployment),
             speed=known_speed(deployment),
             speed_from=speed_from(deployment),
-            **copied(sized, "replicas", "prefill_replicas", "mean_replicas", "router"),
+            replicas=replicas,
+            **copied(sized, "prefill_replicas", "mean_replicas", "router"),
             max_sequences=sized.max_sequences or deployment.limits.max_sequences,
             bought=bought.what,
             price_date=price_date,
@@ -391,5 +393,6 @@ class Bills:
             memories=memories,
             memory_assumed=False,
             bill=tree,
-            **copied(made, "batch", "load_share", "ttft_s", "tpot_s", "e2e_s", "shares", "slo"),
+            load_share=workload.rate / (held * (sized.mean_replicas + replicas - sized.replicas)) if held else None,
+            **copied(made, "batch", "ttft_s", "tpot_s", "e2e_s", "shares", "slo"),
         )

@@ -88,6 +88,12 @@ def late_alone(deployment: Deployment, load: Load, slos: tuple[Slo, ...]) -> Not
 
 def closed_form_replicas(setup: Setup) -> int:
     """Replicas that a setup's load takes at the very least: where a search begins. 1 where the closed form has none."""
+    held = held_by_one(setup)
+    return 1 if held is None else fewest_for(setup.load, held)
+
+
+def held_by_one(setup: Setup) -> float | None:
+    """Requests a second of mean length that a replica of a setup holds by the closed form; None where it holds none."""
     deployment, load, limit = setup.deployment, setup.load, setup.max_sequences
     target = _loosest([tpot_limit(targets) for _, targets in load.owed(setup.slos)])
     curve = curve_for(deployment, load)
@@ -97,8 +103,8 @@ def closed_form_replicas(setup: Setup) -> int:
             deployment, computed, output, most_sequences=limit, context_tokens=context, held_tokens=held
         )
     with suppress(MissesSlo):
-        return fewest_for(load, curve.capacity(target).rate)
-    return 1
+        return curve.capacity(target).rate
+    return None
 
 
 def first_limit(deployment: Deployment, load: Load, slos: tuple[Slo, ...]) -> int | None:

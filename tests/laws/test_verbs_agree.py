@@ -1,0 +1,217 @@
+"""Every verb that can express a set-up gives it the same replicas, batch limit, router, bill, $/Mtok and $/job.
+
+Random set-ups: dense models and experts, from a price list with one machine for each GPU; plain logs, sessions, shared
+prompts, classes of service, spare machines, a profile, tenants. Their traffic is a log that every verb reads. Prefill
+apart, and demand by the hour, have set-ups of their own below.
+"""
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from tests.explore import times
+
+from tokonomics.physics.calibration import Correction, Profile, using
+from tokonomics.planner.levers.lever_list import KNOBS
+from tokonomics.planner.plan import study
+from tokonomics.planner.plan_answer import Candidate
+from tokonomics.questions.cache import cache
+from tokonomics.questions.levers import levers
+from tokonomics.questions.load import questions_of
+from tokonomics.questions.requests.buy import PlanRequest
+from tokonomics.questions.requests.traffic import (
+    CacheRequest,
+    CapacityRequest,
+    LeversRequest,
+    SimulateRequest,
+    TenantsRequest,
+)
+from tokonomics.questions.simulate import capacity, simulate
+from tokonomics.questions.tenants import tenants
+from tokonomics.questions.traffic_results import SimulateResult
+from tokonomics.sizing.search import NeverHolds
+from tokonomics.traffic.arrivals import parse_arrivals
+from tokonomics.traffic.generate import Sessions, SystemPrompts, Tenants, generate
+from tokonomics.traffic.lengths import parse_lengths
+from tokonomics.traffic.trace import Trace
+from tokonomics.units import HOURS_PER_MONTH
+
+PARTS = 20
+SETUPS = times(200)
+CLOSE = 0.005
+MODELS = ("llama-3.1-8b", "qwen3-8b", "deepseek-v2-lite", "qwen3-30b-a3b")
+GPUS = {"L40S": 1.0, "A100-80GB": 1.5, "H100-SXM": 2.5, "H200": 3.5}
+KINDS = ("plain", "sessions", "shared", "spare", "classes", "profile", "tenants")
+SLOS = ("ttft_p99={a}", "tpot_p99={b}", "ttft_p95={a},tpot_p99={b}", "e2e_p90={c}", "")
+
+
+class World(NamedTuple):
+    """What is asked of every verb."""
+
+    kind: str
+    model: str
+    gpu: str
+    slo: str | None
+    log: Trace
+    more: dict[str, Any]
+    """Of plans alone: classes, spare machines."""
+
+    @property
+    def profile(self) -> Profile | None:
+        """A server a fifth slower than its kernels."""
+        slow = Correction(gpu=self.gpu, engine="vllm", model=self.model, tp=1, decode=1.2, prefill=1.1, loads=4, rows=8)
+        made = Profile(name="mine", made=date(2026, 11, 15), command="test", corrections=(slow,))
+        return made if self.kind == "profile" else None
+
+
+def world(number: int) -> World:
+    rng = np.random.default_rng(number)
+    kind, model, gpu = KINDS[number % len(KINDS)], str(rng.choice(MODELS)), str(rng.choice(list(GPUS)))
+    if model == "qwen3-30b-a3b" and gpu == "L40S":
+        gpu = "H200"  # 61 GB of weights
+    inputs, outputs = int(rng.integers(100, 1500)), int(rng.integers(20, 150))
+    limits = {"a": f"{rng.uniform(0.5, 3):.3g}", "b": f"{rng.uniform(25, 90):.3g}ms", "c": f"{rng.uniform(4, 15):.3g}"}
+    slo = SLOS[int(rng.integers(len(SLOS)))].format(**limits) or None
+    turns = 4 if kind == "sessions" else 1
+    log = generate(
+        parse_arrivals(f"poisson:{rng.uniform(2, 25) / turns:.6g}"),
+        parse_lengths(f"lognormal:mean={inputs},p99={inputs * 4}", "input"),
+        parse_lengths(f"lognormal:mean={outputs},p99={outputs * 3}", "output"),
+        requests=int(rng.integers(700, 1500)),
+        seed=number,
+        sessions=Sessions(turns=turns, think_s=3.0) if turns > 1 else None,
+        system=SystemPrompts(4, 800) if kind == "shared" else None,
+        tenants=Tenants(count=2, skew=0.5) if kind == "tenants" else None,
+    )
+    more: dict[str, Any] = {"spare": f"{rng.integers(1, 3)}"} if kind == "spare" else {}
+    if kind == "classes":
+        gold = f"gold,share=30%,priority=0,slo=ttft_p99={limits['a']}"
+        slo, more = None, {"classes": [gold, "free,priority=1,slo=ttft_p99=60"]}
+    return World(kind, model, gpu, slo, log, more)
+
+
+@pytest.fixture(scope="module")
+def offers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One machine of one GPU, for each GPU: what is asked of a verb leaves it one layout."""
+    path = tmp_path_factory.mktemp("prices") / "offers.csv"
+    rows = [f"acme,here,1x{gpu},{gpu},1,16,256,{price},2026-11-01,test" for gpu, price in GPUS.items()]
+    path.write_text("\n".join(["provider,region,instance,gpu,gpus,vcpus,memory_gb,usd_per_hour,date,source", *rows]))
+    return path
+
+
+def planned(asked: World, common: dict[str, Any]) -> Candidate | None:
+    """The plan's pick, without what a plan tells besides."""
+    on = {"model": [asked.model], "gpu": [asked.gpu], "weights": ["bf16"]}
+    (question,) = questions_of(PlanRequest.of(common | asked.more | on), quick=False)
+    return study(replace(question, catches={}), pick_only=True).plan.best
+
+
+def others(asked: World, common: dict[str, Any], best: Candidate) -> Iterator[tuple[str, dict[str, object]]]:
+    """What every other verb says of the same set-up, by verb, in the plan's words."""
+    on = {"model": asked.model, "gpu": asked.gpu, "weights": "bf16"}
+    if asked.kind != "classes":
+        found = levers(LeversRequest.of(common | asked.more | on | {"without": list(KNOBS)})).now
+        yield (
+            "levers",
+            {
+                "replicas": found.replicas,
+                "max_sequences": found.max_sequences,
+                "router": found.router,
+                "usd_per_month": found.usd_per_month,
+                "usd_per_mtok": found.usd_per_mtok,
+                "usd_per_job": found.usd_per_job,
+                "load_share": found.load_share,
+            },
+        )
+    served = SimulateRequest.of(
+        {name: value for name, value in common.items() if name != "offers"}
+        | {name: value for name, value in asked.more.items() if name == "classes"}
+        | on
+        | {"replicas": best.replicas, "router": best.router, "max_sequences": best.max_sequences}
+        | {"usd_per_hour": GPUS[asked.gpu]}
+    )
+    yield "simulate", costs(simulate(served))
+    if asked.kind in ("plain", "sessions", "profile"):
+        made = capacity(CapacityRequest.of(common | on))
+        needed = made.replicas_needed
+        assert needed is not None
+        yield (
+            "capacity",
+            {
+                "replicas": needed.replicas,
+                "max_sequences": needed.max_sequences or best.max_sequences,
+                "router": needed.router,
+                "usd_per_mtok": made.usd_per_mtok,
+                "usd_per_job": made.usd_per_job,
+            },
+        )
+    if asked.kind == "shared":
+        lever = cache(CacheRequest.of(common | on)).prefix_cache
+        assert lever is not None
+        cheapest = min((row for row in lever.rows[1:] if row.bill), key=lambda row: row.bill.usd if row.bill else 0.0)
+        assert cheapest.bill is not None
+        yield (
+            "cache",
+            {
+                "replicas": cheapest.needs,
+                "usd_per_month": cheapest.bill.usd * HOURS_PER_MONTH,
+                "usd_per_mtok": cheapest.usd_per_mtok,
+            },
+        )
+    if asked.kind == "tenants":
+        priced: dict[str, Any] = {"trace": [common["trace"]], "slo": asked.slo, "usd_per_hour": GPUS[asked.gpu]}
+        pooled = tenants(TenantsRequest.of(priced | on))
+        loosest = min([pooled.together, *pooled.what_if], key=lambda row: row.replicas)
+        yield "tenants", {"replicas": loosest.replicas, "usd_per_month": loosest.usd_per_hour * HOURS_PER_MONTH}
+
+
+def costs(made: SimulateResult) -> dict[str, object]:
+    return {"usd_per_mtok": made.usd_per_mtok, "usd_per_job": made.usd_per_job}
+
+
+def said(best: Candidate) -> dict[str, object]:
+    """What a plan says of its pick, spare replicas left out where other verbs have none."""
+    return {
+        "replicas": best.replicas,
+        "max_sequences": best.max_sequences,
+        "router": best.router,
+        "usd_per_month": best.usd_per_month,
+        "usd_per_mtok": best.usd_per_mtok.blended,
+        "usd_per_job": best.job.usd if best.job else None,
+        "load_share": best.load_share,
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.law
+@pytest.mark.parametrize("part", range(PARTS))
+def test_verbs_agree_about_the_same_set_up(part: int, tmp_path: Path, offers: Path) -> None:
+    agreed = 0
+    for number in range(part, SETUPS, PARTS):
+        asked, path = world(number), tmp_path / f"{number}.parquet"
+        asked.log.to_frame().write_parquet(path)
+        common: dict[str, Any] = {"trace": str(path), "slo": asked.slo, "offers": str(offers)}
+        if asked.log.prefix is not None:
+            common["columns"] = f"block={asked.log.prefix.block_tokens}"
+        with using(asked.profile) if asked.profile else nullcontext():
+            best = planned(asked, common)
+            if best is None:
+                with pytest.raises(NeverHolds):
+                    levers(LeversRequest.of(common | {"model": asked.model, "gpu": asked.gpu, "without": list(KNOBS)}))
+                continue
+            expected = said(best)
+            for verb, told in others(asked, common, best):
+                for name, value in told.items():
+                    if value is None and expected[name] is None:
+                        continue
+                    if isinstance(value, float):
+                        assert value == pytest.approx(expected[name], rel=CLOSE), (number, verb, name)
+                    else:
+                        assert value == expected[name], (number, verb, name)
+        agreed += 1
+    assert agreed >= 6
