@@ -109,7 +109,7 @@ def test_a_price_that_other_verbs_pass_over_says_so_where_it_is_listed() -> None
     old = offer("H100-SXM", 1, 1.0, instance="old", memory_gb=64.0, date=TODAY - timedelta(days=730))
     thin = offer("H100-SXM", 1, 2.0, instance="thin", memory_gb=4.0)
     fine = offer("H100-SXM", 1, 3.0, instance="fine", memory_gb=64.0)
-    seen = offers(Listing(rows=(old, thin, fine), documents=()), OffersRequest()).text()
+    seen = offers(Listing(rows=(old, thin, fine), documents=(), terms=Terms.on_demand), OffersRequest()).text()
     assert "1 of those shown is over a year old" in seen
     assert "too little memory" in seen
     kept, _ = usable([old, thin, fine], (Terms.on_demand,), TODAY)
