@@ -252,8 +252,6 @@ def _hopeless(setup: Setup, replicas: int, max_sequences: int | None, times: flo
 class Attempts:
     """The simulations of one question: each number of replicas of a setup is tried once."""
 
-    whole: bool = False
-    """Every simulation runs to its end, for whoever shows what did not hold as well."""
     made: dict[tuple[object, int], Sized] = field(default_factory=dict)
     """By setup and number of replicas; 0: lone requests."""
     count: int = 0
@@ -268,7 +266,7 @@ class Attempts:
     def once(self, setup: Setup, replicas: int, max_sequences: int | None) -> Sized:
         """So many replicas with this limit behind the setup's router, and nothing else tried."""
         self.count += 1
-        return replace(attempt(setup, replicas, max_sequences, whole=self.whole), simulation=None)
+        return replace(attempt(setup, replicas, max_sequences, whole=False), simulation=None)
 
     def lone(self, setup: Setup) -> Sized:
         """Requests that never meet, and find in a cache whatever any of those before them left: no fleet does better.

@@ -256,8 +256,12 @@ class Trial(Noun):
         return self.breaks is None
 
 
-def trial_of(sized: Sized, rate: float) -> Trial:
-    return Trial(rate=rate, **copied(sized, "replicas", "max_sequences", "router", "breaks", "outcome"))
+def trial_of(setup: Setup, sized: Sized) -> Trial:
+    """An attempt as it is shown: of one that ended early, because it was sure to miss, how the whole went."""
+    if not sized.holds:
+        sized = attempt(replace(setup, router=sized.router), sized.replicas, sized.max_sequences)
+    shown = copied(sized, "replicas", "max_sequences", "router", "breaks", "outcome")
+    return Trial(rate=setup.load.workload.rate, **shown)
 
 
 class HighestRate(Noun):
@@ -297,7 +301,7 @@ class NeverHolds(TokonomicsError):
 
 def highest_rate(setup: Setup, guess: float) -> HighestRate:
     """The most requests a second that one replica of a setup holds, searched from a guess."""
-    attempts = Attempts(whole=True)
+    attempts = Attempts()
     if refusal := cannot_serve(setup):
         raise NeverHolds(refusal, f"{setup.deployment}: ")
     trace = setup.load.trace
@@ -339,7 +343,7 @@ def highest_rate(setup: Setup, guess: float) -> HighestRate:
         sessions_per_s=None if trace.turns is None else low * trace.turns.sessions / len(trace),
         max_sequences=tried[low].max_sequences,
         outcome=outcome_of(at(low), tried[low]),
-        trials=tuple(trial_of(tried[rate], rate) for rate in sorted(tried)),
+        trials=tuple(trial_of(at(rate), tried[rate]) for rate in sorted(tried)),
     )
 
 
@@ -353,12 +357,12 @@ def highest_between(holds: Callable[[float], bool], low: float, high: float) -> 
 
 def replicas_needed(setup: Setup) -> ReplicasNeeded:
     """The fewest replicas for a setup's own load, with every number that was tried."""
-    attempts = Attempts(whole=True)
+    attempts = Attempts()
     found = size(setup, attempts)
     if isinstance(found, NotServed):
         raise NeverHolds(found, f"{setup.deployment}: ")
     tried = attempts.tried(setup)
-    trials = tuple(trial_of(tried[count], setup.load.workload.rate) for count in sorted(tried))
+    trials = tuple(trial_of(setup, tried[count]) for count in sorted(tried))
     made = outcome_of(setup, found)
     return ReplicasNeeded(**copied(found, "replicas", "max_sequences", "router"), outcome=made, trials=trials)
 
