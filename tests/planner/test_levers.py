@@ -395,9 +395,8 @@ def test_a_draft_is_the_smallest_of_the_family_with_its_vocabulary() -> None:
     assert smallest_relative(find_model("gpt2-xl")) is None
 
 
-def test_long_traffic_is_right_sized_for_its_bursts_and_never_to_a_dearer_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_traffic_is_right_sized_for_its_bursts_and_never_to_a_dearer_gpu() -> None:
     """In the mean three A100s look cheaper; the minute with six times the load decides, and asks for H100s."""
-    monkeypatch.setattr(right_size, "PLANNED_WHOLE", 5_000)
     draw = np.random.default_rng(0)
     arrival_s = np.sort(np.concatenate([draw.uniform(0, 900, 12 * 900), draw.uniform(400, 460, 12 * 6 * 60)]))
     requests = NOW.load.trace.take(np.arange(len(arrival_s)) % len(NOW.load.trace))

@@ -38,6 +38,7 @@ from tokonomics.planner.token_prices import PromptSplit
 from tokonomics.serving.fleet import Router
 from tokonomics.serving.links import link_speed
 from tokonomics.serving.spread import Spread
+from tokonomics.sizing.attempt import Attempts
 from tokonomics.sizing.hosts import Hosts, Machine, Stock, monthly_bill
 from tokonomics.sizing.layouts import is_faithful
 from tokonomics.sizing.load import Load
@@ -148,14 +149,16 @@ def plan(question: Question) -> Plan:
     return study(question).plan
 
 
-def study(question: Question, progress: Say = silent, *, pick_only: bool = False) -> Study:
+def study(
+    question: Question, progress: Say = silent, *, pick_only: bool = False, attempts: Attempts | None = None
+) -> Study:
     """Rank every candidate by the monthly bill for this traffic, and keep what that was made from.
 
     With ``pick_only`` those alone that cost the same as the pick, and nothing that is set aside: to tell all others
     takes longer than to find it.
     """
     load = question.load.within(question.model.max_context)
-    sought = Sought(load, question.slos, question.router)
+    sought = Sought(load, question.slos, question.router, Attempts() if attempts is None else attempts)
     if pick_only:
         question = replace(question, near=_AS_CHEAP, catches={})
     hosts = prospects(question, load)

@@ -294,10 +294,6 @@ class Bills:
         """Tell what is being done, after the part of the work that it belongs to."""
         self.progress(f"{self.part} ({what})" if self.part else what)
 
-    def holds(self, setup: Setup, replicas: int) -> bool:
-        """Whether a fixed fleet of so many meets the SLOs."""
-        return self.attempts.on(setup, replicas).holds
-
     def once(self, key: object, search: Callable[[], Found]) -> Found:
         """What a search found for this key; it is made once."""
         if key not in self.found:
