@@ -18,7 +18,7 @@ from starlette.responses import Response, StreamingResponse
 
 from tokonomics import __version__
 from tokonomics.errors import BadInput, TokonomicsError
-from tokonomics.guarded.answering import WHOLE, ours
+from tokonomics.guarded.worker import WHOLE, ours
 from tokonomics.report.blocks import Section
 from tokonomics.web import login, meter, pages
 from tokonomics.web.accuracy import accuracy
