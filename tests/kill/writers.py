@@ -411,18 +411,18 @@ def of_files(folder: Path, names: Any) -> int:
 
 
 def write_library(folder: Path, turn: int) -> None:
-    from tokonomics.web import vega
+    from tokonomics.web import pages
 
-    vega._keep(folder, folder / "vega.js", f"{turn}\n".encode() * ROWS + vega._END)
+    pages._keep(folder, folder / "vega.js", f"{turn}\n".encode() * ROWS + pages._END)
 
 
 def library(folder: Path) -> int:
-    from tokonomics.web import vega
+    from tokonomics.web import pages
 
     def read(path: Path) -> int:
         code = path.read_bytes()
-        assert code.endswith(vega._END)
-        lines = code.removesuffix(vega._END).split()
+        assert code.endswith(pages._END)
+        lines = code.removesuffix(pages._END).split()
         assert len(lines) == ROWS
         return one(lines)
 
