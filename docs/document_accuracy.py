@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from tokonomics.measure.real_engine import unseen_errors
+from tokonomics.measure.accuracy_points import unseen_errors
 from tokonomics.measure.validate import ErrorSummary
 from tokonomics.report.validate_view import figures
 

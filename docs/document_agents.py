@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from tokonomics.guarded.answering import answer
+from tokonomics.guarded.worker import answer
 from tokonomics.mcp.serve import HOST, PATH, PORT
 from tokonomics.mcp.tools import INSTRUCTIONS, Toolbox, document_of, headline, work_of
 

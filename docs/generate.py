@@ -369,9 +369,8 @@ WHOLE: dict[str, Callable[[], str]] = {
     "docs/api.md": _from("document_api", "api_page"),
     "docs/python.md": _from("document_api", "python_page"),
     "src/tokonomics/__init__.pyi": _from("library_stub", "stub"),
-    "src/tokonomics/cli/words.json": _from("completion_words", "words"),
 }
-"""Pages, the library's types and what Tab offers, that are generated from their first line to their last."""
+"""Pages and the library's types that are generated from their first line to their last."""
 
 
 def _as_of() -> str:

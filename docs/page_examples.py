@@ -30,8 +30,8 @@ _SOLVED = re.compile(r"Solved in [\d.]+ s over")
 
 def example(verb: str) -> dict[str, Any]:
     """The answer to a view's own defaults, as a worker of the page gives it, without what a clock says."""
-    from tokonomics.guarded.answering import WHOLE, answer
     from tokonomics.guarded.inputs import checked_inputs
+    from tokonomics.guarded.worker import WHOLE, answer
     from tokonomics.web.verbs import find_verb
 
     page_verb, given = find_verb(verb), INPUTS[verb]

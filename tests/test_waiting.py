@@ -8,22 +8,25 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tokonomics.waiting import Full, WaitingLine
+from tokonomics.workers import Busy, Task, WaitingLine
 
 LONG_ENOUGH_S = 60.0
 
 
 @dataclass(eq=False)
-class Errand:
-    like: tuple[str, ...] = ()
+class Errand(Task):
     over: threading.Event = field(default_factory=threading.Event)
+
+
+def named(*names: str) -> Errand:
+    return Errand(None, LONG_ENOUGH_S, like=names)
 
 
 class Crowd:
     """Threads that take errands and hold each until it is over; ``taken`` tells who took what."""
 
     def __init__(self, most: int = 0) -> None:
-        self.line: WaitingLine[Errand] = WaitingLine(most)
+        self.line = WaitingLine(most)
         self.taken: queue.SimpleQueue[tuple[str, Errand]] = queue.SimpleQueue()
         self.threads: list[threading.Thread] = []
 
@@ -33,6 +36,7 @@ class Crowd:
 
     def _live(self) -> None:
         while errand := self.line.take():
+            assert isinstance(errand, Errand)
             self.taken.put((threading.current_thread().name, errand))
             errand.over.wait(LONG_ENOUGH_S)
 
@@ -57,23 +61,23 @@ def crowd() -> Iterator[Crowd]:
 
 def test_who_did_it_before_does_it_again(crowd: Crowd) -> None:
     crowd.join("first")
-    done = Errand(("plan",))
+    done = named("plan")
     assert crowd.who_takes(done) == "first"
     done.over.set()
     crowd.join("second")
     for _ in range(20):
         crowd.until_idle(2)
-        again = Errand(("other", "plan"))
+        again = named("other", "plan")
         assert crowd.who_takes(again) == "first"
         again.over.set()
 
 
 def test_where_that_one_is_busy_another_does_it(crowd: Crowd) -> None:
     crowd.join("first")
-    held = Errand(("plan",))
+    held = named("plan")
     assert crowd.who_takes(held) == "first"
     crowd.join("second")
-    other = Errand(("plan",))
+    other = named("plan")
     assert crowd.who_takes(other) == "second"
     held.over.set()
     other.over.set()
@@ -83,14 +87,14 @@ def test_the_nearest_name_counts_though_another_did_the_next_one(crowd: Crowd) -
     """Two answers beside each other: one client and verb, each solved by another worker, asked for their charts."""
     for name in ("first", "second"):
         crowd.join(name)
-    a, b = Errand(("a", "client")), Errand(("b", "client"))
+    a, b = named("a", "client"), named("b", "client")
     solved = {"a": crowd.who_takes(a), "b": crowd.who_takes(b)}
     assert sorted(solved.values()) == ["first", "second"]
     for held in (a, b):
         held.over.set()
     for key in "abab":
         crowd.until_idle(2)
-        drawn = Errand((key, "client"))
+        drawn = named(key, "client")
         drawn.over.set()
         assert crowd.who_takes(drawn) == solved[key]
     assert all(thread.is_alive() for thread in crowd.threads)
@@ -98,13 +102,18 @@ def test_the_nearest_name_counts_though_another_did_the_next_one(crowd: Crowd) -
 
 def test_what_waits_for_one_that_takes_another_is_anybodys(crowd: Crowd) -> None:
     crowd.join("first")
-    done = Errand(("plan",))
+    done = named("plan")
     done.over.set()
     assert crowd.who_takes(done) == "first"
     crowd.join("second")
     for _ in range(20):
         crowd.until_idle(2)
-        both = [Errand(("plan",)), Errand(("plan",))]
+        both = [
+            named("plan"),
+            named(
+                "plan",
+            ),
+        ]
         with crowd.line._changed:  # both come before anybody wakes
             for errand in both:
                 crowd.line.put(errand)
@@ -115,7 +124,7 @@ def test_what_waits_for_one_that_takes_another_is_anybodys(crowd: Crowd) -> None
 
 
 def test_what_came_first_is_taken_first(crowd: Crowd) -> None:
-    errands = [Errand((str(place % 2),)) for place in range(6)]
+    errands = [named(str(place % 2)) for place in range(6)]
     for errand in errands:
         errand.over.set()
         crowd.line.put(errand)
@@ -124,42 +133,44 @@ def test_what_came_first_is_taken_first(crowd: Crowd) -> None:
 
 
 def test_no_more_than_so_many_wait_and_none_after_the_end() -> None:
-    line: WaitingLine[Errand] = WaitingLine(1)
-    waits = Errand()
+    line = WaitingLine(1)
+    waits = named()
     line.put(waits)
-    with pytest.raises(Full):
-        line.put(Errand())
+    with pytest.raises(Busy):
+        line.put(named())
     assert line.close() == [waits]
-    with pytest.raises(Full):
-        line.put(Errand())
+    with pytest.raises(Busy):
+        line.put(named())
     assert line.take() is None
 
 
 def test_those_that_are_over_give_way_where_the_line_is_full() -> None:
-    line: WaitingLine[Errand] = WaitingLine(2)
-    first, second = Errand(), Errand()
+    line = WaitingLine(2)
+    first, second = named(), named()
     line.put(first)
-    line.clear(lambda errand: errand is first)
     line.put(second)
-    line.clear(lambda errand: errand is first)
-    line.put(last := Errand())
+    first.cancel()
+    line.put(last := named())
     assert line.close() == [second, last]
 
 
 def test_nobody_is_looked_at_where_any_number_may_wait() -> None:
     """Ten thousand points of a sweep are put one after the other: each would look at all before it."""
-    line: WaitingLine[Errand] = WaitingLine()
+    line = WaitingLine()
     looked_at: list[Errand] = []
 
-    def is_over(errand: Errand) -> bool:
-        looked_at.append(errand)
-        return False
+    class Watched(Errand):
+        def __getattribute__(self, name: str) -> object:
+            if name == "done":
+                looked_at.append(self)
+            return super().__getattribute__(name)
 
     for _ in range(3):
-        line.clear(is_over)
-        line.put(Errand())
+        errand = Watched(None, LONG_ENOUGH_S)
+        looked_at.clear()
+        line.put(errand)
     assert looked_at == []
 
 
 def test_who_finds_nothing_goes_on_after_a_while() -> None:
-    assert WaitingLine[Errand]().take(0.0) is None
+    assert WaitingLine().take(0.0) is None

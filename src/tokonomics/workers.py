@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 import traceback
+from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import nullcontext, suppress
@@ -28,7 +29,6 @@ from typing import Any, NamedTuple, Protocol
 
 from tokonomics.errors import TokonomicsError
 from tokonomics.memory_budget import limit_memory, limited_room
-from tokonomics.waiting import Full, WaitingLine
 
 COLD_S = 60.0
 """More for a worker that has not warmed up: it imports and compiles first, which is not the task's time."""
@@ -127,6 +127,75 @@ class Task:
         return False
 
 
+_NAMES = 256
+"""How many names a waiting line remembers, with who did something of that name last."""
+
+
+class WaitingLine:
+    """Tasks in the order they came, each for the next thread that is free.
+
+    Whoever did something of the same name takes it if it is idle: it may have kept a part. Where that one is busy,
+    anybody takes it.
+    """
+
+    def __init__(self, most: int = 0) -> None:
+        """``most`` wait; 0: any number."""
+        self._most, self.is_closed = most, False
+        self._tasks: deque[Task] = deque()
+        self._idle: set[threading.Thread] = set()
+        self._did: OrderedDict[Hashable, threading.Thread] = OrderedDict()
+        self._changed = threading.Condition()
+
+    def put(self, task: Task) -> None:
+        """Let it wait; refuses where as many wait as may, of which a cancelled one holds no place."""
+        with self._changed:
+            if self._most and len(self._tasks) >= self._most:
+                self._tasks = deque(waiting for waiting in self._tasks if not waiting.done.done())
+            if self.is_closed or (self._most and len(self._tasks) >= self._most):
+                raise Busy("the server has as much work as it takes on", fix="Try again in a few seconds.")
+            self._tasks.append(task)
+            self._changed.notify_all()
+
+    def take(self, timeout_s: float | None = None) -> Task | None:
+        """The first that is for this thread; None after that time, and for good once it is closed."""
+        me = threading.current_thread()
+        with self._changed:
+            self._idle.add(me)
+            try:
+                self._changed.wait_for(lambda: self.is_closed or self._place_for(me) is not None, timeout_s)
+                place = None if self.is_closed else self._place_for(me)  # while it still counts as idle
+            finally:
+                self._idle.discard(me)
+            if place is None:
+                return None
+            task = self._tasks[place]
+            del self._tasks[place]
+            if self._tasks:
+                self._changed.notify_all()  # what waited for this thread is anybody's now
+            for name in task.like:
+                self._did[name] = me
+                self._did.move_to_end(name)
+            while len(self._did) > _NAMES:
+                self._did.popitem(last=False)
+            return task
+
+    def close(self) -> list[Task]:
+        """Let nobody wait any more; what waited."""
+        with self._changed:
+            self.is_closed = True
+            left = list(self._tasks)
+            self._tasks.clear()
+            self._changed.notify_all()
+            return left
+
+    def _place_for(self, thread: threading.Thread) -> int | None:
+        for place, task in enumerate(self._tasks):
+            wanted = next((self._did[name] for name in task.like if self._did.get(name) in self._idle), thread)
+            if wanted is thread:
+                return place
+        return None
+
+
 class Replied(NamedTuple):
     """The answer to a request; after the last one the worker is of no more use."""
 
@@ -167,7 +236,7 @@ class Pool:
     ) -> None:
         """``waiting`` tasks at most are queued; 0: any number."""
         self._start, self._warm_ups, self._turn = start, warm_ups, turn
-        self._line: WaitingLine[Task] = WaitingLine(waiting)
+        self._line = WaitingLine(waiting)
         self._workers: set[Worker] = set()
         self._threads: list[threading.Thread] = []
         self.is_ready = False
@@ -182,11 +251,7 @@ class Pool:
 
     def submit(self, task: Task) -> None:
         """Queue a task; refuses where the queue is full."""
-        self._line.clear(lambda waiting: waiting.done.done())  # a cancelled one may not hold its place
-        try:
-            self._line.put(task)
-        except Full:
-            raise Busy("the server has as much work as it takes on", fix="Try again in a few seconds.") from None
+        self._line.put(task)
 
     def close(self) -> None:
         """Kill the workers, with what they do; what waits is cancelled."""

@@ -4,8 +4,7 @@ import csv
 from datetime import date
 from importlib.resources import files
 
-from tokonomics.catalog.networks import stated_gbit
-from tokonomics.catalog.offers import Offer
+from tokonomics.catalog.offers import Offer, stated_gbit
 
 DATA = files("tokonomics.catalog").joinpath("data")
 

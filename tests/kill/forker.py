@@ -113,7 +113,7 @@ def write_plainly() -> None:
         yield path
 
     files.whole = whole
-    for user in ("traffic.trace", "serving.outcome", "report.charts", "measure.meter.bill", "web.vega", "sweep.store"):
+    for user in ("traffic.trace", "serving.outcome", "report.charts", "measure.meter.bill", "web.pages", "sweep.store"):
         importlib.import_module(f"tokonomics.{user}").whole = whole  # type: ignore[attr-defined]
 
 

@@ -308,7 +308,7 @@ def test_every_writer_of_the_product_goes_through_one_module() -> None:
         "cli/main.py": "the null device",
         "sweep/store.py": "its lock",
         "web/uploads.py": "as they arrive, in a folder that goes with the server",
-        "web/vega.py": "into the unfinished file that whole gives",
+        "web/pages.py": "into the unfinished file that whole gives",
         "measure/meter/bill.py": "likewise",
         "report/charts/__init__.py": "likewise",
         "machine_code.py": "likewise",

@@ -217,7 +217,7 @@ def some_run() -> Any:
 
 
 def write_run(folder: Path, turn: int) -> None:
-    from tokonomics.measure.importers.own import save_run
+    from tokonomics.measure.benchmark_run import save_run
 
     save_run(some_run().model_copy(update={"notes": (str(turn),) * ROWS}), folder / "run.json")
 
@@ -386,14 +386,14 @@ def deployment(folder: Path) -> int:
 def write_dashboard(folder: Path, turn: int) -> None:
     from unittest.mock import patch
 
-    from tokonomics.measure.meter import ready_files
+    from tokonomics.measure.meter import exposition
 
-    with patch.object(ready_files, "text_of", lambda name: f"turn: {turn}\n" * ROWS):
-        ready_files.write_files(folder / "monitoring", overwrite=True)
+    with patch.object(exposition, "text_of", lambda name: f"turn: {turn}\n" * ROWS):
+        exposition.write_files(folder / "monitoring", overwrite=True)
 
 
 def dashboard(folder: Path) -> int:
-    from tokonomics.measure.meter.ready_files import NAMES
+    from tokonomics.measure.meter.exposition import NAMES
 
     return of_files(folder / "monitoring", NAMES)
 
@@ -411,18 +411,18 @@ def of_files(folder: Path, names: Any) -> int:
 
 
 def write_library(folder: Path, turn: int) -> None:
-    from tokonomics.web import vega
+    from tokonomics.web import pages
 
-    vega._keep(folder, folder / "vega.js", f"{turn}\n".encode() * ROWS + vega._END)
+    pages._keep(folder, folder / "vega.js", f"{turn}\n".encode() * ROWS + pages._END)
 
 
 def library(folder: Path) -> int:
-    from tokonomics.web import vega
+    from tokonomics.web import pages
 
     def read(path: Path) -> int:
         code = path.read_bytes()
-        assert code.endswith(vega._END)
-        lines = code.removesuffix(vega._END).split()
+        assert code.endswith(pages._END)
+        lines = code.removesuffix(pages._END).split()
         assert len(lines) == ROWS
         return one(lines)
 

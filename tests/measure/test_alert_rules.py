@@ -8,8 +8,7 @@ from typing import Any
 import yaml
 from tests.measure.real_prometheus import needs_promtool
 
-from tokonomics.measure.meter.exposition import FAMILIES
-from tokonomics.measure.meter.ready_files import text_of, write_files
+from tokonomics.measure.meter.exposition import FAMILIES, text_of, write_files
 
 CASES = Path(__file__).parent / "alert_cases.yml"
 

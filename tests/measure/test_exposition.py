@@ -20,13 +20,15 @@ from tests.measure.real_prometheus import RealPrometheus, needs_prometheus, need
 from tokonomics.errors import BadInput
 from tokonomics.measure.meter.exposition import (
     FAMILIES,
+    NAMES,
     Told,
     cost_per_mtok,
     listen_address,
     page,
     serve_exposition,
+    text_of,
+    write_files,
 )
-from tokonomics.measure.meter.ready_files import NAMES, text_of, write_files
 from tokonomics.measure.meter.state import MeterState, MeterTally
 
 DOC = Path(__file__).parents[2] / "docs" / "meter-fleet.md"

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tokonomics.measure.accuracy_points import KINDS, drawn_errors
-from tokonomics.measure.real_engine import served_points, unseen_errors
+from tokonomics.measure.accuracy_points import KINDS, drawn_errors, served_points, unseen_errors
 from tokonomics.report.accuracy_view import accuracy
 from tokonomics.web.accuracy import _recorded
 

@@ -15,14 +15,16 @@ from tokonomics.sweep.points import (
     Listed,
     Ranged,
     Tried,
+    base_values,
+    combined,
     digests,
     drawn,
     grid,
     point_id,
     points_of,
     read_over,
+    verb_for,
 )
-from tokonomics.sweep.questions import base_values, combined, verb_for
 
 KEYS = ("gpu", "tp", "rate", "slo", "input", "arrivals", "max_price")
 WORDS = st.text("abcdefghijklmnop0123456789.", min_size=1, max_size=6).filter(lambda text: ".." not in text)

@@ -14,7 +14,7 @@ import pytest
 
 import tokonomics.__main__  # registers the verb  # noqa: F401
 from tokonomics.sweep import crew
-from tokonomics.sweep.questions import base_values
+from tokonomics.sweep.points import base_values
 from tokonomics.sweep.store import MANIFEST
 from tokonomics.sweep.study import prepared
 from tokonomics.workers import WorkerProcess

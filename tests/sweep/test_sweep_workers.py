@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokonomics.sweep.answering import answer
-from tokonomics.sweep.crew import Crew, NoWorkers, outcomes
+from tokonomics.sweep.crew import Crew, NoWorkers, answer, outcomes
 from tokonomics.sweep.outcome import PointOutcome, Status
 from tokonomics.sweep.points import SweepPoint
 from tokonomics.sweep.view import SweepClock, progress

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import typer
 
+from tokonomics.listening import listening
 from tokonomics.web import serve
 from tokonomics.web.app import make_app
 from tokonomics.web.service import Settings
 
 if __name__ == "__main__":
-    bound = serve.listening("127.0.0.1", 0)
+    bound = listening("127.0.0.1", 0)
     serve._end_tidily()
     ledger, *guarded = sys.argv[1:]
     workers = 0 if guarded else 1

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from tokonomics.guarded import answering, looking
-from tokonomics.guarded.answering import KEPT, WHOLE, answer
+from tokonomics.guarded import worker
+from tokonomics.guarded.worker import KEPT, WHOLE, answer
 from tokonomics.questions.verbs import Verb
 from tokonomics.report.answer import Answer
 from tokonomics.report.answers import describe
@@ -31,8 +31,8 @@ def solves(monkeypatch: pytest.MonkeyPatch) -> Solves:
         found.append(verb.name)
         return describe(verb, *rest)
 
-    monkeypatch.setattr("tokonomics.guarded.answering.describe", described)
-    answering._kept.clear()
+    monkeypatch.setattr("tokonomics.guarded.worker.describe", described)
+    worker._kept.clear()
     return found
 
 
@@ -48,7 +48,7 @@ def silent(line: str) -> None:
 def test_numbers_charts_downloads_and_report_are_solved_once(solves: Solves) -> None:
     for part in ("sections", "charts", "result", "text", "markdown"):
         assert part in answer(request_of("plan", PLAN, part, key="a"), silent)
-    made = looking.report(request_of("plan", PLAN, "result", "sections", "charts", key="a"), silent)
+    made = worker.report(request_of("plan", PLAN, "result", "sections", "charts", key="a"), silent)
     assert made["html"].startswith("<!doctype html>")
     assert solves == ["plan"]
 
@@ -73,7 +73,7 @@ def test_a_worker_keeps_the_latest_answers(solves: Solves) -> None:
     assert len(solves) == KEPT + 1
     answer(request_of("curve", {**CURVE, "context": 1000}, key="0"), silent)
     assert len(solves) == KEPT + 2, "the oldest was forgotten"
-    assert len(answering._kept) == KEPT
+    assert len(worker._kept) == KEPT
 
 
 def test_the_page_gets_what_it_asks_for_and_the_whole_answer_in_the_end(page: TestClient) -> None:

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 import uvicorn
 
+from tokonomics.listening import listening
 from tokonomics.web.connections import Connection
-from tokonomics.web.serve import listening
 from tokonomics.web.uploads import sweep
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
@@ -192,7 +192,7 @@ def test_a_taken_port_gives_way_to_the_next() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with listening("127.0.0.1", port) as made:
+        with listening("127.0.0.1", port, 20) as made:
             assert port < made.getsockname()[1] < port + 20
 
 

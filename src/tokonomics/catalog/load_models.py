@@ -54,7 +54,7 @@ class ModelRow:
 
 def all_models() -> tuple[ModelSpec, ...]:
     """Every model known by name, the user's own first."""
-    return tuple(row.spec() for row in _rows())
+    return tuple(row.spec() for row in model_rows())
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def _known(name: str, reading: ConfigReading) -> ModelSpec:
     """By the catalogue, else as it was fetched from the hub before."""
     fix = ADD_YOUR_OWN.format(path=user_path())
     try:
-        return resolve("model", name, _rows(), fix=fix, listing="tokonomics models").spec()
+        return resolve("model", name, model_rows(), fix=fix, listing="tokonomics models").spec()
     except UnknownName as error:
         from tokonomics.catalog.hub import cached, is_repository
 
@@ -106,7 +106,7 @@ def _is_only_on_hub(name: str) -> bool:
     """A repository that no row of the catalogue is; strangers may not make us ask anybody."""
     from tokonomics.catalog.hub import is_repository
 
-    theirs = {alias.casefold() for row in _rows() for alias in row.aliases if "/" in alias}
+    theirs = {alias.casefold() for row in model_rows() for alias in row.aliases if "/" in alias}
     return CONFIGS_IN.get() is None and is_repository(name) and name.casefold() not in theirs
 
 
@@ -131,7 +131,7 @@ def _hub_spec(files: "HubModel", reading: ConfigReading) -> ModelSpec:
 
 def models_of_family(family: str) -> tuple[ModelSpec, ...]:
     """The models of a family, as the catalogue calls it; of the user's own those that name one."""
-    return tuple(row.spec() for row in _rows() if row.table.get("family") == family)
+    return tuple(row.spec() for row in model_rows() if row.table.get("family") == family)
 
 
 def find_models(match: str | None = None, family: str | None = None, moe: bool | None = None) -> list[ModelSpec]:
@@ -142,7 +142,7 @@ def find_models(match: str | None = None, family: str | None = None, moe: bool |
     if match is not None and is_path(match):
         return [find_model(match)]
     wanted = spelling(match) if match else ""
-    rows = [row for row in _rows() if any(wanted in name for name in spellings(row))]
+    rows = [row for row in model_rows() if any(wanted in name for name in spellings(row))]
     if match and not rows:
         return [find_model(match)]  # raises, with the nearest names
     found = [row.spec() for row in rows]
@@ -179,10 +179,10 @@ def is_path(text: str) -> bool:
         there = path.is_file() or (path / "config.json").is_file()
     except (OSError, ValueError):  # too long, a null character
         return False
-    return there and ("/" in text or "\\" in text or not any(spelling(text) in spellings(row) for row in _rows()))
+    return there and ("/" in text or "\\" in text or not any(spelling(text) in spellings(row) for row in model_rows()))
 
 
-def _rows() -> tuple[ModelRow, ...]:
+def model_rows() -> tuple[ModelRow, ...]:
     """The user's entries and ours; an entry of theirs with a key of ours replaces it."""
     mine = tuple(_user_row(key, table) for key, table in user_tables("models").items())
     replaced = {spelling(row.key) for row in mine}

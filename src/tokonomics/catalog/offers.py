@@ -3,16 +3,21 @@
 An offer is a whole instance: its price per GPU is the instance price over its GPUs. Offers come from the shipped
 snapshot (``data/offers.csv``, reduced from the SkyPilot catalogue), from the user's cache once prices were refreshed,
 or from the user's own CSV file. A price older than 90 days is stale: it is still shown, and says so.
+
+``data/networks.csv`` has the speed of the network between machines, as sellers state it. A machine that is neither
+there nor in a price list of one's own is not known to have a network: no replica is spread over such machines.
 """
 
+import csv
 import datetime as dt
 import re
 from enum import StrEnum
+from functools import cache, lru_cache
+from importlib.resources import files
 from typing import Annotated
 
 from pydantic import Field
 
-from tokonomics.catalog.networks import stated_gbit
 from tokonomics.catalog.places import Place, Seller, country_of, seller_of
 from tokonomics.types import Noun
 
@@ -115,3 +120,16 @@ def gpu_key(name: str) -> str:
     from tokonomics.catalog.gpus import find_gpu  # Read only when a name has to be looked up: keeps --help quick.
 
     return find_gpu(name).key
+
+
+@lru_cache(maxsize=4096)
+def stated_gbit(provider: str, instance: str) -> float | None:
+    """Gbit/s of one such machine to others, for its GPUs; None where nobody states it."""
+    return _stated_networks().get((provider.casefold(), instance.casefold()))
+
+
+@cache
+def _stated_networks() -> dict[tuple[str, str], float]:
+    text = files("tokonomics.catalog").joinpath("data/networks.csv").read_text(encoding="utf-8")
+    rows = csv.DictReader(text.splitlines())
+    return {(row["provider"].casefold(), row["instance"].casefold()): float(row["gbit"]) for row in rows}

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tokonomics.cli.completion import names_of
 from tokonomics.errors import BadInput, option
 from tokonomics.questions.command import command_line
 from tokonomics.questions.inputs import Shown
@@ -98,16 +99,19 @@ def _arguments(parameter: Parameter) -> list[inspect.Parameter]:
     kind = list[kind] if parameter.is_list else kind
     optional = kind | None if not parameter.required and parameter.default is None else kind
     default = inspect.Parameter.empty if parameter.required else parameter.default
+    offered = None if parameter.kind is Kind.FILE or parameter.type is not str else names_of(parameter.name)
     arguments = []
     if parameter.place is not Placement.FLAG:
         name = parameter.name if parameter.place is Placement.FIRST else f"{parameter.name}{BY_PLACE}"
         shown = parameter.default_text or True
-        info = typer.Argument(help=parameter.help, metavar=parameter.metavar, show_default=shown)
+        help, metavar = parameter.help, parameter.metavar
+        info = typer.Argument(help=help, metavar=metavar, show_default=shown, autocompletion=offered)
         arguments.append(_argument(name, Annotated[optional, info], default))
     if parameter.place is not Placement.FIRST:
         help = "The model, by name." if parameter.place is Placement.EITHER else parameter.help
         flags = f"{parameter.flag}/{parameter.off}" if parameter.off else str(parameter.flag)
-        info = typer.Option(flags, help=help, show_default=parameter.default_text or True, metavar=_metavar(parameter))
+        shown, metavar = parameter.default_text or True, _metavar(parameter)
+        info = typer.Option(flags, help=help, show_default=shown, metavar=metavar, autocompletion=offered)
         arguments.append(_argument(parameter.name, Annotated[optional, info], default))
     return arguments
 

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from tokonomics.questions.verbs import scenario_verbs
 from tokonomics.report.terminal import say, show_json
 
 
@@ -13,7 +14,8 @@ def init(
         Path | None, typer.Argument(help="Where to; - prints it.", show_default="scenario.toml", metavar="FILE")
     ] = None,
     verb: Annotated[
-        list[str] | None, typer.Option(help="Only the keys of these verbs: with commas, or repeat.")
+        list[str] | None,
+        typer.Option(help="Only the keys of these verbs: with commas, or repeat.", autocompletion=scenario_verbs),
     ] = None,
     schema: Annotated[
         bool, typer.Option("--schema", help="Write the JSON Schema of scenario files instead: scenario.schema.json.")
@@ -35,7 +37,6 @@ def init(
     from tokonomics.files import write_text
     from tokonomics.planner.parsing import listed
     from tokonomics.questions.scenario_text import SCHEMA_FILE, scenario_schema, scenario_text
-    from tokonomics.questions.verbs import scenario_verbs
 
     if schema and verb:
         raise BadInput("is for a scenario, not for the schema", field="verb")

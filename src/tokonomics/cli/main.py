@@ -16,12 +16,13 @@ from typing import Any, NoReturn
 import typer
 
 from tokonomics import __version__
-from tokonomics.cli.quick import plain
 from tokonomics.errors import TokonomicsError, flag
 from tokonomics.questions.verbs import BUY, KNOWN, RUN, VERBS
 
 _INTERRUPTED = 130
 """The exit code after Ctrl-C, as shells have it: 128 + SIGINT."""
+_COMPLETED = "_TOKONOMICS_COMPLETE"
+"""Set by the scripts that ``tokonomics --install-completion`` installs; Typer answers them."""
 
 
 @dataclass(frozen=True)
@@ -109,8 +110,9 @@ def run() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without × or ≤ shows ? instead of failing
-    app = application(sys.argv[1] if len(sys.argv) > 1 else "")
-    if len(sys.argv) == 1 or not {"-h", "--help"}.isdisjoint(sys.argv):
+    typed = _typed()
+    app = application(typed[0] if typed else "")
+    if not typed or not {"-h", "--help"}.isdisjoint(typed) or _COMPLETED in os.environ:
         _import_help()
     try:
         try:
@@ -136,6 +138,18 @@ def run() -> None:
         _complain(f"cannot write the output: {error.strerror or error}")
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 - what could not be written is not tried again at exit
         sys.exit(1)
+
+
+def _typed() -> list[str]:
+    """The words of the command line: those of the line that a shell completes, where it asks what to offer."""
+    if _COMPLETED not in os.environ:
+        return sys.argv[1:]
+    return (os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")).split()[1:]
+
+
+def _plain() -> bool:
+    """Whether nothing but text is wanted: no colours, which leaves out bold as well, or a terminal without them."""
+    return bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") in ("dumb", "unknown")
 
 
 def _open_closed() -> None:
@@ -164,7 +178,7 @@ def main() -> None:
     """Entry point of the ``tokonomics`` command."""
     # Imports make a million objects that stay: looking through them for garbage takes a tenth of the start.
     gc.set_threshold(100_000, 20, 20)
-    if plain():
+    if _plain():
         os.environ["_TYPER_FORCE_DISABLE_TERMINAL"] = "1"  # without it, help and errors keep their bold
     try:
         run()
@@ -197,5 +211,5 @@ def _show_example(mistake: BaseException | None) -> None:
 
 
 def _complain(message: str) -> None:
-    typer.echo("error: " if plain() else typer.style("error: ", fg="red", bold=True), err=True, nl=False)
+    typer.echo("error: " if _plain() else typer.style("error: ", fg="red", bold=True), err=True, nl=False)
     typer.echo(message, err=True)

@@ -124,7 +124,7 @@ def files(
       tokonomics meter files monitoring
       tokonomics meter files /etc/prometheus --overwrite
     """
-    from tokonomics.measure.meter.ready_files import write_files
+    from tokonomics.measure.meter.exposition import write_files
 
     written = write_files(directory, overwrite)
     if json:

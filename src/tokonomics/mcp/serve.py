@@ -12,6 +12,7 @@ import typer
 
 from tokonomics.errors import BadInput
 from tokonomics.guarded.worker import MOST_BODY
+from tokonomics.listening import listening
 
 if TYPE_CHECKING:
     from mcp.server import Server
@@ -60,7 +61,7 @@ def mcp(
 
         server = make_server(toolbox, pool)
         if http:
-            _serve_http(server, listening(port))
+            _serve_http(server, listening(HOST, port))
         else:
             _serve_stdio(server)
 
@@ -93,19 +94,6 @@ def _serve_stdio(server: "Server[Any]") -> None:
             await server.run(heard, said, server.create_initialization_options())
 
     anyio.run(serve)
-
-
-def listening(port: int) -> socket.socket:
-    """A socket that takes connections of this machine."""
-    bound = socket.socket()
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        bound.bind((HOST, port))
-        bound.listen(128)
-    except OSError as error:
-        bound.close()
-        raise BadInput(f"cannot be listened on: {error.strerror or error}", where=f"--port {port}") from None
-    return bound
 
 
 def _serve_http(server: "Server[Any]", bound: socket.socket) -> None:

@@ -25,8 +25,7 @@ from mcp_types import (
 
 from tokonomics import __version__
 from tokonomics.errors import TokonomicsError
-from tokonomics.guarded.answering import home_in_texts, ours
-from tokonomics.guarded.worker import LONG_S
+from tokonomics.guarded.worker import LONG_S, home_in_texts, ours
 from tokonomics.mcp.tools import INSTRUCTIONS, Toolbox, described, document_of, headline, work_of
 from tokonomics.workers import Broken, Pool, Task
 

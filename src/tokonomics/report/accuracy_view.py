@@ -4,8 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tokonomics.measure.accuracy_points import BAND, AccuracyPoint, DrawnErrors
-from tokonomics.measure.real_engine import UnseenErrors
+from tokonomics.measure.accuracy_points import BAND, AccuracyPoint, DrawnErrors, UnseenErrors
 from tokonomics.report import blocks
 from tokonomics.report.wording import NO_VALUE, percent_text
 from tokonomics.units import percent, plural

@@ -18,8 +18,7 @@ from typing import Any
 
 from tokonomics.errors import BadInput, shorten
 from tokonomics.memory_budget import limit_memory
-from tokonomics.sweep.answering import begin
-from tokonomics.sweep.crew import LOOK_S, Crew
+from tokonomics.sweep.crew import LOOK_S, Crew, begin
 from tokonomics.sweep.points import Ground, differences, ground
 from tokonomics.workers import Replied, Spent, WorkerDied
 

@@ -1,24 +1,42 @@
 """Who answers the points: a pool of workers on this machine, one for each core, or on a cluster (``cluster``).
 
+Inside a worker, the question is asked with the point's inputs, and its answer is kept.
 A point whose worker dies is asked again, by another, as often as the crew allows; one that takes too long loses its
 worker and is not asked again. What comes back comes in any order.
 """
 
+import gc
 import json
 import os
 import queue
 import time
+import traceback
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
+from typing import Any
 
-from tokonomics.errors import TokonomicsError
-from tokonomics.memory_budget import SHARE, available_bytes
-from tokonomics.sweep.outcome import PointOutcome, Status, outcome_from
+from tokonomics.errors import TokonomicsError, flag
+from tokonomics.memory_budget import SHARE, NoRoom, available_bytes
+from tokonomics.questions.listener import SILENT
+from tokonomics.questions.verbs import find_verb
+from tokonomics.sweep.outcome import OUT_OF_MEMORY, PointOutcome, Status, figures_of, outcome_from, untimed
 from tokonomics.sweep.points import SweepPoint
-from tokonomics.workers import Broken, NoWorker, Pool, Task, TaskRefused, TaskTimeout, WorkerDied, WorkerProcess
+from tokonomics.workers import (
+    Broken,
+    NoWorker,
+    Pool,
+    Spent,
+    Task,
+    TaskRefused,
+    TaskTimeout,
+    WorkerDied,
+    WorkerProcess,
+    as_json,
+)
 
 _ENOUGH_BYTES = 1_000_000_000
 """For a worker: a simulation of a million requests. With less for each there are fewer of them, unless --jobs says."""
@@ -32,6 +50,11 @@ _TOGETHER_S = 1.0
 """After which what has ended is handed on, to be kept, even where more ends all the while: a choice."""
 LOOK_S = 2.0
 """How often a cluster is asked for its size."""
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS", "NUMBA_NUM_THREADS"), "1")
+"""Of the environment of a worker: there is one for each core, and sums come out the same however many there are."""
+_SIMULATES = frozenset({"plan", "simulate", "capacity", "compare", "fleet", "breakeven", "levers", "stack", "diff",
+                        "route"})  # fmt: skip
+_SMALL = {"model": "llama-3.1-8b", "gpu": "H100", "rate": "1", "requests": 1, "input": "9", "output": "9"}
 
 
 def cores() -> int:
@@ -71,7 +94,7 @@ class LocalCrew(Crew):
 
     def __init__(self, verb: str, jobs: int, memory_bytes: int, environment: Mapping[str, str]) -> None:
         own = {**os.environ, **environment}
-        super().__init__(partial(WorkerProcess, "tokonomics.sweep.answering:begin", [verb], memory_bytes, own))
+        super().__init__(partial(WorkerProcess, "tokonomics.sweep.crew:begin", [verb], memory_bytes, own))
         self._jobs = jobs
 
     def room(self) -> int:
@@ -142,3 +165,55 @@ def _outcome(task: Task, deaths: int) -> PointOutcome:
     if isinstance(problem, TaskRefused | Broken):
         return PointOutcome(Status.FAILED, str(problem), seconds=seconds)
     raise problem
+
+
+# --- inside a worker ------------------------------------------------------------------------------------------------
+
+
+def answered(verb: str, values: Mapping[str, Any]) -> PointOutcome:
+    """What became of the point; nothing that goes wrong gets out."""
+    began = time.perf_counter()
+
+    def ended(status: Status, error: str | None = None) -> PointOutcome:
+        return PointOutcome(status, error, seconds=time.perf_counter() - began)
+
+    asked = find_verb(verb)
+    try:
+        found = asked.answer(asked.request.of(values), SILENT)
+        plain = untimed(found.plain())
+        text = as_json(plain).decode()
+    except NoRoom as problem:  # unlike other refusals, not the same every time
+        return ended(Status.FAILED, f"{problem.message(flag)}\n--memory gives a worker more.")
+    except TokonomicsError as problem:
+        return ended(Status.REFUSED, problem.message(flag))
+    except MemoryError:
+        return ended(Status.FAILED, OUT_OF_MEMORY)
+    except Exception as problem:
+        at = traceback.extract_tb(problem.__traceback__)[-1]
+        return ended(Status.FAILED, f"{type(problem).__name__}: {problem} ({Path(at.filename).name}:{at.lineno})")
+    status = Status.OK if found.is_found else Status.NOTHING
+    error = None if status is Status.OK else "nothing does what was asked"
+    return PointOutcome(status, error, figures_of(verb, plain), text, time.perf_counter() - began)
+
+
+def warm_up(verb: str) -> None:
+    """What every first point would wait for: imports, and the simulator's compiled code."""
+    gc.set_threshold(100_000, 20, 20)  # as on the command line: what is imported stays
+    if verb in _SIMULATES:
+        asked = find_verb("simulate")
+        with suppress(TokonomicsError):  # a point says it better
+            asked.answer(asked.request.of(_SMALL), SILENT)
+
+
+def begin(verb: str) -> Callable[..., dict[str, Any]]:
+    """The function that answers a point, with all it needs imported and compiled."""
+    warm_up(verb)
+    return partial(answer, verb)
+
+
+def answer(verb: str, values: dict[str, Any], tell: object = None) -> dict[str, Any]:
+    """What became of a point, for the way back; a worker whose memory ran out is spent."""
+    plain = answered(verb, values).plain()
+    if plain["error"] == OUT_OF_MEMORY:
+        raise Spent(plain)
+    return plain

@@ -1,4 +1,5 @@
-"""The points of a sweep: what is swept, as it is typed; every combination of it, or so many drawn at random; their ids.
+"""The points of a sweep: what is swept, as it is typed; every combination of it, or so many drawn at random; their ids;
+and the inputs of the verb at each, from the scenario and what is swept.
 
 ``gpu=H100,H200`` is a list, ``rate=1..50`` a range, ``rate=1..50:log`` one by ratio. Values lie between commas, or
 between semicolons where a value holds commas itself (``slo=ttft_p99=1,tpot_p99=0.1;…``). Several keys may follow each
@@ -12,6 +13,7 @@ a cluster must stand on the same ground before it answers anything. Random point
 alone, so that a longer search contains the shorter one.
 """
 
+import contextlib
 import hashlib
 import itertools
 import json
@@ -26,9 +28,21 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 import tokonomics
 from tokonomics.clock import today
-from tokonomics.errors import BadInput, did_you_mean, shorten
+from tokonomics.errors import BadInput, UnknownName, did_you_mean, shorten
+from tokonomics.questions.request import TYPE_WORDS
+from tokonomics.questions.scenario import (
+    SWEPT_UNASKED,
+    ScenarioFile,
+    parameter_for,
+    read_scenario_file,
+    replaced_by,
+    swept_keys,
+)
+from tokonomics.questions.verbs import scenario_verbs
 
 _KEY = re.compile(r"\s*([A-Za-z][A-Za-z0-9_-]*)\s*=(.*)", re.DOTALL)
 _RANGE = re.compile(r"\s*([0-9.eE+-]+?)\s*\.\.\s*([0-9.eE+-]+?)\s*(?::\s*([a-z]+))?\s*")
@@ -315,3 +329,55 @@ def _version(name: str) -> str:
         return version(name)
     except PackageNotFoundError:
         return "none"
+
+
+_ROWS = 10
+"""Candidates of a plan in its answer, as many as the terminal shows: all of them are a megabyte for each point."""
+
+
+def check_verb(verb: str) -> None:
+    """Refuse what gives no answer to a scenario."""
+    known = scenario_verbs()
+    if verb not in known:
+        raise UnknownName("verb", verb, known, fix=f"Those that can be swept: {', '.join(known)}.")
+
+
+def verb_for(texts: Sequence[str]) -> str:
+    """The first of the usual verbs that has every key that is swept; the very first where none has."""
+    for verb in SWEPT_UNASKED:
+        with contextlib.suppress(BadInput):
+            read_over(texts, swept_keys(verb))
+            return verb
+    return SWEPT_UNASKED[0]
+
+
+def base_values(path: Path, verb: str) -> tuple[dict[str, object], list[str], Path | None]:
+    """What the scenario says for the verb; the keys it has no flag for; and the profile it names."""
+    file = read_scenario_file(path.absolute())
+    said = file.values_for(verb)
+    profile = said.get("profile")
+    base = {key: said[key] for key in said if key in swept_keys(verb)}
+    if parameter_for(verb, "top") is not None:
+        base.setdefault("top", _ROWS)
+    return base, file.unused_by(verb), None if profile is None else Path(str(profile))
+
+
+def combined(verb: str, base: Mapping[str, object], over: Mapping[str, str]) -> dict[str, Any]:
+    """The values of one point: traffic of another kind that is swept replaces the scenario's."""
+    read = {key: _value(verb, key, text) for key, text in over.items()}
+    # As if a scenario in this folder said it: a file is found whatever folder a worker stands in.
+    swept = ScenarioFile(Path.cwd() / "over", {}, {verb: read}).values_for(verb)
+    gone = replaced_by([key for key, value in swept.items() if value is not False])
+    return {key: value for key, value in base.items() if key not in gone} | swept
+
+
+def _value(verb: str, key: str, text: str) -> object:
+    """A word where a number is taken is the same mistake in every point: said once, before any work."""
+    parameter = parameter_for(verb, key)
+    assert parameter is not None
+    if parameter.type is str or parameter.takes_text:
+        return [text] if parameter.is_list else text
+    try:
+        return TypeAdapter(parameter.type).validate_python(text)
+    except ValidationError:
+        raise BadInput(f"must be {TYPE_WORDS[parameter.type]}, got {shorten(text)}", where=f"--over {key}") from None

@@ -20,24 +20,35 @@ from tokonomics.errors import BadInput, option, shorten
 from tokonomics.physics.calibration import VARIABLE as PROFILE
 from tokonomics.physics.calibration import read_profile
 from tokonomics.questions.scenario import swept_keys
-from tokonomics.sweep.answering import ONE_THREAD, answered, warm_up
 from tokonomics.sweep.cluster import ClusterCrew
-from tokonomics.sweep.crew import Crew, LocalCrew, memory_share, most_workers, outcomes
+from tokonomics.sweep.crew import (
+    ONE_THREAD,
+    Crew,
+    LocalCrew,
+    answered,
+    memory_share,
+    most_workers,
+    outcomes,
+    warm_up,
+)
 from tokonomics.sweep.outcome import Status, SweepRow, SweepSummary, as_plain, summary_of
 from tokonomics.sweep.points import (
     DAY,
     Ground,
     SweepPoint,
     Tried,
+    base_values,
+    check_verb,
+    combined,
     drawn,
     grid,
     ground,
     ground_id,
     points_of,
     read_over,
+    verb_for,
     without_day,
 )  # fmt: skip
-from tokonomics.sweep.questions import base_values, check_verb, combined, verb_for
 from tokonomics.sweep.store import MANIFEST, Store, opened, read_manifest, write_manifest
 from tokonomics.sweep.view import SweepClock, progress
 from tokonomics.traffic.grammar import span_s

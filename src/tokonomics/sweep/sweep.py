@@ -9,6 +9,8 @@ import typer
 from tokonomics.memory_budget import can_limit_memory
 from tokonomics.questions.command import command_line
 from tokonomics.questions.result import Result
+from tokonomics.questions.scenario import SWEPT_UNASKED, swept_keys
+from tokonomics.questions.verbs import scenario_verbs
 from tokonomics.report.answer import Answer
 from tokonomics.report.terminal import check_files, give, say, show, show_json
 
@@ -35,15 +37,29 @@ _INTERRUPTED = 130
 _FILE = "<path>"
 
 
+def _swept(ctx: typer.Context) -> list[str]:
+    """What a shell offers for ``--over``: the keys of the verb that is asked."""
+    asked = ctx.params.get("verb")
+    keys = [key for verb in ([asked] if asked in scenario_verbs() else SWEPT_UNASKED) for key in swept_keys(verb)]
+    return [f"{key}=" for key in dict.fromkeys(keys)]
+
+
 def sweep(
     scenario: Annotated[Path, typer.Argument(metavar="SCENARIO.toml", help="What stays the same in every point.")],
     over: Annotated[
         list[str] | None,
-        typer.Option(help="A key of the scenario and its values: gpu=H100,H200; with --random also rate=1..50:log."),
+        typer.Option(
+            help="A key of the scenario and its values: gpu=H100,H200; with --random also rate=1..50:log.",
+            autocompletion=_swept,
+        ),
     ] = None,
     verb: Annotated[
         str | None,
-        typer.Option(help="What is asked.", show_default="the first of plan, simulate, capacity with all these keys"),
+        typer.Option(
+            help="What is asked.",
+            show_default="the first of plan, simulate, capacity with all these keys",
+            autocompletion=scenario_verbs,
+        ),
     ] = None,
     random: Annotated[int | None, typer.Option(min=1, help="Draw so many points instead of the whole grid.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of --random.")] = 0,

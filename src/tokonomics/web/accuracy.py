@@ -11,8 +11,16 @@ from importlib import resources
 from typing import Any
 
 from tokonomics.errors import UnknownName, in_python
-from tokonomics.measure.accuracy_points import KINDS, YOURS, AccuracyPoint, chosen, drawn_errors, shipped_points
-from tokonomics.measure.real_engine import served_points, unseen_errors
+from tokonomics.measure.accuracy_points import (
+    KINDS,
+    YOURS,
+    AccuracyPoint,
+    chosen,
+    drawn_errors,
+    served_points,
+    shipped_points,
+    unseen_errors,
+)
 from tokonomics.report import accuracy_view, charts
 from tokonomics.report.answer import document
 from tokonomics.report.blocks import sections

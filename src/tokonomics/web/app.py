@@ -18,9 +18,9 @@ from starlette.responses import Response, StreamingResponse
 
 from tokonomics import __version__
 from tokonomics.errors import BadInput, TokonomicsError
-from tokonomics.guarded.answering import WHOLE, ours
+from tokonomics.guarded.worker import WHOLE, ours
 from tokonomics.report.blocks import Section
-from tokonomics.web import login, meter, pages
+from tokonomics.web import meter, pages, safety
 from tokonomics.web.accuracy import accuracy
 from tokonomics.web.catalogue import apis_json, catalogue_json, prices_as_of
 from tokonomics.web.jobs import Job, TooManyOfYours
@@ -224,19 +224,19 @@ def _add_page(app: FastAPI, sessions: LoginSessions) -> None:
 
     @app.get("/login", include_in_schema=False)
     def log_in(request: Request) -> Response:
-        return login.form(request.url.query)
+        return safety.login_form(request.url.query)
 
     @app.get("/login.css", include_in_schema=False)
     def login_style() -> Response:
-        return Response(login.STYLE, media_type="text/css")
+        return Response(safety.LOGIN_STYLE, media_type="text/css")
 
     @app.post("/login", include_in_schema=False)
     async def logged_in(request: Request) -> Response:
-        return await login.logged_in(request, sessions)
+        return await safety.logged_in(request, sessions)
 
     @app.post("/logout", include_in_schema=False)
     def log_out(request: Request) -> Response:
-        return login.logged_out(request, sessions)
+        return safety.logged_out(request, sessions)
 
 
 def _add_catalogue(app: FastAPI) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from tokonomics.errors import TokonomicsError
-from tokonomics.guarded.answering import error_of
+from tokonomics.guarded.worker import error_of
 from tokonomics.workers import Busy, Cancelled, Pool, Task, as_json
 
 KEEP_ALIVE_S = 15.0

@@ -1,16 +1,25 @@
-"""The files of the page, from the installed package, and the chart library; nothing else of the disk is served."""
+"""The files of the page, from the installed package, and the chart library; nothing else of the disk is served.
+
+The chart library is built once from the installed vl-convert package. That takes seconds, so the file is kept in the
+user's cache folder by the version of vl-convert. It is an ES module that exports ``vegaEmbed``; with vega-embed's
+``ast: true`` expressions are interpreted, and the page needs no ``unsafe-eval``.
+"""
 
 import gzip
 import hashlib
+import os
 import re
 import threading
+from contextlib import suppress
 from functools import lru_cache
+from importlib.metadata import version
 from pathlib import Path, PurePosixPath
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from tokonomics.web import vega as library
+from tokonomics.errors import BadInput
+from tokonomics.files import make_folder, whole
 from tokonomics.web.catalogue import catalogue_json, prices_as_of
 
 FOLDER = Path(__file__).with_name("page")
@@ -20,6 +29,10 @@ _TYPES = {
 }  # fmt: skip
 _PACKED = ".gz"
 
+_SNIPPET = "export { vegaEmbed, vega };"
+_END = b"\n// whole\n"
+"""A file without it was cut short."""
+_LOCK = threading.Lock()
 LOG_OUT = re.compile(r"\s*<form [^>]*id=\"leave\">.*?</form>")
 
 
@@ -29,7 +42,7 @@ def index(logged_in: bool) -> Response:
         text = (FOLDER / "index.html").read_text("utf-8")
     except OSError:
         raise HTTPException(404) from None
-    content = text.replace("/vega.js", f"/vega.js?v={library.name()}")
+    content = text.replace("/vega.js", f"/vega.js?v={library_name()}")
     if not logged_in:
         content = LOG_OUT.sub("", content)
     return Response(content, media_type="text/html", headers={"cache-control": "no-cache"})
@@ -56,21 +69,63 @@ def static(name: str, known: str | None) -> Response:
 
 def vega(asked: str, encodings: str) -> Response:
     """The chart library; under its own name it may be kept for good."""
-    lasting = asked == library.name()
+    lasting = asked == library_name()
     headers = {
         "cache-control": "public, max-age=31536000, immutable" if lasting else "no-cache",
         "vary": "accept-encoding",
     }
     if "gzip" in encodings:
         return Response(_small(), media_type="text/javascript", headers={**headers, "content-encoding": "gzip"})
-    return Response(library.bundle(), media_type="text/javascript", headers=headers)
+    return Response(library(), media_type="text/javascript", headers=headers)
 
 
 @lru_cache(maxsize=1)
 def _small() -> bytes:
-    return gzip.compress(library.bundle(), 6)
+    return gzip.compress(library(), 6)
 
 
 def prepare() -> None:
     """Build the catalogue and the chart library while nobody waits for them."""
-    threading.Thread(target=lambda: (catalogue_json(prices_as_of()), library.bundle()), daemon=True).start()
+    threading.Thread(target=lambda: (catalogue_json(prices_as_of()), library()), daemon=True).start()
+
+
+def library_name() -> str:
+    """Changes with the library, and is known before it is built."""
+    return hashlib.sha256(f"{version('vl-convert-python')} {_SNIPPET}".encode()).hexdigest()[:16]
+
+
+def library() -> bytes:
+    """The library, from the cache where it is there."""
+    with _LOCK:
+        return _library()
+
+
+@lru_cache(maxsize=1)
+def _library() -> bytes:
+    folder = _folder()
+    kept = folder / f"vega-{library_name()}.js"
+    with suppress(OSError):
+        code = kept.read_bytes()
+        if code.endswith(_END):
+            return code
+    import vl_convert
+
+    code = str(vl_convert.javascript_bundle(_SNIPPET)).encode() + _END
+    _keep(folder, kept, code)
+    return code
+
+
+def _keep(folder: Path, kept: Path, code: bytes) -> None:
+    """Written whole or not at all; without a place to write it is built each time."""
+    with suppress(BadInput):
+        make_folder(folder, str(folder))
+        with whole(kept, str(kept)) as unfinished:
+            unfinished.write_bytes(code)
+
+
+def _folder() -> Path:
+    shared = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return (Path(shared) if shared else Path.home() / ".cache") / "tokonomics"
+    except RuntimeError:  # a user without a home
+        return Path(os.devnull)

@@ -4,12 +4,13 @@
   turned away.
 - Origin and Sec-Fetch-Site: another site's page may not ask for anything but the front page (CSRF).
 - Token: demanded on every address but loopback, or where the user wants one; compared in constant time, given once in
-  a form, then replaced by a random session in a cookie that scripts cannot read.
+  a form (``login_form``), then replaced by a random session in a cookie that scripts cannot read.
 - Headers: no script but our own files, no frame, no foreign address, no sniffing.
 """
 
 import asyncio
 import hmac
+import html
 import ipaddress
 import re
 import secrets
@@ -20,10 +21,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qs, parse_qsl, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import RedirectResponse
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tokonomics.guarded.worker import MOST_BODY
@@ -265,3 +267,58 @@ def checked_query(query: str) -> str:
     except ValueError:
         return ""
     return urlencode(parts)
+
+
+LOGIN_STYLE = """:root{color-scheme:light dark;font:16px/1.5 system-ui,sans-serif}
+:root{background:light-dark(#f7f5f1,#0f1419);color:light-dark(#1b2430,#e4e9ef)}
+body{max-width:26rem;margin:15vh auto;padding:0 1.25rem}
+label,input,button{display:block;width:100%;box-sizing:border-box;font:inherit}
+input,button{padding:.6rem;margin:.4rem 0 1rem;border-radius:6px;border:1px solid #8894a2}
+button{background:#1559a8;color:#fff;border-color:#1559a8;cursor:pointer}
+.wrong{color:light-dark(#a32b22,#f49a92);font-weight:600}
+"""
+
+
+def login_form(query: str = "", wrong: str | None = None, status: int = 200) -> Response:
+    """The form; the link that led to it goes along, so that it opens after the login."""
+    said = f'<p class="wrong" role="alert">{html.escape(wrong)}</p>' if wrong else ""
+    return HTMLResponse(
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>tokonomics: log in</title>'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        '<link rel="stylesheet" href="/login.css"></head><body><main><h1>tokonomics</h1>'
+        "<p>The command that started this page printed a token.</p>"
+        f'{said}<form method="post" action="/login"><label for="token">Token</label>'
+        '<input id="token" name="token" type="password" autocomplete="current-password" required autofocus>'
+        f'<input type="hidden" name="query" value="{html.escape(checked_query(query))}">'
+        "<button>Log in</button></form></main></body></html>",
+        status,
+    )
+
+
+async def logged_in(request: Request, sessions: LoginSessions) -> Response:
+    """A cookie for the right token; the token itself is in no address and no cookie."""
+    try:
+        sent = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=20)
+    except ValueError:
+        sent = {}
+    query = checked_query(sent.get("query", [""])[0])
+    client = request.client.host if request.client else "?"
+    session = sessions.login(sent.get("token", [""])[0].strip(), client)
+    if session is None and sessions.too_many_tries(client):
+        made = login_form(query, "Too many tries; wait a minute.", 429)
+        made.headers["retry-after"] = "60"
+        return made
+    if session is None:
+        return login_form(query, "That is not the token.", 401)
+    opened = RedirectResponse(f"/?{query}" if query else "/", 303)
+    # Lax: a link in a chat or a wiki opens the page. Whatever changes something is guarded by Origin as well.
+    opened.set_cookie(COOKIE, session, max_age=SESSION_S, httponly=True, samesite="lax", path="/")
+    return opened
+
+
+def logged_out(request: Request, sessions: LoginSessions) -> Response:
+    """The session ends, here and in the browser; the form is shown."""
+    sessions.logout(request.headers)
+    left = RedirectResponse("/login", 303)
+    left.delete_cookie(COOKIE, httponly=True, samesite="lax", path="/")
+    return left

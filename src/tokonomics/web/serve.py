@@ -1,6 +1,5 @@
 """``tokonomics web``: the page on this machine."""
 
-import errno
 import os
 import secrets
 import signal
@@ -13,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tokonomics.errors import BadInput
-from tokonomics.full_of_files import say_once_when_full
+from tokonomics.listening import listening, say_once_when_full
 from tokonomics.memory_budget import can_limit_memory
 
 if TYPE_CHECKING:
     from tokonomics.web.safety import Gate
 
 _PORTS = 20
-"""So many after the one asked for are tried."""
+"""How many are tried, from the one asked for on."""
 
 
 def web(
@@ -51,7 +50,7 @@ def web(
     if given is not None and len(given) < LEAST_TOKEN:
         raise BadInput(f"has fewer than {LEAST_TOKEN} characters", where="TOKONOMICS_TOKEN")
     demanded = given or (secrets.token_urlsafe(32) if token or not is_loopback(host) else None)
-    bound = listening(host, port)
+    bound = listening(host, port, _PORTS)
     taken = bound.getsockname()[1]
     if port not in (0, taken):
         typer.echo(f"port {port} is taken; using {taken}", err=True)
@@ -114,24 +113,6 @@ def _end_tidily() -> None:
     for polite in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(polite) is not signal.SIG_IGN:  # as under nohup
             signal.signal(polite, end)
-
-
-def listening(host: str, port: int) -> socket.socket:
-    """A socket that takes connections: on the port asked for, or on the next that is free."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    for candidate in range(port, min(port + _PORTS, 65536)) if port else [0]:
-        bound = socket.socket(family, socket.SOCK_STREAM)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            bound.bind((host, candidate))
-            bound.listen(128)  # who comes before the server runs waits instead of being turned away
-        except OSError as error:
-            bound.close()
-            if error.errno not in (errno.EADDRINUSE, errno.EACCES):
-                raise BadInput(f"cannot be listened on: {error.strerror or error}", where=f"--host {host}") from None
-            continue
-        return bound
-    raise BadInput(f"ports {port} to {port + _PORTS - 1} are all taken", where="--port")
 
 
 def _open_soon(address: str) -> None:

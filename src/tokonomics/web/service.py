@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from tokonomics.errors import BadInput, TokonomicsError
-from tokonomics.guarded.answering import home_in_texts, ours
 from tokonomics.guarded.inputs import UPLOAD, checked_inputs
-from tokonomics.guarded.worker import LONG_S, LONG_WORKERS, WAITING, guarded_pool, memory_of_worker
+from tokonomics.guarded.worker import LONG_S, LONG_WORKERS, WAITING, guarded_pool, home_in_texts, memory_of_worker, ours
 from tokonomics.memory_budget import available_bytes
 from tokonomics.web.catalogue import prices_as_of
 from tokonomics.web.jobs import Job, Jobs, TooManyOfYours

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tokonomics.errors import BadInput, TokonomicsError
-from tokonomics.guarded.looking import MOST_ROWS
+from tokonomics.guarded.worker import MOST_ROWS
 
 
 class TooMuch(TokonomicsError):

@@ -12,8 +12,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from tokonomics.errors import BadInput, from_validation, option, shorten
-from tokonomics.measure.benchmark_run import BenchmarkRun
-from tokonomics.measure.importers import aiperf, guidellm, inferencex, llm_d, lm_eval, own, vllm
+from tokonomics.measure.benchmark_run import OUR_NAME, BenchmarkRun, is_saved_run, read_saved_run
+from tokonomics.measure.importers import aiperf, guidellm, inferencex, llm_d, lm_eval, vllm
 from tokonomics.measure.measurements import parse_json, read_text
 
 
@@ -26,7 +26,7 @@ class Format:
 
 
 FORMATS = (
-    Format(own.NAME, own.matches, own.read, many=False),
+    Format(OUR_NAME, is_saved_run, read_saved_run, many=False),
     Format(inferencex.NAME, inferencex.matches, inferencex.read),
     Format(vllm.NAME_SGLANG, vllm.matches_sglang, vllm.read_sglang),
     Format(vllm.NAME, vllm.matches, vllm.read),

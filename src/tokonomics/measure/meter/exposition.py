@@ -4,21 +4,25 @@ Counters are the ledger's sums, so they outlive restarts of the meter, and a rat
 gauges are of the last minute. Prices line up with OpenCost's: ``llm_gpu_hourly_cost`` is its ``node_gpu_hourly_cost``
 (dollars per GPU and hour), ``llm_gpu_allocation`` its ``container_gpu_allocation``, ``llm_total_hourly_cost`` its
 ``node_total_hourly_cost``; idle here is time without tokens on GPUs that OpenCost counts as allocated.
-Series are bounded by the servers that are there: no label holds anything of a request.
+Series are bounded by the servers that are there: no label holds anything of a request. For the tools that read the page
+there are files (``write_files``): a Grafana dashboard, Prometheus rules and alerts, and what to scrape.
 """
 
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, date, datetime, time
+from importlib.resources import files
+from pathlib import Path
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 
-from tokonomics.errors import BadInput, shorten
-from tokonomics.full_of_files import say_once_when_full
+from tokonomics.errors import BadInput, option, shorten
+from tokonomics.files import make_folder, write_text
+from tokonomics.listening import say_once_when_full
 from tokonomics.measure.meter.readings import GpuReading
 from tokonomics.measure.meter.state import BudgetState, GroupState, MeterState, MeterTally, usd_per_mtok_of
 from tokonomics.types import Noun
@@ -270,3 +274,30 @@ async def serve_exposition(
         yield f"http://{shown}:{runner.addresses[0][1]}/metrics"
     finally:
         await runner.cleanup()
+
+
+NAMES = ("tokonomics-dashboard.json", "tokonomics-rules.yml", "prometheus-scrape.yml")
+
+
+def text_of(name: str) -> str:
+    return files("tokonomics.measure.meter").joinpath("files", name).read_text(encoding="utf-8")
+
+
+def write_files(directory: Path, overwrite: bool = False) -> list[Path]:
+    """Write them all; a file of that name with other content, such as changed thresholds, is kept unless told."""
+    kept = [name for name in NAMES if _differs(directory / name)]
+    where = shorten(str(directory))
+    if kept and not overwrite:
+        fix = f"Give {option('overwrite')} to replace what you changed, or another directory."
+        raise BadInput(f"{', '.join(kept)} there differs from what we ship", where=where, fix=fix)
+    make_folder(directory, where)
+    for name in NAMES:
+        write_text(directory / name, text_of(name), where)
+    return [directory / name for name in NAMES]
+
+
+def _differs(path: Path) -> bool:
+    try:
+        return path.exists() and path.read_text(encoding="utf-8") != text_of(path.name)
+    except (OSError, UnicodeDecodeError):
+        return True
