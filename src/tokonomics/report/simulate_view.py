@@ -27,6 +27,7 @@ from tokonomics.serving.first_answer import FirstAnswer
 from tokonomics.serving.outcome import Outcome, SloOutcome
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.spread import Spread
+from tokonomics.sizing.search import ReplicasNeeded
 from tokonomics.traffic.slo import Latency
 from tokonomics.units import BYTES_PER_GB, count, percent, plural, requests_a_second, seconds, usd
 
@@ -53,6 +54,13 @@ def simulate(result: SimulateResult, request: Request) -> Answer:
     found = result.playback
     plays = partial(player, simulation, result, found) if found else None
     return Answer(result, f"{served} under {log.source}", view, drawn, plays=plays)
+
+
+def _served_as(needed: ReplicasNeeded) -> str:
+    """Behind which router, and with which limit on sequences, replicas are as few."""
+    router = f"; {option('router', needed.router)}" if needed.router and needed.replicas > 1 else ""
+    limit = f"; {option('max_sequences', needed.max_sequences)}" if needed.max_sequences else ""
+    return f"{router}{limit}"
 
 
 def capacity(result: CapacityResult, request: Request) -> Answer:
@@ -285,7 +293,10 @@ def _capacity(result: CapacityResult) -> blocks.View:
         blocks.fact("holds", f"{best.rate:,.3g}/s", output, number=best.rate, less="worse"),
         ("fails at", f"{best.at_most:,.3g}/s", best.breaks),
         ("batch", f"{made.batch:,.1f}", "sequences in a step at that rate"),
-        ("log needs", plural(needed.replicas, "replica"), traffic) if needed else None,
+        ("batch limit", f"{best.max_sequences:,}", f"{option('max_sequences')}: with more at once an SLO is missed")
+        if best.max_sequences
+        else None,
+        ("log needs", plural(needed.replicas, "replica"), f"{traffic}{_served_as(needed)}") if needed else None,
         ("costs", usd(price), paid, price) if price is not None else None,
     )
     judged = needed.outcome if needed else made

@@ -336,14 +336,15 @@ def highest_rate(setup: Setup, guess: float) -> HighestRate:
                 what = f"even next to no load is too much: {last.breaks}"
                 raise NeverHolds(NotServed(Reason.too_slow, what, _nearest(last.outcome)))
     low, high = highest_between(holds, low, high)
+    shown = {rate: trial_of(at(rate), tried[rate]) for rate in sorted(tried)}
     return HighestRate(
         rate=low,
         at_most=high,
-        breaks=tried[high].breaks or "",
+        breaks=shown[high].breaks or "",
         sessions_per_s=None if trace.turns is None else low * trace.turns.sessions / len(trace),
         max_sequences=tried[low].max_sequences,
         outcome=outcome_of(at(low), tried[low]),
-        trials=tuple(trial_of(at(rate), tried[rate]) for rate in sorted(tried)),
+        trials=tuple(shown.values()),
     )
 
 
