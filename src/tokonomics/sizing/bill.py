@@ -251,15 +251,15 @@ class SetupBill(Noun):
     """In the mean over time."""
     usd_per_month: PositiveFloat
     usd_per_mtok: PositiveFloat
+    """The whole bill over all tokens, prompt and answer."""
     usd_per_job: float | None = None
     """Of traffic in sessions: the bill over those that start."""
     job_s: Spread | None = None
     """From the first request of a session to its last answer."""
-    """The whole bill over all tokens, prompt and answer."""
     requests_per_s: PositiveFloat
     batch: NonNegativeFloat
     load_share: float | None
-    """Requests finished over those that full batches would finish: what is left is room to grow. None: not known."""
+    """Of what the replicas hold, for requests of mean length, under the SLO on time per token. None: not known."""
     cached_share: NonNegativeFloat
     """Of the prompt tokens."""
     memories: tuple[TierPrice, ...]
