@@ -77,7 +77,7 @@ def test_the_days_of_a_huge_load_are_thinned_to_a_share() -> None:
     assert load.workload.rate == pytest.approx(200)
     assert len(load.trace) == pytest.approx(200 * 86_400 / 9, rel=0.01)
     assert load.on(90)[1] == 10
-    assert load.fewest_replicas == 9
+    assert load.least_replicas == 9
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from tokonomics.serving.steady import Capacity, MissesSlo, ReplicaCurve, prompts
 from tokonomics.sizing.hosts import Hosts, PrefillPool
 from tokonomics.sizing.load import Load
 from tokonomics.sizing.refusal import NotServed, Reason
-from tokonomics.sizing.screen import LEEWAY, Screened, curve_for, fewest_by_arithmetic, floors, screen, tpot_limit
+from tokonomics.sizing.screen import LEEWAY, Screened, curve_for, floors, least_by_arithmetic, screen, tpot_limit
 from tokonomics.sizing.search import halved
 from tokonomics.sizing.setup import Say, silent
 from tokonomics.traffic.slo import Latency
@@ -157,7 +157,7 @@ def _may_pay(hosts: Hosts, load: Load, below: float) -> bool:
     if not machines:
         return False
     cheapest = min(machine.usd_per_hour / machine.offer.gpus for machine in machines)
-    gpus = (fewest_by_arithmetic(hosts.deployment, load) - 1) * hosts.deployment.gpus
+    gpus = (least_by_arithmetic(hosts.deployment, load) - 1) * hosts.deployment.gpus
     return cheapest * max(2, gpus) < below
 
 
@@ -177,7 +177,7 @@ def _pair(sought: Sought, prefill: Hosts, decode: Hosts, max_utilization: float 
     def least(rate: float) -> int:
         most = rate * min(LEEWAY, max_utilization or LEEWAY)
         needed = math.ceil(sought.load.workload.rate / most - 1e-9)
-        return max(1, needed, sought.load.fewest_replicas)
+        return max(1, needed, sought.load.least_replicas)
 
     return Pair(prefill, decode, curve, prompts, capacity, (least(prompts), least(answers)))
 
@@ -252,7 +252,7 @@ def together_breaks(sought: Sought, placed: Placed, hosts: Sequence[Hosts]) -> s
     if own is None or not isinstance(found, Screened):
         return found.reason if isinstance(found, NotServed) else None
     replicas = placed.screened.hosts.gpus_of(placed.replicas) // own.deployment.gpus
-    return sought.on(found, replicas).breaks if replicas >= sought.load.fewest_replicas else None
+    return sought.on(found, replicas).breaks if replicas >= sought.load.least_replicas else None
 
 
 class RatioPoint(Noun):

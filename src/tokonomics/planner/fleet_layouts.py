@@ -27,7 +27,7 @@ from tokonomics.sizing.attempt import Sized
 from tokonomics.sizing.hosts import Hosts, Machine, Stock, hosts_of
 from tokonomics.sizing.layouts import why_not
 from tokonomics.sizing.load import Load
-from tokonomics.sizing.screen import LEEWAY, Screened, fewest_for, floors, screen
+from tokonomics.sizing.screen import LEEWAY, Screened, floors, least_for, screen
 from tokonomics.sizing.setup import Say
 from tokonomics.traffic.slo import Slo
 from tokonomics.units import plural
@@ -146,7 +146,7 @@ def _sized(
     for size in sorted(prospect.screened, key=work, reverse=True):
         screened = prospect.screened[size]
         load = loads[size].at(min(loads[size].workload.rate, screened.capacity.rate * _MOST_SIZED))
-        screened = replace(screened, fewest=fewest_for(load, screened.capacity.rate))
+        screened = replace(screened, fewest=least_for(load, screened.capacity.rate))
         sized = Sought(load, slos).smallest(screened)
         if not sized.holds:
             refused[prospect.name] = _missed(sized)

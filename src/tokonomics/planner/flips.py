@@ -25,7 +25,7 @@ from tokonomics.sizing.hosts import Hosts
 from tokonomics.sizing.layouts import why_not
 from tokonomics.sizing.load import Load
 from tokonomics.sizing.refusal import NotServed
-from tokonomics.sizing.screen import Screened, fewest_by_arithmetic, screen
+from tokonomics.sizing.screen import Screened, least_by_arithmetic, screen
 from tokonomics.sizing.setup import Say, silent
 from tokonomics.traffic.workload import Workload
 from tokonomics.types import Noun, copied
@@ -229,7 +229,7 @@ class _Walk:
         key = id(candidates), load.workload
         if key not in self.orders:
             self.orders[key] = sorted(
-                (hosts.usd_per_hour(fewest_by_arithmetic(hosts.deployment, load)), place, hosts)
+                (hosts.usd_per_hour(least_by_arithmetic(hosts.deployment, load)), place, hosts)
                 for place, hosts in enumerate(candidates)
             )
         return self.orders[key]

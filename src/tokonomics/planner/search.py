@@ -23,7 +23,7 @@ from tokonomics.sizing.hosts import Hosts
 from tokonomics.sizing.layouts import is_faithful
 from tokonomics.sizing.load import Load
 from tokonomics.sizing.refusal import NotServed, Reason
-from tokonomics.sizing.screen import Screened, fewest_by_arithmetic, fewest_for, most_held, screen
+from tokonomics.sizing.screen import Screened, least_by_arithmetic, least_for, most_held, screen
 from tokonomics.sizing.search import fewest
 from tokonomics.sizing.setup import Say, Setup, silent
 from tokonomics.traffic.slo import Latency, Slo
@@ -147,7 +147,7 @@ class Search:
     def run(self, prospects: Iterable[Hosts]) -> None:
         entered: list[tuple[float, Hosts | Glimpsed | Screened]] = []
         for hosts in prospects:
-            bound = hosts.usd_per_hour(fewest_by_arithmetic(hosts.deployment, self.sought.load))
+            bound = hosts.usd_per_hour(least_by_arithmetic(hosts.deployment, self.sought.load))
             if self.below is None or bound <= self.below:  # of the others nobody asks why not
                 entered.append((bound, hosts))
                 self._left[hosts.deployment.gpu.key] += 1
@@ -162,7 +162,7 @@ class Search:
             hosts = prospect.hosts if isinstance(prospect, Glimpsed) else prospect
             if hosts is prospect and self._wants_cheapest:
                 held = most_held(deployment, self.sought.load, self.sought.slos)
-                least = max(fewest_for(self.sought.load, held), self._fewest_allowed(held))
+                least = max(least_for(self.sought.load, held), self._fewest_allowed(held))
                 return max(bound, hosts.usd_per_hour(least)), Glimpsed(hosts)
             found = screen(deployment, hosts, self.sought.load, self.sought.slos)
             if isinstance(found, Screened):
@@ -189,10 +189,10 @@ class Search:
         """Replicas that hold so much, below which the user's share of it, or the load's simulated share, forbids."""
         share = self.max_utilization if self.simulate else self.max_utilization or CLOSED_FORM_UTILIZATION
         if share is None:
-            return self.sought.load.fewest_replicas
+            return self.sought.load.least_replicas
         # The last digit of a division must not cost a replica.
         needed = math.ceil(self.sought.load.workload.rate / (held * share) - 1e-9)
-        return max(needed, self.sought.load.fewest_replicas)
+        return max(needed, self.sought.load.least_replicas)
 
     def _is_leader(self, deployment: Deployment) -> bool:
         """A table would show it, whatever it costs, within reason."""

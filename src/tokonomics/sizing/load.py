@@ -125,7 +125,7 @@ class Load:
         return np.sort(self.computed_tokens), np.sort(inputs), np.sort(outputs)
 
     @property
-    def fewest_replicas(self) -> int:
+    def least_replicas(self) -> int:
         """Of which the simulated share is a whole one."""
         return math.ceil(1 / self.share - 1e-9)
 

@@ -67,7 +67,7 @@ def screen(deployment: Deployment, hosts: Hosts, load: Load, slos: tuple[Slo, ..
     except MissesSlo as miss:
         by = f"TPOT by {percent(miss.tpot_s / miss.objective_s - 1)}"
         return NotServed(Reason.too_slow, f"misses {by} even for a single request: {seconds(miss.tpot_s)} at best")
-    fewest = fewest_for(load, capacity.rate)
+    fewest = least_for(load, capacity.rate)
     return Screened(deployment=deployment, hosts=hosts, curve=curve, capacity=capacity, fewest=fewest)
 
 
@@ -89,7 +89,7 @@ def late_alone(deployment: Deployment, load: Load, slos: tuple[Slo, ...]) -> Not
 def closed_form_replicas(setup: Setup) -> int:
     """Replicas that a setup's load takes at the very least: where a search begins. 1 where the closed form has none."""
     held = held_by_one(setup)
-    return 1 if held is None else fewest_for(setup.load, held)
+    return 1 if held is None else least_for(setup.load, held)
 
 
 def held_by_one(setup: Setup) -> float | None:
@@ -116,12 +116,12 @@ def first_limit(deployment: Deployment, load: Load, slos: tuple[Slo, ...]) -> in
     return None
 
 
-def fewest_for(load: Load, held: float) -> int:
+def least_for(load: Load, held: float) -> int:
     """Replicas that the load takes at the very least, where one holds so many requests a second by the closed form."""
     return max(1, math.ceil(load.least_rate / (held * LEEWAY) - 1e-9))
 
 
-def fewest_by_arithmetic(deployment: Deployment, load: Load) -> int:
+def least_by_arithmetic(deployment: Deployment, load: Load) -> int:
     """Replicas below which the datasheet's FLOP/s or bytes a second are not enough: cheap, and below the closed form's.
 
     A token takes two FLOPs a weight; a token of an answer reads the KV cache before it, half of the answer included.

@@ -47,7 +47,7 @@ def size(setup: Setup, attempts: Attempts | None = None) -> Sized | NotServed:
         return refusal
     attempts = Attempts() if attempts is None else attempts
     try:
-        found = fewest(setup, attempts, least=setup.load.fewest_replicas)
+        found = fewest(setup, attempts, least=setup.load.least_replicas)
         if not found.holds:
             alone = "even a request that is alone on a replica: " if found.replicas <= 1 else ""
             number = "" if alone else f"on {found.replicas:,} replicas "
