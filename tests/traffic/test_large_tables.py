@@ -12,9 +12,10 @@ import polars as pl
 import pytest
 
 from tokonomics.errors import BadInput
-from tokonomics.traffic import billed, recognise, sources
+from tokonomics.traffic import billed, sources
 from tokonomics.traffic.attribution import Attribution
 from tokonomics.traffic.billed import Sums, TenantSums
+from tokonomics.traffic.exports import Export
 from tokonomics.traffic.readers import open_trace
 from tokonomics.traffic.summary import summarize
 
@@ -153,7 +154,7 @@ def test_an_export_of_litellm_is_read_in_batches_as_row_by_row(by: tuple[str, ..
 
     with patch.object(sources, "BATCH_ROWS", 100):
         in_batches = read()
-    with patch.object(recognise, "fields_of", return_value=None):
+    with patch.object(Export, "layout_of_table", return_value=None):
         assert in_batches == read()
     assert in_batches[1] > 0
     assert any("answered from its own cache" in note for note in in_batches[3])
@@ -229,9 +230,9 @@ def test_a_log_is_read_where_there_is_no_room_for_temporary_files(tmp_path: Path
         "def full():\n"
         "    raise FileNotFoundError(2, 'No usable temporary directory found')\n"
         "tempfile.TemporaryFile = full\n"
-        "from tokonomics.traffic.sources import parquet_rows\n"
+        "from tokonomics.traffic.sources import TableFile\n"
         "from pathlib import Path\n"
-        "print([row for _, row in parquet_rows(Path(sys.argv[1]))])\n"
+        "print([row for _, row in TableFile(Path(sys.argv[1])).rows()])\n"
     )
     run = [sys.executable, "-c", script, str(tmp_path / "log.parquet")]
     done = subprocess.run(run, capture_output=True, encoding="utf-8", timeout=600)

@@ -17,8 +17,8 @@ from tokonomics.measure.benchmark_run import (
     point_from_records,
 )
 from tokonomics.measure.importers.fields import ResultFields, spread, unix_moment, users_of
-from tokonomics.traffic.formats import LogLayout
-from tokonomics.traffic.recognise import requests_of
+from tokonomics.traffic.exports import requests_of
+from tokonomics.traffic.formats import REQUIRED, LogLayout
 from tokonomics.traffic.sources import value_at
 
 NAME = "guidellm"
@@ -75,8 +75,7 @@ def _point(benchmark: ResultFields, layout: LogLayout) -> LoadPoint:
 
 
 def _record(request: ResultFields, layout: LogLayout, failed: str | None) -> RequestRecord:
-    values, places = dict(request.values), {"arrival": layout.arrival, "input": layout.input, "output": layout.output}
-    found = {name: value_at(values, place) or 0 for name, place in places.items()}
+    found = {name: value_at(dict(request.values), layout.paths(name)) or 0 for name in REQUIRED}
     read = ResultFields(found, request.where, request.path)
     first_ms, gap_ms = (request.maybe_number(f"{name}_ms") for name in ("time_to_first_token", "inter_token_latency"))
     return RequestRecord(
