@@ -20,7 +20,7 @@ from pathlib import Path
 from tokonomics.measure.addresses import target
 from tokonomics.measure.bench.loads import Budget
 from tokonomics.measure.bench.run import BenchSettings, run_bench
-from tokonomics.measure.importers.own import save_run
+from tokonomics.measure.benchmark_run import save_run
 
 START_S = 240
 

@@ -217,7 +217,7 @@ def some_run() -> Any:
 
 
 def write_run(folder: Path, turn: int) -> None:
-    from tokonomics.measure.importers.own import save_run
+    from tokonomics.measure.benchmark_run import save_run
 
     save_run(some_run().model_copy(update={"notes": (str(turn),) * ROWS}), folder / "run.json")
 

@@ -12,12 +12,12 @@ import polars as pl
 import pytest
 
 from tokonomics.errors import BadInput
-from tokonomics.traffic import billed, sources
+from tokonomics.traffic import sources, tally
 from tokonomics.traffic.attribution import Attribution
-from tokonomics.traffic.billed import Sums, TenantSums
 from tokonomics.traffic.exports import Export
 from tokonomics.traffic.readers import open_trace
 from tokonomics.traffic.summary import summarize
+from tokonomics.traffic.tally import Sums, TenantSums
 
 ROWS = 600
 TEAMS = ["search", "chat", "", "ads"]
@@ -76,7 +76,7 @@ def test_a_row_that_cannot_be_used_is_told_by_its_line(tmp_path: Path) -> None:
 
 def test_tenants_are_added_up_over_batches_whatever_is_merged_when() -> None:
     counted = TenantSums()
-    with patch.object(billed, "MERGED_ROWS", 3):
+    with patch.object(tally, "MERGED_TENANTS", 3):
         for batch in range(10):
             names = [f"tenant {(batch + place) % 5}" for place in range(4)]
             counted.add(pl.DataFrame({"tenant": names, "input": [1, 2, 3, 4], "output": [batch] * 4, "usd": [0.5] * 4}))

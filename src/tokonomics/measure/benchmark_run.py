@@ -8,17 +8,21 @@ first token) ÷ (output tokens − 1) of a request; ITL is one gap between two a
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
+from tokonomics.errors import option, shorten
+from tokonomics.files import check_path, write_text
 from tokonomics.traffic.session_summary import turn_groups
 from tokonomics.traffic.slo import PERCENTILES
 from tokonomics.types import Marked, Noun
 from tokonomics.units import requests_a_second
 
+OWN_TOOL = "tokonomics bench"
 SCHEMA_VERSION: Final = 1  # of a saved run; rises when a field changes its meaning
 
 LONGEST_S = 1e9  # thirty years: what waits for longer is a slip in a file, as is what the next two do not allow
@@ -178,6 +182,12 @@ class BenchmarkRun(Noun):
     def without_records(self) -> "BenchmarkRun":
         points = tuple(point.model_copy(update={"records": ()}) for point in self.points)
         return self.model_copy(update={"points": points})
+
+
+def save_run(run: BenchmarkRun, path: Path) -> None:
+    """Write the whole file or nothing; ``importers`` read it back the same."""
+    check_path(path, "save", (".json",))
+    write_text(path, run.model_dump_json() + "\n", option("save", shorten(path.name)))
 
 
 def tpot(first_s: float | None, last_s: float | None, output_tokens: int) -> float | None:

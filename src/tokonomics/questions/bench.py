@@ -15,8 +15,7 @@ from tokonomics.files import check_path
 from tokonomics.measure.addresses import target
 from tokonomics.measure.bench.loads import Budget
 from tokonomics.measure.bench.run import MOST_USERS, BenchSettings, run_bench
-from tokonomics.measure.benchmark_run import BenchmarkRun, Stated
-from tokonomics.measure.importers.own import save_run
+from tokonomics.measure.benchmark_run import BenchmarkRun, Stated, save_run
 from tokonomics.measure.importers.recognise import read_runs
 from tokonomics.measure.priced_run import MeasuredMachine, Price, Said, as_model, machine_of, price_run, rental_of
 from tokonomics.money.cost import require_positive

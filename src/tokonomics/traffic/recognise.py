@@ -18,36 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokonomics.errors import BadInput, nearest, option, shorten
-from tokonomics.traffic import formats, sources
+from tokonomics.traffic import exports, formats, sources
 from tokonomics.traffic.attribution import Attribution
 from tokonomics.traffic.engine_lines import engine_layout, engine_of, engine_rows, looks_like_an_engine
-from tokonomics.traffic.exports import (
-    BULKY,
-    Export,
-    Unfolding,
-    export_of,
-    is_result,
-    opened,
-    requests_of,
-    row,
-    tenant_in,
-)
-from tokonomics.traffic.formats import (
-    COLUMNS_HELP,
-    KNOWN,
-    LOG_FIELDS,
-    OF_SESSIONS,
-    OWN,
-    REQUIRED,
-    SUPPORTED,
-    USUAL_NAMES,
-    LogLayout,
-    paths_in,
-    spelling,
-    tells_sessions,
-    usual_name,
-    without_unit,
-)  # fmt: skip
+from tokonomics.traffic.exports import BULKY, Export, Unfolding, export_of, opened, requests_of, row, tenant_in
+from tokonomics.traffic.formats import LOG_FIELDS, OWN, REQUIRED, SUPPORTED, LogLayout, paths_in, spelling, usual_name
 from tokonomics.traffic.samples import TRACES
 from tokonomics.traffic.sources import BESIDE, TableFile, named
 
@@ -97,9 +72,8 @@ def recognise(file: Path, columns: str | None, by: tuple[str, ...] = ()) -> Log:
         return asked.table(TableFile(file))
     lines = text_lines(file)
     if columns is None and (engine := _engine(file, lines)):
-        unfolding = Unfolding(asked.by)
-        requests = lambda: engine_rows(sources.numbered_lines(file), unfolding)  # noqa: E731
-        return asked.one_by_one(engine_layout(engine, asked.by), requests, "line", unfolding)
+        unfolding, layout = Unfolding(asked.by), engine_layout(engine, asked.by)
+        return asked.one_by_one(layout, lambda: engine_rows(sources.numbered_lines(file), unfolding), "line", unfolding)
     if lines[0].lstrip()[0] in "{[":
         return _json(asked, lines)
     return asked.table(TableFile(file, separator_of(lines)))
@@ -231,9 +205,8 @@ class _LogFile:
 
         by, unfolding = self.by, Unfolding(self.by)
         unfold = export.unfold if export else lambda item, asked: [row(tenant=asked.tenant(item))]
-        nested = (
-            {name: export.telling[name] for name in telling if export.telling.get(name)} if export and not by else {}
-        )
+        keyed = export.telling if export and not by else {}
+        nested = {name: keys for name, keys in keyed.items() if keys and name in telling}
         more = {
             f"{name}.{key}": pl.col(f"{BESIDE}{name}").str.json_path_match(f"$.{key}")
             for name, keys in nested.items()
@@ -325,7 +298,7 @@ def _json(asked: _LogFile, lines: list[str]) -> Log:
     if asked.columns is None:
         if export := export_of(inner for item in objects for inner in opened(item)):
             return asked.exported(export, rows, "line")
-        if is_result(objects[0]):
+        if exports.is_result(objects[0]):
             return _results(asked, [sources.load(line) for line in sources.all_lines(file)])
     if len(lines) == 1 and opened(objects[0]) != objects:
         return _document(asked)
@@ -368,9 +341,9 @@ def suggested_columns(names: list[str]) -> str:
     """``columns`` with the names that a file has, where they are usual ones."""
     there = {spelling(name): name for name in names}
     # A column called input may hold the text as well as its tokens: suggested, not read by.
-    found = {name: usual_name(name, there, name) for name in USUAL_NAMES}
+    found = {name: usual_name(name, there, name) for name in formats.USUAL_NAMES}
     if not any(found.values()):
-        return COLUMNS_HELP
+        return formats.COLUMNS_HELP
     blanks = {"arrival": "TIME", "input": "PROMPT_TOKENS", "output": "ANSWER_TOKENS", "tenant": None}
     parts = [f"{name}={shorten(told)}" for name, blank in blanks.items() if (told := found[name] or blank)]
     return option("columns", ",".join(parts))
@@ -381,7 +354,7 @@ def _unknown(file: Path, what: str, names: list[str]) -> BadInput:
     return BadInput(
         f"not a log we know; its {what}: {found}",
         where=named(file),
-        fix=f"Say which is what: {suggested_columns(names)}\n  Known without: {KNOWN}",
+        fix=f"Say which is what: {suggested_columns(names)}\n  Known without: {formats.KNOWN}",
     )
 
 
@@ -461,13 +434,13 @@ def guessed(names: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str, st
         there: dict[str, str] = {}
         for name in left:
             last = spelling(name.rpartition(".")[2])
-            there.setdefault(without_unit(last) if field == "arrival" else last, name)
+            there.setdefault(formats.without_unit(last) if field == "arrival" else last, name)
         guess = usual_name(field, there, *known.likely.split(), field) or _worded({*known.words.split()}, left)
         if guess is not None:
             found[field] = guess
-    if tells_sessions(found):
+    if formats.tells_sessions(found):
         return found
-    return {field: name for field, name in found.items() if field not in OF_SESSIONS}
+    return {field: name for field, name in found.items() if field not in formats.OF_SESSIONS}
 
 
 def _worded(wanted: set[str], names: Sequence[str]) -> str | None:
