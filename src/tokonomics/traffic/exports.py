@@ -50,7 +50,7 @@ class Unfolding:
     """The spans that count tokens."""
 
     def restart(self) -> None:
-        """Before another pass over the same log."""
+        """Forget what was found, before another pass over the same log."""
         self.spread = 0
         for found in (self.left_out, self.parents, self.counting):
             found.clear()
@@ -67,7 +67,7 @@ class Unfolding:
         return next((value for value in usual if value not in (None, "")), None)
 
     def requests(self, found: Iterable[Row | str]) -> Iterator[Row]:
-        """Those that are requests; why the others are none is counted."""
+        """Yield what is a request, and count why the rest is none."""
         for one in found:
             if isinstance(one, str):
                 self.left_out[one] += 1
@@ -87,11 +87,11 @@ class Export:
     """Whose requests they are where nobody asks by what."""
     note: str | None = None
     look_over: Callable[[Item, Unfolding], None] | None = None
-    """Of every object before the first is unfolded, where what counts depends on others."""
+    """Looks at every object before the first is unfolded, where what counts depends on other objects."""
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Of an export that may be a table of any length: the columns of each field of a request."""
+    """The columns of each field of a request, where an export may be a table of any length."""
     telling: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """The columns that tell whether a row is a request, and whose; the keys that do of those that hold objects."""
+    """The columns that tell whether a row is a request, and whose; with the keys that tell, where one holds objects."""
 
     def layout(self, attribution: Attribution | None) -> LogLayout:
         return layout_of_rows(self.name, attribution, self.tenants, self.note)
@@ -105,7 +105,7 @@ class Export:
 
 
 def layout_of_rows(name: str, attribution: Attribution | None, tenants: str, note: str | None) -> LogLayout:
-    """Of the rows that a log is unfolded into."""
+    """The layout of the rows that a log is unfolded into."""
     notes = (note, None if attribution else f"tenants are {tenants}")
     places = {field: ((label,),) for field, label in _ROW.items()}
     return LogLayout(name, places, {"arrival": BY_SIZE}, note="; ".join(said for said in notes if said))

@@ -16,7 +16,7 @@ Path = tuple[str, ...]  # of a field: the column, or the keys that lead to it th
 
 
 class LogField(NamedTuple):
-    """A field of a request: what it is, what people call it, and by what else a user's column is guessed."""
+    """A field of a request: what it is, what people call it, and how else its column is guessed."""
 
     what: str
     """In a sentence, or beside a list to choose from."""
@@ -25,7 +25,7 @@ class LogField(NamedTuple):
     likely: str = ""
     """Names that are only suggested."""
     words: str = ""
-    """Of names: one of them makes a column probable."""
+    """A column is guessed by one of these words in its name."""
 
 
 LOG_FIELDS = {
@@ -109,7 +109,7 @@ class LogLayout:
     name: str
     places: Mapping[str, tuple[Path, ...]]
     units: Mapping[str, float] = field(default_factory=dict)
-    """Of the fields that are times: how many make a second, where it is not 1."""
+    """How many units make a second, for the fields that are times in another unit."""
     block_tokens: int | None = None
     prefix_is_key: bool = False  # the prefix field names a shared prompt, rather than listing its blocks
     usd_told: bool = False
@@ -158,7 +158,7 @@ def _anywhere(*names: str) -> str:
 
 
 def layout(name: str, places: Mapping[str, str], **more: Any) -> LogLayout:
-    """A log, of which each field stands at one of some places: columns, or keys with dots between them."""
+    """A log by the places of its fields: columns, or keys with dots between them, and ``|`` between places."""
     return LogLayout(name, {field: _paths(dotted) for field, dotted in places.items()}, **more)
 
 

@@ -106,7 +106,7 @@ class _LogFile:
     by: Attribution | None
 
     def layout(self, present: Collection[formats.Path], *, of_table: bool) -> LogLayout:
-        """As somebody said, of a known log, or by usual names; of a table or of objects that have these fields."""
+        """Where the fields are among these columns or keys: as the user said, as in a known log, or by usual names."""
         if self.columns is not None:
             return formats.layout_from_option(self.columns, set(present))
         names = [*dict.fromkeys(path[0] for path in (present if of_table else sorted(present)))]
@@ -118,14 +118,14 @@ class _LogFile:
         return found
 
     def layout_of_objects(self, objects: list[dict[str, Any]]) -> LogLayout:
-        """The same of objects, whose prefix field holds lists of blocks, or keys: as in the first that have it."""
+        """The same for JSON objects; the first that have a prefix say whether it is a list of blocks or a key."""
         found = self.layout(set().union(*(paths_in(item) for item in objects)), of_table=False)
         values = (sources.value_at(item, found.paths("prefix")) for item in objects)
         first: Any = next((value for value in values if value is not None), [])
         return replace(found, prefix_is_key=not isinstance(first, list | dict))
 
     def log(self, layout: LogLayout, rows: Rows, place: str, raw: Batches | None = None) -> Log:
-        """In batches as they are, where there are such, or row by row where each must say whose it is."""
+        """The log in batches where there are any; row by row where the user asks whose requests they are."""
         by = self.by
         if by is None:
             return Log(layout, raw, place) if raw else self.one_by_one(layout, rows, place, Unfolding())
@@ -137,7 +137,7 @@ class _LogFile:
         return self.one_by_one(layout.moved(tenant=_BY), told, place, Unfolding(by))
 
     def one_by_one(self, layout: LogLayout, rows: Rows, place: str, unfolding: Unfolding) -> Log:
-        """Of rows that are made one by one; a mistake in them names the file."""
+        """The log of rows that are made one by one; an error in them names the file."""
 
         def batches(known: LogLayout) -> "Iterator[pl.DataFrame]":
             unfolding.restart()
@@ -157,7 +157,7 @@ class _LogFile:
             raise
 
     def exported(self, export: Export, items: Rows, place: str) -> Log:
-        """Of a tool's objects, each of which may hold several requests or none."""
+        """The log of a tool's objects, each of which may hold several requests or none."""
         unfolding = Unfolding(self.by)
 
         def rows() -> Iterator[tuple[int, Any]]:
@@ -174,7 +174,7 @@ class _LogFile:
         return self.one_by_one(export.layout(self.by), rows, place, unfolding)
 
     def table(self, table: TableFile) -> Log:
-        """Of a table; in batches where each row must say whose it is, unless the columns that tell are nested."""
+        """The log of a table, in batches unless the columns that say whose requests they are hold objects."""
         schema = table.schema()
         place = "line" if table.separator else "row"
         if self.columns is None and (export := export_of([dict.fromkeys(schema)])):
@@ -200,7 +200,7 @@ class _LogFile:
     def asked_once(
         self, layout: LogLayout, table: TableFile, fields: LogLayout, telling: list[str], export: Export | None = None
     ) -> Log:
-        """In batches: ``telling`` columns say whether a row is a request and whose, the others are its fields."""
+        """The log of a table in batches: ``telling`` columns say whether a row is a request, and whose."""
         import polars as pl
 
         by, unfolding = self.by, Unfolding(self.by)
@@ -243,7 +243,7 @@ class _LogFile:
 def _by_distinct(
     batch: "pl.DataFrame", names: list[str], asked: Callable[..., tuple[str | None, str | None]]
 ) -> "pl.DataFrame":
-    """Of each row its tenant, or why it is left out: asked once for rows that are alike in these columns."""
+    """The tenant of each row, or why it is left out; rows that are alike in these columns are asked about once."""
     import polars as pl
 
     schema = {"tenant": pl.String(), "left": pl.String()}
@@ -327,7 +327,7 @@ def _document(asked: _LogFile) -> Log:
 
 
 def _results(asked: _LogFile, runs: list[Any]) -> Log:
-    """Of a load generator; they do not say whose requests they are."""
+    """The requests in results of a load generator, which do not say whose they are."""
     found = requests_of(runs, named(asked.file))
     if found is None:
         keys = [str(key) for run in runs[:1] if isinstance(run, dict) for key in run]

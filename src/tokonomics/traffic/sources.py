@@ -322,7 +322,7 @@ def load(line: str) -> Any:
 
 
 def _schema(layout: LogLayout) -> "dict[str, pl.DataType]":
-    """Of the places a layout knows, nested as in the lines; every value as text but the lists of ids."""
+    """The types of the places that a layout knows, nested as in the lines: text, but for the lists of ids."""
     import polars as pl
 
     tree: dict[str, Any] = {}
