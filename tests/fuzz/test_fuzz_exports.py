@@ -106,7 +106,7 @@ def _unfolded(export: Export, item: Any, unfolding: Unfolding) -> list[Any]:
     rows: list[Any] = []
     with suppress(BadInput):
         for inner in opened(item):
-            for row in export.unfold(inner, unfolding) if isinstance(inner, dict) else ():
+            for row in unfolding.requests(export.unfold(inner, unfolding)) if isinstance(inner, dict) else ():
                 rows.append(row)
                 if len(rows) > 20:  # of totals there are as many as somebody wrote
                     return rows

@@ -19,8 +19,8 @@ from tokonomics.measure.benchmark_run import (
     Stated,
     point_from_records,
 )
-from tokonomics.measure.importers import inferencex
 from tokonomics.measure.importers.recognise import read_run
+from tokonomics.measure.importers.reports import read_inferencex
 from tokonomics.measure.load_curve import judge
 from tokonomics.measure.measurements import Metric, RunFacts
 from tokonomics.measure.priced_run import (
@@ -206,8 +206,8 @@ def test_groups_of_the_attention_are_one_replica_with_one_bill() -> None:
 
 def test_inferencex_says_that_its_gpus_attend_for_themselves() -> None:
     documents = json.loads((RESULTS / "inferencex.json").read_text(encoding="utf-8"))
-    plain = inferencex.read(documents, "a test").stated
-    wide = inferencex.read([load | {"dp_attention": "true"} for load in documents], "a test").stated
+    plain = read_inferencex(documents, "a test").stated
+    wide = read_inferencex([load | {"dp_attention": "true"} for load in documents], "a test").stated
     assert (plain.tp, plain.ep, plain.dp, plain.gpus) == (4, 1, None, 4)
     assert (wide.tp, wide.ep, wide.dp, wide.gpus) == (1, 4, 4, 4)
 

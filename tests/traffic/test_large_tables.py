@@ -12,11 +12,12 @@ import polars as pl
 import pytest
 
 from tokonomics.errors import BadInput
-from tokonomics.traffic import billed, recognise, sources
+from tokonomics.traffic import sources, tally
 from tokonomics.traffic.attribution import Attribution
-from tokonomics.traffic.billed import Sums, TenantSums
+from tokonomics.traffic.exports import Export
 from tokonomics.traffic.readers import open_trace
 from tokonomics.traffic.summary import summarize
+from tokonomics.traffic.tally import Sums, TenantSums
 
 ROWS = 600
 TEAMS = ["search", "chat", "", "ads"]
@@ -75,7 +76,7 @@ def test_a_row_that_cannot_be_used_is_told_by_its_line(tmp_path: Path) -> None:
 
 def test_tenants_are_added_up_over_batches_whatever_is_merged_when() -> None:
     counted = TenantSums()
-    with patch.object(billed, "MERGED_ROWS", 3):
+    with patch.object(tally, "MERGED_TENANTS", 3):
         for batch in range(10):
             names = [f"tenant {(batch + place) % 5}" for place in range(4)]
             counted.add(pl.DataFrame({"tenant": names, "input": [1, 2, 3, 4], "output": [batch] * 4, "usd": [0.5] * 4}))
@@ -153,7 +154,7 @@ def test_an_export_of_litellm_is_read_in_batches_as_row_by_row(by: tuple[str, ..
 
     with patch.object(sources, "BATCH_ROWS", 100):
         in_batches = read()
-    with patch.object(recognise, "fields_of", return_value=None):
+    with patch.object(Export, "layout_of_table", return_value=None):
         assert in_batches == read()
     assert in_batches[1] > 0
     assert any("answered from its own cache" in note for note in in_batches[3])
@@ -229,9 +230,9 @@ def test_a_log_is_read_where_there_is_no_room_for_temporary_files(tmp_path: Path
         "def full():\n"
         "    raise FileNotFoundError(2, 'No usable temporary directory found')\n"
         "tempfile.TemporaryFile = full\n"
-        "from tokonomics.traffic.sources import parquet_rows\n"
+        "from tokonomics.traffic.sources import TableFile\n"
         "from pathlib import Path\n"
-        "print([row for _, row in parquet_rows(Path(sys.argv[1]))])\n"
+        "print([row for _, row in TableFile(Path(sys.argv[1])).rows()])\n"
     )
     run = [sys.executable, "-c", script, str(tmp_path / "log.parquet")]
     done = subprocess.run(run, capture_output=True, encoding="utf-8", timeout=600)

@@ -265,3 +265,10 @@ def test_the_error_fills_in_the_columns_that_are_obvious() -> None:
 )
 def test_long_times_are_told_in_hours(duration: float, said: str) -> None:
     assert seconds(duration) == said
+
+
+def test_a_batch_output_without_token_counts_is_refused_with_its_keys(tmp_path: Path) -> None:
+    log = tmp_path / "batch.jsonl"
+    log.write_text('{"custom_id": "a", "response": {"body": {"created": 1, "usage": {"seconds": 3}}}}\n' * 2)
+    with pytest.raises(BadInput, match="its keys: custom_id, response"):
+        open_trace(log)

@@ -254,15 +254,15 @@ def table(request: dict[str, Any], tell: Told) -> dict[str, Any]:
 
 
 def _table(path: Path) -> dict[str, Any] | None:
-    from tokonomics.traffic.formats import FIELD_WORDS, FIELDS, REQUIRED
-    from tokonomics.traffic.preview import preview
+    from tokonomics.traffic.formats import LOG_FIELDS, REQUIRED
+    from tokonomics.traffic.recognise import preview
 
     found = preview(path)
     if found is None:
         return None
     fields = [
-        {"name": name, "what": FIELD_WORDS[name], "required": name in REQUIRED, "guess": found.guesses.get(name)}
-        for name in FIELDS
+        {"name": name, "what": field.what, "required": name in REQUIRED, "guess": found.guesses.get(name)}
+        for name, field in LOG_FIELDS.items()
     ]
     return {"columns": found.columns, "rows": found.rows, "fields": fields}
 

@@ -15,15 +15,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from tokonomics.errors import BadInput, option, shorten
+from tokonomics.errors import option, shorten
 from tokonomics.files import check_path, write_text
 from tokonomics.traffic.session_summary import turn_groups
 from tokonomics.traffic.slo import PERCENTILES
 from tokonomics.types import Marked, Noun
 from tokonomics.units import requests_a_second
 
+OWN_TOOL = "tokonomics bench"
 SCHEMA_VERSION: Final = 1  # of a saved run; rises when a field changes its meaning
-OUR_NAME = "tokonomics bench"  # the tool of a run that we made
 
 LONGEST_S = 1e9  # thirty years: what waits for longer is a slip in a file, as is what the next two do not allow
 Waited = Annotated[NonNegativeFloat, Field(le=LONGEST_S)]
@@ -184,6 +184,12 @@ class BenchmarkRun(Noun):
         return self.model_copy(update={"points": points})
 
 
+def save_run(run: BenchmarkRun, path: Path) -> None:
+    """Write the whole file or nothing; ``importers`` read it back the same."""
+    check_path(path, "save", (".json",))
+    write_text(path, run.model_dump_json() + "\n", option("save", shorten(path.name)))
+
+
 def tpot(first_s: float | None, last_s: float | None, output_tokens: int) -> float | None:
     """Time per token after the first."""
     if first_s is None or last_s is None or output_tokens < 2:
@@ -275,24 +281,3 @@ def from_totals(duration_s: float, completed: int, input_tokens: float, output_t
         "input_tokens": round(input_tokens),
         "output_tokens": round(output_tokens),
     }
-
-
-def is_saved_run(document: Any) -> bool:
-    """Whether it is a saved run, or the result of ``bench --json`` or ``import --json``, which hold one."""
-    inner = document.get("run", document) if isinstance(document, dict) else None
-    return isinstance(inner, dict) and {"schema_version", "tool", "points"} <= inner.keys()
-
-
-def read_saved_run(documents: list[Any], where: str) -> BenchmarkRun:
-    """A run as ``tokonomics bench --save`` wrote it."""
-    inner = documents[0].get("run", documents[0])
-    if inner["schema_version"] != SCHEMA_VERSION:
-        said = f"saved with schema version {str(inner['schema_version'])[:20]}; this program reads {SCHEMA_VERSION}"
-        raise BadInput(said, where=where, fix="Read it with the version of tokonomics that wrote it.")
-    return BenchmarkRun.model_validate(inner)
-
-
-def save_run(run: BenchmarkRun, path: Path) -> None:
-    """Write the whole file or nothing."""
-    check_path(path, "save", (".json",))
-    write_text(path, run.model_dump_json() + "\n", option("save", shorten(path.name)))

@@ -19,8 +19,8 @@ from typing import Any
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.errors import BadInput, TokonomicsError, UnknownName, option, shorten
 from tokonomics.measure.benchmark_run import BenchmarkRun, LoadPoint, Stated
-from tokonomics.measure.importers import vllm
 from tokonomics.measure.importers.recognise import read_run
+from tokonomics.measure.importers.vllm import VLLM
 from tokonomics.measure.measurements import Measurement, Statistic, Unread, json_object, read_measurements, steps_from
 from tokonomics.measure.meter.loads import is_ledger, runs_of
 from tokonomics.measure.priced_run import MeasuredMachine, Said, as_model, machine_of, measurements_of
@@ -107,9 +107,9 @@ def _add_steps(found: Evidence, document: Mapping[str, Any], said: Said, where: 
         raise _names_no_model(where)
     found.rows += steps_logged(document, model, _machine(stated, said, where), where)
     loads = document.get("loads")
-    results = [load for load in loads if vllm.matches(load)] if isinstance(loads, list) else []
+    results = [load for load in loads if VLLM.matches(load)] if isinstance(loads, list) else []
     if results:
-        _add_run(found, vllm.read(results, where).model_copy(update={"stated": stated, "model": model}), said, where)
+        _add_run(found, VLLM.read(results, where).model_copy(update={"stated": stated, "model": model}), said, where)
 
 
 def _add_run(found: Evidence, run: BenchmarkRun, said: Said, where: str) -> None:

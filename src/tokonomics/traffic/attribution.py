@@ -34,32 +34,28 @@ _MOST_NAMES = 40  # names of fields that are remembered, to tell which there are
 
 def as_object(value: Any) -> dict[str, Any]:
     """An object, as itself, as text in a cell, or as the key-value pairs of a parquet map; else an empty one."""
-    if isinstance(value, dict):
-        return value
-    if isinstance(value, str) and value.lstrip()[:1] == "{":
-        try:
-            read = json.loads(value)
-        except (ValueError, RecursionError):
-            return {}
-        return read if isinstance(read, dict) else {}
-    if isinstance(value, list) and value and all(isinstance(pair, dict) and "key" in pair for pair in value):
-        return {str(pair["key"]): pair.get("value") for pair in value}
-    return {}
+    read = _cell(value, "{")
+    if isinstance(read, list) and read and all(isinstance(pair, dict) and "key" in pair for pair in read):
+        return {str(pair["key"]): pair.get("value") for pair in read}
+    return read if isinstance(read, dict) else {}
 
 
 def as_list(value: Any) -> list[Any]:
     """A list, as itself or as text in a cell: JSON, or words between commas; else an empty one."""
-    if isinstance(value, list):
+    read = _cell(value, "[")
+    if isinstance(read, str) and read.strip():
+        return [word.strip() for word in read.split(",")]
+    return read if isinstance(read, list) else []
+
+
+def _cell(value: Any, opening: str) -> Any:
+    """The JSON that a cell with such an opening holds, None where it is broken; any other value as it is."""
+    if not isinstance(value, str) or value.lstrip()[:1] != opening:
         return value
-    if not isinstance(value, str) or not value.strip():
-        return []
-    if value.lstrip()[:1] == "[":
-        try:
-            read = json.loads(value)
-        except (ValueError, RecursionError):
-            return []
-        return read if isinstance(read, list) else []
-    return [word.strip() for word in value.split(",")]
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return None
 
 
 def labels_in(by: Iterable[str]) -> tuple[str, ...]:

@@ -5,12 +5,13 @@ is set aside with its place in the file and the reason. No row disappears withou
 """
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
 from tokonomics.errors import BadInput, shorten
-from tokonomics.traffic.formats import UNNAMED, LogLayout
+from tokonomics.traffic.formats import REQUIRED, UNNAMED, LogLayout
 from tokonomics.traffic.trace import MOST_TOKENS
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def _scaled(numbers: pl.Series, per_second: float) -> pl.Series:
     return numbers.alias("").to_frame().select(size / finer).to_series()
 
 
-def counts(column: pl.Series) -> pl.Series:
+def counts(column: pl.Series, _: float = 1.0) -> pl.Series:
     """Whole numbers; also those written as 12.0. Null where it is none."""
     if column.dtype.is_integer():
         return column.cast(pl.Int64, strict=False)
@@ -101,46 +102,62 @@ def counts(column: pl.Series) -> pl.Series:
 
 
 def waits(column: pl.Series, per_second: float) -> pl.Series:
-    """Lengths of time as seconds, or dollars: numbers only, no dates. Null where it is none."""
+    """Lengths of time as seconds: numbers only, no dates. Null where it is none."""
     if column.dtype != pl.String and not column.dtype.is_numeric():
         return pl.Series(column.name, [None] * len(column), dtype=pl.Float64)
     return _scaled(column.cast(pl.Float64, strict=False), per_second)
 
 
+def dollars(column: pl.Series, _: float) -> pl.Series:
+    """What requests cost; null where it is no such amount."""
+    inside = pl.when(pl.col("usd").is_between(0, MOST_USD)).then(pl.col("usd"))
+    return waits(column, 1.0).alias("usd").to_frame().select(inside).to_series()
+
+
+class _Rule(NamedTuple):
+    """How a field is read, and what it must be."""
+
+    read: Callable[[pl.Series, float], pl.Series]
+    least: float
+    most: float
+    what: str | None = None
+    """What a message says it must be; None: a value that cannot be read is none, and the row can be used."""
+
+
+_RULES = {
+    "arrival": _Rule(seconds, -MOST_S, MOST_S, "a time"),
+    "input": _Rule(counts, 1, MOST_TOKENS, "a whole number"),
+    "output": _Rule(counts, 0, MOST_TOKENS, "a whole number"),
+    "priority": _Rule(counts, MOST_URGENT, LEAST_URGENT, "a whole number"),
+    "patience": _Rule(waits, math.ulp(0.0), math.inf, "a time above 0"),
+    "usd": _Rule(dollars, 0, MOST_USD, f"dollars from 0 to {MOST_USD:,.0f}"),
+    "pause": _Rule(waits, 0, math.inf),
+    "took": _Rule(waits, 0, math.inf),
+    "ended": _Rule(seconds, -MOST_S, MOST_S),
+}
+
+
+def _checked(layout: LogLayout, present: Collection[str]) -> dict[str, _Rule]:
+    """The fields whose values make a row one that can be used; a cost only where somebody said which column it is."""
+    rules = {name: rule for name, rule in _RULES.items() if rule.what and (name != "usd" or layout.usd_told)}
+    return {name: rule for name, rule in rules.items() if name in present}
+
+
 def clean(raw: pl.DataFrame, layout: LogLayout) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The usable rows as columns arrival, input, output, …; and the places and reasons of the others."""
+    bare = pl.col("usd").str.strip_chars().str.strip_prefix("$").str.strip_chars()
+    for name, text in (("patience", pl.col("patience").str.strip_chars()), ("usd", bare)):
+        if name in raw.columns and raw[name].dtype == pl.String:
+            raw = raw.with_columns(text.replace("", None))
     columns = {
-        "arrival": seconds(raw["arrival"], layout.second),
-        "input": counts(raw["input"]),
-        "output": counts(raw["output"]),
+        name: rule.read(raw[name], layout.per_second("arrival" if name == "ended" else name))
+        for name, rule in _RULES.items()
+        if name in raw.columns
     }
-    good = (
-        pl.col("arrival").is_between(-MOST_S, MOST_S)
-        & pl.col("input").is_between(1, MOST_TOKENS)
-        & pl.col("output").is_between(0, MOST_TOKENS)
-    )
-    if "priority" in raw.columns:
-        columns["priority"] = counts(raw["priority"])
-        good &= pl.col("priority").is_between(MOST_URGENT, LEAST_URGENT) | pl.col("priority_raw").is_null()
-    if "patience" in raw.columns:
-        if raw["patience"].dtype == pl.String:
-            raw = raw.with_columns(pl.col("patience").str.strip_chars().replace("", None))
-        columns["patience"] = waits(raw["patience"], layout.patience_second)
-        above_0 = pl.col("patience").is_not_nan() & (pl.col("patience") > 0)
-        good &= above_0 | pl.col("patience_raw").is_null()
-    if "usd" in raw.columns:
-        if raw["usd"].dtype == pl.String:
-            bare = pl.col("usd").str.strip_chars().str.strip_prefix("$").str.strip_chars()
-            raw = raw.with_columns(bare.replace("", None))
-        read = pl.when(pl.col("usd").is_between(0, MOST_USD)).then(pl.col("usd"))
-        columns["usd"] = waits(raw["usd"], 1.0).to_frame().select(read).to_series()
-        if layout.usd_told:
-            good &= pl.col("usd").is_not_null() | pl.col("usd_raw").is_null()
-    for name, per_second in (("pause", layout.pause_second), ("took", layout.took_second)):
-        if name in raw.columns:
-            columns[name] = waits(raw[name], per_second)
-    if "ended" in raw.columns:
-        columns["ended"] = seconds(raw["ended"], layout.second)
+    good = pl.lit(value=True)
+    for name, rule in _checked(layout, raw.columns).items():
+        inside = pl.col(name).is_between(rule.least, rule.most)
+        good &= inside if name in REQUIRED else inside | pl.col(f"{name}_raw").is_null()
     if "trouble" in raw.columns:
         good &= pl.col("trouble").is_null()
     if "prefix" in raw.columns and not layout.prefix_is_key:
@@ -159,7 +176,7 @@ def clean(raw: pl.DataFrame, layout: LogLayout) -> tuple[pl.DataFrame, pl.DataFr
         **{name: pl.col(name) for name in ("pause", "took", "ended")},
     }
     optional = [column for name, column in tidy.items() if name in raw.columns]
-    return kept.select("arrival", "input", "output", *optional), marked.filter(~pl.col("good"))
+    return kept.select(*REQUIRED, *optional), marked.filter(~pl.col("good"))
 
 
 def _overfull(block_tokens: int | None) -> pl.Expr:
@@ -174,28 +191,18 @@ def reason(row: dict[str, Any], layout: LogLayout) -> str:
     """Why a row cannot be used, in the words of its log."""
     if row.get("trouble"):
         return shorten(str(row["trouble"]), 120)
-    if all(row[f"{name}_raw"] is None for name in ("arrival", "input", "output")):
+    if all(row[f"{name}_raw"] is None for name in REQUIRED):
         return "empty row"
-    for name, least in (("arrival", None), ("input", 1), ("output", 0), ("priority", MOST_URGENT)):
-        if name not in row:
-            continue
+    for name, rule in _checked(layout, row).items():
         label, given, read = layout.label(name), row[f"{name}_raw"], row[name]
         shown = shorten(repr(given) if isinstance(given, str) else str(given))
-        if given is None and name != "priority":
+        if given is None and name in REQUIRED:
             return f"{label} is missing"
-        if read is None and given is not None:
-            return f"{label} is {shown}, not {'a time' if least is None else 'a whole number'}"
-        if least is None and not abs(read) <= MOST_S:
-            return f"{label} is {shown}, not a time"
-        most = LEAST_URGENT if name == "priority" else MOST_TOKENS
-        if least is not None and read is not None and not least <= read <= most:
-            return f"{label} is {shown}, must be {least:,} to {most:,}"
-    if (given := row.get("patience_raw")) is not None and not (row["patience"] or 0) > 0:
-        shown = shorten(repr(given) if isinstance(given, str) else str(given))
-        return f"{layout.label('patience')} is {shown}, not a time above 0"
-    if layout.usd_told and (given := row.get("usd_raw")) is not None and row["usd"] is None:
-        shown = shorten(repr(given) if isinstance(given, str) else str(given))
-        return f"{layout.label('usd')} is {shown}, not dollars from 0 to {MOST_USD:,.0f}"
+        if given is None or (read is not None and rule.least <= read <= rule.most):
+            continue
+        if read is not None and rule.read is counts:
+            return f"{label} is {shown}, must be {rule.least:,} to {rule.most:,}"
+        return f"{label} is {shown}, not {rule.what}"
     blocks = row.get("prefix") or []
     if None in blocks:
         return f"{layout.label('prefix')} has a block without an id"

@@ -15,10 +15,10 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
+from tokonomics.traffic import sources
 from tokonomics.traffic.attribution import Attribution
 from tokonomics.traffic.exports import Row, Unfolding, layout_of_rows, row
 from tokonomics.traffic.formats import LogLayout
-from tokonomics.traffic.sources import load
 
 _ISO = re.compile(
     r"^\[?([0-9]{4}-[0-9]{2}-[0-9]{2})[T ]([0-9]{2}:[0-9]{2}:[0-9]{2}(?:[.,][0-9]{1,9})?)\s?(Z|[+-][0-9]{2}:?[0-9]{2})?"
@@ -104,23 +104,17 @@ def engine_rows(lines: Iterable[tuple[int, str]], unfolding: Unfolding) -> Itera
     """The requests, each with the line on which it ended; what never ended or is not counted is left out."""
     reading = _Reading()
     for place, line in lines:
-        found = None
-        engine = _engine(line)
-        if engine == "vLLM":
-            found = _vllm(line, reading, unfolding)
-        elif engine:
-            found = (
-                _sglang_json(line, reading, unfolding)
-                if line.lstrip()[:1] == "{"
-                else _sglang(line, reading, unfolding)
-            )
+        found: Row | str | None = None
+        if engine := _engine(line):
+            read = _vllm if engine == "vLLM" else _sglang_json if line.lstrip()[:1] == "{" else _sglang
+            found = read(line, reading, unfolding)
         if found:
-            yield place, found
+            yield from ((place, request) for request in unfolding.requests([found]))
     for asked in reading.open.values():
         unfolding.left_out[_NOT_DONE if asked.counted else _NO_ANSWER] += 1
 
 
-def _vllm(line: str, reading: _Reading, unfolding: Unfolding) -> Row | None:
+def _vllm(line: str, reading: _Reading, unfolding: Unfolding) -> Row | str | None:
     said = _VLLM.search(line[:600])
     assert said is not None
     name = said["id"]
@@ -148,10 +142,9 @@ def _vllm(line: str, reading: _Reading, unfolding: Unfolding) -> Row | None:
         return None
     del reading.open[key]
     if asked.prompt is None:
-        unfolding.left_out[_NO_PROMPT] += 1
-        return None
+        return _NO_PROMPT
     tenant = unfolding.tenant({"lora": asked.adapter, "lora_name": asked.adapter}, asked.adapter)
-    return row(asked.start, asked.prompt, asked.answer, tenant=tenant)
+    return row(arrival=asked.start, input=asked.prompt, output=asked.answer, tenant=tenant)
 
 
 def _listed(line: str, name: str) -> int | None:
@@ -180,23 +173,16 @@ def _sglang(line: str, reading: _Reading, unfolding: Unfolding) -> Row | None:
 
 
 def _sglang_json(line: str, reading: _Reading, unfolding: Unfolding) -> Row | None:
-    item = load(line)
+    item = sources.load(line)
     if not isinstance(item, dict):
         return None
     name, when = str(item.get("rid")), item.get("timestamp")
     if item.get("event") == _SGLANG_EVENTS[0]:
         reading.open[name] = _OpenRequest(when if isinstance(when, str) else None, counted=True)
         return None
-    out = item.get("out")
-    info = out.get("meta_info") if isinstance(out, dict) else None
-    asked = item.get("obj")
-    return _finished(
-        reading.open.pop(name, None),
-        when,
-        info if isinstance(info, dict) else {},
-        asked if isinstance(asked, dict) else {},
-        unfolding,
-    )
+    info = sources.value_at(item, (("out", "meta_info"),))
+    counts, said = (value if isinstance(value, dict) else {} for value in (info, item.get("obj")))
+    return _finished(reading.open.pop(name, None), when, counts, said, unfolding)
 
 
 def _finished(
@@ -206,7 +192,7 @@ def _finished(
     start = asked.start if asked else _earlier(when, info.get("e2e_latency"))
     adapter = said.get("lora_path")
     tenant = unfolding.tenant(said | {"lora": adapter}, adapter if isinstance(adapter, str) else None)
-    return row(start, info.get("prompt_tokens"), info.get("completion_tokens"), tenant=tenant)
+    return row(arrival=start, input=info.get("prompt_tokens"), output=info.get("completion_tokens"), tenant=tenant)
 
 
 def _earlier(when: Any, latency_s: Any) -> Any:

@@ -13,13 +13,13 @@ What is no request to a model (a tool's span, an answer from a cache) is left ou
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from tokonomics.errors import BadInput, option
 from tokonomics.traffic.attribution import Attribution, as_object
-from tokonomics.traffic.formats import BY_SIZE, LogLayout
+from tokonomics.traffic.formats import BY_SIZE, GUIDELLM, REQUIRED, VLLM, LogLayout, paths_in
 
 SEMCONV = "https://opentelemetry.io/schemas/gen-ai/1.42.0"
 """The GenAI conventions that spans are read by; the names they replaced (up to 1.26.0) are understood too."""
@@ -27,10 +27,14 @@ BULKY = frozenset({"input", "output", "messages", "response", "proxy_server_requ
 """Columns of tables that hold texts, which nothing here needs."""
 MOST_SPREAD = 2_000_000
 """Requests that totals are spread over: as many as made-up traffic has at the most, unasked."""
-_START, _PROMPT, _ANSWER, _COST, _TENANT = "start time", "prompt tokens", "answer tokens", "cost", "tenant"
-_SESSION, _END = "session", "end time"
+_ROW = {
+    "arrival": "start time", "input": "prompt tokens", "output": "answer tokens", "usd": "cost", "tenant": "tenant",
+    "session": "session", "ended": "end time",
+}  # fmt: skip
+"""What the fields of an unfolded row are called, in messages too."""
 
 Row = dict[str, Any]
+Item = Mapping[str, Any]
 
 
 @dataclass
@@ -46,32 +50,29 @@ class Unfolding:
     """The spans that count tokens."""
 
     def restart(self) -> None:
-        """Before another pass over the same log."""
-        self.left_out.clear()
+        """Forget what was found, before another pass over the same log."""
         self.spread = 0
-        self.parents.clear()
-        self.counting.clear()
+        for found in (self.left_out, self.parents, self.counting):
+            found.clear()
 
     def said(self, where: str) -> list[str]:
         """What to know after a pass."""
         left = [f"{number:,} {what}" for what, number in self.left_out.items()]
         return left + (self.attribution.check(where) if self.attribution else [])
 
-    def tenant(self, item: Mapping[str, Any], *usual: Any) -> Any:
+    def tenant(self, item: Item, *usual: Any) -> Any:
         """By the labels asked for, else the first usual value that is not empty."""
         if self.attribution:
             return self.attribution.tenant(item)
         return next((value for value in usual if value not in (None, "")), None)
 
-
-@dataclass(frozen=True)
-class Tabled:
-    """Of an export that may be a table: the columns of each field, and those that tell whether a row is a request."""
-
-    fields: Mapping[str, tuple[str, ...]]
-    telling: tuple[str, ...]
-    within: Mapping[str, tuple[str, ...]]
-    """Of columns that hold objects, the keys that tell where nobody asks by what."""
+    def requests(self, found: Iterable[Row | str]) -> Iterator[Row]:
+        """Yield what is a request, and count why the rest is none."""
+        for one in found:
+            if isinstance(one, str):
+                self.left_out[one] += 1
+            else:
+                yield one
 
 
 @dataclass(frozen=True)
@@ -79,34 +80,35 @@ class Export:
     """One tool's log: how its objects are told, and the requests in one of them."""
 
     name: str
-    is_one: Callable[[Mapping[str, Any]], bool]
-    unfold: Callable[[Mapping[str, Any], Unfolding], Iterator[Row]]
+    is_one: Callable[[Item], bool]
+    unfold: Callable[[Item, Unfolding], Iterable[Row | str]]
+    """The requests of an object, or why there is none."""
     tenants: str
     """Whose requests they are where nobody asks by what."""
     note: str | None = None
-    look_over: Callable[[Mapping[str, Any], Unfolding], None] | None = None
-    """Of every object before the first is unfolded, where what counts depends on others."""
-    tabled: Tabled | None = None
+    look_over: Callable[[Item, Unfolding], None] | None = None
+    """Looks at every object before the first is unfolded, where what counts depends on other objects."""
+    columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The columns of each field of a request, where an export may be a table of any length."""
+    telling: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The columns that tell whether a row is a request, and whose; with the keys that tell, where one holds objects."""
 
     def layout(self, attribution: Attribution | None) -> LogLayout:
         return layout_of_rows(self.name, attribution, self.tenants, self.note)
 
+    def layout_of_table(self, columns: Collection[str], known: LogLayout) -> LogLayout | None:
+        """Where a table has the fields of a request; None where one is missing or stands in several columns."""
+        there = {name: tuple((one,) for one in names if one in columns) for name, names in self.columns.items()}
+        if not all(there.get(name) for name in REQUIRED) or any(len(names) > 1 for names in there.values()):
+            return None
+        return known.moved(tenant=(), **there)
+
 
 def layout_of_rows(name: str, attribution: Attribution | None, tenants: str, note: str | None) -> LogLayout:
-    """Of the rows that a log is unfolded into."""
+    """The layout of the rows that a log is unfolded into."""
     notes = (note, None if attribution else f"tenants are {tenants}")
-    return LogLayout(
-        name,
-        arrival=((_START,),),
-        input=((_PROMPT,),),
-        output=((_ANSWER,),),
-        tenant=((_TENANT,),),
-        usd=((_COST,),),
-        session=((_SESSION,),),
-        ended=((_END,),),
-        second=BY_SIZE,
-        note="; ".join(said for said in notes if said),
-    )
+    places = {field: ((label,),) for field, label in _ROW.items()}
+    return LogLayout(name, places, {"arrival": BY_SIZE}, note="; ".join(said for said in notes if said))
 
 
 def export_of(objects: Iterable[Any]) -> Export | None:
@@ -125,27 +127,18 @@ def opened(item: Any) -> list[Any]:
     return [item]
 
 
-def row(
-    start: Any,
-    prompt: Any,
-    answer: Any,
-    cost: Any = None,
-    tenant: Any = None,
-    session: Any = None,
-    end: Any = None,
-) -> Row:
+def row(**fields: Any) -> Row:
     """One request; what is missing is told where rows are checked."""
-    told = {_START: start, _PROMPT: prompt, _ANSWER: answer, _COST: cost, _TENANT: tenant}
-    return told | {_SESSION: session, _END: end}
+    return {_ROW[name]: value for name, value in fields.items()}
 
 
 def tenant_in(unfolded: Row) -> str | None:
     """Whose request it is, as text."""
-    value = unfolded[_TENANT]
+    value = unfolded[_ROW["tenant"]]
     return value if value is None or isinstance(value, str) else str(value)
 
 
-def _first(item: Mapping[str, Any], *names: str) -> Any:
+def _first(item: Item, *names: str) -> Any:
     return next((item[name] for name in names if item.get(name) not in (None, "")), None)
 
 
@@ -171,10 +164,11 @@ def _number(text: str) -> float:
 
 _CALLS = ("GENERATION", "EMBEDDING")
 """The types of observation that have usage; the others only hold them."""
+_UNCOUNTED = "model calls without token counts are left out"
 _OBSERVATIONS = (*_CALLS, "SPAN", "EVENT", "AGENT", "TOOL", "CHAIN", "RETRIEVER", "EVALUATOR", "GUARDRAIL")
 
 
-def _is_langfuse(item: Mapping[str, Any]) -> bool:
+def _is_langfuse(item: Item) -> bool:
     """An observation; of a table, whose values are not known yet, its columns."""
     details = ("usageDetails", "usage_details", "inputUsage")
     kind = item.get("type", "")
@@ -186,39 +180,37 @@ def _is_langfuse(item: Mapping[str, Any]) -> bool:
     )
 
 
-def _langfuse(item: Mapping[str, Any], unfolding: Unfolding) -> Iterator[Row]:
+def _langfuse(item: Item, unfolding: Unfolding) -> Iterator[Row | str]:
     kind = item.get("type")
-    if isinstance(kind, str) and kind.upper() not in _CALLS:
-        unfolding.left_out["observations that are no model calls (spans, events, tools) are left out"] += 1
-        return
-    details = as_object(_first(item, "usageDetails", "usage_details"))
-    usage = as_object(item.get("usage"))
-    if str(usage.get("unit") or "TOKENS").upper() != "TOKENS":
-        unfolding.left_out["model calls that are not counted in tokens are left out"] += 1
-        return
+    details, usage = as_object(_first(item, "usageDetails", "usage_details")), as_object(item.get("usage"))
     prompt = _langfuse_prompt(details)
     answer = _sum(value for key, value in details.items() if key.startswith("output"))
     if prompt is None:
         prompt = _first(item, "inputUsage", "promptTokens") or _first(usage, "input", "promptTokens")
     if answer is None:
         answer = _first(item, "outputUsage", "completionTokens") or _first(usage, "output", "completionTokens")
-    if prompt is None and answer is None:
-        unfolding.left_out["model calls without token counts are left out"] += 1
-        return
     costs = as_object(_first(item, "costDetails", "cost_details"))
     cost = _first(item, "totalCost", "total_cost", "calculatedTotalCost") or costs.get("total")
-    yield row(
-        _first(item, "startTime", "start_time"),
-        prompt,
-        0 if answer is None else answer,  # an embedding writes nothing
-        _sum(costs.values()) if cost is None else cost,
-        unfolding.tenant(item, as_object(item.get("metadata")).get("tenant"), _first(item, "userId", "user_id")),
-        _first(item, "sessionId", "session_id", "traceId", "trace_id"),
-        _first(item, "endTime", "end_time"),
-    )
+    if isinstance(kind, str) and kind.upper() not in _CALLS:
+        yield "observations that are no model calls (spans, events, tools) are left out"
+    elif str(usage.get("unit") or "TOKENS").upper() != "TOKENS":
+        yield "model calls that are not counted in tokens are left out"
+    elif prompt is None and answer is None:
+        yield _UNCOUNTED
+    else:
+        user = _first(item, "userId", "user_id")
+        yield row(
+            arrival=_first(item, "startTime", "start_time"),
+            input=prompt,
+            output=0 if answer is None else answer,  # an embedding writes nothing
+            usd=_sum(costs.values()) if cost is None else cost,
+            tenant=unfolding.tenant(item, as_object(item.get("metadata")).get("tenant"), user),
+            session=_first(item, "sessionId", "session_id", "traceId", "trace_id"),
+            ended=_first(item, "endTime", "end_time"),
+        )
 
 
-def _langfuse_prompt(details: Mapping[str, Any]) -> Any:
+def _langfuse_prompt(details: Item) -> Any:
     """All types of prompt tokens; those of a cache once, however many names they have."""
     own = {key: value for key, value in details.items() if key.startswith("input")}
     whole = _sum(own.values())
@@ -237,30 +229,34 @@ def _langfuse_prompt(details: Mapping[str, Any]) -> Any:
 # --- LiteLLM --------------------------------------------------------------------------------------------------------
 
 
-def _is_litellm(item: Mapping[str, Any]) -> bool:
+def _is_litellm(item: Item) -> bool:
     spent = "spend" in item or "response_cost" in item
     return spent and "startTime" in item and "prompt_tokens" in item
 
 
-def _litellm(item: Mapping[str, Any], unfolding: Unfolding) -> Iterator[Row]:
+_LITELLM = {
+    "arrival": ("startTime",),
+    "input": ("prompt_tokens",),
+    "output": ("completion_tokens",),
+    "usd": ("spend", "response_cost"),
+    "session": ("session_id",),
+    "ended": ("endTime",),
+}
+
+
+def _litellm(item: Item, unfolding: Unfolding) -> Iterator[Row | str]:
     if str(item.get("cache_hit")).lower() == "true":
-        unfolding.left_out["requests that LiteLLM answered from its own cache are left out"] += 1
-        return
-    prompt = item.get("prompt_tokens")
-    if item.get("status") == "failure" and prompt in (0, "0", "", None):
-        unfolding.left_out["failed requests without tokens are left out"] += 1
-        return
-    told = as_object(item.get("metadata"))
-    team = item.get("team_id") or told.get("user_api_key_team_id")
-    yield row(
-        item.get("startTime"),
-        prompt,
-        item.get("completion_tokens"),
-        _first(item, "spend", "response_cost"),
-        unfolding.tenant(item, told.get("tenant"), team, item.get("end_user"), item.get("user")),
-        item.get("session_id"),
-        item.get("endTime"),
-    )
+        yield "requests that LiteLLM answered from its own cache are left out"
+    elif item.get("status") == "failure" and item.get("prompt_tokens") in (0, "0", "", None):
+        yield "failed requests without tokens are left out"
+    else:
+        told = as_object(item.get("metadata"))
+        team = item.get("team_id") or told.get("user_api_key_team_id")
+        tenant = unfolding.tenant(item, told.get("tenant"), team, item.get("end_user"), item.get("user"))
+        fields = {
+            name: _first(item, *names) if len(names) > 1 else item.get(*names) for name, names in _LITELLM.items()
+        }
+        yield row(**fields, tenant=tenant)
 
 
 # --- OpenTelemetry --------------------------------------------------------------------------------------------------
@@ -272,30 +268,29 @@ _HIGHEST = 100
 """Spans above one that are gone through: more than calls have, and an end where they go round in a circle."""
 
 
-def _is_otlp(item: Mapping[str, Any]) -> bool:
+def _is_otlp(item: Item) -> bool:
     return "resourceSpans" in item or "resource_spans" in item
 
 
-def _otlp(item: Mapping[str, Any], unfolding: Unfolding) -> Iterator[Row]:
+def _otlp(item: Item, unfolding: Unfolding) -> Iterator[Row | str]:
     for resource, span in _spans(item):
-        shared = attributes(as_object(resource.get("resource")).get("attributes"))
-        yield from _span(span, shared, unfolding)
+        yield _span(span, attributes(as_object(resource.get("resource")).get("attributes")), unfolding)
 
 
-def _spans(item: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+def _spans(item: Item) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """Each span and the resource that it is of."""
     for resource in _objects(_first(item, "resourceSpans", "resource_spans")):
         for scope in _objects(_first(resource, "scopeSpans", "scope_spans", "instrumentationLibrarySpans")):
             yield from ((resource, span) for span in _objects(scope.get("spans")))
 
 
-def _key(span: Mapping[str, Any], *names: str) -> int | None:
+def _key(span: Item, *names: str) -> int | None:
     """A span within its trace, by one of its own ids or of its parent's; a number, as a log may have millions."""
     trace, own = _first(span, "traceId", "trace_id"), _first(span, *names)
     return hash((trace, own)) if isinstance(trace, str) and isinstance(own, str) else None
 
 
-def _look_over_spans(item: Mapping[str, Any], unfolding: Unfolding) -> None:
+def _look_over_spans(item: Item, unfolding: Unfolding) -> None:
     """Which spans count tokens, and what is above each; above an agent or a tool begin other calls."""
     for _, span in _spans(item):
         own, above = _key(span, "spanId", "span_id"), _key(span, "parentSpanId", "parent_span_id")
@@ -308,7 +303,7 @@ def _look_over_spans(item: Mapping[str, Any], unfolding: Unfolding) -> None:
             unfolding.counting.add(own)
 
 
-def _is_counted_above(span: Mapping[str, Any], unfolding: Unfolding) -> bool:
+def _is_counted_above(span: Item, unfolding: Unfolding) -> bool:
     """Whether a span above it has the same tokens: the client's call, of which this is the server's part."""
     at = _key(span, "spanId", "span_id")
     for _ in range(_HIGHEST):
@@ -320,38 +315,32 @@ def _is_counted_above(span: Mapping[str, Any], unfolding: Unfolding) -> bool:
     return False
 
 
-def _span_tokens(told: Mapping[str, Any]) -> tuple[Any, Any]:
+def _span_tokens(told: Item) -> tuple[Any, Any]:
     """Of the prompt and of the answer."""
     prompt = _first(told, "gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
     return prompt, _first(told, "gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens")
 
 
-def _span(span: Mapping[str, Any], shared: dict[str, Any], unfolding: Unfolding) -> Iterator[Row]:
+def _span(span: Item, shared: dict[str, Any], unfolding: Unfolding) -> Row | str:
     told = attributes(span.get("attributes"))
-    if not any(name.startswith("gen_ai.") for name in told):
-        unfolding.left_out["spans that are no GenAI operation are left out"] += 1
-        return
-    if told.get("gen_ai.operation.name") in _WRAPPERS:
-        unfolding.left_out[
-            "spans of agents, workflows and tools are left out: their tokens are those of the calls"
-        ] += 1
-        return
     prompt, answer = _span_tokens(told)
+    if not any(name.startswith("gen_ai.") for name in told):
+        return "spans that are no GenAI operation are left out"
+    if told.get("gen_ai.operation.name") in _WRAPPERS:
+        return "spans of agents, workflows and tools are left out: their tokens are those of the calls"
     if prompt is None and answer is None:
-        unfolding.left_out["model calls without token counts are left out"] += 1
-        return
+        return _UNCOUNTED
     if _is_counted_above(span, unfolding):
-        unfolding.left_out["spans within a call that counts the same tokens are left out"] += 1
-        return
+        return "spans within a call that counts the same tokens are left out"
     user = _first(told, "tenant.id", "user.id", "enduser.id")
-    yield row(
-        _first(span, "startTimeUnixNano", "start_time_unix_nano"),
-        prompt,
-        0 if answer is None else answer,
-        told.get("gen_ai.usage.cost"),  # in no convention: OpenLIT and Langfuse write it
-        unfolding.tenant({**shared, **told}, user, shared.get("service.name")),
-        _first({**span, **told}, "gen_ai.conversation.id", "session.id", "traceId", "trace_id"),
-        _first(span, "endTimeUnixNano", "end_time_unix_nano"),
+    return row(
+        arrival=_first(span, "startTimeUnixNano", "start_time_unix_nano"),
+        input=prompt,
+        output=0 if answer is None else answer,
+        usd=told.get("gen_ai.usage.cost"),  # in no convention: OpenLIT and Langfuse write it
+        tenant=unfolding.tenant({**shared, **told}, user, shared.get("service.name")),
+        session=_first({**span, **told}, "gen_ai.conversation.id", "session.id", "traceId", "trace_id"),
+        ended=_first(span, "endTimeUnixNano", "end_time_unix_nano"),
     )
 
 
@@ -396,22 +385,22 @@ def _plain(value: Any, depth: int = 0) -> Any:
 # --- totals of OpenAI's usage API -----------------------------------------------------------------------------------
 
 
-def _is_bucket(item: Mapping[str, Any]) -> bool:
+def _is_bucket(item: Item) -> bool:
     """A bucket of the API, or a row of the table that the dashboard exports."""
     return item.get("object") == "bucket" or {"num_model_requests", "start_time", "end_time"} <= item.keys()
 
 
-def _bucket(item: Mapping[str, Any], unfolding: Unfolding) -> Iterator[Row]:
+def _bucket(item: Item, unfolding: Unfolding) -> Iterator[Row]:
     """Totals spread over their time: as many requests as there were, evenly, all of the mean length."""
     results = [dict(item)] if "num_model_requests" in item else _objects(_first(item, "results", "result"))
     if any(result.get("object") == "organization.costs.result" for result in results):
         raise BadInput("a page of costs, which lists no tokens", fix="Export /v1/organization/usage/completions.")
+    start, end = _count(item.get("start_time")), _count(item.get("end_time"))
     for result in results:
         sizes = [_count(result.get(name)) for name in ("num_model_requests", "input_tokens", "output_tokens")]
-        start, end = (_count(item.get(name)) for name in ("start_time", "end_time"))
         requests, prompt, answer = sizes
         if requests is None or prompt is None or answer is None or start is None or end is None or end < start:
-            yield row(item.get("start_time"), result.get("input_tokens"), None)
+            yield row(arrival=item.get("start_time"), input=result.get("input_tokens"))
             continue
         unfolding.spread += requests
         if unfolding.spread > MOST_SPREAD:
@@ -420,15 +409,14 @@ def _bucket(item: Mapping[str, Any], unfolding: Unfolding) -> Iterator[Row]:
             raise BadInput(
                 f"totals of more than {MOST_SPREAD:,} requests", fix=f"Plan their means: {option('rate', rate)} {mean}."
             )
-        usual = (_first(result, "project_id", "user_id", "api_key_id", "model"),)
-        tenant = unfolding.tenant(result, *usual)
+        tenant = unfolding.tenant(result, _first(result, "project_id", "user_id", "api_key_id", "model"))
         for place in range(requests):
-            yield row(
-                start + (end - start) * (place + 0.5) / requests,
-                _part(prompt, requests, place),
-                _part(answer, requests, place),
-                tenant=tenant,
+            # Whole numbers that differ by one at the most and sum to the totals.
+            prompts, answers = (
+                total * (place + 1) // requests - total * place // requests for total in (prompt, answer)
             )
+            at = start + (end - start) * (place + 0.5) / requests
+            yield row(arrival=at, input=prompts, output=answers, tenant=tenant)
 
 
 def _count(value: Any) -> int | None:
@@ -437,11 +425,6 @@ def _count(value: Any) -> int | None:
         value = int(value)
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 2**53
     return int(value) if is_number and value == int(value) else None
-
-
-def _part(total: int, parts: int, place: int) -> int:
-    """Whole numbers that differ by one at the most and sum to the total."""
-    return total * (place + 1) // parts - total * place // parts
 
 
 EXPORTS = (
@@ -467,17 +450,79 @@ EXPORTS = (
         _is_litellm,
         _litellm,
         "the teams (team_id), else end_user, else user",
-        tabled=Tabled(
-            {
-                "arrival": ("startTime",),
-                "input": ("prompt_tokens",),
-                "output": ("completion_tokens",),
-                "usd": ("spend", "response_cost"),
-                "session": ("session_id",),
-                "ended": ("endTime",),
-            },
-            ("cache_hit", "status", "metadata", "team_id", "end_user", "user"),
-            {"metadata": ("tenant", "user_api_key_team_id")},
-        ),
+        columns=_LITELLM,
+        telling={"metadata": ("tenant", "user_api_key_team_id")}
+        | dict.fromkeys(("cache_hit", "status", "team_id", "end_user", "user"), ()),
     ),
 )
+
+
+# --- results of load generators ---------------------------------------------------------------------------------------
+
+
+class FoundRequests(NamedTuple):
+    """The requests of a document, how to read them, and what to know about them."""
+
+    layout: LogLayout
+    requests: list[Any]
+    notes: list[str]
+
+
+def is_result(item: Any) -> bool:
+    """A result of a load generator, rather than a line of a log."""
+    return isinstance(item, dict) and ("input_lens" in item or "request_throughput" in item or "benchmarks" in item)
+
+
+def requests_of(documents: list[Any], where: str) -> FoundRequests | None:
+    """The requests of the results of a load generator, of one run or of several; None where it is something else."""
+    if not all(is_result(item) for item in documents):
+        return None
+    reports = ["benchmarks" in item for item in documents]
+    if all(reports):
+        return _guidellm(documents, where)
+    return None if any(reports) else _vllm(documents, where)
+
+
+def _vllm(runs: list[dict[str, Any]], where: str) -> FoundRequests:
+    rows: list[Any] = []
+    for run in runs:
+        starts, inputs, outputs = lists = [run.get(name) for name in ("start_times", "input_lens", "output_lens")]
+        if not (isinstance(starts, list) and isinstance(inputs, list) and isinstance(outputs, list)):
+            what = "a benchmark result without its requests (start_times, input_lens, output_lens)"
+            raise BadInput(what, where=where, fix="Run vllm bench serve with --save-detailed.")
+        if not len(starts) == len(inputs) == len(outputs):
+            said = ", ".join(str(len(values or ())) for values in lists)
+            raise BadInput(f"start_times, input_lens and output_lens differ in length: {said}", where=where)
+        # A request that was never sent keeps a start of 0, decades before the others on the clock of the run.
+        rows += [
+            {"start_times": start or None, "input_lens": prompt, "output_lens": answer}
+            for start, prompt, answer in zip(starts, inputs, outputs, strict=True)
+        ]
+    return FoundRequests(VLLM, rows, [])
+
+
+def _guidellm(reports: list[dict[str, Any]], where: str) -> FoundRequests:
+    rows: list[Any] = []
+    left_out: dict[str, int] = {}
+    benchmarks = [run for report in reports for run in _list(report.get("benchmarks"), "benchmarks", where)]
+    for benchmark in benchmarks:
+        requests = benchmark.get("requests") if isinstance(benchmark, dict) else None
+        if not isinstance(requests, dict):
+            raise BadInput("a guidellm benchmark without its requests", where=where)
+        rows += _list(requests.get("successful"), "requests.successful", where)
+        for kind in ("errored", "incomplete"):
+            left_out[kind] = left_out.get(kind, 0) + len(_list(requests.get(kind), f"requests.{kind}", where))
+    notes = [f"{count} {kind} requests are left out" for kind, count in left_out.items() if count]
+    if len(benchmarks) > 1:
+        notes.append(f"{len(benchmarks)} benchmarks follow one another: rates change between them")
+    present = set().union(*(paths_in(request) for request in rows[:500] if isinstance(request, dict)))
+    narrowed = GUIDELLM.narrowed(present)
+    return FoundRequests(narrowed if narrowed.is_complete else GUIDELLM, rows, notes)
+
+
+def _list(value: Any, name: str, where: str) -> list[Any]:
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise BadInput(f"{name} is not a list", where=where)
+    return value

@@ -1,4 +1,4 @@
-"""What the logs people have call the fields of a request: a table of names, and which log a set of names belongs to.
+"""One table of the logs people have: what each calls the fields of a request, and by which names it is recognised.
 
 A log is told by the names it uses, never by its file name. Names were read from the published files and the released
 source of the tools (Azure public dataset, Mooncake FAST25 traces, BurstGPT v1 and v2, Qwen-Bailian usage traces,
@@ -6,18 +6,84 @@ OpenAI and LiteLLM objects, vLLM 0.32 ``bench serve``, guidellm 0.8).
 """
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 from tokonomics.errors import BadInput, nearest, option, shorten
 
 Path = tuple[str, ...]  # of a field: the column, or the keys that lead to it through nested objects
 
-OF_SESSIONS = ("session", "request", "parent", "pause", "took", "ended")
-"""Whose turn a request is, its id, those it waits for, how long after them; how long it took, or until when."""
-FIELDS = ("arrival", "input", "output", "tenant", "priority", "patience", "prefix", "usd", *OF_SESSIONS)
-REQUIRED = ("arrival", "input", "output")
+
+class LogField(NamedTuple):
+    """A field of a request: what it is, what people call it, and how else its column is guessed."""
+
+    what: str
+    """In a sentence, or beside a list to choose from."""
+    usual: str = ""
+    """Names as ``spelling`` writes them: a log that has one of them alone is read without asking."""
+    likely: str = ""
+    """Names that are only suggested."""
+    words: str = ""
+    """A column is guessed by one of these words in its name."""
+
+
+LOG_FIELDS = {
+    "arrival": LogField(
+        "time of arrival",
+        "timestamp time ts date datetime arrival arrival_time arrival_timestamp arrived_at created created_at "
+        "created_time start start_time started_at request_time request_timestamp request_start_time requested_at "
+        "received_at sent_at event_time",
+        words="time timestamp ts date datetime when at arrival created start begin",
+    ),
+    "input": LogField(
+        "prompt tokens",
+        "prompt_tokens n_prompt_tokens num_prompt_tokens prompt_token_count prompt_len prompt_length input_tokens "
+        "n_input_tokens num_input_tokens input_token_count input_len input_length context_tokens request_tokens "
+        "tokens_in",
+        words="prompt prompts input in context request",
+    ),
+    "output": LogField(
+        "answer tokens",
+        "completion_tokens n_completion_tokens num_completion_tokens completion_token_count completion_len "
+        "completion_length output_tokens n_output_tokens num_output_tokens output_token_count output_len output_length "
+        "generated_tokens n_generated_tokens num_generated_tokens generation_tokens response_tokens response_len "
+        "response_length answer_tokens candidates_token_count tokens_out",
+        words="completion output out answer response generated generation decode",
+    ),
+    "tenant": LogField(
+        "tenant",
+        "tenant tenant_id customer customer_id user user_id client client_id account account_id team team_id org "
+        "org_id",
+    ),
+    "priority": LogField("priority", likely="priority"),
+    "patience": LogField("time after which the client hangs up", likely="patience patience_s patience_ms"),
+    "prefix": LogField(
+        "shared beginning of the prompt", likely="hash_ids prefix_blocks block_hashes prefix_hash prefix_id prefix"
+    ),
+    "usd": LogField("cost", "usd cost cost_usd usd_cost total_cost spend"),
+    # Whose turn a request is, its id, those it waits for, how long after them; how long it took, or until when.
+    "session": LogField(
+        "session",
+        "session session_id conversation conversation_id thread thread_id dialog_id dialogue_id job job_id task_id "
+        "agent_run_id",
+    ),
+    "request": LogField("id of the request", "request_id request call_id step_id id"),
+    "parent": LogField(
+        "request that it waits for",
+        "parent parents parent_id parent_request parent_request_id waits_for depends_on",
+    ),
+    "pause": LogField("pause before it", "pause pause_s pause_ms think_s think_ms tool_s tool_ms"),
+    "took": LogField(
+        "time that it took",
+        "took_s took_ms latency_s latency_ms duration_s duration_ms e2e_s e2e_ms response_time_s response_time_ms",
+    ),
+    "ended": LogField("time of its end", "end_time ended_at end finished_at completed_at response_timestamp"),
+}
+FIELDS = tuple(LOG_FIELDS)
+REQUIRED = FIELDS[:3]
+OF_SESSIONS = FIELDS[FIELDS.index("session") :]
+USUAL_NAMES = {name: tuple(known.usual.split()) for name, known in LOG_FIELDS.items() if known.usual}
 COLUMNS_HELP = option(
     "columns",
     "arrival=TIME,input=PROMPT_TOKENS,output=ANSWER_TOKENS[,tenant=…,priority=…,patience=…,prefix=…,usd=…,session=…,"
@@ -31,45 +97,7 @@ KNOWN = (
 UNNAMED = "(none)"  # the tenant of a request that names none
 SUPPORTED = f"{KNOWN}; any other CSV, JSON lines or parquet with usual names of columns, or {COLUMNS_HELP}"
 USUAL = "columns by their usual names"
-USUAL_NAMES = {
-    "arrival": (
-        "timestamp", "time", "ts", "date", "datetime", "arrival", "arrival_time", "arrival_timestamp", "arrived_at",
-        "created", "created_at", "created_time", "start", "start_time", "started_at", "request_time",
-        "request_timestamp", "request_start_time", "requested_at", "received_at", "sent_at", "event_time",
-    ),
-    "input": (
-        "prompt_tokens", "n_prompt_tokens", "num_prompt_tokens", "prompt_token_count", "prompt_len", "prompt_length",
-        "input_tokens", "n_input_tokens", "num_input_tokens", "input_token_count", "input_len", "input_length",
-        "context_tokens", "request_tokens", "tokens_in",
-    ),
-    "output": (
-        "completion_tokens", "n_completion_tokens", "num_completion_tokens", "completion_token_count",
-        "completion_len", "completion_length", "output_tokens", "n_output_tokens", "num_output_tokens",
-        "output_token_count", "output_len", "output_length", "generated_tokens", "n_generated_tokens",
-        "num_generated_tokens", "generation_tokens", "response_tokens", "response_len", "response_length",
-        "answer_tokens", "candidates_token_count", "tokens_out",
-    ),
-    "tenant": (
-        "tenant", "tenant_id", "customer", "customer_id", "user", "user_id", "client", "client_id", "account",
-        "account_id", "team", "team_id", "org", "org_id",
-    ),
-    "usd": ("usd", "cost", "cost_usd", "usd_cost", "total_cost", "spend"),
-    "session": (
-        "session", "session_id", "conversation", "conversation_id", "thread", "thread_id", "dialog_id", "dialogue_id",
-        "job", "job_id", "task_id", "agent_run_id",
-    ),
-    "request": ("request_id", "request", "call_id", "step_id", "id"),
-    "parent": ("parent", "parents", "parent_id", "parent_request", "parent_request_id", "waits_for", "depends_on"),
-    "pause": ("pause", "pause_s", "pause_ms", "think_s", "think_ms", "tool_s", "tool_ms"),
-    "took": (
-        "took_s", "took_ms", "latency_s", "latency_ms", "duration_s", "duration_ms", "e2e_s", "e2e_ms",
-        "response_time_s", "response_time_ms",
-    ),
-    "ended": ("end_time", "ended_at", "end", "finished_at", "completed_at", "response_timestamp"),
-}  # fmt: skip
-"""What people call the fields of a request, as ``spelling`` writes it: one of them alone needs no asking."""
-
-
+DEPTH = 4  # of keys within keys that are looked at
 _LONGEST_NAME = 200  # characters of a column that somebody names: our choice
 BY_SIZE = 0.0  # unix times in seconds, milli-, micro- or nanoseconds: their size tells which
 
@@ -79,149 +107,142 @@ class LogLayout:
     """Where each field of a request is found; of several places the first that holds something counts."""
 
     name: str
-    arrival: tuple[Path, ...]
-    input: tuple[Path, ...]
-    output: tuple[Path, ...]
-    tenant: tuple[Path, ...] = ()
-    priority: tuple[Path, ...] = ()
-    patience: tuple[Path, ...] = ()
-    prefix: tuple[Path, ...] = ()
-    usd: tuple[Path, ...] = ()
-    """What the log says the request cost."""
-    session: tuple[Path, ...] = ()
-    request: tuple[Path, ...] = ()
-    parent: tuple[Path, ...] = ()
-    pause: tuple[Path, ...] = ()
-    took: tuple[Path, ...] = ()
-    ended: tuple[Path, ...] = ()
-    usd_told: bool = False
-    """Whether somebody said which column that is: a row whose cost cannot be read is then one that cannot be used."""
-    second: float = 1.0
-    """Units of a number in the time field that make a second; 0: tell seconds from finer units by size."""
-    patience_second: float = 1.0  # units of the patience field that make a second
-    pause_second: float = 1.0
-    took_second: float = 1.0
+    places: Mapping[str, tuple[Path, ...]]
+    units: Mapping[str, float] = field(default_factory=dict)
+    """How many units make a second, for the fields that are times in another unit."""
     block_tokens: int | None = None
     prefix_is_key: bool = False  # the prefix field names a shared prompt, rather than listing its blocks
+    usd_told: bool = False
+    """Whether somebody said which column that is: a row whose cost cannot be read is then one that cannot be used."""
     unanswered: str | None = None  # what an answer of no tokens means in this log
     note: str | None = None
+    tells: tuple[Path, ...] = ()  # keys that only this log has
+    needs: tuple[str, ...] = REQUIRED  # fields without which it is not this log
+    usual_sessions: bool = False  # fields of sessions that it does not name are looked for by their usual names
 
-    def paths(self, field: str) -> tuple[Path, ...]:
-        return tuple(getattr(self, field))
+    def paths(self, name: str) -> tuple[Path, ...]:
+        """Where a field may stand; nowhere where the log does not have it."""
+        return self.places.get(name, ())
 
-    def label(self, field: str) -> str:
+    def per_second(self, name: str) -> float:
+        """Units of a time field that make a second; 0: tell seconds from finer units by size."""
+        return self.units.get(name, 1.0)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it has the fields without which it is not this log."""
+        return all(self.paths(name) for name in self.needs)
+
+    def label(self, name: str) -> str:
         """What a message calls the field."""
-        return " or ".join(".".join(path) for path in self.paths(field)[:2])
+        return " or ".join(".".join(path) for path in self.paths(name)[:2])
 
-    def narrowed(self, present: Iterable[Path]) -> "LogLayout":
-        """Only the places that the log at hand has."""
-        there = set(present)
-        kept = {field: tuple(path for path in self.paths(field) if path in there) for field in FIELDS}
-        return replace(self, **kept)  # type: ignore[arg-type]
+    def moved(self, **places: tuple[Path, ...]) -> "LogLayout":
+        """The same with some fields at other places."""
+        return replace(self, places={**self.places, **places})
+
+    def narrowed(self, present: Iterable[Path], key: Callable[[Path], Path] = tuple) -> "LogLayout":
+        """Only the places that the log at hand has, as it spells them; names are the same where their keys are."""
+        there = {key(path): path for path in present}
+        found = {name: [there.get(key(path)) for path in paths] for name, paths in self.places.items()}
+        return self.moved(**{name: tuple(path for path in paths if path) for name, paths in found.items()})
 
 
-def _paths(*dotted: str) -> tuple[Path, ...]:
-    return tuple(tuple(name.split(".")) for name in dotted)
+def _paths(dotted: str) -> tuple[Path, ...]:
+    return tuple(tuple(name.split(".")) for name in dotted.split("|"))
 
 
-def _anywhere(*names: str) -> tuple[Path, ...]:
+def _anywhere(*names: str) -> str:
     """At the top of a log line, or in the response that a proxy or the batch API wraps."""
-    return _paths(*(f"{outer}{name}" for outer in ("", "response.body.", "response.") for name in names))
+    return "|".join(f"{outer}{name}" for outer in ("", "response.body.", "response.") for name in names)
 
 
-def _layout(name: str, arrival: str, input_tokens: str, output_tokens: str, **more: Any) -> LogLayout:
-    """A log whose fields are columns, or keys at the top of a line."""
-    places: dict[str, Any] = {name: _paths(value) if name in FIELDS else value for name, value in more.items()}
-    return LogLayout(name, _paths(arrival), _paths(input_tokens), _paths(output_tokens), **places)
+def layout(name: str, places: Mapping[str, str], **more: Any) -> LogLayout:
+    """A log by the places of its fields: columns, or keys with dots between them, and ``|`` between places."""
+    return LogLayout(name, {field: _paths(dotted) for field, dotted in places.items()}, **more)
 
 
-OWN = _layout(
+OWN = layout(
     "tokonomics trace",
-    "arrival_s",
-    "input_tokens",
-    "output_tokens",
-    tenant="tenant",
-    priority="priority",
-    patience="patience_s",
-    prefix="prefix_blocks",
-    usd="usd",
-    session="session",
-    request="request",
-    parent="parents",
-    pause="pause_s",
-)
-AZURE = _layout("Azure LLM CSV", "TIMESTAMP", "ContextTokens", "GeneratedTokens")
-BURSTGPT = _layout(
+    {"arrival": "arrival_s", "input": "input_tokens", "output": "output_tokens", "tenant": "tenant",
+     "priority": "priority", "patience": "patience_s", "prefix": "prefix_blocks", "usd": "usd", "session": "session",
+     "request": "request", "parent": "parents", "pause": "pause_s"},
+    usual_sessions=True,
+)  # fmt: skip
+_AZURE = layout("Azure LLM CSV", {"arrival": "TIMESTAMP", "input": "ContextTokens", "output": "GeneratedTokens"})
+_BURSTGPT = layout(
     "BurstGPT CSV",
-    "Timestamp",
-    "Request tokens",
-    "Response tokens",
-    tenant="Model",
+    {"arrival": "Timestamp", "input": "Request tokens", "output": "Response tokens", "tenant": "Model"},
     unanswered="requests that failed (0 response tokens), kept as prompts without an answer",
     note="tenants are the values of Model",
 )
-_HASHED = ("timestamp", "input_length", "output_length")
-MOONCAKE = _layout("Mooncake JSON lines", *_HASHED, prefix="hash_ids", second=1000.0, block_tokens=512)
-BAILIAN = _layout(
+_HASHED = {"arrival": "timestamp", "input": "input_length", "output": "output_length", "prefix": "hash_ids"}
+_MOONCAKE = layout("Mooncake JSON lines", _HASHED, units={"arrival": 1000.0}, block_tokens=512)
+_BAILIAN = layout(
     "Qwen-Bailian JSON lines",
-    *_HASHED,
-    tenant="type",
-    prefix="hash_ids",
-    request="chat_id",
-    parent="parent_chat_id",
+    {**_HASHED, "tenant": "type", "request": "chat_id", "parent": "parent_chat_id"},
     block_tokens=16,
     note="tenants are the values of type",
+    tells=_paths("chat_id"),
 )
-VLLM = _layout("vLLM bench serve", "start_times", "input_lens", "output_lens")
-OPENAI = LogLayout(
+VLLM = layout("vLLM bench serve", {"arrival": "start_times", "input": "input_lens", "output": "output_lens"})
+_OPENAI = layout(
     "OpenAI-style usage log",
-    # When the request came in, where a proxy wrote it down; `created` is when the server began the answer.
-    arrival=_paths("startTime", "start_time", "request_time")
-    + _anywhere("created", "created_at")
-    + _paths("timestamp", "time"),
-    input=_anywhere("usage.prompt_tokens", "usage.input_tokens") + _paths("prompt_tokens", "input_tokens"),
-    output=_anywhere("usage.completion_tokens", "usage.output_tokens") + _paths("completion_tokens", "output_tokens"),
-    tenant=_paths("metadata.tenant", "user", "end_user", "response.body.metadata.tenant", "response.body.user"),
-    session=_paths("session_id", "conversation_id", "metadata.session_id", "metadata.conversation_id"),
-    request=_paths("request_id"),
-    parent=_paths("parent_id", "parent_request_id"),
-    ended=_paths("endTime", "end_time"),
-    second=BY_SIZE,
+    {
+        # When the request came in, where a proxy wrote it down; `created` is when the server began the answer.
+        "arrival": f"startTime|start_time|request_time|{_anywhere('created', 'created_at')}|timestamp|time",
+        "input": f"{_anywhere('usage.prompt_tokens', 'usage.input_tokens')}|prompt_tokens|input_tokens",
+        "output": f"{_anywhere('usage.completion_tokens', 'usage.output_tokens')}|completion_tokens|output_tokens",
+        "tenant": "metadata.tenant|user|end_user|response.body.metadata.tenant|response.body.user",
+        "session": "session_id|conversation_id|metadata.session_id|metadata.conversation_id",
+        "request": "request_id",
+        "parent": "parent_id|parent_request_id",
+        "ended": "endTime|end_time",
+    },
+    units={"arrival": BY_SIZE},
+    needs=(*REQUIRED, "tenant"),
+    usual_sessions=True,
 )
-OPENAI_MODELS = replace(
-    OPENAI, tenant=_anywhere("model"), note="no user or metadata.tenant in the log: tenants are the models"
+_OPENAI_MODELS = replace(
+    _OPENAI.moved(tenant=_paths(_anywhere("model"))),
+    note="no user or metadata.tenant in the log: tenants are the models",
+    needs=REQUIRED,
 )
-OPENAI_BATCH = replace(
-    OPENAI_MODELS,
+_OPENAI_BATCH = replace(
+    _OPENAI.moved(tenant=_paths("response.body.metadata.tenant|response.body.user|response.body.model")),
     name="OpenAI batch output",
-    tenant=_paths("response.body.metadata.tenant", "response.body.user", "response.body.model"),
     note="times are those at which the batch was worked off, not those at which users asked",
+    tells=_paths("custom_id|response.body.usage"),
+    needs=REQUIRED,
+    usual_sessions=False,
 )
-GUIDELLM = LogLayout(
+GUIDELLM = layout(
     "guidellm benchmarks",
-    arrival=_paths("info.timings.request_start", "request_start_time", "start_time"),
-    input=_paths("input_metrics.total_tokens", "prompt_tokens"),
-    output=_paths("output_metrics.total_tokens", "output_tokens"),
+    {
+        "arrival": "info.timings.request_start|request_start_time|start_time",
+        "input": "input_metrics.total_tokens|prompt_tokens",
+        "output": "output_metrics.total_tokens|output_tokens",
+    },
 )
+TABLES = (_AZURE, _BURSTGPT, OWN)
+OBJECTS = (_BAILIAN, _MOONCAKE, OWN, _OPENAI_BATCH, _OPENAI, _OPENAI_MODELS)
 
-TABLES = (AZURE, BURSTGPT, OWN)
-OBJECTS = (BAILIAN, MOONCAKE, OWN)
 
-
-def layout_of_columns(names: Sequence[str]) -> LogLayout | None:
-    """The log whose columns these are; the spelling of the published file, in any case."""
-    spelled = {name.strip().lower(): name for name in names}
-    for layout in TABLES:
-        if all(layout.paths(field)[0][0].lower() in spelled for field in REQUIRED):
-            lowered = {field: [path[0].lower() for path in layout.paths(field)] for field in FIELDS}
-            there = {field: tuple((spelled[key],) for key in keys if key in spelled) for field, keys in lowered.items()}
-            found = replace(layout, **there)  # type: ignore[arg-type]
-            return _with_sessions(found, {(name,) for name in names}) if layout is OWN else found
+def known_layout(present: Collection[Path], *, of_table: bool) -> LogLayout | None:
+    """The log whose columns or keys these are; columns as in the published file, in any case."""
+    for known in TABLES if of_table else OBJECTS:
+        found = known.narrowed(present, _lowered) if of_table else known.narrowed(present)
+        if found.is_complete and all(path in present for path in known.tells):
+            return _with_sessions(found, set(present)) if known.usual_sessions else found
     return None
 
 
+def _lowered(path: Path) -> Path:
+    return tuple(name.strip().lower() for name in path)
+
+
 def spelling(name: str) -> str:
-    """A name as ``USUAL_NAMES`` has it: ``promptTokens``, ``Prompt Tokens`` and ``prompt-tokens`` are one."""
+    """A name as ``LOG_FIELDS`` has it: ``promptTokens``, ``Prompt Tokens`` and ``prompt-tokens`` are one."""
     parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.strip())
     return re.sub(r"[ .-]+", "_", parted.lower())
 
@@ -231,48 +252,46 @@ def without_unit(spelled: str) -> str:
     return re.sub(r"_(s|ms|us|ns|utc)$", "", spelled)
 
 
-def layout_of_usual_names(names: Iterable[str]) -> LogLayout | None:
+def layout_of_usual_names(names: Sequence[str]) -> LogLayout | None:
     """The layout where time, prompt and answer have usual names; two that could be one of them are an error."""
-    there: dict[str, list[str]] = {field: [] for field in USUAL_NAMES}
-    names = list(names)
+    there: dict[str, list[str]] = {name: [] for name in USUAL_NAMES}
     for name in names:
         spelled = spelling(name)
-        for field, usual in USUAL_NAMES.items():
-            if (without_unit(spelled) if field == "arrival" else spelled) in usual:
-                there[field].append(name)
-    if not all(there[field] for field in REQUIRED):
+        for known, usual in USUAL_NAMES.items():
+            if (without_unit(spelled) if known == "arrival" else spelled) in usual:
+                there[known].append(name)
+    if not all(there[name] for name in REQUIRED):
         return None
-    for field in REQUIRED:
-        if len(there[field]) > 1:
-            several = " and ".join(shorten(name) for name in there[field])
+    for field_name in REQUIRED:
+        if len(there[field_name]) > 1:
+            several = " and ".join(shorten(name) for name in there[field_name])
             chosen = ",".join(f"{other}={shorten(there[other][0])}" for other in REQUIRED)
             raise BadInput(
-                f"{several} could each be the {FIELD_WORDS[field]}",
+                f"{several} could each be the {LOG_FIELDS[field_name].what}",
                 field="columns",
                 fix=f"Say which is what, such as {option('columns', chosen)}",
             )
-    taken = {field: found[0] for field, found in there.items() if len(found) == 1 and field not in OF_SESSIONS}
+    taken = {name: found[0] for name, found in there.items() if len(found) == 1 and name not in OF_SESSIONS}
     of_sessions = _of_sessions(names)
     taken |= of_sessions if tells_sessions(of_sessions) else {}
-    said = ", ".join(f"{shorten(name)} as {FIELD_WORDS[field]}" for field, name in taken.items())
+    said = ", ".join(f"{shorten(column)} as {LOG_FIELDS[name].what}" for name, column in taken.items())
     others = " or ".join(shorten(name) for name in there["tenant"][:4]) if len(there["tenant"]) > 1 else ""
     unsure = f"; {others} may be the tenant: say which" if others else ""
-    return LogLayout(
-        USUAL,
-        **{field: ((name,),) for field, name in taken.items()},  # type: ignore[arg-type]
-        second=_per_second(taken["arrival"], unknown=BY_SIZE),
-        **_lasting({field: name for field, name in taken.items() if field in OF_SESSIONS}),
-        note=f"columns taken by their names: {said}{unsure}",
-    )
+    places = {name: ((column,),) for name, column in taken.items()}
+    return LogLayout(USUAL, places, _units(places), note=f"columns taken by their names: {said}{unsure}")
+
+
+def usual_name(name: str, spelled: Mapping[str, str], *also: str) -> str | None:
+    """The column that has the first of the usual names of a field, of columns by their spelling."""
+    return next((spelled[usual] for usual in (*USUAL_NAMES.get(name, ()), *also) if usual in spelled), None)
 
 
 def _of_sessions(names: Iterable[str]) -> dict[str, str]:
-    """What a log calls the fields of its sessions: of several names the first in ``USUAL_NAMES``."""
+    """What a log calls the fields of its sessions."""
     there: dict[str, str] = {}
     for name in names:
         there.setdefault(spelling(name), name)
-    usual = ((field, [there[name] for name in USUAL_NAMES[field] if name in there]) for field in OF_SESSIONS)
-    return {field: found[0] for field, found in usual if found}
+    return {field_name: found for field_name in OF_SESSIONS if (found := usual_name(field_name, there))}
 
 
 def tells_sessions(fields: Iterable[str]) -> bool:
@@ -281,41 +300,21 @@ def tells_sessions(fields: Iterable[str]) -> bool:
     return "session" in there or {"request", "parent"} <= there
 
 
-def _with_sessions(layout: LogLayout, present: set[Path]) -> LogLayout:
+def _with_sessions(known: LogLayout, present: set[Path]) -> LogLayout:
     """The same with the fields of sessions by their usual names where it has none of its own.
 
     A key that holds an object is no id: ``request`` may be all that was asked.
     """
     nested = {path[0] for path in present if len(path) > 1}
-    own = {field for field in OF_SESSIONS if layout.paths(field)}
+    own = {name for name in OF_SESSIONS if known.paths(name)}
     found = _of_sessions(sorted({path[0] for path in present} - nested))
-    added = {field: name for field, name in found.items() if field not in own}
+    added = {name: ((column,),) for name, column in found.items() if name not in own}
     if not tells_sessions(own | added.keys()):
-        return layout
-    paths: dict[str, Any] = {field: ((name,),) for field, name in added.items()}
-    return replace(layout, **paths, **_lasting(added))
+        return known
+    return replace(known.moved(**added), units={**known.units, **_units(added)})
 
 
-FIELD_WORDS = {
-    "arrival": "time of arrival",
-    "input": "prompt tokens",
-    "output": "answer tokens",
-    "tenant": "tenant",
-    "priority": "priority",
-    "patience": "time after which the client hangs up",
-    "prefix": "shared beginning of the prompt",
-    "usd": "cost",
-    "session": "session",
-    "request": "id of the request",
-    "parent": "request that it waits for",
-    "pause": "pause before it",
-    "took": "time that it took",
-    "ended": "time of its end",
-}
-"""What the fields of a request are, in a sentence or beside a list to choose from."""
-
-
-def paths_in(item: Any, depth: int = 4) -> set[Path]:
+def paths_in(item: Any, depth: int = DEPTH) -> set[Path]:
     """Every path to a field in an object that is not null."""
     found: set[Path] = set()
     for key, value in item.items():
@@ -327,51 +326,27 @@ def paths_in(item: Any, depth: int = 4) -> set[Path]:
     return found
 
 
-def layout_of_objects(items: Sequence[dict[str, Any]]) -> LogLayout | None:
-    """The log that lines like these come from."""
-    present = set().union(*(paths_in(item) for item in items))
-    for layout in OBJECTS:
-        told_apart = layout is not BAILIAN or ("chat_id",) in present
-        if told_apart and all(layout.paths(field)[0] in present for field in REQUIRED):
-            narrowed = layout.narrowed(present)
-            return _with_sessions(narrowed, present) if layout is OWN else narrowed
-    if {("custom_id",), ("response", "body", "usage")} <= present:
-        return OPENAI_BATCH.narrowed(present)
-    users = OPENAI.narrowed(present)
-    if users.arrival and users.input and users.output:
-        return _with_sessions(users if users.tenant else OPENAI_MODELS.narrowed(present), present)
-    return None
-
-
 def layout_from_option(columns: str, present: set[Path]) -> LogLayout:
     """What ``columns`` says, checked against the columns there are."""
-    chosen: dict[str, Any] = {}
+    chosen: dict[str, tuple[Path, ...]] = {}
     block_tokens: int | None = None
     for part in columns.split(","):
-        field, equals, name = (piece.strip() for piece in part.partition("="))
-        if not equals or not name:
+        name, equals, column = (piece.strip() for piece in part.partition("="))
+        if not equals or not column:
             raise BadInput(f"'{shorten(part)}' is not FIELD=COLUMN", field="columns", fix=f"Use {COLUMNS_HELP}")
-        if field == "block":
-            block_tokens = block_tokens_of(name)
+        if name == "block":
+            block_tokens = block_tokens_of(column)
             if block_tokens is None:
-                raise BadInput(f"block must be tokens a block, got '{shorten(name)}'", field="columns")
-        elif field not in FIELDS:
-            guesses = nearest(field, (*FIELDS, "block"))
+                raise BadInput(f"block must be tokens a block, got '{shorten(column)}'", field="columns")
+        elif name not in FIELDS:
+            guesses = nearest(name, (*FIELDS, "block"))
             hint = f"Did you mean {' or '.join(guesses)}?" if guesses else f"Use {COLUMNS_HELP}"
-            raise BadInput(f"unknown field '{shorten(field)}'", field="columns", fix=hint)
+            raise BadInput(f"unknown field '{shorten(name)}'", field="columns", fix=hint)
         else:
-            chosen[field] = (_find(name, present),)
-    if missing := [field for field in REQUIRED if field not in chosen]:
+            chosen[name] = (_find(column, present),)
+    if missing := [name for name in REQUIRED if name not in chosen]:
         raise BadInput(f"does not say which column is {missing[0]}", field="columns", fix=f"Use {COLUMNS_HELP}")
-    return LogLayout(
-        "columns as told",
-        **chosen,
-        second=_per_second(chosen["arrival"][0][-1], unknown=BY_SIZE),
-        patience_second=_per_second(chosen["patience"][0][-1]) if "patience" in chosen else 1.0,
-        **_lasting({field: paths[0][-1] for field, paths in chosen.items()}),
-        block_tokens=block_tokens,
-        usd_told="usd" in chosen,
-    )
+    return LogLayout("columns as told", chosen, _units(chosen), block_tokens, usd_told="usd" in chosen)
 
 
 def block_tokens_of(text: str) -> int | None:
@@ -398,14 +373,11 @@ def _find(name: str, present: set[Path]) -> Path:
     raise BadInput(f"no column '{shorten(name)}'", field="columns", fix=fix)
 
 
-def _lasting(names: dict[str, str]) -> dict[str, Any]:
-    """The units of the lengths of time of sessions, by the names of their columns."""
-    return {f"{field}_second": _per_second(names[field]) for field in ("pause", "took") if field in names}
-
-
-def _per_second(name: str, unknown: float = 1.0) -> float:
-    """How many make a second, by the ending of the name."""
-    for ending, many in (("_ms", 1e3), ("_us", 1e6), ("_ns", 1e9)):
-        if name.lower().endswith(ending):
-            return many
-    return unknown
+def _units(places: Mapping[str, tuple[Path, ...]]) -> dict[str, float]:
+    """How many make a second of each time, by the ending of the name of its column."""
+    endings = {"_ms": 1e3, "_us": 1e6, "_ns": 1e9}
+    return {
+        name: endings.get(places[name][0][-1].lower()[-3:], BY_SIZE if name == "arrival" else 1.0)
+        for name in ("arrival", "patience", "pause", "took")
+        if name in places
+    }

@@ -84,7 +84,7 @@ class TraceFile:
     @property
     def block_tokens(self) -> int | None:
         """Of the shared blocks, where the log has any."""
-        return self.log.layout.block_tokens if self.log.layout.prefix else None
+        return self.log.layout.block_tokens if self.log.layout.paths("prefix") else None
 
     def read(self, most: int | None = None) -> Trace:
         """The whole log: sorted by arrival, times from the first request, tenants and blocks numbered.
@@ -197,7 +197,7 @@ def open_trace(
     is_sample = name in TRACES and not file.exists()
     log = recognise(sample_path(name) if is_sample else file, columns, labels_in(by))
     opened = TraceFile(file, "shipped sample" if is_sample else log.layout.name, log, strict)
-    return _with_blocks(opened) if log.layout.prefix else opened
+    return _with_blocks(opened) if log.layout.paths("prefix") else opened
 
 
 def _with_blocks(file: TraceFile) -> TraceFile:

@@ -1,38 +1,30 @@
 """Which kind of log a file is, told from its first bytes, header or keys, and how to read it.
 
 The order is: parquet by its magic number, an engine's log by its lines, JSON by its first character, everything else as
-a table with a header. What tools export is unfolded first (``exports``); where somebody asks whose requests they are,
-rows are gone through one by one (``attribution``). Other JSON documents are results of load generators: vLLM ``bench
-serve --save-detailed`` keeps parallel lists of its requests; guidellm a list of requests for each benchmark of a sweep.
+a table with a header. What tools export is unfolded first (``exports``). Where somebody asks whose requests they are
+(``attribution``), rows are gone through one by one; a table is read in batches, and rows that are alike in the columns
+that tell are asked about once: millions of rows have few different ones of these. Other JSON documents are results of
+load generators: vLLM ``bench serve --save-detailed`` keeps parallel lists of its requests; guidellm a list of requests
+for each benchmark of a sweep.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+import json
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from tokonomics.errors import BadInput, nearest, option, shorten
-from tokonomics.traffic import formats, sources
+from tokonomics.traffic import exports, formats, sources
 from tokonomics.traffic.attribution import Attribution
 from tokonomics.traffic.engine_lines import engine_layout, engine_of, engine_rows, looks_like_an_engine
-from tokonomics.traffic.export_tables import fields_of, table_batches, telling_columns
-from tokonomics.traffic.exports import BULKY, Export, Unfolding, export_of, opened
-from tokonomics.traffic.formats import (
-    COLUMNS_HELP,
-    GUIDELLM,
-    KNOWN,
-    OWN,
-    SUPPORTED,
-    USUAL_NAMES,
-    VLLM,
-    LogLayout,
-    paths_in,
-    spelling,
-)
+from tokonomics.traffic.exports import BULKY, Export, Unfolding, export_of, opened, requests_of, row, tenant_in
+from tokonomics.traffic.formats import LOG_FIELDS, OWN, REQUIRED, SUPPORTED, LogLayout, paths_in, spelling, usual_name
 from tokonomics.traffic.samples import TRACES
-from tokonomics.traffic.sources import named
+from tokonomics.traffic.sources import BESIDE, TableFile, named
 
 if TYPE_CHECKING:
     import polars as pl
@@ -40,12 +32,12 @@ if TYPE_CHECKING:
 SEPARATORS = ",\t;|"
 SERVEGEN_COLUMNS = {"model", "client", "t_s", "rate_rps"}
 _BEFORE_A_REQUEST = 50_000  # lines in which an engine that has started must have logged one
-_BY = "\x01by"  # the tenant by the labels asked for, beside the keys of a row
+_BY = (("\x01by",),)  # where the tenant by the labels asked for stands, beside the keys of a row
+_NO_TOKENS = ("0", "")
 
 Rows = Callable[[], Iterator[tuple[int, Any]]]
 """The rows of a log with their places, from the beginning."""
-Beside = Callable[[LogLayout, Collection[str]], Iterator["pl.DataFrame"]]
-"""The batches of a table, some of its columns beside the fields of requests."""
+Batches = Callable[[LogLayout], Iterator["pl.DataFrame"]]
 
 
 @dataclass(frozen=True)
@@ -53,19 +45,11 @@ class Log:
     """A file that was recognised: how its fields are called, and how to get at its rows."""
 
     layout: LogLayout
-    raw: "Callable[[LogLayout], Iterator[pl.DataFrame]]"
+    raw: Batches
     place: str  # what the number of a row counts: line, row, request
     notes: tuple[str, ...] = ()
     unfolding: Unfolding | None = None
     """What was left out and attributed, after a pass over the rows."""
-
-
-class FoundRequests(NamedTuple):
-    """The requests of a document, how to read them, and what to know about them."""
-
-    layout: LogLayout
-    requests: list[Any]
-    notes: list[str]
 
 
 class DescribesClients(BadInput):
@@ -85,11 +69,14 @@ def recognise(file: Path, columns: str | None, by: tuple[str, ...] = ()) -> Log:
     asked = _LogFile(file, columns, Attribution(by) if by else None)
     start = _start(file)
     if start.startswith(sources.PARQUET):
-        return _parquet(asked)
+        return asked.table(TableFile(file))
     lines = text_lines(file)
     if columns is None and (engine := _engine(file, lines)):
-        return _engine_log(asked, engine)
-    return _json(asked, lines) if lines[0].lstrip()[0] in "{[" else _csv(asked, lines)
+        unfolding, layout = Unfolding(asked.by), engine_layout(engine, asked.by)
+        return asked.one_by_one(layout, lambda: engine_rows(sources.numbered_lines(file), unfolding), "line", unfolding)
+    if lines[0].lstrip()[0] in "{[":
+        return _json(asked, lines)
+    return asked.table(TableFile(file, separator_of(lines)))
 
 
 def text_lines(file: Path) -> list[str]:
@@ -116,85 +103,62 @@ class _LogFile:
 
     file: Path
     columns: str | None
-    attribution: Attribution | None
+    by: Attribution | None
 
-    def log(
-        self, layout: LogLayout, raw: "Callable[[LogLayout], Iterator[pl.DataFrame]]", rows: Rows, place: str
-    ) -> Log:
-        """In batches as they are, or row by row where each must say whose it is."""
-        if self.attribution is None:
-            return Log(layout, raw, place)
-        by = self.attribution
+    def layout(self, present: Collection[formats.Path], *, of_table: bool) -> LogLayout:
+        """Where the fields are among these columns or keys: as the user said, as in a known log, or by usual names."""
+        if self.columns is not None:
+            return formats.layout_from_option(self.columns, set(present))
+        names = [*dict.fromkeys(path[0] for path in (present if of_table else sorted(present)))]
+        if of_table and {*names} >= SERVEGEN_COLUMNS:
+            raise DescribesClients(named(self.file))
+        found = formats.known_layout(present, of_table=of_table) or formats.layout_of_usual_names(names)
+        if found is None:
+            raise _unknown(self.file, "columns" if of_table else "keys", names)
+        return found
+
+    def layout_of_objects(self, objects: list[dict[str, Any]]) -> LogLayout:
+        """The same for JSON objects; the first that have a prefix say whether it is a list of blocks or a key."""
+        found = self.layout(set().union(*(paths_in(item) for item in objects)), of_table=False)
+        values = (sources.value_at(item, found.paths("prefix")) for item in objects)
+        first: Any = next((value for value in values if value is not None), [])
+        return replace(found, prefix_is_key=not isinstance(first, list | dict))
+
+    def log(self, layout: LogLayout, rows: Rows, place: str, raw: Batches | None = None) -> Log:
+        """The log in batches where there are any; row by row where the user asks whose requests they are."""
+        by = self.by
+        if by is None:
+            return Log(layout, raw, place) if raw else self.one_by_one(layout, rows, place, Unfolding())
 
         def told() -> Iterator[tuple[int, Any]]:
             for number, item in rows():
-                yield number, {**item, _BY: by.tenant(item)} if isinstance(item, dict) else item
+                yield number, {**item, _BY[0][0]: by.tenant(item)} if isinstance(item, dict) else item
 
-        return self.rows(replace(layout, tenant=((_BY,),)), told, place, Unfolding(by))
+        return self.one_by_one(layout.moved(tenant=_BY), told, place, Unfolding(by))
 
-    def table(self, layout: LogLayout, raw: Beside, rows: Rows, columns: Mapping[str, bool], place: str) -> Log:
-        """Of a table, whose columns may be nested: in batches too where each row must say whose it is."""
-        by = self.attribution
-        telling = [name for name in columns if by and by.tells(name)]
-        if by is None or any(columns[name] for name in telling):
-            return self.log(layout, lambda known: raw(known, ()), rows, place)
-        unfolding = Unfolding(by)
-
-        @lru_cache(sources.REMEMBERED)
-        def tenant_of(*cells: Any) -> str:
-            return by.tenant(dict(zip(telling, cells, strict=True)))
-
-        def batches(known: LogLayout) -> "Iterator[pl.DataFrame]":
-            import polars as pl
-
-            unfolding.restart()
-            by.meet(columns)
-            for batch in raw(replace(known, tenant=()), telling):
-                tenant = sources.by_distinct(batch, telling, tenant_of) if telling else tenant_of()
-                yield sources.without_beside(batch).with_columns(pl.lit(tenant).alias("tenant"))
-
-        return Log(replace(layout, tenant=((_BY,),)), batches, place, unfolding=unfolding)
-
-    def rows(self, layout: LogLayout, rows: Rows, place: str, unfolding: Unfolding) -> Log:
-        """Of rows that are made one by one."""
+    def one_by_one(self, layout: LogLayout, rows: Rows, place: str, unfolding: Unfolding) -> Log:
+        """The log of rows that are made one by one; an error in them names the file."""
 
         def batches(known: LogLayout) -> "Iterator[pl.DataFrame]":
             unfolding.restart()
             made, read = rows(), 0
-            while part := self.part_of(made):
+            while part := self._next(made):
                 read += len(part)
                 sources.check_rows(read, self.file)
                 yield sources.objects_frame(part, known)
 
         return Log(layout, batches, place, unfolding=unfolding)
 
-    def part_of(self, made: Iterator[tuple[int, Any]]) -> list[tuple[int, Any]]:
-        """The next rows; a mistake in them names the file."""
+    def _next(self, made: Iterator[tuple[int, Any]]) -> list[tuple[int, Any]]:
         try:
             return list(islice(made, sources.BATCH_LINES))
         except BadInput as error:
             error.where = error.where or named(self.file)
             raise
 
-    def exported_table(self, export: Export, raw: Beside, items: Rows, columns: Mapping[str, bool], place: str) -> Log:
-        """In batches where its columns are the fields of requests; else row by row."""
-        layout = export.layout(self.attribution)
-        fields = fields_of(export.tabled, columns, layout) if export.tabled else None
-        if export.tabled is None or fields is None:
-            return self.exported(export, items, place)
-        if any(columns[name] for name in telling_columns(export.tabled, columns, self.attribution)):
-            return self.exported(export, items, place)
-        unfolding = Unfolding(self.attribution)
-        return Log(
-            layout,
-            lambda _: table_batches(export, raw, columns, fields, unfolding),
-            place,
-            unfolding=unfolding,
-        )
-
     def exported(self, export: Export, items: Rows, place: str) -> Log:
-        """Of a tool's objects, each of which may hold several requests or none."""
-        unfolding = Unfolding(self.attribution)
+        """The log of a tool's objects, each of which may hold several requests or none."""
+        unfolding = Unfolding(self.by)
 
         def rows() -> Iterator[tuple[int, Any]]:
             if export.look_over:
@@ -204,12 +168,91 @@ class _LogFile:
                             export.look_over(inner, unfolding)
             for number, item in items():
                 for inner in opened(item):
-                    if isinstance(inner, dict):
-                        yield from ((number, row) for row in export.unfold(inner, unfolding))
-                    else:
-                        yield number, inner
+                    found = unfolding.requests(export.unfold(inner, unfolding)) if isinstance(inner, dict) else [inner]
+                    yield from ((number, row) for row in found)
 
-        return self.rows(export.layout(self.attribution), rows, place, unfolding)
+        return self.one_by_one(export.layout(self.by), rows, place, unfolding)
+
+    def table(self, table: TableFile) -> Log:
+        """The log of a table, in batches unless the columns that say whose requests they are hold objects."""
+        schema = table.schema()
+        place = "line" if table.separator else "row"
+        if self.columns is None and (export := export_of([dict.fromkeys(schema)])):
+            layout = export.layout(self.by)
+            columns = [name for name in schema if name not in BULKY]
+            fields = export.layout_of_table(columns, layout) if table.separator else None
+            if fields is None:
+                return self.exported(export, lambda: table.rows(BULKY), place)
+            telling = [name for name in columns if name in export.telling or (self.by and self.by.tells(name))]
+            return self.asked_once(layout, table, fields, telling, export)
+        layout = self.layout([(name,) for name in schema], of_table=True)
+        if table.separator and layout.name == OWN.name:
+            layout = layout.moved(prefix=())  # lists do not fit in a cell
+        if layout.paths("prefix"):
+            is_key = not schema[layout.paths("prefix")[0][0]].is_nested()
+            said = None if is_key else table.block_tokens()
+            layout = replace(layout, prefix_is_key=is_key, block_tokens=layout.block_tokens or said)
+        telling = [name for name in schema if self.by and self.by.tells(name)]
+        if self.by is None or any(schema[name].is_nested() for name in telling):
+            return self.log(layout, table.rows, place, table.batches)
+        return self.asked_once(layout.moved(tenant=_BY), table, layout.moved(tenant=()), telling)
+
+    def asked_once(
+        self, layout: LogLayout, table: TableFile, fields: LogLayout, telling: list[str], export: Export | None = None
+    ) -> Log:
+        """The log of a table in batches: ``telling`` columns say whether a row is a request, and whose."""
+        import polars as pl
+
+        by, unfolding = self.by, Unfolding(self.by)
+        unfold = export.unfold if export else lambda item, asked: [row(tenant=asked.tenant(item))]
+        keyed = export.telling if export and not by else {}
+        nested = {name: keys for name, keys in keyed.items() if keys and name in telling}
+        more = {
+            f"{name}.{key}": pl.col(f"{BESIDE}{name}").str.json_path_match(f"$.{key}")
+            for name, keys in nested.items()
+            for key in keys
+        }
+        if export:  # of the prompt it matters whether there is one
+            tokens = pl.col("input").cast(pl.String)
+            some = pl.when(tokens.is_null() | tokens.is_in(_NO_TOKENS)).then(tokens).otherwise(pl.lit("1"))
+            more[fields.label("input")] = some
+        names = [name for name in telling if name not in nested] + [*more]
+
+        @lru_cache(sources.REMEMBERED)
+        def said(*cells: Any) -> tuple[str | None, str | None]:
+            item = dict(zip(names, cells, strict=True))
+            item |= {name: {key: item[f"{name}.{key}"] for key in keys} for name, keys in nested.items()}
+            found = next(iter(unfold(item, Unfolding(by))))
+            return (None, found) if isinstance(found, str) else (tenant_in(found), None)
+
+        def batches(_: LogLayout) -> "Iterator[pl.DataFrame]":
+            unfolding.restart()
+            if by:
+                by.meet(name for name in table.schema() if not export or name not in BULKY)
+            for batch in table.batches(fields, telling):
+                marked = batch.with_columns(**{f"{BESIDE}{name}": column for name, column in more.items()})
+                found = _by_distinct(marked, [f"{BESIDE}{name}" for name in names], said)
+                left = found["left"].drop_nulls().to_frame().group_by("left", maintain_order=True).len()
+                unfolding.left_out.update(dict(left.iter_rows()))
+                own = [name for name in batch.columns if not name.startswith(BESIDE)]
+                yield batch.select(own).with_columns(found["tenant"]).filter(found["left"].is_null())
+
+        return Log(layout, batches, "line" if table.separator else "row", unfolding=unfolding)
+
+
+def _by_distinct(
+    batch: "pl.DataFrame", names: list[str], asked: Callable[..., tuple[str | None, str | None]]
+) -> "pl.DataFrame":
+    """The tenant of each row, or why it is left out; rows that are alike in these columns are asked about once."""
+    import polars as pl
+
+    schema = {"tenant": pl.String(), "left": pl.String()}
+    if not names:
+        return pl.DataFrame([asked()] * len(batch), schema, orient="row")
+    distinct = batch.select(names).unique(maintain_order=True)
+    found = pl.DataFrame([asked(*cells) for cells in distinct.iter_rows()], schema, orient="row")
+    told = distinct.hstack(found)
+    return batch.select(names).join(told, on=names, how="left", nulls_equal=True, maintain_order="left").select(*schema)
 
 
 def _engine(file: Path, lines: list[str]) -> str | None:
@@ -218,15 +261,6 @@ def _engine(file: Path, lines: list[str]) -> str | None:
     if not looks_like_an_engine(lines):
         return None
     return engine_of(line for _, line in islice(sources.numbered_lines(file), _BEFORE_A_REQUEST))
-
-
-def _engine_log(asked: _LogFile, engine: str) -> Log:
-    unfolding = Unfolding(asked.attribution)
-
-    def rows() -> Iterator[tuple[int, Any]]:
-        return engine_rows(sources.numbered_lines(asked.file), unfolding)
-
-    return asked.rows(engine_layout(engine, asked.attribution), rows, "line", unfolding)
 
 
 def _start(file: Path) -> bytes:
@@ -251,64 +285,6 @@ def _start(file: Path) -> bytes:
     return start
 
 
-def _parquet(asked: _LogFile) -> Log:
-    file = asked.file
-    schema = sources.parquet_schema(file)
-
-    def rows() -> Iterator[tuple[int, Any]]:
-        return sources.parquet_rows(file, BULKY)
-
-    if asked.columns is None and (export := export_of([dict.fromkeys(schema)])):
-        return asked.exported(export, rows, "row")
-    layout = _table_layout(file, list(schema), asked.columns)
-    if layout.prefix:
-        is_key = not schema[layout.prefix[0][0]].is_nested()
-        said = None if is_key else sources.parquet_block_tokens(file)
-        layout = replace(layout, prefix_is_key=is_key, block_tokens=layout.block_tokens or said)
-    return asked.table(
-        layout,
-        lambda known, beside: sources.parquet_batches(file, known, beside),
-        lambda: sources.parquet_rows(file),
-        {name: dtype.is_nested() for name, dtype in schema.items()},
-        "row",
-    )
-
-
-def _csv(asked: _LogFile, lines: list[str]) -> Log:
-    file = asked.file
-    separator = separator_of(lines)
-    names = sources.csv_names(file, separator)
-    if asked.columns is None and (export := export_of([dict.fromkeys(names)])):
-        return asked.exported_table(
-            export,
-            lambda known, beside: sources.csv_batches(file, known, separator, beside),
-            lambda: sources.csv_rows(file, separator, BULKY),
-            {name: False for name in names if name not in BULKY},
-            "line",
-        )
-    layout = _table_layout(file, names, asked.columns)
-    if layout.name == OWN.name:
-        layout = replace(layout, prefix=())  # lists do not fit in a cell
-    return asked.table(
-        replace(layout, prefix_is_key=bool(layout.prefix)),
-        lambda known, beside: sources.csv_batches(file, known, separator, beside),
-        lambda: sources.csv_rows(file, separator),
-        dict.fromkeys(names, False),
-        "line",
-    )
-
-
-def _table_layout(file: Path, names: list[str], columns: str | None) -> LogLayout:
-    if columns is not None:
-        return formats.layout_from_option(columns, {(name,) for name in names})
-    if set(names) >= SERVEGEN_COLUMNS:
-        raise DescribesClients(named(file))
-    layout = formats.layout_of_columns(names) or formats.layout_of_usual_names(names)
-    if layout is None:
-        raise _unknown(file, "columns", names)
-    return layout
-
-
 def _json(asked: _LogFile, lines: list[str]) -> Log:
     file = asked.file
     items = [sources.load(line) for line in lines]
@@ -322,23 +298,11 @@ def _json(asked: _LogFile, lines: list[str]) -> Log:
     if asked.columns is None:
         if export := export_of(inner for item in objects for inner in opened(item)):
             return asked.exported(export, rows, "line")
-        if _is_document(objects[0]):
-            return _runs(file, [sources.load(line) for line in sources.all_lines(file)])
+        if exports.is_result(objects[0]):
+            return _results(asked, [sources.load(line) for line in sources.all_lines(file)])
     if len(lines) == 1 and opened(objects[0]) != objects:
         return _document(asked)
-    layout = _keyed(_object_layout(file, objects, asked.columns), objects)
-    return asked.log(layout, lambda known: sources.line_batches(file, known), rows, "line")
-
-
-def _object_layout(file: Path, objects: list[dict[str, Any]], columns: str | None) -> LogLayout:
-    present = set().union(*(paths_in(item) for item in objects))
-    if columns is not None:
-        return formats.layout_from_option(columns, present)
-    keys = sorted({path[0] for path in present})
-    layout = formats.layout_of_objects(objects) or formats.layout_of_usual_names(keys)
-    if layout is None:
-        raise _unknown(file, "keys", keys)
-    return layout
+    return asked.log(asked.layout_of_objects(objects), rows, "line", lambda known: sources.line_batches(file, known))
 
 
 def _document(asked: _LogFile) -> Log:
@@ -355,114 +319,33 @@ def _document(asked: _LogFile) -> Log:
     if asked.columns is None and (export := export_of(inner for item in objects for inner in opened(item))):
         return asked.exported(export, rows, "item")
     if (items and items[0] is whole) or not isinstance(whole, list | dict):
-        return _runs(file, [whole])
+        return _results(asked, [whole])
     if not objects:
         raise BadInput("a JSON list without objects", where=named(file), fix=f"Supported: {SUPPORTED}")
     sources.check_rows(len(items), file)
-    layout = _keyed(_object_layout(file, objects, asked.columns), objects)
-    return asked.log(layout, _listed(layout, items, "item").raw, rows, "item")
+    return asked.log(asked.layout_of_objects(objects), rows, "item")
 
 
-def _runs(file: Path, runs: list[Any]) -> Log:
-    found = requests_of(runs, named(file))
+def _results(asked: _LogFile, runs: list[Any]) -> Log:
+    """The requests in results of a load generator, which do not say whose they are."""
+    found = requests_of(runs, named(asked.file))
     if found is None:
         keys = [str(key) for run in runs[:1] if isinstance(run, dict) for key in run]
-        raise _unknown(file, "keys", keys)
-    sources.check_rows(len(found.requests), file)
-    return _listed(found.layout, found.requests, "request", tuple(found.notes))
-
-
-def _is_document(item: Any) -> bool:
-    """A result of a load generator, rather than a line of a log."""
-    return isinstance(item, dict) and ("input_lens" in item or "request_throughput" in item or "benchmarks" in item)
-
-
-def requests_of(documents: list[Any], where: str) -> FoundRequests | None:
-    """The requests of the results of a load generator, of one run or of several; None where it is something else."""
-    if not all(_is_document(item) for item in documents):
-        return None
-    reports = ["benchmarks" in item for item in documents]
-    if all(reports):
-        return _guidellm(documents, where)
-    return None if any(reports) else _vllm(documents, where)
-
-
-def _vllm(runs: list[dict[str, Any]], where: str) -> FoundRequests:
-    rows: list[Any] = []
-    for run in runs:
-        starts, inputs, outputs = lists = [run.get(name) for name in ("start_times", "input_lens", "output_lens")]
-        if not (isinstance(starts, list) and isinstance(inputs, list) and isinstance(outputs, list)):
-            what = "a benchmark result without its requests (start_times, input_lens, output_lens)"
-            raise BadInput(what, where=where, fix="Run vllm bench serve with --save-detailed.")
-        if not len(starts) == len(inputs) == len(outputs):
-            said = ", ".join(str(len(values or ())) for values in lists)
-            raise BadInput(f"start_times, input_lens and output_lens differ in length: {said}", where=where)
-        # A request that was never sent keeps a start of 0, decades before the others on the clock of the run.
-        rows += [
-            {"start_times": start or None, "input_lens": prompt, "output_lens": answer}
-            for start, prompt, answer in zip(starts, inputs, outputs, strict=True)
-        ]
-    return FoundRequests(VLLM, rows, [])
-
-
-def _guidellm(reports: list[dict[str, Any]], where: str) -> FoundRequests:
-    rows: list[Any] = []
-    left_out: dict[str, int] = {}
-    benchmarks = [run for report in reports for run in _list(report.get("benchmarks"), "benchmarks", where)]
-    for benchmark in benchmarks:
-        requests = benchmark.get("requests") if isinstance(benchmark, dict) else None
-        if not isinstance(requests, dict):
-            raise BadInput("a guidellm benchmark without its requests", where=where)
-        rows += _list(requests.get("successful"), "requests.successful", where)
-        for kind in ("errored", "incomplete"):
-            left_out[kind] = left_out.get(kind, 0) + len(_list(requests.get(kind), f"requests.{kind}", where))
-    notes = [f"{count} {kind} requests are left out" for kind, count in left_out.items() if count]
-    if len(benchmarks) > 1:
-        notes.append(f"{len(benchmarks)} benchmarks follow one another: rates change between them")
-    present = set().union(*(paths_in(row) for row in rows[:500] if isinstance(row, dict)))
-    narrowed = GUIDELLM.narrowed(present)
-    complete = narrowed.arrival and narrowed.input and narrowed.output
-    return FoundRequests(narrowed if complete else GUIDELLM, rows, notes)
-
-
-def _list(value: Any, name: str, where: str) -> list[Any]:
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        raise BadInput(f"{name} is not a list", where=where)
-    return value
-
-
-def _listed(layout: LogLayout, items: list[Any], place: str, notes: tuple[str, ...] = ()) -> Log:
-    def batches(known: LogLayout) -> "Iterator[pl.DataFrame]":
-        for start in range(0, len(items), sources.BATCH_LINES):
-            part = items[start : start + sources.BATCH_LINES]
-            yield sources.objects_frame(enumerate(part, start + 1), known)
-
-    return Log(layout, batches, place, notes)
-
-
-def _keyed(layout: LogLayout, objects: list[dict[str, Any]]) -> LogLayout:
-    """Whether the prefix field, if any, holds lists of blocks or keys: as in the first objects that have it."""
-    if not layout.prefix:
-        return layout
-    values = (sources.value_at(item, layout.prefix) for item in objects)
-    first: Any = next((value for value in values if value is not None), [])
-    return replace(layout, prefix_is_key=not isinstance(first, list | dict))
+        raise _unknown(asked.file, "keys", keys)
+    sources.check_rows(len(found.requests), asked.file)
+    log = asked.one_by_one(found.layout, lambda: iter(enumerate(found.requests, 1)), "request", Unfolding())
+    return replace(log, notes=tuple(found.notes))
 
 
 def suggested_columns(names: list[str]) -> str:
     """``columns`` with the names that a file has, where they are usual ones."""
     there = {spelling(name): name for name in names}
     # A column called input may hold the text as well as its tokens: suggested, not read by.
-    usual = {field: (*known, field) for field, known in USUAL_NAMES.items()}
-    found = {field: next((there[name] for name in known if name in there), None) for field, known in usual.items()}
+    found = {name: usual_name(name, there, name) for name in formats.USUAL_NAMES}
     if not any(found.values()):
-        return COLUMNS_HELP
-    blanks = {"arrival": "TIME", "input": "PROMPT_TOKENS", "output": "ANSWER_TOKENS"}
-    parts = [f"{field}={shorten(found[field] or blank)}" for field, blank in blanks.items()]
-    if found["tenant"]:
-        parts.append(f"tenant={shorten(found['tenant'])}")
+        return formats.COLUMNS_HELP
+    blanks = {"arrival": "TIME", "input": "PROMPT_TOKENS", "output": "ANSWER_TOKENS", "tenant": None}
+    parts = [f"{name}={shorten(told)}" for name, blank in blanks.items() if (told := found[name] or blank)]
     return option("columns", ",".join(parts))
 
 
@@ -471,5 +354,102 @@ def _unknown(file: Path, what: str, names: list[str]) -> BadInput:
     return BadInput(
         f"not a log we know; its {what}: {found}",
         where=named(file),
-        fix=f"Say which is what: {suggested_columns(names)}\n  Known without: {KNOWN}",
+        fix=f"Say which is what: {suggested_columns(names)}\n  Known without: {formats.KNOWN}",
     )
+
+
+# --- a table that nobody knows ----------------------------------------------------------------------------------------
+
+SHOWN_ROWS = 5
+MOST_COLUMNS = 100
+"""That are shown, and can be chosen from: our choice, a request log has some dozen."""
+_CELL = 40  # characters
+_OF_TOKENS = {"token", "tokens", "tok", "toks", "len", "length", "count", "n", "num"}
+
+
+@dataclass(frozen=True)
+class TablePreview:
+    """The columns of a table, its first rows as short texts, and a guess at the column of each field."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    guesses: Mapping[str, str]
+
+
+def preview(path: Path) -> TablePreview | None:
+    """What is in a file that may be a table of requests, for the user to say which column is what; None: no table."""
+    try:
+        rows = _first_rows(path)
+    except BadInput:
+        return None
+    names = [name for name in dict.fromkeys(name for row in rows for name in row) if formats.can_be_told(name)]
+    names = names[:MOST_COLUMNS]
+    if len(names) < len(REQUIRED):
+        return None
+    shown = tuple(tuple(_cell(row.get(name)) for name in names) for row in rows[:SHOWN_ROWS])
+    return TablePreview(tuple(names), shown, guessed(names, shown))
+
+
+def _first_rows(path: Path) -> list[dict[str, Any]]:
+    if _start(path).startswith(sources.PARQUET):
+        return TableFile(path).first_rows(SHOWN_ROWS)
+    lines = text_lines(path)
+    if lines[0].lstrip()[0] not in "{[":
+        return TableFile(path, separator_of(lines)).first_rows(SHOWN_ROWS)
+    items = [sources.load(line) for line in lines]
+    objects = [item for item in items if isinstance(item, dict)]
+    if 2 * len(objects) < len(items) or len(items) == 1:  # one object is no log; it may hold one
+        whole = sources.document(path)
+        held = whole if isinstance(whole, list) else opened(whole) if isinstance(whole, dict) else []
+        objects = [item for item in held[: sources.HEAD_LINES] if isinstance(item, dict) and item is not whole]
+    return [dict(_flat(item)) for item in objects]
+
+
+def _flat(item: Mapping[str, Any], above: str = "", depth: int = formats.DEPTH) -> Iterator[tuple[str, Any]]:
+    """Fields that are not null, by the keys that lead to them with dots between."""
+    for key, value in item.items():
+        if isinstance(value, dict) and depth > 1:
+            yield from _flat(value, f"{above}{key}.", depth - 1)
+        elif value is not None:
+            yield f"{above}{key}", value
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return shorten(value if isinstance(value, str) else json.dumps(value, default=str), _CELL)
+
+
+def guessed(names: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str, str]:
+    """The probable column of each field: one that people usually give it, else one with a word of it, such as ``when``.
+
+    Tokens are numbers, so a column of text is none. The fields of sessions count only where they tell which belong
+    together.
+    """
+    found: dict[str, str] = {}
+    for field, known in LOG_FIELDS.items():
+        left = [name for name in names if name not in found.values()]
+        if field in ("input", "output"):
+            left = [name for name in left if _is_count(row[names.index(name)] for row in rows)]
+        there: dict[str, str] = {}
+        for name in left:
+            last = spelling(name.rpartition(".")[2])
+            there.setdefault(formats.without_unit(last) if field == "arrival" else last, name)
+        guess = usual_name(field, there, *known.likely.split(), field) or _worded({*known.words.split()}, left)
+        if guess is not None:
+            found[field] = guess
+    if formats.tells_sessions(found):
+        return found
+    return {field: name for field, name in found.items() if field not in formats.OF_SESSIONS}
+
+
+def _worded(wanted: set[str], names: Sequence[str]) -> str | None:
+    """The first with a word of the field; of tokens sooner one that says that it counts them."""
+    words = {name: set(spelling(name).split("_")) for name in names}
+    fit = [name for name in names if words[name] & wanted]
+    return next((name for name in fit if words[name] & _OF_TOKENS), fit[0] if fit else None)
+
+
+def _is_count(cells: Iterable[str]) -> bool:
+    """Whether all that is there are numbers, such as 812 and 812.0."""
+    return all(re.fullmatch(r"[0-9]+(\.0)?", cell.strip()) for cell in cells if cell.strip())

@@ -10,9 +10,10 @@ import hashlib
 import io
 import json
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,11 +68,6 @@ def is_packed(path: Path) -> bool:
     """Whether a file is gzip or zstd, by its first bytes."""
     with readable(path), path.open("rb") as opened:
         return opened.read(4).startswith(_PACKED)
-
-
-def is_parquet(path: Path) -> bool:
-    with readable(path):
-        return _is_parquet(path)
 
 
 def _is_parquet(path: Path) -> bool:
@@ -139,26 +135,23 @@ def readable(path: Path) -> Iterator[None]:
         raise BadInput(f"cannot be read: {said}", where=named(path), fix=fix) from None
 
 
-def _csv(path: Path | io.BytesIO, separator: str, **lines: Any) -> "pl.LazyFrame":
-    """A table of text; its first column is the line of each row, the header being line 1."""
+def _scan(path: Path | io.BytesIO, separator: str | None, rows: int = 0, **lines: Any) -> "pl.LazyFrame":
+    """A table of text with a separator, else of parquet; its first column is the place of each row.
+
+    Places are lines, the header being line 1, or rows. A quoted field that spans lines counts as one.
+    """
     import polars as pl
 
-    told: dict[str, Any] = {"row_index_name": _INDEX, "row_index_offset": 2} | lines
-    return pl.scan_csv(
-        path,
-        separator=separator,
-        infer_schema=False,
-        truncate_ragged_lines=True,
-        encoding="utf8-lossy",
-        glob=False,
-        **told,
-    )
+    if separator is None:
+        return pl.scan_parquet(path, row_index_name=_INDEX, row_index_offset=rows + 1, glob=False)
+    told: dict[str, Any] = {"row_index_name": _INDEX, "row_index_offset": rows + 2, "separator": separator} | lines
+    return pl.scan_csv(path, infer_schema=False, truncate_ragged_lines=True, encoding="utf8-lossy", glob=False, **told)
 
 
 def _lines(path: Path) -> "pl.LazyFrame":
     """One row a line. A separator that JSON may not contain unescaped keeps each line whole."""
-    plain = {"has_header": False, "new_columns": ["line"], "quote_char": None, "raise_if_empty": False}
-    return _csv(path, "\x01", row_index_name=ROW, row_index_offset=1, **plain)
+    plain: dict[str, Any] = {"has_header": False, "new_columns": ["line"], "quote_char": None, "raise_if_empty": False}
+    return _scan(path, "\x01", row_index_name=ROW, row_index_offset=1, **plain)
 
 
 def head(path: Path) -> list[str]:
@@ -169,19 +162,75 @@ def head(path: Path) -> list[str]:
     return [line for line in lines if line and line.strip()]
 
 
-def csv_names(path: Path, separator: str) -> list[str]:
-    with readable(path):
-        return list(_csv(path, separator).collect_schema().names())[1:]
+@dataclass(frozen=True)
+class TableFile:
+    """A table of text whose columns have a separator, else of parquet."""
 
+    path: Path
+    separator: str | None = None
 
-def csv_batches(
-    path: Path, layout: LogLayout, separator: str, beside: Collection[str] = ()
-) -> "Iterator[pl.DataFrame]":
-    """Places are lines: the header is line 1. A quoted field that spans lines counts as one."""
-    with readable(path):
-        if _has_a_row_a_line(path):
-            return _block_batches(path, layout, separator, beside)
-    return _table_batches(path, [(_csv(path, separator), None)], layout, beside)
+    def schema(self) -> "dict[str, pl.DataType]":
+        """Its columns and their types."""
+        import polars as pl
+
+        with readable(self.path):
+            table = _scan(self.path, self.separator)
+            if self.separator is None and MOST_ROWS.get() is not None:
+                check_rows(table.select(pl.len()).collect().item(), self.path)
+            return dict(list(table.collect_schema().items())[1:])
+
+    def first_rows(self, rows: int) -> list[dict[str, Any]]:
+        with readable(self.path):
+            return _scan(self.path, self.separator).head(rows).collect().drop(_INDEX).to_dicts()
+
+    def rows(self, without: Collection[str] = ()) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The rows as objects with their places, but for some columns."""
+        with readable(self.path):
+            table = _scan(self.path, self.separator)
+            names = [name for name in table.collect_schema().names() if name not in without]
+            for batch in _counted(self.path, table.select(names), 0, BATCH_LINES, self._length()):
+                for item in batch.iter_rows(named=True):
+                    yield item.pop(_INDEX), item
+
+    def batches(self, layout: LogLayout, beside: Collection[str] = ()) -> "Iterator[pl.DataFrame]":
+        """The fields of requests; ``beside`` are columns that come along, marked with ``BESIDE``."""
+        with readable(self.path):
+            table = _scan(self.path, self.separator)
+            fields = _fields(table.collect_schema(), layout, beside)
+            if self.separator is not None and _has_a_row_a_line(self.path):
+                yield from self._blocks(fields, self.separator)
+            elif self.separator is not None:
+                yield from _counted(self.path, table.select(fields), 0, BATCH_ROWS)
+            else:
+                rows = self._length() or 0
+                for start in range(0, max(rows, 1), SLICE_ROWS):
+                    part = table.slice(start, SLICE_ROWS).select(fields)
+                    yield from _counted(self.path, part, start, BATCH_ROWS, min(start + SLICE_ROWS, rows))
+
+    def _blocks(self, fields: "list[pl.Expr]", separator: str) -> "Iterator[pl.DataFrame]":
+        """A block of lines at a time: of a file that it is given by name, polars reads far ahead of its reader."""
+        rows = 0
+        with self.path.open("rb") as opened:
+            header = opened.readline()
+            while block := opened.read(BLOCK_BYTES):
+                lines = io.BytesIO(header + block + opened.readline())
+                batch = _scan(lines, separator, rows).select(fields).collect()
+                rows += len(batch)
+                check_rows(rows, self.path, f"more than {MOST_ROWS.get():,}" if MOST_ROWS.get() else "")
+                yield batch
+
+    def _length(self) -> int | None:
+        """How many rows it says it has."""
+        import polars as pl
+
+        return None if self.separator else int(_scan(self.path, None).select(pl.len()).collect().item())
+
+    def block_tokens(self) -> int | None:
+        """What our own files say about themselves."""
+        import polars as pl
+
+        with readable(self.path):
+            return formats.block_tokens_of(pl.read_parquet_metadata(self.path).get("block_tokens", ""))
 
 
 def _has_a_row_a_line(path: Path) -> bool:
@@ -193,71 +242,6 @@ def _has_a_row_a_line(path: Path) -> bool:
         return b'"' not in header and not any(b'"' in block for block in iter(lambda: opened.read(BLOCK_BYTES), b""))
 
 
-def _block_batches(path: Path, layout: LogLayout, separator: str, beside: Collection[str]) -> "Iterator[pl.DataFrame]":
-    """A block of lines at a time: of a file that it is given by name, polars reads far ahead of whoever takes it."""
-    rows = 0
-    with readable(path), path.open("rb") as opened:
-        fields = _fields(_csv(path, separator).collect_schema(), layout, beside)
-        header = opened.readline()
-        while block := opened.read(BLOCK_BYTES):
-            lines = io.BytesIO(header + block + opened.readline())
-            batch = _csv(lines, separator, row_index_offset=rows + 2).select(fields).collect()
-            rows += len(batch)
-            check_rows(rows, path, f"more than {MOST_ROWS.get():,}" if MOST_ROWS.get() else "")
-            yield batch
-
-
-def first_rows(path: Path, rows: int, separator: str | None = None) -> list[dict[str, Any]]:
-    """Of a table whose columns have a separator, else of a parquet file."""
-    import polars as pl
-
-    with readable(path):
-        table = _csv(path, separator) if separator else pl.scan_parquet(path, row_index_name=_INDEX, glob=False)
-        return table.head(rows).collect().drop(_INDEX).to_dicts()
-
-
-def parquet_schema(path: Path) -> "dict[str, pl.DataType]":
-    import polars as pl
-
-    with readable(path):
-        table = pl.scan_parquet(path, glob=False)
-        if MOST_ROWS.get() is not None:
-            check_rows(table.select(pl.len()).collect().item(), path)
-        return dict(table.collect_schema())
-
-
-def parquet_block_tokens(path: Path) -> int | None:
-    """What our own files say about themselves."""
-    import polars as pl
-
-    with readable(path):
-        return formats.block_tokens_of(pl.read_parquet_metadata(path).get("block_tokens", ""))
-
-
-def parquet_batches(path: Path, layout: LogLayout, beside: Collection[str] = ()) -> "Iterator[pl.DataFrame]":
-    import polars as pl
-
-    with readable(path):
-        table = pl.scan_parquet(path, row_index_name=_INDEX, row_index_offset=1, glob=False)
-        rows = table.select(pl.len()).collect().item()
-    starts = range(0, max(rows, 1), SLICE_ROWS)
-    slices = [(table.slice(start, SLICE_ROWS), min(start + SLICE_ROWS, rows)) for start in starts]
-    return _table_batches(path, slices, layout, beside)
-
-
-def _table_batches(
-    path: Path, parts: "list[tuple[pl.LazyFrame, int | None]]", layout: LogLayout, beside: Collection[str]
-) -> "Iterator[pl.DataFrame]":
-    """Of the parts of one table, in order, each with the row that it ends with where that is known.
-
-    ``beside`` are columns that come along, marked with ``BESIDE``.
-    """
-    with readable(path):
-        fields = _fields(parts[0][0].collect_schema(), layout, beside)
-        for place, (part, end) in enumerate(parts):
-            yield from _counted(path, part.select(fields), place * SLICE_ROWS, BATCH_ROWS, end)
-
-
 def _fields(schema: "Mapping[str, pl.DataType]", layout: LogLayout, beside: Collection[str]) -> "list[pl.Expr]":
     """The place of a row, the fields of its request, and the columns that come along."""
     import polars as pl
@@ -265,23 +249,6 @@ def _fields(schema: "Mapping[str, pl.DataType]", layout: LogLayout, beside: Coll
     named_fields = [(field, name) for field in FIELDS for (name,) in layout.paths(field)]
     fields = [_native(pl.col(name), schema[name], field, layout).alias(field) for field, name in named_fields]
     return [pl.col(_INDEX).alias(ROW), *fields, *(pl.col(name).alias(f"{BESIDE}{name}") for name in beside)]
-
-
-def by_distinct(batch: "pl.DataFrame", names: Collection[str], asked: "Callable[..., str | None]") -> "pl.Series":
-    """What is said of each row by some of its columns that came along: asked once for rows that are alike in them."""
-    import polars as pl
-
-    marked = [f"{BESIDE}{name}" for name in names]
-    distinct = batch.select(marked).unique(maintain_order=True)
-    said = [asked(*row) for row in distinct.iter_rows()]
-    told = distinct.with_columns(pl.Series(BESIDE, said, dtype=pl.String))
-    joined = batch.select(marked).join(told, on=marked, how="left", nulls_equal=True, maintain_order="left")
-    return joined[BESIDE]
-
-
-def without_beside(batch: "pl.DataFrame") -> "pl.DataFrame":
-    """The fields of requests alone."""
-    return batch.drop([name for name in batch.columns if name.startswith(BESIDE)])
 
 
 def _native(column: "pl.Expr", dtype: "pl.DataType", field: str, layout: LogLayout) -> "pl.Expr":
@@ -322,30 +289,6 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
             yield from ((place, line) for place, line in batch.select(ROW, "line").iter_rows() if line and line.strip())
 
 
-def csv_rows(path: Path, separator: str, without: Collection[str] = ()) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The rows of a table as objects, but for some columns."""
-    return _table_rows(path, _csv(path, separator), without, None)
-
-
-def parquet_rows(path: Path, without: Collection[str] = ()) -> Iterator[tuple[int, dict[str, Any]]]:
-    import polars as pl
-
-    with readable(path):
-        table = pl.scan_parquet(path, row_index_name=_INDEX, row_index_offset=1, glob=False)
-        rows = table.select(pl.len()).collect().item()
-    return _table_rows(path, table, without, rows)
-
-
-def _table_rows(
-    path: Path, table: "pl.LazyFrame", without: Collection[str], rows: int | None
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    with readable(path):
-        names = [name for name in table.collect_schema().names() if name not in without]
-        for batch in _counted(path, table.select(names), 0, BATCH_LINES, rows):
-            for item in batch.iter_rows(named=True):
-                yield item.pop(_INDEX), item
-
-
 def _parsed(batch: "pl.DataFrame", layout: LogLayout) -> "pl.DataFrame":
     """The fields of a batch of lines, all at once where each line is as expected."""
     import polars as pl
@@ -379,7 +322,7 @@ def load(line: str) -> Any:
 
 
 def _schema(layout: LogLayout) -> "dict[str, pl.DataType]":
-    """Of the places a layout knows, nested as in the lines; every value as text but the lists of ids."""
+    """The types of the places that a layout knows, nested as in the lines: text, but for the lists of ids."""
     import polars as pl
 
     tree: dict[str, Any] = {}

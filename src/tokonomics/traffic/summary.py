@@ -18,10 +18,21 @@ from numpy.typing import NDArray
 
 from tokonomics.errors import BadInput, option
 from tokonomics.memory_budget import check_room
-from tokonomics.traffic.billed import BilledBy, Sums, TenantSums, billed_by
 from tokonomics.traffic.session_summary import SessionSummary, summarize_sessions
 from tokonomics.traffic.slo import PERCENTILES
-from tokonomics.traffic.tally import GAP_EDGES, LADDER_S, Bins, Tally, Values, Window, fold
+from tokonomics.traffic.tally import (
+    GAP_EDGES,
+    LADDER_S,
+    BilledBy,
+    Bins,
+    Sums,
+    Tally,
+    TenantSums,
+    Values,
+    Window,
+    billed_by,
+    fold,
+)
 from tokonomics.traffic.trace import Trace
 from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK, plural

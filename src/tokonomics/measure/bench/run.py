@@ -27,7 +27,7 @@ from tokonomics.measure.bench.client_lags import LoopTurns, run_in_turns
 from tokonomics.measure.bench.loads import Budget, LoadWindow, Show, Stopping, closed_loop, open_loop, point_of, shown
 from tokonomics.measure.bench.prompts import BenchPrompts, scale_from
 from tokonomics.measure.bench.sessions import SessionRunner, jobs_of, sessions_when_due, users_in_sessions
-from tokonomics.measure.benchmark_run import OUR_NAME, BenchmarkRun, LoadPoint, jobs_from_records
+from tokonomics.measure.benchmark_run import OWN_TOOL, BenchmarkRun, LoadPoint, jobs_from_records
 from tokonomics.measure.load_curve import holds
 from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.generate import Sessions, SystemPrompts, generate
@@ -134,7 +134,7 @@ class _Bench:
             fix = f"Give it more time with {option('seconds')}."
             raise BadInput("no load gave one answer inside its window", fix=fix)
         self.result = BenchmarkRun(
-            tool=OUR_NAME, tool_version=__version__, model=model, when=when, points=tuple(points),
+            tool=OWN_TOOL, tool_version=__version__, model=model, when=when, points=tuple(points),
             notes=(f"Server: {asked.target.shown}", *self.notes),
         )  # fmt: skip
 

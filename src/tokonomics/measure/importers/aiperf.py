@@ -19,24 +19,10 @@ from tokonomics.measure.benchmark_run import (
     latencies,
     point_from_records,
 )
-from tokonomics.measure.importers.fields import ResultFields, moment, spread_of, unit_s, users_of
-
-NAME = "aiperf or genai-perf"
-NAME_RECORDS = "aiperf requests (profile_export.jsonl)"
+from tokonomics.measure.importers.fields import Format, ResultFields, moment, stated_latencies, unit_s, users_of
 
 
-def matches(document: Any) -> bool:
-    metrics = (
-        [document.get(name) for name in ("request_throughput", "request_latency")] if isinstance(document, dict) else []
-    )
-    return any(isinstance(metric, dict) and "avg" in metric for metric in metrics)
-
-
-def matches_records(document: Any) -> bool:
-    return isinstance(document, dict) and {"metadata", "metrics"} <= document.keys() and "benchmarks" not in document
-
-
-def read(documents: list[Any], where: str) -> BenchmarkRun:
+def _profile(documents: list[Any], where: str) -> BenchmarkRun:
     profile = ResultFields(documents[0], where)
     settings = profile.values.get("input_config") or {}
     throughput = profile.inside("request_throughput").positive("avg")
@@ -57,12 +43,12 @@ def read(documents: list[Any], where: str) -> BenchmarkRun:
     users = users_of(round(limit) if limit else None, completed + failed)
     load: dict[str, Any] = {"rate": rate} if rate else users
     names = ("time_to_first_token", "inter_token_latency", "inter_chunk_latency", "request_latency")
-    ttft, tpot, itl, e2e = (spread_of(profile.maybe(name), "avg", "unit", "ms") for name in names)
     point = LoadPoint(
         **{**load, "notes": (*notes, *load.get("notes", ()))},
-        **from_totals(duration_s, completed, tokens_in, tokens_out), failed=failed, ttft_s=ttft, tpot_s=tpot,
-        itl_s=itl, e2e_s=e2e,
-    )  # fmt: skip
+        **from_totals(duration_s, completed, tokens_in, tokens_out),
+        **stated_latencies(profile, names, "avg", "unit", "ms"),
+        failed=failed,
+    )
     return BenchmarkRun(
         tool="aiperf" if "schema_version" in profile or "benchmark_duration" in profile else "genai-perf",
         tool_version=profile.text("aiperf_version"),
@@ -140,3 +126,19 @@ def _found(settings: Any, name: str, depth: int = 6) -> Iterator[Any]:
             yield settings[name]
         for value in settings.values():
             yield from _found(value, name, depth - 1)
+
+
+PROFILE = Format(
+    "aiperf or genai-perf",
+    lambda keys: any(
+        isinstance(metric := keys.get(name), dict) and "avg" in metric
+        for name in ("request_throughput", "request_latency")
+    ),
+    _profile,
+    many=False,
+)
+RECORDS = Format(
+    "aiperf requests (profile_export.jsonl)",
+    lambda keys: {"metadata", "metrics"} <= keys.keys() and "benchmarks" not in keys,
+    read_records,
+)

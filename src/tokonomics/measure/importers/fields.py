@@ -1,19 +1,33 @@
 """Fields of a foreign JSON or YAML document, read with their place: what is wrong names the file and the field."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
 from tokonomics.errors import BadInput, shorten
-from tokonomics.measure.benchmark_run import Latencies
+from tokonomics.measure.benchmark_run import BenchmarkRun, Latencies
 from tokonomics.traffic.slo import STATISTICS
 from tokonomics.units import plural
 
 _LARGEST = 1e19  # beyond any total of a benchmark, and any time in nanoseconds: a slip in the file
 _ROUNDED = 0.05  # by which percentiles of a few requests, found in different ways, may cross
+
+
+@dataclass(frozen=True)
+class Format:
+    """What one tool writes: how its documents are told by their keys, and the run that those of a file are."""
+
+    name: str
+    is_one: Callable[[dict[str, Any]], bool]
+    read: Callable[[list[Any], str], BenchmarkRun]
+    many: bool = True  # several documents in a file are several loads of one run
+
+    def matches(self, document: Any) -> bool:
+        return isinstance(document, dict) and self.is_one(document)
 
 
 class ResultFields:
@@ -115,6 +129,8 @@ class ResultFields:
         return f"{self.path}.{name}".strip(".") or "value"
 
 
+KINDS = ("ttft_s", "tpot_s", "itl_s", "e2e_s")
+"""The latencies of a load."""
 UNITS_S = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1.0}
 
 
@@ -134,17 +150,22 @@ def spread(mean: float | None, percentiles: ResultFields, unit_s: float) -> Late
     return Latencies(**times) if times else None
 
 
-def spread_of(metric: ResultFields, mean: str, unit: str, usual: str) -> Latencies | None:
-    """The same of a metric that states its unit, which nobody asks for where there is no figure."""
-    if all(metric.maybe_number(name) is None for name in (mean, *STATISTICS)):
-        return None
-    return spread(metric.maybe_number(mean), metric, unit_s(metric, unit, usual))
+def stated_latencies(
+    metrics: ResultFields, names: tuple[str, ...], mean: str, unit: str, usual: str
+) -> dict[str, Latencies | None]:
+    """TTFT, TPOT, ITL and whole answers under these names, each with its unit, which may lack where no figure is."""
+    found: dict[str, Latencies | None] = {}
+    for kind, name in zip(KINDS, names, strict=True):
+        metric = metrics.maybe(name)
+        told = any(metric.maybe_number(statistic) is not None for statistic in (mean, *STATISTICS))
+        found[kind] = spread(metric.maybe_number(mean), metric, unit_s(metric, unit, usual)) if told else None
+    return found
 
 
 def named_latencies(fields: ResultFields, pattern: str, unit_s: float, e2e: str) -> dict[str, Latencies | None]:
     """The four latencies of a load under names such as ``{}_{}_ms``: the statistic (median for p50), then the kind."""
-    kinds = {"ttft_s": "ttft", "tpot_s": "tpot", "itl_s": "itl", "e2e_s": e2e}
-    return {name: _named_spread(fields, pattern, kind, unit_s) for name, kind in kinds.items()}
+    kinds = zip(KINDS, ("ttft", "tpot", "itl", e2e), strict=True)
+    return {name: _named_spread(fields, pattern, kind, unit_s) for name, kind in kinds}
 
 
 def _named_spread(fields: ResultFields, pattern: str, kind: str, unit_s: float) -> Latencies | None:

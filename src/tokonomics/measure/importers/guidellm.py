@@ -16,19 +16,13 @@ from tokonomics.measure.benchmark_run import (
     from_totals,
     point_from_records,
 )
-from tokonomics.measure.importers.fields import ResultFields, spread, unix_moment, users_of
-from tokonomics.traffic.formats import LogLayout
-from tokonomics.traffic.recognise import requests_of
+from tokonomics.measure.importers.fields import Format, ResultFields, spread, unix_moment, users_of
+from tokonomics.traffic.exports import requests_of
+from tokonomics.traffic.formats import REQUIRED, LogLayout
 from tokonomics.traffic.sources import value_at
 
-NAME = "guidellm"
 
-
-def matches(document: Any) -> bool:
-    return isinstance(document, dict) and isinstance(document.get("benchmarks"), list) and "metadata" in document
-
-
-def read(documents: list[Any], where: str) -> BenchmarkRun:
+def _read(documents: list[Any], where: str) -> BenchmarkRun:
     report = ResultFields(documents[0], where)
     version = report.maybe("metadata").maybe_count("version")
     if version != 2:
@@ -39,7 +33,7 @@ def read(documents: list[Any], where: str) -> BenchmarkRun:
     if not benchmarks or found is None:
         raise BadInput("a guidellm result without a benchmark", where=where)
     return BenchmarkRun(
-        tool=NAME,
+        tool=GUIDELLM.name,
         tool_version=report.maybe("metadata").text("guidellm_version"),
         model=report.maybe("config", "spec", "backend").text("model")
         or benchmarks[0].maybe("config", "backend").text("model"),
@@ -75,8 +69,7 @@ def _point(benchmark: ResultFields, layout: LogLayout) -> LoadPoint:
 
 
 def _record(request: ResultFields, layout: LogLayout, failed: str | None) -> RequestRecord:
-    values, places = dict(request.values), {"arrival": layout.arrival, "input": layout.input, "output": layout.output}
-    found = {name: value_at(values, place) or 0 for name, place in places.items()}
+    found = {name: value_at(dict(request.values), layout.paths(name)) or 0 for name in REQUIRED}
     read = ResultFields(found, request.where, request.path)
     first_ms, gap_ms = (request.maybe_number(f"{name}_ms") for name in ("time_to_first_token", "inter_token_latency"))
     return RequestRecord(
@@ -107,3 +100,8 @@ def _summary(benchmark: ResultFields, totals: ResultFields, duration_s: float, l
 def _spread(metrics: ResultFields, name: str, unit_s: float) -> Latencies | None:
     found = metrics.maybe(name, "successful")
     return spread(found.maybe_number("mean"), found.maybe("percentiles"), unit_s)
+
+
+GUIDELLM = Format(
+    "guidellm", lambda keys: isinstance(keys.get("benchmarks"), list) and "metadata" in keys, _read, many=False
+)

@@ -4,37 +4,40 @@ JSON, JSON lines and YAML, plain or gzip. A file that is none of the known ones 
 """
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from tokonomics.errors import BadInput, from_validation, option, shorten
-from tokonomics.measure.benchmark_run import OUR_NAME, BenchmarkRun, is_saved_run, read_saved_run
-from tokonomics.measure.importers import aiperf, guidellm, inferencex, llm_d, lm_eval, vllm
+from tokonomics.measure.benchmark_run import OWN_TOOL, SCHEMA_VERSION, BenchmarkRun
+from tokonomics.measure.importers import lm_eval
+from tokonomics.measure.importers.aiperf import PROFILE, RECORDS
+from tokonomics.measure.importers.fields import Format
+from tokonomics.measure.importers.guidellm import GUIDELLM
+from tokonomics.measure.importers.reports import INFERENCEX, LLM_D
+from tokonomics.measure.importers.vllm import SGLANG, VLLM
 from tokonomics.measure.measurements import parse_json, read_text
 
 
-@dataclass(frozen=True)
-class Format:
-    name: str
-    matches: Callable[[Any], bool]
-    read: Callable[[list[Any], str], BenchmarkRun]
-    many: bool = True  # several documents in a file are several loads of one run
+def _is_own(document: dict[str, Any]) -> bool:
+    """A saved run, or the result of ``bench --json`` or ``import --json``, which hold one."""
+    inner = document.get("run", document)
+    return isinstance(inner, dict) and {"schema_version", "tool", "points"} <= inner.keys()
+
+
+def _read_own(documents: list[Any], where: str) -> BenchmarkRun:
+    inner = documents[0].get("run", documents[0])
+    if inner["schema_version"] != SCHEMA_VERSION:
+        said = f"saved with schema version {str(inner['schema_version'])[:20]}; this program reads {SCHEMA_VERSION}"
+        raise BadInput(said, where=where, fix="Read it with the version of tokonomics that wrote it.")
+    return BenchmarkRun.model_validate(inner)
 
 
 FORMATS = (
-    Format(OUR_NAME, is_saved_run, read_saved_run, many=False),
-    Format(inferencex.NAME, inferencex.matches, inferencex.read),
-    Format(vllm.NAME_SGLANG, vllm.matches_sglang, vllm.read_sglang),
-    Format(vllm.NAME, vllm.matches, vllm.read),
-    Format(guidellm.NAME, guidellm.matches, guidellm.read, many=False),
-    Format(aiperf.NAME, aiperf.matches, aiperf.read, many=False),
-    Format(aiperf.NAME_RECORDS, aiperf.matches_records, aiperf.read_records),
-    Format(llm_d.NAME, llm_d.matches, llm_d.read, many=False),
-)
+    Format(OWN_TOOL, _is_own, _read_own, many=False), INFERENCEX, SGLANG, VLLM, GUIDELLM, PROFILE, RECORDS, LLM_D,
+)  # fmt: skip
 SUPPORTED = "; ".join(form.name for form in FORMATS)
 
 

@@ -24,11 +24,11 @@ from tokonomics.measure.benchmark_run import (
     point_from_records,
     tpot,
 )
-from tokonomics.measure.importers.fields import ResultFields, moment, named_latencies, users_of
+from tokonomics.measure.importers.fields import Format, ResultFields, moment, named_latencies, users_of
 from tokonomics.traffic.slo import STATISTICS
 from tokonomics.units import plural, seconds
 
-NAME, NAME_SGLANG = "vLLM bench serve", "SGLang bench_serving"
+NAME = "vLLM bench serve"
 REQUESTS = ("start_times", "input_lens", "output_lens", "ttfts")
 """Lists of ``--save-detailed`` without which requests cannot be told apart."""
 _ROUNDED = 1.05  # a run ends after its last answer; another tool may have rounded, vLLM itself writes every digit
@@ -36,17 +36,7 @@ _TICK_S = 1e-3  # a clock that ticks no finer cannot tell arrivals apart
 _FAR, _NEAR_S = 0.1, 1e-3  # from here on a printed figure contradicts the lists, of which vLLM makes it
 
 
-def matches(document: Any) -> bool:
-    """Its totals under vLLM's names; SGLang's differ in the end-to-end latency."""
-    return (
-        isinstance(document, dict)
-        and {"completed", "total_output_tokens"} <= document.keys()
-        and "mean_e2e_latency_ms" not in document
-        and ("model_id" in document or "request_goodput" in document or "mean_ttft_ms" in document)
-    )
-
-
-def read(documents: list[Any], where: str) -> BenchmarkRun:
+def _read(documents: list[Any], where: str) -> BenchmarkRun:
     runs = [ResultFields(document, where) for document in documents]
     models = {run.text("model_id") for run in runs}
     if len(models) > 1:
@@ -195,22 +185,14 @@ def _contradictions(run: ResultFields, point: LoadPoint) -> list[str]:
     return [f"printed figures contradict the lists, which are taken: {'; '.join(far)}"] if far else []
 
 
-def matches_sglang(document: Any) -> bool:
-    return (
-        isinstance(document, dict)
-        and {"completed", "duration", "total_output_tokens"} <= document.keys()
-        and ("mean_e2e_latency_ms" in document or "median_e2e_latency_ms" in document)
-    )
-
-
-def read_sglang(documents: list[Any], where: str) -> BenchmarkRun:
+def _read_sglang(documents: list[Any], where: str) -> BenchmarkRun:
     runs = [ResultFields(document, where, f"run {at}") for at, document in enumerate(documents, 1)]
     servers = [run.maybe("server_info") for run in runs]
     models = {server.text("model_path") or run.text("model") for run, server in zip(runs, servers, strict=True)}
     if len(models) > 1:
         raise BadInput("holds runs of several models", where=where, fix="Keep the lines of one model in a file.")
     return BenchmarkRun(
-        tool=NAME_SGLANG,
+        tool=SGLANG.name,
         model=models.pop(),
         stated=Stated(
             engine="sglang" if (runs[0].text("backend") or "").startswith("sglang") else runs[0].text("backend"),
@@ -232,3 +214,22 @@ def _sglang_point(run: ResultFields) -> LoadPoint:
         **from_totals(duration_s, completed, tokens_in, tokens_out),
         **named_latencies(run, "{}_{}_ms", 1e-3, e2e="e2e_latency"),
     )
+
+
+VLLM = Format(
+    NAME,
+    lambda keys: (
+        {"completed", "total_output_tokens"} <= keys.keys()
+        and "mean_e2e_latency_ms" not in keys  # as SGLang calls it
+        and not keys.keys().isdisjoint(("model_id", "request_goodput", "mean_ttft_ms"))
+    ),
+    _read,
+)
+SGLANG = Format(
+    "SGLang bench_serving",
+    lambda keys: (
+        {"completed", "duration", "total_output_tokens"} <= keys.keys()
+        and not keys.keys().isdisjoint(("mean_e2e_latency_ms", "median_e2e_latency_ms"))
+    ),
+    _read_sglang,
+)
