@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from tokonomics.errors import option
 from tokonomics.money.served import ServedCost
@@ -27,9 +28,11 @@ from tokonomics.serving.first_answer import FirstAnswer
 from tokonomics.serving.outcome import Outcome, SloOutcome
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.spread import Spread
-from tokonomics.sizing.search import ReplicasNeeded
 from tokonomics.traffic.slo import Latency
 from tokonomics.units import BYTES_PER_GB, count, percent, plural, requests_a_second, seconds, usd
+
+if TYPE_CHECKING:
+    from tokonomics.sizing.search import ReplicasNeeded
 
 _COLOURS: dict[str, blocks.Colour] = {
     "prefill": "blue", "decode": "green", "recomputed": "yellow", "abandoned": "red", "idle": "grey",
@@ -56,7 +59,7 @@ def simulate(result: SimulateResult, request: Request) -> Answer:
     return Answer(result, f"{served} under {log.source}", view, drawn, plays=plays)
 
 
-def _served_as(needed: ReplicasNeeded) -> str:
+def _served_as(needed: "ReplicasNeeded") -> str:
     """Behind which router, and with which limit on sequences, replicas are as few."""
     router = f"; {option('router', needed.router)}" if needed.router and needed.replicas > 1 else ""
     limit = f"; {option('max_sequences', needed.max_sequences)}" if needed.max_sequences else ""
