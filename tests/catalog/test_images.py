@@ -5,7 +5,7 @@ import math
 import pytest
 
 from tokonomics.catalog.config_fields import Fields
-from tokonomics.catalog.config_images import gemma4_tower, kimi_tower, qwen2_5_tower
+from tokonomics.catalog.config_towers import gemma4_tower, kimi_tower, qwen2_5_tower
 from tokonomics.catalog.images import ByPixels, ByTiles, VisionTower, prompt_images
 from tokonomics.catalog.load_models import find_model
 from tokonomics.errors import BadInput

@@ -1,36 +1,203 @@
-"""Every model family that is read, by what ``model_type`` calls it.
+"""Every model family that is read, by what ``model_type`` calls it: rows of ``data/families.toml``.
 
-Adding one is adding a row to ``config_dense``, ``config_mixtures``, ``config_hybrids`` or ``config_encoders`` (and,
-for a new kind of layer, a function in ``config_layers`` or ``config_recurrent``); ``benchmarks/check_parameters.py``
-compares the counts with transformers.
+A row says under which fields a family keeps its heads, experts, windows and ranks, and what its config class assumes
+where a field is absent; ``config_layers`` and ``config_recurrent`` build layers from it. Adding a family is adding a
+row. A family with layers that no row can describe also names a function of ``config_exceptions``.
 """
 
-from tokonomics.catalog.config_dense import DENSE, QWEN2_VL, QWEN3_ATTENTION
-from tokonomics.catalog.config_encoders import ENCODERS
-from tokonomics.catalog.config_family import Family
-from tokonomics.catalog.config_hybrids import HYBRIDS
-from tokonomics.catalog.config_mixtures import MIXTURES, QWEN3_MOE
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Any, Literal
 
-_TEXT_PARTS: dict[str, Family] = {
-    "qwen2_vl_text": QWEN2_VL,
-    "qwen2_5_vl_text": QWEN2_VL,
-    "qwen3_vl_text": Family(QWEN3_ATTENTION),
-    "qwen3_vl_moe_text": QWEN3_MOE,
-}
-FAMILIES: dict[str, Family] = DENSE | MIXTURES | HYBRIDS | ENCODERS | _TEXT_PARTS
+Size = int | str | Sequence[str | int]
+"""A number, a field, or several names of one field; last a default where it may be absent."""
+Switch = bool | str | Sequence[str | bool]
+"""Always, never, or the field that says so, with its default (false unless given)."""
 
-WRAPPERS: dict[str, str] = {
-    "gemma3": "gemma3_text",
-    "llama4": "llama4_text",
-    "mistral3": "mistral",
-    "qwen3_vl": "qwen3_vl_text",
-    "qwen3_vl_moe": "qwen3_vl_moe_text",
-    "qwen3_5": "qwen3_5_text",
-    "qwen3_5_moe": "qwen3_5_moe_text",
-    "kimi_k25": "kimi_k2",
-    "kimi_k3": "kimi_linear",
-    "gemma4": "gemma4_text",
-    "minimax_m3_vl": "minimax_m3_vl_text",
-    "qwen2_vl": "qwen2_vl_text",
-    "qwen2_5_vl": "qwen2_5_vl_text",
-}  # multimodal types, whose text model is under ``text_config``, with the type it has when it does not say
+
+@dataclass(frozen=True)
+class Pattern:
+    """Which layers are marked: by their numbers, else by a word or a mark for each, else by counting."""
+
+    every: Size = 1  # one of so many layers; 0: none
+    offset: Size | None = None  # which of them; None: the last
+    first: Size = 0
+    last: Size = -1  # -1: the model's last layer
+    below: Size | None = None
+    unless: str | None = None  # field with the numbers of layers that are not
+    listed: str | None = None  # field with the numbers of those that are
+    counted_from: int = 0
+    marks: Sequence[Any] | None = None  # field with a number for each layer, and whether 0 or another one marks
+    words: Sequence[str] = ()  # fields with a word for each layer
+    kinds: Mapping[str, bool] = field(default_factory=dict)  # what those words mean
+    goes_on: bool = False  # words may go on for draft layers
+    needed: str | None = None  # there is no rule: how to mend a config without words
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Which layers see only the last tokens, and how many."""
+
+    full: Pattern
+    size: str = "sliding_window"
+    default: Size | None = None
+    least: int = 1  # 0: a window of 0 stands for the default
+    null_is_none: bool = False  # null switches the window off, and only absence means the default
+    switch: Switch = True
+
+
+@dataclass(frozen=True)
+class Attention:
+    """How a family projects queries, keys and values."""
+
+    head_dim: int | None = None  # of the config class when the field is absent; None means hidden ÷ heads
+    heads: int | None = None
+    kv_heads: int | None = None  # as above; None means as many as heads
+    grouped: bool = True  # whether the family knows key/value heads at all
+    value_dim: str | None = None  # field of the width of a value, where it may differ from a key's
+    qkv_bias: Switch = False
+    out_bias: Switch = False
+    qk_norm: Literal["none", "head", "width", "head_with_bias"] = "none"
+    """Norm vectors on queries and keys: one head wide, or as wide as the projections."""
+    qk_norm_when: Switch = True
+    sinks: Switch = False  # one learned attention sink per head (GPT-OSS)
+    gate: Switch = False  # as wide as the queries
+    head_gates: bool = False  # one for each head, from the hidden width (Step 3.7)
+    bidirectional: bool = False
+    sliding: Mapping[str, Size] = field(default_factory=dict)
+    """Fields of layers with a window, where those have other heads, kv_heads, head_dim or value_dim."""
+    sliding_sinks: Switch | None = None  # None: as other layers
+
+
+@dataclass(frozen=True)
+class Recurrent:
+    """The fields of a family's recurrent layers, and which layers between them attend."""
+
+    kind: Literal["delta", "kda", "mamba2", "mamba"]
+    full: Pattern
+    heads: Size = ""
+    head_dim: Size = ""
+    groups: Size = ""
+    state: Size = ""
+    kernel: Size = ""
+    chunk: Size = ""  # tokens to a chunk of the scan
+    expand: Size = ""  # inner width in units of the hidden one (Mamba)
+    inner: str | None = None  # a field that repeats the inner width
+    rank: str = ""
+    proj_bias: Sequence[str] = ()
+    conv_bias: str = ""
+    state_dtype: str | None = None
+    norms: bool = False  # on the step and on B and C
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """How a family's feed-forward blocks are built: dense, or experts in the sparse layers."""
+
+    width: Size = "intermediate_size"  # of a dense block; (): every layer has experts
+    ratio: int | None = None  # width in units of hidden where the field may be absent (GPT-2: 4)
+    gated: bool = True
+    bias: Switch = False
+    experts: Size | None = None
+    active: Size = "num_experts_per_tok"
+    expert_width: Size = "moe_intermediate_size"
+    sparse: Pattern = Pattern()
+    shared: Sequence[Size] = ()  # their product is the total width of the shared experts
+    shared_gate: bool = False
+    expert_bias: bool = False
+    router_bias: bool = False  # one per expert: plain, or a balancing correction (DeepSeek-V3, arXiv:2408.15664)
+    latent: str | None = None  # field of the width that routed experts work in
+    latent_norm: Switch = False
+    hashed: str | None = None  # field: how many layers choose experts by the token's number, without a bias (V4)
+    dense_up_to: int | None = None  # so few experts mean none: a plain block without a router (Jamba, Granite 4)
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """What of an encoder lies before and behind its layers."""
+
+    norm_elements: int = 0  # of the norm on the embedding, in hidden widths
+    types: int = 0  # kinds of tokens that have a vector of their own, where the config does not say
+    pooled: bool = False  # a product with the first token's state, and a classifier behind it
+    unused_positions: int = 0  # of the table of learned positions
+
+
+@dataclass(frozen=True)
+class Family:
+    """How to read one ``model_type``."""
+
+    mixers: str = "grouped"  # a name in ``config_exceptions.MIXERS``: what attends
+    attention: Attention = Attention()
+    windows: Windows | None = None
+    recurrent: Recurrent | None = None  # between the layers that attend
+    feed_forward: str = "blocks"  # a name in ``config_exceptions.FEED_FORWARD``
+    blocks: Blocks = Blocks()
+    around: str | None = None  # a name in ``config_exceptions.AROUND``: norms and tables that depend on the config
+    norms: int = 2  # norm vectors of hidden width in a layer
+    norm_bias: bool = False
+    tied: bool = False  # whether the LM head shares the embedding when the config does not say
+    learned_positions: int | None = None  # rows beyond the context length of a learned position table
+    head_bias: Switch = False
+    final_norm: Switch = True
+    vocab: int | None = None
+    context: int | None = None
+    expect: Mapping[str, Sequence[object]] = field(default_factory=dict)  # fields understood at these values only
+    harmless: frozenset[str] = frozenset()
+    encoder: Encoder | None = None
+
+
+Rows = Mapping[str, Any]
+WINDOW_WORDS: Rows = {"words": ["layer_types"], "kinds": {"full_attention": True, "sliding_attention": False}}
+
+
+def _begun(row: Rows, tables: Rows, part: str | None = None) -> dict[str, Any]:
+    """A row, or one table of it, with what it takes over from the family it is ``like``."""
+    if "like" not in row:
+        return dict(row)
+    other = _begun(tables["families"][row["like"]], tables)
+    if part is not None:
+        other = _begun(other[part], tables, part)
+    return other | {key: value for key, value in row.items() if key != "like"}
+
+
+def _family(row: Rows, tables: Rows) -> Family:
+    """The typed form of one row."""
+    parts = _begun(row, tables)
+    for part in ("attention", "recurrent", "blocks"):
+        parts[part] = _begun(parts.get(part, {}), tables, part)
+    attention, recurrent, blocks, windows = (
+        parts.pop(p, None) for p in ("attention", "recurrent", "blocks", "windows")
+    )
+    if isinstance(windows, str):
+        windows = tables["windows"][windows]
+    return Family(
+        **parts
+        | {
+            "attention": Attention(**attention),
+            "windows": Windows(**windows | {"full": Pattern(**WINDOW_WORDS | windows["full"])}) if windows else None,
+            "recurrent": Recurrent(**recurrent | {"full": Pattern(**recurrent.get("full", {}))}) if recurrent else None,
+            "blocks": Blocks(**blocks | {"sparse": Pattern(**blocks.get("sparse", {}))}),
+            "encoder": Encoder(**parts["encoder"]) if "encoder" in parts else None,
+            "harmless": _names(parts.get("harmless", ""), tables),
+        }
+    )
+
+
+def _names(text: str, tables: Rows) -> frozenset[str]:
+    """Field names, written as a run of words; ``@mamba`` stands for the list of that name."""
+    found: set[str] = set()
+    for word in text.split():
+        found |= _names(tables["harmless"][word[1:]], tables) if word.startswith("@") else {word}
+    return frozenset(found)
+
+
+_TABLES = tomllib.loads((resources.files("tokonomics.catalog") / "data" / "families.toml").read_text("utf-8"))
+FAMILIES: dict[str, Family] = {name: _family(row, _TABLES) for name, row in _TABLES["families"].items()}
+WRAPPERS: dict[str, str] = _TABLES["wrappers"]
+"""Multimodal types, whose text model is under ``text_config``, with the type it has when it does not say."""
+HARMLESS, WRAPPER_HARMLESS, TOWER_HARMLESS = (
+    _names(f"@{kind}", _TABLES) for kind in ("everywhere", "wrapper", "tower")
+)
+"""Fields that leave the cost unchanged: of any model, beside a text model, in a tower."""

@@ -6,12 +6,16 @@ the answer, and the reader does not guess. Any other is left to a note.
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
-from tokonomics.catalog.config_harmless import SHAPE_WORDS
 from tokonomics.errors import BadInput, did_you_mean, shorten
 
+SHAPE_WORDS = (
+    "layer", "head", "expert", "dim", "rank", "size", "window", "latent", "kv", "hidden", "width", "depth", "block",
+    "group", "vocab", "embed", "attn", "attention", "mlp", "ffn", "moe", "channel", "kernel",
+)  # fmt: skip
+"""A field nobody reads is refused when a word of its name starts with one of these: it could change what is counted."""
 LARGEST = 1 << 24  # no width, count or vocabulary of a real model comes near: beyond it is a slip
 
 
@@ -104,7 +108,7 @@ class Fields:
             return given
         raise self.wrong(name, f"needs {wanted} (got {_quoted(given)})")
 
-    def expect(self, name: str, accepted: tuple[object, ...]) -> None:
+    def expect(self, name: str, accepted: Sequence[object]) -> None:
         """A field that is understood at these values only; absent and null are fine."""
         given = self.value(name)
         if given is not None and not any(type(given) is type(value) and given == value for value in accepted):

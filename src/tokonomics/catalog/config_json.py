@@ -14,15 +14,12 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from tokonomics.catalog.config_encoders import embedding_extras
-from tokonomics.catalog.config_families import FAMILIES, WRAPPERS
-from tokonomics.catalog.config_family import Family
+from tokonomics.catalog.config_exceptions import around, mixers_of, mlps_of, nemotron_kinds
+from tokonomics.catalog.config_families import FAMILIES, HARMLESS, WRAPPER_HARMLESS, WRAPPERS, Family
 from tokonomics.catalog.config_fields import Fields
-from tokonomics.catalog.config_harmless import HARMLESS, WRAPPER_HARMLESS
-from tokonomics.catalog.config_images import read_tower
 from tokonomics.catalog.config_layers import MOST_LAYERS, Frame, MixerLayer, MlpLayer, is_on
 from tokonomics.catalog.config_quantization import checkpoint_of
-from tokonomics.catalog.config_towers import count_towers
+from tokonomics.catalog.config_towers import count_towers, read_tower
 from tokonomics.catalog.layers import LayerGroup
 from tokonomics.catalog.models import ModelSpec, Published
 from tokonomics.errors import BadInput, did_you_mean, from_validation, option, shorten
@@ -82,7 +79,7 @@ def from_config(
     # Whether the LM head is the embedding: the outer config decides, then the text model's, then the family.
     tied = whole.flag("tie_word_embeddings", text.flag("tie_word_embeddings", row.tied))
     frame = _frame(text, row)
-    layers = list(zip(row.mixers(text, frame), row.mlps(text, frame), strict=True))
+    layers = list(zip(mixers_of(text, frame, row), mlps_of(text, frame, row), strict=True))
     checkpoint = checkpoint_of(whole, text, layers)
     for part in ("vision_config", "audio_config"):
         whole.value(part)
@@ -91,8 +88,8 @@ def from_config(
     tower = read_tower(whole, model_type, frame.hidden) if whole.value("vision_config") is not None else None
     beside, head_bias, context = _around(text, row, frame)
     final_norm = frame.hidden * (2 if row.norm_bias else 1) * is_on(text, row.final_norm)
-    tables, once = row.tables(text, frame), row.once(text, frame)
-    groups = _groups(text, row, frame, layers)
+    norms, once, tables = around(text, frame, row)
+    groups = _groups(layers, norms * frame.hidden * (2 if row.norm_bias else 1))
     for field, accepted in (DECODER_ONLY | dict(row.expect)).items():
         text.expect(field, accepted)
     unread = text.unread(HARMLESS | row.harmless | (WRAPPER_HARMLESS if text is whole else frozenset()))
@@ -216,8 +213,8 @@ def _reads(text: Fields, row: Family) -> bool:
     """Whether a family interprets every field that could set a size."""
     try:
         frame = _frame(text, row)
-        row.mixers(text, frame), row.mlps(text, frame)
-        _ = row.tables(text, frame), row.once(text, frame), is_on(text, row.final_norm), is_on(text, row.head_bias)
+        mixers_of(text, frame, row), mlps_of(text, frame, row), around(text, frame, row)
+        _ = is_on(text, row.final_norm), is_on(text, row.head_bias)
         for field, accepted in (DECODER_ONLY | dict(row.expect)).items():
             text.expect(field, accepted)
         for field in ("tie_word_embeddings", "torch_dtype", "dtype", "expert_dtype", "vision_config", "audio_config"):
@@ -230,9 +227,11 @@ def _reads(text: Fields, row: Family) -> bool:
 
 def _frame(text: Fields, row: Family) -> Frame:
     """Width, depth, vocabulary and context length."""
+    hidden = text.size("hidden_size", "n_embd", "d_model", most=1 << 20)
+    depth = len(nemotron_kinds(text)) if row.mixers == "nemotron" else None
     frame = Frame(
-        hidden=text.size("hidden_size", "n_embd", "d_model", most=1 << 20),
-        layers=text.size("num_hidden_layers", "n_layer", default=row.depth(text), most=MOST_LAYERS),
+        hidden=hidden,
+        layers=text.size("num_hidden_layers", "n_layer", default=depth, most=MOST_LAYERS),
         vocab=text.size("vocab_size", default=row.vocab),
         context=text.size("max_position_embeddings", "n_positions", default=row.context, most=1 << 31),
     )
@@ -247,8 +246,19 @@ def _around(text: Fields, row: Family, frame: Frame) -> tuple[int, int, int]:
     beside = positions * frame.hidden
     if row.encoder is None:
         return beside, frame.vocab * is_on(text, row.head_bias), frame.context
-    beside += embedding_extras(text, frame, row.encoder)
-    return beside, row.encoder.head(text, frame), frame.context - row.encoder.unused_positions
+    types = text.size("type_vocab_size", default=row.encoder.types, least=0)
+    beside += (types + row.encoder.norm_elements) * frame.hidden
+    head = _pooled_head(text, frame) if row.encoder.pooled else 0
+    return beside, head, frame.context - row.encoder.unused_positions
+
+
+def _pooled_head(text: Fields, frame: Frame) -> int:
+    """A product with the first token's state, and the scores of a classifier behind it: one of a reranker."""
+    pooler = frame.hidden * frame.hidden + frame.hidden
+    if not any(name.endswith("ForSequenceClassification") for name in text.words("architectures") or ()):
+        return pooler
+    named = text.child("id2label")
+    return pooler + text.size("num_labels", default=len(named.names()) if named else 2) * (frame.hidden + 1)
 
 
 def _mtp_layers(text: Fields) -> int:
@@ -261,11 +271,8 @@ def _mtp_layers(text: Fields) -> int:
     return text.optional_size("num_nextn_predict_layers", "mtp_num_hidden_layers", least=0, most=MOST_LAYERS) or 0
 
 
-def _groups(
-    text: Fields, row: Family, frame: Frame, layers: list[tuple[MixerLayer, MlpLayer]]
-) -> tuple[LayerGroup, ...]:
+def _groups(layers: list[tuple[MixerLayer, MlpLayer]], norms: int) -> tuple[LayerGroup, ...]:
     """Layers of the same make, counted."""
-    norms = (row.norms if isinstance(row.norms, int) else row.norms(text)) * frame.hidden * (2 if row.norm_bias else 1)
     mixer_by_id, mlp_by_id = {id(mixer): mixer for mixer, _ in layers}, {id(mlp): mlp for _, mlp in layers}
     counts = Counter((id(mixer), id(mlp)) for mixer, mlp in layers)
     return tuple(

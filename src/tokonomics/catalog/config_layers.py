@@ -1,23 +1,17 @@
-"""The layers a config describes: attention, recurrent mixers, feed-forward blocks, one entry per layer.
+"""The layers a config describes, built from its family's row: attention and feed-forward blocks, one entry per layer.
 
-Each function takes the fields and the frame (widths and depth every family has) and returns a list as long as the
-model is deep. What differs between families is data: an ``AttentionStyle``, an ``MlpStyle`` or an ``ExpertStyle``.
-Shapes follow the published modelling code of each family; defaults are those of its Hugging Face config class.
+Each function takes the fields, the frame (widths and depth every family has) and the row, and returns a list as long
+as the model is deep. Shapes follow the published modelling code of each family.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import NamedTuple, TypeVar
 
-from tokonomics.catalog.config_fields import Fields
-from tokonomics.catalog.layers import (
-    CompressedAttention,
-    DenseMlp,
-    GroupedAttention,
-    LatentAttention,
-    MoeMlp,
-    RecurrentMixer,
-)
+from tokonomics.catalog.config_families import Attention, Blocks, Family, Pattern, Size, Switch, Windows
+from tokonomics.catalog.config_fields import LARGEST, Fields
+from tokonomics.catalog.layers import DenseMlp, GroupedAttention, LatentAttention, Mixer, Mlp, MoeMlp
 
 
 @dataclass(frozen=True)
@@ -30,19 +24,54 @@ class Frame:
     context: int
 
 
-Windows = Callable[[Fields, Frame], list[int | None]]
-Switch = bool | tuple[str, bool]  # always, never, or the field that says so with its default
-
-MixerLayer = GroupedAttention | LatentAttention | CompressedAttention | RecurrentMixer | None
-MlpLayer = DenseMlp | MoeMlp | None
+MixerLayer = Mixer | None
+MlpLayer = Mlp | None
 Layer = TypeVar("Layer")
 
 MOST_LAYERS = 4096
 MOST_WINDOW = 1 << 31
+MOST_HEADS = 1 << 16  # or units of width to a head, or experts
 
 
 def is_on(fields: Fields, switch: Switch) -> bool:
-    return switch if isinstance(switch, bool) else fields.flag(*switch)
+    """What a switch of a family's row says of this config."""
+    if isinstance(switch, bool):
+        return switch
+    name, default = (switch, False) if isinstance(switch, str) else switch
+    return fields.flag(str(name), bool(default))
+
+
+def optional_size(fields: Fields, size: Size, least: int = 1, most: int = LARGEST) -> int | None:
+    """The number that a size of a family's row stands for in this config, its default included; None without one."""
+    if isinstance(size, int):
+        return size
+    names = field_names(size)
+    found = fields.optional_size(*(name for name in names if "." not in name), least=least, most=most)
+    for name in names:
+        place, leaf = inside(fields, name)
+        if "." in name and place is not None:
+            found = found or place.optional_size(leaf, least=least, most=most)
+    default = None if isinstance(size, str) else next((last for last in size if isinstance(last, int)), None)
+    return default if found is None else found
+
+
+def field_names(size: Size) -> list[str]:
+    """The fields that a size may be read from, the usual one first."""
+    if isinstance(size, int):
+        return []
+    return [size] if isinstance(size, str) else [name for name in size if isinstance(name, str)]
+
+
+def size_of(fields: Fields, size: Size, least: int = 1, most: int = LARGEST) -> int:
+    """The same, where it has to be there."""
+    found = optional_size(fields, size, least, most)
+    return fields.size(*field_names(size)) if found is None else found  # raises where there is none
+
+
+def inside(fields: Fields, name: str) -> tuple[Fields | None, str]:
+    """The object that holds a field, and its name there: ``linear_attn_config.kda_layers`` is in another."""
+    outer, dot, leaf = name.partition(".")
+    return (fields.child(outer), leaf) if dot else (fields, name)
 
 
 def same_length(fields: Fields, name: str, values: Sequence[object], frame: Frame) -> None:
@@ -56,168 +85,159 @@ def by_kind(fields: Fields, frame: Frame, name: str, kinds: list[str], known: Ma
     same_length(fields, name, kinds, frame)
     for kind in kinds:
         if kind not in known:
-            raise fields.wrong(name, f"has '{kind[:40]}', which is not one of {', '.join(known)}")
+            sliding = "sliding_attention" in known
+            what = "is neither sliding nor full attention" if sliding else f"is not one of {', '.join(known)}"
+            raise fields.wrong(name, f"has '{kind[:40]}', which {what}")
     return [known[kind] for kind in kinds]
 
 
-# --- windows: which layers see only the last tokens -----------------------------------------------------------------
+def marked(fields: Fields, frame: Frame, pattern: Pattern) -> list[bool]:
+    """Which layers a pattern marks: those that see everything, or that have experts."""
+    words = [found for name in pattern.words if (found := fields.words(name))]
+    if pattern.needed and not words:
+        raise fields.wrong(pattern.words[0], "is missing", fix=pattern.needed)
+    by_rule = _by_rule(fields, frame, pattern)
+    if pattern.listed and (listed := _listed(fields, pattern.listed)) is not None:
+        return [layer + pattern.counted_from in listed for layer in range(frame.layers)]
+    if words:
+        kinds = words[0][: frame.layers] if pattern.goes_on else words[0]
+        return by_kind(fields, frame, pattern.words[0], kinds, pattern.kinds)
+    return by_rule
 
 
-def everywhere(fields: Fields, frame: Frame) -> list[int | None]:
-    """Full attention in every layer."""
-    return [None] * frame.layers
+def _by_rule(fields: Fields, frame: Frame, pattern: Pattern) -> list[bool]:
+    """A mark for each layer, or those of every few layers from a first to a last one."""
+    first = size_of(fields, pattern.first, least=0, most=MOST_LAYERS)
+    last = size_of(fields, pattern.last, least=-1, most=MOST_LAYERS)
+    below = frame.layers if pattern.below is None else size_of(fields, pattern.below, least=0)
+    layers = range(first, below if last < 0 else min(below, last + 1))
+    unless = set(fields.numbers(pattern.unless) or ()) if pattern.unless else set()
+    if pattern.marks:
+        name, meaning = pattern.marks
+        counts = name in field_names(pattern.every) and type(fields.value(name)) is int
+        given = None if counts else fields.numbers(name)
+        if given:
+            same_length(fields, name, given, frame)
+            return [bool(mark) == bool(meaning) for mark in given]
+    every = size_of(fields, pattern.every, most=MOST_LAYERS)
+    offset = every - 1 if pattern.offset is None else size_of(fields, pattern.offset, least=0, most=MOST_LAYERS)
+    return [
+        every > 0 and layer in layers and layer % every == offset and layer not in unless
+        for layer in range(frame.layers)
+    ]
 
 
-def uniform_window(default: int | None) -> Windows:
-    """One ``sliding_window`` for all layers; null switches it off, absence means the family's default."""
-
-    def windows(fields: Fields, frame: Frame) -> list[int | None]:
-        if fields.has("layer_types"):
-            return windows_by_type(fields, frame, default, [])
-        size = fields.optional_size("sliding_window", most=MOST_WINDOW)
-        return [size if fields.has("sliding_window") else default] * frame.layers
-
-    return windows
-
-
-def alternating_window(default: int, period: int) -> Windows:
-    """A full layer at the end of every ``period`` layers, sliding ones before it (Gemma 2: 2, Gemma 3: 6)."""
-
-    def windows(fields: Fields, frame: Frame) -> list[int | None]:
-        given = fields.optional_size("sliding_window_pattern", "_sliding_window_pattern", most=MOST_LAYERS)
-        every = given or period
-        kinds = ["full_attention" if (i + 1) % every == 0 else "sliding_attention" for i in range(frame.layers)]
-        return windows_by_type(fields, frame, default, kinds)
-
-    return windows
+def _listed(fields: Fields, name: str) -> set[int] | None:
+    """Numbers of layers: as a list, or as text ("3,4,5")."""
+    place, leaf = inside(fields, name)
+    if place is None:
+        raise fields.wrong(name.removesuffix(f".{leaf}"), "is missing")
+    given = place.value(leaf)
+    if isinstance(given, str):
+        return {int(part) for part in given.split(",") if part.strip().isdigit()}
+    return None if given is None else set(place.numbers(leaf) or ())
 
 
-def window_above(fields: Fields, frame: Frame) -> list[int | None]:
-    """Qwen: with ``use_sliding_window`` the layers from ``max_window_layers`` on have the window."""
-    in_use = fields.flag("use_sliding_window", False)
-    first = fields.size("max_window_layers", default=28, least=0)
-    size = fields.optional_size("sliding_window", least=0, most=MOST_WINDOW) if in_use else None
-    kinds = ["sliding_attention" if size and i >= first else "full_attention" for i in range(frame.layers)]
-    return windows_by_type(fields, frame, None, kinds)
-
-
-def chunked_window(fields: Fields, frame: Frame) -> list[int | None]:
-    """Llama 4: layers with rotary positions attend within a chunk, every fourth sees everything."""
-    chunk = fields.size("attention_chunk_size", default=8192, most=MOST_WINDOW)
-    interval = fields.size("no_rope_layer_interval", default=4, most=MOST_LAYERS)
-    rotary = fields.numbers("no_rope_layers") or [int((i + 1) % interval != 0) for i in range(frame.layers)]
-    same_length(fields, "no_rope_layers", rotary, frame)
-    kinds = fields.words("layer_types") or ["chunked_attention" if chunks else "full_attention" for chunks in rotary]
-    return by_kind(fields, frame, "layer_types", kinds, {"chunked_attention": chunk, "full_attention": None})
-
-
-def windows_by_type(fields: Fields, frame: Frame, default: int | None, kinds: list[str]) -> list[int | None]:
-    """Windows from ``layer_types`` where it is given, else from the family's own pattern."""
-    kinds = fields.words("layer_types") or kinds
-    same_length(fields, "layer_types", kinds, frame)
-    size = fields.optional_size("sliding_window", least=0, most=MOST_WINDOW) or default
-    windows: list[int | None] = []
-    for kind in kinds:
-        if kind not in ("sliding_attention", "full_attention"):
-            raise fields.wrong("layer_types", f"has '{kind[:40]}', which is neither sliding nor full attention")
-        if kind == "sliding_attention" and not size:
-            raise fields.wrong("sliding_window", "is missing, and layer_types has sliding layers")
-        windows.append(size if kind == "sliding_attention" else None)
-    return windows
+def layer_windows(fields: Fields, frame: Frame, windows: Windows | None) -> list[int | None]:
+    """The tokens that each layer looks back; None where it sees all."""
+    if windows is None:
+        return [None] * frame.layers
+    full = marked(fields, frame, windows.full)
+    by_words = any(fields.value(name) for name in windows.full.words)
+    size = fields.optional_size(windows.size, least=windows.least, most=MOST_WINDOW)
+    default = None if windows.default is None else optional_size(fields, windows.default, most=MOST_WINDOW)
+    if not size and (by_words or not windows.null_is_none or not fields.has(windows.size)):
+        size = default
+    if not is_on(fields, windows.switch) and not by_words:
+        size = None
+    if by_words and not size and not all(full):
+        raise fields.wrong(windows.size, "is missing, and layer_types has sliding layers")
+    return [None if sees_all else size or None for sees_all in full]
 
 
 # --- attention ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class AttentionStyle:
-    """How a family projects queries, keys and values."""
+class HeadShape(NamedTuple):
+    """Attention heads, key/value heads, and the widths of one."""
 
-    head_dim: int | None = None  # of the config class when the field is absent; None means hidden ÷ heads
-    heads: int | None = None
-    kv_heads: int | None = None  # as above; None means as many as heads
-    grouped: bool = True  # whether the family knows key/value heads at all
-    qkv_bias: Switch = False
-    out_bias: Switch = False
-    qk_norm: Literal["none", "head", "width", "head_with_bias"] = "none"
-    """Norm vectors on queries and keys: one head wide, or as wide as the projections."""
-    qk_norm_when: Switch = True
-    sinks: bool = False  # one learned attention sink per head (GPT-OSS)
-    gate: bool = False
-    bidirectional: bool = False
-    windows: Windows = everywhere
+    heads: int
+    kv_heads: int
+    head_dim: int
+    value_dim: int | None = None  # None: as wide as a key
 
 
-def grouped_attention(fields: Fields, frame: Frame, style: AttentionStyle) -> list[MixerLayer]:
-    """Multi-head, grouped-query or multi-query attention in every layer."""
-    heads, kv_heads, head_dim = head_shape(fields, frame, style)
-    query, kv = heads * head_dim, kv_heads * head_dim
-    bias = (query + 2 * kv) * is_on(fields, style.qkv_bias) + frame.hidden * is_on(fields, style.out_bias)
-    norm = {"none": 0, "head": 2 * head_dim, "head_with_bias": 4 * head_dim, "width": query + kv}[style.qk_norm]
-    norm *= is_on(fields, style.qk_norm_when)
-    windows = style.windows(fields, frame)
-    full = GroupedAttention(
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        bias_elements=bias,
-        norm_elements=norm + heads * style.sinks,
-        output_gate=style.gate,
-        bidirectional=style.bidirectional,
-    )
-    layers = {window: full.model_copy(update={"window": window}) for window in set(windows)}
+def grouped_attention(fields: Fields, frame: Frame, family: Family) -> list[MixerLayer]:
+    """Multi-head, grouped-query or multi-query attention in every layer; those with a window may have other heads."""
+    style, shape = family.attention, head_shape(fields, frame, family.attention)
+    own = {name: optional_size(fields, size, most=MOST_HEADS) for name, size in style.sliding.items()}
+    sliding = shape._replace(**{name: size for name, size in own.items() if size})
+    windows = layer_windows(fields, frame, family.windows)
+    full_sinks, sinks = (is_on(fields, switch or False) for switch in (style.sinks, style.sliding_sinks or style.sinks))
+    layers = {
+        window: attention_layer(fields, frame, style, shape, full_sinks)
+        if window is None
+        else attention_layer(fields, frame, style, sliding, sinks, window)
+        for window in set(windows)
+    }
     return [layers[window] for window in windows]
 
 
-def head_shape(fields: Fields, frame: Frame, style: AttentionStyle) -> tuple[int, int, int]:
-    """Heads, key/value heads and the width of one."""
-    heads = fields.size("num_attention_heads", "n_head", "n_heads", default=style.heads, most=1 << 16)
+def attention_layer(
+    fields: Fields, frame: Frame, style: Attention, shape: HeadShape, sinks: bool = False, window: int | None = None
+) -> GroupedAttention:
+    """One layer with heads of that shape."""
+    heads, kv_heads, head_dim, value_dim = shape
+    query, kv = heads * head_dim, kv_heads * head_dim
+    made = query + kv + kv_heads * (value_dim or head_dim)
+    norm = {"none": 0, "head": 2 * head_dim, "head_with_bias": 4 * head_dim, "width": query + kv}[style.qk_norm]
+    norm *= is_on(fields, style.qk_norm_when)
+    return GroupedAttention(
+        **shape._asdict(),
+        window=window,
+        bias_elements=made * is_on(fields, style.qkv_bias) + frame.hidden * is_on(fields, style.out_bias),
+        norm_elements=norm + heads * sinks + heads * frame.hidden * style.head_gates,
+        output_gate=is_on(fields, style.gate),
+        bidirectional=style.bidirectional,
+    )
+
+
+def head_shape(fields: Fields, frame: Frame, style: Attention) -> HeadShape:
+    """The heads that a config gives every layer."""
+    heads = fields.size("num_attention_heads", "n_head", "n_heads", default=style.heads, most=MOST_HEADS)
     kv_heads = heads
     if style.grouped:
         default = style.kv_heads or heads
-        kv_heads = fields.size("num_key_value_heads", "num_kv_heads", default=default, most=1 << 16)
+        kv_heads = fields.size("num_key_value_heads", "num_kv_heads", default=default, most=MOST_HEADS)
     if heads % kv_heads:
         raise fields.wrong("num_key_value_heads", f"is {kv_heads}, which does not divide the {heads} attention heads")
-    head_dim = fields.optional_size("head_dim", "attention_head_dim", most=1 << 16) or style.head_dim
+    head_dim = fields.optional_size("head_dim", "attention_head_dim", most=MOST_HEADS) or style.head_dim
     if head_dim is None:
         if frame.hidden % heads:
             raise fields.wrong("num_attention_heads", f"is {heads}, which does not divide hidden_size {frame.hidden}")
         head_dim = frame.hidden // heads
-    return heads, kv_heads, head_dim
+    value_dim = fields.size(style.value_dim, default=head_dim, most=MOST_HEADS) if style.value_dim else None
+    return HeadShape(heads, kv_heads, head_dim, value_dim)
 
 
-def falcon_attention(fields: Fields, frame: Frame) -> list[MixerLayer]:
-    """Falcon: grouped heads in the new decoder, one key/value head with ``multi_query``, else one per head."""
-    heads = fields.size("num_attention_heads", "n_head", most=1 << 16)
-    if frame.hidden % heads:
-        raise fields.wrong("num_attention_heads", f"is {heads}, which does not divide hidden_size {frame.hidden}")
-    groups = fields.size("num_kv_heads", "n_head_kv", default=heads, most=1 << 16)
-    multi_query, grouped = fields.flag("multi_query", True), fields.flag("new_decoder_architecture", False)
-    kv_heads = groups if grouped else 1 if multi_query else heads
-    if heads % kv_heads:
-        raise fields.wrong("num_kv_heads", f"is {kv_heads}, which does not divide the {heads} attention heads")
-    head_dim = frame.hidden // heads
-    bias = ((heads + 2 * kv_heads) * head_dim + frame.hidden) * fields.flag("bias", False)
-    return [GroupedAttention(heads=heads, kv_heads=kv_heads, head_dim=head_dim, bias_elements=bias)] * frame.layers
-
-
-def latent_attention(fields: Fields, frame: Frame) -> list[MixerLayer]:
+def latent_attention(fields: Fields, frame: Frame, family: Family) -> list[MixerLayer]:
     """DeepSeek's multi-head latent attention; ``q_lora_rank`` null means queries are projected directly."""
-    heads = fields.size("num_attention_heads", most=1 << 16)
+    heads = fields.size("num_attention_heads", most=MOST_HEADS)
     for unused in ("num_key_value_heads", "head_dim", "qk_head_dim"):
         fields.optional_size(unused)  # written by some exports, without meaning under MLA
     if not fields.has("q_lora_rank"):
         raise fields.wrong("q_lora_rank", "is missing", fix="Write null if queries are not compressed.")
     query_rank, kv_rank = fields.optional_size("q_lora_rank"), fields.size("kv_lora_rank")
-    rope = fields.size("qk_rope_head_dim", most=1 << 16)
+    rope = fields.size("qk_rope_head_dim", most=MOST_HEADS)
     biased = fields.flag("attention_bias", False)
     one = LatentAttention(
         heads=heads,
         query_rank=query_rank,
         kv_rank=kv_rank,
-        nope_dim=fields.size("qk_nope_head_dim", most=1 << 16),
+        nope_dim=fields.size("qk_nope_head_dim", most=MOST_HEADS),
         rope_dim=rope,
-        value_dim=fields.size("v_head_dim", most=1 << 16),
+        value_dim=fields.size("v_head_dim", most=MOST_HEADS),
+        output_gate=is_on(fields, family.attention.gate),
         bias_elements=((query_rank or 0) + kv_rank + rope + frame.hidden) * biased,
     )
     return [one] * frame.layers
@@ -226,133 +246,62 @@ def latent_attention(fields: Fields, frame: Frame) -> list[MixerLayer]:
 # --- feed-forward blocks --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class MlpStyle:
-    """How a family's dense feed-forward block is built."""
-
-    gated: bool = True
-    bias: Switch = False
-    widths: tuple[str, ...] = ("intermediate_size",)
-    default_ratio: int | None = None  # width in units of hidden where the field may be absent (GPT-2: 4)
-
-
-PLAIN_MLP = MlpStyle()
-
-
-def dense_mlp(fields: Fields, frame: Frame, style: MlpStyle = PLAIN_MLP) -> list[MlpLayer]:
-    """The same dense block in every layer."""
-    default = style.default_ratio * frame.hidden if style.default_ratio else None
-    width = fields.size(*style.widths, default=default)
-    bias = ((2 if style.gated else 1) * width + frame.hidden) * is_on(fields, style.bias)
-    return [DenseMlp(intermediate=width, gated=style.gated, bias_elements=bias)] * frame.layers
-
-
-Sparse = Callable[[Fields, Frame], list[bool]]
-
-
-def all_sparse(fields: Fields, frame: Frame) -> list[bool]:
-    return [True] * frame.layers
-
-
-def sparse_step(fields: Fields, frame: Frame) -> list[bool]:
-    """Qwen: every ``decoder_sparse_step``-th layer, except those in ``mlp_only_layers``."""
-    step = fields.size("decoder_sparse_step", default=1, most=MOST_LAYERS)
-    dense = set(fields.numbers("mlp_only_layers") or ())
-    return [i not in dense and (i + 1) % step == 0 for i in range(frame.layers)]
-
-
-def sparse_after_first(fields: Fields, frame: Frame) -> list[bool]:
-    """DeepSeek: dense for the first layers, experts from there on; or as a list says, layer by layer."""
-    first = fields.size("first_k_dense_replace", default=0, least=0, most=MOST_LAYERS)
-    if fields.has("mlp_layer_types"):
-        kinds = fields.words("mlp_layer_types") or []
-        fields.value("moe_layer_freq")
-        return by_kind(fields, frame, "mlp_layer_types", kinds, {"dense": False, "sparse": True})
-    if isinstance(fields.value("moe_layer_freq"), list):
-        marks = fields.numbers("moe_layer_freq") or []
-        same_length(fields, "moe_layer_freq", marks, frame)
-        return [bool(mark) for mark in marks]
-    every = fields.size("moe_layer_freq", default=1, most=MOST_LAYERS)
-    return [i >= first and i % every == 0 for i in range(frame.layers)]
-
-
-def sparse_interleaved(fields: Fields, frame: Frame) -> list[bool]:
-    """Llama 4: the last of every ``interleave_moe_layer_step`` layers, or the list in ``moe_layers``."""
-    step = fields.size("interleave_moe_layer_step", default=1, most=MOST_LAYERS)
-    chosen = fields.numbers("moe_layers")
-    return [i in chosen if chosen is not None else (i + 1) % step == 0 for i in range(frame.layers)]
-
-
-def sparse_period(fields: Fields, frame: Frame) -> list[bool]:
-    """Jamba: one layer in ``expert_layer_period``."""
-    period = fields.size("expert_layer_period", default=2, most=MOST_LAYERS)
-    offset = fields.size("expert_layer_offset", default=1, least=0, most=MOST_LAYERS)
-    return [i % period == offset for i in range(frame.layers)]
-
-
-def sparse_between(fields: Fields, frame: Frame) -> list[bool]:
-    """ERNIE: the last of every ``moe_layer_interval`` layers from a first to a last one; -1 is the model's last."""
-    first = fields.size("moe_layer_start_index", default=1, least=0, most=MOST_LAYERS)
-    end = fields.size("moe_layer_end_index", default=-1, least=-1, most=MOST_LAYERS)
-    every = fields.size("moe_layer_interval", default=1, most=MOST_LAYERS)
-    last = frame.layers - 1 if end == -1 else end
-    return [first <= i <= last and (i + 1) % every == 0 for i in range(frame.layers)]
-
-
-@dataclass(frozen=True)
-class ExpertStyle:
-    """Under which names a family gives its experts, and what goes with them."""
-
-    experts: tuple[str, ...]
-    active: tuple[str, ...] = ("num_experts_per_tok",)
-    width: str = "moe_intermediate_size"
-    dense_width: str | None = "intermediate_size"  # of the layers without experts; None: every layer has them
-    sparse: Sparse = all_sparse
-    shared: Callable[[Fields], int] = lambda fields: 0  # total width of the shared experts
-    shared_gate: bool = False
-    gated: bool = True
-    expert_bias: bool = False
-    router_bias: bool = False  # one per expert: plain, or a balancing correction (DeepSeek-V3, arXiv:2408.15664)
-    single_is_dense: bool = False  # one expert means none: a plain block without a router (Jamba)
-
-
-def shared_count(fields: Fields) -> int:
-    """DeepSeek and ERNIE: so many shared experts of the routed experts' width."""
-    shared = fields.size("n_shared_experts", "moe_num_shared_experts", "num_shared_experts", default=0, least=0)
-    return shared * fields.size("moe_intermediate_size")
-
-
-def shared_width(name: str) -> Callable[[Fields], int]:
-    return lambda fields: fields.size(name, default=0, least=0)
-
-
-def mixture(fields: Fields, frame: Frame, style: ExpertStyle) -> list[MlpLayer]:
-    """Experts in the sparse layers, a dense block in the others."""
-    sparse = style.sparse(fields, frame)
+def feed_forward(fields: Fields, frame: Frame, family: Family) -> list[MlpLayer]:
+    """Experts in the sparse layers, a dense block in the others; or the same dense block in every layer."""
+    style = family.blocks
+    if style.experts is None:
+        return [dense_block(fields, frame, style)] * frame.layers
+    sparse, few = marked(fields, frame, style.sparse), _few_experts(fields, style)
+    sparse = [False] * frame.layers if few else sparse
     dense: MlpLayer = None
-    if style.dense_width:
-        width = fields.size(style.dense_width) if not all(sparse) else fields.optional_size(style.dense_width)
+    if style.width:
+        width = optional_size(fields, style.width) if all(sparse) else size_of(fields, style.width)
         dense = DenseMlp(intermediate=width, gated=style.gated) if width else None
-    experts = expert_mlp(fields, frame, style)
-    if style.single_is_dense and experts.experts == 1:
+    if few:
         return [dense] * frame.layers
-    return [experts if has_experts else dense for has_experts in sparse]
+    experts = expert_block(fields, frame, style)
+    hashed = fields.size(style.hashed, default=0, least=0, most=frame.layers) if style.hashed else 0
+    by_token = experts.model_copy(update={"router_bias_elements": 0})
+    return [
+        (by_token if layer < hashed else experts) if has_experts else dense for layer, has_experts in enumerate(sparse)
+    ]
 
 
-def expert_mlp(fields: Fields, frame: Frame, style: ExpertStyle) -> MoeMlp:
+def _few_experts(fields: Fields, style: Blocks) -> bool:
+    """Whether there are so few experts that the family has a dense block instead."""
+    if style.dense_up_to is None or style.experts is None:
+        return False
+    few = size_of(fields, style.experts, least=style.dense_up_to and 1) <= style.dense_up_to
+    for unused in field_names(style.active) + field_names(style.expert_width) if few else ():
+        fields.value(unused)
+    return few
+
+
+def dense_block(fields: Fields, frame: Frame, style: Blocks) -> DenseMlp:
+    """The block that every token passes."""
+    given = optional_size(fields, style.width) or (style.ratio or 0) * frame.hidden
+    width = given or size_of(fields, style.width)
+    bias = ((2 if style.gated else 1) * width + frame.hidden) * is_on(fields, style.bias)
+    return DenseMlp(intermediate=width, gated=style.gated, bias_elements=bias)
+
+
+def expert_block(fields: Fields, frame: Frame, style: Blocks) -> MoeMlp:
     """The experts of one layer."""
-    experts = fields.size(*style.experts, most=1 << 16)
-    active = fields.size(*style.active, most=1 << 16)
+    experts = size_of(fields, style.experts or (), most=MOST_HEADS)
+    active = size_of(fields, style.active, most=MOST_HEADS)
     if active > experts:
-        raise fields.wrong(style.active[0], f"is {active}, more than the {experts} experts there are")
-    width = fields.size(style.width)
+        raise fields.wrong(field_names(style.active)[0], f"is {active}, more than the {experts} experts there are")
+    width = size_of(fields, style.expert_width)
+    latent = fields.optional_size(style.latent) if style.latent else None
+    normed = is_on(fields, style.latent_norm)
     return MoeMlp(
         experts=experts,
         active_experts=active,
         intermediate=width,
         gated=style.gated,
-        shared_intermediate=style.shared(fields),
+        shared_intermediate=math.prod(size_of(fields, size, least=0) for size in style.shared) if style.shared else 0,
         shared_gate=style.shared_gate,
         expert_bias_elements=((2 if style.gated else 1) * width + frame.hidden) * style.expert_bias,
-        router_bias_elements=experts * style.router_bias,
+        router_bias_elements=experts * style.router_bias + (latent or 0) * normed,
+        latent=latent,
     )

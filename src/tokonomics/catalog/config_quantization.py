@@ -6,7 +6,7 @@ asked for the modules of every layer (``config_modules``), and a part has the fo
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,13 +17,9 @@ from tokonomics.catalog.precision import Precision
 from tokonomics.errors import shorten
 
 DTYPES = {
-    "bfloat16": Precision.bf16,
-    "float16": Precision.bf16,
-    "half": Precision.bf16,
-    "float32": Precision.fp32,
-    "float": Precision.fp32,
-    "float8_e4m3fn": Precision.fp8,
-}
+    "bfloat16": Precision.bf16, "float16": Precision.bf16, "half": Precision.bf16, "float32": Precision.fp32,
+    "float": Precision.fp32, "float8_e4m3fn": Precision.fp8,
+}  # fmt: skip
 
 
 class Storage(NamedTuple):
@@ -42,25 +38,18 @@ def grouped(precision: Precision, group: int | None, scale_bytes: float) -> Stor
     return Storage(precision, precision.bits / 8 + (scale_bytes / group if group and group > 0 else 0.0))
 
 
+FP8, NVFP4, MXFP4, INT8, INT4 = (
+    plain(precision) for precision in (Precision.fp8, Precision.nvfp4, Precision.mxfp4, Precision.int8, Precision.int4)
+)
 MXFP8 = Storage(Precision.fp8, 1 + 1 / 32)  # an 8-bit exponent per 32 weights (OCP Microscaling Formats v1.0)
 MODELOPT = {
-    "FP8": plain(Precision.fp8),
-    "FP8_PER_CHANNEL_PER_TOKEN": plain(Precision.fp8),
-    "FP8_PB_WO": plain(Precision.fp8),
-    "FP8_PB_REAL": plain(Precision.fp8),
-    "MXFP8": MXFP8,
-    "NVFP4": plain(Precision.nvfp4),
-    "NVFP4_AWQ": plain(Precision.nvfp4),
-    "W4A16_NVFP4": plain(Precision.nvfp4),
-    "MXFP4": plain(Precision.mxfp4),
-    "W4A8_MXFP4_FP8": plain(Precision.mxfp4),
-    "W4A8_NVFP4_FP8": plain(Precision.nvfp4),
-    "W4A16_AWQ": plain(Precision.int4),
-    "W4A8_AWQ": plain(Precision.int4),
-    "INT4_AWQ": plain(Precision.int4),
-    "W8A8_SQ_PER_CHANNEL": plain(Precision.int8),
-    "INT8_SQ": plain(Precision.int8),
-}
+    "FP8": FP8, "FP8_PER_CHANNEL_PER_TOKEN": FP8, "FP8_PB_WO": FP8, "FP8_PB_REAL": FP8, "MXFP8": MXFP8,
+    "NVFP4": NVFP4, "NVFP4_AWQ": NVFP4, "W4A16_NVFP4": NVFP4, "MXFP4": MXFP4, "W4A8_MXFP4_FP8": MXFP4,
+    "W4A8_NVFP4_FP8": NVFP4, "W4A16_AWQ": INT4, "W4A8_AWQ": INT4, "INT4_AWQ": INT4, "W8A8_SQ_PER_CHANNEL": INT8,
+    "INT8_SQ": INT8,
+}  # fmt: skip
+QUARK = {"fp4": MXFP4, "mxfp4": MXFP4, "fp8_e4m3": FP8, "int8": INT8, "int4": INT4, "uint4": INT4}
+TORCHAO = {"int4": INT4, "int8": INT8, "float8": FP8, "nvfp4": NVFP4, "mxfp4": MXFP4}
 
 
 @dataclass(frozen=True)
@@ -176,25 +165,21 @@ def _left(given: Fields, *names: str) -> Patterns:
 
 def eight_bit_floats(given: Fields) -> Scheme:
     """FP8, by blocks, channels or whole tensors: what scales take differs by less than a thousandth."""
-    return Scheme(plain(Precision.fp8), left=_left(given, "modules_to_not_convert", "ignored_layers"))
+    return Scheme(FP8, left=_left(given, "modules_to_not_convert", "ignored_layers"))
 
 
 def four_bit_floats(given: Fields) -> Scheme:
     """MXFP4 as GPT-OSS has it: without a list, experts only (its model card, arXiv:2508.10925, section 2.1)."""
     left = _left(given, "modules_to_not_convert", "ignored_layers")
-    outside = None if left is NOTHING else plain(Precision.mxfp4)
-    return Scheme(outside, left=left, experts=plain(Precision.mxfp4))
+    outside = None if left is NOTHING else MXFP4
+    return Scheme(outside, left=left, experts=MXFP4)
 
 
 def integers(given: Fields) -> Scheme:
     """AWQ, GPTQ and AutoRound: numbers of ``bits`` in groups, each with a 16-bit scale and a zero point."""
     kind = given.word("data_type") or "int"
-    if kind in ("mx_fp", "mx_fp4"):
-        rest = plain(Precision.mxfp4)
-    elif kind in ("nv_fp", "nv_fp4", "nv_fp4_with_static_gs"):
-        rest = plain(Precision.nvfp4)
-    else:
-        rest = _whole_numbers(given, given.size("bits", "w_bit", default=4))
+    floats = {"mx_fp": MXFP4, "mx_fp4": MXFP4, "nv_fp": NVFP4, "nv_fp4": NVFP4, "nv_fp4_with_static_gs": NVFP4}
+    rest = floats.get(kind) or _whole_numbers(given, given.size("bits", "w_bit", default=4))
     named: list[tuple[Patterns, Storage | None]] = []
     for name, negative in (("dynamic", "-:"), ("extra_config", "")):
         for pattern, said in _table(given, name).items():
@@ -213,14 +198,14 @@ def _whole_numbers(given: Fields, bits: int) -> Storage:
         raise given.wrong("bits", f"is {bits}; 4 and 8 are supported")
     group = given.optional_size("group_size", "q_group_size", least=-1)
     if bits == 8:
-        return grouped(Precision.int8, group, 2 + 1) if group and group > 0 else plain(Precision.int8)
-    return plain(Precision.int4) if group is None else grouped(Precision.int4, group, 2 + 0.5)
+        return grouped(Precision.int8, group, 2 + 1) if group and group > 0 else INT8
+    return INT4 if group is None else grouped(Precision.int4, group, 2 + 0.5)
 
 
 def _mlx(given: Fields) -> Storage:
     """MLX's affine form: a 16-bit scale and a 16-bit offset for each group."""
     if (given.word("mode") or "affine") == "mxfp4":
-        return plain(Precision.mxfp4)
+        return MXFP4
     bits = given.size("bits", most=64)
     if bits not in (4, 8):
         raise given.wrong("bits", f"is {bits}; 4 and 8 are supported")
@@ -233,7 +218,7 @@ def bitsandbytes(given: Fields) -> Scheme:
     if four == eight:
         raise given.wrong("load_in_4bit", "and load_in_8bit do not say which of the two is meant")
     if eight:
-        return Scheme(plain(Precision.int8), left=_left(given, "llm_int8_skip_modules"))
+        return Scheme(INT8, left=_left(given, "llm_int8_skip_modules"))
     # Blocks of 64 with a 32-bit scale, or an 8-bit one when quantised twice (QLoRA, arXiv:2305.14314, section 3).
     scale = 1 + 4 / 256 if given.flag("bnb_4bit_use_double_quant", False) else 4
     return Scheme(grouped(Precision.int4, 64, scale), left=_left(given, "llm_int8_skip_modules"))
@@ -294,21 +279,11 @@ def _group_format(weights: Fields) -> Storage:
     if kind == "float" and bits == 4:
         return plain(Precision.nvfp4 if (group or 16) == 16 else Precision.mxfp4)
     if kind == "float" and bits == 8:
-        return MXFP8 if group == 32 else plain(Precision.fp8)
+        return MXFP8 if group == 32 else FP8
     if kind == "int" and bits in (4, 8):
         zero = 0.0 if weights.flag("symmetric", True) else bits / 8
         return grouped(Precision.int4 if bits == 4 else Precision.int8, group, 2 + zero)
     raise weights.wrong("num_bits", f"is {bits} of type '{shorten(kind)}', which is not supported")
-
-
-QUARK = {
-    "fp4": plain(Precision.mxfp4),
-    "mxfp4": plain(Precision.mxfp4),
-    "fp8_e4m3": plain(Precision.fp8),
-    "int8": plain(Precision.int8),
-    "int4": plain(Precision.int4),
-    "uint4": plain(Precision.int4),
-}
 
 
 def quark(given: Fields) -> Scheme:
@@ -340,11 +315,9 @@ def torchao(given: Fields) -> Scheme:
     while isinstance(said, dict):
         said = said.get("default") or said.get("_type") or said.get("base_config")
     name = str(said).lower()
-    found = {"int4": Precision.int4, "int8": Precision.int8, "float8": Precision.fp8, "nvfp4": Precision.nvfp4,
-             "mxfp4": Precision.mxfp4}  # fmt: skip
-    for word, precision in found.items():
+    for word, found in TORCHAO.items():
         if word in name:
-            return Scheme(plain(precision), left=_left(given, "modules_to_not_convert"))
+            return Scheme(found, left=_left(given, "modules_to_not_convert"))
     raise given.wrong("quant_type", f"says {shorten(name)}, which is not supported")
 
 
@@ -356,17 +329,17 @@ def _table(given: Fields, name: str) -> Mapping[str, Fields | None]:
     return {key: inside.child(key) if isinstance(inside.value(key), dict) else None for key in inside.names()}
 
 
-def _every(names: Iterable[str], method: Callable[[Fields], Scheme]) -> dict[str, Callable[[Fields], Scheme]]:
-    return dict.fromkeys(names, method)
-
-
 METHODS: dict[str, Callable[[Fields], Scheme]] = {
-    **_every(("fp8", "fbgemm_fp8"), eight_bit_floats),
-    "mxfp4": four_bit_floats,
-    **_every(("awq", "gptq", "gptq_marlin", "awq_marlin", "auto-round", "auto_round", "intel/auto-round"), integers),
-    "bitsandbytes": bitsandbytes,
-    **_every(("modelopt", "modelopt_fp4", "modelopt_mixed"), modelopt),
-    "compressed-tensors": compressed_tensors,
-    "quark": quark,
-    "torchao": torchao,
+    name: method
+    for method, names in (
+        (eight_bit_floats, "fp8 fbgemm_fp8"),
+        (four_bit_floats, "mxfp4"),
+        (integers, "awq gptq gptq_marlin awq_marlin auto-round auto_round intel/auto-round"),
+        (bitsandbytes, "bitsandbytes"),
+        (modelopt, "modelopt modelopt_fp4 modelopt_mixed"),
+        (compressed_tensors, "compressed-tensors"),
+        (quark, "quark"),
+        (torchao, "torchao"),
+    )
+    for name in names.split()
 }

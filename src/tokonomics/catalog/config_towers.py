@@ -1,17 +1,23 @@
-"""Parameters of the vision or audio tower and projector that a multimodal checkpoint brings along.
+"""The vision or audio tower that a multimodal checkpoint brings along: its parameters, and what images cost by it.
 
-Text never passes them, but they take memory. Shapes follow each tower's published modelling code; a tower that is
-not in the table is an error, because its size cannot be known from here.
+Text never passes a tower, but its weights take memory. Shapes follow each tower's published modelling code; a tower
+that is in no table is an error, because its size cannot be known from here. What an image costs follows the published
+processor; limits that a processor keeps in a file of its own (``preprocessor_config.json``) are those its authors
+ship, and a model type without a row takes no images here.
 """
 
 import math
 from collections.abc import Callable
 
+from tokonomics.catalog.config_families import TOWER_HARMLESS
 from tokonomics.catalog.config_fields import Fields
-from tokonomics.catalog.config_harmless import HARMLESS, TOWER_HARMLESS
+from tokonomics.catalog.images import ByEdge, ByPatches, ByPixels, BySquare, ByTiles, ByTokens, Sizing, VisionTower
+from tokonomics.errors import BadInput
 
-Tower = Callable[[Fields, Fields, int], int]
+Count = Callable[[Fields, Fields, int], int]
 """(vision_config, the whole config, hidden size of the text model) → parameters."""
+Reader = Callable[[Fields, Fields, int], VisionTower]
+"""The same → the shape that an image's tokens and FLOPs follow from."""
 
 
 def count_towers(whole: Fields, model_type: str, hidden: int) -> int:
@@ -22,7 +28,7 @@ def count_towers(whole: Fields, model_type: str, hidden: int) -> int:
     )
 
 
-def _count(whole: Fields, name: str, tower: Tower | None, model_type: str, hidden: int) -> int:
+def _count(whole: Fields, name: str, tower: Count | None, model_type: str, hidden: int) -> int:
     described = whole.child(name)
     if described is None:
         return 0
@@ -31,7 +37,7 @@ def _count(whole: Fields, name: str, tower: Tower | None, model_type: str, hidde
         what = f"describes a tower that cannot be counted for model_type '{model_type}'"
         raise whole.wrong(name, what, fix)
     count = tower(described, whole, hidden)
-    whole.notes += described.unread(HARMLESS | TOWER_HARMLESS)
+    whole.notes += described.unread(TOWER_HARMLESS)
     return count
 
 
@@ -77,8 +83,14 @@ def llama4_vit(vision: Fields, whole: Fields, hidden: int) -> int:
     embeddings = vision.size("num_channels", default=3) * patch * patch * width
     embeddings += width + ((image // patch) ** 2 + 1) * width
     layers = vision.size("num_hidden_layers") * biased_layer(width, inner)
-    adapter = inner * vision.size("projector_input_dim") + vision.size("projector_output_dim") ** 2
-    return embeddings + layers + 4 * width + adapter + vision.size("vision_output_dim") * hidden
+    return embeddings + layers + 4 * width + _llama4_projector(vision, hidden)
+
+
+def _llama4_projector(vision: Fields, hidden: int) -> int:
+    """The two products of the adapter, and the projection."""
+    adapter = vision.size("intermediate_size") * vision.size("projector_input_dim")
+    adapter += vision.size("projector_output_dim") ** 2
+    return adapter + vision.size("vision_output_dim") * hidden
 
 
 def qwen2_vit(vision: Fields, whole: Fields, hidden: int) -> int:
@@ -145,7 +157,10 @@ def gemma4_conformer(audio: Fields, whole: Fields, hidden: int) -> int:
     """Gemma 4's audio tower (E2B, E4B): two feed-forward blocks, attention and a convolution in each layer."""
     width = audio.size("hidden_size")
     kernel, out = audio.size("conv_kernel_size", default=5), audio.size("output_proj_dims", default=1536)
-    first, second = audio.numbers("subsampling_conv_channels") or [128, 32]
+    channels = audio.numbers("subsampling_conv_channels") or [128, 32]
+    if len(channels) != 2:
+        raise audio.wrong("subsampling_conv_channels", f"has {len(channels)} entries where two are understood")
+    first, second = channels
     head_dim = width // audio.size("num_attention_heads", default=8)
     sampled = 9 * first + first + 9 * first * second + second + width * width
     # Two blocks of four times the width; five projections of attention; the convolution's two, and itself; nine norms.
@@ -186,7 +201,7 @@ def biased_layer(width: int, inner: int) -> int:
     return attention + 2 * width * inner + inner + width + 4 * width
 
 
-TOWERS: dict[str, Tower] = {
+TOWERS: dict[str, Count] = {
     **dict.fromkeys(("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"), qwen_vit),
     "gemma3": siglip,
     "mistral3": pixtral,
@@ -199,4 +214,117 @@ TOWERS: dict[str, Tower] = {
     "minimax_m3_vl": minimax_m3_vit,
     "step3p7": step_vit,
 }
-AUDIO_TOWERS: dict[str, Tower] = {"gemma4": gemma4_conformer}
+AUDIO_TOWERS: dict[str, Count] = {"gemma4": gemma4_conformer}
+
+
+# --- what images cost -----------------------------------------------------------------------------------------------
+
+QWEN2_PIXELS = ByPixels(least=3136, most=12_845_056)
+"""Qwen2.5-VL's preprocessor_config.json; ``smart_resize`` of transformers' image_processing_qwen2_vl."""
+QWEN3_PIXELS = ByPixels(least=65_536, most=16_777_216)
+"""Qwen3-VL's and Qwen3.5's preprocessor_config.json: shortest_edge and longest_edge, which are pixels there."""
+LLAMA4_TILES = 16
+"""``max_patches`` of transformers' image_processing_llama4_fast: tiles, beside the whole image."""
+GEMMA4_TOKENS, GEMMA4_POOLING = 280, 3
+"""``max_soft_tokens`` and ``pooling_kernel_size`` of transformers' image_processing_gemma4."""
+KIMI_PATCHES, KIMI_SIDE = 16_384, 512
+"""``in_patch_limit`` and ``patch_limit_on_one_side`` of Kimi-K2.5's preprocessor_config.json (media_proc_cfg)."""
+
+
+def read_tower(whole: Fields, model_type: str, hidden: int) -> VisionTower | None:
+    """The tower in ``vision_config``; None where there is none, or none whose rule is known."""
+    vision, reader = whole.child("vision_config"), TOWER_READERS.get(model_type)
+    try:
+        return reader(vision, whole, hidden) if vision and reader else None
+    except BadInput:  # a shape of its own, whose parameters were given
+        return None
+
+
+def _tower(
+    vision: Fields,
+    sizing: Sizing,
+    merge: int,
+    projector: int,
+    *,
+    gated: bool = False,
+    layers: str = "num_hidden_layers",
+    prefix: str = "",
+    patch: int | None = None,
+) -> VisionTower:
+    """A tower of equal layers, each with the four matrices of attention and two or three of a feed-forward block."""
+    width, inner = vision.size(f"{prefix}hidden_size"), vision.size(f"{prefix}intermediate_size")
+    return VisionTower(
+        sizing=sizing,
+        patch=vision.size("patch_size", default=patch),
+        merge=merge,
+        layers=vision.size(f"{prefix}{layers}"),
+        width=width,
+        layer_parameters=4 * width * width + (3 if gated else 2) * width * inner,
+        projector_parameters=projector,
+    )
+
+
+def _merger(vision: Fields, merge: int, out: int, width: str = "hidden_size") -> int:
+    """Two products, from the joined patches to a token."""
+    joined = vision.size(width) * merge * merge
+    return joined * joined + joined * out
+
+
+def qwen2_5_tower(vision: Fields, whole: Fields, hidden: int) -> VisionTower:
+    """Qwen2.5-VL: gated layers, most of which attend within windows of 112 pixels."""
+    merge, out = vision.size("spatial_merge_size"), vision.size("out_hidden_size", default=hidden)
+    found = _tower(vision, QWEN2_PIXELS, merge, _merger(vision, merge, out), gated=True, layers="depth")
+    full = len(vision.numbers("fullatt_block_indexes") or ())
+    window = (vision.size("window_size", default=112) // found.patch) ** 2
+    return found.model_copy(update={"windowed_layers": max(0, found.layers - full), "window": window})
+
+
+def qwen3_tower(vision: Fields, whole: Fields, hidden: int) -> VisionTower:
+    """Qwen3-VL and Qwen3.5; a merger more for each deep-stack level."""
+    merge, levels = vision.size("spatial_merge_size"), len(vision.numbers("deepstack_visual_indexes") or ())
+    mergers = (1 + levels) * _merger(vision, merge, vision.size("out_hidden_size"))
+    return _tower(vision, QWEN3_PIXELS, merge, mergers, layers="depth")
+
+
+def gemma3_tower(vision: Fields, whole: Fields, hidden: int) -> VisionTower:
+    """Gemma 3: one square, pooled to 256 tokens (``mm_tokens_per_image``)."""
+    tokens = whole.size("mm_tokens_per_image", default=256)
+    merge = max(1, round(vision.size("image_size") / vision.size("patch_size") / tokens**0.5))
+    return _tower(vision, BySquare(cells=tokens), merge, vision.size("hidden_size") * hidden)
+
+
+def gemma4_tower(vision: Fields, whole: Fields, hidden: int) -> VisionTower:
+    """Gemma 4: gated layers, pooled three by three."""
+    pooled, projector = vision.size("pooling_kernel_size", default=GEMMA4_POOLING), vision.size("hidden_size") * hidden
+    return _tower(vision, ByTokens(most=GEMMA4_TOKENS), pooled, projector, gated=True, patch=16)
+
+
+def pixtral_tower(vision: Fields, whole: Fields, hidden: int) -> VisionTower:
+    """Mistral 3: gated layers; transformers' image_processing_pixtral with the edge of the checkpoint's tower."""
+    width, merge = vision.size("hidden_size"), whole.size("spatial_merge_size", default=2)
+    projector = width * width * merge * merge + width * hidden + hidden * hidden
+    return _tower(vision, ByEdge(longest=vision.size("image_size", default=1540)), merge, projector, gated=True)
+
+
+def llama4_tower(vision: Fields, whole: Fields, hidden: int) -> VisionTower:
+    """Llama 4: tiles of 336 pixels, of whose patches four become a token by pixel shuffle."""
+    tiles = ByTiles(side=vision.size("image_size"), most=LLAMA4_TILES)
+    return _tower(vision, tiles, 2, _llama4_projector(vision, hidden))
+
+
+def kimi_tower(vision: Fields, whole: Fields, hidden: int) -> VisionTower:
+    """Kimi-K2.5: MoonViT at the image's own size; field names as in its config.json."""
+    merge = (vision.numbers("merge_kernel_size") or [2])[0]
+    sizing = ByPatches(most=KIMI_PATCHES, most_to_a_side=KIMI_SIDE, patch=vision.size("patch_size"))
+    return _tower(vision, sizing, merge, _merger(vision, merge, hidden, "vt_hidden_size"), prefix="vt_")
+
+
+TOWER_READERS: dict[str, Reader] = {
+    "qwen2_5_vl": qwen2_5_tower,
+    **dict.fromkeys(("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"), qwen3_tower),
+    "gemma3": gemma3_tower,
+    "gemma4": gemma4_tower,
+    "mistral3": pixtral_tower,
+    "llama4": llama4_tower,
+    "kimi_k25": kimi_tower,
+}

@@ -2,7 +2,7 @@
 
 A tower cuts an image into patches, attends among them, and joins a few neighbours to one token. How the image is sized
 before that is the model's own rule, from its published processor; tokens that open and close an image are left out, as
-chat templates are (four at the most). Kept by ``catalog.config_images`` beside the model's other shapes.
+chat templates are (four at the most). Kept by ``catalog.config_towers`` beside the model's other shapes.
 """
 
 import math
