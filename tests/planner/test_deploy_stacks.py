@@ -28,7 +28,7 @@ from tokonomics.catalog.offer_files import load_offers
 from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.precision import Precision
 from tokonomics.deploy.job import DeployJob, Target
-from tokonomics.deploy.targets import deploy_files, endpoint_picker
+from tokonomics.deploy.targets import deploy_files, filled
 from tokonomics.errors import BadInput, flag
 from tokonomics.physics.deployment import why_not_run
 from tokonomics.serving.fleet import Router
@@ -384,7 +384,8 @@ def test_keda_scales_on_the_engines_queue_and_holds_the_plan_without_prometheus(
 
 def picker(router: str | None, jobs: Jobs) -> dict[str, list[str]]:
     """Plugins of each profile."""
-    config = endpoint_picker([one.model_copy(update={"router": router}) for one in jobs])
+    (service,) = filled(Target.kserve, *(one.model_copy(update={"router": router}) for one in jobs))["files"][".yaml"]
+    config = service["spec"]["router"]["scheduler"]["config"]["inline"]
     declared = {plugin["type"] for plugin in config["plugins"]}
     profiles = {
         profile["name"]: [plugin["pluginRef"] for plugin in profile["plugins"]]

@@ -7,6 +7,7 @@ comment or a line of its own. A string in it may say:
   always text. Where there is no such value (None), the whole text is left out, with its key or its place in a list.
 - ``$use: NAME``: a part of this manifest or of ``data/parts.yaml``.
 - ``$if: job.offer`` with ``$then`` or ``$else`` or both.
+- ``$yaml: …``: that part as a text of its own.
 - ``$side: …`` in a list: once for each side of a fleet; outside of it ``$side`` is the first.
 """
 
@@ -42,6 +43,8 @@ def fill(template: Any, values: Mapping[str, Any]) -> Any:
             return fill(template.get("$then" if _value(condition, values) else "$else"), values)
         case {"$use": name}:
             return fill(values["parts"][name], values)
+        case {"$yaml": part}:
+            return yaml_text(fill(part, values))
         case dict():
             filled = {key: fill(part, values) for key, part in template.items()}
             return {key: part for key, part in filled.items() if part is not None}

@@ -91,6 +91,7 @@ def _values(target: Target, jobs: Jobs, parts: Mapping[str, Any]) -> Values:
         "apart": apart,
         "networked": job.machines > 1 and (apart or job.spans),
         "image_fill_in": job.command.image if job.command.image.startswith(FILL_IN) else None,
+        "routing": parts.get("routers", {}).get(job.router),
         "pool_labels": None,
         "sidecars": None,
         **_FLEET_VALUES[target](jobs),
@@ -277,8 +278,18 @@ def _router(jobs: Jobs) -> Values:
 
 
 def _llm_d(jobs: Jobs) -> Values:
-    connector = {"vllm": "nixlv2", "sglang": "sglang"}[jobs[-1].deployment.engine.key]
-    return {"connector": connector, "picker_text": yaml_text(endpoint_picker(jobs)), **_picked(jobs)}
+    return {"connector": {"vllm": "nixlv2", "sglang": "sglang"}[jobs[-1].deployment.engine.key], **_picker(jobs)}
+
+
+def _picker(jobs: Jobs) -> Values:
+    """What llm-d's endpoint picker scores replicas by; at random where it has nothing like the planned router."""
+    router = jobs[-1].router
+    return {
+        "by_prefix": router == Router.prefix_aware,
+        "by_load": router in (Router.least_outstanding, Router.power_of_two, Router.prefix_aware),
+        "of_two": router == Router.power_of_two,
+        "by_turns": router in (None, Router.round_robin),
+    }
 
 
 def _llm_d_side(job: DeployJob) -> Values:
@@ -286,49 +297,9 @@ def _llm_d_side(job: DeployJob) -> Values:
     return {"pod": Pod(job, port=8200 if job.answers else PORT)}
 
 
-def endpoint_picker(jobs: Jobs) -> Values:
-    """The planned router as an EndpointPickerConfig: what replicas are scored by, on each side."""
-    job, apart = jobs[-1], len(jobs) > 1
-    prefixes = job.router == Router.prefix_aware
-    loads = job.router in (Router.least_outstanding, Router.power_of_two, Router.prefix_aware)
-    picker = "max-score-picker" if loads else "random-picker"
-    scorers = [*(["prefix-cache-scorer"] if prefixes else []), *(["active-request-scorer"] if loads else [])]
-    plugins: list[Values] = [{"type": name} for name in (*scorers, picker)]
-    if prefixes:
-        # As far as a prompt can be long (llm-d, guides/optimized-baseline).
-        known = {"maxPrefixTokensToMatch": job.max_context}
-        plugins.insert(0, {"type": "approx-prefix-cache-producer", "parameters": known})
-    profiles = [("default", [*scorers, picker])]
-    if apart:
-        always = "always-disagg-pd-decider"
-        handler = {"type": "disagg-profile-handler", "parameters": {"deciders": {"prefill": always}}}
-        plugins = [{"type": always}, handler, {"type": "prefill-filter"}, {"type": "decode-filter"}, *plugins]
-        # Prompts that were computed are with the servers that compute them.
-        answers = [name for name in scorers if name != "prefix-cache-scorer"]
-        profiles = [("prefill", ["prefill-filter", *scorers, picker]), ("decode", ["decode-filter", *answers, picker])]
-    return {
-        "apiVersion": "llm-d.ai/v1alpha1",
-        "kind": "EndpointPickerConfig",
-        "plugins": plugins,
-        "schedulingProfiles": [
-            {"name": name, "plugins": [{"pluginRef": plugin} for plugin in used]} for name, used in profiles
-        ],
-    }
-
-
-def _picked(jobs: Jobs) -> Values:
-    """How the endpoint picker routes, and what of the planned router it does not do."""
-    router, lost = jobs[-1].router, None
-    if router in (None, Router.round_robin):
-        return {"picked": None, "not_picked": "round-robin routing: replicas are picked at random"}
-    if router == Router.power_of_two:
-        lost = "power-of-two routing: the least busy of all replicas is picked"
-    return {"picked": router, "not_picked": lost}
-
-
 def _kserve(jobs: Jobs) -> Values:
     counts = ", ".join(f"replicas: {job.replicas} for {job.does}" for job in jobs)
-    return {"counts": counts, "picker": endpoint_picker(jobs), **_picked(jobs)}
+    return {"counts": counts, **_picker(jobs)}
 
 
 def _kserve_side(job: DeployJob) -> Values:
@@ -360,13 +331,6 @@ def _kserve_side(job: DeployJob) -> Values:
 
 # --- Dynamo and the production stack --------------------------------------------------------------------------------
 
-_DYNAMO_ROUTERS = {
-    Router.round_robin.value: "round-robin",
-    Router.least_outstanding.value: "least-loaded",
-    Router.power_of_two.value: "power-of-two",
-    Router.prefix_aware.value: "kv",
-}
-
 
 def _dynamo(jobs: Jobs) -> Values:
     deployment = jobs[-1].deployment
@@ -376,7 +340,6 @@ def _dynamo(jobs: Jobs) -> Values:
         "image": f"{published if vendor == 'nvidia' else own}:1.6.1",
         "own_image": vendor != "nvidia",
         "brought": {"vllm": "0.31.0", "sglang": "0.5.21"}[engine],
-        "router_mode": _DYNAMO_ROUTERS.get(jobs[-1].router or "", "round-robin"),
     }
 
 
@@ -401,7 +364,6 @@ _CHART_FIELDS: Mapping[str, tuple[str, Callable[[str], object]]] = {
     "--runner": ("runner", str),
 }
 """Flags of vLLM that the production stack's chart has a field for; it would give them twice otherwise."""
-_CHART_ROUTERS = {Router.round_robin.value: "roundrobin", Router.prefix_aware.value: "prefixaware"}
 
 
 def _production_stack(jobs: Jobs) -> Values:
@@ -419,7 +381,6 @@ def _production_stack(jobs: Jobs) -> Values:
             extra.append(word)
     cpu = str(Pod(job).requests.get("cpu", "1"))
     return {
-        "routing": _CHART_ROUTERS.get(job.router or ""),
         "model_name": job.public_name.removeprefix("llm-"),
         "image_name": image,
         "image_tag": tag,
