@@ -75,11 +75,10 @@ def _text(text: str, values: Mapping[str, Any]) -> Any:
 
 
 def _value(path: str, values: Mapping[str, Any]) -> Any:
-    """The value that a path names: the first name has to be known."""
-    first, *others = path.split(".")
-    value = values[first]
-    for name in others:
-        value = value.get(name) if isinstance(value, Mapping) else value and getattr(value, name)
+    """The value that a path names; None where a step before the last is None. A name that is not known is an error."""
+    value: Any = values
+    for name in path.split("."):
+        value = value[name] if isinstance(value, Mapping) else value and getattr(value, name)
     return value
 
 

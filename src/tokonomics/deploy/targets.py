@@ -14,7 +14,7 @@ from typing import Any
 from tokonomics.catalog.offers import UNSPECIFIED, Offer, Terms
 from tokonomics.deploy.job import PORT, DeployFile, DeployJob, Target
 from tokonomics.deploy.manifest import comment, fill, manifest, yaml_text
-from tokonomics.deploy.pods import STOP_S, Pod, gpu_name, machine_names
+from tokonomics.deploy.pods import STOP_S, gpu_name, machine_names, pod_values
 from tokonomics.deploy.scripts import (
     BOOTSTRAP,
     SIDE_CHANNEL,
@@ -98,7 +98,8 @@ def _values(target: Target, jobs: Jobs, parts: Mapping[str, Any]) -> Values:
     }
     sides: list[Values] = []
     for side in jobs:
-        told: Values = {"side": side, "pod": Pod(side)} | (_SIDE_VALUES[target](side) if target in _SIDE_VALUES else {})
+        own = _SIDE_VALUES[target](side) if target in _SIDE_VALUES else {"pod": pod_values(side)}
+        told: Values = {"side": side, **own}
         for name, template in parts.get("each_side", {}).items():
             told[name] = fill(template, values | told)
         sides.append(told)
@@ -294,7 +295,7 @@ def _picker(jobs: Jobs) -> Values:
 
 def _llm_d_side(job: DeployJob) -> Values:
     # Where a decode server listens when the sidecar has its port (guides/pd-disaggregation/modelserver).
-    return {"pod": Pod(job, port=8200 if job.answers else PORT)}
+    return {"pod": pod_values(job, port=8200 if job.answers else PORT)}
 
 
 def _kserve(jobs: Jobs) -> Values:
@@ -318,7 +319,7 @@ def _kserve_side(job: DeployJob) -> Values:
         elif word != "--enable-expert-parallel" or "data" not in said:
             kept.append(word)
     return {
-        "pod": Pod(job, operated=True),
+        "pod": pod_values(job, operated=True),
         "other_image": None if deployment.gpu.vendor == "nvidia" else job.command.image,
         "more_flags": shlex.join(kept),
         "usd_per_hour": None if usd is None else f"{usd * job.machines / job.replicas:.4f}",
@@ -352,7 +353,7 @@ def _dynamo_side(job: DeployJob) -> Values:
         # SGLang 0.5.21 spells it so.
         words[words.index("--attn-dp-size")] = "--dp-size"
         words.append("--enable-dp-attention")
-    return {"pod": Pod(job, operated=True), "part": job.role.value if job.role else "worker", "words": words}
+    return {"pod": pod_values(job, operated=True), "part": job.role.value if job.role else "worker", "words": words}
 
 
 _CHART_FIELDS: Mapping[str, tuple[str, Callable[[str], object]]] = {
@@ -379,7 +380,7 @@ def _production_stack(jobs: Jobs) -> Values:
             config[name] = kind(next(words))
         else:
             extra.append(word)
-    cpu = str(Pod(job).requests.get("cpu", "1"))
+    cpu = str(pod_values(job)["requests"].get("cpu", "1"))
     return {
         "model_name": job.public_name.removeprefix("llm-"),
         "image_name": image,
@@ -413,7 +414,7 @@ def _dstack(jobs: Jobs) -> Values:
         "lost": ", ".join(lost) or None,
         "by_turns": job.router == Router.round_robin,
         "shared": job.places_per_machine > 1,
-        "gpu": known["gpus"].get(job.deployment.gpu.key, {"name": job.deployment.gpu.key}),
+        "gpu": {"memory": None, **known["gpus"].get(job.deployment.gpu.key, {"name": job.deployment.gpu.key})},
         "spot": job.terms is Terms.spot,
         "backends": [backend] if backend else None,
         "instances": [own_names.instance] if own_names else None,
