@@ -13,17 +13,14 @@ from tokonomics.cli.main import application
 from tokonomics.errors import BadInput, TokonomicsError, flag, in_python, option, shorten, spelled
 from tokonomics.types import Marked, Noun
 
-BELOW_THE_DOORS = ("catalog", "physics", "traffic", "serving", "money", "planner", "measure")
+BELOW_THE_DOORS = ("catalog", "physics", "traffic", "serving", "money", "planner", "deploy", "measure")
 MARKS = re.compile("[\u2063\u2064]")
 
 ALLOWED = {
-    "planner/deploy_job.py": {"--host", "--port"},  # of an engine
-    "planner/deploy_compose.py": {"--profile"},  # of docker compose
-    "planner/deploy_dynamo.py": {"--model"},  # of an engine under Dynamo
-    "planner/deploy_llm_d.py": {"--port", "--version"},  # of llm-d's sidecar, and of helm
+    "deploy/scripts.py": {"--host", "--port"},  # of an engine
+    "deploy/targets.py": {"--model"},  # of an engine under Dynamo
     "measure/probe/timings.py": {"--quick", "--seconds"},  # a program of its own
     "measure/probe/kernels.py": {"--format"},  # of nvidia-smi
-    "planner/deploy_kubernetes.py": {"--spare"},
     "measure/importers/lm_eval.py": {"--limit", "--output"},  # of lm-evaluation-harness
     "measure/installation.py": {"--profile", "--ray", "--semantic", "--source"},
 }  # fmt: skip

@@ -14,7 +14,7 @@ from tests.sources import SOURCE, nodes
 DECLARATIONS = {"sweep", "web"}
 """Commands whose parameters are their options."""
 MOST_LINES, MOST_PARAMETERS = 80, 12
-COMPUTING = {"measure", "money", "physics", "planner", "serving", "sizing", "traffic"}
+COMPUTING = {"deploy", "measure", "money", "physics", "planner", "serving", "sizing", "traffic"}
 """Layers of which views take nouns and constants, and no function."""
 IN_WORDS = {
     "tokonomics.catalog.offer_choice.usual_host_gib", "tokonomics.catalog.recovery.recovery_text",

@@ -12,9 +12,9 @@ import pytest
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
+from tokonomics.deploy.job import longest_context
 from tokonomics.physics.deployment import deploy
 from tokonomics.physics.memory import max_sequences
-from tokonomics.planner.deploy_job import longest_context
 
 PLAN = (
     "plan",

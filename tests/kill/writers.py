@@ -370,7 +370,7 @@ def report(folder: Path) -> int:
 
 
 def write_deployment(folder: Path, turn: int) -> None:
-    from tokonomics.planner.deploy_text import DeployFile
+    from tokonomics.deploy.job import DeployFile
     from tokonomics.questions.listener import SILENT
     from tokonomics.questions.plan import save_files
 

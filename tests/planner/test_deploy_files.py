@@ -32,14 +32,16 @@ from tokonomics.catalog.load_models import all_models, find_model
 from tokonomics.catalog.offer_files import load_offers
 from tokonomics.catalog.offers import UNSPECIFIED, Offer, Terms
 from tokonomics.catalog.precision import Precision
+from tokonomics.deploy.job import DeployFile, DeployJob, Target
+from tokonomics.deploy.manifest import comment, yaml_text
+from tokonomics.deploy.pods import machine_names
+from tokonomics.deploy.scripts import listen, shell_line
+from tokonomics.deploy.targets import deploy_files, filled, provenance
 from tokonomics.errors import BadInput
 from tokonomics.physics.deployment import Deployment, deploy, why_not_run
-from tokonomics.planner.deploy_files import CLOUDS, deploy_file, provenance
-from tokonomics.planner.deploy_job import DeployJob, catalogue_repository, engine_command, listen, shell_line
-from tokonomics.planner.deploy_kubernetes import kubernetes_objects
-from tokonomics.planner.deploy_text import Target, comment, yaml_text
 from tokonomics.planner.plan import Question, plan
 from tokonomics.serving.spread import Spread
+from tokonomics.sizing.engine_flags import catalogue_repository
 from tokonomics.sizing.hosts import room_for
 from tokonomics.sizing.load import load_of_shape
 from tokonomics.sizing.spare import Spare, machines_for, replicas_on
@@ -83,6 +85,12 @@ def latency(p99: float | None, mean: float = 4.0) -> Spread:
     return Spread(p50=None, p90=None, p95=None, p99=p99, mean=mean)
 
 
+def deploy_file(target: Target, *jobs: DeployJob) -> DeployFile:
+    """The one file of a target."""
+    (file,) = deploy_files(target, *jobs)
+    return file
+
+
 def objects(made: DeployJob) -> dict[str, Any]:
     """The Kubernetes objects of a file, by their kind."""
     return {each["kind"]: each for each in yaml.safe_load_all(deploy_file(Target.kubernetes, made).text)}
@@ -94,7 +102,7 @@ def pod_of(made: DeployJob) -> dict[str, Any]:
 
 def unwritten(made: DeployJob) -> dict[str, Any]:
     """The same objects before they are text, for tests that look at hundreds of them."""
-    return {each["kind"]: each for each in kubernetes_objects(made, engine_command(made))}
+    return {each["kind"]: each for each in filled(Target.kubernetes, made)["files"][".yaml"]}
 
 
 def every_command() -> Iterator[tuple[str, list[str]]]:
@@ -113,7 +121,7 @@ def every_command() -> Iterator[tuple[str, list[str]]]:
             for model, layout in product(models, layouts):
                 if model.is_moe or "ep" not in layout:
                     one = Deployment(model=model, gpu=gpu, engine=engine, weights=weights, kv=kv, **layout)
-                    yield engine.key, list(engine_command(job(one)).arguments)
+                    yield engine.key, list(job(one).command.arguments)
 
 
 def run_in_shell(script: str, **variables: str) -> list[list[str]]:
@@ -151,7 +159,7 @@ def test_every_flag_and_every_listed_value_is_accepted_by_the_engine() -> None:
 def test_a_16_bit_checkpoint_becomes_fp8_on_loading_under_each_engines_own_name() -> None:
     # vLLM's `fp8` is only for checkpoints that are FP8 already; it refuses others (0.32.0, quantization/fp8.py).
     for engine, name in (("vllm", "fp8_per_tensor"), ("sglang", "fp8")):
-        words = engine_command(job(served("qwen3-32b", engine=engine, tp=2, weights=Precision.fp8))).arguments
+        words = job(served("qwen3-32b", engine=engine, tp=2, weights=Precision.fp8)).command.arguments
         assert ("--quantization", name) in pairwise(words)
         assert "Qwen/Qwen3-32B" in words
 
@@ -159,7 +167,7 @@ def test_a_16_bit_checkpoint_becomes_fp8_on_loading_under_each_engines_own_name(
 def test_a_checkpoint_that_others_made_is_served_as_it_is() -> None:
     """The one whose score the plan shows."""
     for engine, weights in product(("vllm", "sglang"), (Precision.fp8, Precision.int4)):
-        command = engine_command(job(served(engine=engine, tp=2, weights=weights)))
+        command = job(served(engine=engine, tp=2, weights=weights)).command
         listed = checkpoint_for(find_model("llama-3.3-70b"), weights)
         assert listed is not None
         assert listed.repository in command.arguments
@@ -169,7 +177,7 @@ def test_a_checkpoint_that_others_made_is_served_as_it_is() -> None:
 
 @pytest.mark.parametrize("model", ["deepseek-v3", "gpt-oss-120b"])
 def test_a_quantised_checkpoint_is_served_as_it_is(model: str) -> None:
-    command = engine_command(job(served(model, tp=8)))
+    command = job(served(model, tp=8)).command
     assert "--quantization" not in command.arguments
     assert command.fill_in == ()
 
@@ -192,7 +200,7 @@ def test_every_model_of_the_catalogue_has_a_repository_and_one_from_a_file_is_as
 
 def test_dtype_follows_the_checkpoint_and_the_hardware() -> None:
     def dtype(**more: Any) -> str:
-        words = engine_command(job(served("llama-3.1-8b", **more))).arguments
+        words = job(served("llama-3.1-8b", **more)).command.arguments
         return words[words.index("--dtype") + 1]
 
     assert dtype() == "auto"
@@ -203,7 +211,7 @@ def test_dtype_follows_the_checkpoint_and_the_hardware() -> None:
 def test_limits_are_those_of_the_plan() -> None:
     limits = find_engine("vllm").defaults_on(find_gpu("H100"))
     given = limits.model_copy(update={"max_sequences": 48, "memory_fraction": 0.85})
-    pairs = list(pairwise(engine_command(job(limits=given)).arguments))
+    pairs = list(pairwise(job(limits=given).command.arguments))
     assert ("--max-num-seqs", "48") in pairs
     assert ("--gpu-memory-utilization", "0.85") in pairs
     assert ("--max-model-len", "4096") in pairs
@@ -402,7 +410,7 @@ def test_groups_that_span_machines_are_joined_by_ranks_instead() -> None:
 
 
 def flags_with(tiers: str, engine: str, deployment: Deployment | None = None) -> dict[str, str]:
-    command = engine_command(job(deployment or served("llama-3.1-8b", engine=engine, tp=2), tiers=tiers))
+    command = job(deployment or served("llama-3.1-8b", engine=engine, tp=2), tiers=tiers).command
     assert {word for word in command.arguments if word.startswith("--")} <= set(ACCEPTED[engine]["flags"])
     return dict(pairwise(command.arguments))
 
@@ -969,7 +977,7 @@ def test_skypilot_accepts_its_tasks(name: str) -> None:
     jsonschema.validate(task["resources"], schemas.get_resources_schema())
     if "service" in task:
         jsonschema.validate(task["service"], schemas.get_service_schema())
-    for cloud in CLOUDS:
+    for cloud in machine_names()["skypilot"]["clouds"]:
         jsonschema.validate({"infra": cloud}, schemas.get_resources_schema())
 
 

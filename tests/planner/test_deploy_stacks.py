@@ -27,19 +27,17 @@ from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.offer_files import load_offers
 from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.precision import Precision
+from tokonomics.deploy.job import DeployJob, Target
+from tokonomics.deploy.targets import deploy_files, filled
 from tokonomics.errors import BadInput, flag
 from tokonomics.physics.deployment import why_not_run
-from tokonomics.planner.deploy_apart import deploy_file_apart
-from tokonomics.planner.deploy_files import deploy_file
-from tokonomics.planner.deploy_job import DeployJob, Role
-from tokonomics.planner.deploy_llm_d import endpoint_picker
-from tokonomics.planner.deploy_stacks import STACKS, stack_files
-from tokonomics.planner.deploy_target import FleetSide
-from tokonomics.planner.deploy_text import Target
 from tokonomics.serving.fleet import Router
+from tokonomics.sizing.engine_flags import Role
 
 SCHEMAS = {path.stem: json.loads(path.read_text("utf-8")) for path in (Path(__file__).parent / "schemas").iterdir()}
 ENGINES = ("vllm", "sglang")
+STACKS = [target for target in Target if target not in ("vllm", "sglang", "skypilot", "kubernetes")]
+"""The tools that people deploy with."""
 Jobs = tuple[DeployJob, ...]
 
 
@@ -88,7 +86,7 @@ FIVE = ("single GPU", "TP", "disaggregated", "spare", "autoscaled")
 
 def documents(target: Target, jobs: Jobs) -> dict[str, list[dict[str, Any]]]:
     """What the files of a plan say, by name."""
-    files = stack_files(target, *jobs)
+    files = deploy_files(target, *jobs)
     return {file.name.removeprefix(f"{jobs[-1].public_name}-"): list(yaml.safe_load_all(file.text)) for file in files}
 
 
@@ -136,7 +134,7 @@ def test_every_file_is_valid_by_the_schema_of_its_project(target: Target, plan: 
         assert named, "a refusal names targets that can"
         assert target not in named
         for other in map(Target, named):
-            start(other, PLANS[plan](engine))
+            deploy_files(other, *PLANS[plan](engine))
         return
     for name, parts in found.items():
         for part in parts:
@@ -175,16 +173,6 @@ def test_files_are_valid_for_every_kind_of_model_and_layout(model: str, layout: 
     for target in STACKS:
         for name, parts in documents(target, (made,)).items():
             assert [refusals(name, part) for part in parts] == [[]] * len(parts), name
-
-
-def start(target: Target, jobs: Jobs) -> None:
-    """Write a plan's files with any target."""
-    if target in STACKS:
-        stack_files(target, *jobs)
-    elif len(jobs) > 1:
-        deploy_file_apart(target, *jobs)
-    else:
-        deploy_file(target, *jobs)
 
 
 def test_the_five_plans_are_written_by_every_target_but_those_that_say_why() -> None:
@@ -367,7 +355,7 @@ def test_a_dstack_fleet_names_nothing_that_dstack_calls_otherwise(
     (fleet,) = documents(Target.dstack, jobs)["dstack-fleet.yaml"]
     assert fleet.get("backends") == named
     assert not {"instance_types", "regions"} & fleet.keys()
-    assert f"CANNOT CARRY {lost}" in stack_files(Target.dstack, *jobs)[0].text
+    assert f"CANNOT CARRY {lost}" in deploy_files(Target.dstack, *jobs)[0].text
 
 
 def test_keda_scales_on_the_engines_queue_and_holds_the_plan_without_prometheus() -> None:
@@ -396,8 +384,8 @@ def test_keda_scales_on_the_engines_queue_and_holds_the_plan_without_prometheus(
 
 def picker(router: str | None, jobs: Jobs) -> dict[str, list[str]]:
     """Plugins of each profile."""
-    sides = [FleetSide(one.model_copy(update={"router": router}), None) for one in jobs]  # type: ignore[arg-type]
-    config = endpoint_picker(sides)
+    (service,) = filled(Target.kserve, *(one.model_copy(update={"router": router}) for one in jobs))["files"][".yaml"]
+    config = service["spec"]["router"]["scheduler"]["config"]["inline"]
     declared = {plugin["type"] for plugin in config["plugins"]}
     profiles = {
         profile["name"]: [plugin["pluginRef"] for plugin in profile["plugins"]]
@@ -422,7 +410,7 @@ def test_the_endpoint_picker_scores_by_the_planned_router() -> None:
 def test_every_router_is_carried_or_the_file_says_that_it_is_not(router: Router) -> None:
     for target in STACKS:
         made = job(replicas=3, offer=machine(), router=router.value)
-        for file in stack_files(target, made):
+        for file in deploy_files(target, made):
             lines = [line for line in file.text.splitlines() if line.startswith(("# Carries", "# CANNOT CARRY"))]
             assert any(f"{router.value} rout" in line for line in lines), (target, lines)
 
@@ -508,12 +496,12 @@ def test_pods_of_an_operator_are_spread_by_a_label_of_our_own(target: Target) ->
 @pytest.mark.parametrize("plan", ["single GPU", "disaggregated"])
 def test_the_heading_says_where_clients_ask(plan: str) -> None:
     jobs = PLANS[plan]("vllm")
-    text = stack_files(Target.keda, *jobs)[0].text
+    text = deploy_files(Target.keda, *jobs)[0].text
     named = re.search(r"clients ask the service (\S+), port 8000", text)
     services = [each["metadata"]["name"] for each in yaml.safe_load_all(text) if each["kind"] == "Service"]
     assert named
     assert named[1] == services[-1]
-    kserve = stack_files(Target.kserve, *jobs)[0].text
+    kserve = deploy_files(Target.kserve, *jobs)[0].text
     named = re.search(r"clients ask the URL that kubectl get llminferenceservice (\S+) shows", kserve)
     assert named
     assert named[1] == yaml.safe_load(kserve)["metadata"]["name"]
@@ -577,7 +565,7 @@ def test_compose_does_not_read_a_dollar_as_a_variable() -> None:
 
 @pytest.mark.parametrize("target", list(STACKS))
 def test_every_file_begins_with_what_made_it_what_it_carries_and_what_to_fill_in(target: Target) -> None:
-    for file in stack_files(target, *PLANS["autoscaled"]("vllm")):
+    for file in deploy_files(target, *PLANS["autoscaled"]("vllm")):
         heading = "".join(line + "\n" for line in file.text.splitlines() if line.startswith("# "))
         assert file.text.startswith("# a test\n")
         assert "# Start: " in heading
@@ -592,7 +580,7 @@ def test_every_file_begins_with_what_made_it_what_it_carries_and_what_to_fill_in
 def test_files_are_those_that_were_read_over(target: Target) -> None:
     """The shortest of each target."""
     plan = "disaggregated" if target in (Target.llm_d, Target.compose) else "autoscaled"
-    for file in stack_files(target, *PLANS[plan]("vllm")):
+    for file in deploy_files(target, *PLANS[plan]("vllm")):
         name = re.sub("^llm-llama-3-[13]-[78]0?b-", "", file.name)
         if name == "llm-d.yaml":
             continue  # Deployments, as in kubernetes.yaml.
@@ -605,5 +593,5 @@ def test_files_are_those_that_were_read_over(target: Target) -> None:
 def test_files_of_a_plan_that_was_not_simulated_say_so() -> None:
     for target in STACKS:
         (made,) = PLANS["TP"]("vllm")
-        for file in stack_files(target, made.model_copy(update={"simulated": False})):
+        for file in deploy_files(target, made.model_copy(update={"simulated": False})):
             assert "NOT SIMULATED" in file.text[:300]

@@ -12,15 +12,13 @@ import pytest
 import yaml
 from tests.explore import some
 from tests.planner.small_catalogue import OFFERS, asked, offer
-from tests.planner.test_deploy_files import ACCEPTED, job, machine, refusals, served
+from tests.planner.test_deploy_files import ACCEPTED, deploy_file, job, machine, refusals, served
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.offers import Offer
 from tokonomics.catalog.precision import Precision
+from tokonomics.deploy.job import Target
 from tokonomics.errors import BadInput
-from tokonomics.planner.deploy_apart import deploy_file_apart
-from tokonomics.planner.deploy_job import Role
-from tokonomics.planner.deploy_text import Target
 from tokonomics.planner.disaggregation import Pair, cheapest_split, disaggregated, kv_transfer_s, pair_of, splits_of
 from tokonomics.planner.plan import Question, Study, study
 from tokonomics.planner.plan_answer import Catch, Limits
@@ -28,6 +26,7 @@ from tokonomics.planner.prospects import prospects
 from tokonomics.planner.search import Sought
 from tokonomics.planner.what_if import bill_range, headroom, ratios
 from tokonomics.questions.plan import deploy_files_of
+from tokonomics.sizing.engine_flags import Role
 from tokonomics.sizing.hosts import Hosts, PrefillPool
 from tokonomics.sizing.load import Load, load_of_shape
 from tokonomics.sizing.screen import Screened, screen
@@ -346,7 +345,7 @@ def test_a_script_starts_every_server_of_both_sides_once(engine: str, spare: int
     # Without spare machines, 6 + 3 × 2 GPUs share two machines of eight; with them, each side has two.
     prefill = job(deployments[0], role=Role.prefill, replicas=6, **given)
     decode = job(deployments[1], role=Role.decode, replicas=3, **given)
-    text = deploy_file_apart(Target(engine), prefill, decode).text
+    text = deploy_file(Target(engine), prefill, decode).text
     machines = servers_in(text)
     assert len(machines) == (4 if spare else 2)
     for servers in machines:

@@ -14,12 +14,13 @@ from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import all_models, find_model
 from tokonomics.catalog.models import ModelSpec
+from tokonomics.deploy.job import DeployJob
+from tokonomics.deploy.scripts import shell_line
 from tokonomics.errors import BadInput
 from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.memory import draft_bytes
 from tokonomics.physics.speculation import DraftMethod, Speculation
 from tokonomics.physics.steptime import step_model
-from tokonomics.planner.deploy_job import DeployJob, engine_command, shell_line
 from tokonomics.planner.drafting import draft_named, published_draft
 from tokonomics.planner.plan_answer import Catch
 from tokonomics.planner.prospects import prospects
@@ -215,7 +216,7 @@ def test_a_simulation_drafts_when_it_is_asked_to_and_says_by_whose_figure() -> N
 
 def command(model: ModelSpec, engine: str, drafts: Speculation) -> str:
     deployment = deploy(model, find_gpu("H200"), find_engine(engine), tp=8).model_copy(update={"speculation": drafts})
-    return shell_line(engine_command(_job(deployment)).arguments)
+    return shell_line(_job(deployment).command.arguments)
 
 
 def _job(deployment: Deployment) -> DeployJob:

@@ -31,10 +31,9 @@ from tokonomics.physics.deployment import Deployment, why_not_run
 from tokonomics.physics.intervals import Interval, known_speed
 from tokonomics.physics.memory import max_sequences, smallest
 from tokonomics.physics.power import power_of
-from tokonomics.planner.deploy_job import DeployJob, copies_in_one_server, engine_command
 from tokonomics.planner.layout_speed import AtOnce, at_once
 from tokonomics.planner.predict import predict
-from tokonomics.serving.spread import Spread
+from tokonomics.sizing.engine_flags import ServerPlan, copies_in_one_server, engine_command
 from tokonomics.sizing.layouts import is_faithful, on_machine, weight_choices
 from tokonomics.traffic.slo import Slo
 from tokonomics.types import Noun, Speed, copied
@@ -240,16 +239,12 @@ def _command(best: AtOnce, context: int) -> str | None:
     most = max(1, best.batch // layout.dp) * layout.dp
     limits = layout.limits.model_copy(update={"max_sequences": most})
     nodes = math.ceil(best.replicas * layout.gpus / layout.gpu.gpus_per_node)
-    unknown = Spread(p50=None, p90=None, p95=None, p99=None, mean=None)
-    job = DeployJob(
-        deployment=layout, replicas=best.replicas, machines=nodes, e2e_s=unknown, max_context=context, limits=limits,
-        provenance="can-run",
-    )  # fmt: skip
     try:
-        command = engine_command(job)
+        command = engine_command(ServerPlan(layout, limits, context))
     except BadInput:  # no flags are known of this engine
         return None
-    return shlex.join((*command.program, *command.arguments, *(copies_in_one_server(job) or ())))
+    copies = copies_in_one_server(layout, math.ceil(best.replicas / nodes))
+    return shlex.join((*command.program, *command.arguments, *(copies or ())))
 
 
 def _times(one: Interval, replicas: int) -> Interval:

@@ -1,6 +1,6 @@
 """What are the cheapest ways to serve a model under latency targets? ``plan``, ``diff`` and ``compare``."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,8 @@ from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.precision import Precision
 from tokonomics.catalog.recovery import recovery_of
 from tokonomics.clock import today
+from tokonomics.deploy.job import DeployFile, DeployJob, Target, longest_context
+from tokonomics.deploy.targets import deploy_files, provenance
 from tokonomics.errors import BadInput, UnknownName, did_you_mean, option, shorten
 from tokonomics.files import make_folder, write_text
 from tokonomics.measure.api_latency import ApiLatency
@@ -22,11 +24,6 @@ from tokonomics.planner.class_report import report_of_pick
 from tokonomics.planner.compare import compare as side_by_side
 from tokonomics.planner.compare import diff as plan_diff
 from tokonomics.planner.compare import parse_quality
-from tokonomics.planner.deploy_apart import deploy_file_apart
-from tokonomics.planner.deploy_files import deploy_file, provenance
-from tokonomics.planner.deploy_job import DeployJob, Role, longest_context
-from tokonomics.planner.deploy_stacks import STACKS, stack_files
-from tokonomics.planner.deploy_text import DeployFile, Target
 from tokonomics.planner.energy import energy_of
 from tokonomics.planner.flips import flips
 from tokonomics.planner.frontier import frontier_of
@@ -59,6 +56,7 @@ from tokonomics.questions.serving import say_if_compiling, say_left_out
 from tokonomics.questions.upkeep import extras_of
 from tokonomics.questions.verbs import find_verb
 from tokonomics.serving.first_answer import FirstAnswer, in_the_mean
+from tokonomics.sizing.engine_flags import Role
 from tokonomics.sizing.load import Load
 from tokonomics.sizing.spare import machines_for
 from tokonomics.traffic.session_summary import log_pace
@@ -286,7 +284,7 @@ def deploy_files_of(study: Study, targets: Sequence[Target], command: str) -> li
     )
     pool = ranked.sized.screened.hosts.prefill
     if pool is None or best.prefill is None:
-        return _files(targets, lambda target: deploy_file(target, job), job)
+        return [file for target in targets for file in deploy_files(target, job)]
     # Both sides take requests of one length.
     context = min(longest_context(side) for side in (deployment, pool.deployment))
     decode = job.model_copy(update={"role": Role.decode, "max_context": context})
@@ -300,14 +298,7 @@ def deploy_files_of(study: Study, targets: Sequence[Target], command: str) -> li
             side.model_copy(update={"machines": count, "spare": spare.lost_of(count)})
             for side, count in zip((prefill, decode), counts, strict=True)
         )
-    return _files(targets, lambda target: deploy_file_apart(target, prefill, decode), prefill, decode)
-
-
-def _files(targets: Sequence[Target], write: Callable[[Target], DeployFile], *jobs: DeployJob) -> list[DeployFile]:
-    """Those of every target, in the order asked; a tool that people deploy with may have several."""
-    return [
-        file for target in targets for file in (stack_files(target, *jobs) if target in STACKS else [write(target)])
-    ]
+    return [file for target in targets for file in deploy_files(target, prefill, decode)]
 
 
 def save_files(files: Sequence[DeployFile], folder: Path, listener: Listener) -> None:

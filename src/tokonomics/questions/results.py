@@ -10,6 +10,7 @@ from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.places import Seller
 from tokonomics.catalog.precision import Precision
 from tokonomics.catalog.recovery import Recovery
+from tokonomics.deploy.job import DeployFile
 from tokonomics.errors import by_name, flag, spelled
 from tokonomics.measure.api_latency import ApiLatency
 from tokonomics.measure.priced_run import PricedRun
@@ -24,7 +25,6 @@ from tokonomics.planner.breakeven import BreakEvenReport
 from tokonomics.planner.can_run import CanRun
 from tokonomics.planner.class_report import ClassReport
 from tokonomics.planner.compare import Comparison
-from tokonomics.planner.deploy_text import DeployFile
 from tokonomics.planner.disaggregation import RatioPoint
 from tokonomics.planner.fleet import FleetReport
 from tokonomics.planner.flips import Flips
