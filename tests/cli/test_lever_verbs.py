@@ -83,7 +83,9 @@ def test_an_engineer_may_cost_15k(tokonomics: Call) -> None:
 
 def test_rent_is_of_a_machine_like_the_one_bought(tokonomics: Call) -> None:
     rented = json.loads(tokonomics(*OWN, "--purchase-usd=250k", "--json").stdout)["rented"][0]
-    assert rented["memory_gb"] >= 80 * rented["gpus"]
+    assert rented["gpu"] == "H100-SXM"
+    # By the one price rule: a host that loads weights of a quarter of its GPUs' memory, with 3 GiB for each process.
+    assert rented["memory_gb"] >= (0.25 * 80e9 / 2**30 + 3) * rented["gpus"]
 
 
 def test_compare_tells_gpus_that_are_paid_for_and_not_used(tokonomics: Call) -> None:

@@ -239,7 +239,7 @@ def test_requests_beyond_the_context_are_left_out_of_the_demand() -> None:
     assert traffic.left_out_share == pytest.approx(0.1)
     assert traffic.demand.total == pytest.approx((0.9, 0.9), rel=0.01)
     assert traffic.requests_in(0.0, 3600.0).input_tokens.max() == 500
-    with pytest.raises(BadInput, match="longer than the model's 50 tokens"):
+    with pytest.raises(BadInput, match="exceed the model's 50 of context"):
         traffic_from_trace(trace, context=50)
 
 
@@ -251,7 +251,7 @@ def test_made_up_requests_beyond_the_context_are_cut_and_the_demand_stays() -> N
     assert drawn.demand.mean == pytest.approx(2)
     assert drawn.samples["all"].input_tokens.max() == 3999
     assert "25 % of them cut to the model's context" in drawn.source
-    with pytest.raises(BadInput, match="longer than the model's 500 tokens"):
+    with pytest.raises(BadInput, match="exceed the model's 500 of context"):
         traffic_from_curve(parse_demand("24x2", 24), parse_lengths("const:1k"), parse_lengths("1"), context=500)
 
 

@@ -302,7 +302,7 @@ def test_a_slo_that_no_replicas_keep_is_a_table_that_says_what_breaks(
     for row in made.rows:
         assert (row.needs, row.bill) == (None, None)
         assert row.breaks
-        assert "ttft_p99 is" in row.breaks
+        assert "TTFT p99" in row.breaks
         assert row.ttft_s.p99
         assert row.ttft_s.p99 > 0.001
 
