@@ -374,10 +374,10 @@ def _prices_as_refreshed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
 
 @pytest.mark.usefixtures("_prices_as_refreshed")
 def test_curve_takes_the_price_of_the_cheapest_offer() -> None:
-    curve = answer_json("curve", "llama-3.1-8b", "--gpu", "L4", "--pp", "2")
-    assert curve["usd_per_hour"] == pytest.approx(2 * 0.8048)
+    curve = answer_json("curve", "llama-3.1-8b", "--gpu", "L4")
+    assert curve["usd_per_hour"] == pytest.approx(0.8048)
     first = curve["points"][0]
-    assert first["usd_per_mtok"] == pytest.approx(2 * 0.8048 * first["tpot_s"] / 3600 * 1e6)
+    assert first["usd_per_mtok"] == pytest.approx(0.8048 * first["tpot_s"] / 3600 * 1e6)
     # Two GPUs that split every layer must sit in one machine: the only one with more than one has eight of them.
     split = answer_json("curve", "llama-3.1-8b", "--gpu", "L4", "--tp", "2")
     assert split["usd_per_hour"] == pytest.approx(13.35)
@@ -618,18 +618,18 @@ def test_plan_rejects_what_the_engine_does_not_run() -> None:
 
 
 def test_plan_with_nothing_left_says_so_and_why() -> None:
-    # Eight offers: two at old prices, which are not looked at, and one on spot alone.
+    # Eight offers, one of them on spot alone.
     done = CliRunner().invoke(app, [*PLAN, "--max-price", "0.01"])
     assert done.exit_code == 1
     assert "No offer meets these constraints." in done.stdout
     assert "--max-price 0.01: no GPU that would do is sold for that; T4 at " in done.stdout
-    assert "more expensive than the price limit: 5" in done.stdout
+    assert "more expensive than the price limit: 7" in done.stdout
     assert "no price on these terms: 1" in done.stdout
-    assert "6 candidates rejected" in done.stdout
+    assert "8 candidates rejected" in done.stdout
     nothing = json.loads(CliRunner().invoke(app, [*PLAN, "--max-price", "0.01", "--json"]).stdout)
     assert nothing["best"] is None
     assert nothing["ranked"] == []
-    assert len(nothing["rejected"]) == 6
+    assert len(nothing["rejected"]) == 8
     assert [each["constraint"] for each in nothing["blame"]] == ["--max-price 0.01"]
 
 

@@ -71,10 +71,10 @@ def test_the_price_is_the_machine_over_its_tokens() -> None:
 
 
 def test_a_host_that_cannot_hold_the_model_is_not_what_it_ran_on() -> None:
-    """16 GB of weights and a process: 8 GB are too few. Without a model nobody can say so."""
+    """16 GB of weights and a process: 8 GB are too few, and by the one price rule such a host counts for nobody."""
     thin, enough = offer("H100-SXM", 1, 1.0, memory_gb=8), offer("H100-SXM", 1, 2.0, memory_gb=24)
     prices = [rental_of(H100, model, [thin, enough]) for model in ("llama-3.1-8b", None, "a model of ours")]
-    assert [price.usd_per_hour for price in prices if price] == [2.0, 1.0, 1.0]
+    assert [price.usd_per_hour for price in prices if price] == [2.0, 2.0, 2.0]
     assert rental_of(MeasuredMachine(gpu="a GPU of ours", gpus=1, tp=1), None) is None
 
 
