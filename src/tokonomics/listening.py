@@ -10,7 +10,7 @@ import socket
 import sys
 from typing import Any
 
-from tokonomics.errors import BadInput
+from tokonomics.errors import BadInput, option
 
 _TAKEN = (errno.EADDRINUSE, errno.EACCES)
 _OUT_OF_FILES = (errno.EMFILE, errno.ENFILE)
@@ -30,11 +30,11 @@ def listening(host: str, port: int, ports: int = 1) -> socket.socket:
         except OSError as error:
             bound.close()
             if error.errno not in _TAKEN or ports == 1:
-                where = f"--port {port}" if ports == 1 else f"--host {host}"
+                where = option("port", port) if ports == 1 else option("host", host)
                 raise BadInput(f"cannot be listened on: {error.strerror or error}", where=where) from None
             continue
         return bound
-    raise BadInput(f"ports {port} to {port + ports - 1} are all taken", where="--port")
+    raise BadInput(f"ports {port} to {port + ports - 1} are all taken", where=option("port"))
 
 
 def say_once_when_full() -> None:
