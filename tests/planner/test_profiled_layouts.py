@@ -44,14 +44,14 @@ def asked(slo: str) -> Plan:
 
 
 @pytest.mark.parametrize("slo", ["tpot_p99=20ms", "tpot_p99=25ms", "tpot_p99=30ms"])
-def test_a_plan_keeps_its_layout_where_a_slow_server_moves_all_of_them(slo: str) -> None:
+def test_no_layout_wins_for_not_being_measured_where_a_slow_server_moves_all_of_them(slo: str) -> None:
     plain = asked(slo)
     assert plain.best
-    assert (split(plain.best), plain.best.profiled) == (TENSOR, None)
+    assert plain.best.profiled is None
     with using(PROFILE):
         slowed = asked(slo)
     assert slowed.best
-    assert split(slowed.best) == TENSOR
+    assert TENSOR in {split(row) for row in slowed.ranked}
     # Steps half as long again within the same SLO: more than half as many machines again.
     assert slowed.best.replicas >= 1.5 * plain.best.replicas
     assert {split(row): row.profiled for row in slowed.ranked} == {
@@ -59,18 +59,18 @@ def test_a_plan_keeps_its_layout_where_a_slow_server_moves_all_of_them(slo: str)
     }
 
 
-def test_a_machine_of_ones_own_keeps_its_layout_too() -> None:
+def test_nor_on_a_machine_of_ones_own() -> None:
     def best() -> tuple[tuple[int, int, int], int, Coverage | None]:
         machine = OwnMachine(find_gpu("H200"), 8, find_engine("vllm"))
         row = can_run([find_model("deepseek-v3")], machine, 1300, parse_slos("tpot=20ms")).runs[0]
         return (row.tp, row.ep, row.dp), row.users, row.profiled
 
-    layout, users, profiled = best()
-    assert (layout, profiled) == (TENSOR, None)
+    _, users, profiled = best()
+    assert profiled is None
     with using(PROFILE):
-        slow_layout, fewer, known = best()
-    assert (slow_layout, known) == (TENSOR, Coverage.measured)
-    assert fewer < users
+        layout, fewer, known = best()
+    assert known is (Coverage.measured if layout == TENSOR else Coverage.carried_over)
+    assert fewer < users / 1.2
 
 
 def test_a_prediction_says_whether_its_layout_was_measured() -> None:
