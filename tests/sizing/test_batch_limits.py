@@ -97,7 +97,7 @@ def test_a_simulation_that_ends_early_misses_what_the_whole_misses(slo: str) -> 
 
 @pytest.mark.parametrize(("slo", "tiers"), [("ttft_p99=1.5", None), ("ttft_p99=1.5", "dram=50"), ("job_p99=100", None)])
 def test_sessions_that_end_early_miss_what_all_of_them_miss(slo: str, tiers: str | None) -> None:
-    """Where requests wait for answers, with slower memories behind the GPU's or without."""
+    """Where requests wait for answers, with slower memories behind the GPU's (where none ends early) or without."""
     ends = []
     for rate in (1.0, 12.0, 60.0):
         load = load_of_shape(rate, "const:2000", "const:40", sessions=Sessions(turns=4, think_s=5))
@@ -107,7 +107,8 @@ def test_sessions_that_end_early_miss_what_all_of_them_miss(slo: str, tiers: str
         assert tried.holds == whole.holds
         assert tried.outcome == whole.outcome or not tried.holds
         ends.append(tried.outcome.requests)
-    assert ends[0] == 2000 > 2 * ends[-1]
+    assert ends[0] == 2000
+    assert ends[-1] == 2000 if tiers else ends[-1] < 0.7 * 2000
 
 
 def test_limits_above_one_that_was_never_reached_are_not_tried() -> None:

@@ -19,6 +19,7 @@ from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import Simulation, simulate
 from tokonomics.serving.state import DONE, OPEN, REQUEST
 from tokonomics.sizing.load import load_of_requests
+from tokonomics.sizing.refusal import Reason
 from tokonomics.sizing.rules import PATIENCE, WORK_IN_HAND
 from tokonomics.sizing.search import HighestRate, NeverHolds, highest_rate, replicas_needed, smallest_that_holds
 from tokonomics.sizing.setup import Handling, Setup
@@ -176,24 +177,16 @@ def test_light_traffic_needs_one_replica() -> None:
     assert (needed.replicas, len(needed.trials)) == (1, 1)
 
 
-@pytest.mark.parametrize(
-    ("search", "says"),
-    [
-        (lambda setup: highest_rate(setup, 10.0), "even next to no load"),
-        (replicas_needed, "alone on a replica"),
-    ],
-    ids=["rate", "replicas"],
-)
-def test_a_slo_that_nothing_keeps_is_refused_with_what_breaks(search: Callable[[Setup], object], says: str) -> None:
+@pytest.mark.parametrize("search", [lambda setup: highest_rate(setup, 10.0), replicas_needed], ids=["rate", "replicas"])
+def test_a_slo_that_nothing_keeps_is_refused_with_what_breaks(search: Callable[[Setup], object]) -> None:
     with pytest.raises(NeverHolds) as refused:
         search(on_log(60, 1.0, "ttft_p99=1ms"))
-    message = str(refused.value)
-    assert says in message
-    assert "the SLO is 1 ms" in message
+    assert refused.value.refused.kind is Reason.too_slow
+    assert "TTFT p99" in str(refused.value)
 
 
 def test_requests_that_are_all_too_long_are_said_to_be() -> None:
-    with pytest.raises(TokonomicsError, match="longer than the"):
+    with pytest.raises(TokonomicsError, match="exceed the model's 131,072"):
         highest_rate(Setup(deployment(), load_of_requests(make_trace([0.0, 1.0], [200_000] * 2, [10] * 2))), 1.0)
 
 

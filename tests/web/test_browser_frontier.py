@@ -97,10 +97,10 @@ def test_a_name_in_the_legend_shows_its_gpu_alone(laptop: Visit) -> None:
     page = drawn(laptop.answered(SHORT))
     faint = page.locator(".hero svg .fleets_tps_marks path[opacity='0.05']")
     expect(faint).to_have_count(0)
-    page.locator(".hero svg .role-legend text", has_text="L40S").click()
+    page.locator(".hero svg .role-legend text", has_text="H100-SXM").click()
     labels = fleets(page).evaluate_all("all => all.map((one) => [one.getAttribute('opacity'), one.ariaLabel])")
-    assert {opacity for opacity, said in labels if "L40S" in said} == {"0.9"}
-    assert {opacity for opacity, said in labels if "L40S" not in said} == {"0.05"}
+    assert {opacity for opacity, said in labels if "H100-SXM" in said} == {"0.9"}
+    assert {opacity for opacity, said in labels if "H100-SXM" not in said} == {"0.05"}
 
 
 def test_several_models_are_answered_without_a_frontier_and_nothing_fails(laptop: Visit) -> None:
