@@ -92,7 +92,7 @@ def _verdict(scaling: ScalingReport) -> blocks.Line:
 def _to_buy(best: ScalingWay, scaled: ScalingWay | None, plan_usd: float) -> str:
     """Which of the two bills on the page to pay, and what the other is for."""
     plan = f"the plan above ({usd(plan_usd)} a month)"
-    if best.usd_per_month < plan_usd:
+    if round(best.usd_per_month, 2) < round(plan_usd, 2):
         saved = usd(plan_usd - best.usd_per_month)
         return (
             f"What to buy: {plan}, sized for the SLO in every hour. {best.name.capitalize()} "
