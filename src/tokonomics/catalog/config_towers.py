@@ -59,11 +59,9 @@ class TowerShape(NamedTuple):
 
     def size(self, size: Size) -> int:
         """A size of the row, in the tower's fields or in those around them (``outer.``)."""
-        outer = any(name.startswith("outer.") for name in field_names(size))
-        if not outer or isinstance(size, int):
+        if isinstance(size, int) or not any(name.startswith("outer.") for name in field_names(size)):
             return size_of(self.vision, size)
-        names = [name.removeprefix("outer.") if isinstance(name, str) else name for name in size]
-        return size_of(self.whole, names)
+        return size_of(self.whole, [name.removeprefix("outer.") if isinstance(name, str) else name for name in size])
 
 
 def _by_ratio(vision: Fields, width: int, default: float) -> int:
