@@ -1,11 +1,12 @@
 """Images as tokens: each model's rule against sizes worked out by hand, and the tower's work by its closed form."""
 
 import math
+from collections.abc import Mapping
 
 import pytest
 
 from tokonomics.catalog.config_fields import Fields
-from tokonomics.catalog.config_towers import gemma4_tower, kimi_tower, qwen2_5_tower
+from tokonomics.catalog.config_towers import read_tower
 from tokonomics.catalog.images import ByPixels, ByTiles, VisionTower, prompt_images
 from tokonomics.catalog.load_models import find_model
 from tokonomics.errors import BadInput
@@ -19,7 +20,12 @@ KIMI = {
     "merge_kernel_size": [2, 2],
 }  # fmt: skip
 GEMMA4 = {"hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, "patch_size": 16}
-NOTHING = Fields({}, "config.json")
+
+
+def read(model_type: str, vision: Mapping[str, object], hidden: int) -> VisionTower:
+    found = read_tower(Fields({"vision_config": vision}, "config.json"), model_type, hidden)
+    assert found is not None
+    return found
 
 
 def tower(model: str) -> VisionTower:
@@ -50,11 +56,11 @@ def test_an_image_is_so_many_tokens(model: str, width: int, height: int, tokens:
 
 
 def test_towers_of_models_that_are_not_in_the_catalogue_yet() -> None:
-    assert qwen2_5_tower(Fields(QWEN2_5, "v"), NOTHING, 3584).cut(1024, 1024).tokens == 37 * 37
-    assert kimi_tower(Fields(KIMI, "v"), NOTHING, 7168).cut(1024, 1024).tokens == 37 * 37
-    assert kimi_tower(Fields(KIMI, "v"), NOTHING, 7168).cut(14 * 256, 14 * 256).tokens == 64 * 64  # 16,384 patches
-    assert gemma4_tower(Fields(GEMMA4, "v"), NOTHING, 2816).cut(500, 500).tokens == 16 * 16  # within 280
-    assert gemma4_tower(Fields(GEMMA4, "v"), NOTHING, 2816).cut(9000, 10).tokens == 280
+    assert read("qwen2_5_vl", QWEN2_5, 3584).cut(1024, 1024).tokens == 37 * 37
+    assert read("kimi_k25", KIMI, 7168).cut(1024, 1024).tokens == 37 * 37
+    assert read("kimi_k25", KIMI, 7168).cut(14 * 256, 14 * 256).tokens == 64 * 64  # 16,384 patches
+    assert read("gemma4", GEMMA4, 2816).cut(500, 500).tokens == 16 * 16  # within 280
+    assert read("gemma4", GEMMA4, 2816).cut(9000, 10).tokens == 280
 
 
 def test_tiles_are_the_smallest_canvas_that_needs_no_shrinking() -> None:
@@ -81,7 +87,7 @@ def test_the_work_of_a_tower_is_that_of_its_patches_and_of_their_pairs() -> None
 
 
 def test_windows_leave_fewer_pairs() -> None:
-    made = qwen2_5_tower(Fields(QWEN2_5, "v"), NOTHING, 3584)
+    made = read("qwen2_5_vl", QWEN2_5, 3584)
     cut = made.cut(1120, 1120)
     full = made.model_copy(update={"windowed_layers": 0})
     patches = 80 * 80

@@ -7,7 +7,7 @@ arXiv:2512.02556), ``glm_moe_dsa``, ``minimax_m3_vl``, ``deepseek_v4``, Kimi K3'
 
 from collections.abc import Callable
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tokonomics.catalog.config_families import Family
 from tokonomics.catalog.config_fields import Fields
@@ -29,41 +29,35 @@ from tokonomics.catalog.config_layers import (
     marked,
     same_length,
 )
-from tokonomics.catalog.config_recurrent import recurrent_layer
+from tokonomics.catalog.config_recurrent import RECURRENT
 from tokonomics.catalog.layers import CompressedAttention, DenseMlp, GroupedAttention, Indexer, LatentAttention
 
 Mixers = Callable[[Fields, Frame, Family], list[MixerLayer]]
 Mlps = Callable[[Fields, Frame, Family], list[MlpLayer]]
 
 
-def mixers_of(fields: Fields, frame: Frame, family: Family) -> list[MixerLayer]:
-    """What mixes tokens in every layer: attention, recurrent layers, or both by the family's pattern."""
-    attend, style = MIXERS[family.mixers], family.recurrent
-    if style is None or family.mixers == "nemotron":
-        return attend(fields, frame, family)
-    full, attention = marked(fields, frame, style.full), attend(fields, frame, family)
-    recurrent = recurrent_layer(fields, frame, style)
-    return [mixer if sees_all else recurrent for mixer, sees_all in zip(attention, full, strict=True)]
-
-
-def mlps_of(fields: Fields, frame: Frame, family: Family) -> list[MlpLayer]:
-    """The feed-forward block of every layer."""
-    return FEED_FORWARD[family.feed_forward](fields, frame, family)
-
-
 class Around(NamedTuple):
-    """What stands around a family's layers and depends on the config."""
+    """What stands around a family's layers."""
 
     norms: int  # vectors of hidden width in a layer
     once: int = 0  # small parameters after the last layer
     tables: int = 0  # parameters of embeddings beside the usual one
 
 
-def around(fields: Fields, frame: Frame, family: Family) -> Around:
-    return AROUND[family.around](fields, frame) if family.around else Around(family.norms)
+def layers_of(fields: Fields, frame: Frame, family: Family) -> tuple[list[tuple[MixerLayer, MlpLayer]], Around]:
+    """What mixes tokens in every layer, the feed-forward block behind it, and what stands around them."""
+    style, attend = family.recurrent, MIXERS[family.mixers]
+    full = None if style is None or family.mixers == "nemotron" else marked(fields, frame, style.full)
+    mixers = attend(fields, frame, family)
+    if style is not None and full is not None:
+        recurrent = RECURRENT[style.kind](fields, frame, style)
+        mixers = [mixer if sees_all else recurrent for mixer, sees_all in zip(mixers, full, strict=True)]
+    mlps = FEED_FORWARD[family.feed_forward](fields, frame, family)
+    around = AROUND[family.around](fields, frame) if family.around else Around(family.norms)
+    return list(zip(mixers, mlps, strict=True)), around
 
 
-def nothing(fields: Fields, frame: Frame, family: Family) -> list[None]:
+def nothing(fields: Fields, frame: Frame, family: Family) -> list[Any]:
     """No attention, or no feed-forward block, in any layer."""
     return [None] * frame.layers
 
@@ -140,8 +134,6 @@ def gemma4_mlps(fields: Fields, frame: Frame, family: Family) -> list[MlpLayer]:
         experts = expert_block(fields, frame, family.blocks)
         scales = experts.experts + frame.hidden  # one for every expert, one for every element of the router's input
         return [experts.model_copy(update={"router_bias_elements": scales})] * frame.layers
-    for unused in ("num_experts", "top_k_experts", "moe_intermediate_size"):
-        fields.value(unused)
     plain = DenseMlp(intermediate=width, side=side, bias_elements=frame.hidden if side else 0)
     double = plain.model_copy(update={"intermediate": width * wider})
     own = frame.layers - _borrowing(fields, frame)
@@ -185,8 +177,6 @@ def _blocks(fields: Fields, frame: Frame, part: str) -> list[Fields | None]:
 def nas_mixers(fields: Fields, frame: Frame, family: Family) -> list[MixerLayer]:
     """Grouped attention, each layer with groups of its own or none at all."""
     heads = fields.size("num_attention_heads", most=MOST_HEADS)
-    fields.value("num_key_value_heads")
-    fields.expect("attention_bias", (False,))
     head_dim = fields.size("head_dim", default=frame.hidden // heads, most=MOST_HEADS)
 
     @cache
@@ -207,8 +197,6 @@ def nas_mixers(fields: Fields, frame: Frame, family: Family) -> list[MixerLayer]
 
 def nas_mlps(fields: Fields, frame: Frame, family: Family) -> list[MlpLayer]:
     """Gated blocks; ``ffn_mult`` is of two thirds of the hidden width, rounded up to a multiple of 256."""
-    fields.value("intermediate_size")
-    fields.expect("mlp_bias", (False,))
 
     @cache
     def layer(width: int) -> DenseMlp:
@@ -249,8 +237,9 @@ def nemotron_kinds(fields: Fields, frame: Frame | None = None) -> list[str]:
 def nemotron_mixers(fields: Fields, frame: Frame, family: Family) -> list[MixerLayer]:
     """Mamba-2 or attention; nothing in the layers that are feed-forward blocks."""
     assert family.recurrent is not None
-    attention, mamba = grouped_attention(fields, frame, family), recurrent_layer(fields, frame, family.recurrent)
-    known = {"full_attention": attention[0], "linear_attention": mamba, "mlp": None, "moe": None}
+    (attention, *_) = grouped_attention(fields, frame, family)
+    mamba = RECURRENT[family.recurrent.kind](fields, frame, family.recurrent)
+    known = {"full_attention": attention, "linear_attention": mamba, "mlp": None, "moe": None}
     return [known[kind] for kind in nemotron_kinds(fields, frame)]
 
 
@@ -261,7 +250,7 @@ def nemotron_mlps(fields: Fields, frame: Frame, family: Family) -> list[MlpLayer
     if "mlp" in kinds:
         blocks["mlp"] = dense_block(fields, frame, family.blocks)
     if "moe" in kinds:
-        fields.expect("mlp_bias", (False,))  # no released model has biased experts
+        fields.expect({"mlp_bias": [False]})  # no released model has biased experts
         blocks["moe"] = expert_block(fields, frame, family.blocks)
     return [blocks.get(kind) for kind in kinds]
 
@@ -337,12 +326,10 @@ def compressed_attention(fields: Fields, frame: Frame, family: Family) -> list[M
     """
     heads, head_dim = fields.size("num_attention_heads", most=MOST_HEADS), fields.size("head_dim", most=MOST_HEADS)
     query_rank = fields.size("q_lora_rank")
-    fields.expect("num_key_value_heads", (1,))
-    fields.expect("attention_bias", (False,))
     ratios = (fields.numbers("compress_ratios") or [])[: frame.layers]
     same_length(fields, "compress_ratios", ratios, frame)
     # Norms of queries and keys, a sink for each head, and the biases and scales of two hyper-connections.
-    small = query_rank + head_dim + heads + 2 * (_mixed_rows(fields) + 3)
+    small = query_rank + head_dim + heads + 2 * (_hyper_connection(fields)[1] + 3)
     plain = CompressedAttention(
         heads=heads,
         query_rank=query_rank,
@@ -391,18 +378,14 @@ def _placed(ratio: int, head_dim: int, *, twice: bool) -> int:
 
 def deepseek_v4_around(fields: Fields, frame: Frame) -> Around:
     """Two norms and two hyper-connections that read all streams in a layer; the streams are joined before the head."""
-    streams = _streams(fields)
-    norms = 2 + 2 * _mixed_rows(fields) * streams
-    return Around(norms, once=streams * streams * frame.hidden + streams + 1)
+    streams, rows = _hyper_connection(fields)
+    return Around(2 + 2 * rows * streams, once=streams * streams * frame.hidden + streams + 1)
 
 
-def _streams(fields: Fields) -> int:
-    return fields.size("hc_mult", default=4, most=64)
-
-
-def _mixed_rows(fields: Fields) -> int:
-    """What a hyper-connection makes of ``hc_mult`` streams: weights in and out, and a matrix between them."""
-    return (2 + _streams(fields)) * _streams(fields)
+def _hyper_connection(fields: Fields) -> tuple[int, int]:
+    """Its streams, and what it makes of them: weights in and out, and a matrix between them."""
+    streams = fields.size("hc_mult", default=4, most=64)
+    return streams, (2 + streams) * streams
 
 
 # --- Kimi K3 --------------------------------------------------------------------------------------------------------
@@ -424,14 +407,14 @@ MIXERS: dict[str, Mixers] = {
     "gemma4": gemma4_mixers,
     "nas": nas_mixers,
     "nemotron": nemotron_mixers,
-    "none": nothing,  # type: ignore[dict-item]
+    "none": nothing,
 }
 FEED_FORWARD: dict[str, Mlps] = {
     "blocks": feed_forward,
     "gemma4": gemma4_mlps,
     "nas": nas_mlps,
     "nemotron": nemotron_mlps,
-    "none": nothing,  # type: ignore[dict-item]
+    "none": nothing,
 }
 AROUND: dict[str, Callable[[Fields, Frame], Around]] = {
     "falcon": falcon_around,

@@ -143,46 +143,71 @@ class Family:
     final_norm: Switch = True
     vocab: int | None = None
     context: int | None = None
-    expect: Mapping[str, Sequence[object]] = field(default_factory=dict)  # fields understood at these values only
+    expect: dict[str, Sequence[object]] = field(default_factory=dict)  # fields understood at these values only
     harmless: frozenset[str] = frozenset()
     encoder: Encoder | None = None
+
+
+@dataclass(frozen=True)
+class Tower:
+    """How to read the vision tower of one ``model_type``: an encoder, and what projects its patches to tokens."""
+
+    projector: str  # a name in ``config_towers.PROJECTORS``
+    width: Size = "hidden_size"
+    inner: Size = "intermediate_size"
+    ratio: float = 0  # where the inner width is given in units of the width (``mlp_ratio``), and this the default
+    attention: Size = 0  # width of attention, where it is another
+    heads: Size = 0  # instead, with ``head_dim``; then queries and keys have norms
+    layers: Size = "num_hidden_layers"
+    patch: Size = "patch_size"
+    channels: Size = ("num_channels", 3)
+    frames: Size = 1
+    gated: bool = False
+    biased: Switch = True
+    norms: int = 2  # in a layer
+    norm_bias: bool = True  # wherever matrices have one
+    scales: int = 0  # vectors in a layer
+    grid: Size | None = None  # pixels to a side: each of its patches has a position
+    positions: Sequence[Size] = ()  # their product has one
+    vectors: int = 0
+    merge: Size = ()  # patches to the side of a token
+    out: Size = 0  # width of a token; 0: the text model's
+    window: Size | None = None  # pixels to a side, within which most layers attend
+    expect: Mapping[str, Sequence[object]] = field(default_factory=dict)
+    sizing: Mapping[str, Any] = field(default_factory=dict)  # one of ``images.Sizing``; none: takes no images here
+    needed: Sequence[str] = ()  # fields whose defaults are good enough to count a tower, not to size its images
 
 
 Rows = Mapping[str, Any]
 WINDOW_WORDS: Rows = {"words": ["layer_types"], "kinds": {"full_attention": True, "sliding_attention": False}}
 
 
-def _begun(row: Rows, tables: Rows, part: str | None = None) -> dict[str, Any]:
-    """A row, or one table of it, with what it takes over from the family it is ``like``."""
+def _begun(row: Rows, rows: Rows, part: str | None = None) -> dict[str, Any]:
+    """A row, or one table of it, with what it takes over from the one it is ``like``."""
     if "like" not in row:
         return dict(row)
-    other = _begun(tables["families"][row["like"]], tables)
+    other = _begun(rows[row["like"]], rows)
     if part is not None:
-        other = _begun(other[part], tables, part)
+        other = _begun(other[part], rows, part)
     return other | {key: value for key, value in row.items() if key != "like"}
 
 
 def _family(row: Rows, tables: Rows) -> Family:
     """The typed form of one row."""
-    parts = _begun(row, tables)
-    for part in ("attention", "recurrent", "blocks"):
-        parts[part] = _begun(parts.get(part, {}), tables, part)
-    attention, recurrent, blocks, windows = (
-        parts.pop(p, None) for p in ("attention", "recurrent", "blocks", "windows")
-    )
-    if isinstance(windows, str):
-        windows = tables["windows"][windows]
-    return Family(
-        **parts
-        | {
-            "attention": Attention(**attention),
-            "windows": Windows(**windows | {"full": Pattern(**WINDOW_WORDS | windows["full"])}) if windows else None,
-            "recurrent": Recurrent(**recurrent | {"full": Pattern(**recurrent.get("full", {}))}) if recurrent else None,
-            "blocks": Blocks(**blocks | {"sparse": Pattern(**blocks.get("sparse", {}))}),
-            "encoder": Encoder(**parts["encoder"]) if "encoder" in parts else None,
-            "harmless": _names(parts.get("harmless", ""), tables),
-        }
-    )
+    rows = tables["families"]
+    whole = _begun(row, rows)
+    parts = {part: _begun(whole.get(part, {}), rows, part) for part in ("attention", "recurrent", "blocks")}
+    recurrent, blocks, windows = parts["recurrent"], parts["blocks"], whole.get("windows")
+    windows = tables["windows"][windows] if isinstance(windows, str) else windows
+    typed = {
+        "attention": Attention(**parts["attention"]),
+        "windows": Windows(**windows | {"full": Pattern(**WINDOW_WORDS | windows["full"])}) if windows else None,
+        "recurrent": Recurrent(**recurrent | {"full": Pattern(**recurrent.get("full", {}))}) if recurrent else None,
+        "blocks": Blocks(**blocks | {"sparse": Pattern(**blocks.get("sparse", {}))}),
+        "encoder": Encoder(**whole["encoder"]) if "encoder" in whole else None,
+        "harmless": _names(whole.get("harmless", ""), tables),
+    }
+    return Family(**whole | typed)
 
 
 def _names(text: str, tables: Rows) -> frozenset[str]:
@@ -195,9 +220,12 @@ def _names(text: str, tables: Rows) -> frozenset[str]:
 
 _TABLES = tomllib.loads((resources.files("tokonomics.catalog") / "data" / "families.toml").read_text("utf-8"))
 FAMILIES: dict[str, Family] = {name: _family(row, _TABLES) for name, row in _TABLES["families"].items()}
+TOWERS: dict[str, Tower] = {name: Tower(**_begun(row, _TABLES["towers"])) for name, row in _TABLES["towers"].items()}
 WRAPPERS: dict[str, str] = _TABLES["wrappers"]
 """Multimodal types, whose text model is under ``text_config``, with the type it has when it does not say."""
 HARMLESS, WRAPPER_HARMLESS, TOWER_HARMLESS = (
     _names(f"@{kind}", _TABLES) for kind in ("everywhere", "wrapper", "tower")
 )
 """Fields that leave the cost unchanged: of any model, beside a text model, in a tower."""
+SHAPE_WORDS = tuple(_TABLES["shape_words"].split())
+"""A field nobody reads is refused when a word of its name starts with one of these: it could change what is counted."""

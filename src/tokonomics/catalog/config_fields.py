@@ -9,13 +9,9 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
+from tokonomics.catalog.config_families import SHAPE_WORDS
 from tokonomics.errors import BadInput, did_you_mean, shorten
 
-SHAPE_WORDS = (
-    "layer", "head", "expert", "dim", "rank", "size", "window", "latent", "kv", "hidden", "width", "depth", "block",
-    "group", "vocab", "embed", "attn", "attention", "mlp", "ffn", "moe", "channel", "kernel",
-)  # fmt: skip
-"""A field nobody reads is refused when a word of its name starts with one of these: it could change what is counted."""
 LARGEST = 1 << 24  # no width, count or vocabulary of a real model comes near: beyond it is a slip
 
 
@@ -52,9 +48,14 @@ class Fields:
         return name in self._values
 
     def value(self, name: str) -> object:
-        """The field as it stands, null when absent; the caller judges it."""
-        self._read.add(name)
-        return self._values.get(name)
+        """The field as it stands, null when absent; ``linear_attn_config.kda_layers`` is inside another."""
+        outer, _, inner = name.partition(".")
+        if not inner or name in self._values:
+            self._read.add(name)
+            return self._values.get(name)
+        self._read.add(outer)
+        around = self._values.get(outer)
+        return around.get(inner) if isinstance(around, Mapping) else None
 
     def size(self, *names: str, default: int | None = None, least: int = 1, most: int = LARGEST) -> int:
         """A whole number under any of its names; absent or null means the default, and without one is an error."""
@@ -108,12 +109,13 @@ class Fields:
             return given
         raise self.wrong(name, f"needs {wanted} (got {_quoted(given)})")
 
-    def expect(self, name: str, accepted: Sequence[object]) -> None:
-        """A field that is understood at these values only; absent and null are fine."""
-        given = self.value(name)
-        if given is not None and not any(type(given) is type(value) and given == value for value in accepted):
-            wanted = " or ".join(map(_quoted, accepted))
-            raise self.wrong(name, f"is understood only as {wanted} (got {_quoted(given)})")
+    def expect(self, understood: Mapping[str, Sequence[object]]) -> None:
+        """Fields that are understood at these values only; absent and null are fine."""
+        for name, accepted in understood.items():
+            given = self.value(name)
+            if given is not None and not any(type(given) is type(value) and given == value for value in accepted):
+                wanted = " or ".join(map(_quoted, accepted))
+                raise self.wrong(name, f"is understood only as {wanted} (got {_quoted(given)})")
 
     def unread(self, harmless: Collection[str]) -> tuple[str, ...]:
         """The fields that nobody interpreted, to be noted; an error where one's name suggests that it sets a size."""

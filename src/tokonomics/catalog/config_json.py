@@ -7,14 +7,14 @@ architecture that is half understood would be costed wrongly without anyone noti
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import date as Date  # noqa: N812 — `date` is the name of the parameter
 from datetime import datetime
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from tokonomics.catalog.config_exceptions import around, mixers_of, mlps_of, nemotron_kinds
+from tokonomics.catalog.config_exceptions import layers_of, nemotron_kinds
 from tokonomics.catalog.config_families import FAMILIES, HARMLESS, WRAPPER_HARMLESS, WRAPPERS, Family
 from tokonomics.catalog.config_fields import Fields
 from tokonomics.catalog.config_layers import MOST_LAYERS, Frame, MixerLayer, MlpLayer, is_on
@@ -26,7 +26,7 @@ from tokonomics.errors import BadInput, did_you_mean, from_validation, option, s
 
 LARGEST_FILE = 10_000_000  # bytes; a config.json has a few thousand: a file this large is probably the weights
 
-DECODER_ONLY: dict[str, tuple[object, ...]] = {"is_encoder_decoder": (False,), "add_cross_attention": (False,)}
+DECODER_ONLY: dict[str, Sequence[object]] = {"is_encoder_decoder": (False,), "add_cross_attention": (False,)}
 
 
 def read_config(
@@ -79,7 +79,7 @@ def from_config(
     # Whether the LM head is the embedding: the outer config decides, then the text model's, then the family.
     tied = whole.flag("tie_word_embeddings", text.flag("tie_word_embeddings", row.tied))
     frame = _frame(text, row)
-    layers = list(zip(mixers_of(text, frame, row), mlps_of(text, frame, row), strict=True))
+    layers, (norms, once, tables) = layers_of(text, frame, row)
     checkpoint = checkpoint_of(whole, text, layers)
     for part in ("vision_config", "audio_config"):
         whole.value(part)
@@ -88,14 +88,11 @@ def from_config(
     tower = read_tower(whole, model_type, frame.hidden) if whole.value("vision_config") is not None else None
     beside, head_bias, context = _around(text, row, frame)
     final_norm = frame.hidden * (2 if row.norm_bias else 1) * is_on(text, row.final_norm)
-    norms, once, tables = around(text, frame, row)
     groups = _groups(layers, norms * frame.hidden * (2 if row.norm_bias else 1))
-    for field, accepted in (DECODER_ONLY | dict(row.expect)).items():
-        text.expect(field, accepted)
+    text.expect(DECODER_ONLY | row.expect)
     unread = text.unread(HARMLESS | row.harmless | (WRAPPER_HARMLESS if text is whole else frozenset()))
     if whole is not text:
-        for field, accepted in DECODER_ONLY.items():
-            whole.expect(field, accepted)
+        whole.expect(DECODER_ONLY)
         unread += whole.unread(WRAPPER_HARMLESS)
     try:
         return ModelSpec(
@@ -213,10 +210,8 @@ def _reads(text: Fields, row: Family) -> bool:
     """Whether a family interprets every field that could set a size."""
     try:
         frame = _frame(text, row)
-        mixers_of(text, frame, row), mlps_of(text, frame, row), around(text, frame, row)
-        _ = is_on(text, row.final_norm), is_on(text, row.head_bias)
-        for field, accepted in (DECODER_ONLY | dict(row.expect)).items():
-            text.expect(field, accepted)
+        _ = layers_of(text, frame, row), is_on(text, row.final_norm), is_on(text, row.head_bias)
+        text.expect(DECODER_ONLY | row.expect)
         for field in ("tie_word_embeddings", "torch_dtype", "dtype", "expert_dtype", "vision_config", "audio_config"):
             text.value(field)
         text.unread(HARMLESS | row.harmless | WRAPPER_HARMLESS)

@@ -45,12 +45,7 @@ def optional_size(fields: Fields, size: Size, least: int = 1, most: int = LARGES
     """The number that a size of a family's row stands for in this config, its default included; None without one."""
     if isinstance(size, int):
         return size
-    names = field_names(size)
-    found = fields.optional_size(*(name for name in names if "." not in name), least=least, most=most)
-    for name in names:
-        place, leaf = inside(fields, name)
-        if "." in name and place is not None:
-            found = found or place.optional_size(leaf, least=least, most=most)
+    found = fields.optional_size(*field_names(size), least=least, most=most)
     default = None if isinstance(size, str) else next((last for last in size if isinstance(last, int)), None)
     return default if found is None else found
 
@@ -66,12 +61,6 @@ def size_of(fields: Fields, size: Size, least: int = 1, most: int = LARGEST) -> 
     """The same, where it has to be there."""
     found = optional_size(fields, size, least, most)
     return fields.size(*field_names(size)) if found is None else found  # raises where there is none
-
-
-def inside(fields: Fields, name: str) -> tuple[Fields | None, str]:
-    """The object that holds a field, and its name there: ``linear_attn_config.kda_layers`` is in another."""
-    outer, dot, leaf = name.partition(".")
-    return (fields.child(outer), leaf) if dot else (fields, name)
 
 
 def same_length(fields: Fields, name: str, values: Sequence[object], frame: Frame) -> None:
@@ -129,13 +118,10 @@ def _by_rule(fields: Fields, frame: Frame, pattern: Pattern) -> list[bool]:
 
 def _listed(fields: Fields, name: str) -> set[int] | None:
     """Numbers of layers: as a list, or as text ("3,4,5")."""
-    place, leaf = inside(fields, name)
-    if place is None:
-        raise fields.wrong(name.removesuffix(f".{leaf}"), "is missing")
-    given = place.value(leaf)
+    given = fields.value(name)
     if isinstance(given, str):
         return {int(part) for part in given.split(",") if part.strip().isdigit()}
-    return None if given is None else set(place.numbers(leaf) or ())
+    return None if given is None else set(fields.numbers(name) or ())
 
 
 def layer_windows(fields: Fields, frame: Frame, windows: Windows | None) -> list[int | None]:

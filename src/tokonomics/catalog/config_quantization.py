@@ -194,22 +194,24 @@ def integers(given: Fields) -> Scheme:
 
 
 def _whole_numbers(given: Fields, bits: int) -> Storage:
+    precision = _integer(given, bits)
+    group = given.optional_size("group_size", "q_group_size", least=-1)
+    if group is None or (bits == 8 and group <= 0):
+        return plain(precision)
+    return grouped(precision, group, 2 + bits / 8)
+
+
+def _integer(given: Fields, bits: int) -> Precision:
     if bits not in (4, 8):
         raise given.wrong("bits", f"is {bits}; 4 and 8 are supported")
-    group = given.optional_size("group_size", "q_group_size", least=-1)
-    if bits == 8:
-        return grouped(Precision.int8, group, 2 + 1) if group and group > 0 else INT8
-    return INT4 if group is None else grouped(Precision.int4, group, 2 + 0.5)
+    return Precision.int4 if bits == 4 else Precision.int8
 
 
 def _mlx(given: Fields) -> Storage:
     """MLX's affine form: a 16-bit scale and a 16-bit offset for each group."""
     if (given.word("mode") or "affine") == "mxfp4":
         return MXFP4
-    bits = given.size("bits", most=64)
-    if bits not in (4, 8):
-        raise given.wrong("bits", f"is {bits}; 4 and 8 are supported")
-    return grouped(Precision.int4 if bits == 4 else Precision.int8, given.optional_size("group_size"), 4)
+    return grouped(_integer(given, given.size("bits", most=64)), given.optional_size("group_size"), 4)
 
 
 def bitsandbytes(given: Fields) -> Scheme:
@@ -282,7 +284,7 @@ def _group_format(weights: Fields) -> Storage:
         return MXFP8 if group == 32 else FP8
     if kind == "int" and bits in (4, 8):
         zero = 0.0 if weights.flag("symmetric", True) else bits / 8
-        return grouped(Precision.int4 if bits == 4 else Precision.int8, group, 2 + zero)
+        return grouped(_integer(weights, bits), group, 2 + zero)
     raise weights.wrong("num_bits", f"is {bits} of type '{shorten(kind)}', which is not supported")
 
 

@@ -16,11 +16,6 @@ DELTA_CHUNK = 64  # tokens to a chunk of the scan (flash-linear-attention, as vL
 MOST_KERNEL = 1 << 10
 
 
-def recurrent_layer(fields: Fields, frame: Frame, style: Recurrent) -> RecurrentMixer:
-    """One layer of the family's kind."""
-    return READERS[style.kind](fields, frame, style)
-
-
 def gated_delta_net(fields: Fields, frame: Frame, style: Recurrent) -> RecurrentMixer:
     """Qwen3-Next: a matrix state per value head, updated by the delta rule."""
     key_heads = fields.size("linear_num_key_heads", most=MOST_HEADS)
@@ -81,7 +76,7 @@ def mamba1(fields: Fields, frame: Frame, style: Recurrent) -> RecurrentMixer:
     """A Mamba layer: a decay per channel and state element."""
     inner = size_of(fields, style.expand, most=64) * frame.hidden
     if style.inner:
-        fields.expect(style.inner, (inner,))
+        fields.expect({style.inner: [inner]})
     state = size_of(fields, style.state, most=MOST_HEADS)
     kernel = size_of(fields, style.kernel, most=MOST_KERNEL)
     automatic = -(-frame.hidden // 16)
@@ -104,7 +99,8 @@ def mamba1(fields: Fields, frame: Frame, style: Recurrent) -> RecurrentMixer:
 def kimi_delta_attention(fields: Fields, frame: Frame, style: Recurrent) -> RecurrentMixer:
     """Kimi Delta Attention: a matrix state per head, with a decay for each row (vLLM, ``kimi_k3/nvidia/kda.py``)."""
     linear = fields.child("linear_attn_config")
-    assert linear is not None  # the layers that attend are listed there
+    if linear is None:
+        raise fields.wrong("linear_attn_config", "is missing")
     if set(linear.numbers("full_attn_layers") or ()) & set(linear.numbers("kda_layers") or ()):
         raise linear.wrong("kda_layers", "names layers that full_attn_layers names too")
     heads, head_dim = linear.size("num_heads", most=MOST_HEADS), linear.size("head_dim", most=MOST_HEADS)
@@ -123,7 +119,7 @@ def kimi_delta_attention(fields: Fields, frame: Frame, style: Recurrent) -> Recu
     )
 
 
-READERS: dict[str, Callable[[Fields, Frame, Recurrent], RecurrentMixer]] = {
+RECURRENT: dict[str, Callable[[Fields, Frame, Recurrent], RecurrentMixer]] = {
     "delta": gated_delta_net,
     "mamba2": mamba2,
     "mamba": mamba1,

@@ -1,159 +1,209 @@
 """The vision or audio tower that a multimodal checkpoint brings along: its parameters, and what images cost by it.
 
-Text never passes a tower, but its weights take memory. Shapes follow each tower's published modelling code; a tower
-that is in no table is an error, because its size cannot be known from here. What an image costs follows the published
-processor; limits that a processor keeps in a file of its own (``preprocessor_config.json``) are those its authors
-ship, and a model type without a row takes no images here.
+Text never passes a tower, but its weights take memory. A vision tower is a row of ``data/families.toml``, which one
+formula counts; a tower without a row is an error, because its size cannot be known from here. An image costs what the
+same row says of its patches, layers and tokens.
 """
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
-from tokonomics.catalog.config_families import TOWER_HARMLESS
+from pydantic import ValidationError
+
+from tokonomics.catalog.config_families import TOWER_HARMLESS, TOWERS, Size, Tower
 from tokonomics.catalog.config_fields import Fields
-from tokonomics.catalog.images import ByEdge, ByPatches, ByPixels, BySquare, ByTiles, ByTokens, Sizing, VisionTower
+from tokonomics.catalog.config_layers import field_names, is_on, size_of
+from tokonomics.catalog.images import VisionTower
 from tokonomics.errors import BadInput
-
-Count = Callable[[Fields, Fields, int], int]
-"""(vision_config, the whole config, hidden size of the text model) → parameters."""
-Reader = Callable[[Fields, Fields, int], VisionTower]
-"""The same → the shape that an image's tokens and FLOPs follow from."""
 
 
 def count_towers(whole: Fields, model_type: str, hidden: int) -> int:
     """Parameters of the towers in ``vision_config`` and ``audio_config``; 0 where there is none."""
-    return sum(
-        _count(whole, name, towers.get(model_type), model_type, hidden)
-        for name, towers in (("vision_config", TOWERS), ("audio_config", AUDIO_TOWERS))
+    total = 0
+    for name, known in (("vision_config", model_type in TOWERS), ("audio_config", model_type == "gemma4")):
+        described = whole.child(name)
+        if described is None:
+            continue
+        if not known:
+            fix = f"Remove {name} from a copy of the file to cost the text model alone."
+            what = f"describes a tower that cannot be counted for model_type '{model_type}'"
+            raise whole.wrong(name, what, fix)
+        if name == "audio_config":
+            total += gemma4_conformer(described, hidden)
+        else:
+            total += _count(TowerShape.read(described, whole, hidden, TOWERS[model_type]))
+        whole.notes += described.unread(TOWER_HARMLESS)
+    return total
+
+
+class TowerShape(NamedTuple):
+    """What is read of every vision tower, for its parameters and for its images."""
+
+    vision: Fields
+    whole: Fields
+    hidden: int  # of the text model
+    row: Tower
+    width: int
+    inner: int
+    layers: int
+    patch: int
+
+    @staticmethod
+    def read(vision: Fields, whole: Fields, hidden: int, row: Tower) -> "TowerShape":
+        width = size_of(vision, row.width)
+        inner = _by_ratio(vision, width, row.ratio) if row.ratio else size_of(vision, row.inner)
+        return TowerShape(
+            vision, whole, hidden, row, width, inner, size_of(vision, row.layers), size_of(vision, row.patch)
+        )
+
+    def size(self, size: Size) -> int:
+        """A size of the row, in the tower's fields or in those around them (``outer.``)."""
+        if isinstance(size, int) or not any(name.startswith("outer.") for name in field_names(size)):
+            return size_of(self.vision, size)
+        return size_of(self.whole, [name.removeprefix("outer.") if isinstance(name, str) else name for name in size])
+
+
+def _by_ratio(vision: Fields, width: int, default: float) -> int:
+    """The inner width, in units of the width."""
+    ratio = vision.value("mlp_ratio") or default
+    if isinstance(ratio, bool) or not isinstance(ratio, (int, float)) or not 0 < ratio <= 64:
+        raise vision.wrong("mlp_ratio", "needs a number above 0")
+    return int(width * ratio)
+
+
+def _count(shape: TowerShape) -> int:
+    """Parameters: the patches' embedding, positions, layers, what stands once, and the projector."""
+    vision, row, width, inner, patch = shape.vision, shape.row, shape.width, shape.inner, shape.patch
+    biased = is_on(vision, row.biased)
+    vision.expect(row.expect)
+    attended, head_norms = size_of(vision, row.attention) or width, 0
+    if row.heads:
+        heads, head_dim = size_of(vision, row.heads), vision.size("head_dim")
+        vision.expect({"num_key_value_heads": [heads]})
+        attended, head_norms = heads * head_dim, 2 * head_dim
+    embedding = size_of(vision, row.channels) * size_of(vision, row.frames) * patch * patch * width
+    places = (size_of(vision, row.grid) // patch) ** 2 if row.grid is not None else 0
+    places += math.prod(size_of(vision, size) for size in row.positions) if row.positions else 0
+    layer = 4 * width * attended + (3 if row.gated else 2) * width * inner + head_norms
+    layer += (3 * attended + width + (2 if row.gated else 1) * inner + width) * biased
+    layer += (row.norms * (2 if biased and row.norm_bias else 1) + row.scales) * width
+    projector = PROJECTORS[row.projector](shape)
+    once = (places + row.vectors) * width
+    return embedding + once + shape.layers * layer + projector.matrices + projector.small
+
+
+def read_tower(whole: Fields, model_type: str, hidden: int) -> VisionTower | None:
+    """The tower in ``vision_config``; None where there is none, or none whose rule for images is known."""
+    vision, row = whole.child("vision_config"), TOWERS.get(model_type)
+    if not vision or row is None or not row.sizing or any(vision.value(name) is None for name in row.needed):
+        return None
+    try:
+        return _vision_tower(TowerShape.read(vision, whole, hidden, row))
+    except (BadInput, ValidationError):  # a shape of its own, whose parameters were given
+        return None
+
+
+def _vision_tower(shape: TowerShape) -> VisionTower:
+    """What an image's tokens and FLOPs follow from."""
+    vision, row, width = shape.vision, shape.row, shape.width
+    sizing = {name: size if name == "kind" else shape.size(size) for name, size in row.sizing.items()}
+    projector = PROJECTORS[row.projector](shape)
+    merge = projector.merge
+    if sizing["kind"] == "square":
+        merge = max(1, round(vision.size("image_size") / shape.patch / sizing["cells"] ** 0.5))
+    found = VisionTower(
+        sizing=sizing,
+        patch=shape.patch,
+        merge=merge,
+        layers=shape.layers,
+        width=width,
+        layer_parameters=4 * width * width + (3 if row.gated else 2) * width * shape.inner,
+        projector_parameters=projector.matrices,
     )
+    if row.window is None:
+        return found
+    full = len(vision.numbers("fullatt_block_indexes") or ())
+    window = (size_of(vision, row.window) // shape.patch) ** 2
+    return found.model_copy(update={"windowed_layers": max(0, shape.layers - full), "window": window})
 
 
-def _count(whole: Fields, name: str, tower: Count | None, model_type: str, hidden: int) -> int:
-    described = whole.child(name)
-    if described is None:
-        return 0
-    if tower is None:
-        fix = f"Remove {name} from a copy of the file to cost the text model alone."
-        what = f"describes a tower that cannot be counted for model_type '{model_type}'"
-        raise whole.wrong(name, what, fix)
-    count = tower(described, whole, hidden)
-    whole.notes += described.unread(TOWER_HARMLESS)
-    return count
+# --- from patches to tokens -----------------------------------------------------------------------------------------
 
 
-def siglip(vision: Fields, whole: Fields, hidden: int) -> int:
-    """Gemma 3: SigLIP without its pooling head, then a norm and one projection."""
-    width = vision.size("hidden_size")
-    image, patch = vision.size("image_size"), vision.size("patch_size")
-    vision.expect("vision_use_head", (False,))
-    embeddings = vision.size("num_channels", default=3) * patch * patch * width + width + (image // patch) ** 2 * width
-    layers = vision.size("num_hidden_layers") * biased_layer(width, vision.size("intermediate_size"))
-    return embeddings + layers + 2 * width + width + width * hidden
+class Projector(NamedTuple):
+    """What stands between a tower and the text model."""
+
+    matrices: int  # parameters that a token passes
+    small: int = 0  # norms and biases
+    merge: int = 1  # patches to the side of a token
 
 
-def pixtral(vision: Fields, whole: Fields, hidden: int) -> int:
-    """Mistral 3: a gated ViT without biases, a patch merger and two projections."""
-    width = vision.size("hidden_size")
-    patch, inner = vision.size("patch_size"), vision.size("intermediate_size")
-    merge = whole.size("spatial_merge_size", default=2)
-    layer = 4 * width * width + 3 * width * inner + 2 * width
-    tower = vision.size("num_channels", default=3) * patch * patch * width + width
-    tower += vision.size("num_hidden_layers") * layer
-    bias = 2 * hidden * whole.flag("multimodal_projector_bias", False)
-    return tower + width + width * width * merge * merge + width * hidden + hidden * hidden + bias
+def linear(shape: TowerShape) -> Projector:
+    """One projection of pooled patches."""
+    return Projector(shape.width * shape.hidden, merge=shape.size(shape.row.merge) if shape.row.merge else 1)
 
 
-def qwen_vit(vision: Fields, whole: Fields, hidden: int) -> int:
-    """Qwen3-VL and Qwen3.5: 3-D patches, learned positions, a merger and one more per deep-stack level."""
-    width, out = vision.size("hidden_size"), vision.size("out_hidden_size")
-    patch, frames = vision.size("patch_size"), vision.size("temporal_patch_size")
-    merged = width * vision.size("spatial_merge_size") ** 2
-    levels = len(vision.numbers("deepstack_visual_indexes") or ())
-    embeddings = vision.size("in_channels", default=3) * frames * patch * patch * width + width
-    embeddings += vision.size("num_position_embeddings") * width
-    layers = vision.size("depth") * biased_layer(width, vision.size("intermediate_size"))
-    merger = merged * merged + merged + merged * out + out
-    return embeddings + layers + (merger + 2 * width) + levels * (merger + 2 * merged)
+def merger(shape: TowerShape) -> Projector:
+    """Qwen: two products of the joined patches; once more, behind a norm, for each deep-stack level."""
+    merge, out = shape.size(shape.row.merge), shape.size(shape.row.out) or shape.hidden
+    joined, levels = shape.width * merge * merge, len(shape.vision.numbers("deepstack_visual_indexes") or ())
+    small = (1 + levels) * (joined + out) + levels * 2 * joined
+    return Projector((1 + levels) * (joined * joined + joined * out), small, merge)
 
 
-def llama4_vit(vision: Fields, whole: Fields, hidden: int) -> int:
-    """Llama 4: a ViT with a class token, a pixel-shuffle adapter of two layers and a projection."""
-    width, inner = vision.size("hidden_size"), vision.size("intermediate_size")
-    image, patch = vision.size("image_size"), vision.size("patch_size")
-    embeddings = vision.size("num_channels", default=3) * patch * patch * width
-    embeddings += width + ((image // patch) ** 2 + 1) * width
-    layers = vision.size("num_hidden_layers") * biased_layer(width, inner)
-    return embeddings + layers + 4 * width + _llama4_projector(vision, hidden)
+def pixtral(shape: TowerShape) -> Projector:
+    """A patch merger and two projections."""
+    width, hidden, merge = shape.width, shape.hidden, shape.size(shape.row.merge)
+    bias = 2 * hidden * shape.whole.flag("multimodal_projector_bias", False)
+    return Projector(width * width * merge * merge + width * hidden + hidden * hidden, bias, merge)
 
 
-def _llama4_projector(vision: Fields, hidden: int) -> int:
+def llama4(shape: TowerShape) -> Projector:
     """The two products of the adapter, and the projection."""
-    adapter = vision.size("intermediate_size") * vision.size("projector_input_dim")
-    adapter += vision.size("projector_output_dim") ** 2
-    return adapter + vision.size("vision_output_dim") * hidden
+    vision, merge = shape.vision, shape.size(shape.row.merge)
+    adapter = shape.inner * vision.size("projector_input_dim") + vision.size("projector_output_dim") ** 2
+    return Projector(adapter + vision.size("vision_output_dim") * shape.hidden, merge=merge)
 
 
-def qwen2_vit(vision: Fields, whole: Fields, hidden: int) -> int:
-    """Qwen2-VL: 3-D patches without a bias, then a merger; ``hidden_size`` is what the text model reads."""
-    width, out = vision.size("embed_dim", default=1280), vision.size("hidden_size", default=hidden)
-    inner = width * vision.size("mlp_ratio", default=4, most=64)
-    layers = vision.size("depth", default=32) * biased_layer(width, inner)
-    return _qwen2_patches(vision, width) + layers + 2 * width + _qwen2_merger(vision, width, out)
-
-
-def qwen2_5_vit(vision: Fields, whole: Fields, hidden: int) -> int:
-    """Qwen2.5-VL: gated blocks with biases, norms without."""
-    width, out = vision.size("hidden_size", default=1280), vision.size("out_hidden_size", default=hidden)
-    inner = vision.size("intermediate_size", default=3420)
-    layer = 4 * (width * width + width) + 3 * width * inner + 2 * inner + width + 2 * width
-    layers = vision.size("depth", default=32) * layer
-    return _qwen2_patches(vision, width) + layers + width + _qwen2_merger(vision, width, out)
-
-
-def _qwen2_patches(vision: Fields, width: int) -> int:
-    patch = vision.size("patch_size", "spatial_patch_size", default=14)
-    channels = vision.size("in_channels", "in_chans", default=3)
-    return channels * vision.size("temporal_patch_size", default=2) * patch * patch * width
-
-
-def _qwen2_merger(vision: Fields, width: int, out: int) -> int:
-    merged = width * vision.size("spatial_merge_size", default=2) ** 2
-    return merged * merged + merged + merged * out + out
-
-
-def moon_vit(vision: Fields, whole: Fields, hidden: int) -> int:
-    """Kimi K2.5 (MoonViT with biases, a norm before the merger) and K3 (neither; attention wider than the stream)."""
-    width, inner = vision.size("vt_hidden_size"), vision.size("vt_intermediate_size")
-    attention = vision.size("qkv_hidden_size", default=width)
-    biased = vision.flag("linear_bias", True)
-    vision.expect("attn_bias", (biased,))
-    vision.expect("patch_embed_proj_bias", (biased,))
-    vision.expect("norm_type", ("layernorm" if biased else "rmsnorm",))
-    vision.expect("mlp_type", ("mlp2",))
-    norm = width * (1 + biased)
-    patch = vision.size("patch_size", default=14)
-    positions = vision.size("init_pos_emb_height", default=64) * vision.size("init_pos_emb_width", default=64)
-    embeddings = 3 * patch * patch * width + width * biased + positions * width
-    layer = 4 * width * attention + (3 * attention + width) * biased + 2 * width * inner + (inner + width) * biased
+def moon(shape: TowerShape) -> Projector:
+    """MoonViT: two products of the joined patches; with biases a norm before them, else one behind (Kimi K3)."""
+    vision, width, hidden = shape.vision, shape.width, shape.hidden
+    biased = is_on(vision, shape.row.biased)
+    kind = "layernorm" if biased else "rmsnorm"
+    vision.expect({"attn_bias": [biased], "patch_embed_proj_bias": [biased], "norm_type": [kind]})
     merge = vision.numbers("merge_kernel_size") or [2, 2]
-    merged = vision.size("mm_hidden_size", default=width) * math.prod(merge)
-    projector = merged * merged + merged * hidden + ((merged + hidden) * biased)
-    projector += norm if biased else hidden
-    return embeddings + vision.size("vt_num_hidden_layers") * (layer + 2 * norm) + norm + projector
+    joined = vision.size("mm_hidden_size", default=width) * math.prod(merge)
+    small = 2 * width + joined + hidden if biased else hidden
+    small += (3 if biased else 1) * width  # the norm after the last layer, and the patches' bias
+    return Projector(joined * joined + joined * hidden, small, merge[0])
 
 
-def gemma4_vit(vision: Fields, whole: Fields, hidden: int) -> int:
-    """Gemma 4: gated blocks with four norms, positions by row and column, one projection."""
-    width, inner = vision.size("hidden_size"), vision.size("intermediate_size")
-    heads, head_dim = vision.size("num_attention_heads"), vision.size("head_dim")
-    vision.expect("num_key_value_heads", (heads,))
-    patch = vision.size("patch_size")
-    embeddings = 3 * patch * patch * width + 2 * vision.size("position_embedding_size") * width
-    layer = 4 * width * heads * head_dim + 2 * head_dim + 3 * width * inner + 4 * width
-    return embeddings + vision.size("num_hidden_layers") * layer + width * hidden
+def minimax(shape: TowerShape) -> Projector:
+    """MiniMax-M3: two products of every patch and two of each merged group."""
+    hidden, merge = shape.hidden, shape.size(shape.row.merge)
+    between = shape.whole.size("projector_hidden_size", default=hidden)
+    matrices = shape.width * between + between * hidden + hidden * merge * merge * between + between * hidden
+    return Projector(matrices, 2 * (between + hidden), merge)
 
 
-def gemma4_conformer(audio: Fields, whole: Fields, hidden: int) -> int:
+def step(shape: TowerShape) -> Projector:
+    """Step 3.7: two convolutions that halve the grid, and a projection."""
+    width, hidden = shape.width, shape.hidden
+    matrices = 9 * width * 2 * width + 9 * 2 * width * 4 * width + 4 * width * hidden
+    return Projector(matrices, 6 * width + hidden * shape.whole.flag("projector_bias", False))
+
+
+PROJECTORS: dict[str, Callable[[TowerShape], Projector]] = {
+    "linear": linear, "merger": merger, "pixtral": pixtral, "llama4": llama4, "moon": moon, "minimax": minimax,
+    "step": step,
+}  # fmt: skip
+
+
+# --- audio ----------------------------------------------------------------------------------------------------------
+
+
+def gemma4_conformer(audio: Fields, hidden: int) -> int:
     """Gemma 4's audio tower (E2B, E4B): two feed-forward blocks, attention and a convolution in each layer."""
     width = audio.size("hidden_size")
     kernel, out = audio.size("conv_kernel_size", default=5), audio.size("output_proj_dims", default=1536)
@@ -166,165 +216,3 @@ def gemma4_conformer(audio: Fields, whole: Fields, hidden: int) -> int:
     # Two blocks of four times the width; five projections of attention; the convolution's two, and itself; nine norms.
     layer = 16 * width * width + 5 * width * width + 3 * width * width + kernel * width + 9 * width + head_dim
     return sampled + audio.size("num_hidden_layers") * layer + width * out + out + out * hidden
-
-
-def minimax_m3_vit(vision: Fields, whole: Fields, hidden: int) -> int:
-    """MiniMax-M3: a ViT with biases, two projections of every patch and two of each merged group."""
-    width = vision.size("hidden_size")
-    patch, frames = vision.size("patch_size"), vision.size("temporal_patch_size", default=2)
-    between = whole.size("projector_hidden_size", default=hidden)
-    merged = hidden * vision.size("spatial_merge_size", default=2) ** 2
-    tower = vision.size("num_channels", default=3) * frames * patch * patch * width + 2 * width
-    tower += vision.size("num_hidden_layers") * biased_layer(width, vision.size("intermediate_size"))
-    patches = width * between + between + between * hidden + hidden
-    return tower + patches + merged * between + between + between * hidden + hidden
-
-
-def step_vit(vision: Fields, whole: Fields, hidden: int) -> int:
-    """Step 3.7: a ViT with scales for each layer, two convolutions that halve the grid, one projection."""
-    width = vision.size("hidden_size", "width", default=1536)
-    image, patch = vision.size("image_size", default=728), vision.size("patch_size", default=14)
-    ratio = vision.value("mlp_ratio") or 8960 / 1536
-    if isinstance(ratio, bool) or not isinstance(ratio, (int, float)) or not 0 < ratio < 64:
-        raise vision.wrong("mlp_ratio", "needs a number above 0")
-    embeddings = 3 * patch * patch * width + (image // patch) ** 2 * width + 2 * width
-    layers = vision.size("num_hidden_layers", "layers", default=47) * (
-        biased_layer(width, int(width * ratio)) + 2 * width
-    )
-    halved = 9 * width * 2 * width + 2 * width + 9 * 2 * width * 4 * width + 4 * width
-    return embeddings + layers + halved + 4 * width * hidden + hidden * whole.flag("projector_bias", False)
-
-
-def biased_layer(width: int, inner: int) -> int:
-    """An encoder layer with biases everywhere and two layer norms."""
-    attention = 4 * (width * width + width)
-    return attention + 2 * width * inner + inner + width + 4 * width
-
-
-TOWERS: dict[str, Count] = {
-    **dict.fromkeys(("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"), qwen_vit),
-    "gemma3": siglip,
-    "mistral3": pixtral,
-    "llama4": llama4_vit,
-    "qwen2_vl": qwen2_vit,
-    "qwen2_5_vl": qwen2_5_vit,
-    "kimi_k25": moon_vit,
-    "kimi_k3": moon_vit,
-    "gemma4": gemma4_vit,
-    "minimax_m3_vl": minimax_m3_vit,
-    "step3p7": step_vit,
-}
-AUDIO_TOWERS: dict[str, Count] = {"gemma4": gemma4_conformer}
-
-
-# --- what images cost -----------------------------------------------------------------------------------------------
-
-QWEN2_PIXELS = ByPixels(least=3136, most=12_845_056)
-"""Qwen2.5-VL's preprocessor_config.json; ``smart_resize`` of transformers' image_processing_qwen2_vl."""
-QWEN3_PIXELS = ByPixels(least=65_536, most=16_777_216)
-"""Qwen3-VL's and Qwen3.5's preprocessor_config.json: shortest_edge and longest_edge, which are pixels there."""
-LLAMA4_TILES = 16
-"""``max_patches`` of transformers' image_processing_llama4_fast: tiles, beside the whole image."""
-GEMMA4_TOKENS, GEMMA4_POOLING = 280, 3
-"""``max_soft_tokens`` and ``pooling_kernel_size`` of transformers' image_processing_gemma4."""
-KIMI_PATCHES, KIMI_SIDE = 16_384, 512
-"""``in_patch_limit`` and ``patch_limit_on_one_side`` of Kimi-K2.5's preprocessor_config.json (media_proc_cfg)."""
-
-
-def read_tower(whole: Fields, model_type: str, hidden: int) -> VisionTower | None:
-    """The tower in ``vision_config``; None where there is none, or none whose rule is known."""
-    vision, reader = whole.child("vision_config"), TOWER_READERS.get(model_type)
-    try:
-        return reader(vision, whole, hidden) if vision and reader else None
-    except BadInput:  # a shape of its own, whose parameters were given
-        return None
-
-
-def _tower(
-    vision: Fields,
-    sizing: Sizing,
-    merge: int,
-    projector: int,
-    *,
-    gated: bool = False,
-    layers: str = "num_hidden_layers",
-    prefix: str = "",
-    patch: int | None = None,
-) -> VisionTower:
-    """A tower of equal layers, each with the four matrices of attention and two or three of a feed-forward block."""
-    width, inner = vision.size(f"{prefix}hidden_size"), vision.size(f"{prefix}intermediate_size")
-    return VisionTower(
-        sizing=sizing,
-        patch=vision.size("patch_size", default=patch),
-        merge=merge,
-        layers=vision.size(f"{prefix}{layers}"),
-        width=width,
-        layer_parameters=4 * width * width + (3 if gated else 2) * width * inner,
-        projector_parameters=projector,
-    )
-
-
-def _merger(vision: Fields, merge: int, out: int, width: str = "hidden_size") -> int:
-    """Two products, from the joined patches to a token."""
-    joined = vision.size(width) * merge * merge
-    return joined * joined + joined * out
-
-
-def qwen2_5_tower(vision: Fields, whole: Fields, hidden: int) -> VisionTower:
-    """Qwen2.5-VL: gated layers, most of which attend within windows of 112 pixels."""
-    merge, out = vision.size("spatial_merge_size"), vision.size("out_hidden_size", default=hidden)
-    found = _tower(vision, QWEN2_PIXELS, merge, _merger(vision, merge, out), gated=True, layers="depth")
-    full = len(vision.numbers("fullatt_block_indexes") or ())
-    window = (vision.size("window_size", default=112) // found.patch) ** 2
-    return found.model_copy(update={"windowed_layers": max(0, found.layers - full), "window": window})
-
-
-def qwen3_tower(vision: Fields, whole: Fields, hidden: int) -> VisionTower:
-    """Qwen3-VL and Qwen3.5; a merger more for each deep-stack level."""
-    merge, levels = vision.size("spatial_merge_size"), len(vision.numbers("deepstack_visual_indexes") or ())
-    mergers = (1 + levels) * _merger(vision, merge, vision.size("out_hidden_size"))
-    return _tower(vision, QWEN3_PIXELS, merge, mergers, layers="depth")
-
-
-def gemma3_tower(vision: Fields, whole: Fields, hidden: int) -> VisionTower:
-    """Gemma 3: one square, pooled to 256 tokens (``mm_tokens_per_image``)."""
-    tokens = whole.size("mm_tokens_per_image", default=256)
-    merge = max(1, round(vision.size("image_size") / vision.size("patch_size") / tokens**0.5))
-    return _tower(vision, BySquare(cells=tokens), merge, vision.size("hidden_size") * hidden)
-
-
-def gemma4_tower(vision: Fields, whole: Fields, hidden: int) -> VisionTower:
-    """Gemma 4: gated layers, pooled three by three."""
-    pooled, projector = vision.size("pooling_kernel_size", default=GEMMA4_POOLING), vision.size("hidden_size") * hidden
-    return _tower(vision, ByTokens(most=GEMMA4_TOKENS), pooled, projector, gated=True, patch=16)
-
-
-def pixtral_tower(vision: Fields, whole: Fields, hidden: int) -> VisionTower:
-    """Mistral 3: gated layers; transformers' image_processing_pixtral with the edge of the checkpoint's tower."""
-    width, merge = vision.size("hidden_size"), whole.size("spatial_merge_size", default=2)
-    projector = width * width * merge * merge + width * hidden + hidden * hidden
-    return _tower(vision, ByEdge(longest=vision.size("image_size", default=1540)), merge, projector, gated=True)
-
-
-def llama4_tower(vision: Fields, whole: Fields, hidden: int) -> VisionTower:
-    """Llama 4: tiles of 336 pixels, of whose patches four become a token by pixel shuffle."""
-    tiles = ByTiles(side=vision.size("image_size"), most=LLAMA4_TILES)
-    return _tower(vision, tiles, 2, _llama4_projector(vision, hidden))
-
-
-def kimi_tower(vision: Fields, whole: Fields, hidden: int) -> VisionTower:
-    """Kimi-K2.5: MoonViT at the image's own size; field names as in its config.json."""
-    merge = (vision.numbers("merge_kernel_size") or [2])[0]
-    sizing = ByPatches(most=KIMI_PATCHES, most_to_a_side=KIMI_SIDE, patch=vision.size("patch_size"))
-    return _tower(vision, sizing, merge, _merger(vision, merge, hidden, "vt_hidden_size"), prefix="vt_")
-
-
-TOWER_READERS: dict[str, Reader] = {
-    "qwen2_5_vl": qwen2_5_tower,
-    **dict.fromkeys(("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"), qwen3_tower),
-    "gemma3": gemma3_tower,
-    "gemma4": gemma4_tower,
-    "mistral3": pixtral_tower,
-    "llama4": llama4_tower,
-    "kimi_k25": kimi_tower,
-}
