@@ -27,8 +27,8 @@ import numpy as np
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import Gpu, find_gpu
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import find_model
-from tokonomics.catalog.precision import Precision
 from tokonomics.errors import TokonomicsError
 from tokonomics.measure.measurements import Measurement, read_measurements
 from tokonomics.measure.validate import deployment_of, kind_of, steps_of, value_of

@@ -4,9 +4,9 @@ import csv
 
 import pytest
 
-from tokonomics.catalog.grid import _DATA, WORLD, grid_named, grid_of
-from tokonomics.catalog.offer_files import load_offers
-from tokonomics.catalog.places import country_of
+from tokonomics.catalog.entries import DATA
+from tokonomics.catalog.offers import load_offers
+from tokonomics.catalog.places import WORLD, country_of, grid_named, grid_of
 from tokonomics.errors import BadInput
 
 
@@ -33,7 +33,7 @@ def test_a_grid_may_be_given_in_grams_or_as_a_country() -> None:
 
 
 def test_every_row_is_a_mean_of_a_year_within_what_grids_emit() -> None:
-    with _DATA.open(encoding="utf-8", newline="") as file:
+    with (DATA / "grid.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert all(0 < float(row["g_per_kwh"]) < 1000 and 2022 <= int(row["year"]) <= 2025 for row in rows)
     assert len({(row["country"], row["provider"], row["region"]) for row in rows}) == len(rows)

@@ -14,12 +14,12 @@ from tokonomics.catalog.apis import list_apis
 from tokonomics.catalog.engines import all_engines
 from tokonomics.catalog.gpus import find_gpus
 from tokonomics.catalog.load_models import find_models
-from tokonomics.catalog.offer_files import load_offers
+from tokonomics.catalog.offers import load_offers
 from tokonomics.cli import completion
 from tokonomics.cli.main import application
 from tokonomics.questions.scenario import SWEPT_UNASKED, swept_keys
 from tokonomics.questions.verbs import VERBS, scenario_verbs
-from tokonomics.traffic.samples import SAMPLES, TRACES
+from tokonomics.traffic.formats import SAMPLES, TRACES
 
 VARIABLE = "_TOKONOMICS_COMPLETE"
 ASK = """

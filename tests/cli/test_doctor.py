@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tokonomics.catalog.offer_files import SNAPSHOT
+from tokonomics.catalog.offers import SNAPSHOT
 from tokonomics.measure import installation
 
 Run = Callable[..., CompletedProcess[str]]

@@ -18,7 +18,7 @@ TESTS = Path(__file__).parents[1]
 
 def read_config(path: Path) -> object:
     from tokonomics.catalog.config_json import read_config
-    from tokonomics.catalog.precision import Precision
+    from tokonomics.catalog.layers import Precision
 
     model = read_config(path)
     assert 0 < model.active_parameters <= model.parameters < 1e18
@@ -157,8 +157,7 @@ router = "round-robin"
 
 
 def read_offers(path: Path) -> object:
-    from tokonomics.catalog.offer_files import read_offers
-    from tokonomics.catalog.offers import MAX_GPUS, PRICE_FIELDS
+    from tokonomics.catalog.offers import MAX_GPUS, PRICE_FIELDS, read_offers
 
     offers = read_offers(path)
     for offer in offers:

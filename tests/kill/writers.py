@@ -99,19 +99,19 @@ def booked(folder: Path) -> int:
 
 @cache
 def some_offers() -> tuple[Any, ...]:
-    from tokonomics.catalog.offer_files import SNAPSHOT, read_offers
+    from tokonomics.catalog.offers import SNAPSHOT, read_offers
 
     return read_offers(SNAPSHOT)[:150]
 
 
 def write_prices(folder: Path, turn: int) -> None:
-    from tokonomics.catalog.offer_files import write_offers
+    from tokonomics.catalog.offers import write_offers
 
     write_offers(folder / "prices" / "offers.csv", [each.model_copy(update={"vcpus": turn}) for each in some_offers()])
 
 
 def prices(folder: Path) -> int:
-    from tokonomics.catalog.offer_files import read_offers
+    from tokonomics.catalog.offers import read_offers
 
     def read(path: Path) -> int:
         offers = read_offers(path)
@@ -135,7 +135,7 @@ def refresh_prices(folder: Path, turn: int) -> None:
 
 
 def refreshed(folder: Path) -> int:
-    from tokonomics.catalog.offer_files import read_offers
+    from tokonomics.catalog.offers import read_offers
 
     def read(path: Path) -> int:
         fresh = [each for each in read_offers(path) if each.provider == "lambda"]

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tokonomics.__main__ import app
-from tokonomics.catalog.precision import Precision
+from tokonomics.catalog.layers import Precision
 from tokonomics.errors import BadInput, TokonomicsError, flag
 from tokonomics.measure.calibrate import Calibrated, calibrate, errors, held_out_loads, load_of
 from tokonomics.measure.evidence import Evidence, read_evidence
@@ -22,7 +22,7 @@ from tokonomics.measure.priced_run import Said
 from tokonomics.measure.validate import kind_of, steps_of, value_of
 from tokonomics.physics.calibration import Correction, read_profile, using
 from tokonomics.physics.intervals import prior_deviation
-from tokonomics.physics.sharding import step_weight_bytes
+from tokonomics.physics.memory import step_weight_bytes
 
 DATA = Path(__file__).parents[2] / "benchmarks" / "data"
 RUN = DATA / "h200_transformers.json"

@@ -8,7 +8,7 @@ import pytest
 from tests.measure.ledgers import HOUR_S, at, hour
 from tests.measure.metered import BEGIN, HandClock, PageSource, Process
 
-from tokonomics.catalog.grid import grid_named
+from tokonomics.catalog.places import grid_named
 from tokonomics.measure.meter.bill import Bill, bill
 from tokonomics.measure.meter.energy import metered_energy
 from tokonomics.measure.meter.ledger import Drawn, Ledger

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokonomics.catalog.precision import Precision
+from tokonomics.catalog.layers import Precision
 from tokonomics.measure.measurements import (
     Measurement,
     Metric,

@@ -15,8 +15,8 @@ from tests.planner.small_catalogue import OFFERS, asked, offer
 from tests.planner.test_deploy_files import ACCEPTED, deploy_file, job, machine, refusals, served
 
 from tokonomics.catalog.engines import find_engine
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.offers import Offer
-from tokonomics.catalog.precision import Precision
 from tokonomics.deploy.job import Target
 from tokonomics.errors import BadInput
 from tokonomics.planner.disaggregation import Pair, cheapest_split, disaggregated, kv_transfer_s, pair_of, splits_of

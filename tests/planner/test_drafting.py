@@ -17,9 +17,8 @@ from tokonomics.catalog.models import ModelSpec
 from tokonomics.deploy.job import DeployJob
 from tokonomics.deploy.scripts import shell_line
 from tokonomics.errors import BadInput
-from tokonomics.physics.deployment import Deployment, deploy
+from tokonomics.physics.deployment import Deployment, DraftMethod, Speculation, deploy
 from tokonomics.physics.memory import draft_bytes
-from tokonomics.physics.speculation import DraftMethod, Speculation
 from tokonomics.physics.steptime import step_model
 from tokonomics.planner.drafting import draft_named, published_draft
 from tokonomics.planner.plan_answer import Catch

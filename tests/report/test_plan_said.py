@@ -17,7 +17,7 @@ from tokonomics.report.terminal import Terminal
 from tokonomics.report.wording import thinking_facts
 from tokonomics.serving.first_answer import in_the_mean
 from tokonomics.sizing.load import load_of_shape
-from tokonomics.traffic.thinking import USUAL_SHARE, parse_thinking
+from tokonomics.traffic.workload import USUAL_SHARE, parse_thinking
 from tokonomics.units import seconds, seconds_apart
 
 LOAD = load_of_shape(40, "const:1000", "const:300")

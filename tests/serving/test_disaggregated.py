@@ -7,8 +7,8 @@ import pytest
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import find_model
-from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput
 from tokonomics.money.served import served_cost_apart
 from tokonomics.physics.deployment import Deployment, deploy

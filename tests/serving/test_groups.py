@@ -9,8 +9,8 @@ from tests.serving.reference_replica import EngineTimes
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import find_model
-from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.memory import max_sequences
 from tokonomics.physics.steptime import StepModel, step_model

@@ -8,10 +8,10 @@ from tests.planner.small_catalogue import SLOS, TODAY, offer
 from tokonomics.catalog import offer_choice
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offer_choice import PROCESS_GIB, NoOffer, cheapest_offer
 from tokonomics.catalog.offers import Terms
-from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import deploy
 from tokonomics.questions.cost import cost
 from tokonomics.questions.requests.buy import CostRequest

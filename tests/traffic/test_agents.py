@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from tokonomics.errors import BadInput
-from tokonomics.traffic.agents import agent_named
 from tokonomics.traffic.arrivals import parse_arrivals
-from tokonomics.traffic.generate import Sessions, SystemPrompts, generate, parse_sessions
+from tokonomics.traffic.generate import Sessions, SystemPrompts, agent_named, generate, parse_sessions
 from tokonomics.traffic.lengths import parse_lengths
 from tokonomics.traffic.prefix_reuse import reuse
 from tokonomics.traffic.trace import Trace

@@ -25,8 +25,7 @@ from tokonomics.traffic.generate import (
 from tokonomics.traffic.lengths import parse_lengths
 from tokonomics.traffic.prefix_reuse import reuse
 from tokonomics.traffic.readers import open_trace
-from tokonomics.traffic.trace import PrefixBlocks, Trace, save_trace
-from tokonomics.traffic.turns import Turns
+from tokonomics.traffic.trace import PrefixBlocks, Trace, Turns, save_trace
 
 
 def made(

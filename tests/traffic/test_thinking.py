@@ -5,7 +5,7 @@ import pytest
 
 from tokonomics.catalog.load_models import find_model
 from tokonomics.errors import BadInput
-from tokonomics.traffic.thinking import USUAL, USUAL_SHARE, Thinking, parse_thinking
+from tokonomics.traffic.workload import USUAL, USUAL_SHARE, Thinking, parse_thinking
 
 OUTPUTS = np.array([0, 1, 100, 5000], np.int32)
 

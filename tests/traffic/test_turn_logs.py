@@ -10,9 +10,8 @@ import pytest
 from tokonomics.errors import BadInput
 from tokonomics.traffic.formats import OF_SESSIONS, USUAL_NAMES
 from tokonomics.traffic.readers import TraceFile, open_trace
-from tokonomics.traffic.session_summary import summarize_sessions
-from tokonomics.traffic.trace import Trace, save_trace
-from tokonomics.traffic.turns import Turns
+from tokonomics.traffic.sessions import summarize_sessions
+from tokonomics.traffic.trace import Trace, Turns, save_trace
 
 
 def waits(trace: Trace) -> list[list[int]]:

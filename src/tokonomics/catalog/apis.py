@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, ValidationError
 
-from tokonomics.catalog.user_file import user_tables
+from tokonomics.catalog.entries import user_tables
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, UnknownName, from_validation, shorten
 from tokonomics.types import Noun

@@ -9,21 +9,18 @@ EAGLE-3 head is one dense layer behind a projection of three hidden states to on
 the embedding beside it, and its own head covers the commonest tokens alone (arXiv:2503.01840, section 3).
 """
 
-import csv
 import datetime as dt
 import math
 from functools import cache
-from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, PositiveInt, field_validator
+from pydantic import Field, PositiveInt
 
-from tokonomics.catalog.layers import DenseMlp, GroupedAttention, LayerGroup, RecurrentMixer, weights_of
+from tokonomics.catalog.entries import shipped_rows
+from tokonomics.catalog.layers import DenseMlp, GroupedAttention, LayerGroup, Precision, RecurrentMixer, weights_of
 from tokonomics.catalog.models import ModelSpec
-from tokonomics.catalog.precision import Precision
 from tokonomics.types import Noun
 
-DATA = Path(__file__).parent / "data"
 EAGLE_VOCAB = 32_000
 """``draft_vocab_size`` of every head in the table (SpecForge ``configs/*-eagle3.json``; RedHatAI's speculators)."""
 
@@ -33,8 +30,8 @@ class PublishedDraft(Noun):
 
     model: str
     method: Literal["mtp", "eagle3"]
-    checkpoint: str | None  # of a head; None: in the model's own
-    intermediate: PositiveInt | None  # feed-forward width of a head
+    checkpoint: str | None = None  # of a head; None: in the model's own
+    intermediate: PositiveInt | None = None  # feed-forward width of a head
     tokens: int = Field(ge=1, le=16)  # drafted in a round
     accepted_length: float = Field(ge=1)
     conditions: str
@@ -42,17 +39,11 @@ class PublishedDraft(Noun):
     address: str
     read: dt.date
 
-    @field_validator("checkpoint", "intermediate", mode="before")
-    @classmethod
-    def _empty(cls, given: object) -> object:
-        return given or None
-
 
 @cache
 def load_drafts() -> tuple[PublishedDraft, ...]:
     """Every accepted length that was seen."""
-    with (DATA / "drafts.csv").open(encoding="utf-8", newline="") as file:
-        return tuple(PublishedDraft.model_validate(row) for row in csv.DictReader(file))
+    return tuple(map(PublishedDraft.model_validate, shipped_rows("drafts.csv")))
 
 
 def drafts_of(model: ModelSpec, method: str) -> tuple[PublishedDraft, ...]:

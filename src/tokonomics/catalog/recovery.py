@@ -1,4 +1,8 @@
-"""How much of a model's quality is left at fewer bits: published scores and one's own.
+"""Which quantised checkpoints of a model exist, and how much of its quality is left at fewer bits.
+
+``data/checkpoints.csv`` names repositories on Hugging Face, each with where it was seen and when; of several for a
+model and precision the first is taken. A checkpoint that is not listed may exist all the same: the list is what was
+read, and says nothing of what was not.
 
 Recovery is the score of the quantised model over that of the published one on the same benchmark. A checkpoint that
 was scored on several benchmarks recovers their mean. ``data/recovery.csv`` has one row for each score, with its source
@@ -7,7 +11,6 @@ that of a model of its family is taken, and named: of the same kind of layers an
 (Kurtic et al., arXiv 2411.02355: 8B against 70B and 405B).
 """
 
-import csv
 import datetime as dt
 import math
 import re
@@ -18,18 +21,65 @@ from pathlib import Path
 from statistics import fmean
 from typing import Literal
 
-from pydantic import PositiveFloat, ValidationError, field_validator
+from pydantic import PositiveFloat, ValidationError
 
-from tokonomics.catalog.checkpoints import checkpoint_for
+from tokonomics.catalog.entries import save_entry, shipped_rows, user_path, user_tables
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import find_model, models_of_family
 from tokonomics.catalog.models import ModelSpec
-from tokonomics.catalog.precision import Precision
-from tokonomics.catalog.user_file import save_entry, user_path, user_tables
 from tokonomics.errors import from_validation, shorten
 from tokonomics.types import Noun
 from tokonomics.units import fine_percent
 
-DATA = Path(__file__).parent / "data"
+_MADE_WITH = {
+    Precision.fp8: "llm-compressor makes one without data (FP8_DYNAMIC)",
+    Precision.int8: "llm-compressor makes one (W8A8, with calibration data)",
+    Precision.int4: "llm-compressor makes one (W4A16, GPTQ or AWQ, with calibration data)",
+    Precision.nvfp4: "llm-compressor makes one (NVFP4, with calibration data)",
+}
+"""The scheme for each precision, and whether it needs data: llm-compressor, docs/guides/compression_schemes.md, read on
+2026-11-16."""
+_AT_LOAD = "vLLM also quantises at load (--quantization fp8_per_tensor), where the {published} weights fit the GPUs"
+"""vLLM, docs/features/quantization/fp8.md, "Online Dynamic Quantization": the weights are loaded as they were published
+before they are quantised; read on 2026-11-16."""
+
+
+class Checkpoint(Noun):
+    """A repository that holds a model at a precision."""
+
+    model: str
+    precision: Precision
+    repository: str
+    source: str
+    """Where it was seen."""
+    address: str | None = None
+    read: dt.date
+    """When."""
+
+
+@cache
+def load_checkpoints() -> tuple[Checkpoint, ...]:
+    """Every quantised checkpoint that was seen, the preferred one of a model and precision first."""
+    return tuple(map(Checkpoint.model_validate, shipped_rows("checkpoints.csv")))
+
+
+def checkpoint_for(model: ModelSpec, weights: Precision) -> Checkpoint | None:
+    """A checkpoint of a model at a precision: its authors' own, or one that others made; None where none is known."""
+    if weights is model.served:
+        named = {"model": model.key, "precision": weights, "repository": model.repository}
+        return Checkpoint(**named, source=model.source, read=model.date) if model.repository else None
+    listed = (row for row in load_checkpoints() if row.model == model.key and row.precision is weights)
+    return next(listed, None)
+
+
+def how_to_make(model: ModelSpec, weights: Precision, engine: str) -> str:
+    """What to do where no checkpoint is known: the tool that makes one, and whether the engine can do without."""
+    ways = [_MADE_WITH[weights]] if weights in _MADE_WITH else []
+    if weights is Precision.fp8 and engine == "vllm":
+        ways.append(_AT_LOAD.format(published=model.served))
+    return "; ".join(ways) or "one must be made"
+
+
 SECTION = "recovery"
 
 _AS_LARGE = 1.05
@@ -45,22 +95,17 @@ class RecoveryScore(Noun):
     part: QuantisedPart
     precision: Precision
     benchmark: str
-    baseline: PositiveFloat | None
+    baseline: PositiveFloat | None = None
     """Of the model as published; None where only the share is stated."""
-    quantised: PositiveFloat | None
+    quantised: PositiveFloat | None = None
     recovery_percent: PositiveFloat
     method: str
-    checkpoint: str | None
+    checkpoint: str | None = None
     source: str
     address: str
-    date: dt.date | None
+    date: dt.date | None = None
     """Of publication, where the source says."""
     read: dt.date
-
-    @field_validator("baseline", "quantised", "checkpoint", "date", mode="before")
-    @classmethod
-    def _nothing(cls, written: object) -> object:
-        return None if written == "" else written
 
 
 class Recovery(Noun):
@@ -98,8 +143,7 @@ class OwnRecovery(Noun):
 @cache
 def load_scores() -> tuple[RecoveryScore, ...]:
     """Every published score that is shipped."""
-    with (DATA / "recovery.csv").open(encoding="utf-8", newline="") as file:
-        return tuple(RecoveryScore.model_validate(row) for row in csv.DictReader(file))
+    return tuple(map(RecoveryScore.model_validate, shipped_rows("recovery.csv")))
 
 
 def recovery_of(model: ModelSpec, precision: Precision, part: QuantisedPart = "weights") -> Recovery | None:

@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.error import HTTPError
 
-from tokonomics.catalog.offer_files import SNAPSHOT, cache_file, read_offers, write_offers
-from tokonomics.catalog.offers import MAX_GPUS, Offer, Terms
+from tokonomics.catalog.offers import MAX_GPUS, SNAPSHOT, Offer, Terms, cache_file, read_offers, write_offers
 from tokonomics.catalog.skypilot import Quote, amount, full_name, known_gpu, read_vms
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, TokonomicsError, UnknownName, shorten

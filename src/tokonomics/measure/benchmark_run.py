@@ -17,7 +17,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 
 from tokonomics.errors import option, shorten
 from tokonomics.files import check_path, write_text
-from tokonomics.traffic.session_summary import turn_groups
+from tokonomics.traffic.sessions import turn_groups
 from tokonomics.traffic.slo import PERCENTILES
 from tokonomics.types import Marked, Noun
 from tokonomics.units import requests_a_second

@@ -151,8 +151,7 @@ def _simulator() -> Iterator[Check]:
 
 
 def _gpu_prices() -> Iterator[Check]:
-    from tokonomics.catalog.offer_files import cache_file, load_offers
-    from tokonomics.catalog.offers import STALE_AFTER_DAYS
+    from tokonomics.catalog.offers import STALE_AFTER_DAYS, cache_file, load_offers
     from tokonomics.clock import today
 
     offers = load_offers()
@@ -185,9 +184,9 @@ def _api_prices() -> Iterator[Check]:
 
 
 def _catalogue() -> Iterator[Check]:
+    from tokonomics.catalog.entries import SECTIONS, user_market, user_path, user_tables
     from tokonomics.catalog.gpus import find_gpus
     from tokonomics.catalog.load_models import find_models
-    from tokonomics.catalog.user_file import SECTIONS, user_market, user_path, user_tables
 
     seen = f"{plural(len(find_models()), 'model')}, {plural(len(find_gpus()), 'GPU')}"
     own = {name: len(user_market() if name == "market" else user_tables(name)) for name in SECTIONS}
@@ -200,7 +199,7 @@ def _catalogue() -> Iterator[Check]:
 
 
 def _profile() -> Iterator[Check]:
-    from tokonomics.catalog.user_file import user_path
+    from tokonomics.catalog.entries import user_path
     from tokonomics.physics.calibration import VARIABLE, read_profile
 
     if given := os.environ.get(VARIABLE):
@@ -265,7 +264,7 @@ def _machine() -> Iterator[Check]:
 
 
 def _folders() -> Iterator[Check]:
-    from tokonomics.catalog.offer_files import cache_file
+    from tokonomics.catalog.offers import cache_file
     from tokonomics.measure.meter.ledger import default_ledger
 
     for name, folder, kept in (

@@ -6,7 +6,7 @@ model that is not listed runs as its engine does by itself.
 
 from typing import NamedTuple
 
-from tokonomics.catalog.precision import Precision
+from tokonomics.catalog.layers import Precision
 
 MANY_USERS = 16
 

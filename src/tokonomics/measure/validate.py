@@ -15,22 +15,20 @@ from functools import lru_cache
 from typing import Any
 
 from tokonomics.catalog.engines import Engine, find_engine
+from tokonomics.catalog.entries import user_tables
 from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.layers import MoeMlp
+from tokonomics.catalog.layers import KV_PRECISIONS, MoeMlp, Precision
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.models import ModelSpec
-from tokonomics.catalog.precision import KV_PRECISIONS, Precision
-from tokonomics.catalog.user_file import user_tables
 from tokonomics.errors import TokonomicsError, UnknownName, shorten
 from tokonomics.measure.measurements import Measurement, Metric, Mode, Statistic, Unread
 from tokonomics.measure.recipes import Recipe, recipe
 from tokonomics.measure.simulated_run import LEAST_SEQUENCES, RunLoad, simulated
 from tokonomics.physics.calibration import profile_key
-from tokonomics.physics.deployment import Deployment, valid_tp
+from tokonomics.physics.deployment import DRAFT_TOKENS, Deployment, acceptance_for, valid_tp
 from tokonomics.physics.intervals import Interval, Kind, interval
 from tokonomics.physics.memory import max_sequences, require_fit
 from tokonomics.physics.overhead import REQUESTS, overhead
-from tokonomics.physics.speculation import DRAFT_TOKENS, acceptance_for
 from tokonomics.physics.steptime import StepModel
 from tokonomics.planner.drafting import draft_named
 from tokonomics.serving.steady import ReplicaCurve, Steady, prompt_chunks, static_batch_s

@@ -13,8 +13,7 @@ from tokonomics.money.attribution import Floats, gpu_seconds, unused_shares
 from tokonomics.serving.counted import counted
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.state import DONE
-from tokonomics.traffic.classes import by_class
-from tokonomics.traffic.tenants import load_by_time
+from tokonomics.traffic.tenants import by_class, load_by_time
 from tokonomics.traffic.trace import Trace
 from tokonomics.types import Noun
 from tokonomics.units import TOKENS_PER_MTOK

@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from tokonomics.catalog.gpus import Gpu
-from tokonomics.catalog.precision import Precision, kv_bytes_per_element
+from tokonomics.catalog.layers import Precision, kv_bytes_per_element
 from tokonomics.physics.curves import Array, Basis, basis, carried_over, donors, raised, root
 
 Op = Literal["decode", "prefill", "mla_decode", "mla_prefill"]

@@ -18,9 +18,8 @@ from typing import Any, Literal
 from pydantic import PositiveFloat
 
 from tokonomics.catalog.gpus import Gpu
-from tokonomics.catalog.layers import CompressedAttention, GroupedAttention, Mixer, RecurrentMixer
+from tokonomics.catalog.layers import CompressedAttention, GroupedAttention, Mixer, Precision, RecurrentMixer
 from tokonomics.catalog.models import ModelSpec
-from tokonomics.catalog.precision import Precision
 from tokonomics.physics.attention_kernels import Op
 from tokonomics.physics.attention_kernels import curve_origin as attention_origin
 from tokonomics.physics.calibration import Coverage, Kernels, active, profiled, using

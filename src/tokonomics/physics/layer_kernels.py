@@ -22,8 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from tokonomics.catalog.gpus import Gpu
-from tokonomics.catalog.layers import Recurrence
-from tokonomics.catalog.precision import Precision, kv_bytes_per_element
+from tokonomics.catalog.layers import Precision, Recurrence, kv_bytes_per_element
 from tokonomics.physics.curves import Array, Basis, Curve, basis, carried_over
 
 TIMED_ON = "H200"

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from tokonomics.catalog.gpus import Gpu
-from tokonomics.catalog.precision import Precision
+from tokonomics.catalog.layers import Precision
 from tokonomics.physics.curves import Array, Basis, basis, carried_over, donors, smooth_maximum, timed_gpu
 
 Op = Literal["gemm", "experts", "all_reduce"]

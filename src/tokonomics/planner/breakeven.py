@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
-from tokonomics.catalog.precision import Precision
+from tokonomics.catalog.layers import Precision
 from tokonomics.errors import BadInput
 from tokonomics.money.api_bill import HOST_TTL_S, ApiBill, ApiLeftOut
 from tokonomics.money.breakeven import (

@@ -20,8 +20,8 @@ from tokonomics.serving.simulator import Simulation
 from tokonomics.sizing.refusal import NotServed
 from tokonomics.sizing.screen import screen
 from tokonomics.sizing.setup import Say, silent
-from tokonomics.traffic.classes import strictest, without_classes
-from tokonomics.traffic.service_class import ServiceClass
+from tokonomics.traffic.slo import ServiceClass
+from tokonomics.traffic.tenants import strictest, without_classes
 from tokonomics.types import Noun
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, seconds
 

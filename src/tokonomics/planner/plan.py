@@ -14,13 +14,12 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from tokonomics.catalog.engines import Engine
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import Offer, Terms
-from tokonomics.catalog.precision import Precision
 from tokonomics.physics.calibration import profiled
-from tokonomics.physics.deployment import Deployment
+from tokonomics.physics.deployment import Deployment, Speculation
 from tokonomics.physics.intervals import known_speed, speed_from
-from tokonomics.physics.speculation import Speculation
 from tokonomics.planner.disaggregation import disaggregated, kv_transfer_s, together_breaks
 from tokonomics.planner.plan_answer import (
     Candidate,

@@ -5,12 +5,12 @@ from enum import StrEnum
 
 from pydantic import Field
 
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.places import Seller
-from tokonomics.catalog.precision import Precision
 from tokonomics.money.cost import CostTree, TokenPrices
 from tokonomics.physics.calibration import Coverage
-from tokonomics.physics.speculation import DraftMethod
+from tokonomics.physics.deployment import DraftMethod
 from tokonomics.planner.search import Kind
 from tokonomics.serving.fleet import Router
 from tokonomics.serving.spread import Spread

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from tokonomics.catalog.precision import Precision
+from tokonomics.catalog.layers import Precision
 from tokonomics.physics.deployment import Deployment
 from tokonomics.serving.capacity import MOST_REPLICAS
 from tokonomics.serving.fleet import Router

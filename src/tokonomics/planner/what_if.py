@@ -30,8 +30,8 @@ from tokonomics.sizing.load import Load
 from tokonomics.sizing.refusal import NotServed, Reason
 from tokonomics.sizing.screen import LEEWAY, Screened, screen
 from tokonomics.sizing.setup import Say, silent
-from tokonomics.traffic.classes import hurried
 from tokonomics.traffic.slo import Slo
+from tokonomics.traffic.tenants import hurried
 from tokonomics.traffic.trace import Counts
 from tokonomics.traffic.workload import workload_of
 from tokonomics.types import Noun, copied

@@ -8,8 +8,8 @@ from pathlib import Path
 from tokonomics.catalog.apis import ApiPrice, find_api, price_request
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.layers import KV_PRECISIONS, WEIGHT_PRECISIONS, parse_precision
 from tokonomics.catalog.load_models import find_model
-from tokonomics.catalog.precision import KV_PRECISIONS, WEIGHT_PRECISIONS, parse_precision
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.files import check_path
 from tokonomics.measure.addresses import target

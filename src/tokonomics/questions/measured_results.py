@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from tokonomics.catalog.precision import Precision
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.recovery import QuantisedPart
 from tokonomics.measure.calibrate import Calibrated
 from tokonomics.measure.importers.lm_eval import KeptQuality

@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 
 from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.grid import WORLD, grid_named
 from tokonomics.catalog.offer_choice import cheapest_offer, machines_usd_per_hour, market_offers
+from tokonomics.catalog.places import WORLD, grid_named
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, did_you_mean, option, shorten
 from tokonomics.measure.meter.against_plan import read_plan

@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from tokonomics.catalog.api_hosts import hosts_of
-from tokonomics.catalog.checkpoints import checkpoint_for, how_to_make
-from tokonomics.catalog.grid import grid_named
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.models import ModelSpec
-from tokonomics.catalog.precision import Precision
-from tokonomics.catalog.recovery import recovery_of
+from tokonomics.catalog.places import grid_named
+from tokonomics.catalog.recovery import checkpoint_for, how_to_make, recovery_of
 from tokonomics.clock import today
 from tokonomics.deploy.job import DeployFile, DeployJob, Target, longest_context
 from tokonomics.deploy.targets import deploy_files, provenance
@@ -59,8 +58,8 @@ from tokonomics.serving.first_answer import FirstAnswer, in_the_mean
 from tokonomics.sizing.engine_flags import Role
 from tokonomics.sizing.load import Load
 from tokonomics.sizing.spare import machines_for
-from tokonomics.traffic.session_summary import log_pace
-from tokonomics.traffic.thinking import parse_thinking
+from tokonomics.traffic.sessions import log_pace
+from tokonomics.traffic.workload import parse_thinking
 from tokonomics.types import copied
 
 

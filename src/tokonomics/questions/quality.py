@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+from tokonomics.catalog.layers import KV_PRECISIONS, WEIGHT_PRECISIONS, Precision, parse_precision
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.models import ModelSpec
-from tokonomics.catalog.precision import KV_PRECISIONS, WEIGHT_PRECISIONS, Precision, parse_precision
 from tokonomics.catalog.recovery import OwnRecovery, QuantisedPart, save_recovery
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, UnknownName, option, shorten

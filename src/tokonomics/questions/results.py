@@ -5,11 +5,10 @@ from typing import Any
 
 from pydantic import Field
 
-from tokonomics.catalog.checkpoints import Checkpoint
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.places import Seller
-from tokonomics.catalog.precision import Precision
-from tokonomics.catalog.recovery import Recovery
+from tokonomics.catalog.recovery import Checkpoint, Recovery
 from tokonomics.deploy.job import DeployFile
 from tokonomics.errors import by_name, flag, spelled
 from tokonomics.measure.api_latency import ApiLatency
@@ -19,7 +18,7 @@ from tokonomics.money.cost import Cost, LoadCost, Needed
 from tokonomics.money.energy import Energy
 from tokonomics.money.sale import FleetSale
 from tokonomics.money.upkeep import Upkeep
-from tokonomics.physics.power import PowerCurve
+from tokonomics.physics.curves import PowerCurve
 from tokonomics.planner.batch_report import BatchReport
 from tokonomics.planner.breakeven import BreakEvenReport
 from tokonomics.planner.can_run import CanRun
@@ -38,7 +37,7 @@ from tokonomics.planner.what_if import BillRange, Headroom, Sensitivity
 from tokonomics.planner.why import WhyPick
 from tokonomics.questions.result import Result, beside
 from tokonomics.serving.first_answer import FirstAnswer
-from tokonomics.traffic.session_summary import LogPace
+from tokonomics.traffic.sessions import LogPace
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.workload import Workload
 from tokonomics.types import Marked, Noun

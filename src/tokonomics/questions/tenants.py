@@ -21,9 +21,8 @@ from tokonomics.questions.targets import classes_of, targets_of
 from tokonomics.questions.traffic import traffic_of
 from tokonomics.questions.traffic_results import LabelBill, LabelRow, TenantSale, TenantsResult, TenantsSale
 from tokonomics.traffic.attribution import labels_in, values_of
-from tokonomics.traffic.classes import classed
-from tokonomics.traffic.service_class import ServiceClass
-from tokonomics.traffic.tenants import joined, present
+from tokonomics.traffic.slo import ServiceClass
+from tokonomics.traffic.tenants import classed, joined, present
 from tokonomics.traffic.trace import Trace
 from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK, usd
 

@@ -5,9 +5,9 @@ from datetime import date
 
 from tokonomics.catalog.apis import ApiPrice
 from tokonomics.catalog.gpus import Gpu
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import MAX_AGE_DAYS, STALE_AFTER_DAYS, Offer, Terms
-from tokonomics.catalog.precision import Precision
 from tokonomics.catalog.refresh import ProviderRefresh, Refresh
 from tokonomics.clock import today
 from tokonomics.errors import option

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.offers import UNSPECIFIED, Terms
 from tokonomics.catalog.places import LISTED_EVERYWHERE
-from tokonomics.catalog.precision import Precision
 from tokonomics.errors import option
 from tokonomics.planner.plan_answer import Candidate, Catch, Plan, SetAside
 from tokonomics.questions.results import layout_text

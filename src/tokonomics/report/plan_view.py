@@ -4,8 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tokonomics.catalog.images import PromptImages
-from tokonomics.catalog.models import ModelSpec
+from tokonomics.catalog.models import ModelSpec, PromptImages
 from tokonomics.catalog.offers import STALE_AFTER_DAYS
 from tokonomics.errors import option
 from tokonomics.planner.infeasible import Blame

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.models import ModelSpec
-from tokonomics.catalog.precision import Precision
 from tokonomics.catalog.recovery import Recovery, recovery_text
 from tokonomics.errors import option
 from tokonomics.planner.plan_answer import Plan

@@ -8,7 +8,7 @@ from tokonomics.report import blocks
 from tokonomics.report.wording import percent_text, time_text, turn_text
 from tokonomics.serving.outcome import Outcome
 from tokonomics.serving.session_outcome import SessionOutcome
-from tokonomics.traffic.session_summary import LogPace
+from tokonomics.traffic.sessions import LogPace
 from tokonomics.units import percent, plural, requests_a_second, usd
 
 

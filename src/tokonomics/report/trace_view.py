@@ -12,7 +12,7 @@ from tokonomics.questions.traffic_results import TraceResult
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.wording import NO_VALUE, duration_text, how_long, percent_text, turn_text
-from tokonomics.traffic.session_summary import SessionSummary
+from tokonomics.traffic.sessions import SessionSummary
 from tokonomics.traffic.summary import Idle, LengthSummary, Peak, TraceSummary
 from tokonomics.traffic.tally import BilledBy, BilledValue
 from tokonomics.units import TOKENS_PER_MTOK, count, percent, plural, seconds, usd

@@ -16,9 +16,8 @@ from tokonomics.serving.outcome import SloOutcome, judged, request_latencies, wi
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.spread import Spread, spread
 from tokonomics.serving.state import DONE, REFUSED, SHED
-from tokonomics.traffic.classes import by_class
-from tokonomics.traffic.service_class import ServiceClass
-from tokonomics.traffic.slo import Latency, Slo
+from tokonomics.traffic.slo import Latency, ServiceClass, Slo
+from tokonomics.traffic.tenants import by_class
 from tokonomics.types import Noun
 from tokonomics.units import percent, seconds, seconds_apart
 

@@ -8,8 +8,8 @@ from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.spread import Spread, spread
 from tokonomics.serving.state import DONE
 from tokonomics.traffic.slo import Latency
-from tokonomics.traffic.thinking import Thinking
 from tokonomics.traffic.trace import Trace
+from tokonomics.traffic.workload import Thinking
 from tokonomics.types import Noun
 
 

@@ -26,8 +26,8 @@ from tokonomics.serving.tiers import TierHits, plan_fetches
 from tokonomics.sizing import rules
 from tokonomics.sizing.screen import first_limit
 from tokonomics.sizing.setup import Setup
-from tokonomics.traffic.classes import by_class
 from tokonomics.traffic.slo import Latency, Slo
+from tokonomics.traffic.tenants import by_class
 from tokonomics.traffic.trace import Floats, Trace
 
 _WHOLE = (Latency.e2e, Latency.job)

@@ -21,8 +21,7 @@ from tokonomics.catalog.offers import MAX_AGE_DAYS, Offer, Terms
 from tokonomics.clock import today
 from tokonomics.money.cost import CostLine, CostTree
 from tokonomics.physics.deployment import NETWORKED, Deployment
-from tokonomics.physics.memory import draft_bytes
-from tokonomics.physics.sharding import shard
+from tokonomics.physics.memory import draft_bytes, shard
 from tokonomics.serving.links import network_of
 from tokonomics.sizing.refusal import NotServed, Reason
 from tokonomics.sizing.spare import NO_SPARE, ZONED, Spare, machines_for, machines_for_both, replicas_on

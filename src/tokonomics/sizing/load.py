@@ -18,7 +18,6 @@ import numpy as np
 from tokonomics.errors import BadInput, option
 from tokonomics.serving.steady import context_while_answering
 from tokonomics.traffic.arrivals import Arrivals, parse_arrivals
-from tokonomics.traffic.classes import by_class, most_shed
 from tokonomics.traffic.generate import (
     ENOUGH_REQUESTS,
     USUAL_TPOT_S,
@@ -30,6 +29,7 @@ from tokonomics.traffic.generate import (
 from tokonomics.traffic.lengths import Lengths, parse_lengths
 from tokonomics.traffic.prefix_reuse import reuse
 from tokonomics.traffic.slo import Slo
+from tokonomics.traffic.tenants import by_class, most_shed
 from tokonomics.traffic.trace import Floats, Trace
 from tokonomics.traffic.workload import Workload, workload_of
 

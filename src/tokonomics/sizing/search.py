@@ -30,8 +30,7 @@ from tokonomics.sizing.screen import closed_form_replicas, late_alone
 from tokonomics.sizing.setup import Setup
 from tokonomics.sizing.terms import startup_seconds
 from tokonomics.traffic.generate import ENOUGH_REQUESTS
-from tokonomics.traffic.stretch import stretch_of
-from tokonomics.traffic.workload import workload_of
+from tokonomics.traffic.workload import stretch_of, workload_of
 from tokonomics.types import Noun, copied
 from tokonomics.units import seconds
 

@@ -20,12 +20,11 @@ from numpy.typing import NDArray
 from tokonomics.errors import BadInput, option
 from tokonomics.memory_budget import NoRoom, check_room
 from tokonomics.traffic.attribution import labels_in
-from tokonomics.traffic.formats import COLUMNS_HELP, OWN
+from tokonomics.traffic.formats import COLUMNS_HELP, OWN, TRACES, sample_path
 from tokonomics.traffic.recognise import Log, recognise
-from tokonomics.traffic.samples import TRACES, sample_path
+from tokonomics.traffic.sessions import GROWING, growing_prefix, turns_of
 from tokonomics.traffic.sources import named
 from tokonomics.traffic.trace import PrefixBlocks, Trace, make_trace
-from tokonomics.traffic.turn_logs import GROWING, growing_prefix, turns_of
 from tokonomics.units import plural
 
 if TYPE_CHECKING:

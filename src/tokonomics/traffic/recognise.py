@@ -22,8 +22,17 @@ from tokonomics.traffic import exports, formats, sources
 from tokonomics.traffic.attribution import Attribution
 from tokonomics.traffic.engine_lines import engine_layout, engine_of, engine_rows, looks_like_an_engine
 from tokonomics.traffic.exports import BULKY, Export, Unfolding, export_of, opened, requests_of, row, tenant_in
-from tokonomics.traffic.formats import LOG_FIELDS, OWN, REQUIRED, SUPPORTED, LogLayout, paths_in, spelling, usual_name
-from tokonomics.traffic.samples import TRACES
+from tokonomics.traffic.formats import (
+    LOG_FIELDS,
+    OWN,
+    REQUIRED,
+    SUPPORTED,
+    TRACES,
+    LogLayout,
+    paths_in,
+    spelling,
+    usual_name,
+)
 from tokonomics.traffic.sources import BESIDE, TableFile, named
 
 if TYPE_CHECKING:
@@ -105,7 +114,7 @@ class _LogFile:
     columns: str | None
     by: Attribution | None
 
-    def layout(self, present: Collection[formats.Path], *, of_table: bool) -> LogLayout:
+    def layout(self, present: Collection[formats.FieldPath], *, of_table: bool) -> LogLayout:
         """Where the fields are among these columns or keys: as the user said, as in a known log, or by usual names."""
         if self.columns is not None:
             return formats.layout_from_option(self.columns, set(present))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tokonomics.errors import BadInput, option
 from tokonomics.memory_budget import check_room
-from tokonomics.traffic.session_summary import SessionSummary, summarize_sessions
+from tokonomics.traffic.sessions import SessionSummary, summarize_sessions
 from tokonomics.traffic.slo import PERCENTILES
 from tokonomics.traffic.tally import (
     GAP_EDGES,

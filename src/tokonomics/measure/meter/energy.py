@@ -1,22 +1,22 @@
 """What metered servers drew and emitted over a stretch: read off the GPUs where the meter did, else modelled.
 
 A meter that was given the GPUs (``gpu_metrics``) keeps their joules in the ledger; their mean watts stand for the whole
-stretch, also where it was not read for all of it. Without, the GPU that is named draws by its curve (``physics.power``)
-at the metered batch while its server was busy, with the modelled share of prompts, and its idle watts otherwise. The
-host is known with the GPU alone; who owns the site is not, so its PUE is the industry's mean.
+stretch, also where it was not read for all of it. Without, the GPU that is named draws by its curve
+(``physics.curves``) at the metered batch while its server was busy, with the modelled share of prompts, and its idle
+watts otherwise. The host is known with the GPU alone; who owns the site is not, so its PUE is the industry's mean.
 """
 
 from pydantic import NonNegativeFloat
 
 from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.grid import Grid
+from tokonomics.catalog.places import Grid
 from tokonomics.measure.meter.bill import Bill
 from tokonomics.measure.meter.ledger import Drawn
 from tokonomics.measure.meter.token_price import MeteredGpu, prompt_time_of
 from tokonomics.measure.priced_run import PromptTime
 from tokonomics.money.energy import HOST_SHARE, Energy, energy, fleet_watts
 from tokonomics.money.own_hardware import MEAN_PUE
-from tokonomics.physics.power import PowerCurve, power_of
+from tokonomics.physics.curves import PowerCurve, power_of
 from tokonomics.types import copied
 from tokonomics.units import SECONDS_PER_HOUR
 

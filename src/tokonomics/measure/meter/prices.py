@@ -4,8 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tokonomics.catalog.offer_choice import cheapest_offer, select_offers
-from tokonomics.catalog.offer_files import load_offers
-from tokonomics.catalog.offers import Offer
+from tokonomics.catalog.offers import Offer, load_offers
 from tokonomics.errors import BadInput, UnknownName, shorten
 
 

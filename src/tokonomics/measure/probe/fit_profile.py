@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from tokonomics.catalog.gpus import Gpu, find_gpu
-from tokonomics.catalog.precision import Precision
+from tokonomics.catalog.layers import Precision
 from tokonomics.errors import BadInput, UnknownName, from_validation, option, shorten
 from tokonomics.measure.measurements import Measurement, steps_from
 from tokonomics.measure.probe import fit_law as laws

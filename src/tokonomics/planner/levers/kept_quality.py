@@ -7,7 +7,7 @@ cache together the product is taken.
 
 import math
 
-from tokonomics.catalog.precision import Precision
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.recovery import Recovery, recovery_of, recovery_text
 from tokonomics.physics.deployment import Deployment
 from tokonomics.types import Noun

@@ -17,8 +17,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveIn
 from tokonomics.errors import BadInput
 from tokonomics.money.cost import LeverBill, replica_hour
 from tokonomics.physics.deployment import Deployment
-from tokonomics.physics.memory import kv_budget_bytes, max_sequences
-from tokonomics.physics.sharding import adapter_bytes
+from tokonomics.physics.memory import adapter_bytes, kv_budget_bytes, max_sequences
 from tokonomics.physics.steptime import decode_step
 from tokonomics.planner.levers.tenancy import Pooling, Sharing
 from tokonomics.traffic.tenants import tenant_numbers

@@ -29,8 +29,7 @@ from tokonomics.sizing.load import load_of_requests
 from tokonomics.sizing.refusal import NotServed, Reason
 from tokonomics.sizing.search import NeverHolds, ReplicasNeeded, replicas_needed
 from tokonomics.sizing.setup import Setup
-from tokonomics.traffic.embeddings import Embedded, Vectors
-from tokonomics.traffic.prompts import Prompts, tokens_of
+from tokonomics.traffic.prompts import Embedded, Prompts, Vectors, tokens_of
 from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.traffic.trace import Floats, Trace
 from tokonomics.types import Noun

@@ -12,7 +12,7 @@ to put the same together, and does so where the chart is saved.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from tokonomics.catalog.precision import Precision
+from tokonomics.catalog.layers import Precision
 from tokonomics.measure.measurements import Metric, Statistic
 from tokonomics.measure.priced_run import PricedPoint, PricedRun, Scored
 from tokonomics.money.api_bill import ApiBill

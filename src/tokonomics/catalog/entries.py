@@ -1,27 +1,83 @@
-"""The user's own catalogue: models, GPUs and the like that are not in ours, in one TOML file.
+"""Entries of the catalogue: found by the names people use for them, and those of the user's own file.
 
-It lies where ``$TOKONOMICS_CATALOG`` says, else at ``~/.config/tokonomics/catalog.toml``; without it there is nothing
-to add. An entry ``[models.my-model]`` or ``[gpus.my-card]`` is read by the section it belongs to, and one with the
-key of ours replaces it. What we add to it (``save_entry``) leaves every other line as it was.
+Case, spaces, dashes and underscores do not matter; a vendor prefix ("NVIDIA", "meta-llama/") may be left out.
+
+The user's own catalogue, one TOML file, lies where ``$TOKONOMICS_CATALOG`` says, else at
+``~/.config/tokonomics/catalog.toml``; without it there is nothing to add. An entry ``[models.my-model]`` or
+``[gpus.my-card]`` is read by the section it belongs to, and one with the key of ours replaces it. What we add to it
+(``save_entry``) leaves every other line as it was.
 """
 
+import csv
 import json
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import date
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
-from tokonomics.errors import BadInput, nearest, shorten
+from tokonomics.errors import BadInput, UnknownName, nearest, shorten
 from tokonomics.files import make_folder, write_text
 
+
+class Named(Protocol):
+    @property
+    def key(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def aliases(self) -> tuple[str, ...]: ...
+
+
+Entry = TypeVar("Entry", bound=Named)
+
+_VENDORS = re.compile("^(nvidia|amd|intel|geforce|tesla|instinct)+(?=.)", re.DOTALL)
+
+
+@lru_cache(maxsize=8192)
+def spelling(name: str) -> str:
+    """The form in which two spellings of one name are equal; kept, as every name looked up is held against all."""
+    bare = re.sub(r"[\s_\-]+", "", name.casefold().rsplit("/", 1)[-1])
+    return _VENDORS.sub("", bare)
+
+
+def spellings(entry: Named) -> set[str]:
+    """Every form under which an entry is found."""
+    return {spelling(name) for name in (entry.key, entry.name, *entry.aliases)}
+
+
+def resolve(
+    kind: str, name: str, entries: Iterable[Entry], *, fix: str | None = None, listing: str | None = None
+) -> Entry:
+    """The entry of that name, or an error that suggests the nearest or the verb that lists them."""
+    known = tuple(entries)
+    wanted = spelling(name)
+    for entry in known:
+        if wanted in spellings(entry):
+            return entry
+    names = [spelled for entry in known for spelled in (entry.key, *entry.aliases)]
+    raise UnknownName(kind, name, names, fix=fix, listing=listing)
+
+
+DATA = Path(__file__).parent / "data"
 VARIABLE = "TOKONOMICS_CATALOG"
 SECTIONS = ("models", "gpus", "apis", "recovery", "market")
 MARKET_KEYS = ("provider", "region", "sellers", "discount", "offers")
 LARGEST_FILE = 10_000_000
+
+
+def shipped_rows(name: str) -> list[dict[str, str]]:
+    """The rows of a CSV file of ours, without the cells that are empty."""
+    with (DATA / name).open(encoding="utf-8", newline="") as file:
+        return [{field: cell for field, cell in row.items() if cell} for row in csv.DictReader(file)]
+
+
+def shipped_tables(name: str) -> dict[str, Any]:
+    """The content of a TOML file of ours."""
+    return tomllib.loads((DATA / name).read_text(encoding="utf-8"))
 
 
 def user_path() -> Path:
