@@ -1,7 +1,6 @@
 """A published table of hosting against an API, recomputed: whole replicas, and the engineers that it leaves out."""
 
-from tokonomics.catalog.api_hosts import hosts_of
-from tokonomics.catalog.apis import find_api
+from tokonomics.catalog.api_hosts import find_api, hosts_of
 from tokonomics.catalog.load_models import find_model
 from tokonomics.money.api_bill import ApiBill, api_bill, host_bills
 from tokonomics.money.breakeven import FleetKind, SelfHosted, bill_at, break_even, engineers, kind_of_equation

@@ -6,10 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tokonomics.catalog.entries import DATA, user_tables
-from tokonomics.catalog.layers import Precision
-from tokonomics.catalog.load_models import all_models, find_model
-from tokonomics.catalog.recovery import (
+from tokonomics.catalog.checkpoints import (
     OwnRecovery,
     RecoveryScore,
     allowed_by_recovery,
@@ -21,6 +18,9 @@ from tokonomics.catalog.recovery import (
     recovery_text,
     save_recovery,
 )
+from tokonomics.catalog.entries import DATA, user_tables
+from tokonomics.catalog.layers import Precision
+from tokonomics.catalog.load_models import all_models, find_model
 from tokonomics.errors import BadInput
 
 KEYS = {model.key for model in all_models()}

@@ -10,7 +10,7 @@ import pytest
 import typer.main
 from tests.cli.test_startup import HEAVY
 
-from tokonomics.catalog.apis import list_apis
+from tokonomics.catalog.api_hosts import list_apis
 from tokonomics.catalog.engines import all_engines
 from tokonomics.catalog.gpus import find_gpus
 from tokonomics.catalog.load_models import find_models

@@ -42,7 +42,7 @@ def configs() -> list[bytes]:
 
 
 def read_catalogue(path: Path) -> object:
-    from tokonomics.catalog.apis import list_apis
+    from tokonomics.catalog.api_hosts import list_apis
     from tokonomics.catalog.gpus import all_gpus
     from tokonomics.catalog.load_models import all_models
 
@@ -195,7 +195,7 @@ a2-highgpu-1g,,,12.0,85.0,0.7,0.2,us-central1,us-central1-a,
 
 
 def read_litellm(path: Path) -> object:
-    from tokonomics.catalog.litellm_file import read_litellm
+    from tokonomics.catalog.apis import read_litellm
 
     return read_litellm(path)
 

@@ -25,12 +25,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tokonomics.catalog.checkpoints import checkpoint_for
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import all_models, find_model
 from tokonomics.catalog.offers import UNSPECIFIED, Offer, Terms, load_offers
-from tokonomics.catalog.recovery import checkpoint_for
 from tokonomics.deploy.job import DeployFile, DeployJob, Target
 from tokonomics.deploy.manifest import comment, yaml_text
 from tokonomics.deploy.pods import machine_names

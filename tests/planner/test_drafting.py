@@ -9,7 +9,7 @@ from tests.planner.small_catalogue import BF16, BUSY, CHAT, asked, planned
 from tests.planner.test_market import offer
 from tests.planner.test_market import planned as answered
 
-from tokonomics.catalog.drafts import load_drafts
+from tokonomics.catalog.checkpoints import load_drafts
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import all_models, find_model

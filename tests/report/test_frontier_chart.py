@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from tests.planner.small_catalogue import SLOS, asked
 
-from tokonomics.catalog.apis import find_api
+from tokonomics.catalog.api_hosts import find_api
 from tokonomics.catalog.load_models import find_model
 from tokonomics.measure.importers.recognise import read_runs
 from tokonomics.measure.priced_run import Said, as_model, machine_of, price_run, rental_of

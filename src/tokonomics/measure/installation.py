@@ -168,7 +168,7 @@ def _gpu_prices() -> Iterator[Check]:
 
 
 def _api_prices() -> Iterator[Check]:
-    from tokonomics.catalog.apis import list_apis
+    from tokonomics.catalog.api_hosts import list_apis
     from tokonomics.catalog.offers import STALE_AFTER_DAYS, is_stale
     from tokonomics.clock import today
 

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from tokonomics.catalog.apis import ApiPrice, find_api, price_request
+from tokonomics.catalog.api_hosts import find_api
+from tokonomics.catalog.apis import ApiPrice, price_request
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.layers import KV_PRECISIONS, WEIGHT_PRECISIONS, parse_precision

@@ -1,7 +1,7 @@
 """From which volume on is hosting a model oneself cheaper than an API?"""
 
-from tokonomics.catalog.api_hosts import hosts_of
-from tokonomics.catalog.apis import ApiPrice, find_api
+from tokonomics.catalog.api_hosts import find_api, hosts_of
+from tokonomics.catalog.apis import ApiPrice
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offers import Offer
 from tokonomics.errors import BadInput, option, shorten

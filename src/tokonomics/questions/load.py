@@ -9,13 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tokonomics.catalog.checkpoints import QuantisedPart, allowed_by_recovery, lossy_pairs
 from tokonomics.catalog.engines import all_engines, find_engine
 from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offer_choice import list_prices
 from tokonomics.catalog.offers import MAX_AGE_DAYS, Offer
-from tokonomics.catalog.recovery import QuantisedPart, allowed_by_recovery, lossy_pairs
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, UnknownName, option, shorten
 from tokonomics.physics.deployment import Speculation

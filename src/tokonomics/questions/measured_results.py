@@ -3,8 +3,8 @@
 import math
 from typing import Any
 
+from tokonomics.catalog.checkpoints import QuantisedPart
 from tokonomics.catalog.layers import Precision
-from tokonomics.catalog.recovery import QuantisedPart
 from tokonomics.measure.calibrate import Calibrated
 from tokonomics.measure.importers.lm_eval import KeptQuality
 from tokonomics.measure.meter.bill import Bill

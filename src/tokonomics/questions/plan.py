@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from tokonomics.catalog.api_hosts import hosts_of
+from tokonomics.catalog.checkpoints import checkpoint_for, how_to_make, recovery_of
 from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.places import grid_named
-from tokonomics.catalog.recovery import checkpoint_for, how_to_make, recovery_of
 from tokonomics.clock import today
 from tokonomics.deploy.job import DeployFile, DeployJob, Target, longest_context
 from tokonomics.deploy.targets import deploy_files, provenance

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
+from tokonomics.catalog.checkpoints import OwnRecovery, QuantisedPart, save_recovery
 from tokonomics.catalog.layers import KV_PRECISIONS, WEIGHT_PRECISIONS, Precision, parse_precision
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.models import ModelSpec
-from tokonomics.catalog.recovery import OwnRecovery, QuantisedPart, save_recovery
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, UnknownName, option, shorten
 from tokonomics.measure.importers.lm_eval import HarnessRun, kept_quality, read_scores

@@ -5,10 +5,10 @@ from typing import Any
 
 from pydantic import Field
 
+from tokonomics.catalog.checkpoints import Checkpoint, Recovery
 from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.places import Seller
-from tokonomics.catalog.recovery import Checkpoint, Recovery
 from tokonomics.deploy.job import DeployFile
 from tokonomics.errors import by_name, flag, spelled
 from tokonomics.measure.api_latency import ApiLatency

@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING
 
+from tokonomics.catalog.checkpoints import Recovery, recovery_text
 from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.models import ModelSpec
-from tokonomics.catalog.recovery import Recovery, recovery_text
 from tokonomics.errors import option
 from tokonomics.planner.plan_answer import Plan
 from tokonomics.questions.results import PlanResult

@@ -17,10 +17,10 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
+from tokonomics.catalog.checkpoints import checkpoint_for
 from tokonomics.catalog.engines import Defaults, MemoryRule
 from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.models import ModelSpec
-from tokonomics.catalog.recovery import checkpoint_for
 from tokonomics.errors import BadInput, option
 from tokonomics.money.cache_tiers import parse_tiers
 from tokonomics.physics.deployment import Deployment, DraftMethod, Speculation

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from tokonomics import __version__
-from tokonomics.catalog.apis import list_apis
+from tokonomics.catalog.api_hosts import list_apis
 from tokonomics.catalog.engines import all_engines
 from tokonomics.catalog.entries import stamp, user_path
 from tokonomics.catalog.gpus import all_gpus
