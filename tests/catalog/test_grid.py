@@ -26,7 +26,7 @@ def test_every_country_in_which_machines_are_sold_has_a_grid() -> None:
 def test_a_grid_may_be_given_in_grams_or_as_a_country() -> None:
     assert grid_named("45").g_per_kwh == 45
     assert grid_named("fr") == grid_of("aws", "eu-west-3")
-    assert "as given" in grid_named("0").said
+    assert "as given" in grid_named("0").text
     for wrong in ("-1", "nan", "atlantis", "1e9"):
         with pytest.raises(BadInput, match="neither a country nor"):
             grid_named(wrong)

@@ -81,8 +81,8 @@ def test_turns_are_taken_to_begin_with_what_was_said(tmp_path: Path) -> None:
     prefix = trace.prefix
     assert prefix is not None
     assert prefix.block_tokens == 16
-    np.testing.assert_array_equal(prefix.of(1)[:11], prefix.of(0))  # 176 tokens were said before it
-    assert not set(prefix.of(2)) & set(prefix.of(1))  # shorter than what was said: written anew
+    np.testing.assert_array_equal(prefix.blocks_of(1)[:11], prefix.blocks_of(0))  # 176 tokens were said before it
+    assert not set(prefix.blocks_of(2)) & set(prefix.blocks_of(1))  # shorter than what was said: written anew
 
 
 def test_turns_are_saved_and_read_back(tmp_path: Path) -> None:

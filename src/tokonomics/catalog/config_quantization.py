@@ -52,7 +52,7 @@ class Patterns:
     numbered: bool = False  # whether one could tell layers apart
 
     @staticmethod
-    def of(where: Fields, patterns: Sequence[str]) -> "Patterns":
+    def read(where: Fields, patterns: Sequence[str]) -> "Patterns":
         """The patterns as a quantiser writes them: ``re:`` or ``.*`` for an expression, a glob, a path or a part."""
         exact: set[str] = set()
         inside: list[str] = []
@@ -293,7 +293,7 @@ def dtype(fields: Fields) -> Precision | None:
 
 def _left(given: Fields, *names: str) -> Patterns:
     """The modules that any of these lists names."""
-    return Patterns.of(given, [pattern for name in names for pattern in given.words(name) or ()])
+    return Patterns.read(given, [pattern for name in names for pattern in given.words(name) or ()])
 
 
 # --- the methods ----------------------------------------------------------------------------------------------------
@@ -323,9 +323,9 @@ def integers(given: Fields) -> Scheme:
             regex = f"re:{pattern.removeprefix('-:').removeprefix('+:')}" if negative else pattern
             bits = said.optional_size("bits", most=64) if said else None
             if skipped or bits == 16:
-                named.append((Patterns.of(given, [regex]), None))
+                named.append((Patterns.read(given, [regex]), None))
             elif said and bits:
-                named.append((Patterns.of(given, [regex]), _whole_numbers(given, bits)))
+                named.append((Patterns.read(given, [regex]), _whole_numbers(given, bits)))
     return Scheme(rest, tuple(named), _left(given, "modules_to_not_convert"))
 
 
@@ -374,7 +374,7 @@ def modelopt(given: Fields) -> Scheme:
             return compressed_tensors(given)
         if not by_format:
             raise given.wrong("quantized_layers", "is missing", fix="It lists the modules of a mixed checkpoint.")
-        return Scheme(None, tuple((Patterns.of(given, names), found) for found, names in by_format.items()), left)
+        return Scheme(None, tuple((Patterns.read(given, names), found) for found, names in by_format.items()), left)
     if algorithm is None and given.has("config_groups"):
         return compressed_tensors(given)
     return Scheme(_algorithm(given, algorithm), left=left)
@@ -407,7 +407,7 @@ def compressed_tensors(given: Fields) -> Scheme:
                 raise given.wrong("config_groups", "gives several precisions to the same modules")
             rest = found
         if by_name:
-            named.append((Patterns.of(given, by_name), found))
+            named.append((Patterns.read(given, by_name), found))
     return Scheme(rest, tuple(named), _left(given, "ignore"))
 
 
@@ -430,7 +430,7 @@ def quark(given: Fields) -> Scheme:
     if overall is None:
         raise given.wrong("global_quant_config", "is missing")
     named = [
-        (Patterns.of(given, [pattern]), _quark_format(given, said) if said else None)
+        (Patterns.read(given, [pattern]), _quark_format(given, said) if said else None)
         for pattern, said in _table(given, "layer_quant_config").items()
     ]
     return Scheme(_quark_format(given, overall), tuple(named), _left(given, "exclude"))

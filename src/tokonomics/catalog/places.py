@@ -156,7 +156,7 @@ class Grid(Noun):
     source: str
 
     @property
-    def said(self) -> str:
+    def text(self) -> str:
         """``44.2 g/kWh (FR, mean of 2024: Ember)``."""
         if self.year is None:
             return f"{self.g_per_kwh:.3g} g/kWh, {self.source}"

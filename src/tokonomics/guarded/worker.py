@@ -255,7 +255,7 @@ def table(request: dict[str, Any], tell: Told) -> dict[str, Any]:
 
 def _table(path: Path) -> dict[str, Any] | None:
     from tokonomics.traffic.formats import LOG_FIELDS, REQUIRED
-    from tokonomics.traffic.recognise import preview
+    from tokonomics.traffic.readers import preview
 
     found = preview(path)
     if found is None:

@@ -27,7 +27,7 @@ def energy_facts(drawn: Energy | None) -> Iterable[blocks.Fact]:
         "energy", f"{drawn.kwh_per_mtok:.3g} kWh", f"per Mtok; {month}: {parts}", number=drawn.kwh_per_mtok
     )
     grams = f"{count(float(f'{drawn.g_co2e_per_mtok:.3g}'))} g CO₂e"
-    said = f"per Mtok; {count(drawn.kg_co2e_per_month)} kg a month at {drawn.grid.said}"
+    said = f"per Mtok; {count(drawn.kg_co2e_per_month)} kg a month at {drawn.grid.text}"
     yield blocks.fact("emissions", grams, said, number=drawn.g_co2e_per_mtok)
 
 

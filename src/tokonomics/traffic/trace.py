@@ -180,7 +180,7 @@ class PrefixBlocks:
     block_tokens: int
     distinct: int
 
-    def of(self, request: int) -> Counts:
+    def blocks_of(self, request: int) -> Counts:
         return self.ids[self.starts[request] : self.starts[request + 1]]
 
     def take(self, chosen: NDArray[np.intp]) -> "PrefixBlocks":

@@ -113,7 +113,7 @@ class Thinking(Noun):
     assumed: bool = False
     """Not said: the usual share of a model that reasons."""
 
-    def of(self, output_tokens: NDArray[np.int32]) -> NDArray[np.float64]:
+    def thinking_tokens(self, output_tokens: NDArray[np.int32]) -> NDArray[np.float64]:
         """Thinking tokens of each output."""
         outputs = output_tokens.astype(np.float64)
         return outputs * self.share if self.share is not None else np.minimum(outputs, float(self.tokens or 0))

@@ -17,7 +17,7 @@ from tokonomics.measure.benchmark_run import (
     point_from_records,
 )
 from tokonomics.measure.importers.fields import Format, ResultFields, spread, unix_moment, users_of
-from tokonomics.traffic.exports import requests_of
+from tokonomics.traffic.engine_lines import requests_of
 from tokonomics.traffic.formats import REQUIRED, LogLayout
 from tokonomics.traffic.sources import value_at
 

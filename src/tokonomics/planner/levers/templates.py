@@ -196,7 +196,7 @@ def _pinned(
     once_s = 0.0
     for name, _ in templates:
         request = int(np.argmax(fixed.template == name))
-        chain = prefix.of(request)[: fixed.blocks[request]].tolist()
+        chain = prefix.blocks_of(request)[: fixed.blocks[request]].tolist()
         # Chained ids: what another template has of it is its beginning.
         new = [block for block in chain if block not in held]
         if len(held) + len(new) > room:
