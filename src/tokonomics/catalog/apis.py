@@ -156,6 +156,8 @@ def _quoted(api: ApiPrice, usd_per_mtok: float | None, name: str) -> float:
 # --- genai-prices ---------------------------------------------------------------------------------------------------
 
 _BATCH = {"processing": "batch"}
+_RATES = {"input": "input", "output": "output", "cache_read": "cached_input", "cache_write": "cache_write"}
+"""What they call a rate, and what we do."""
 _CHECKED = re.compile(r"(?:verified|checked|confirmed|as of)\b[^.;]{0,60}?(\d{4}-\d{2}-\d{2})")
 
 
@@ -215,13 +217,13 @@ def _api_price(host: "Provider", info: "ModelInfo", owner: "Provider", day: dt.d
     # A host that resells another's model has its standard price only as an estimate, and its batch price not at all.
     batch = _batch_price(info, day) if host is owner else None
     release = _release()
+    prices = (getattr(standard, f"{theirs}_mtok") for theirs in _RATES)
+    starts = sorted({tier.start for price in prices for tier in getattr(price, "tiers", ())})
     return ApiPrice(
         host=host.id,
         model=info.id,
         **_rates(standard, batch, 0),
-        tiers=tuple(
-            ApiTier(above_input_tokens=start, **_rates(standard, batch, start + 1)) for start in _tier_starts(standard)
-        ),
+        tiers=tuple(ApiTier(above_input_tokens=start, **_rates(standard, batch, start + 1)) for start in starts),
         usd_per_request=float(_at(standard.requests_kcount, 0) or 0) / 1000,
         date=_snapshot_date(),
         checked=_day_checked(info.price_comments),
@@ -242,12 +244,11 @@ def _batch_price(info: "ModelInfo", day: dt.date) -> "ModelPrice | None":
 
 def _rates(standard: "ModelPrice", batch: "ModelPrice | None", input_tokens: int) -> dict[str, Any]:
     """Only what is quoted: genai-prices itself would charge cached or batch tokens in full where a price is missing."""
-    ours = {"input": "input", "output": "output", "cache_read": "cached_input", "cache_write": "cache_write"}
     return {
         f"{kind}{name}_usd_per_mtok": _at(getattr(price, f"{theirs}_mtok"), input_tokens)
         for kind, price in (("", standard), ("batch_", batch))
         if price is not None
-        for theirs, name in ours.items()
+        for theirs, name in _RATES.items()
     }
 
 
@@ -259,11 +260,6 @@ def _at(price: Any, input_tokens: int) -> float | None:
         if input_tokens > tier.start:
             return float(tier.price)
     return float(getattr(price, "base", price))
-
-
-def _tier_starts(standard: "ModelPrice") -> list[int]:
-    prices = (standard.input_mtok, standard.output_mtok, standard.cache_read_mtok, standard.cache_write_mtok)
-    return sorted({tier.start for price in prices for tier in getattr(price, "tiers", ())})
 
 
 def _note(info: "ModelInfo", standard: "ModelPrice", host: "Provider", owner: "Provider") -> str | None:

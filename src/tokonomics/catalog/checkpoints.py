@@ -21,7 +21,7 @@ the embedding beside it, and its own head covers the commonest tokens alone (arX
 import datetime as dt
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from itertools import groupby, product
 from pathlib import Path
@@ -155,7 +155,8 @@ def load_scores() -> tuple[RecoveryScore, ...]:
 
 def recovery_of(model: ModelSpec, precision: Precision, part: QuantisedPart = "weights") -> Recovery | None:
     """What is left of a model at a precision: one's own score, a published one, or its family's; None without any."""
-    known = [found for found in _recoveries() if found.precision is precision and found.part == part]
+    every = (*map(_own, user_tables(SECTION).items()), *_published())
+    known = [found for found in every if found.precision is precision and found.part == part]
     of_it = [found for found in known if found.model == model.key]
     if not of_it:
         of_it = _nearest_relatives(model, known)
@@ -221,11 +222,6 @@ def save_recovery(found: OwnRecovery) -> Path:
 
 def _listed(benchmarks: Sequence[str]) -> str:
     return benchmarks[0] if len(benchmarks) == 1 else f"the mean of {', '.join(benchmarks)}"
-
-
-def _recoveries() -> Iterator[Recovery]:
-    yield from map(_own, user_tables(SECTION).items())
-    yield from _published()
 
 
 @cache

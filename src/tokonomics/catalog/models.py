@@ -90,9 +90,11 @@ class ByTiles(Noun):
 
     def _tiles(self, width: int, height: int) -> int:
         """Of the canvas that enlarges least, else shrinks least; of several the smallest (``get_best_fit``)."""
-        canvases = [(rows, number // rows) for number in range(1, self.most + 1) for rows in _divisors(number)]
         scales = {
-            (rows, columns): min(self.side * columns / width, self.side * rows / height) for rows, columns in canvases
+            (rows, number // rows): min(self.side * (number // rows) / width, self.side * rows / height)
+            for number in range(1, self.most + 1)
+            for rows in range(1, number + 1)
+            if number % rows == 0
         }
         enough = [scale for scale in scales.values() if scale >= 1]
         chosen = min(enough) if enough else max(scales.values())
@@ -195,10 +197,6 @@ def prompt_images(text: str, tower: VisionTower) -> PromptImages:
         cut = tower.cut(width, height)
         number, tokens, flops = number + count, tokens + count * cut.tokens, flops + count * tower.flops(cut)
     return PromptImages(text=text.strip(), images=number, tokens=tokens, flops=flops)
-
-
-def _divisors(number: int) -> list[int]:
-    return [part for part in range(1, number + 1) if number % part == 0]
 
 
 class Parts(Noun):

@@ -14,16 +14,16 @@ taken to draw the same shares of its datasheet's watts as the reference: ``scale
 """
 
 import datetime as dt
+import json
 import math
 import tomllib
 from collections.abc import Collection, Mapping
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from tokonomics.catalog.gpus import Gpu, find_gpu, shipped_gpus
@@ -38,6 +38,16 @@ Basis = Literal["measured", "scaled", "assumed"]
 
 LENDERS = ("A100-80GB", "L40S")
 """Whose curves any other architecture borrows; the L40S' Triton kernels where the A100 has none (latent attention)."""
+
+
+def shipped(name: str) -> Any:
+    """The content of a data file of ours, TOML or JSON."""
+    text = (Path(__file__).parent / "data" / name).read_text(encoding="utf-8")
+    return tomllib.loads(text) if name.endswith(".toml") else json.loads(text)
+
+
+def as_array(values: ArrayLike) -> Array:
+    return np.asarray(values, dtype=np.float64)
 
 
 def raised(value: Value, p: float) -> Value:
@@ -71,8 +81,7 @@ class Efficiency(Noun):
 
 @cache
 def efficiencies() -> dict[str, Efficiency]:
-    text = files("tokonomics.physics").joinpath("data/efficiency.toml").read_text(encoding="utf-8")
-    return {family: Efficiency.model_validate(row) for family, row in tomllib.loads(text)["families"].items()}
+    return {family: Efficiency.model_validate(row) for family, row in shipped("efficiency.toml")["families"].items()}
 
 
 def efficiency(gpu: Gpu) -> Efficiency:
@@ -114,9 +123,6 @@ def carried_over(curve: Curve, donor: str, gpu: Gpu) -> Curve:
         return curve
     shares = [share for share in ("memory", "compute") if share in curve._fields]
     return curve._replace(**{share: min(getattr(curve, share), getattr(efficiency(gpu), share)) for share in shares})
-
-
-_DATA = Path(__file__).parent / "data" / "power.toml"
 
 
 class PowerCurve(Noun):
@@ -167,6 +173,6 @@ def power_of(gpu: Gpu) -> PowerCurve | None:
 @cache
 def _curves() -> tuple[Mapping[str, PowerCurve], str]:
     """By GPU, and which of them stands for the others."""
-    read = tomllib.loads(_DATA.read_text(encoding="utf-8"))
+    read = shipped("power.toml")
     curves = {key: PowerCurve.model_validate(row) for key, row in read["gpus"].items()}
     return curves, read["reference"]

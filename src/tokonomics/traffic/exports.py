@@ -164,11 +164,6 @@ def _langfuse_prompt(details: Item) -> Any:
 # --- LiteLLM --------------------------------------------------------------------------------------------------------
 
 
-def _is_litellm(item: Item) -> bool:
-    spent = "spend" in item or "response_cost" in item
-    return spent and "startTime" in item and "prompt_tokens" in item
-
-
 _LITELLM = {
     "arrival": ("startTime",),
     "input": ("prompt_tokens",),
@@ -201,10 +196,6 @@ _WRAPPERS = ("invoke_agent", "create_agent", "invoke_workflow", "execute_tool", 
 _DEEPEST = 5
 _HIGHEST = 100
 """Spans above one that are gone through: more than calls have, and an end where they go round in a circle."""
-
-
-def _is_otlp(item: Item) -> bool:
-    return "resourceSpans" in item or "resource_spans" in item
 
 
 def _otlp(item: Item, unfolding: Unfolding) -> Iterator[Row | str]:
@@ -365,7 +356,7 @@ def _count(value: Any) -> int | None:
 EXPORTS = (
     Export(
         "OpenTelemetry GenAI spans",
-        _is_otlp,
+        lambda item: "resourceSpans" in item or "resource_spans" in item,
         _otlp,
         "user.id, else service.name",
         f"spans are read by the GenAI conventions {SEMCONV.rsplit('/', 1)[1]}",
@@ -382,7 +373,7 @@ EXPORTS = (
     Export("Langfuse export", _is_langfuse, _langfuse, "the users (userId)"),
     Export(
         "LiteLLM spend log",
-        _is_litellm,
+        lambda item: {"startTime", "prompt_tokens"} <= item.keys() and ("spend" in item or "response_cost" in item),
         _litellm,
         "the teams (team_id), else end_user, else user",
         columns=_LITELLM,

@@ -26,7 +26,7 @@ from tokonomics.errors import BadInput, nearest, option, shorten
 from tokonomics.memory_budget import check_room
 from tokonomics.traffic.arrivals import MOST_REQUESTS, Arrivals, draw_arrivals
 from tokonomics.traffic.formats import FOLDER
-from tokonomics.traffic.grammar import Phrase, read_options
+from tokonomics.traffic.grammar import Phrase, unnamed_phrase
 from tokonomics.traffic.lengths import Lengths, draw_lengths
 from tokonomics.traffic.trace import Counts, Floats, PrefixBlocks, Trace, Turns
 
@@ -383,7 +383,7 @@ def _zipf(rng: np.random.Generator, count: int, skew: float, number: int) -> NDA
 
 def parse_system(text: str) -> SystemPrompts:
     """``20,tokens=1k,skew=1``: twenty system prompts of 1,000 tokens."""
-    phrase = _plain(text, "system_prompts", "20,tokens=1000, 5,tokens=2k,skew=0")
+    phrase = unnamed_phrase(text, "system_prompts", "20,tokens=1000, 5,tokens=2k,skew=0")
     phrase.allow("tokens", "skew")
     return SystemPrompts(
         _whole(phrase, None, 10**6), _whole(phrase, "tokens", 10**7), phrase.number("skew", 0, 10, 1.0)
@@ -392,7 +392,9 @@ def parse_system(text: str) -> SystemPrompts:
 
 def parse_sessions(text: str) -> Sessions:
     """``5,think=30,limit=32k``: five turns on average, half a minute between, at most 32,000 tokens; or ``agent``."""
-    phrase = _plain(text, "sessions", "5, 5,think=30, 8,think=2m,limit=32k, agent, agent:swe,turns=40,branches=0.1")
+    phrase = unnamed_phrase(
+        text, "sessions", "5, 5,think=30, 8,think=2m,limit=32k, agent, agent:swe,turns=40,branches=0.1"
+    )
     agent = agent_in(text)
     if agent is None and phrase.value and phrase.value[0].isalpha():
         name = phrase.value.partition(":")[0].strip()
@@ -419,7 +421,7 @@ def agent_in(text: str | None) -> Agent | None:
 
 def parse_tenants(text: str) -> Tenants:
     """``3,skew=1,priorities=0/1/1``: three tenants, the first of them served first."""
-    phrase = _plain(text, "tenants", "10, 10,skew=1, 3,priorities=0/1/1")
+    phrase = unnamed_phrase(text, "tenants", "10, 10,skew=1, 3,priorities=0/1/1")
     phrase.allow("skew", "priorities")
     count = _whole(phrase, None, 10**6)
     listed = phrase.options.get("priorities", "")
@@ -427,10 +429,6 @@ def parse_tenants(text: str) -> Tenants:
     if not all(re.fullmatch(r"-?[0-9]{1,9}", part.strip()) for part in parts) or len(parts) not in (0, count):
         raise phrase.wrong(f"priorities= takes {count:,} whole numbers with / between, one for each tenant")
     return Tenants(count, phrase.number("skew", 0, 10, 1.0), tuple(int(part) for part in parts))
-
-
-def _plain(text: str, field: str, examples: str) -> Phrase:
-    return read_options(Phrase(text, "", None, {}, field, examples), text)
 
 
 def _whole(phrase: Phrase, name: str | None, most: int, default: int | None = None) -> int:

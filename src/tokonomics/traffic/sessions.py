@@ -332,7 +332,7 @@ def summarize_sessions(trace: Trace) -> SessionSummary | None:
         return None
     waiting = np.flatnonzero(~turns.roots)
     first_parent = turns.waits_for[turns.starts[waiting]]
-    numbers = turns.depth
+    followers = np.bincount(first_parent, minlength=len(trace))  # by the answer that each awaits first
     cached = None if trace.prefix is None else reuse(trace.prefix, trace.input_tokens).astype(np.int64)
     inputs = trace.input_tokens.astype(np.int64)
     return SessionSummary(
@@ -340,7 +340,7 @@ def summarize_sessions(trace: Trace) -> SessionSummary | None:
         turns=session_spread(np.bincount(turns.session, minlength=turns.sessions)),
         pause_s=session_spread(turns.pause_s[waiting]),
         growth_tokens=float((inputs[waiting] - inputs[first_parent]).mean()),
-        branch_share=_branch_share(turns, waiting),
+        branch_share=float((followers[first_parent] > 1).sum() / len(trace)),
         by_turn=tuple(
             TurnsAlike(
                 first=first,
@@ -349,13 +349,6 @@ def summarize_sessions(trace: Trace) -> SessionSummary | None:
                 mean_input=float(inputs[chosen].mean()),
                 cached_share=None if cached is None else float(cached[chosen].sum() / inputs[chosen].sum()),
             )
-            for first, last, chosen in turn_groups(numbers)
+            for first, last, chosen in turn_groups(turns.depth)
         ),
     )
-
-
-def _branch_share(turns: Turns, waiting: NDArray[np.intp]) -> float:
-    """Requests whose first awaited answer another request awaits first as well."""
-    first = turns.waits_for[turns.starts[waiting]]
-    followers = np.bincount(first, minlength=len(turns.starts) - 1)
-    return float((followers[first] > 1).sum() / (len(turns.starts) - 1))

@@ -13,7 +13,7 @@ from typing import Annotated
 from pydantic import Field
 
 from tokonomics.errors import BadInput, shorten
-from tokonomics.traffic.grammar import Phrase, read_options, span_s
+from tokonomics.traffic.grammar import Phrase, span_s, unnamed_phrase
 from tokonomics.types import Noun
 
 PERCENTILES = (50, 90, 95, 99)
@@ -136,7 +136,7 @@ def parse_classes(texts: Sequence[str], slos: Sequence[Slo] = ()) -> tuple[Servi
 
 
 def _parse(text: str, slos: tuple[Slo, ...]) -> ServiceClass:
-    phrase = read_options(Phrase(text, "", None, {}, "classes", _EXAMPLES), text)
+    phrase = unnamed_phrase(text, "classes", _EXAMPLES)
     for name, value in phrase.options.items():
         if name.partition("_")[0] in set(Latency):
             raise phrase.wrong(f"a target is written slo={shorten(f'{name}={value}', 30)}, several with + between")
