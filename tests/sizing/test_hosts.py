@@ -20,7 +20,7 @@ from tokonomics.questions.result import Listing
 from tokonomics.questions.verbs import find_verb
 from tokonomics.report.answers import describe
 from tokonomics.report.catalog_view import offers
-from tokonomics.sizing.bill import Bills, SetupBill
+from tokonomics.sizing.bill import Bill, Bills
 from tokonomics.sizing.hosts import Machine, cheapest_host, host_gib, hosts_of, room_for, usable
 from tokonomics.sizing.load import load_of_shape
 from tokonomics.sizing.setup import Setup
@@ -63,7 +63,7 @@ def test_fewer_bits_do_not_save_by_moving_to_a_host_without_memory() -> None:
     thin, enough = offer("H100-SXM", 1, 1.0, memory_gb=8), offer("H100-SXM", 1, 2.0, memory_gb=24)
     now = Setup(SMALL, load_of_shape(5, "const:1000", "const:300"), (thin, enough), TODAY, SLOS)
     bills = [Bills().of(each) for each in (now, now.deployed(weights=Precision.int4))]
-    assert [bill.usd_per_month for bill in bills if isinstance(bill, SetupBill)] == [2 * 730.0] * 2
+    assert [bill.usd_per_month for bill in bills if isinstance(bill, Bill)] == [2 * 730.0] * 2
 
 
 def test_a_host_too_small_is_refused_with_its_figures_and_one_that_does_not_tell_is_not() -> None:
