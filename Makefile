@@ -2,6 +2,7 @@
 #   make demo    the cheapest ways to serve a model, offline once the packages are installed
 #   make test    every check: style, types, layers, tests
 #   make explore everything that takes longer: more cases of every law, every kill, every spoilt file
+#   make size    lines, files and classes by package
 #   make docs    the guide as a site, in site/
 #   make dist    the wheel and the source archive, in dist/
 PYTHON ?= python3
@@ -12,7 +13,7 @@ UV ?= uv
 INSTALL := $(PIP) install --quiet --require-hashes --only-binary :all:
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test pytest explore quick lint bench docs outputs code dist check-install check-litellm check-wheels licences audit lock clean
+.PHONY: help demo test pytest explore quick lint size bench docs outputs code dist check-install check-litellm check-wheels licences audit lock clean
 
 help:
 	@grep -E '^#   make' Makefile | sed 's/^#   //'
@@ -61,6 +62,9 @@ lint: $(VENV)/dev
 test: $(VENV)/dev $(VENV)/code
 	@$(STYLE)
 	@{ $(TYPES); } & checking=$$!; $(PYTEST); tested=$$?; wait $$checking && exit $$tested
+
+size:
+	@$(PYTHON) docs/size.py
 
 pytest: $(VENV)/dev $(VENV)/code
 	@$(PYTEST)

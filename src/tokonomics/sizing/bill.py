@@ -373,13 +373,17 @@ class Bills:
 
     def _bill(self, setup: Setup, sized: Sized, bought: Bought) -> Bill:
         made, deployment, memories = sized.outcome, setup.deployment, setup.memories()
-        replicas = max(replicas_on(deployment, offer, sized.replicas, setup.spare) for offer in bought.offers)
+
+        def with_spare(replicas: int) -> int:
+            return max(replicas_on(deployment, offer, replicas, setup.spare) for offer in bought.offers)
+
+        replicas, running = with_spare(sized.replicas), sized.mean_over_time(with_spare)
         tiers = tuple(
             line.model_copy(update={"quantity": line.quantity * HOURS_PER_MONTH})
-            for line in (tier.line(replicas) for tier in memories)
+            for line in (tier.line(running) for tier in memories)
         )
         price_date = min([bought.price_date, *(tier.price_date for tier in memories if tier.price_date)])
-        running, held = sized.mean_replicas + replicas - sized.replicas, held_by_one(setup)
+        held = held_by_one(setup)
         load_share = setup.load.workload.rate / (held * running) if held else None
         gpus = running * deployment.gpus, bought.gpus_paid
         full_share = 1 - made.shares.idle if load_share is None else load_share

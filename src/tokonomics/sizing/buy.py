@@ -79,7 +79,7 @@ def _hosts(setup: Setup, terms: Sequence[Terms]) -> tuple[Hosts, list[tuple[int,
     """Machines sold on these terms on which the setup can stand, whose price is not too old."""
     gpu = setup.deployment.gpu.key
     stocks, _ = usable([offer for offer in setup.offers if offer.gpu == gpu], terms, setup.today)
-    return hosts_of(setup.deployment, stocks.get(gpu, ()), setup.today)
+    return hosts_of(setup.deployment, stocks.get(gpu, ()), setup.today, spare=setup.spare)
 
 
 def _on_demand(setup: Setup, sized: Sized) -> Bought | NotServed:
@@ -87,8 +87,9 @@ def _on_demand(setup: Setup, sized: Sized) -> Bought | NotServed:
     hosts, refused = _hosts(setup, (Terms.on_demand,))
     if not hosts.machines:
         reason = f"no on-demand machine is known for {deployment.gpus}×{deployment.gpu.key}"
-        if small := [refusal for _, refusal in refused if refusal.kind is Reason.host_too_small]:
-            reason = f"{reason}: {small[0].reason}"
+        telling = (Reason.host_too_small, Reason.no_zones)
+        if why := [refusal.reason for _, refusal in refused if refusal.kind in telling]:
+            reason = f"{reason}: {why[0]}"
         return NotServed(Reason.no_machine, reason)
 
     def bought(machine: Machine) -> Bought:

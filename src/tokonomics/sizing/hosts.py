@@ -265,15 +265,6 @@ def _network_needed(gpu: Gpu) -> float:
     return _NEAR * gpu.network_bytes_per_s
 
 
-def room_for(deployment: Deployment) -> Callable[[Offer], bool]:
-    """Whether a host has memory enough for a deployment, or does not tell.
-
-    What a size of machine needs is worked out once: a plan asks for thousands of offers.
-    """
-    needs = cache(partial(host_gib, deployment))
-    return lambda offer: offer.memory_gb is None or offer.memory_gb >= needs(offer.gpus)
-
-
 def cheapest_host(
     deployment: Deployment, replicas: int = 1, offers: Iterable[Offer] | None = None
 ) -> tuple[Offer, float]:
