@@ -291,7 +291,7 @@ def test_requests_fare_as_at_the_load_itself_where_replicas_have_work_in_hand() 
 
 @pytest.mark.parametrize("way", ["disaggregated", "autoscale"])
 def test_a_batch_limit_that_is_given_is_kept_however_replicas_are_run(way: str) -> None:
-    found = size(setup(load=load_of_shape(5, "const:500", "const:100"), max_sequences=32, **{way: True}))
+    found = size(setup(load=load_of_shape(5, "const:500", "const:100"), max_sequences=32, **{way: True}))  # type: ignore[arg-type]
     assert isinstance(found, Sized)
     assert found.max_sequences == 32
 

@@ -44,7 +44,7 @@ CENT = 0.005
 """Of a month: of two bills that differ by less, neither is cheaper."""
 
 
-class Drafting(Noun):
+class DraftUse(Noun):
     """How a layout drafts."""
 
     method: DraftMethod
@@ -93,7 +93,7 @@ class Bill(Noun):
     weights: Precision
     kv: Precision
     engine: str
-    draft: Drafting | None
+    draft: DraftUse | None
     """None: nothing drafts."""
     below_checkpoint: bool
     """Weights or KV cache are held at fewer bits than was published: check quality."""
@@ -169,7 +169,7 @@ def layout_fields(deployment: Deployment) -> dict[str, Any]:
         "gpus_per_replica": deployment.gpus,
         **copied(deployment, "tp", "pp", "ep", "dp", "weights", "kv"),
         "engine": deployment.engine.key,
-        "draft": Drafting(**copied(drafts, *names)) if drafts else None,
+        "draft": DraftUse(**copied(drafts, *names)) if drafts else None,
         "below_checkpoint": not is_faithful(deployment),
         "speed": known_speed(deployment),
         "speed_from": speed_from(deployment),
