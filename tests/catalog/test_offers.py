@@ -26,7 +26,7 @@ from tokonomics.catalog.offer_files import SNAPSHOT, cache_file, load_offers, re
 from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, TokonomicsError, UnknownName
-from tokonomics.measure.meter.prices import Prices
+from tokonomics.measure.meter.spending import Prices
 from tokonomics.questions.meter import asked as meter_settings
 from tokonomics.questions.requests.run import MeterWatchRequest
 

@@ -112,7 +112,7 @@ def probe_timings() -> list[bytes]:
 
 
 def read_plan(path: Path) -> object:
-    from tokonomics.measure.meter.against_plan import read_plan
+    from tokonomics.measure.meter.price_factors import read_plan
 
     planned = read_plan(path)
     assert planned.usd_per_mtok > 0
@@ -199,8 +199,7 @@ class _Answers:
 
 
 def read_prometheus(path: Path) -> object:
-    from tokonomics.measure.meter.prometheus_source import PrometheusSource
-    from tokonomics.measure.meter.targets import target_of
+    from tokonomics.measure.meter.prometheus_source import PrometheusSource, target_of
 
     session: Any = _Answers(path.read_bytes())
     source = PrometheusSource("http://here:9090", clock=lambda: 1.7e9)
@@ -285,7 +284,7 @@ def read_ledger(path: Path) -> object:
 
 
 def read_ledger_loads(path: Path) -> object:
-    from tokonomics.measure.meter.loads import is_ledger, runs_of
+    from tokonomics.measure.evidence import is_ledger, runs_of
 
     is_ledger(path)
     return runs_of(path)

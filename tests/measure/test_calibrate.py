@@ -19,7 +19,8 @@ from tokonomics.measure.calibrate import Calibrated, calibrate, errors, held_out
 from tokonomics.measure.evidence import Evidence, read_evidence
 from tokonomics.measure.measurements import Measurement, Metric, Mode, Statistic
 from tokonomics.measure.priced_run import Said
-from tokonomics.measure.validate import kind_of, steps_of, value_of
+from tokonomics.measure.stated_setup import steps_of
+from tokonomics.measure.validate import kind_of, value_of
 from tokonomics.physics.calibration import Correction, read_profile, using
 from tokonomics.physics.intervals import prior_deviation
 from tokonomics.physics.sharding import step_weight_bytes

@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 
 from tokonomics.errors import BadInput
-from tokonomics.measure.evidence import read_evidence
+from tokonomics.measure.evidence import is_ledger, read_evidence, runs_of
 from tokonomics.measure.measurements import Metric
 from tokonomics.measure.meter.ledger import Ledger
-from tokonomics.measure.meter.loads import is_ledger, runs_of
 from tokonomics.measure.meter.spans import PaidTime, WatchedSpan
 from tokonomics.measure.priced_run import Said
 

@@ -140,10 +140,10 @@ def test_the_metrics_page_has_the_budget() -> None:
 
 def test_a_meter_keeps_its_budget_up_to_date(tmp_path: Path) -> None:
     """Read from its own ledger, once an hour."""
-    from tokonomics.measure.meter.budget import MonthlyBudget
     from tokonomics.measure.meter.ledger import Ledger
-    from tokonomics.measure.meter.meter import Meter
+    from tokonomics.measure.meter.live_meter import Meter
     from tokonomics.measure.meter.readings import SystemClock
+    from tokonomics.measure.meter.spending import MonthlyBudget
 
     now = at(date(2026, 11, 15))
 

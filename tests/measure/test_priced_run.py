@@ -17,11 +17,11 @@ from tokonomics.measure.benchmark_run import (
     Outside,
     RequestRecord,
     Stated,
+    judge,
     point_from_records,
 )
+from tokonomics.measure.importers.load_generators import read_inferencex
 from tokonomics.measure.importers.recognise import read_run
-from tokonomics.measure.importers.reports import read_inferencex
-from tokonomics.measure.load_curve import judge
 from tokonomics.measure.measurements import Metric, RunFacts
 from tokonomics.measure.priced_run import (
     MeasuredMachine,

@@ -14,7 +14,7 @@ from tokonomics.measure.calibrate import Calibrated, calibrate
 from tokonomics.measure.evidence import read_evidence
 from tokonomics.measure.measurements import Mode
 from tokonomics.measure.priced_run import Said
-from tokonomics.measure.validate import stated_deployment
+from tokonomics.measure.stated_setup import stated_deployment
 from tokonomics.physics.calibration import Correction, read_profile
 from tokonomics.physics.overhead import overhead
 from tokonomics.physics.steptime import StepModel

@@ -12,7 +12,7 @@ from tokonomics.catalog.precision import Precision
 from tokonomics.catalog.recovery import Recovery
 from tokonomics.deploy.job import DeployFile
 from tokonomics.errors import by_name, flag, spelled
-from tokonomics.measure.api_latency import ApiLatency
+from tokonomics.measure.benchmark_run import ApiLatency
 from tokonomics.measure.priced_run import PricedRun
 from tokonomics.money.api_bill import ApiBill
 from tokonomics.money.cost import Cost, LoadCost, Needed
