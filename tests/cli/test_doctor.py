@@ -133,9 +133,9 @@ def test_memory_is_what_work_may_take(tokonomics: Run, monkeypatch: pytest.Monke
 
 def test_gpus_of_this_machine_are_found_in_the_catalogue(tokonomics: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     cards = [SimpleNamespace(name="NVIDIA H100 80GB HBM3"), SimpleNamespace(name="NVIDIA Abacus")]
-    monkeypatch.setattr("tokonomics.measure.meter.gpu.read_nvml", lambda at: cards[:1])
+    monkeypatch.setattr("tokonomics.measure.meter.readings.read_nvml", lambda at: cards[:1])
     assert seen(tokonomics)["GPU here"]["seen"].startswith("NVIDIA H100 80GB HBM3: H100")
-    monkeypatch.setattr("tokonomics.measure.meter.gpu.read_nvml", lambda at: cards[1:])
+    monkeypatch.setattr("tokonomics.measure.meter.readings.read_nvml", lambda at: cards[1:])
     assert seen(tokonomics)["GPU here"]["state"] == "note"
 
 

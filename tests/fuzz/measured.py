@@ -161,7 +161,7 @@ def pages() -> list[bytes]:
 
 
 def read_dcgm(path: Path) -> object:
-    from tokonomics.measure.meter.gpu import read_dcgm_page
+    from tokonomics.measure.meter.readings import read_dcgm_page
 
     return read_dcgm_page(path.read_bytes().decode("utf-8", "replace"), 1.7e9)
 

@@ -16,11 +16,10 @@ import pytest
 from tests.measure.metered import BEGIN, HandClock
 
 from tokonomics.errors import BadInput
-from tokonomics.measure.meter.gpu import NoGpuSeen
 from tokonomics.measure.meter.ledger import Ledger
 from tokonomics.measure.meter.live_meter import Meter
 from tokonomics.measure.meter.prometheus_source import PrometheusSource
-from tokonomics.measure.meter.readings import GpuReading
+from tokonomics.measure.meter.readings import GpuReading, NoGpuSeen
 from tokonomics.measure.meter.scrape import QueryAnswer, Series
 from tokonomics.measure.meter.session import MeterSettings, _fleet, _past_from, _refuse
 from tokonomics.measure.meter.spans import WatchedSpan

@@ -220,7 +220,7 @@ def _profile() -> Iterator[Check]:
 
 def _gpus() -> Iterator[Check]:
     from tokonomics.catalog.gpus import find_gpu
-    from tokonomics.measure.meter.gpu import NoGpuSeen, read_nvml
+    from tokonomics.measure.meter.readings import NoGpuSeen, read_nvml
 
     try:
         readings = read_nvml(at=0.0)

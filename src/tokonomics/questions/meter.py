@@ -27,14 +27,12 @@ from tokonomics.measure.meter.export import (
     cached_needs,
     estimated,
     exported,
-    read_planned_month,
 )
 from tokonomics.measure.meter.exposition import listen_address
-from tokonomics.measure.meter.gpu import dcgm_gpus, nvml_gpus
 from tokonomics.measure.meter.ledger import Ledger, default_ledger
 from tokonomics.measure.meter.price_factors import read_plan, unusual_days
 from tokonomics.measure.meter.prometheus_source import prometheus_gpus
-from tokonomics.measure.meter.readings import GpuSource, SystemClock
+from tokonomics.measure.meter.readings import GpuSource, SystemClock, dcgm_gpus, nvml_gpus
 from tokonomics.measure.meter.scrape import PrometheusApi, address_of
 from tokonomics.measure.meter.session import MeterSettings
 from tokonomics.measure.meter.spending import BudgetBook, Prices, find_offer, parse_budgets, parse_prices
@@ -222,7 +220,7 @@ def gpu_behind(request: BehindAddress) -> MeteredGpu | None:
 def meter_export(request: MeterExportRequest, listener: Listener = SILENT) -> Exported:
     """Charges and prices of a stretch of the ledger, or of a plan."""
     if request.plan is not None:
-        return estimated(read_planned_month(Path(request.plan)), today())
+        return estimated(Path(request.plan), today())
     _asked_for(request, time.time())
     on = gpu_behind(request)
     with Ledger(ledger_of(request), read_only=True) as book, book.snapshot():

@@ -29,7 +29,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
-from pydantic import NonNegativeFloat
+from pydantic import Field, NonNegativeFloat
 
 from tokonomics.measure.meter.bill import TokenCost
 from tokonomics.measure.meter.exposition import GivenMetrics
@@ -52,12 +52,12 @@ class Charge(Noun):
     """Empty where there is none."""
     label: str
     """What teams are told by, such as ``team``."""
-    usd: Decimal
-    server_s: float
-    input_computed: float
-    input_cached: float
-    output: float
-    requests: float
+    usd: Decimal = Field(ge=0)
+    server_s: NonNegativeFloat
+    input_computed: NonNegativeFloat
+    input_cached: NonNegativeFloat
+    output: NonNegativeFloat
+    requests: NonNegativeFloat
     is_estimate: bool = False
 
 
@@ -173,53 +173,29 @@ def exported(of: Bill, label: str, prices: Sequence[TokenCost], until: float) ->
     )
 
 
-class PlannedMonth(Noun):
-    """What a plan says of a month."""
-
-    model: str
-    engine: str
-    usd_per_month: NonNegativeFloat
-    server_hours: NonNegativeFloat
-    input_tokens: NonNegativeFloat
-    output_tokens: NonNegativeFloat
-    requests: NonNegativeFloat
-    input_usd_per_mtok: NonNegativeFloat
-    output_usd_per_mtok: NonNegativeFloat
-    blended_usd_per_mtok: NonNegativeFloat
-
-
-def read_planned_month(path: Path) -> PlannedMonth:
-    """The pick of ``tokonomics plan … --json``."""
-    with picked(path) as (best, load):
-        requests = load["rate"] * HOURS_PER_MONTH * SECONDS_PER_HOUR
-        prices = best["usd_per_mtok"]
-        return PlannedMonth(
-            model=best["model"], engine=best["engine"], usd_per_month=best["usd_per_month"],
-            server_hours=best["instances"] * HOURS_PER_MONTH, requests=requests,
-            input_tokens=load["input_tokens"] * requests, output_tokens=load["output_tokens"] * requests,
-            input_usd_per_mtok=prices["input"], output_usd_per_mtok=prices["output"],
-            blended_usd_per_mtok=prices["blended"],
-        )  # fmt: skip
-
-
-def estimated(plan: PlannedMonth, today: date) -> Exported:
-    """A plan's hours, as a charge of the calendar month that comes; cached prompt tokens cost what input does.
+def estimated(path: Path, today: date) -> Exported:
+    """The pick of ``tokonomics plan … --json``, as a charge of the calendar month that comes.
 
     A plan's month has 730 hours, a calendar month 672 to 744: dollars, tokens and requests are those of its own hours.
+    Cached prompt tokens cost what input does.
     """
     first = datetime(today.year, today.month, 1, tzinfo=UTC) + timedelta(days=32)
     start, end = month_of(first)
     times = (end - start).total_seconds() / SECONDS_PER_HOUR / HOURS_PER_MONTH
-    price = TokenCost(
-        model=plan.model, engine=plan.engine, input=plan.input_usd_per_mtok, cached=plan.input_usd_per_mtok,
-        output=plan.output_usd_per_mtok, blended=plan.blended_usd_per_mtok, split="GPU time, as planned",
-    )  # fmt: skip
-    total = cents(plan.usd_per_month * times)
-    charge = Charge(
-        start=start, end=end, model=plan.model, team="", label="team", usd=total,
-        server_s=plan.server_hours * SECONDS_PER_HOUR * times, input_computed=plan.input_tokens * times,
-        input_cached=0.0, output=plan.output_tokens * times, requests=plan.requests * times, is_estimate=True,
-    )  # fmt: skip
+    with picked(path) as (best, load):
+        requests = load["rate"] * HOURS_PER_MONTH * SECONDS_PER_HOUR
+        total = cents(best["usd_per_month"] * times)
+        charge = Charge(
+            start=start, end=end, model=best["model"], team="", label="team", usd=total,
+            server_s=best["instances"] * HOURS_PER_MONTH * SECONDS_PER_HOUR * times,
+            input_computed=load["input_tokens"] * requests * times, input_cached=0.0,
+            output=load["output_tokens"] * requests * times, requests=requests * times, is_estimate=True,
+        )  # fmt: skip
+        prices = best["usd_per_mtok"]
+        price = TokenCost(
+            model=best["model"], engine=best["engine"], input=prices["input"], cached=prices["input"],
+            output=prices["output"], blended=prices["blended"], split="GPU time, as planned",
+        )  # fmt: skip
     return Exported(since=start, until=end, is_estimate=True, total_usd=total, charges=(charge,), prices=(price,))
 
 

@@ -11,15 +11,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tokonomics.errors import TokonomicsError, option
-from tokonomics.measure.meter.frontends import Frontends
-from tokonomics.measure.meter.gpu import electricity_usd, joules_used
 from tokonomics.measure.meter.ledger import Drawn, Ledger, Mark, joined_row
 from tokonomics.measure.meter.price_factors import compare
-from tokonomics.measure.meter.readings import Clock, GpuReading, GpuSource, Missed, Reading, Source
+from tokonomics.measure.meter.readings import (
+    Clock,
+    GpuReading,
+    GpuSource,
+    Missed,
+    Reading,
+    Source,
+    electricity_usd,
+    joules_used,
+)
 from tokonomics.measure.meter.spans import PaidTime, WatchedSpan, cut_every, tally
 from tokonomics.measure.meter.spending import BudgetBook, MonthlyBudget, PriceOf, Prices
 from tokonomics.measure.meter.state import BudgetState, GroupState, MeterState, MeterTally, Planned
-from tokonomics.measure.meter.watch import LONG_S, MOST_AWAY_S, Watch
+from tokonomics.measure.meter.watch import LONG_S, MOST_AWAY_S, Frontends, Watch
 from tokonomics.units import DAY_S, SECONDS_PER_HOUR, plural
 
 NOW_S, LUMPY_NOW_S = 60.0, 300.0  # most answers take less than five minutes (assumed): a window holds whole requests

@@ -20,8 +20,7 @@ from typing import NamedTuple
 
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.measure.meter.engines import STARTED, SUPPORTED, WANTED, Sample, readings_of
-from tokonomics.measure.meter.gpu import DCGM_NAMES, NoGpuSeen, dcgm_readings
-from tokonomics.measure.meter.readings import GpuReading, Missed, Reading
+from tokonomics.measure.meter.readings import DCGM_NAMES, GpuReading, Missed, NoGpuSeen, Reading, dcgm_readings
 from tokonomics.measure.meter.scrape import PrometheusApi, Series, TooManySamples
 
 TARGET_LABELS = ("cluster", "namespace", "job", "pod", "container", "instance")

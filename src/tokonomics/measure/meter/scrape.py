@@ -10,26 +10,22 @@ would put the time of the query beside a number that is up to five minutes old.
 
 import asyncio
 import json
+import math
 import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import urlsplit, urlunsplit
 
-from tokonomics.errors import BadInput, shorten
-from tokonomics.measure.addresses import host_of, split_address
+from tokonomics.errors import BadInput, TokonomicsError, option, shorten
+from tokonomics.measure.addresses import host_of, shown_address, split_address
 from tokonomics.measure.meter import engines
 from tokonomics.measure.meter.readings import Clock, Counted, Missed, Reading
 
 if TYPE_CHECKING:
     import aiohttp
-import math
-from typing import Any, NamedTuple, Self
-
-from tokonomics.errors import TokonomicsError, option
-from tokonomics.measure.addresses import shown_address
 
 MOST_BYTES = 20_000_000  # a vLLM page has 50 KB; of a large data-parallel server perhaps a hundred times that
 TIMEOUT_S = 10.0
