@@ -399,7 +399,7 @@ def api_latency(run: BenchmarkRun, where: str) -> ApiLatency:
     if run.api is None:
         fix = f"Measure it as `tokonomics bench URL` with {option('api', 'host:model')}, and save that."
         raise BadInput("does not say which API was measured", where=where, fix=fix)
-    point = min(run.points, key=_size)
+    point = min(run.points, key=lambda point: point.size)
     tpot = _median(point.tpot_s)
     return ApiLatency(
         api=run.api,
@@ -414,10 +414,6 @@ def api_latency(run: BenchmarkRun, where: str) -> ApiLatency:
         measured_on=run.when.date() if run.when else None,
         measured_by=run.tool,
     )
-
-
-def _size(point: LoadPoint) -> float:
-    return point.concurrency or point.rate or point.requests_per_s
 
 
 def _median(spread: Latencies | None) -> float | None:

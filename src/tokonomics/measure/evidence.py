@@ -34,7 +34,7 @@ from tokonomics.measure.importers.vllm import VLLM
 from tokonomics.measure.measurements import Measurement, Statistic, Unread, json_object, read_measurements, steps_from
 from tokonomics.measure.meter.ledger import Ledger
 from tokonomics.measure.meter.spans import PaidTime, WatchedSpan
-from tokonomics.measure.priced_run import MeasuredMachine, Said, as_model, machine_of, measurements_of
+from tokonomics.measure.priced_run import GivenMachine, MeasuredMachine, as_model, machine_of, measurements_of
 from tokonomics.measure.probe.fit_profile import check_timings, is_timings, profile_from
 from tokonomics.measure.stated_setup import engine_named
 from tokonomics.physics.calibration import Correction, Profile, is_profile, read_profile
@@ -114,37 +114,37 @@ class Evidence:
     notes: list[str] = field(default_factory=list)
 
 
-def read_evidence(paths: Sequence[Path], said: Said, command: str) -> Evidence:
+def read_evidence(paths: Sequence[Path], given: GivenMachine, command: str) -> Evidence:
     found = Evidence()
     for path in paths:
         where = shorten(str(path), 200)
         if is_ledger(path):
             for run in runs_of(path):
-                _add_run(found, run, said, where)
+                _add_run(found, run, given, where)
             continue
         document = json_object(path)
         if document and is_profile(document):
             _add_profile(found, read_profile(path), where)
         elif document and is_timings(document):
-            _add_timings(found, document, said, command, where)
+            _add_timings(found, document, given, command, where)
         elif document and is_step_log(document):
-            _add_steps(found, document, said, where)
+            _add_steps(found, document, given, where)
         elif path.name.lower().endswith((".csv", ".csv.gz")) or (document and {"rows", "gpu"} <= document.keys()):
-            _add_rows(found, read_measurements(path), said)
+            _add_rows(found, read_measurements(path), given)
         else:
-            _add_run(found, read_run(path), said, where)
+            _add_run(found, read_run(path), given, where)
     return found
 
 
-def _add_timings(found: Evidence, timings: Mapping[str, Any], said: Said, command: str, where: str) -> None:
+def _add_timings(found: Evidence, timings: Mapping[str, Any], given: GivenMachine, command: str, where: str) -> None:
     """Curves from the kernels; whole models that were timed for validation are steps like any other."""
     check_timings(timings, where)
     steps = timings.get("validate") or ()
     if timings.get("gemm") or not steps:
-        _add_profile(found, profile_from(timings, command, where, said.gpu), where)
+        _add_profile(found, profile_from(timings, command, where, given.gpu), where)
     machine = timings.get("machine")
     device = str(machine.get("device")) if isinstance(machine, Mapping) else "unnamed"
-    _add_rows(found, steps_from(steps, said.gpu or device, {}), said)
+    _add_rows(found, steps_from(steps, given.gpu or device, {}), given)
 
 
 def _add_profile(found: Evidence, profile: Profile, where: str) -> None:
@@ -157,34 +157,34 @@ def _add_profile(found: Evidence, profile: Profile, where: str) -> None:
     found.corrections += profile.corrections
 
 
-def _add_rows(found: Evidence, rows: Sequence[Measurement | Unread], said: Said) -> None:
+def _add_rows(found: Evidence, rows: Sequence[Measurement | Unread], given: GivenMachine) -> None:
     """Rows of a table; of the GPU asked for, where one is."""
-    wanted = find_gpu(said.gpu).key if said.gpu else None
+    wanted = find_gpu(given.gpu).key if given.gpu else None
     for row in rows:
         if isinstance(row, Unread):
             found.unread.append(row)
         elif wanted is None or _gpu_key(row.gpu) == wanted:
-            named = said.engine and row.engine and not _known_engine(row.engine)  # by a name we do not know
-            changes = {"model": said.model, "weights": said.weights, "engine": said.engine if named else None}
+            named = given.engine and row.engine and not _known_engine(row.engine)  # by a name we do not know
+            changes = {"model": given.model, "weights": given.weights, "engine": given.engine if named else None}
             found.rows.append(row.model_copy(update={name: value for name, value in changes.items() if value}))
 
 
-def _add_steps(found: Evidence, document: Mapping[str, Any], said: Said, where: str) -> None:
+def _add_steps(found: Evidence, document: Mapping[str, Any], given: GivenMachine, where: str) -> None:
     """An engine's steps; and the loads under which it logged them, where they are in the file."""
-    stated, model = stated_by(document, where), said.model or document.get("model")
+    stated, model = stated_by(document, where), given.model or document.get("model")
     if not isinstance(model, str) or not model:
         raise _names_no_model(where)
-    found.rows += steps_logged(document, model, _machine(stated, said, where), where)
+    found.rows += steps_logged(document, model, _machine(stated, given, where), where)
     loads = document.get("loads")
     results = [load for load in loads if VLLM.matches(load)] if isinstance(loads, list) else []
     if results:
-        _add_run(found, VLLM.read(results, where).model_copy(update={"stated": stated, "model": model}), said, where)
+        _add_run(found, VLLM.read(results, where).model_copy(update={"stated": stated, "model": model}), given, where)
 
 
-def _add_run(found: Evidence, run: BenchmarkRun, said: Said, where: str) -> None:
-    machine = _machine(run.stated, said, where)
-    if said.model:
-        run = as_model(run, said.model)
+def _add_run(found: Evidence, run: BenchmarkRun, given: GivenMachine, where: str) -> None:
+    machine = _machine(run.stated, given, where)
+    if given.model:
+        run = as_model(run, given.model)
     if run.model is None:
         raise _names_no_model(where)
     points = tuple(_whole_rounds(point) for point in run.points)
@@ -200,11 +200,11 @@ def _names_no_model(where: str) -> BadInput:
     return BadInput("names no model", where=where, fix=f"Give {option('model')}.")
 
 
-def _machine(stated: Stated, said: Said, where: str) -> MeasuredMachine:
-    if said.engine is None and stated.engine and not _known_engine(stated.engine):
+def _machine(stated: Stated, given: GivenMachine, where: str) -> MeasuredMachine:
+    if given.engine is None and stated.engine and not _known_engine(stated.engine):
         fix = f"Say with {option('engine')} which of ours stands for it; its host's time is then fitted."
         raise BadInput(f"the engine '{shorten(stated.engine)}' is none of ours", where=where, fix=fix)
-    machine = machine_of(stated, said)
+    machine = machine_of(stated, given)
     if machine is None:
         raise BadInput("does not say which GPU it ran on", where=where, fix=f"Give {option('gpu')}.")
     return machine

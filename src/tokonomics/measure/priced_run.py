@@ -44,7 +44,7 @@ from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK, plural
 
 
 @dataclass(frozen=True)
-class Said:
+class GivenMachine:
     """What the user says of the machine, in place of what files say."""
 
     gpu: str | None = None
@@ -124,14 +124,14 @@ class PricedRun(Noun):
     assumed_weights: str | None = None  # the checkpoint's own precision, where nobody stated one
 
 
-def machine_of(stated: Stated, said: Said) -> MeasuredMachine | None:
+def machine_of(stated: Stated, given: GivenMachine) -> MeasuredMachine | None:
     """What the user says, completed by what the file says; None where neither names a GPU."""
-    name, gpus, tp = said.gpu or stated.gpu, said.gpus, said.tp
+    name, gpus, tp = given.gpu or stated.gpu, given.gpus, given.tp
     if name is None:
         return None
     with suppress(UnknownName):  # a file may name a GPU that only its author knows
         name = find_gpu(name).key
-    stages, groups = said.pp or stated.pp or 1, said.dp or stated.dp or 1
+    stages, groups = given.pp or stated.pp or 1, given.dp or stated.dp or 1
     many = gpus or stated.gpus or (tp or stated.tp or 1) * stages * groups
     # GPUs given without a split are taken to share every layer, as one replica.
     split = tp or (stated.tp if gpus is None or gpus == stated.gpus else None) or max(1, many // (stages * groups))
@@ -141,9 +141,9 @@ def machine_of(stated: Stated, said: Said) -> MeasuredMachine | None:
         raise BadInput(f"{plural(many, 'GPU')} cannot hold whole replicas of {replica}", field="gpus", fix=fix)
     try:
         return MeasuredMachine(
-            gpu=name, gpus=many, tp=split, pp=stages, ep=said.ep or stated.ep or 1, dp=groups, kv=said.kv,
+            gpu=name, gpus=many, tp=split, pp=stages, ep=given.ep or stated.ep or 1, dp=groups, kv=given.kv,
             tuned=stated.tuned,
-            engine=said.engine or stated.engine or "vllm", weights=said.weights or stated.weights or "unstated",
+            engine=given.engine or stated.engine or "vllm", weights=given.weights or stated.weights or "unstated",
         )  # fmt: skip
     except ValidationError as error:
         raise from_validation(error, "the machine") from None

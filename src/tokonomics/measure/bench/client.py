@@ -230,7 +230,7 @@ class Client:
                 break
         text = body.decode("utf-8", "replace")
         try:
-            text = said(json.loads(text))
+            text = error_text(json.loads(text))
         except (ValueError, RecursionError):
             text = shorten(" ".join(text.split()), 120)
         return f"HTTP {response.status}{f': {text}' if text else ''}"
@@ -378,7 +378,7 @@ class AnswerStream:
         if not isinstance(chunk, dict):
             raise BadAnswer("no chunk of an answer in the stream")
         if chunk.get("error"):
-            raise BadAnswer(f"the server says: {said(chunk)}")
+            raise BadAnswer(f"the server says: {error_text(chunk)}")
         if isinstance(usage := chunk.get("usage"), dict):
             self.input_tokens, self.output_tokens = _whole(usage, "prompt_tokens"), _whole(usage, "completion_tokens")
             details = usage.get("prompt_tokens_details")
@@ -423,7 +423,7 @@ def _whole(usage: dict[str, Any], name: str) -> int:
     return value
 
 
-def said(document: object) -> str:
+def error_text(document: object) -> str:
     """What an error document says, in one short line."""
     error = document.get("error", document) if isinstance(document, dict) else document
     if isinstance(error, dict):

@@ -113,12 +113,12 @@ def duration(text: str, field: str) -> float:
     return seconds
 
 
-def bill_csv(of: Bill, path: Path) -> None:
+def bill_csv(billed: Bill, path: Path) -> None:
     """Writes the lines as a table for a spreadsheet; whole or not at all."""
     with whole(path, option("csv", shorten(path.name))) as unfinished, unfinished.open("w", newline="") as file:
         rows = csv.writer(file)
-        rows.writerow([*of.by, *MeterTally().model_dump()])
-        rows.writerows([*line.group, *line.sums.model_dump().values()] for line in of.lines)
+        rows.writerow([*billed.by, *MeterTally().model_dump()])
+        rows.writerows([*line.group, *line.sums.model_dump().values()] for line in billed.lines)
 
 
 ALIKE = "every token alike"
@@ -147,11 +147,11 @@ class MeteredGpu(Noun):
     gpus: int = 1
 
 
-def token_costs(of: Bill, on: MeteredGpu | None = None) -> tuple[TokenCost, ...]:
+def token_costs(billed: Bill, on: MeteredGpu | None = None) -> tuple[TokenCost, ...]:
     """Of a bill by model and engine, every model once; a model on two engines is charged as on the one with more."""
     sums: dict[str, MeterTally] = defaultdict(MeterTally)
     dollars: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    for line in of.lines:
+    for line in billed.lines:
         model, engine = line.group[-2:]
         sums[model] = sums[model] + line.sums
         dollars[model][engine] += line.sums.usd
@@ -227,8 +227,8 @@ class BillSale(Noun):
     """Of the watched time, at the same batch: above 1 the servers do not earn what they cost."""
 
 
-def bill_sale(of: Bill, by_model: Bill, terms: SellTerms, on: MeteredGpu | None = None) -> BillSale:
-    """The bill ``of`` sold on these terms; ``by_model`` is the same by model and engine as well.
+def bill_sale(billed: Bill, by_model: Bill, terms: SellTerms, on: MeteredGpu | None = None) -> BillSale:
+    """A bill sold on these terms; ``by_model`` is the same by model and engine as well.
 
     With a margin, each model has the price that gives it over the whole stretch: days and teams then differ.
     """
@@ -242,11 +242,11 @@ def bill_sale(of: Bill, by_model: Bill, terms: SellTerms, on: MeteredGpu | None 
         if price is not None:
             sums = line.sums
             earned[line.group[:-2]] += price.revenue(sums.input_total, sums.output, sums.input_cached)
-    lines = tuple(Sale(revenue_usd=earned[line.group], cost_usd=line.sums.usd) for line in of.lines)
-    total = Sale(revenue_usd=sum(earned.values()), cost_usd=of.total.usd)
-    days = (of.until - of.since) / DAY_S
-    tokens = of.total.billed_tokens / days if days > 0 else 0.0
-    share, idle = total.break_even_share, of.total.idle_share
+    lines = tuple(Sale(revenue_usd=earned[line.group], cost_usd=line.sums.usd) for line in billed.lines)
+    total = Sale(revenue_usd=sum(earned.values()), cost_usd=billed.total.usd)
+    days = (billed.until - billed.since) / DAY_S
+    tokens = billed.total.billed_tokens / days if days > 0 else 0.0
+    share, idle = total.break_even_share, billed.total.idle_share
     return BillSale(
         prices=tuple(
             ModelPrice(

@@ -143,13 +143,13 @@ class Exported(Noun):
     prices: tuple[TokenCost, ...]
 
 
-def exported(of: Bill, label: str, prices: Sequence[TokenCost], until: float) -> Exported:
+def exported(billed: Bill, label: str, prices: Sequence[TokenCost], until: float) -> Exported:
     """A bill by day, model and a label; a day that was not over at ``until`` is charged up to then."""
     ends = datetime.fromtimestamp(math.ceil(until), UTC)
-    total = cents(of.total.usd)
-    shares = in_cents([line.sums.usd for line in of.lines], total)
+    total = cents(billed.total.usd)
+    shares = in_cents([line.sums.usd for line in billed.lines], total)
     charges = []
-    for line, dollars in zip(of.lines, shares, strict=True):
+    for line, dollars in zip(billed.lines, shares, strict=True):
         day, model, team = line.group
         start, end = day_of(day)
         charges.append(
@@ -167,7 +167,7 @@ def exported(of: Bill, label: str, prices: Sequence[TokenCost], until: float) ->
                 requests=line.sums.answered,
             )
         )
-    first, last = (datetime.fromtimestamp(at, UTC) for at in (of.since, of.until))
+    first, last = (datetime.fromtimestamp(at, UTC) for at in (billed.since, billed.until))
     return Exported(
         since=first, until=last, is_estimate=False, total_usd=total, charges=tuple(charges), prices=tuple(prices)
     )
@@ -216,15 +216,15 @@ def in_cents(parts: Sequence[float], total: Decimal) -> list[Decimal]:
     return floors
 
 
-def text_of_export(of: Exported, form: ExportFormat) -> str:
+def text_of_export(export: Exported, form: ExportFormat) -> str:
     """The file."""
     write: Mapping[ExportFormat, Callable[[Exported], str]] = {
         ExportFormat.litellm: _litellm,
-        ExportFormat.focus: lambda of: focus_csv(of.charges),
+        ExportFormat.focus: lambda export: focus_csv(export.charges),
         ExportFormat.openmetrics: _openmetrics,
         ExportFormat.csv: _csv,
     }
-    return write[form](of)
+    return write[form](export)
 
 
 def _provider(engine: str) -> str:
@@ -252,9 +252,13 @@ def _notes(price: TokenCost, where: str) -> str:
     return f"tokonomics: {'; '.join(part for part in parts if part)}"
 
 
-def _litellm(of: Exported) -> str:
+def _litellm(export: Exported) -> str:
     """By ``provider/model``, as one calls it there; without a price for cached tokens LiteLLM would take $0."""
-    where = "estimate from a plan" if of.is_estimate else f"metered from {of.since:%Y-%m-%d} to {of.until:%Y-%m-%d} UTC"
+    where = (
+        "estimate from a plan"
+        if export.is_estimate
+        else f"metered from {export.since:%Y-%m-%d} to {export.until:%Y-%m-%d} UTC"
+    )
     entries = {
         f"{_provider(price.engine)}/{price.model}": {
             "litellm_provider": _provider(price.engine),
@@ -264,7 +268,7 @@ def _litellm(of: Exported) -> str:
             "cache_read_input_token_cost": price.cached / TOKENS_PER_MTOK,
             "metadata": {"notes": _notes(price, where)},
         }
-        for price in of.prices
+        for price in export.prices
     }
     return json.dumps(entries, indent=2, ensure_ascii=False) + "\n"
 
@@ -273,10 +277,10 @@ _KINDS = ("input_computed", "input_cached", "output")
 _PRICED = ("input", "cached", "output")
 
 
-def _openmetrics(of: Exported) -> str:
+def _openmetrics(export: Exported) -> str:
     """Counters that grow from day to day, by model and label; prices at the end."""
-    told_by = _told_by(of)
-    about = "Estimated by a plan" if of.is_estimate else "From the ledger"
+    told_by = _told_by(export)
+    about = "Estimated by a plan" if export.is_estimate else "From the ledger"
     cost = CounterMetricFamily(
         "llm_ledger_cost_usd", f"{about}: US dollars since the first day of this file.", labels=["model", told_by]
     )
@@ -285,15 +289,15 @@ def _openmetrics(of: Exported) -> str:
         "llm_ledger_price_usd_per_million_tokens", f"{about}: over the whole of it.", labels=["model", "kind"]
     )
     series: dict[tuple[str, str], list[Charge]] = defaultdict(list)
-    for charge in sorted(of.charges, key=lambda charge: charge.start):
+    for charge in sorted(export.charges, key=lambda charge: charge.start):
         series[charge.model, charge.team].append(charge)
     for who, charges in sorted(series.items()):
         _add_sums(cost, who, charges, "usd")
         for kind in _KINDS:
             _add_sums(tokens, (*who, kind), charges, kind)
-    for of_model in of.prices:
+    for of_model in export.prices:
         for kind in _PRICED:
-            price.add_metric([of_model.model, kind], getattr(of_model, kind), timestamp=of.until.timestamp())
+            price.add_metric([of_model.model, kind], getattr(of_model, kind), timestamp=export.until.timestamp())
     registry = CollectorRegistry()
     registry.register(GivenMetrics([cost, tokens, price]))
     encode, _ = choose_encoder("application/openmetrics-text")
@@ -307,9 +311,9 @@ def _add_sums(family: CounterMetricFamily, labels: Sequence[str], charges: Seque
         family.add_metric(labels, float(total), timestamp=charge.end.timestamp())
 
 
-def _told_by(of: Exported) -> str:
+def _told_by(export: Exported) -> str:
     """The label that charges are told by, as a column or label beside ``model`` and ``kind``."""
-    label = next((charge.label for charge in of.charges), "team")
+    label = next((charge.label for charge in export.charges), "team")
     return label if label.isidentifier() and label.isascii() and label not in ("model", "kind") else "team"
 
 
@@ -318,14 +322,14 @@ def _when(at: datetime) -> str:
     return f"{at:%Y-%m-%d}" if at.time() == time() else f"{at:%Y-%m-%dT%H:%M:%SZ}"
 
 
-def _csv(of: Exported) -> str:
+def _csv(export: Exported) -> str:
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
-    prices = {price.model: price for price in of.prices}
+    prices = {price.model: price for price in export.prices}
     figures = ("usd", "hours", *_KINDS, "requests")
     priced = [f"usd_per_mtok_{kind}_over_all_days" for kind in _PRICED]
-    table.writerow(["from", "to", "model", _told_by(of), *figures, *priced, "is_estimate"])
-    for charge in of.charges:
+    table.writerow(["from", "to", "model", _told_by(export), *figures, *priced, "is_estimate"])
+    for charge in export.charges:
         price = prices.get(charge.model)
         table.writerow(
             [

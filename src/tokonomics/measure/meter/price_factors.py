@@ -170,10 +170,10 @@ class UnusualDay(Noun):
     said: str
 
 
-def unusual_days(of: Bill) -> tuple[UnusualDay, ...]:
+def unusual_days(billed: Bill) -> tuple[UnusualDay, ...]:
     """Of a bill by model and day, the oldest first."""
     by_model: dict[str, dict[date, MeterTally]] = defaultdict(dict)
-    for line in of.lines:
+    for line in billed.lines:
         model, day = line.group
         if line.sums.usd_per_mtok:
             by_model[model][date.fromisoformat(day)] = line.sums

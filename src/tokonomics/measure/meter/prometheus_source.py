@@ -51,7 +51,7 @@ class TargetNames:
         self._names: dict[TargetKey, str] = {}
         self._parts: dict[str, set[str]] = defaultdict(set)
 
-    def of(self, target: TargetKey) -> str:
+    def name_of(self, target: TargetKey) -> str:
         return self._names[target]
 
     def keep(self, target: TargetKey, name: str) -> None:
@@ -68,7 +68,7 @@ class TargetNames:
         for target in new:
             name, part = target_name(target), _part(target)
             self._names[target] = f"{name}:{part}" if part and len(self._parts[name]) > 1 else name
-        _refuse_at_once(scraped, self.of, "{} is the name of two servers, {} and {}")
+        _refuse_at_once(scraped, self.name_of, "{} is the name of two servers, {} and {}")
 
 
 def refuse_two_scrapers(scraped: Scraped) -> None:
@@ -280,7 +280,7 @@ class PrometheusSource:
             if scrape.at <= self._seen_until.get(scrape.target, 0.0):
                 continue
             self._seen_until[scrape.target] = scrape.at
-            name = self._names.of(scrape.target)
+            name = self._names.name_of(scrape.target)
             try:
                 page = readings_of(scrape.samples, name, scrape.at, scrape.labels)
             except Missed as error:

@@ -133,7 +133,7 @@ async def _exposed(asked: MeterSettings, show: Show, say: Callable[[str], None])
     if asked.listen is None:
         yield show
         return
-    from tokonomics.measure.meter.exposition import Told, serve_exposition
+    from tokonomics.measure.meter.exposition import ExposedSettings, serve_exposition
 
     latest: list[MeterState] = []
 
@@ -141,7 +141,9 @@ async def _exposed(asked: MeterSettings, show: Show, say: Callable[[str], None])
         latest[:] = [state]
         show(state)
 
-    told = Told(gpus_per_target=asked.gpus_per_server, price_date=asked.price_date, usd_per_kwh=asked.usd_per_kwh)
+    told = ExposedSettings(
+        gpus_per_target=asked.gpus_per_server, price_date=asked.price_date, usd_per_kwh=asked.usd_per_kwh
+    )
     async with serve_exposition(*asked.listen, lambda: latest[0] if latest else None, told) as address:
         say(f"our own metrics: {address}")
         yield show_and_keep

@@ -53,7 +53,7 @@ class Prices:
     usd_per_hour: float
     others: tuple[PriceOf, ...] = ()  # the first that holds counts
 
-    def of(self, target: str, labels: Mapping[str, str]) -> float:
+    def usd_per_hour_of(self, target: str, labels: Mapping[str, str]) -> float:
         return next((other.usd_per_hour for other in self.others if other.holds(target, labels)), self.usd_per_hour)
 
 

@@ -51,9 +51,7 @@ class Watch:
         self._booked_usd_per_hour = mark.usd_per_hour if mark else usd_per_hour
         self.readings: dict[str, Reading] = dict(mark.readings) if mark else {}
         self.until: float | None = mark.until if mark else None
-        self.booked_until = float(
-            "-inf"
-        )  # of a server that was forgotten and is told of again: what the book has of it
+        self.booked_until = float("-inf")  # what the ledger has of a server that disappeared and came back
         self.named: Reading | None = None  # the reading that told the model of a server whose model was not known
         self.misses = 0
         self.up = False
@@ -63,7 +61,7 @@ class Watch:
         self._strangers: list[Sequence[Reading]] = []
         self._intervals: deque[float] = deque(maxlen=2)
 
-    def came(
+    def take_readings(
         self, readings: Sequence[Reading], wall: float, steady: float, born: float | None = None
     ) -> list[PaidTime]:
         """Spans up to readings that came. ``born``: when the server began, where that was watched for."""

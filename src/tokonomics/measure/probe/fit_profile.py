@@ -201,8 +201,8 @@ def kernels_from(timings: Mapping[str, Any], gpu: Gpu, where: str) -> Kernels:
         gpu=gpu.key,
         memory=share,
         gemm=gemm,
-        decode=_by_width(timings.get("decode_attention") or (), lambda rows: _decode(gpu, rows), split=True),
-        prefill=_by_width(timings.get("prefill_attention") or (), lambda rows: _prefill(gpu, rows), split=False),
+        decode=_by_width(timings.get("decode_attention") or (), gpu, decode=True),
+        prefill=_by_width(timings.get("prefill_attention") or (), gpu, decode=False),
         all_reduce={
             gpus: fitted
             for gpus in sorted({int(row["gpus"]) for row in timings.get("all_reduce") or ()})
@@ -228,32 +228,21 @@ def _gemm(gpu: Gpu, rows: Rows) -> Fitted | None:
     return _fitted(law, rows, GEMM, shapes, ("m", "n", "k"), GEMM_SHARPNESS, weight)
 
 
-def _decode(gpu: Gpu, rows: Rows) -> Fitted | None:
-    batch, context, heads, kv_heads, head_dim = (
-        _column(rows, name) for name in ("batch", "context", "heads", "kv_heads", "head_dim")
-    )
+def _attention(gpu: Gpu, rows: Rows, *, decode: bool) -> Fitted | None:
+    batch, heads, kv_heads, head_dim = (_column(rows, name) for name in ("batch", "heads", "kv_heads", "head_dim"))
+    sizes = ("batch", "context") if decode else ("tokens", "past")
+    first, second = (_column(rows, name) for name in sizes)
     peak, bandwidth = gpu.peak_flops(Precision.bf16), gpu.bandwidth_bytes_per_s
 
     def law(x: Array, at: NDArray[np.intp]) -> Array:
         work = Work(kv_heads[at], heads[at] / kv_heads[at], 4.0 * head_dim[at], 4.0 * head_dim[at])
-        return decode_time(DecodeCurve(*x), bandwidth, peak, batch[at], context[at], work)
+        if decode:
+            return decode_time(DecodeCurve(*x), bandwidth, peak, first[at], second[at], work)
+        return prefill_time(PrefillCurve(*x), bandwidth, peak, first[at], second[at], work, None, batch[at])
 
-    shapes = [f"{row['heads']}/{row['kv_heads']}/{row['batch']}/{row['context']}" for row in rows]
-    return _fitted(law, rows, DECODE, shapes, ("batch", "context"), ATTENTION_SHARPNESS, pull=PULL)
-
-
-def _prefill(gpu: Gpu, rows: Rows) -> Fitted | None:
-    many, tokens, past, heads, kv_heads, head_dim = (
-        _column(rows, name) for name in ("batch", "tokens", "past", "heads", "kv_heads", "head_dim")
-    )
-    peak, bandwidth = gpu.peak_flops(Precision.bf16), gpu.bandwidth_bytes_per_s
-
-    def law(x: Array, at: NDArray[np.intp]) -> Array:
-        work = Work(kv_heads[at], heads[at] / kv_heads[at], 4.0 * head_dim[at], 4.0 * head_dim[at])
-        return prefill_time(PrefillCurve(*x), bandwidth, peak, tokens[at], past[at], work, None, many[at])
-
-    shapes = [f"{row['heads']}/{row['kv_heads']}/{row['batch']}/{row['tokens']}" for row in rows]
-    return _fitted(law, rows, PREFILL, shapes, ("tokens", "past"), ATTENTION_SHARPNESS, pull=PULL)
+    length = "context" if decode else "tokens"
+    shapes = [f"{row['heads']}/{row['kv_heads']}/{row['batch']}/{row[length]}" for row in rows]
+    return _fitted(law, rows, DECODE if decode else PREFILL, shapes, sizes, ATTENTION_SHARPNESS, pull=PULL)
 
 
 def _link(gpu: Gpu, gpus: int, rows: Rows) -> Fitted | None:
@@ -306,13 +295,14 @@ def _fitted(
     )
 
 
-def _by_width(rows: Rows, fit: Callable[[Rows], Fitted | None], *, split: bool) -> dict[str, Fitted]:
-    """One curve for each head width, and for grouped heads apart from plain ones where ``split``."""
+def _by_width(rows: Rows, gpu: Gpu, *, decode: bool) -> dict[str, Fitted]:
+    """One attention curve for each head width; of decode, for grouped heads apart from plain ones."""
 
     def name(row: Mapping[str, Any]) -> str:
-        return f"{'plain' if split and row['heads'] == row['kv_heads'] else 'grouped'}/{row['head_dim']}"
+        return f"{'plain' if decode and row['heads'] == row['kv_heads'] else 'grouped'}/{row['head_dim']}"
 
-    fits = {kind: fit([row for row in rows if name(row) == kind]) for kind in sorted({name(row) for row in rows})}
+    alike = {kind: [row for row in rows if name(row) == kind] for kind in sorted({name(row) for row in rows})}
+    fits = {kind: _attention(gpu, own, decode=decode) for kind, own in alike.items()}
     return {kind: fitted for kind, fitted in fits.items() if fitted}
 
 
