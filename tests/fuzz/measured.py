@@ -261,13 +261,13 @@ STREAM = b"".join(
 
 def read_refusal(path: Path) -> object:
     """The body of an error: whatever it is, one short line of it is told."""
-    from tokonomics.measure.bench.client import BadAnswer, said
+    from tokonomics.measure.bench.client import BadAnswer, error_text
 
     try:
         document = json.loads(path.read_bytes())
     except (ValueError, RecursionError):
         raise BadAnswer("not JSON: its text is told as it is") from None
-    told = said(document)
+    told = error_text(document)
     assert len(told) <= 160
     assert "\n" not in told
     return told
