@@ -37,7 +37,7 @@ from tokonomics.planner.levers.semantic_cache import BYTES_PER_TOKEN
 from tokonomics.planner.levers.stack import stack
 from tokonomics.planner.levers.tenancy import Pooling, Sharing, pool
 from tokonomics.serving.steady import ReplicaCurve
-from tokonomics.sizing.bill import Bills, SetupBill
+from tokonomics.sizing.bill import Bill, Bills
 from tokonomics.sizing.load import load_of_log, load_of_shape
 from tokonomics.sizing.setup import Setup
 from tokonomics.sizing.terms import lost_state
@@ -328,10 +328,10 @@ def _bursts_simulated() -> str:
         for name, text in arrival_patterns(load).items()
         if name != "as given"
     ]
-    even, _, burst = (bill for setup in setups if isinstance(bill := Bills().of(setup), SetupBill))
+    even, _, burst = (bill for setup in setups if isinstance(bill := Bills().of(setup), Bill))
     return (
-        f"Simulated (8B on A100s, 20 requests/s, a SLO kept): evenly {usd(even.usd_per_mtok)} on {even.replicas}, all in a "
-        f"third of the time {usd(burst.usd_per_mtok)} on {burst.replicas} (`tokonomics levers --utilization`)"
+        f"Simulated (8B on A100s, 20 requests/s, a SLO kept): evenly {usd(even.usd_per_mtok.blended)} on {even.replicas}, all in a "
+        f"third of the time {usd(burst.usd_per_mtok.blended)} on {burst.replicas} (`tokonomics levers --utilization`)"
     )
 
 
@@ -340,12 +340,12 @@ def _stack() -> str:
     four = deploy(find_model("llama-3.3-70b"), find_gpu("A100-80GB"), find_engine("vllm"), tp=4)
     at_aws = select_offers(load_offers(SNAPSHOT), provider="aws", terms=None)
     made = stack(Setup(four, load, at_aws, today(), slos)).waterfall
-    batched = made.steps[0].bill.usd_per_mtok
+    batched = made.steps[0].bill.usd_per_mtok.blended
     steps = ", ".join(f"{step.name} −{step.saved_share * 100:.1f} %" for step in made.steps)
     return (
-        f"simulated for a 70B on 4×A100 at AWS with Azure's conversations: {usd(made.naive.usd_per_mtok)} → "
-        f"{usd(made.end.usd_per_mtok)}, −{made.saved_share * 100:.1f} % ({steps}); from the batched deployment on, "
-        f"−{saving(batched, made.end.usd_per_mtok) * 100:.0f} % (`tokonomics stack`)"
+        f"simulated for a 70B on 4×A100 at AWS with Azure's conversations: {usd(made.naive.usd_per_mtok.blended)} → "
+        f"{usd(made.end.usd_per_mtok.blended)}, −{made.saved_share * 100:.1f} % ({steps}); from the batched deployment on, "
+        f"−{saving(batched, made.end.usd_per_mtok.blended) * 100:.0f} % (`tokonomics stack`)"
     )
 
 

@@ -123,8 +123,8 @@ def others(asked: World, common: dict[str, Any], best: Candidate) -> Iterator[tu
                 "max_sequences": found.max_sequences,
                 "router": found.router,
                 "usd_per_month": found.usd_per_month,
-                "usd_per_mtok": found.usd_per_mtok,
-                "usd_per_job": found.usd_per_job,
+                "usd_per_mtok": found.usd_per_mtok.blended,
+                "usd_per_job": found.job.usd if found.job else None,
                 "load_share": found.load_share,
             },
         )

@@ -13,7 +13,6 @@ from tokonomics.catalog.offers import Offer
 from tokonomics.money.breakeven import break_even
 from tokonomics.planner import breakeven
 from tokonomics.planner.breakeven import (
-    SECONDS_PER_MONTH,
     TRICKLE,
     Hosting,
     at_break_even,
@@ -28,6 +27,7 @@ from tokonomics.questions.requests.buy import BreakevenRequest
 from tokonomics.sizing.load import load_of_log, load_of_shape
 from tokonomics.traffic.prefix_reuse import reuse
 from tokonomics.traffic.trace import PrefixBlocks, make_trace
+from tokonomics.units import SECONDS_PER_MONTH
 
 ASKED = {
     "model": "llama-3.1-8b",

@@ -21,7 +21,7 @@ from tokonomics.questions.requests.run import MeterWatchRequest
 from tokonomics.questions.requests.traffic import CapacityRequest, LeversRequest, SimulateRequest
 from tokonomics.questions.results import PlanResult
 from tokonomics.questions.simulate import capacity, simulate
-from tokonomics.sizing.bill import Bills, SetupBill
+from tokonomics.sizing.bill import Bill, Bills
 from tokonomics.units import HOURS_PER_MONTH
 
 GPUS = ("H100", "H200", "A100-80GB", "A100-40GB", "L40S", "L4", "A10G", "RTX4090", "RTX5090", "B200", "A6000", "GH200")
@@ -66,7 +66,7 @@ def test_every_verb_pays_the_same_for_a_gpu_hour(gpu: str) -> None:
     assert planned is not None
     assert (planned.replicas, planned.gpus_per_replica) == (1, 1)
     now = Bills().of(setup_of(LeversRequest.of(asked), SILENT))
-    assert isinstance(now, SetupBill)
+    assert isinstance(now, Bill)
     simulated, most = simulate(SimulateRequest.of({**asked, "requests": 200})), capacity(CapacityRequest.of(asked))
     assert simulated.cost is not None
     assert most.cost is not None

@@ -9,10 +9,10 @@ from tokonomics.catalog.precision import Precision
 from tokonomics.money.cost import split_by_gpu_time, with_cached
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.steptime import step_model
-from tokonomics.planner.token_prices import attending
 from tokonomics.questions.plan import plan
 from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.results import PlanResult
+from tokonomics.sizing.bill import attending
 
 
 def planned(request: PlanRequest) -> PlanResult:

@@ -8,7 +8,7 @@ from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.physics.deployment import deploy
 from tokonomics.planner.levers.right_size import right_size
-from tokonomics.sizing.bill import Bills, SetupBill
+from tokonomics.sizing.bill import Bill, Bills
 from tokonomics.sizing.load import load_of_log, load_of_shape
 from tokonomics.sizing.refusal import NotServed
 from tokonomics.sizing.setup import Setup
@@ -38,7 +38,7 @@ def test_a_spike_that_the_slo_lets_be_late_does_not_choose_the_gpu() -> None:
         for gpu in ("L4", "A100-80GB", "H100")
     }  # fmt: skip
     bills = Bills()
-    usd = {gpu: bill.usd_per_month for gpu, setup in on.items() if isinstance(bill := bills.of(setup), SetupBill)}
+    usd = {gpu: bill.usd_per_month for gpu, setup in on.items() if isinstance(bill := bills.of(setup), Bill)}
     assert usd["A100-80GB"] < min(usd["L4"], usd["H100"])
     for gpu in ("L4", "H100"):
         picked = right_size(on[gpu], bills=bills)

@@ -14,7 +14,7 @@ from tokonomics.money.fleet_search import GAP
 from tokonomics.physics.deployment import deploy
 from tokonomics.planner.levers.ranking import _BUYING
 from tokonomics.sizing.attempt import Sized
-from tokonomics.sizing.bill import PLACES, Bought, buy
+from tokonomics.sizing.buy import PLACES, Bought, buy
 from tokonomics.sizing.load import load_of_shape
 from tokonomics.sizing.search import size
 from tokonomics.sizing.setup import Setup

@@ -45,9 +45,8 @@ from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.trace import PrefixBlocks, Trace
 from tokonomics.traffic.workload import lengths_text
 from tokonomics.types import Noun
-from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, requests_a_second
+from tokonomics.units import SECONDS_PER_MONTH, requests_a_second
 
-SECONDS_PER_MONTH = HOURS_PER_MONTH * SECONDS_PER_HOUR
 TRICKLE = 0.01
 """Requests a second: one at a time on most hardware, so whatever holds the model and its SLO is enough."""
 MANY_REPLICAS = 12

@@ -186,7 +186,7 @@ def _one_slo(study: Study, usd_per_month: float) -> OneSlo:
     found = screen(placed.deployment, hosts, alike, targets)
     if isinstance(found, NotServed):
         return OneSlo(slos=texts, why_not=found.reason)
-    sized = Sought(alike, targets, question.router).smallest(found, least=alike.least_replicas)
+    sized = Sought(alike, targets, question.router).smallest(found)
     if not sized.holds:
         return OneSlo(slos=texts, why_not=sized.breaks)
     times = hosts.usd_per_hour(sized.replicas) / hosts.usd_per_hour(placed.replicas)

@@ -17,35 +17,30 @@ from tokonomics.catalog.engines import Engine
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.catalog.precision import Precision
-from tokonomics.physics.calibration import profiled
-from tokonomics.physics.deployment import Deployment
-from tokonomics.physics.intervals import known_speed, speed_from
+from tokonomics.money.cache_tiers import parse_tiers
 from tokonomics.physics.speculation import Speculation
 from tokonomics.planner.disaggregation import disaggregated, kv_transfer_s, together_breaks
 from tokonomics.planner.plan_answer import (
     Candidate,
-    CandidateDraft,
     Catch,
     Limits,
     Plan,
     PrefillSide,
     SetAside,
 )
-from tokonomics.planner.plan_jobs import job_of
 from tokonomics.planner.prospects import prospects, reject, rejections
 from tokonomics.planner.search import Placed, Search, Sought
-from tokonomics.planner.token_prices import PromptSplit
 from tokonomics.serving.fleet import Router
 from tokonomics.serving.links import link_speed
 from tokonomics.serving.spread import Spread
-from tokonomics.sizing.attempt import Attempts
-from tokonomics.sizing.hosts import Hosts, Machine, Stock, monthly_bill
-from tokonomics.sizing.layouts import is_faithful
+from tokonomics.sizing.attempt import Attempts, prefill_share
+from tokonomics.sizing.bill import dollars, layout_fields, served_fields, token_split
+from tokonomics.sizing.hosts import Hosts, Machine, Stock
 from tokonomics.sizing.load import Load
 from tokonomics.sizing.setup import Say, silent
 from tokonomics.traffic.slo import Slo
 from tokonomics.types import Same, copied
-from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
+from tokonomics.units import HOURS_PER_MONTH
 
 
 @dataclass(frozen=True)
@@ -280,27 +275,19 @@ def _rows(
 
     A disaggregated one is compared with ``together``, where every replica does both.
     """
-    deployment, workload, capacity = sized.deployment, load.workload, sized.screened.capacity
-    hosts = sized.screened.hosts
-    split = PromptSplit(sized, load)
+    deployment, capacity, hosts = sized.deployment, sized.screened.capacity, sized.screened.hosts
+    made = sized.trial.outcome if sized.trial else None
     breaks = together_breaks(sought, sized, together) if hosts.prefill else None
-    same: dict[str, Any] = _served(sized, load) | {
-        "model": deployment.model.key,
-        "gpu": deployment.gpu.key,
-        "gpus_per_replica": deployment.gpus,
-        **copied(deployment, "tp", "pp", "ep", "dp", "weights", "kv"),
-        "draft": _draft(deployment),
+    share = prefill_share(made) if made and not hosts.prefill else capacity.prefill_share
+    split = token_split(hosts.prefill.deployment if hosts.prefill else deployment, load, share, made)
+    same: dict[str, Any] = layout_fields(deployment) | {
+        **(served_fields(made) if made else _in_the_mean(sized, load)),
         "tiers": hosts.tiers,
-        "engine": deployment.engine.key,
+        "memories": parse_tiers(hosts.tiers, deployment, on=today) if hosts.tiers else (),
         "max_sequences": (sized.trial and sized.trial.max_sequences) or deployment.limits.max_sequences,
         "router": sized.trial.router if sized.trial else Router.round_robin,
-        "speed": known_speed(deployment),
-        "speed_from": speed_from(deployment),
-        "profiled": profiled(deployment),
         "capacity_requests_per_s": capacity.rate,
         "limited_by": capacity.limited_by,
-        "below_checkpoint": not is_faithful(deployment),
-        "cached_share": split.cached_share,
     }
     for machine, regions in _places(hosts.machines):
         offer = machine.offer
@@ -310,13 +297,12 @@ def _rows(
         instances = int(number)
         first, replicas = hosts.counts_on(offer, sized.replicas)
         side = _prefill_side(hosts, sized.replicas, first, breaks, load)
-        gpus = replicas * deployment.gpus + (first * side.gpus_per_replica if side else 0)
-        load_share = workload.rate / ((first + replicas) * capacity.rate)
-        usd_per_second = instances * machine.usd_per_hour / SECONDS_PER_HOUR
-        prices = split.prices(usd_per_second)
-        used = gpus / (instances * offer.gpus) * min(1.0, load_share)
+        gpus = replicas * deployment.gpus + (first * side.gpus_per_replica if side else 0), instances * offer.gpus
+        load_share = load.workload.rate / ((first + replicas) * capacity.rate)
+        what, usd = f"{instances}× {offer.provider} {offer.instance}", machine.usd_per_month(instances)
         row = Candidate(
             **same,
+            **dollars(load, split, what, usd, gpus, load_share, made),
             **copied(offer, "provider", "instance", "seller"),
             region=regions[0],
             regions=regions,
@@ -327,16 +313,11 @@ def _rows(
             price_stale=offer.is_stale(today),
             price_source=offer.source,
             replicas=replicas,
+            prefill_replicas=first,
+            mean_replicas=first + replicas,
             prefill=side,
             load_share=load_share,
             instances=instances,
-            gpus_paid=instances * offer.gpus,
-            # Not the sum of its parts, whose last digit differs between equal bills.
-            usd_per_month=machine.usd_per_month(instances),
-            usd_per_mtok=prices,
-            usd_per_mtok_usage=prices.blended * used,
-            job=job_of(load, sized, usd_per_second),
-            bill=monthly_bill(gpus, machine, instances, load_share, split.prefill_share),
         )
         yield RankedRow(row, sized, machine)
 
@@ -361,12 +342,6 @@ def _cheapest(sized: Sequence[Placed]) -> list[Placed]:
         )
         near.append(replace(placed, screened=replace(placed.screened, hosts=replace(hosts, machines=machines))))
     return near
-
-
-def _draft(deployment: Deployment) -> CandidateDraft | None:
-    made = deployment.speculation
-    names = ("method", "name", "tokens", "acceptance", "tokens_per_round", "checkpoint", "source")
-    return CandidateDraft(**copied(made, *names)) if made else None
 
 
 def _prefill_side(hosts: Hosts, replicas: int, count: int, breaks: str | None, load: Load) -> PrefillSide | None:
@@ -398,11 +373,8 @@ def _places(machines: Iterable[Machine]) -> Iterator[tuple[Machine, tuple[str, .
         yield group[0], tuple(machine.offer.region for machine in group)
 
 
-def _served(sized: Placed, load: Load) -> dict[str, object]:
-    """How requests fare: simulated, or the closed form's means."""
-    if sized.trial:
-        served = sized.trial.outcome
-        return {"simulated": True, **copied(served, "batch", "ttft_s", "tpot_s", "e2e_s")}
+def _in_the_mean(sized: Placed, load: Load) -> dict[str, object]:
+    """How requests fare by the closed form: means alone."""
     steady = sized.screened.steady(load.workload.rate / sized.replicas)
     e2e_s = steady.ttft_s + max(0.0, load.workload.output_tokens - 1) * steady.tpot_s
     tpot_s = steady.tpot_s if load.workload.output_tokens > 1 else None

@@ -1,6 +1,5 @@
 """What a plan answers: every way to serve a load with its bill, why others are set aside or refused, and the pick."""
 
-from datetime import date
 from enum import StrEnum
 
 from pydantic import Field
@@ -8,17 +7,13 @@ from pydantic import Field
 from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.places import Seller
 from tokonomics.catalog.precision import Precision
-from tokonomics.money.cost import CostTree, TokenPrices
-from tokonomics.physics.calibration import Coverage
-from tokonomics.physics.speculation import DraftMethod
 from tokonomics.planner.search import Kind
-from tokonomics.serving.fleet import Router
-from tokonomics.serving.spread import Spread
+from tokonomics.sizing.bill import Bill
 from tokonomics.sizing.refusal import Reason
 from tokonomics.sizing.spare import NO_SPARE, Spare
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.workload import Workload
-from tokonomics.types import Noun, Speed
+from tokonomics.types import Noun
 
 KV_CHOICES = (Precision.bf16, Precision.fp8)
 
@@ -33,23 +28,6 @@ class Catch(StrEnum):
     drafting = "with drafting"
     offload = "with KV in the hosts' memory"
     disaggregated = "disaggregated prefill/decode"
-
-
-class CandidateDraft(Noun):
-    """How a candidate drafts."""
-
-    method: DraftMethod
-    name: str
-    """Such as ``mtp:3``."""
-    tokens: int
-    """Drafted in a round."""
-    acceptance: float
-    """Of a drafted token."""
-    tokens_per_round: float
-    checkpoint: str | None
-    """Where the draft is found, where it is not in the model's own."""
-    source: str | None
-    """Who published the acceptance; None: it was given."""
 
 
 class PrefillSide(Noun):
@@ -73,96 +51,32 @@ class PrefillSide(Noun):
     """What breaks where as many GPUs, in the layout that answers, do both; None: nothing."""
 
 
-class CandidateJob(Noun):
-    """What a session of the traffic costs and takes on a candidate."""
+class Candidate(Bill):
+    """A bill on one kind of machine: one way to serve the traffic, and where it is bought."""
 
-    requests: float
-    """In the mean."""
-    per_s: float
-    """Sessions that start in a second."""
-    usd: float
-    """Its share of the whole bill."""
-    job_s: Spread | None
-    """From the first request to the last answer; None where nothing was simulated."""
-    server_share: float | None
-    """Of that time, with the server; the rest are pauses."""
-    cached_share: float | None
-    """Of the prompt tokens."""
-
-
-class Candidate(Noun):
-    """One way to serve the traffic, with what it costs."""
-
-    model: str
-    gpu: str
-    gpus_per_replica: int
-    tp: int
-    pp: int
-    ep: int
-    dp: int
-    weights: Precision
-    kv: Precision
-    tiers: str | None = None
-    """Memories for KV behind the GPUs', of each replica, as asked for or as the hosts have left."""
-    engine: str
-    max_sequences: int
-    """At a time on a replica: the engine's own limit, or a lower one that meets the SLO on time per token."""
-    router: Router
-    """How requests find their replica."""
-    provider: str
-    region: str
-    instance: str
-    terms: Terms
-    commitment_years: int | None
-    """Of reserved machines: the longest that is quoted."""
-    instance_usd_per_hour: float
-    regions: tuple[str, ...]
-    """All of this provider's at this price, the first of them ``region``."""
-    seller: Seller | None
-    """None where that is not known, as in a price list of one's own."""
-    price_date: date
-    price_age_days: int
-    price_stale: bool
-    price_source: str
-    replicas: int
-    """Spare ones included; of a disaggregated one, those that answer."""
-    prefill: PrefillSide | None = None
-    """Of a disaggregated one: the replicas that compute prompts."""
-    instances: int
-    gpus_paid: int
-    batch: float
-    """Sequences running on a replica, in the mean."""
-    simulated: bool
-    ttft_s: Spread
-    """Of simulated requests; only the mean where it is the closed form's."""
-    tpot_s: Spread
-    e2e_s: Spread
     load_share: float
     """Of what the replicas hold, for requests of mean length, under the SLO on time per token."""
-    speed: Speed
-    """Whether the kernels behind the speed were timed on this GPU, or are another's scaled by the datasheet."""
-    speed_from: tuple[str, ...]
-    """Those other GPUs."""
-    profiled: Coverage | None = None
-    """Whether the profile in use was measured on this layout; None without a profile."""
     capacity_requests_per_s: float
     """Of one replica, closed form."""
     limited_by: str
     """What keeps that from growing: ``KV memory``, ``TPOT SLO``, ``replica's speed``…"""
-    usd_per_month: float
-    usd_per_mtok: TokenPrices
-    """Reservation basis: the whole bill."""
-    usd_per_mtok_usage: float
-    """Blended, usage basis: only the share of the paid capacity that the traffic takes."""
-    cached_share: float = 0.0
-    """Of the prompt tokens: found in the prefix cache."""
-    job: CandidateJob | None = None
-    """Of traffic in sessions."""
-    draft: CandidateDraft | None = None
-    """None: nothing drafts."""
-    below_checkpoint: bool
-    """Weights or KV cache are held at fewer bits than was published: check quality."""
-    bill: CostTree
+    prefill: PrefillSide | None
+    """Of a disaggregated one: the replicas that compute prompts."""
+    instances: int
+    gpus_paid: int
+    provider: str
+    region: str
+    regions: tuple[str, ...]
+    """All of this provider's at this price, the first of them ``region``."""
+    instance: str
+    instance_usd_per_hour: float
+    terms: Terms
+    commitment_years: int | None
+    """Of reserved machines: the longest that is quoted."""
+    seller: Seller | None
+    """None where that is not known, as in a price list of one's own."""
+    price_age_days: int
+    price_source: str
 
     @property
     def kind(self) -> Kind:
@@ -177,7 +91,7 @@ class Candidate(Noun):
     @property
     def gpus_used(self) -> int:
         """GPUs that replicas run on."""
-        prompts = self.prefill.replicas * self.prefill.gpus_per_replica if self.prefill else 0
+        prompts = self.prefill_replicas * self.prefill.gpus_per_replica if self.prefill else 0
         return prompts + self.replicas * self.gpus_per_replica
 
 

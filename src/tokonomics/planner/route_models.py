@@ -18,7 +18,7 @@ from tokonomics.catalog.apis import ApiPrice
 from tokonomics.errors import BadInput, option
 from tokonomics.money.api_bill import ApiBill, api_bills
 from tokonomics.physics.deployment import Deployment
-from tokonomics.planner.breakeven import SECONDS_PER_MONTH, share_of_api
+from tokonomics.planner.breakeven import share_of_api
 from tokonomics.planner.plan import Question, searched
 from tokonomics.planner.prospects import layout, prospects
 from tokonomics.planner.search import Placed, Sought
@@ -31,7 +31,7 @@ from tokonomics.sizing.setup import Say, Setup, silent
 from tokonomics.traffic.slo import Latency
 from tokonomics.traffic.trace import Floats
 from tokonomics.traffic.workload import workload_of
-from tokonomics.units import HOURS_PER_MONTH
+from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_MONTH
 
 _THINNED = (1, 3, 10)
 """Every so manieth request: traffic for which hardware is looked for among all offers."""

@@ -188,11 +188,8 @@ class Search:
     def _fewest_allowed(self, held: float) -> int:
         """Replicas that hold so much, below which the user's share of it, or the load's simulated share, forbids."""
         share = self.max_utilization if self.simulate else self.max_utilization or CLOSED_FORM_UTILIZATION
-        if share is None:
-            return self.sought.load.least_replicas
         # The last digit of a division must not cost a replica.
-        needed = math.ceil(self.sought.load.workload.rate / (held * share) - 1e-9)
-        return max(needed, self.sought.load.least_replicas)
+        return 1 if share is None else max(1, math.ceil(self.sought.load.workload.rate / (held * share) - 1e-9))
 
     def _is_leader(self, deployment: Deployment) -> bool:
         """A table would show it, whatever it costs, within reason."""
@@ -257,7 +254,7 @@ class Search:
                 return
         trial = self.sought.smallest(candidate, most, self._fewest_allowed(candidate.capacity.rate))
         if not trial.holds:
-            number = "a lone request" if trial.replicas <= 1 else plural(trial.replicas, "replica")
+            number = "a lone request" if trial.is_lone else plural(trial.replicas, "replica")
             self._refuse(deployment, Reason.too_slow, f"misses the SLO even with {number}: {trial.breaks}")
         elif math.isinf(candidate.hosts.usd_per_hour(trial.replicas)):
             reason = f"takes {trial.replicas * deployment.gpus} GPUs; at most {candidate.hosts.max_gpus} allowed"

@@ -186,7 +186,7 @@ def _at_least(sought: Sought, candidate: Screened) -> tuple[int, str | None]:
     tried = sought.attempts.tried(sought.setup(candidate))
     failed = {count: trial for count, trial in tried.items() if trial.breaks}
     most = max(failed, default=0)
-    least = max(candidate.fewest, sought.load.least_replicas)
+    least = candidate.fewest
     return (most + 1, failed[most].breaks) if most >= least else (least, None)
 
 

@@ -8,7 +8,6 @@ from tokonomics.errors import BadInput, option, shorten
 from tokonomics.money.api_bill import ApiBill, ApiLeftOut, api_bills, host_bills
 from tokonomics.money.breakeven import Extra, SelfHosted, kind_of_equation
 from tokonomics.planner.breakeven import (
-    SECONDS_PER_MONTH,
     TRICKLE,
     BreakEvenReport,
     Hosting,
@@ -32,7 +31,7 @@ from tokonomics.questions.traffic import read_rate
 from tokonomics.questions.upkeep import extras_of
 from tokonomics.sizing.load import Load
 from tokonomics.traffic.trace import Trace
-from tokonomics.units import percent, plural, usd
+from tokonomics.units import SECONDS_PER_MONTH, percent, plural, usd
 
 _PLANNED = ("model", "slo", "offline", "gpu", "provider", "region", "terms", "discount", "offers", "max_price",
             "max_age", "weights", "min_weights", "min_recovery", "kv", "engine", "spare", "quick", "arrivals", "start",

@@ -152,12 +152,13 @@ def _extras() -> Iterator[Check]:
 
 
 def _simulator() -> Iterator[Check]:
-    from tokonomics.serving.compiled import code_folder, must_compile
+    from tokonomics.serving.compiled import code_folder, must_compile, must_translate
 
     missing, folder = must_compile(), code_folder()
     seen = "compiled, and kept for the next run"
     if missing:
-        seen = "not compiled yet: the first simulation takes a few seconds more"
+        takes = "half a minute" if must_translate() else "a few seconds"
+        seen = f"not compiled yet: the first simulation takes {takes} more"
     others = [other for other in folder.parent.glob("compiled-*") if other != folder] if folder else []
     size = sum(file.stat().st_size for other in others for file in other.rglob("*") if file.is_file())
     fix = None

@@ -9,7 +9,7 @@ from tokonomics.clock import today
 from tokonomics.errors import option
 from tokonomics.money.api_bill import ApiBill
 from tokonomics.money.breakeven import SELF_HOSTED, BillAt, BreakEven, FleetKind
-from tokonomics.planner.breakeven import SECONDS_PER_MONTH, BreakEvenReport
+from tokonomics.planner.breakeven import BreakEvenReport
 from tokonomics.questions.requests.buy import BreakevenRequest
 from tokonomics.questions.results import BreakevenResult, NothingHosts
 from tokonomics.report import blocks, charts
@@ -17,7 +17,7 @@ from tokonomics.report.answer import Answer
 from tokonomics.report.api_latency_view import API_LATENCY, api_latency_cell, api_latency_notes
 from tokonomics.report.plan_view import nothing
 from tokonomics.report.wording import OLD_PRICE, aged, and_slos, speed_word
-from tokonomics.units import HOURS_PER_MONTH, count, percent, plural, requests_a_second, seconds, usd
+from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_MONTH, count, percent, plural, requests_a_second, seconds, usd
 
 _DRAWN = 6
 """APIs whose bills and swings are shown, the cheapest; the list of prices has all."""

@@ -12,7 +12,7 @@ from tokonomics.questions.traffic_results import LeversResult, StackResult
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.wording import aged_since, percent_text, quoted_text, setup_text, speed_word, time_text
-from tokonomics.sizing.bill import SetupBill
+from tokonomics.sizing.bill import Bill
 from tokonomics.sizing.setup import Setup
 from tokonomics.units import fine_percent, gigabytes, percent, plural, seconds, usd
 
@@ -89,12 +89,12 @@ def _scored(named: Iterable[tuple[str, QualityKept | None]]) -> Iterable[str]:
     yield from (f"quality of {name}: {said}." for name, said in shown.items())
 
 
-def _change(share: str, before: SetupBill, after: SetupBill, how: str = "") -> blocks.Line:
+def _change(share: str, before: Bill, after: Bill, how: str = "") -> blocks.Line:
     old = aged_since(before.price_date, after.price_date)
     bills = f"{usd(before.usd_per_month)} → {usd(after.usd_per_month)} a month"
-    prices = f"{usd(before.usd_per_mtok)} → {usd(after.usd_per_mtok)} per Mtok"
-    if before.usd_per_job is not None and after.usd_per_job is not None:
-        prices += f", {usd(before.usd_per_job)} → {usd(after.usd_per_job)} per job"
+    prices = f"{usd(before.usd_per_mtok.blended)} → {usd(after.usd_per_mtok.blended)} per Mtok"
+    if before.job and after.job:
+        prices += f", {usd(before.job.usd)} → {usd(after.job.usd)} per job"
     return blocks.line(blocks.Span(f"−{share}", "best"), f": {bills}, {prices}{how}{old}", kind="headline")
 
 
@@ -150,19 +150,22 @@ def _with_overheads(ranking: LeversResult) -> blocks.Facts | None:
     return blocks.facts(("with overheads", f"{usd(now.total_usd)}/month", f"{saved}, {per}; {named}"))
 
 
-def _bill_fact(name: str, bill: SetupBill) -> blocks.Fact:
-    runs = f"{plural(bill.replicas, 'replica')} of {bill.deployment}; {bill.bought}{'†' if bill.price_stale else ''}"
+def _bill_fact(name: str, bill: Bill) -> blocks.Fact:
+    runs = (
+        f"{plural(bill.all_replicas, 'replica')} of {bill.deployment}; {bill.bought}{'†' if bill.price_stale else ''}"
+    )
     runs = f"{runs}; speed {speed_word(bill.speed, bill.speed_from)}"
-    if bill.job_s and bill.job_s.p99 is not None:
-        runs = f"{runs}; a job takes {time_text(bill.job_s.p50)}, p99 {time_text(bill.job_s.p99)}"
+    if bill.job and bill.job.job_s and bill.job.job_s.p99 is not None:
+        takes = bill.job.job_s
+        runs = f"{runs}; a job takes {time_text(takes.p50)}, p99 {time_text(takes.p99)}"
     return blocks.fact(name, f"{usd(bill.usd_per_month)}/month", runs, number=bill.usd_per_month)
 
 
-def _quoted(bills: Sequence[SetupBill]) -> str:
+def _quoted(bills: Sequence[Bill]) -> str:
     return quoted_text([bill.price_date for bill in bills], any(bill.price_stale for bill in bills))
 
 
-def _name(lever: Pulled, bill: SetupBill) -> tuple[blocks.Piece, str]:
+def _name(lever: Pulled, bill: Bill) -> tuple[blocks.Piece, str]:
     """With the GPUs it moves to, and on whose machines; and what it saves."""
     to = ""
     if lever.knob == "hardware":
@@ -175,18 +178,18 @@ def _name(lever: Pulled, bill: SetupBill) -> tuple[blocks.Piece, str]:
     return blocks.Span(f"{lever.name}{to}", mood), "0 %" if abs(share) < _SHOWN else saves
 
 
-def _memories(bill: SetupBill) -> str:
+def _memories(bill: Bill) -> str:
     """Sizes of the memories behind the GPU's, a replica or all of them."""
     sizes = (f"{memory.tier.name} {gigabytes(memory.tier.size_bytes)}" for memory in bill.memories)
     return " + ".join(sizes) + (" a replica, assumed free" if bill.memory_assumed else "")
 
 
-def _figures(bill: SetupBill) -> list[str]:
-    mean = f" ({bill.mean_replicas:.1f})" if bill.mean_replicas < bill.replicas else ""
+def _figures(bill: Bill) -> list[str]:
+    mean = f" ({bill.mean_replicas:.1f})" if bill.mean_replicas < bill.all_replicas else ""
     prefill = f" ({bill.prefill_replicas} prefill)" if bill.prefill_replicas else ""
     dollars = f"{usd(bill.usd_per_month)}{'†' if bill.price_stale else ''}"
     served = [percent_text(bill.load_share), time_text(bill.ttft_s.p99), time_text(bill.tpot_s.p99)]
-    return [dollars, usd(bill.usd_per_mtok), f"{bill.replicas}{mean}{prefill}", *served]
+    return [dollars, usd(bill.usd_per_mtok.blended), f"{bill.all_replicas}{mean}{prefill}", *served]
 
 
 def _effects(changed: Sequence[tuple[str, Effects]]) -> blocks.Table:

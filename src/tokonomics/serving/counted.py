@@ -134,6 +134,8 @@ def _backlog_grows(simulation: Simulation) -> bool:
     """
     trace, served = simulation.trace, simulation.served
     first, (warm, last) = float(trace.arrival_s[0]), _warm(simulation)
+    if last <= first:
+        return False  # all came at once: nobody came after them
     requests = trace.turns.sessions if simulation.closed and trace.turns is not None else len(trace)
     allowed = max(_FEW, _WAITING_SHARE * requests)
     at_last = int(np.count_nonzero((served.start_s > last) & (trace.arrival_s <= last)))

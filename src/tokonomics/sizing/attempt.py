@@ -8,7 +8,7 @@ when more requests were late than an SLO allows of all of them.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice
@@ -46,6 +46,8 @@ class Sized:
     router: Router
     breaks: str | None = None
     """What gives way; None when it holds."""
+    is_lone: bool = False
+    """Requests never met: it tells of every number of replicas."""
     outcome: Outcome
     tokens_late: float = 0.0
     """Requests with late tokens over those that an SLO allows; 0: no SLO on the time per token is missed."""
@@ -151,7 +153,7 @@ def attempt(
         # Of a slice of the traffic, whole replicas of each kind: those that its share of them holds.
         prompts, served_by = (max(1, int(count * load.share + 1e-9)) for count in (prompts, replicas - prompts))
         trace = load.trace
-    elif setup.max_sequences == 1 and load.is_stationary:
+    elif (max_sequences or setup.max_sequences) == 1 and load.is_stationary:
         # A replica that serves one at a time evens nothing out: a part of the fleet would ask for more than the whole.
         trace, served_by = load.trace, replicas
     else:
@@ -172,7 +174,7 @@ def judged_attempt(setup: Setup, replicas: int, max_sequences: int | None, made:
         breaks = tenant_breaks(made, setup.slos)
     if breaks and len(made.trace) < requests:
         breaks = f"{breaks} (the first {len(made.trace):,} of {requests:,} requests)"
-    late = _lateness(made, setup.slos) if breaks else {}
+    late = _lateness(made, setup.slos, {slo.slo for slo in summed.slo if not slo.met}) if breaks else {}
     whole = max((late.get(latency, 0.0) for latency in _WHOLE), default=0.0)
     return Sized(
         replicas=replicas,
@@ -189,15 +191,20 @@ def judged_attempt(setup: Setup, replicas: int, max_sequences: int | None, made:
     )
 
 
-def _lateness(made: Simulation, slos: Sequence[Slo]) -> dict[Latency, float]:
-    """By latency, of the worst missed SLO, the requests that are late over those that may be; of a mean, seconds."""
+def _lateness(made: Simulation, slos: Sequence[Slo], missed: Collection[str]) -> dict[Latency, float]:
+    """By latency, of the worst missed SLO, the requests that are late over those that may be; of a mean, seconds.
+
+    Above 1 for all that are ``missed``, also by a fraction of a request.
+    """
     latencies, trace = request_latencies(made), made.trace
     owed: list[tuple[Slo, NDArray[np.intp] | None]] = [(slo, None) for slo in slos]
     if trace.service is not None:
         owed += [(slo, at) for place, at in by_class(trace).items() for slo in trace.classes[place].slos]
     found: dict[Latency, float] = {}
     for slo, at in owed:
-        took_s = latencies[slo.latency] if at is None else latencies[slo.latency][at]
+        counts = (made.job_counts if slo.latency is Latency.job else made.counts) & ~np.isnan(latencies[slo.latency])
+        took_s = np.where(counts, latencies[slo.latency], np.nan)
+        took_s = took_s if at is None else took_s[at]
         known = took_s[~np.isnan(took_s)]
         if not len(known):
             times = math.inf
@@ -205,6 +212,8 @@ def _lateness(made: Simulation, slos: Sequence[Slo]) -> dict[Latency, float]:
             times = float(known.mean()) / slo.seconds
         else:
             times = np.count_nonzero(known > slo.seconds) / max(late_allowed(slo, len(known)) - 1, 1e-9)
+        if at is None and str(slo) in missed:
+            times = max(times, 1 + 1e-9)
         if times > 1:
             found[slo.latency] = max(times, found.get(slo.latency, 0.0))
     return found
@@ -213,10 +222,12 @@ def _lateness(made: Simulation, slos: Sequence[Slo]) -> dict[Latency, float]:
 def _most_running(made: Simulation) -> int:
     """Sequences that were under way at once on a replica, at the most."""
     served, most = made.served, 1
-    began = ~np.isnan(served.start_s) & ~np.isnan(served.finish_s)
+    began = ~np.isnan(served.start_s)
+    # What still runs where a simulation ends early runs until then.
+    finish_s = np.where(np.isnan(served.finish_s), made.end_s, served.finish_s)
     for replica in np.unique(served.replica[began]):
         at = began & (served.replica == replica)
-        starts, ends = np.sort(served.start_s[at]), np.sort(served.finish_s[at])
+        starts, ends = np.sort(served.start_s[at]), np.sort(finish_s[at])
         under_way = np.arange(1, len(starts) + 1) - np.searchsorted(ends, starts, side="right")
         most = max(most, int(under_way.max()))
     return most
@@ -266,7 +277,12 @@ class Attempts:
     def once(self, setup: Setup, replicas: int, max_sequences: int | None) -> Sized:
         """So many replicas with this limit behind the setup's router, and nothing else tried."""
         self.count += 1
-        return replace(attempt(setup, replicas, max_sequences, whole=False), simulation=None)
+        made = attempt(setup, replicas, max_sequences, whole=False)
+        if made.holds and rules.pace(setup) != 1:
+            # With work in hand it holds; how requests fare, and what it is billed as, is of the load itself.
+            self.count += 1
+            made = attempt(setup, replicas, max_sequences, 1.0, whole=False)
+        return replace(made, simulation=None)
 
     def lone(self, setup: Setup) -> Sized:
         """Requests that never meet, and find in a cache whatever any of those before them left: no fleet does better.
@@ -282,7 +298,7 @@ class Attempts:
             few = apart_in_time(replace(trace, input_tokens=prompts, prefix=None), rules.LONE_REQUESTS)
             alone = replace(setup, tiers=None, router=Router.round_robin)
             tried = judged_attempt(alone, 1, None, serve(alone, 1, trace=few)[0], len(few))
-            self.made[key] = replace(tried, simulation=None)
+            self.made[key] = replace(tried, simulation=None, is_lone=True)
         return self.made[key]
 
     def tried(self, setup: Setup) -> dict[int, Sized]:
@@ -299,7 +315,7 @@ class Attempts:
             search = self._limits(replace(setup, router=router), replicas)
             first = next(search)
             yield first
-            if first.breaks == BEHIND:
+            if first.breaks == BEHIND and router not in rules.GATHERING:
                 # Too much work for so many replicas, whoever gets it.
                 return
             yield from islice(search, 1)

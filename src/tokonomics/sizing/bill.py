@@ -1,14 +1,11 @@
 """What a setup costs a month and how its requests fare: its replicas simulated, bought on whole machines, and billed.
 
-On demand it is the cheapest kind of machine for that many replicas. With commitments or spot it is the fleet program
-(``money.fleet_program``) over the hours of the replicas needed, in one region of one provider, of which the three that
-one kind of machine makes cheapest are looked at; how much may be on spot is the verdict on this workload
-(``money.spot_verdict``). Setups that differ only in how they are bought are simulated once.
+``Bill`` is the one bill: a plan's rows, the levers and their steps are made of it, and every dollar in them comes from
+``dollars``. Setups that differ only in how they are bought are simulated once.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Any, TypeVar
@@ -16,262 +13,294 @@ from typing import Any, TypeVar
 import numpy as np
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from tokonomics.catalog.offers import Offer, Terms, is_stale
-from tokonomics.errors import BadInput, option
+from tokonomics.catalog.offers import is_stale
+from tokonomics.catalog.precision import Precision
+from tokonomics.errors import option
 from tokonomics.money.cache_tiers import TierPrice
-from tokonomics.money.cost import CostTree
-from tokonomics.money.demand import EVERY_SIZE, MOST_HOURS, Demand
-from tokonomics.money.fleet import FleetLimits, FleetOffer
-from tokonomics.money.fleet_search import optimal_fleet
-from tokonomics.money.spot_verdict import spot_verdict
+from tokonomics.money.cost import CostLine, CostTree, TokenPrices, split_by_gpu_time, with_cached
+from tokonomics.physics.calibration import Coverage, profiled
+from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.intervals import known_speed, speed_from
+from tokonomics.physics.speculation import DraftMethod
+from tokonomics.physics.steptime import step_model
 from tokonomics.serving.fleet import Router
-from tokonomics.serving.outcome import Shares, SloOutcome
+from tokonomics.serving.outcome import Outcome, SloOutcome
 from tokonomics.serving.spread import Spread
-from tokonomics.sizing.attempt import Attempts, Sized, cached_share
-from tokonomics.sizing.hosts import (
-    HOST_MEMORY,
-    UNUSED,
-    Hosts,
-    Machine,
-    gpu_hour_lines,
-    hosts_of,
-    left_gb,
-    told_apart,
-    usable,
-)
+from tokonomics.sizing.attempt import Attempts, Sized, cached_share, prefill_share
+from tokonomics.sizing.buy import Bought, buy
+from tokonomics.sizing.hosts import HOST_MEMORY, UNUSED, left_gb
+from tokonomics.sizing.layouts import is_faithful
+from tokonomics.sizing.load import Load
 from tokonomics.sizing.refusal import NotServed, Reason
 from tokonomics.sizing.screen import held_by_one
 from tokonomics.sizing.search import size
 from tokonomics.sizing.setup import Say, Setup, silent
-from tokonomics.sizing.spare import machines_for, replicas_on
-from tokonomics.sizing.terms import lost_state, reserved_prices, spot_markets, startup_seconds
+from tokonomics.sizing.spare import replicas_on
+from tokonomics.traffic.workload import Workload
 from tokonomics.types import Noun, Speed, copied
-from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK
+from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_MONTH
 
 Found = TypeVar("Found")
-PLACES = 3
-"""Regions for which the program is solved, the cheapest by one kind of machine alone."""
-_NEVER_S = 60.0
-"""Against a program that never ends. A bill must not depend on how busy the computer is: the solver stops at its gap
-(``money.fleet_search.GAP``), which on every price list and week of hours tried took it 5 s at most (2026-11)."""
-IN_VAIN = "done in vain"
-"""Work done again after a preemption, or for clients that hung up."""
-SPARE = "spare replicas"
 CENT = 0.005
 """Of a month: of two bills that differ by less, neither is cheaper."""
 
 
-# --- machines -------------------------------------------------------------------------------------------------------
+class Drafting(Noun):
+    """How a layout drafts."""
+
+    method: DraftMethod
+    name: str
+    """Such as ``mtp:3``."""
+    tokens: int
+    """Drafted in a round."""
+    acceptance: float
+    """Of a drafted token."""
+    tokens_per_round: float
+    checkpoint: str | None
+    """Where the draft is found, where it is not in the model's own."""
+    source: str | None
+    """Who published the acceptance; None: it was given."""
 
 
-@dataclass(frozen=True)
-class Bought:
-    """Machines for a setup, by the month."""
+class JobCost(Noun):
+    """What a session of the traffic costs and takes."""
 
-    what: str
-    usd_per_month: float
-    gpus_paid: float
-    """In the mean over time."""
-    price_date: date
-    """The oldest of the prices in it."""
-    offers: tuple[Offer, ...]
-    gap: float = 0.0
-    """Of the bill: no other purchase in the regions looked at is cheaper by a larger share."""
-
-
-def buy(setup: Setup, sized: Sized) -> Bought | NotServed:
-    """The cheapest way to host the replicas on the terms allowed."""
-    firm = _on_demand(setup, sized)
-    if not (setup.commit or setup.spot):
-        return firm
-    ways = [way for way in (firm, _mixed(setup, sized, _spot_share(setup, sized))) if isinstance(way, Bought)]
-    return min(ways, key=lambda way: way.usd_per_month) if ways else firm
+    requests: float
+    """In the mean."""
+    per_s: float
+    """Sessions that start in a second."""
+    usd: float
+    """Its share of the whole bill."""
+    job_s: Spread | None
+    """From the first request to the last answer; None where nothing was simulated."""
+    server_share: float | None
+    """Of that time, with the server; the rest are pauses."""
+    cached_share: float | None
+    """Of the prompt tokens."""
 
 
-def _spot_share(setup: Setup, sized: Sized) -> float:
-    """How much of it may be on spot: the verdict on this workload; nothing where nobody sells it so."""
-    markets = [market for offer in _offers(setup) for market in spot_markets(offer)] if setup.spot else []
-    if not markets:
-        return 0.0
-    return spot_verdict(
-        answer_s=sized.outcome.e2e_s.p99 or 0.0,
-        cold_start_s=startup_seconds(setup.deployment),
-        replicas=sized.replicas,
-        interruptions=max((market.interruptions for market in markets), key=lambda risk: risk.per_hour),
-        strict_p99=any(slo.statistic == "p99" for slo in setup.slos),
-        batch=setup.offline,
-        state=lost_state(setup.deployment, setup.load.trace, sized.replicas, setup.load.share),
-    ).max_spot_share
+class Bill(Noun):
+    """What a setup costs a month, and how its requests fare."""
 
-
-def _hosts(setup: Setup, terms: Sequence[Terms]) -> tuple[Hosts, list[tuple[int, NotServed]]]:
-    """Machines sold on these terms on which the setup can stand, whose price is not too old."""
-    gpu = setup.deployment.gpu.key
-    stocks, _ = usable([offer for offer in setup.offers if offer.gpu == gpu], terms, setup.today)
-    return hosts_of(setup.deployment, stocks.get(gpu, ()), setup.today)
-
-
-def _on_demand(setup: Setup, sized: Sized) -> Bought | NotServed:
-    deployment = setup.deployment
-    hosts, refused = _hosts(setup, (Terms.on_demand,))
-    if not hosts.machines:
-        reason = f"no on-demand machine is known for {deployment.gpus}×{deployment.gpu.key}"
-        if small := [refusal for _, refusal in refused if refusal.kind is Reason.host_too_small]:
-            reason = f"{reason}: {small[0].reason}"
-        return NotServed(Reason.no_machine, reason)
-
-    def bought(machine: Machine) -> Bought:
-        offer = machine.offer
-        mean = sized.mean_over_time(lambda replicas: machines_for(deployment, offer, replicas, setup.spare))
-        number = f"{mean:.0f}" if math.isclose(mean, round(mean)) else f"{mean:.2f}"
-        what = f"{number}× {offer.provider} {offer.instance}, {offer.region}, on demand"
-        return Bought(what, machine.usd_per_month(mean), mean * offer.gpus, offer.date, (offer,))
-
-    def cheapest(way: Bought) -> tuple[float, str, str, str]:
-        offer = way.offers[0]
-        return round(way.usd_per_month, 6), offer.provider, offer.instance, offer.region
-
-    return min(map(bought, hosts.machines), key=cheapest)
-
-
-def _mixed(setup: Setup, sized: Sized, spot_share: float) -> Bought | NotServed:
-    by_hour = _by_hour(sized)
-    if len(by_hour) > MOST_HOURS:
-        most = f"these terms are worked out for at most {MOST_HOURS} hours, the traffic has {len(by_hour):,}"
-        return NotServed(Reason.not_simulated, most)
-    offered = _offers(setup)
-    sold = {
-        f"{offer.provider} {offer.instance}, {offer.region}{apart}": offer
-        for offer, apart in zip(offered, told_apart(offered), strict=True)
-    }
-    places: dict[tuple[str, str], list[str]] = {}
-    for name, offer in sold.items():
-        places.setdefault((offer.provider, offer.region), []).append(name)
-
-    def wanted(names: Sequence[str]) -> Demand:
-        """Replicas by the hour, spare ones as if all were on the machine whose loss takes most of them."""
-        spread = [sold[name] for name in names]
-        rates = [max(replicas_on(setup.deployment, offer, count, setup.spare) for offer in spread) for count in by_hour]
-        return Demand(rates={EVERY_SIZE: tuple(map(float, rates))})
-
-    def alone(names: Sequence[str]) -> float:
-        mean = wanted(names).mean
-        return min(_alone_usd(_priced(setup, name, sold[name]), mean, spot_share) for name in names)
-
-    limits = FleetLimits(max_spot_share=spot_share)
-    plans = []
-    for names in sorted(places.values(), key=alone)[:PLACES]:
-        with suppress(BadInput):
-            offers = [_priced(setup, name, sold[name]) for name in names]
-            plans.append(optimal_fleet(offers, wanted(names), limits, time_limit_s=_NEVER_S))
-    if not plans:
-        return NotServed(Reason.no_machine, "no region sells enough on these terms")
-    plan = min(plans, key=lambda plan: plan.usd_per_month)
-    if all(purchase.terms is Terms.on_demand for purchase in plan.purchases):
-        return NotServed(Reason.more_expensive, "nothing on these terms is cheaper than on demand")
-    parts, paid = [], []
-    for purchase in plan.purchases:
-        gpus, machine_hours = sold[purchase.offer].gpus, math.fsum(purchase.by_hour)
-        terms = f"spot in {purchase.place}" if purchase.terms is Terms.spot else purchase.place or "on demand"
-        parts.append(f"{machine_hours / plan.hours:.3g}× {purchase.offer}, {terms}")
-        paid.append(gpus * machine_hours / plan.hours)
-    bought = tuple(sold[name] for name in dict.fromkeys(purchase.offer for purchase in plan.purchases))
-    oldest = min(offer.date for offer in bought)
-    return Bought("; ".join(parts), plan.usd_per_month, math.fsum(paid), oldest, bought, plan.gap)
-
-
-def _by_hour(sized: Sized) -> list[int]:
-    """Replicas to have in each hour: the most that it asks for at any time."""
-    if sized.by_time is None or len(sized.by_time) == 1:
-        return [sized.replicas]
-    hours = max(1, math.ceil(sized.span_s / SECONDS_PER_HOUR))
-    times, counts = sized.by_time[:, 0], sized.by_time[:, 1]
-    made = []
-    for hour in range(hours):
-        start, end = hour * SECONDS_PER_HOUR, (hour + 1) * SECONDS_PER_HOUR
-        before = counts[max(0, int(np.searchsorted(times, start, side="right")) - 1)]
-        inside = counts[(times > start) & (times < end)]
-        made.append(int(max(before, inside.max(initial=0.0))))
-    return made
-
-
-def _offers(setup: Setup) -> list[Offer]:
-    """Machines with room for a whole replica: the program counts replicas of one."""
-    hosts, _ = _hosts(setup, tuple(Terms))
-    whole = (machine.offer for machine in hosts.machines if machine.offer.gpus >= setup.deployment.gpus)
-    return list({id(offer): offer for offer in whole}.values())
-
-
-def _priced(setup: Setup, name: str, offer: Offer) -> FleetOffer:
-    replicas = offer.gpus // setup.deployment.gpus
-    return FleetOffer(
-        name=name,
-        requests_per_s={EVERY_SIZE: float(replicas)},
-        replicas=replicas,
-        gpus=offer.gpus,
-        usd_per_hour=offer.usd_per_hour,
-        reserved=reserved_prices(offer) if setup.commit else {},
-        spot=spot_markets(offer) if setup.spot else (),
-    )
-
-
-def _alone_usd(offer: FleetOffer, replicas: float, spot_share: float) -> float:
-    """USD an hour if only this were bought, by the machine or a part of it: what ranks regions."""
-    if not offer.prices or (not offer.firm_prices and spot_share < 1):
-        return math.inf
-    machines = math.ceil(replicas / offer.replicas - 1e-9)
-    firm, cheapest = min(offer.firm_prices or offer.prices), min(offer.prices)
-    return machines * ((1 - spot_share) * firm + spot_share * cheapest)
-
-
-# --- bills ----------------------------------------------------------------------------------------------------------
-
-
-class SetupBill(Noun):
-    """What a setup costs, and how its requests fare."""
-
+    model: str
     deployment: str
+    """The model and its layout, such as ``llama-3.1-8b bf16 on 2×H100``."""
+    gpu: str
+    gpus_per_replica: int
+    tp: int
+    pp: int
+    ep: int
+    dp: int
+    weights: Precision
+    kv: Precision
+    engine: str
+    draft: Drafting | None
+    """None: nothing drafts."""
+    below_checkpoint: bool
+    """Weights or KV cache are held at fewer bits than was published: check quality."""
     speed: Speed
-    """How the speed of a replica is known."""
+    """Whether the kernels behind the speed were timed on this GPU, or are another's scaled by the datasheet."""
     speed_from: tuple[str, ...]
-    """Other GPUs whose kernel timings it is scaled from."""
+    """Those other GPUs."""
+    profiled: Coverage | None
+    """Whether the profile in use was measured on this layout; None without a profile."""
     replicas: PositiveInt
-    """At the most; with those for prompts and spare ones."""
+    """At the most, spare ones included; of a disaggregated setup, those that answer."""
     prefill_replicas: NonNegativeInt
+    """Those that compute prompts only, beside them."""
     mean_replicas: PositiveFloat
-    """Paid for, over time."""
+    """Of both kinds, over time, spare ones included."""
     max_sequences: PositiveInt
+    """At a time on a replica: the engine's own limit, or a lower one that meets the SLOs."""
     router: Router
-    bought: str
+    """How requests find their replica."""
+    tiers: str | None = None
+    """Memories for KV behind the GPUs', of each replica, as asked for or as the hosts have left."""
+    memories: tuple[TierPrice, ...] = ()
+    """The same with their sizes and prices."""
+    memory_assumed: bool = False
+    """Their size is what the machine's memory is taken to have left, not what was asked for."""
     price_date: date
     """The oldest of the prices in it."""
     price_stale: bool
-    gpus_paid: PositiveFloat
+    gpus_paid: float
     """In the mean over time."""
-    usd_per_month: PositiveFloat
-    usd_per_mtok: PositiveFloat
-    """The whole bill over all tokens, prompt and answer."""
-    usd_per_job: float | None = None
-    """Of traffic in sessions: the bill over those that start."""
-    job_s: Spread | None = None
-    """From the first request of a session to its last answer."""
-    requests_per_s: PositiveFloat
+    simulated: bool = True
+    """Otherwise the closed form's means."""
     batch: NonNegativeFloat
+    """Sequences running on a replica, in the mean."""
+    ttft_s: Spread
+    """Of simulated requests; only the mean where it is the closed form's."""
+    tpot_s: Spread
+    e2e_s: Spread
+    slo: tuple[SloOutcome, ...] = ()
+    """Of simulated requests."""
     load_share: float | None
     """Of what the replicas hold, for requests of mean length, under the SLO on time per token. None: not known."""
     cached_share: NonNegativeFloat
-    """Of the prompt tokens."""
-    memories: tuple[TierPrice, ...]
-    """For KV, behind the GPU's."""
-    memory_assumed: bool
-    """Their size is what the machine's memory is taken to have left, not what was asked for."""
-    ttft_s: Spread
-    tpot_s: Spread
-    e2e_s: Spread
-    shares: Shares
-    slo: tuple[SloOutcome, ...]
+    """Of the prompt tokens: found in the prefix cache."""
+    usd_per_month: PositiveFloat
+    usd_per_mtok: TokenPrices
+    """Reservation basis: the whole bill."""
+    usd_per_mtok_usage: float
+    """Blended, usage basis: only the share of the paid capacity that the traffic takes."""
+    job: JobCost | None
+    """Of traffic in sessions."""
     bill: CostTree
+
+    @property
+    def bought(self) -> str:
+        """The machines, in words."""
+        return self.bill.name
+
+    @property
+    def all_replicas(self) -> int:
+        """Those that answer and those that compute prompts only."""
+        return self.replicas + self.prefill_replicas
+
+
+def layout_fields(deployment: Deployment) -> dict[str, Any]:
+    """What a bill says of a layout."""
+    drafts = deployment.speculation
+    names = ("method", "name", "tokens", "acceptance", "tokens_per_round", "checkpoint", "source")
+    return {
+        "model": deployment.model.key,
+        "deployment": str(deployment),
+        "gpu": deployment.gpu.key,
+        "gpus_per_replica": deployment.gpus,
+        **copied(deployment, "tp", "pp", "ep", "dp", "weights", "kv"),
+        "engine": deployment.engine.key,
+        "draft": Drafting(**copied(drafts, *names)) if drafts else None,
+        "below_checkpoint": not is_faithful(deployment),
+        "speed": known_speed(deployment),
+        "speed_from": speed_from(deployment),
+        "profiled": profiled(deployment),
+    }
+
+
+def served_fields(made: Outcome) -> dict[str, Any]:
+    """What a bill says of how simulated requests fare."""
+    return {"simulated": True, **copied(made, "batch", "ttft_s", "tpot_s", "e2e_s", "slo")}
+
+
+# --- dollars --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TokenSplit:
+    """How prompts and answers, computed and cached tokens share a bill, whatever the machines.
+
+    Prompts pay for prefill's share of the busy time, answers for the rest (``money.cost.split_by_gpu_time``). Of
+    prefill's share, tokens that are found in the prefix cache pay for what attending to them adds
+    (``money.cost.with_cached``): the rule by which the meter charges them (``measure.meter.bill``). Where no
+    prompt of the traffic repeats another, the price is that of a token that would be found.
+    """
+
+    workload: Workload
+    prefill_share: float
+    """Of the busy time of GPUs."""
+    cached_share: float
+    """Of the prompt tokens."""
+    attending: float | None
+    """What one cached token adds to computing the rest of its prompt; None where no prefix is kept."""
+
+    def prices(self, usd_per_month: float) -> TokenPrices:
+        """Of a setup that costs this much."""
+        rate, lengths = self.workload.rate, (self.workload.input_tokens, self.workload.output_tokens)
+        prices = split_by_gpu_time(usd_per_month / SECONDS_PER_MONTH, rate, *lengths, self.prefill_share)
+        if self.attending is None:
+            return prices
+        return with_cached(prices, lengths[0], self.cached_share * lengths[0], self.attending)
+
+
+def token_split(prompts: Deployment, load: Load, prefill_share: float, made: Outcome | None) -> TokenSplit:
+    """How the tokens of a load share a bill where ``prompts`` computes the prompts; ``made`` says what was cached.
+
+    Without a simulation, what a cache without end would find.
+    """
+    tokens, found_share = load.workload.input_tokens, 0.0
+    if made:
+        found_share = cached_share(made)
+    elif load.trace.prefix is not None and prompts.reuses_prefixes:
+        found_share = max(0.0, 1 - load.computed_mean / tokens)
+    found = found_share * tokens
+    added = attending(prompts, tokens - found, found) if prompts.reuses_prefixes else None
+    return TokenSplit(load.workload, 1.0 if prompts.model.is_encoder else prefill_share, found_share, added)
+
+
+def attending(deployment: Deployment, computed_tokens: float, found_tokens: float) -> float:
+    """What one found token adds to the time of computing the rest of its prompt, as a share of that time.
+
+    Attention over what is already there grows evenly with it; where nothing is found, one is as long as the prompt.
+    """
+    computed = max(1.0, computed_tokens)
+    past = found_tokens if found_tokens >= 1 else computed
+    alone_s, after_s = step_model(deployment).with_engine(None).prefill(np.full(2, computed), np.array([0.0, past]))
+    return max(0.0, float(after_s / alone_s) - 1) / past
+
+
+def dollars(
+    load: Load,
+    split: TokenSplit,
+    what: str,
+    usd_per_month: float,
+    gpus: tuple[float, float],
+    full_share: float,
+    made: Outcome | None = None,
+    memories: Sequence[CostLine] = (),
+) -> dict[str, Any]:
+    """The money of a bill: a month of machines by what their GPUs do, by token and by job.
+
+    ``gpus`` are those that replicas run on, and all that are paid. Prompts and answers are charged what they take at
+    full load, which is ``full_share`` of what the replicas hold; what a smaller batch wastes is idle capacity.
+    """
+    used, paid = gpus
+    working = used * min(1.0, full_share)
+    hours = {
+        "prefill": working * split.prefill_share,
+        "decode": working * (1 - split.prefill_share),
+        "idle": used - working,
+        UNUSED: paid - used,
+    }
+    each = usd_per_month / (paid * HOURS_PER_MONTH)
+    lines = [
+        CostLine(name=name, quantity=number * HOURS_PER_MONTH, unit="GPU-hour", usd_per_unit=each)
+        for name, number in hours.items()
+        if number > 1e-9
+    ]
+    # Not the sum of its parts, whose last digit differs between equal bills.
+    total = usd_per_month + math.fsum(line.usd for line in memories)
+    prices = split.prices(total)
+    return {
+        "gpus_paid": paid,
+        "usd_per_month": total,
+        "usd_per_mtok": prices,
+        "usd_per_mtok_usage": prices.blended * working / paid,
+        "cached_share": split.cached_share,
+        "job": job_cost(load, made, total),
+        "bill": CostTree(name=what, lines=(*lines, *memories)),
+    }
+
+
+def job_cost(load: Load, made: Outcome | None, usd_per_month: float) -> JobCost | None:
+    """A session's share of the bill, and how long it takes; None where the traffic has no sessions."""
+    turns = load.trace.turns
+    if turns is None or not turns.sessions:
+        return None
+    requests = len(load.trace) / turns.sessions
+    per_s = load.workload.rate / requests
+    seen = made.sessions if made else None
+    return JobCost(
+        requests=requests,
+        per_s=per_s,
+        usd=usd_per_month / SECONDS_PER_MONTH / per_s,
+        job_s=seen.job_s if seen else None,
+        server_share=seen.server_share if seen else None,
+        cached_share=cached_share(made) if made else None,
+    )
+
+
+# --- bills of setups ------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -301,7 +330,7 @@ class Bills:
         found: Found = self.found[key]
         return found
 
-    def of(self, setup: Setup) -> SetupBill | NotServed:
+    def of(self, setup: Setup) -> Bill | NotServed:
         """The bill of a setup, or why it has none."""
         if setup.tiers == HOST_MEMORY:
             return self._in_host_memory(setup)
@@ -319,7 +348,7 @@ class Bills:
         bought = buy(setup, sized)
         return bought if isinstance(bought, NotServed) else (sized, bought)
 
-    def _in_host_memory(self, setup: Setup) -> SetupBill | NotServed:
+    def _in_host_memory(self, setup: Setup) -> Bill | NotServed:
         """With the memory that the machines it is bought on have left.
 
         Which machines, and how many replicas share one, is known only once it is served: it begins with those of the
@@ -343,52 +372,34 @@ class Bills:
             served = self._served(with_memory)
         return served
 
-    def _bill(self, setup: Setup, sized: Sized, bought: Bought) -> SetupBill:
+    def _bill(self, setup: Setup, sized: Sized, bought: Bought) -> Bill:
         made, deployment, memories = sized.outcome, setup.deployment, setup.memories()
-        replicas = max(replicas_on(deployment, offer, sized.replicas, setup.spare) for offer in bought.offers)
+
+        def with_spare(replicas: int) -> int:
+            return max(replicas_on(deployment, offer, replicas, setup.spare) for offer in bought.offers)
+
+        replicas, running = with_spare(sized.replicas), sized.mean_over_time(with_spare)
         tiers = tuple(
             line.model_copy(update={"quantity": line.quantity * HOURS_PER_MONTH})
-            for line in (tier.line(replicas) for tier in memories)
+            for line in (tier.line(running) for tier in memories)
         )
         price_date = min([bought.price_date, *(tier.price_date for tier in memories if tier.price_date)])
-        per_gpu_hour = bought.usd_per_month / (bought.gpus_paid * HOURS_PER_MONTH)
-        serving = sized.mean_replicas * deployment.gpus * HOURS_PER_MONTH
-        spare = (replicas - sized.replicas) * deployment.gpus * HOURS_PER_MONTH
-        hours = {
-            "prefill": serving * made.shares.prefill,
-            "decode": serving * made.shares.decode,
-            IN_VAIN: serving * (made.shares.recomputed + made.shares.abandoned),
-            "idle": serving * made.shares.idle,
-            SPARE: spare,
-            UNUSED: max(0.0, bought.gpus_paid * HOURS_PER_MONTH - serving - spare),
-        }
-        tree = CostTree(name=bought.what, lines=(*gpu_hour_lines(hours, per_gpu_hour), *tiers))
-        # Not the sum of its parts, whose last digit differs between equal bills.
-        usd_per_month = bought.usd_per_month + math.fsum(line.usd for line in tiers)
-        workload, held = setup.load.workload, held_by_one(setup)
-        mtok = workload.rate * (workload.input_tokens + workload.output_tokens) / TOKENS_PER_MTOK
-        turns = setup.load.trace.turns
-        jobs = workload.rate * turns.sessions / len(setup.load.trace) if turns else None
-        return SetupBill(
-            deployment=str(deployment),
-            speed=known_speed(deployment),
-            speed_from=speed_from(deployment),
-            replicas=replicas,
-            **copied(sized, "prefill_replicas", "mean_replicas", "router"),
+        held = held_by_one(setup)
+        load_share = setup.load.workload.rate / (held * running) if held else None
+        gpus = running * deployment.gpus, bought.gpus_paid
+        full_share = 1 - made.shares.idle if load_share is None else load_share
+        split = token_split(setup.prefill or deployment, setup.load, prefill_share(made), made)
+        return Bill(
+            **layout_fields(deployment),
+            **served_fields(made),
+            **dollars(setup.load, split, bought.what, bought.usd_per_month, gpus, full_share, made, tiers),
+            replicas=replicas - sized.prefill_replicas,
+            **copied(sized, "prefill_replicas", "router"),
+            mean_replicas=running,
             max_sequences=sized.max_sequences or deployment.limits.max_sequences,
-            bought=bought.what,
+            tiers=setup.tiers if isinstance(setup.tiers, str) else None,
+            memories=memories,
             price_date=price_date,
             price_stale=is_stale(price_date, setup.today) or any(tier.price_stale for tier in memories),
-            gpus_paid=bought.gpus_paid,
-            usd_per_month=usd_per_month,
-            usd_per_mtok=usd_per_month / (mtok * SECONDS_PER_HOUR * HOURS_PER_MONTH),
-            usd_per_job=usd_per_month / (jobs * SECONDS_PER_HOUR * HOURS_PER_MONTH) if jobs else None,
-            job_s=made.sessions.job_s if made.sessions else None,
-            requests_per_s=workload.rate,
-            cached_share=cached_share(made),
-            memories=memories,
-            memory_assumed=False,
-            bill=tree,
-            load_share=workload.rate / (held * (sized.mean_replicas + replicas - sized.replicas)) if held else None,
-            **copied(made, "batch", "ttft_s", "tpot_s", "e2e_s", "shares", "slo"),
+            load_share=load_share,
         )

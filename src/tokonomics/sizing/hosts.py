@@ -19,7 +19,6 @@ from tokonomics.catalog.gpus import Gpu
 from tokonomics.catalog.offer_choice import loading_gib, market_offers, no_offer, prices_that_count
 from tokonomics.catalog.offers import MAX_AGE_DAYS, Offer, Terms
 from tokonomics.clock import today
-from tokonomics.money.cost import CostLine, CostTree
 from tokonomics.physics.deployment import NETWORKED, Deployment
 from tokonomics.physics.memory import draft_bytes
 from tokonomics.physics.sharding import shard
@@ -267,15 +266,6 @@ def _network_needed(gpu: Gpu) -> float:
     return _NEAR * gpu.network_bytes_per_s
 
 
-def room_for(deployment: Deployment) -> Callable[[Offer], bool]:
-    """Whether a host has memory enough for a deployment, or does not tell.
-
-    What a size of machine needs is worked out once: a plan asks for thousands of offers.
-    """
-    needs = cache(partial(host_gib, deployment))
-    return lambda offer: offer.memory_gb is None or offer.memory_gb >= needs(offer.gpus)
-
-
 def cheapest_host(
     deployment: Deployment, replicas: int = 1, offers: Iterable[Offer] | None = None
 ) -> tuple[Offer, float]:
@@ -432,32 +422,3 @@ class Hosts:
         """The most replicas, up to the ceiling, that cost no more than that."""
         limit = usd_per_hour * (1 + 1e-12)
         return bisect_left(range(1, ceiling + 1), True, key=lambda count: self.usd_per_hour(count) > limit)
-
-
-def monthly_bill(gpus: int, machine: Machine, machines: int, load_share: float, prefill_share: float) -> CostTree:
-    """A month of machines: what prompts take of the capacity, what answers take, what waits, what no replica uses.
-
-    ``gpus`` are those that replicas run on. Prompts and answers are charged what they take at full load; what a smaller
-    batch wastes is idle capacity.
-    """
-    offer = machine.offer
-    gpu_hours = machines * offer.gpus * HOURS_PER_MONTH
-    serving = gpus * HOURS_PER_MONTH
-    working = serving * min(1.0, load_share)
-    shares = {
-        "prefill": working * prefill_share,
-        "decode": working * (1 - prefill_share),
-        "idle": serving - working,
-        UNUSED: gpu_hours - serving,
-    }
-    lines = gpu_hour_lines(shares, machine.usd_per_hour / offer.gpus)
-    return CostTree(name=f"{machines}× {offer.provider} {offer.instance}", lines=lines)
-
-
-def gpu_hour_lines(hours: Mapping[str, float], usd_per_gpu_hour: float) -> tuple[CostLine, ...]:
-    """A line of a bill for each use of the GPUs that took any time."""
-    return tuple(
-        CostLine(name=name, quantity=quantity, unit="GPU-hour", usd_per_unit=usd_per_gpu_hour)
-        for name, quantity in hours.items()
-        if quantity > 1e-9
-    )

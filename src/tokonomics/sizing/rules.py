@@ -17,6 +17,8 @@ closed form has refused most set-ups that are slow even for them. Our choice."""
 LONE_REQUESTS = 200_000
 """Requests served one by one to tell what no fleet betters: all of nearly any log. Of more, an even part of so many:
 the share beyond a p99 is then known to 2 % of itself."""
+GATHERING = (Router.prefix_aware, Router.session_affine)
+"""Routers that send what shares its beginning to one replica, and so load replicas unevenly."""
 SMALLER_FLEETS = (0.5, 2 / 3, 0.75)
 """Of the fewest replicas found behind a router that gathers what prompts share: fewer replicas hold fewer copies of it,
 so a smaller fleet may hold where a larger one does not."""

@@ -47,18 +47,21 @@ def size(setup: Setup, attempts: Attempts | None = None) -> Sized | NotServed:
         return refusal
     attempts = Attempts() if attempts is None else attempts
     try:
-        found = fewest(setup, attempts, least=setup.load.least_replicas)
+        found = fewest(setup, attempts)
         if not found.holds:
-            alone = "even a request that is alone on a replica: " if found.replicas <= 1 else ""
+            alone = "even a request that is alone on a replica: " if found.is_lone else ""
             number = "" if alone else f"on {found.replicas:,} replicas "
             return NotServed(Reason.too_slow, f"{alone or number}{found.breaks}")
+        made: Sized | NotServed = found
         if setup.disaggregated:
-            return _disaggregated(replace(setup, router=found.router), found, attempts)
-        if setup.autoscale:
-            return _autoscaled(replace(setup, router=found.router), found)
+            made = _disaggregated(replace(setup, router=found.router), found, attempts)
+        elif setup.autoscale:
+            made = _autoscaled(replace(setup, router=found.router), found)
     except TokonomicsError as error:
         return NotServed(Reason.not_simulated, error.what, error.fix)
-    return replace(found, max_sequences=found.max_sequences or setup.max_sequences)
+    if isinstance(made, NotServed):
+        return made
+    return replace(made, max_sequences=made.max_sequences or setup.max_sequences)
 
 
 def cannot_serve(setup: Setup) -> NotServed | None:
@@ -92,7 +95,7 @@ def fewest(
     if found is None:
         alone = attempts.lone(setup) if (setup.as_fixed_fleet, 0) in attempts.made else None
         return alone if alone and not alone.holds else tried(most)
-    if tried(found).router in (Router.prefix_aware, Router.session_affine):
+    if tried(found).router in rules.GATHERING:
         below = (max(least, math.ceil(found * share)) for share in rules.SMALLER_FLEETS)
         smaller = next((count for count in below if count < found and tried(count).holds), found)
         found = halved(lambda count: tried(count).holds, least - 1, smaller) if smaller < found else found

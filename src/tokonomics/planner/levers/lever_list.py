@@ -22,7 +22,7 @@ from tokonomics.physics.speculation import ACCEPTANCE, DRAFT_TOKENS, Speculation
 from tokonomics.planner.drafting import METHODS, draft_named
 from tokonomics.planner.levers.right_size import right_size
 from tokonomics.serving.fleet import Router
-from tokonomics.sizing.bill import Bills, SetupBill
+from tokonomics.sizing.bill import Bill, Bills
 from tokonomics.sizing.hosts import HOST_MEMORY
 from tokonomics.sizing.refusal import NotServed, Reason
 from tokonomics.sizing.search import changes_over_time
@@ -170,7 +170,7 @@ def differs(setup: Setup, target: Setup, knob: str) -> bool:
     return _position(setup, knob) != _position(target, knob)
 
 
-def billed(lever: Lever, setup: Setup, bills: Bills) -> tuple[Setup, SetupBill] | NotServed:
+def billed(lever: Lever, setup: Setup, bills: Bills) -> tuple[Setup, Bill] | NotServed:
     """The setup that a lever leads to with its bill, or why there is none."""
     changed = lever.apply(setup)
     if isinstance(changed, NotServed):

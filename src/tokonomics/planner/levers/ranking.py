@@ -20,7 +20,7 @@ from tokonomics.physics.sharding import shard
 from tokonomics.physics.steptime import step_model
 from tokonomics.planner.levers.kept_quality import QualityKept, quality_kept
 from tokonomics.planner.levers.lever_list import Lever, all_levers, billed, moved
-from tokonomics.sizing.bill import CENT, Bills, SetupBill
+from tokonomics.sizing.bill import CENT, Bill, Bills
 from tokonomics.sizing.load import Load
 from tokonomics.sizing.refusal import NotServed, Reason
 from tokonomics.sizing.setup import Setup
@@ -63,7 +63,7 @@ class Pulled(Noun):
     effort: str
     risk: str
     quality: str
-    bill: SetupBill | None
+    bill: Bill | None
     """None where it does not apply, or misses an SLO."""
     reason: Marked | None
     """Why there is no bill."""
@@ -78,9 +78,9 @@ class Pulled(Noun):
 class Ranking(Noun):
     """Every lever, the largest saving first."""
 
-    now: SetupBill
+    now: Bill
     levers: tuple[Pulled, ...]
-    together: SetupBill
+    together: Bill
     taken: tuple[str, ...]
     """Those that lower the bill on top of each other, in that order."""
     saved_share: float
@@ -123,8 +123,8 @@ def rank_levers(setup: Setup, levers: Sequence[Lever] | None = None, bills: Bill
 
 
 def _together(
-    setup: Setup, now: SetupBill, levers: Sequence[Lever], ranked: Sequence[Pulled], bills: Bills
-) -> tuple[Setup, SetupBill, list[str]]:
+    setup: Setup, now: Bill, levers: Sequence[Lever], ranked: Sequence[Pulled], bills: Bills
+) -> tuple[Setup, Bill, list[str]]:
     """On top of each other, from the largest saving down; and once with each way to quantise and the GPUs first.
 
     Fewer bits may save nothing on today's GPUs and much on those that they make large enough. What does not matter in
@@ -146,7 +146,7 @@ def _together(
     return min(ends, key=lambda end: (round(end[1].usd_per_month, 2), len(end[2])))
 
 
-def _applied(setup: Setup, now: SetupBill, order: Sequence[Lever], bills: Bills) -> tuple[Setup, SetupBill, list[str]]:
+def _applied(setup: Setup, now: Bill, order: Sequence[Lever], bills: Bills) -> tuple[Setup, Bill, list[str]]:
     end, best = setup, now
     taken: list[Lever] = []
     for lever in order:
@@ -160,7 +160,7 @@ def _applied(setup: Setup, now: SetupBill, order: Sequence[Lever], bills: Bills)
     for lever in list(taken):
         back = moved(end, setup, lever.knob)
         bill = bills.of(back)
-        if isinstance(bill, SetupBill) and bill.usd_per_month < best.usd_per_month + CENT:
+        if isinstance(bill, Bill) and bill.usd_per_month < best.usd_per_month + CENT:
             end, best = back, bill
             taken.remove(lever)
     return end, best, [lever.name for lever in taken]
@@ -171,10 +171,10 @@ def _most_saved_then_most_room(lever: Pulled) -> tuple[bool, float, float]:
     return lever.bill is None, -round(lever.saved_usd_per_month, 2), room
 
 
-def pull(lever: Lever, setup: Setup, now: SetupBill, bills: Bills) -> Pulled:
+def pull(lever: Lever, setup: Setup, now: Bill, bills: Bills) -> Pulled:
     changed = lever.apply(setup)
     made = changed if isinstance(changed, NotServed) else bills.of(changed)
-    if isinstance(made, SetupBill) and made.bought == now.bought and lever.knob in _BUYING:
+    if isinstance(made, Bill) and made.bought == now.bought and lever.knob in _BUYING:
         made = NotServed(Reason.nothing_to_change, _BUYING[lever.knob].format(now.bought))
     bill = None if isinstance(made, NotServed) else made
     effects = None
@@ -229,7 +229,7 @@ class UtilizationPoint(Noun):
     """One setting."""
 
     name: str
-    bill: SetupBill | None
+    bill: Bill | None
     reason: Marked | None
 
 

@@ -9,7 +9,7 @@ from tokonomics.catalog.precision import Precision
 from tokonomics.physics.intervals import known_speed
 from tokonomics.planner.plan import Question, study
 from tokonomics.planner.plan_answer import Limits
-from tokonomics.sizing.bill import Bills, SetupBill
+from tokonomics.sizing.bill import Bill, Bills
 from tokonomics.sizing.refusal import NotServed, Reason
 from tokonomics.sizing.setup import Setup
 from tokonomics.types import Same, Speed, copied
@@ -64,4 +64,4 @@ def right_size(
 def _usd(setup: Setup, bills: Bills) -> float:
     """A month; infinite where it cannot be served."""
     bill = bills.of(setup)
-    return bill.usd_per_month if isinstance(bill, SetupBill) else math.inf
+    return bill.usd_per_month if isinstance(bill, Bill) else math.inf

@@ -19,7 +19,7 @@ from tokonomics.planner.levers.kept_quality import QualityKept, quality_kept
 from tokonomics.planner.levers.lever_list import NOTHING_SHARED, Choices, all_levers, billed, differs, memories, moved
 from tokonomics.planner.levers.right_size import right_size
 from tokonomics.planner.plan_answer import KV_CHOICES
-from tokonomics.sizing.bill import CENT, Bills, SetupBill
+from tokonomics.sizing.bill import CENT, Bill, Bills
 from tokonomics.sizing.layouts import weight_choices
 from tokonomics.sizing.refusal import NotServed
 from tokonomics.sizing.search import NeverHolds
@@ -54,7 +54,7 @@ class Step(Noun):
 
     name: str
     knobs: tuple[str, ...]
-    bill: SetupBill
+    bill: Bill
     saved_usd_per_month: float
     """Below zero where it pays only with what follows."""
     saved_share: float
@@ -84,10 +84,10 @@ class Drafted(Noun):
 class Waterfall(Noun):
     """From the naive bill to the optimised one."""
 
-    naive: SetupBill
+    naive: Bill
     steps: tuple[Step, ...]
-    end: SetupBill
-    batched: SetupBill | None
+    end: Bill
+    batched: Bill | None
     """The baseline with continuous batching: where most teams are. None where it does not meet the SLOs so."""
     left_out: tuple[LeftOut, ...]
     quality: tuple[str, ...]
@@ -129,7 +129,7 @@ def stack(
     return replace(made, waterfall=made.waterfall.model_copy(update={"drafted": drafted}))
 
 
-def _drafted(end: Setup, bill: SetupBill, assumed: bool) -> Drafted | None:
+def _drafted(end: Setup, bill: Bill, assumed: bool) -> Drafted | None:
     speculation = end.deployment.speculation
     if speculation is None:
         return None
@@ -222,7 +222,7 @@ def walk(
         steps.append(Step(**moved_to, saved_usd_per_month=saved, saved_share=share))
         before, waiting, was = made, (), here
     batching = bills.of(moved(naive, end, "batch"))
-    batched = batching if isinstance(batching, SetupBill) else None
+    batched = batching if isinstance(batching, Bill) else None
     waterfall = Waterfall(
         naive=first,
         steps=tuple(steps),
@@ -236,7 +236,7 @@ def walk(
     return Stacked(waterfall, naive, end)
 
 
-def _must(bills: Bills, setup: Setup) -> SetupBill:
+def _must(bills: Bills, setup: Setup) -> Bill:
     made = bills.of(setup)
     if isinstance(made, NotServed):
         raise BadInput(f"{setup.deployment} cannot be served: {made.reason}", fix=made.fix)

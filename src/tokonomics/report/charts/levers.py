@@ -9,7 +9,7 @@ from tokonomics.planner.levers.ranking import Ranking
 from tokonomics.planner.levers.stack import Waterfall
 from tokonomics.report.charts import style
 from tokonomics.report.wording import setup_text
-from tokonomics.sizing.bill import SetupBill
+from tokonomics.sizing.bill import Bill
 from tokonomics.sizing.setup import Setup
 from tokonomics.units import percent, usd
 
@@ -33,7 +33,9 @@ def stack_chart(stack: Waterfall, setup: Setup) -> alt.TopLevelMixin:
 
     first = "one request at a time"
     bills = [bar(first, 0.0, start.usd_per_month, "bill", usd(start.usd_per_month))]
-    prices: list[style.Row] = [{"step": first, "usd": start.usd_per_mtok, "label": usd(start.usd_per_mtok)}]
+    prices: list[style.Row] = [
+        {"step": first, "usd": start.usd_per_mtok.blended, "label": usd(start.usd_per_mtok.blended)}
+    ]
     before = start.usd_per_month
     for place, step in enumerate(stack.steps, 1):
         after, name = step.bill.usd_per_month, f"{place}. {step.name}"
@@ -41,7 +43,9 @@ def stack_chart(stack: Waterfall, setup: Setup) -> alt.TopLevelMixin:
         share = abs(step.saved_share) * 100
         label = "0 %" if share < 0.05 else f"{'−' if after < before else '+'}{share:.1f} %, {usd(after)} left"
         bills.append(bar(name, min(before, after), max(before, after), kind, label))
-        prices.append({"step": name, "usd": step.bill.usd_per_mtok, "label": usd(step.bill.usd_per_mtok)})
+        prices.append(
+            {"step": name, "usd": step.bill.usd_per_mtok.blended, "label": usd(step.bill.usd_per_mtok.blended)}
+        )
         before = after
     bills.append(bar("what is left", 0.0, least, "bill", usd(least)))
     order = [row["step"] for row in bills]
@@ -78,7 +82,7 @@ def levers_chart(ranking: Ranking, setup: Setup) -> alt.TopLevelMixin:
 
     now = ranking.now.usd_per_month
 
-    def bar(name: str, share: float, kind: str, bill: SetupBill) -> style.Row:
+    def bar(name: str, share: float, kind: str, bill: Bill) -> style.Row:
         left = bill.usd_per_month
         # Both are what is saved: what is left stands in the table, and under the pointer.
         label = f"{_said(share)}\n{usd(abs(now - left))} a month"
