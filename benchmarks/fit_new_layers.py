@@ -18,7 +18,7 @@ import numpy as np
 from tokonomics.catalog.config_layers import delta_scan_flops
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.layers import Precision, Recurrence
-from tokonomics.measure.probe.fit_law import least_log_squares
+from tokonomics.measure.probe.fit_profile import least_log_squares
 from tokonomics.physics import layer_kernels as laws
 from tokonomics.physics.attention_kernels import mla_decode_s, seen_pairs
 from tokonomics.physics.curves import Array

@@ -25,7 +25,7 @@ from tokonomics.catalog.offer_choice import (
 from tokonomics.catalog.offers import SNAPSHOT, Offer, Terms, cache_file, load_offers, read_offers, write_offers
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, TokonomicsError, UnknownName
-from tokonomics.measure.meter.prices import Prices
+from tokonomics.measure.meter.spending import Prices
 from tokonomics.questions.meter import asked as meter_settings
 from tokonomics.questions.requests.run import MeterWatchRequest
 

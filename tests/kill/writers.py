@@ -52,7 +52,7 @@ _meters: dict[Path, Any] = {}
 def tick(folder: Path, turn: int) -> None:
     """The meter reads a server that has worked since the last tick, and books it."""
     from tokonomics.measure.meter.ledger import Ledger
-    from tokonomics.measure.meter.meter import Meter
+    from tokonomics.measure.meter.live_meter import Meter
 
     if folder not in _meters:
         clock = HandClock()
@@ -275,8 +275,8 @@ def probed(folder: Path) -> int:
 
 
 def write_bill(folder: Path, turn: int) -> None:
-    from tokonomics.measure.meter.bill import Bill, BillLine, bill_csv
-    from tokonomics.measure.meter.state import MeterTally
+    from tokonomics.measure.meter.bill import bill_csv
+    from tokonomics.measure.meter.state import Bill, BillLine, MeterTally
 
     line = BillLine(group=("m",), sums=MeterTally(output=float(turn)))
     made = Bill(since=0.0, until=1.0, by=("model",), lines=(line,) * 1_000, total=MeterTally())

@@ -9,12 +9,11 @@ from tests.measure.ledgers import HOUR_S, at, hour
 from tests.measure.metered import BEGIN, HandClock, PageSource, Process
 
 from tokonomics.catalog.places import grid_named
-from tokonomics.measure.meter.bill import Bill, bill
-from tokonomics.measure.meter.energy import metered_energy
+from tokonomics.measure.meter.bill import MeteredGpu, bill, metered_energy
 from tokonomics.measure.meter.ledger import Drawn, Ledger
-from tokonomics.measure.meter.meter import Meter
+from tokonomics.measure.meter.live_meter import Meter
 from tokonomics.measure.meter.readings import GpuReading
-from tokonomics.measure.meter.token_price import MeteredGpu
+from tokonomics.measure.meter.state import Bill
 from tokonomics.types import Badge, Speed
 
 MONDAY = date(2026, 11, 9)

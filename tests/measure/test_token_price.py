@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokonomics.measure.meter.bill import Bill, BillLine
-from tokonomics.measure.meter.state import MeterTally
-from tokonomics.measure.meter.token_price import ALIKE, MeteredGpu, TokenCost, token_cost, token_costs
+from tokonomics.measure.meter.bill import ALIKE, MeteredGpu, TokenCost, token_cost, token_costs
+from tokonomics.measure.meter.state import Bill, BillLine, MeterTally
 
 H100 = MeteredGpu(gpu="h100-sxm")
 

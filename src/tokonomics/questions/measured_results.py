@@ -7,11 +7,9 @@ from tokonomics.catalog.checkpoints import QuantisedPart
 from tokonomics.catalog.layers import Precision
 from tokonomics.measure.calibrate import Calibrated
 from tokonomics.measure.importers.lm_eval import KeptQuality
-from tokonomics.measure.meter.bill import Bill
-from tokonomics.measure.meter.bill_sale import BillSale
-from tokonomics.measure.meter.energy import MeteredEnergy
-from tokonomics.measure.meter.state import BudgetState
-from tokonomics.measure.meter.unusual import UnusualDay
+from tokonomics.measure.meter.bill import BillSale, MeteredEnergy
+from tokonomics.measure.meter.price_factors import UnusualDay
+from tokonomics.measure.meter.state import Bill, BudgetState
 from tokonomics.measure.priced_run import PricedRun
 from tokonomics.measure.replay import Replay
 from tokonomics.measure.validate import Validation

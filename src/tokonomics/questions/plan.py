@@ -14,7 +14,7 @@ from tokonomics.deploy.job import DeployFile, DeployJob, Target, longest_context
 from tokonomics.deploy.targets import deploy_files, provenance
 from tokonomics.errors import BadInput, UnknownName, did_you_mean, option, shorten
 from tokonomics.files import make_folder, write_text
-from tokonomics.measure.api_latency import ApiLatency
+from tokonomics.measure.benchmark_run import ApiLatency
 from tokonomics.money.api_bill import ApiBill, host_bills
 from tokonomics.money.sale import FleetSale, SellTerms, fleet_sale, sell_terms
 from tokonomics.money.upkeep import upkeep

@@ -9,7 +9,7 @@ from tokonomics.catalog.models import ModelSpec
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, UnknownName, option, shorten
 from tokonomics.measure.importers.lm_eval import HarnessRun, kept_quality, read_scores
-from tokonomics.measure.validate import stated_weights
+from tokonomics.measure.stated_setup import stated_weights
 from tokonomics.questions.listener import Listener
 from tokonomics.questions.measured_results import RecoveryResult
 from tokonomics.questions.requests.run import ImportResultsRequest

@@ -11,7 +11,7 @@ from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.places import Seller
 from tokonomics.deploy.job import DeployFile
 from tokonomics.errors import by_name, flag, spelled
-from tokonomics.measure.api_latency import ApiLatency
+from tokonomics.measure.benchmark_run import ApiLatency
 from tokonomics.measure.priced_run import PricedRun
 from tokonomics.money.api_bill import ApiBill
 from tokonomics.money.cost import Cost, LoadCost, Needed

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable
 
 from tokonomics.errors import option
-from tokonomics.measure.api_latency import ApiLatency
+from tokonomics.measure.benchmark_run import ApiLatency
 from tokonomics.report.wording import number_text, time_text
 from tokonomics.units import plural
 

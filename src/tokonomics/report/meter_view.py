@@ -5,13 +5,11 @@ from datetime import UTC, datetime
 from functools import partial
 
 from tokonomics.errors import option
-from tokonomics.measure.meter.bill import BillLine
-from tokonomics.measure.meter.bill_sale import BillSale
+from tokonomics.measure.meter.bill import BillSale
 from tokonomics.measure.meter.export import Exported
-from tokonomics.measure.meter.gpu import JOULES_PER_KWH
-from tokonomics.measure.meter.readings import GpuReading
-from tokonomics.measure.meter.state import BudgetState, GroupState, MeterState, MeterTally, Verdict
-from tokonomics.measure.meter.unusual import UnusualDay
+from tokonomics.measure.meter.price_factors import UnusualDay
+from tokonomics.measure.meter.readings import JOULES_PER_KWH, GpuReading
+from tokonomics.measure.meter.state import BillLine, BudgetState, GroupState, MeterState, MeterTally, Verdict
 from tokonomics.questions.measured_results import MeterReportResult
 from tokonomics.questions.request import Request
 from tokonomics.report import blocks, charts

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from tokonomics.measure.meter.bill import Bill
-from tokonomics.measure.meter.state import MeterTally
+from tokonomics.measure.meter.state import Bill, MeterTally
 from tokonomics.report import blocks
 from tokonomics.report.wording import NO_VALUE, number_text, percent_text, usd_text
 from tokonomics.units import count, percent, usd

@@ -191,7 +191,7 @@ class TokenSplit:
 
     Prompts pay for prefill's share of the busy time, answers for the rest (``money.cost.split_by_gpu_time``). Of
     prefill's share, tokens that are found in the prefix cache pay for what attending to them adds
-    (``money.cost.with_cached``): the rule by which the meter charges them (``measure.meter.token_price``). Where no
+    (``money.cost.with_cached``): the rule by which the meter charges them (``measure.meter.bill``). Where no
     prompt of the traffic repeats another, the price is that of a token that would be found.
     """
 

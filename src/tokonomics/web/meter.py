@@ -17,8 +17,9 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from tokonomics.errors import BadInput, in_python
-from tokonomics.measure.meter.bill import Bill, bill
+from tokonomics.measure.meter.bill import bill
 from tokonomics.measure.meter.ledger import Ledger
+from tokonomics.measure.meter.state import Bill
 from tokonomics.report import charts, page_views
 from tokonomics.report.answer import document
 from tokonomics.report.blocks import sections

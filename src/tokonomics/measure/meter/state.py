@@ -167,6 +167,21 @@ class Verdict(Noun):
     said: str
 
 
+class BillLine(Noun):
+    group: tuple[str, ...]  # a value for each of the bill's keys; "" where there is none
+    sums: MeterTally
+
+
+class Bill(Noun):
+    since: float
+    until: float
+    by: tuple[str, ...]
+    lines: tuple[BillLine, ...]
+    total: MeterTally
+    planned: Planned | None = None
+    against_plan: Verdict | None = None
+
+
 class MonthEnd(Noun):
     """What a month comes to: the middle, and an interval that covers 80 %; None where too little is known."""
 

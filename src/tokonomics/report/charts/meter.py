@@ -2,7 +2,7 @@
 
 import altair as alt
 
-from tokonomics.measure.meter.bill import Bill
+from tokonomics.measure.meter.state import Bill
 from tokonomics.report.charts import style
 from tokonomics.units import usd
 

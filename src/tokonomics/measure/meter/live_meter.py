@@ -11,16 +11,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tokonomics.errors import TokonomicsError, option
-from tokonomics.measure.meter.against_plan import compare
-from tokonomics.measure.meter.budget import BudgetBook, MonthlyBudget
-from tokonomics.measure.meter.frontends import Frontends
-from tokonomics.measure.meter.gpu import electricity_usd, joules_used
 from tokonomics.measure.meter.ledger import Drawn, Ledger, Mark, joined_row
-from tokonomics.measure.meter.prices import PriceOf, Prices
-from tokonomics.measure.meter.readings import Clock, GpuReading, GpuSource, Missed, Reading, Source
+from tokonomics.measure.meter.price_factors import compare
+from tokonomics.measure.meter.readings import (
+    Clock,
+    GpuReading,
+    GpuSource,
+    Missed,
+    Reading,
+    Source,
+    electricity_usd,
+    joules_used,
+)
 from tokonomics.measure.meter.spans import PaidTime, WatchedSpan, cut_every, tally
+from tokonomics.measure.meter.spending import BudgetBook, MonthlyBudget, PriceOf, Prices
 from tokonomics.measure.meter.state import BudgetState, GroupState, MeterState, MeterTally, Planned
-from tokonomics.measure.meter.watch import LONG_S, MOST_AWAY_S, Watch
+from tokonomics.measure.meter.watch import LONG_S, MOST_AWAY_S, Frontends, Watch
 from tokonomics.units import DAY_S, SECONDS_PER_HOUR, plural
 
 NOW_S, LUMPY_NOW_S = 60.0, 300.0  # most answers take less than five minutes (assumed): a window holds whole requests
@@ -268,7 +274,7 @@ class Meter:
             return []
         if source.name not in self._watches:
             self._watch(source.name, source.labels)
-        return self._came(self._watches[source.name], counted, wall, steady)
+        return self._take_readings(self._watches[source.name], counted, wall, steady)
 
     def _counted(self, answer: Sequence[Reading]) -> list[Reading]:
         """Without frontends that stand before engines which are metered too."""
@@ -301,23 +307,23 @@ class Meter:
             watch = self._watches[target]
             for at, readings in sorted(scrapes.items()):
                 if at > watch.last_at:
-                    spans += self._came(watch, readings, at, at, _born(readings, absent_since.get(target)))
+                    spans += self._take_readings(watch, readings, at, at, _born(readings, absent_since.get(target)))
             late_at = asked_at - LATE_S
             if live and watch.until is not None and late_at - watch.until > watch.patience_s:
                 spans += watch.missed(Missed("was not scraped lately"), late_at, late_at)
         return spans
 
-    def _came(
+    def _take_readings(
         self, watch: Watch, readings: Sequence[Reading], wall: float, steady: float, born: float | None = None
     ) -> list[PaidTime]:
         try:
-            return watch.came(readings, wall, steady, born)
+            return watch.take_readings(readings, wall, steady, born)
         except Missed as miss:
             return watch.missed(miss, wall, steady)
 
     def _watch(self, target: str, labels: Mapping[str, str], after_patience: WatchedSpan = WatchedSpan.away) -> None:
         patience_s = max(LONG_S, 3 * self._every_s)
-        price, mark = self._prices.of(target, labels), self._marks.pop(target, None)
+        price, mark = self._prices.usd_per_hour_of(target, labels), self._marks.pop(target, None)
         self._watches[target] = Watch(target, price, mark, patience_s, after_patience, labels)
         if target in self._gone:
             self._watches[target].readings = self._gone.pop(target).readings

@@ -1,4 +1,7 @@
-"""A month's budget, and what the month will come to: spent so far, and the days that are left, with an interval.
+"""What an hour of each server costs, what a month may cost, and what it will come to.
+
+One price holds for all servers, or another one for servers with a label or an address. A month's budget is held against
+what is spent so far and the days that are left, with an interval.
 
 Days are forecast by least squares on the full days of the last eight weeks: a level, a straight trend and an effect of
 each day of the week once there are two weeks of them, and their mean before that. The interval of the sum of the days
@@ -10,17 +13,83 @@ cannot know, such as servers that will be added, no interval covers.
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat
 
-from tokonomics.errors import BadInput, shorten
+from tokonomics.catalog.offer_choice import cheapest_offer, select_offers
+from tokonomics.catalog.offers import Offer, load_offers
+from tokonomics.errors import BadInput, UnknownName, shorten
 from tokonomics.measure.meter.ledger import DayUsd, Ledger
 from tokonomics.measure.meter.state import BudgetState, MonthEnd
 from tokonomics.types import Noun
 from tokonomics.units import DAY_S
+
+
+@dataclass(frozen=True)
+class PriceOf:
+    """The price of the servers with a label, or, without its name, of the one at an address."""
+
+    label: str
+    value: str
+    usd_per_hour: float
+
+    @property
+    def said(self) -> str:
+        return f"{self.label}={self.value}" if self.label else self.value
+
+    def holds(self, target: str, labels: Mapping[str, str]) -> bool:
+        return labels.get(self.label) == self.value if self.label else target == self.value
+
+
+@dataclass(frozen=True)
+class Prices:
+    """US dollars an hour of a server with all its GPUs."""
+
+    usd_per_hour: float
+    others: tuple[PriceOf, ...] = ()  # the first that holds counts
+
+    def usd_per_hour_of(self, target: str, labels: Mapping[str, str]) -> float:
+        return next((other.usd_per_hour for other in self.others if other.holds(target, labels)), self.usd_per_hour)
+
+
+def parse_prices(texts: Iterable[str], gpus: int) -> tuple[PriceOf, ...]:
+    """``gpu=L4:0.80`` or ``http://gpu2:8000:0.80``, of one GPU-hour, as prices of servers with ``gpus`` GPUs."""
+    from tokonomics.measure.meter.scrape import address_of
+    from tokonomics.money.cost import require_positive
+
+    prices = []
+    for text in texts:
+        who, _, price = text.strip().rpartition(":")
+        try:
+            usd = float(price)
+        except ValueError:
+            who, usd = "", 0.0
+        label, equals, value = who.partition("=") if "://" not in who else ("", "", address_of(who))
+        if not value and not equals:
+            # A pod as the meter names it: prod/llama-0.
+            label, value = "", who
+        if not value or (equals and not label):
+            fix = "Such as gpu=L4:0.80 (a label of theirs), or http://gpu2:8000:0.80."
+            raise BadInput(f"'{shorten(text)}' is not a price of some servers", field="price", fix=fix)
+        prices.append(PriceOf(label.strip(), value.strip(), require_positive("price", usd) * gpus))
+    return tuple(prices)
+
+
+def find_offer(text: str) -> Offer:
+    """``aws:p5.48xlarge``, or with a slash: that machine of that provider, in the cheapest region."""
+    provider, sign, instance = text.replace("/", ":").partition(":")
+    if not sign or not provider or not instance:
+        raise BadInput(f"'{shorten(text)}' names no offer", field="offer", fix="Such as aws:p5.48xlarge.")
+    sold = select_offers(load_offers(), provider=provider)
+    named = [offer for offer in sold if offer.instance.lower() == instance.lower()]
+    if not named:
+        raise UnknownName("instance", instance, {offer.instance for offer in sold}, fix="See: tokonomics offers")
+    return cheapest_offer(named[0].gpu, named[0].gpus, offers=named)
+
 
 Floats = NDArray[np.float64]
 WEEK = 7
