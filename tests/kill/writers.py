@@ -276,10 +276,10 @@ def probed(folder: Path) -> int:
 
 def write_bill(folder: Path, turn: int) -> None:
     from tokonomics.measure.meter.bill import bill_csv
-    from tokonomics.measure.meter.state import Bill, BillLine, MeterTally
+    from tokonomics.measure.meter.state import MeterTally, Statement, StatementLine
 
-    line = BillLine(group=("m",), sums=MeterTally(output=float(turn)))
-    made = Bill(since=0.0, until=1.0, by=("model",), lines=(line,) * 1_000, total=MeterTally())
+    line = StatementLine(group=("m",), sums=MeterTally(output=float(turn)))
+    made = Statement(since=0.0, until=1.0, by=("model",), lines=(line,) * 1_000, total=MeterTally())
     bill_csv(made, folder / "bill.csv")
 
 

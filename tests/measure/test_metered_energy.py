@@ -13,7 +13,7 @@ from tokonomics.measure.meter.bill import MeteredGpu, bill, metered_energy
 from tokonomics.measure.meter.ledger import Drawn, Ledger
 from tokonomics.measure.meter.live_meter import Meter
 from tokonomics.measure.meter.readings import GpuReading
-from tokonomics.measure.meter.state import Bill
+from tokonomics.measure.meter.state import Statement
 from tokonomics.types import Badge, Speed
 
 MONDAY = date(2026, 11, 9)
@@ -21,7 +21,7 @@ GRID = grid_named("100")
 H200 = MeteredGpu(gpu="H200", gpus=2)
 
 
-def day() -> Bill:
+def day() -> Statement:
     """Twelve busy hours and twelve idle ones of a server; 1.2 M tokens an hour while it is busy."""
     idle = {"busy_s": 0.0, "input_total": 0.0, "input_cached": 0.0, "output": 0.0, "answered": 0.0}
     quiet = idle | {"running_s": 0.0, "running_seen_s": 0.0}

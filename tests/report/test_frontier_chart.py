@@ -17,7 +17,7 @@ from tokonomics.catalog.api_hosts import find_api
 from tokonomics.catalog.load_models import find_model
 from tokonomics.measure.importers.recognise import read_runs
 from tokonomics.measure.priced_run import GivenMachine, as_model, machine_of, price_run, rental_of
-from tokonomics.money.api_bill import ApiBill
+from tokonomics.money.api_bill import ApiCost
 from tokonomics.planner.frontier import Frontier, frontier_of
 from tokonomics.planner.plan import Study, study
 from tokonomics.planner.what_if import bill_range
@@ -53,8 +53,8 @@ def around(found: Study) -> tuple[Study, Frontier]:
     return found, made
 
 
-def api(name: str, usd_per_mtok: float) -> ApiBill:
-    return ApiBill(
+def api(name: str, usd_per_mtok: float) -> ApiCost:
+    return ApiCost(
         name=name,
         usd_per_request=usd_per_mtok * 1300 / 1e6,
         usd_per_mtok=usd_per_mtok,

@@ -22,7 +22,7 @@ FULLEST = 0.9
 """Of the highest load: what counts as the peak, so that one lucky stretch does not decide who pays."""
 
 
-class ClassBill(Noun):
+class ClassCost(Noun):
     """One class's part of a bill; the parts sum to it."""
 
     name: str
@@ -35,7 +35,7 @@ class ClassBill(Noun):
     """Of what was delivered; None where nothing was."""
 
 
-def class_bills(simulation: Simulation, bill_usd: float, times: float = 1.0) -> tuple[ClassBill, ...]:
+def class_bills(simulation: Simulation, bill_usd: float, times: float = 1.0) -> tuple[ClassCost, ...]:
     """A bill, split among the classes of a simulation as they used it; it pays for so many such simulations."""
     trace, done = simulation.trace, simulation.served.status == DONE
     prompts_s, answers_s = gpu_seconds(simulation)
@@ -50,7 +50,7 @@ def class_bills(simulation: Simulation, bill_usd: float, times: float = 1.0) -> 
         delivered = trace.input_tokens[answered].sum(dtype="i8") + trace.output_tokens[answered].sum(dtype="i8")
         tokens = round(float(delivered) * times)
         found.append(
-            ClassBill(
+            ClassCost(
                 name=trace.classes[place].name,
                 tokens=tokens,
                 used_usd=own,

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
-from tokonomics.money.class_bill import ClassBill, class_bills
+from tokonomics.money.class_bill import ClassCost, class_bills
 from tokonomics.planner.plan import Study
 from tokonomics.planner.search import Sought
 from tokonomics.serving.class_outcome import ClassOutcome, class_outcomes
@@ -77,7 +77,7 @@ class ClassReport(Noun):
     """What classes of service get, pay and save."""
 
     classes: tuple[ClassOutcome, ...]
-    bill: tuple[ClassBill, ...]
+    bill: tuple[ClassCost, ...]
     """Of ``bill_for``; none where no price is known."""
     bill_for: str
     """``a month``, ``an hour``, ``this run``."""
@@ -88,7 +88,7 @@ class ClassReport(Noun):
 
 
 def class_report(
-    serve: ServeLoad, made: Simulation, bill: Sequence[ClassBill], bill_for: str, one_slo: OneSlo | None = None
+    serve: ServeLoad, made: Simulation, bill: Sequence[ClassCost], bill_for: str, one_slo: OneSlo | None = None
 ) -> ClassReport:
     """The report for a fleet: ``serve`` gives it other loads, ``made`` is what it did with the one asked about."""
     seen: dict[float, tuple[ClassOutcome, ...]] = {1.0: class_outcomes(made)}
@@ -143,7 +143,7 @@ def slo_texts(classes: Sequence[ServiceClass]) -> tuple[str, ...]:
     return tuple(f"{slo} ≤ {seconds(slo.seconds)}" for slo in strictest(classes))
 
 
-def run_bill(made: Simulation, usd_per_replica_hour: float | None) -> tuple[ClassBill, ...]:
+def run_bill(made: Simulation, usd_per_replica_hour: float | None) -> tuple[ClassCost, ...]:
     """What the classes pay of a simulation's paid time; nothing where no price is known."""
     if usd_per_replica_hour is None:
         return ()

@@ -15,7 +15,7 @@ from tokonomics.deploy.targets import deploy_files, provenance
 from tokonomics.errors import BadInput, UnknownName, did_you_mean, option, shorten
 from tokonomics.files import make_folder, write_text
 from tokonomics.measure.benchmark_run import ApiLatency
-from tokonomics.money.api_bill import ApiBill, host_bills
+from tokonomics.money.api_bill import ApiCost, host_bills
 from tokonomics.money.sale import FleetSale, SellTerms, fleet_sale, sell_terms
 from tokonomics.money.upkeep import upkeep
 from tokonomics.planner.breakeven import share_of_api
@@ -184,7 +184,7 @@ def _beside_the_pick(request: PlanRequest, study: Study, best: Candidate) -> dic
     }
 
 
-def api_bills(question: Question, asked: str, cached_share: float | None = None) -> tuple[ApiBill, ...]:
+def api_bills(question: Question, asked: str, cached_share: float | None = None) -> tuple[ApiCost, ...]:
     """What each host that sells the model charges for these requests, the cheapest first; nobody hosts an encoder.
 
     What a log repeats is read from the host's cache too, where it sells that: the fleet beside it has one.
@@ -374,7 +374,7 @@ def _cached_share(request: CompareRequest, load: Load) -> float:
 
 def _hosts(
     question: Question, asked: str, measured: Mapping[str, ApiLatency], cached_share: float
-) -> tuple[ApiBill, ...]:
+) -> tuple[ApiCost, ...]:
     """What the cheapest hosts of a model charge for these requests, and those that were measured."""
     bills = api_bills(question, asked, cached_share)
     return tuple(bill for place, bill in enumerate(bills) if place < _HOSTS or bill.name in measured)

@@ -13,7 +13,7 @@ from tokonomics.deploy.job import DeployFile
 from tokonomics.errors import by_name, flag, spelled
 from tokonomics.measure.benchmark_run import ApiLatency
 from tokonomics.measure.priced_run import PricedRun
-from tokonomics.money.api_bill import ApiBill
+from tokonomics.money.api_bill import ApiCost
 from tokonomics.money.cost import Cost, LoadCost, Needed
 from tokonomics.money.energy import Energy
 from tokonomics.money.sale import FleetSale
@@ -135,7 +135,7 @@ class PlanResult(Result, Plan):
     """What the GPUs of the cheapest disaggregated way hold by how they are split, with ``explain``."""
     frontier: Frontier | None = None
     """Price against latency: fleets that none beats, each with whether it meets the SLOs, and why not."""
-    apis: tuple[ApiBill, ...] = ()
+    apis: tuple[ApiCost, ...] = ()
     """What each host that sells the model as an API charges for these requests, the cheapest first."""
     hosts: tuple[PickHost, ...] = ()
     """Every machine that the pick can stand on, the cheapest first."""
@@ -300,7 +300,7 @@ class NothingHosts(Result):
 class CompareResult(Result, Comparison):
     """Several models on several GPUs, side by side; and what APIs charge for the same requests."""
 
-    apis: dict[str, tuple[ApiBill, ...]] = Field(default_factory=dict)
+    apis: dict[str, tuple[ApiCost, ...]] = Field(default_factory=dict)
     """By model: the cheapest hosts of it, and those that were measured."""
     best: Candidate | None = None
     """The cheapest pair's pick, per token; at a recent price, where that costs little more."""

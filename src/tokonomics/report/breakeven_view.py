@@ -7,7 +7,7 @@ from functools import partial
 from tokonomics.catalog.offers import STALE_AFTER_DAYS
 from tokonomics.clock import today
 from tokonomics.errors import option
-from tokonomics.money.api_bill import ApiBill
+from tokonomics.money.api_bill import ApiCost
 from tokonomics.money.breakeven import SELF_HOSTED, BillAt, BreakEven, FleetKind
 from tokonomics.planner.breakeven import BreakEvenReport
 from tokonomics.questions.requests.buy import BreakevenRequest
@@ -161,7 +161,7 @@ def _apis(result: BreakevenResult, letters: list[str]) -> blocks.Table:
     return blocks.table(columns, rows, "$/Mtok of this mix; break-even in tokens a month: first, and for good")
 
 
-def _days(api: ApiBill) -> int | None:
+def _days(api: ApiCost) -> int | None:
     """How old its price is."""
     return None if api.date is None else max(0, (today() - api.date).days)
 

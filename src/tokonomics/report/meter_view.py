@@ -5,11 +5,11 @@ from datetime import UTC, datetime
 from functools import partial
 
 from tokonomics.errors import option
-from tokonomics.measure.meter.bill import BillSale
+from tokonomics.measure.meter.bill import StatementSale
 from tokonomics.measure.meter.export import Exported
 from tokonomics.measure.meter.price_factors import UnusualDay
 from tokonomics.measure.meter.readings import JOULES_PER_KWH, GpuReading
-from tokonomics.measure.meter.state import BillLine, BudgetState, GroupState, MeterState, MeterTally, Verdict
+from tokonomics.measure.meter.state import BudgetState, GroupState, MeterState, MeterTally, StatementLine, Verdict
 from tokonomics.questions.measured_results import MeterReportResult
 from tokonomics.questions.request import Request
 from tokonomics.report import blocks, charts
@@ -123,7 +123,7 @@ def _energy(bill: MeterReportResult) -> Iterable[blocks.Fact]:
     yield from energy_facts(drawn)
 
 
-def _sold(bill: MeterReportResult, sale: BillSale) -> Iterable[blocks.Block]:
+def _sold(bill: MeterReportResult, sale: StatementSale) -> Iterable[blocks.Block]:
     """The price, the verdict, every line, and the volume that pays."""
     yield verdict(sale.total, "over this stretch")
     by_price = {price_text(price.usd_per_mtok): price for price in sale.prices}
@@ -232,7 +232,7 @@ _BILL: dict[str, Callable[[MeterTally], str]] = {
 }
 
 
-def _sums(by: Sequence[str], lines: Sequence[BillLine], total: MeterTally) -> blocks.Table:
+def _sums(by: Sequence[str], lines: Sequence[StatementLine], total: MeterTally) -> blocks.Table:
     """A row a group, and their sum; columns that would be empty are left out."""
     empty = {"gap": not total.gap_s, "away": not total.away_s, "req": not total.answered, "batch": not total.batch}
     shown = {name: cell for name, cell in _BILL.items() if not empty.get(name)}

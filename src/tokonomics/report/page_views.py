@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from tokonomics.measure.meter.state import Bill, MeterTally
+from tokonomics.measure.meter.state import MeterTally, Statement
 from tokonomics.report import blocks
 from tokonomics.report.wording import NO_VALUE, number_text, percent_text, usd_text
 from tokonomics.units import count, percent, usd
@@ -11,7 +11,7 @@ _SUMS = (">$/Mtok", ">of output", ">while busy", ">paid", ">idle", ">idle time",
 
 
 def ledger(
-    spans: Mapping[str, MeterTally], servers: Bill, burning: Mapping[str, float] | None, read_from: str
+    spans: Mapping[str, MeterTally], servers: Statement, burning: Mapping[str, float] | None, read_from: str
 ) -> blocks.View:
     """The price of a million tokens, what burns now, and sums by span and by server; ``spans`` is shortest first."""
     # The last five minutes are too few to speak for, unless there is nothing else.

@@ -14,7 +14,7 @@ from tokonomics.report.answer import Answer
 from tokonomics.report.wording import NO_VALUE, duration_text, how_long, percent_text, turn_text
 from tokonomics.traffic.sessions import SessionSummary
 from tokonomics.traffic.summary import Idle, LengthSummary, Peak, TraceSummary
-from tokonomics.traffic.tally import BilledBy, BilledValue
+from tokonomics.traffic.tally import PaidBy, PaidValue
 from tokonomics.units import TOKENS_PER_MTOK, count, percent, plural, seconds, usd
 
 _HEIGHTS = " ▁▂▃▄▅▆▇█"
@@ -154,13 +154,13 @@ def _tenants(made: TraceSummary) -> blocks.Table:
     return blocks.table(["!tenant", ">requests", ">tokens"], rows)
 
 
-def _billed(bill: BilledBy) -> blocks.Table:
+def _billed(bill: PaidBy) -> blocks.Table:
     """Requests, tokens and what the log says they cost; all of them first, which the others sum to."""
     values = bill.values
     priced = any(value.usd is not None for value in values)
     heads = [f"!{bill.label}", ">requests", ">prompt tokens", ">answer tokens", *([">logged cost"] if priced else [])]
 
-    def cells(name: str, rows: Sequence[BilledValue]) -> list[str]:
+    def cells(name: str, rows: Sequence[PaidValue]) -> list[str]:
         numbers = [sum(row.requests for row in rows), sum(row.input_tokens for row in rows)]
         numbers.append(sum(row.output_tokens for row in rows))
         cost = [usd(math.fsum(row.usd or 0.0 for row in rows))] if priced else []

@@ -6,7 +6,7 @@ from datetime import date
 from tokonomics.catalog.offers import OLDER
 from tokonomics.clock import today
 from tokonomics.errors import option
-from tokonomics.money.cost import LeverBill
+from tokonomics.money.cost import BeforeAfter
 from tokonomics.physics.calibration import Coverage
 from tokonomics.planner.compare import Cell, Comparison
 from tokonomics.report import blocks
@@ -188,7 +188,7 @@ def quoted_text(dates: Iterable[date], any_stale: bool) -> str:
     return f"{quoted_on(dates)}. {OLD_PRICE}" if any_stale else f"{quoted_on(dates)}."
 
 
-def hourly_text(bill: LeverBill) -> str:
+def hourly_text(bill: BeforeAfter) -> str:
     """``$9.00 → $3.00 an hour ($6,570 → $2,190 a month)``."""
     before, after = bill.before.usd, bill.after.usd
     month = f"{usd(before * HOURS_PER_MONTH)} → {usd(after * HOURS_PER_MONTH)} a month"

@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 from tokonomics.errors import BadInput, in_python
 from tokonomics.measure.meter.bill import bill
 from tokonomics.measure.meter.ledger import Ledger
-from tokonomics.measure.meter.state import Bill
+from tokonomics.measure.meter.state import Statement
 from tokonomics.report import charts, page_views
 from tokonomics.report.answer import document
 from tokonomics.report.blocks import sections
@@ -113,7 +113,7 @@ def _latest(book: Ledger) -> float | None:
     return max((mark.until for mark in book.marks().values()), default=None)
 
 
-def _burning(recent: Bill) -> dict[str, float] | None:
+def _burning(recent: Statement) -> dict[str, float] | None:
     """All servers together by the clock on the wall: their hours run side by side."""
     wall_s = recent.until - recent.since
     if wall_s <= 0 or not recent.total.seconds:
@@ -127,7 +127,7 @@ def state(ledger: Path) -> dict[str, Any]:
     ``sections`` and ``charts`` describe them, as in the answer of a verb.
     """
 
-    def sums(since: float, *by: str) -> Bill:
+    def sums(since: float, *by: str) -> Statement:
         return bill(book.spans(since, until), since, until, by)
 
     with Ledger(ledger, read_only=True) as book, book.snapshot():
@@ -158,7 +158,7 @@ def state(ledger: Path) -> dict[str, Any]:
     return plain
 
 
-def _charts(hours: Bill, days: Bill) -> list[dict[str, Any]]:
+def _charts(hours: Statement, days: Statement) -> list[dict[str, Any]]:
     """What was paid for over time, where there is more than one point."""
     over, drawn = ("hour", hours) if len(hours.lines) > 1 else ("day", days)
     if len(drawn.lines) < 2:

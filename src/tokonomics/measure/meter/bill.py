@@ -32,7 +32,7 @@ from tokonomics.measure.benchmark_run import LoadPoint
 from tokonomics.measure.meter.ledger import Drawn
 from tokonomics.measure.meter.price_factors import compare
 from tokonomics.measure.meter.spans import PaidTime, cut, cut_every, tally
-from tokonomics.measure.meter.state import Bill, BillLine, MeterTally, Planned, usd_per_mtok_of
+from tokonomics.measure.meter.state import MeterTally, Planned, Statement, StatementLine, usd_per_mtok_of
 from tokonomics.measure.priced_run import MeasuredMachine, PromptTime, prompt_time
 from tokonomics.money.energy import HOST_SHARE, Energy, energy, fleet_watts
 from tokonomics.money.own_hardware import MEAN_PUE
@@ -55,7 +55,7 @@ def bill(
     by: Sequence[str],
     planned: Planned | None = None,
     may_lack: Sequence[str] = (),
-) -> Bill:
+) -> Statement:
     """What was paid between two instants, by keys; labels in ``may_lack`` need not be there."""
     period_s = min((_PERIODS[key] for key in by if key in _PERIODS), default=None)
     batch = planned.batch if planned else None
@@ -78,9 +78,9 @@ def bill(
             fix = f"{there} Give servers labels with: tokonomics meter … --label team=search"
             raise BadInput(f"nothing in this stretch has a '{shorten(key)}'", field="by", fix=fix)
     total = sum(groups.values(), MeterTally())
-    return Bill(
+    return Statement(
         since=min(first, last), until=last, by=tuple(by),
-        lines=tuple(BillLine(group=group, sums=sums) for group, sums in sorted(groups.items())),
+        lines=tuple(StatementLine(group=group, sums=sums) for group, sums in sorted(groups.items())),
         total=total, planned=planned, against_plan=compare(total, planned) if planned else None,
     )  # fmt: skip
 
@@ -113,7 +113,7 @@ def duration(text: str, field: str) -> float:
     return seconds
 
 
-def bill_csv(billed: Bill, path: Path) -> None:
+def bill_csv(billed: Statement, path: Path) -> None:
     """Writes the lines as a table for a spreadsheet; whole or not at all."""
     with whole(path, option("csv", shorten(path.name))) as unfinished, unfinished.open("w", newline="") as file:
         rows = csv.writer(file)
@@ -147,7 +147,7 @@ class MeteredGpu(Noun):
     gpus: int = 1
 
 
-def token_costs(billed: Bill, on: MeteredGpu | None = None) -> tuple[TokenCost, ...]:
+def token_costs(billed: Statement, on: MeteredGpu | None = None) -> tuple[TokenCost, ...]:
     """Of a bill by model and engine, every model once; a model on two engines is charged as on the one with more."""
     sums: dict[str, MeterTally] = defaultdict(MeterTally)
     dollars: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
@@ -214,7 +214,7 @@ class ModelPrice(Noun):
     split: str | None = None
 
 
-class BillSale(Noun):
+class StatementSale(Noun):
     """A bill with what was earned; lines are those of the bill."""
 
     prices: tuple[ModelPrice, ...]
@@ -227,7 +227,7 @@ class BillSale(Noun):
     """Of the watched time, at the same batch: above 1 the servers do not earn what they cost."""
 
 
-def bill_sale(billed: Bill, by_model: Bill, terms: SellTerms, on: MeteredGpu | None = None) -> BillSale:
+def bill_sale(billed: Statement, by_model: Statement, terms: SellTerms, on: MeteredGpu | None = None) -> StatementSale:
     """A bill sold on these terms; ``by_model`` is the same by model and engine as well.
 
     With a margin, each model has the price that gives it over the whole stretch: days and teams then differ.
@@ -247,7 +247,7 @@ def bill_sale(billed: Bill, by_model: Bill, terms: SellTerms, on: MeteredGpu | N
     days = (billed.until - billed.since) / DAY_S
     tokens = billed.total.billed_tokens / days if days > 0 else 0.0
     share, idle = total.break_even_share, billed.total.idle_share
-    return BillSale(
+    return StatementSale(
         prices=tuple(
             ModelPrice(
                 model=cost.model, usd_per_mtok=prices[cost.model], split=cost.split if terms.price is None else None
@@ -262,7 +262,7 @@ def bill_sale(billed: Bill, by_model: Bill, terms: SellTerms, on: MeteredGpu | N
     )
 
 
-def _sums(by_model: Bill, model: str) -> MeterTally:
+def _sums(by_model: Statement, model: str) -> MeterTally:
     return sum((line.sums for line in by_model.lines if line.group[-2] == model), MeterTally())
 
 
@@ -283,7 +283,7 @@ class MeteredEnergy(Energy):
     """Of the stretch, in which the GPUs were read; 0: modelled."""
 
 
-def metered_energy(by_model: Bill, drawn: Drawn | None, on: MeteredGpu | None, grid: Grid) -> MeteredEnergy | None:
+def metered_energy(by_model: Statement, drawn: Drawn | None, on: MeteredGpu | None, grid: Grid) -> MeteredEnergy | None:
     """Of a bill by model and engine; None where the GPUs were neither read nor named."""
     lasted_s, total = by_model.until - by_model.since, by_model.total
     if lasted_s <= 0:
@@ -306,7 +306,7 @@ def metered_energy(by_model: Bill, drawn: Drawn | None, on: MeteredGpu | None, g
     return MeteredEnergy(**fields, kwh=kwh, kg_co2e=kwh * grid.g_per_kwh / 1000, read_share=read)
 
 
-def _modelled(by_model: Bill, curve: PowerCurve, on: MeteredGpu, paid: float, lasted_s: float) -> float:
+def _modelled(by_model: Statement, curve: PowerCurve, on: MeteredGpu, paid: float, lasted_s: float) -> float:
     """Watts of all GPUs, in the mean over the stretch."""
     above_idle = 0.0
     for line in by_model.lines:

@@ -34,7 +34,7 @@ from pydantic import Field, NonNegativeFloat
 from tokonomics.measure.meter.bill import TokenCost
 from tokonomics.measure.meter.exposition import GivenMetrics
 from tokonomics.measure.meter.price_factors import picked
-from tokonomics.measure.meter.state import Bill
+from tokonomics.measure.meter.state import Statement
 from tokonomics.types import Noun
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK
 
@@ -143,7 +143,7 @@ class Exported(Noun):
     prices: tuple[TokenCost, ...]
 
 
-def exported(billed: Bill, label: str, prices: Sequence[TokenCost], until: float) -> Exported:
+def exported(billed: Statement, label: str, prices: Sequence[TokenCost], until: float) -> Exported:
     """A bill by day, model and a label; a day that was not over at ``until`` is charged up to then."""
     ends = datetime.fromtimestamp(math.ceil(until), UTC)
     total = cents(billed.total.usd)

@@ -26,7 +26,7 @@ from typing import Any
 from pydantic import PositiveFloat, ValidationError
 
 from tokonomics.errors import BadInput, from_validation, option, shorten
-from tokonomics.measure.meter.state import Bill, Factor, MeterTally, Planned, Verdict
+from tokonomics.measure.meter.state import Factor, MeterTally, Planned, Statement, Verdict
 from tokonomics.types import Noun
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK, percent, usd
 
@@ -170,7 +170,7 @@ class UnusualDay(Noun):
     said: str
 
 
-def unusual_days(billed: Bill) -> tuple[UnusualDay, ...]:
+def unusual_days(billed: Statement) -> tuple[UnusualDay, ...]:
     """Of a bill by model and day, the oldest first."""
     by_model: dict[str, dict[date, MeterTally]] = defaultdict(dict)
     for line in billed.lines:

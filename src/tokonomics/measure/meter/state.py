@@ -167,16 +167,16 @@ class Verdict(Noun):
     said: str
 
 
-class BillLine(Noun):
+class StatementLine(Noun):
     group: tuple[str, ...]  # a value for each of the bill's keys; "" where there is none
     sums: MeterTally
 
 
-class Bill(Noun):
+class Statement(Noun):
     since: float
     until: float
     by: tuple[str, ...]
-    lines: tuple[BillLine, ...]
+    lines: tuple[StatementLine, ...]
     total: MeterTally
     planned: Planned | None = None
     against_plan: Verdict | None = None

@@ -17,7 +17,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, compu
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.money.attribution import gpu_seconds, shapley, unused_shares
 from tokonomics.money.class_bill import at_peak
-from tokonomics.money.cost import CostTree, LeverBill, replica_hour
+from tokonomics.money.cost import BeforeAfter, CostTree, replica_hour
 from tokonomics.physics.deployment import Deployment
 from tokonomics.serving.counted import counted
 from tokonomics.serving.fleet import Router
@@ -119,7 +119,7 @@ class Pooling(Noun):
     """Sequences in a step of the shared fleet, in the mean."""
     prompt_share: NonNegativeFloat
     """Of the GPU time that requests take in full batches: that of prompts."""
-    bill: LeverBill
+    bill: BeforeAfter
     """An hour."""
     shared_by_usage_usd_per_hour: tuple[float, ...]
     """What each would pay if idle time followed usage, for comparison."""
@@ -247,7 +247,7 @@ def pool(sharing: Sharing, say: Say = silent) -> Pooling:
         sized=sized,
         batch=outcome(made).batch,
         prompt_share=float(prompts_s.sum() / max((prompts_s + answers_s).sum(), 1e-9)),
-        bill=LeverBill(before=_bill(apart), after=_bill(together)),
+        bill=BeforeAfter(before=_bill(apart), after=_bill(together)),
         shared_by_usage_usd_per_hour=by_usage,
     )
 

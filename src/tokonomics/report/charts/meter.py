@@ -2,7 +2,7 @@
 
 import altair as alt
 
-from tokonomics.measure.meter.state import Bill
+from tokonomics.measure.meter.state import Statement
 from tokonomics.report.charts import style
 from tokonomics.units import usd
 
@@ -12,7 +12,7 @@ _PRICES = {"every paid hour": "usd_per_mtok", "busy time alone": "usd_per_mtok_u
 _PRICE_COLOURS = {"every paid hour": "#222222", "busy time alone": style.GREEN}
 
 
-def bill_over_time(bill: Bill, over: str) -> alt.TopLevelMixin:
+def bill_over_time(bill: Statement, over: str) -> alt.TopLevelMixin:
     """``bill`` is by day or hour alone."""
     dollars = [
         {"at": line.group[0], "part": part, "usd": getattr(line.sums, name), "order": order}
