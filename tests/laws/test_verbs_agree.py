@@ -1,8 +1,8 @@
 """Every verb that can express a set-up gives it the same replicas, batch limit, router, bill, $/Mtok and $/job.
 
 Random set-ups: dense models and experts, from a price list with one machine for each GPU; plain logs, sessions, shared
-prompts, classes of service, spare machines, a profile, tenants. Their traffic is a log that every verb reads. Prefill
-apart, and demand by the hour, have set-ups of their own below.
+prompts, classes of service, spare machines, a profile, tenants. Their traffic is a log that every verb reads; a demand
+is a rate with lengths, which ``fleet`` gets as the same in every hour.
 """
 
 from collections.abc import Iterator
@@ -21,9 +21,10 @@ from tokonomics.planner.levers.lever_list import KNOBS
 from tokonomics.planner.plan import study
 from tokonomics.planner.plan_answer import Candidate
 from tokonomics.questions.cache import cache
+from tokonomics.questions.fleet import fleet
 from tokonomics.questions.levers import levers
 from tokonomics.questions.load import questions_of
-from tokonomics.questions.requests.buy import PlanRequest
+from tokonomics.questions.requests.buy import FleetRequest, PlanRequest
 from tokonomics.questions.requests.traffic import (
     CacheRequest,
     CapacityRequest,
@@ -46,7 +47,7 @@ SETUPS = times(200)
 CLOSE = 0.005
 MODELS = ("llama-3.1-8b", "qwen3-8b", "deepseek-v2-lite", "qwen3-30b-a3b")
 GPUS = {"L40S": 1.0, "A100-80GB": 1.5, "H100-SXM": 2.5, "H200": 3.5}
-KINDS = ("plain", "sessions", "shared", "spare", "classes", "profile", "tenants")
+KINDS = ("plain", "sessions", "shared", "spare", "classes", "profile", "tenants", "demand")
 SLOS = ("ttft_p99={a}", "tpot_p99={b}", "ttft_p95={a},tpot_p99={b}", "e2e_p90={c}", "")
 
 
@@ -57,7 +58,8 @@ class World(NamedTuple):
     model: str
     gpu: str
     slo: str | None
-    log: Trace
+    traffic: Trace | dict[str, str]
+    """A log; or a rate and lengths."""
     more: dict[str, Any]
     """Of plans alone: classes, spare machines."""
 
@@ -78,10 +80,17 @@ def world(number: int) -> World:
     limits = {"a": f"{rng.uniform(0.5, 3):.3g}", "b": f"{rng.uniform(25, 90):.3g}ms", "c": f"{rng.uniform(4, 15):.3g}"}
     slo = SLOS[int(rng.integers(len(SLOS)))].format(**limits) or None
     turns = 4 if kind == "sessions" else 1
+    rate = rng.uniform(2, 25) / turns**2
+    lengths = {
+        "input": f"lognormal:mean={inputs},p99={inputs * 4}",
+        "output": f"lognormal:mean={outputs},p99={outputs * 3}",
+    }
+    if kind == "demand":
+        return World(kind, model, gpu, slo, lengths | {"rate": f"{2 * rate:.4g}"}, {})
     log = generate(
-        parse_arrivals(f"poisson:{rng.uniform(2, 25) / turns**2:.6g}"),
-        parse_lengths(f"lognormal:mean={inputs},p99={inputs * 4}", "input"),
-        parse_lengths(f"lognormal:mean={outputs},p99={outputs * 3}", "output"),
+        parse_arrivals(f"poisson:{rate:.6g}"),
+        parse_lengths(lengths["input"], "input"),
+        parse_lengths(lengths["output"], "output"),
         requests=int(rng.integers(700, 1500)) * turns,  # sessions start for long enough to have a steady state
         seed=number,
         sessions=Sessions(turns=turns, think_s=3.0) if turns > 1 else None,
@@ -128,6 +137,19 @@ def others(asked: World, common: dict[str, Any], best: Candidate) -> Iterator[tu
                 "load_share": found.load_share,
             },
         )
+    if isinstance(asked.traffic, dict):
+        hourly = common | {"rate": None, "demand": f"24x{asked.traffic['rate']}"}
+        bought = fleet(FleetRequest.of(hourly | on | {"gpu": [asked.gpu], "weights": ["bf16"]}))
+        (kind,) = (bought.kind(purchase.offer) for purchase in bought.plan.purchases)
+        yield (
+            "fleet",
+            {
+                "replicas": max(bought.plan.machines()) * kind.replicas,
+                "max_sequences": kind.max_sequences or best.max_sequences,
+                "router": kind.router,
+                "usd_per_month": bought.plan.usd_per_month,
+            },
+        )
     served = SimulateRequest.of(
         {name: value for name, value in common.items() if name != "offers"}
         | {name: value for name, value in asked.more.items() if name == "classes"}
@@ -136,7 +158,7 @@ def others(asked: World, common: dict[str, Any], best: Candidate) -> Iterator[tu
         | {"usd_per_hour": GPUS[asked.gpu]}
     )
     yield "simulate", costs(simulate(served))
-    if asked.kind in ("plain", "sessions", "profile"):
+    if asked.kind in ("plain", "sessions", "profile", "demand"):
         made = capacity(CapacityRequest.of(common | on))
         needed = made.replicas_needed
         assert needed is not None
@@ -194,8 +216,11 @@ def test_verbs_agree_about_the_same_set_up(part: int, tmp_path: Path, offers: Pa
     agreed = 0
     for number in range(part, SETUPS, PARTS):
         asked, path = world(number), tmp_path / f"{number}.parquet"
-        save_trace(asked.log, path)
-        common: dict[str, Any] = {"trace": str(path), "slo": asked.slo, "offers": str(offers)}
+        traffic = asked.traffic
+        if isinstance(traffic, Trace):
+            save_trace(traffic, path)
+            traffic = {"trace": str(path)}
+        common: dict[str, Any] = {**traffic, "slo": asked.slo, "offers": str(offers)}
         with using(asked.profile) if asked.profile else nullcontext():
             best = planned(asked, common)
             if best is None:

@@ -2,7 +2,8 @@
 
 Unless told, spot carries as much as the verdict on this workload allows. The bought fleet serves the hours about the
 busiest one twice: as it is, and while the spot zone that would be missed most is taken back (without spot: while a
-machine fails). Where it misses its SLO as it is, machines are counted on for less and it is bought again.
+machine fails). Where it misses its SLO as it is, machines are counted on for less and it is bought again; not where it
+is what was sized, one layout under a demand that never changes: another draw of that would only tell of chance.
 """
 
 import math
@@ -164,7 +165,7 @@ def plan_fleet(
         if with_replay and plan.purchases:
             say("the fleet in the simulator")
             replays = replayed(plan, counted, traffic, slos, limits, seed)
-        if not slos or all(case.met for case in replays[:1]):
+        if not slos or all(case.met for case in replays[:1]) or _is_as_sized(plan, counted, demand):
             break
     by_name = {offer.name: offer for offer in counted.offers}
     spot = [by_name[purchase.offer] for purchase in plan.purchases if purchase.terms is Terms.spot]
@@ -193,6 +194,12 @@ def plan_fleet(
         refused=machines.refused,
         rule=fixed_rule(),
     )
+
+
+def _is_as_sized(plan: FleetPlan, machines: Machines, demand: Demand) -> bool:
+    """Whether it is what a plan would take: as many replicas of one layout at all times, as they were simulated."""
+    bought = {machines.layouts[purchase.offer].name for purchase in plan.purchases}
+    return len(bought) == 1 and len(set(demand.total)) == 1
 
 
 def _places(machines: Machines) -> set[str]:
