@@ -58,28 +58,25 @@ def test_behind_a_prefix_aware_router_a_smaller_fleet_that_holds_is_found(monkey
     attempts = Attempts()
 
     def found(router: Router) -> int:
-        def tried(count: int) -> Sized:
+        def tried(setup: Setup, count: int) -> Sized:
             breaks = None if 60 <= count <= 64 or count > 120 else "late"
             return Sized(replicas=count, router=router, breaks=breaks, outcome=summed)
 
-        return fewest(NOW, attempts, on=tried).replicas
+        monkeypatch.setattr(attempts, "on", tried)
+        return fewest(NOW, attempts).replicas
 
     assert [found(router) for router in (Router.prefix_aware, Router.round_robin)] == [60, 121]
 
 
-def test_apart_too_fewer_sequences_at_a_time_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fleet that holds only with the closed form's limit: apart, both the engine's limit and that one are tried."""
-    limits: list[int | None] = []
-    asked = Attempts.once
-
-    def seen(attempts: Attempts, setup: Setup, replicas: int, max_sequences: int | None) -> Sized:
-        limits.append(max_sequences)
-        trial = asked(attempts, setup, replicas, max_sequences)
-        return trial if max_sequences else replace(trial, breaks="late")
-
-    together = replace(attempt.attempt(NOW, 1), max_sequences=16)
-    monkeypatch.setattr(Attempts, "once", seen)
-    made = search._disaggregated(NOW, together, Attempts())
+def test_apart_too_fewer_sequences_at_a_time_are_tried() -> None:
+    """With the engine's own limit, tokens are late on as many replicas of each side."""
+    load = load_of_shape(60, "lognormal:mean=300,p99=1500", "lognormal:mean=200,p99=800")
+    slow = replace(NOW, load=load, slos=parse_slos("tpot_p99=10ms"))
+    made = size(replace(slow, disaggregated=True))
     assert isinstance(made, Sized)
-    assert made.max_sequences == 16
-    assert {None, 16} == set(limits)
+    assert made.prefill_replicas
+    assert made.max_sequences is not None
+    apart = replace(slow, prefill_replicas=made.prefill_replicas, link_bytes_per_s=450e9)  # H100 SXM: NVLink, one way
+    unlimited, limited = (attempt.attempt(apart, made.replicas, most) for most in (None, made.max_sequences))
+    assert limited.holds
+    assert not unlimited.holds

@@ -18,12 +18,13 @@ import numpy as np
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from tokonomics.physics.intervals import interval
-from tokonomics.planner.disaggregation import Pair, RatioPoint, kv_transfer_s, pair_of, resize_apart, splits_of
+from tokonomics.planner.disaggregation import RatioPoint, kv_transfer_s, resize_apart, splits_of
 from tokonomics.planner.plan import Question, Study, searched
 from tokonomics.planner.plan_answer import Candidate
 from tokonomics.planner.search import Placed, Sought, late_in_the_mean
 from tokonomics.serving.capacity import BEHIND
 from tokonomics.sizing.attempt import Sized
+from tokonomics.sizing.disaggregation import Pair, pair_of
 from tokonomics.sizing.hosts import Hosts
 from tokonomics.sizing.layouts import why_not
 from tokonomics.sizing.load import Load
@@ -354,7 +355,8 @@ def ratios(study: Study, progress: Say = silent) -> tuple[RatioPoint, ...]:
         return ()
     question, placed = study.question, study.apart.sized
     hosts, load = placed.screened.hosts, question.load
-    pair = pair_of(Sought(load, question.slos, question.router), hosts, question.limits.max_utilization)
+    sought = Sought(load, question.slos, question.router)
+    pair = pair_of(sought.setup(hosts), hosts, question.limits.max_utilization)
     assert isinstance(pair, Pair)
     together = screen(pair.decode.deployment, pair.decode, load, question.slos)
     fleets: list[tuple[int, int, Screened]] = []

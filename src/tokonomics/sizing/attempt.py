@@ -79,10 +79,10 @@ class Sized:
         return float(np.dot(each[which], lasts) / lasts.sum())
 
 
-def prefill_share(served: Outcome, otherwise: float = 0.0) -> float:
-    """Prompts' share of the working time; ``otherwise`` where none worked."""
+def prefill_share(served: Outcome) -> float:
+    """Prompts' share of the working time; 0 where none worked."""
     working = served.shares.prefill + served.shares.decode
-    return served.shares.prefill / working if working else otherwise
+    return served.shares.prefill / working if working else 0.0
 
 
 def cached_share(served: Outcome) -> float:

@@ -29,24 +29,22 @@ from tokonomics.serving.fleet import Router
 from tokonomics.serving.outcome import Shares, SloOutcome
 from tokonomics.serving.spread import Spread
 from tokonomics.sizing.attempt import Attempts, Sized, cached_share
+from tokonomics.sizing.disaggregation import Pair, pair_of
 from tokonomics.sizing.hosts import (
     HOST_MEMORY,
     UNUSED,
     Hosts,
     Machine,
     gpu_hour_lines,
-    hosts_of,
     left_gb,
     told_apart,
-    usable,
 )
 from tokonomics.sizing.refusal import NotServed, Reason
 from tokonomics.sizing.screen import held_by_one
 from tokonomics.sizing.search import size
 from tokonomics.sizing.setup import Say, Setup, silent
-from tokonomics.sizing.spare import machines_for, replicas_on
 from tokonomics.sizing.terms import lost_state, reserved_prices, spot_markets, startup_seconds
-from tokonomics.types import Noun, Speed, copied
+from tokonomics.types import Noun, Same, Speed, copied
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK
 
 Found = TypeVar("Found")
@@ -91,7 +89,8 @@ def buy(setup: Setup, sized: Sized) -> Bought | NotServed:
 
 def _spot_share(setup: Setup, sized: Sized) -> float:
     """How much of it may be on spot: the verdict on this workload; nothing where nobody sells it so."""
-    markets = [market for offer in _offers(setup) for market in spot_markets(offer)] if setup.spot else []
+    offers = _offers(setup, sized) if setup.spot else []
+    markets = [market for offer in offers for market in spot_markets(offer)]
     if not markets:
         return 0.0
     return spot_verdict(
@@ -105,16 +104,16 @@ def _spot_share(setup: Setup, sized: Sized) -> float:
     ).max_spot_share
 
 
-def _hosts(setup: Setup, terms: Sequence[Terms]) -> tuple[Hosts, list[tuple[int, NotServed]]]:
-    """Machines sold on these terms on which the setup can stand, whose price is not too old."""
-    gpu = setup.deployment.gpu.key
-    stocks, _ = usable([offer for offer in setup.offers if offer.gpu == gpu], terms, setup.today)
-    return hosts_of(setup.deployment, stocks.get(gpu, ()), setup.today)
+def _hosts(setup: Setup, sized: Sized, terms: Sequence[Terms]) -> tuple[Hosts, list[tuple[int, NotServed]]]:
+    """Machines sold on these terms on which all of its replicas can stand."""
+    hosts, refused = setup.hosts(terms, sized.prefill_replicas)
+    stand = (machine for machine in hosts.machines if math.isfinite(hosts.machines_on(machine.offer, sized.replicas)))
+    return replace(hosts, machines=tuple(stand)), refused
 
 
 def _on_demand(setup: Setup, sized: Sized) -> Bought | NotServed:
     deployment = setup.deployment
-    hosts, refused = _hosts(setup, (Terms.on_demand,))
+    hosts, refused = _hosts(setup, sized, (Terms.on_demand,))
     if not hosts.machines:
         reason = f"no on-demand machine is known for {deployment.gpus}×{deployment.gpu.key}"
         if small := [refusal for _, refusal in refused if refusal.kind is Reason.host_too_small]:
@@ -123,7 +122,7 @@ def _on_demand(setup: Setup, sized: Sized) -> Bought | NotServed:
 
     def bought(machine: Machine) -> Bought:
         offer = machine.offer
-        mean = sized.mean_over_time(lambda replicas: machines_for(deployment, offer, replicas, setup.spare))
+        mean = sized.mean_over_time(lambda replicas: hosts.machines_on(offer, replicas))
         number = f"{mean:.0f}" if math.isclose(mean, round(mean)) else f"{mean:.2f}"
         what = f"{number}× {offer.provider} {offer.instance}, {offer.region}, on demand"
         return Bought(what, machine.usd_per_month(mean), mean * offer.gpus, offer.date, (offer,))
@@ -140,7 +139,7 @@ def _mixed(setup: Setup, sized: Sized, spot_share: float) -> Bought | NotServed:
     if len(by_hour) > MOST_HOURS:
         most = f"these terms are worked out for at most {MOST_HOURS} hours, the traffic has {len(by_hour):,}"
         return NotServed(Reason.not_simulated, most)
-    offered = _offers(setup)
+    (hosts, _), offered = _hosts(setup, sized, ()), _offers(setup, sized)
     sold = {
         f"{offer.provider} {offer.instance}, {offer.region}{apart}": offer
         for offer, apart in zip(offered, told_apart(offered), strict=True)
@@ -152,7 +151,7 @@ def _mixed(setup: Setup, sized: Sized, spot_share: float) -> Bought | NotServed:
     def wanted(names: Sequence[str]) -> Demand:
         """Replicas by the hour, spare ones as if all were on the machine whose loss takes most of them."""
         spread = [sold[name] for name in names]
-        rates = [max(replicas_on(setup.deployment, offer, count, setup.spare) for offer in spread) for count in by_hour]
+        rates = [max(sum(hosts.counts_on(offer, count)) for offer in spread) for count in by_hour]
         return Demand(rates={EVERY_SIZE: tuple(map(float, rates))})
 
     def alone(names: Sequence[str]) -> float:
@@ -196,9 +195,9 @@ def _by_hour(sized: Sized) -> list[int]:
     return made
 
 
-def _offers(setup: Setup) -> list[Offer]:
+def _offers(setup: Setup, sized: Sized) -> list[Offer]:
     """Machines with room for a whole replica: the program counts replicas of one."""
-    hosts, _ = _hosts(setup, tuple(Terms))
+    hosts, _ = _hosts(setup, sized, tuple(Terms))
     whole = (machine.offer for machine in hosts.machines if machine.offer.gpus >= setup.deployment.gpus)
     return list({id(offer): offer for offer in whole}.values())
 
@@ -223,6 +222,14 @@ def _alone_usd(offer: FleetOffer, replicas: float, spot_share: float) -> float:
     machines = math.ceil(replicas / offer.replicas - 1e-9)
     firm, cheapest = min(offer.firm_prices or offer.prices), min(offer.prices)
     return machines * ((1 - spot_share) * firm + spot_share * cheapest)
+
+
+def _held_by_one(setup: Setup, sized: Sized) -> float | None:
+    """Requests a second of mean length that a replica holds by the closed form, in the mean of both sides."""
+    pair = pair_of(setup, _hosts(setup, sized, ())[0]) if setup.disaggregated else None
+    if isinstance(pair, Pair):
+        return pair.split(sized.prefill_replicas, sized.replicas - sized.prefill_replicas).capacity.rate
+    return held_by_one(setup)
 
 
 # --- bills ----------------------------------------------------------------------------------------------------------
@@ -313,7 +320,9 @@ class Bills:
             self.say(str(setup.deployment))
             return size(setup, self.attempts)
 
-        sized = self.once((setup.as_fixed_fleet, setup.disaggregated, setup.autoscale), search)
+        # How prompts and answers are split depends on what the machines cost.
+        market = (Same(setup.offers), setup.spare) if setup.disaggregated else None
+        sized = self.once((setup.as_fixed_fleet, market, setup.autoscale), search)
         if isinstance(sized, NotServed):
             return sized
         bought = buy(setup, sized)
@@ -345,7 +354,8 @@ class Bills:
 
     def _bill(self, setup: Setup, sized: Sized, bought: Bought) -> SetupBill:
         made, deployment, memories = sized.outcome, setup.deployment, setup.memories()
-        replicas = max(replicas_on(deployment, offer, sized.replicas, setup.spare) for offer in bought.offers)
+        hosts, _ = _hosts(setup, sized, ())
+        replicas = max(sum(hosts.counts_on(offer, sized.replicas)) for offer in bought.offers)
         tiers = tuple(
             line.model_copy(update={"quantity": line.quantity * HOURS_PER_MONTH})
             for line in (tier.line(replicas) for tier in memories)
@@ -365,7 +375,7 @@ class Bills:
         tree = CostTree(name=bought.what, lines=(*gpu_hour_lines(hours, per_gpu_hour), *tiers))
         # Not the sum of its parts, whose last digit differs between equal bills.
         usd_per_month = bought.usd_per_month + math.fsum(line.usd for line in tiers)
-        workload, held = setup.load.workload, held_by_one(setup)
+        workload, held = setup.load.workload, _held_by_one(setup, sized)
         mtok = workload.rate * (workload.input_tokens + workload.output_tokens) / TOKENS_PER_MTOK
         turns = setup.load.trace.turns
         jobs = workload.rate * turns.sessions / len(setup.load.trace) if turns else None

@@ -1,15 +1,15 @@
 """The replicas that a setup takes, and the highest rate that a fleet of it holds: the only search for either.
 
 Every setup is first sized as a fixed fleet: from the fewest replicas that the closed form allows, up in steps that
-double, then halving. Of a disaggregated one, prompts get the share of the replicas that they took of the working time,
-give or take one. An autoscaled one is tried with a few rules on how many outstanding requests call for a replica, from
-greedy to careful, until one meets the SLOs, cold starts included. A rate is searched with the same attempts.
+double, then halving; a disaggregated one by its splits instead (``disaggregation``). An autoscaled one is tried with a
+few rules on how many outstanding requests call for a replica, from greedy to careful, until one meets the SLOs, cold
+starts included. A rate is searched with the same attempts.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import partial
 
 import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
@@ -22,7 +22,8 @@ from tokonomics.serving.fleet import Autoscale, Router
 from tokonomics.serving.outcome import Outcome, outcome
 from tokonomics.serving.simulator import Simulation
 from tokonomics.sizing import rules
-from tokonomics.sizing.attempt import Attempts, Sized, attempt, first_that_holds, judged_attempt, prefill_share, serve
+from tokonomics.sizing.attempt import Attempts, Sized, attempt, judged_attempt, serve
+from tokonomics.sizing.disaggregation import Pair, cheapest_split, pair_of
 from tokonomics.sizing.layouts import why_not
 from tokonomics.sizing.load import Load
 from tokonomics.sizing.refusal import NotServed, Reason
@@ -47,13 +48,14 @@ def size(setup: Setup, attempts: Attempts | None = None) -> Sized | NotServed:
         return refusal
     attempts = Attempts() if attempts is None else attempts
     try:
+        if setup.disaggregated:
+            pair = pair_of(setup, setup.hosts()[0])
+            return cheapest_split(pair, attempts) if isinstance(pair, Pair) else pair
         found = fewest(setup, attempts, least=setup.load.least_replicas)
         if not found.holds:
             alone = "even a request that is alone on a replica: " if found.replicas <= 1 else ""
             number = "" if alone else f"on {found.replicas:,} replicas "
             return NotServed(Reason.too_slow, f"{alone or number}{found.breaks}")
-        if setup.disaggregated:
-            return _disaggregated(replace(setup, router=found.router), found, attempts)
         if setup.autoscale:
             return _autoscaled(replace(setup, router=found.router), found)
     except TokonomicsError as error:
@@ -70,19 +72,12 @@ def cannot_serve(setup: Setup) -> NotServed | None:
     return refusal or late_alone(setup.deployment, setup.load, setup.slos)
 
 
-def fewest(
-    setup: Setup,
-    attempts: Attempts,
-    *,
-    least: int = 1,
-    most: int = MOST_REPLICAS,
-    on: Callable[[int], Sized] | None = None,
-) -> Sized:
+def fewest(setup: Setup, attempts: Attempts, *, least: int = 1, most: int = MOST_REPLICAS) -> Sized:
     """The fewest replicas from ``least`` to ``most`` that hold; what breaks for lone requests, or on ``most``, if none.
 
     More replicas are better, but for routers that gather what prompts share: there a few smaller fleets are tried too.
     """
-    tried = on or (lambda count: attempts.on(setup, count))
+    tried = partial(attempts.on, setup)
     # The bound is the closed form's; a simulation that does better than it is not held to it.
     start = max(closed_form_replicas(setup), least)
     most = max(most, start)
@@ -146,33 +141,6 @@ def _what_fits(setup: Setup) -> str:
     if found is None:
         return "Choose a smaller model."
     return f"Give {option('gpu', found[0])} {option('tp', found[1])}, or fewer bits ({option('weights')})."
-
-
-# --- disaggregated prefill/decode -----------------------------------------------------------------------------------
-
-
-def _disaggregated(setup: Setup, together: Sized, attempts: Attempts) -> Sized | NotServed:
-    if setup.load.share < 1:
-        return NotServed(
-            Reason.not_simulated, "only a slice of this traffic is simulated: no prompt is sent on between slices"
-        )
-    share = prefill_share(together.outcome, otherwise=0.5)
-    # Together it may hold only with fewer sequences at a time: what answers need then, they may need apart.
-    limits = dict.fromkeys((None, together.max_sequences))
-
-    @cache
-    def best(count: int) -> Sized:
-        splits = [replace(setup, prefill_replicas=prompts) for prompts in _splits(count, share)]
-        return first_that_holds(attempts.once(split, count, limit) for limit in limits for split in splits)
-
-    found = fewest(setup, attempts, least=2, on=best)
-    return found if found.holds else NotServed(Reason.too_slow, f"on {found.replicas:,} replicas {found.breaks}")
-
-
-def _splits(replicas: int, share: float) -> Sequence[int]:
-    """How many compute prompts: what they took of the work, and one more or less."""
-    middle = round(replicas * share)
-    return sorted({min(max(1, count), replicas - 1) for count in (middle - 1, middle, middle + 1)})
 
 
 # --- replicas that come and go --------------------------------------------------------------------------------------
