@@ -172,7 +172,7 @@ def others(asked: World, common: dict[str, Any], best: Candidate) -> Iterator[tu
         | {"usd_per_hour": GPUS[asked.gpu]}
     )
     yield "simulate", costs(simulate(served))
-    if asked.kind in ("plain", "sessions", "profile", "demand"):
+    if asked.kind in ("plain", "sessions", "profile"):
         made = capacity(CapacityRequest.of(common | on))
         needed = made.replicas_needed
         assert needed is not None

@@ -15,7 +15,7 @@ from tokonomics.serving.fleet import Router
 from tokonomics.serving.outcome import outcome
 from tokonomics.sizing import attempt, search
 from tokonomics.sizing.attempt import Attempts, Sized, serve
-from tokonomics.sizing.load import load_of_log, load_of_shape
+from tokonomics.sizing.load import Load, load_of_log, load_of_shape
 from tokonomics.sizing.refusal import NotServed
 from tokonomics.sizing.search import fewest, size
 from tokonomics.sizing.setup import Setup
@@ -80,3 +80,32 @@ def test_apart_too_fewer_sequences_at_a_time_are_tried() -> None:
     unlimited, limited = (attempt.attempt(apart, made.replicas, most) for most in (None, made.max_sequences))
     assert limited.holds
     assert not unlimited.holds
+
+
+def at_a_constant_rate(seconds: int) -> Load:
+    return load_of_log(make_trace(np.arange(0.0, seconds, 0.5), np.full(2 * seconds, 100), np.full(2 * seconds, 20)))
+
+
+@pytest.mark.parametrize("seconds", [600, 3600, 4000, 5400, 9000, 90_000])
+def test_a_constant_load_is_even_however_long_it_lasts(seconds: int) -> None:
+    assert search.changes_over_time(at_a_constant_rate(seconds)) == pytest.approx(1, abs=0.01)
+
+
+def test_the_busiest_hour_is_told_by_the_mean_one() -> None:
+    """Three hours, of which the second has twice the requests of the others: 8 of 3 × 16/3."""
+    steps = np.concatenate([np.full(7200, 0.5), np.full(14400, 0.25), np.full(7200, 0.5)])
+    load = load_of_log(make_trace(np.cumsum(steps), np.full(len(steps), 100), np.full(len(steps), 20)))
+    assert search.changes_over_time(load) == pytest.approx(1.5, abs=0.01)
+
+
+def test_replicas_over_time_are_those_of_the_time_that_counts() -> None:
+    """The first minutes, in which replicas start cold and work off what waited, are nobody's steady state."""
+    rng = np.random.default_rng(3)
+    arrivals = np.sort(rng.uniform(0, 7200, 7200 * 6))
+    load = load_of_log(make_trace(arrivals, np.full(len(arrivals), 4000), np.full(len(arrivals), 300)))
+    made = size(replace(NOW, load=load, slos=parse_slos("ttft_p90=30"), autoscale=True))
+    assert isinstance(made, Sized)
+    assert made.by_time is not None
+    assert made.by_time[0, 0] == 0
+    assert made.span_s < 7200 - 100
+    assert made.mean_replicas == pytest.approx(made.outcome.mean_replicas, rel=0.02)

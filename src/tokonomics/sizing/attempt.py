@@ -58,8 +58,9 @@ class Sized:
     simulation: Simulation | None = None
     """Kept only where one attempt is asked for (``attempt``): of hundreds, only what came out is."""
     by_time: Floats | None = None
-    """Rows of time and replicas from then on; None where they are always as many."""
+    """Rows of time and replicas from then on, in the part that counts; None where they are always as many."""
     span_s: float = 0.0
+    """Of that part."""
 
     @property
     def holds(self) -> bool:
@@ -71,7 +72,7 @@ class Sized:
 
     def mean_over_time(self, counted: Callable[[int], float]) -> float:
         """The mean of what goes with each number of replicas, such as the machines they take."""
-        if self.by_time is None or len(self.by_time) == 1:
+        if self.by_time is None:
             return float(counted(self.replicas))
         lasts = np.diff(np.append(self.by_time[:, 0], self.span_s))
         counts, which = np.unique(self.by_time[:, 1], return_inverse=True)

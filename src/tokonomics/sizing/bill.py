@@ -182,7 +182,7 @@ def _mixed(setup: Setup, sized: Sized, spot_share: float) -> Bought | NotServed:
 
 def _by_hour(sized: Sized) -> list[int]:
     """Replicas to have in each hour: the most that it asks for at any time."""
-    if sized.by_time is None or len(sized.by_time) == 1:
+    if sized.by_time is None:
         return [sized.replicas]
     hours = max(1, math.ceil(sized.span_s / SECONDS_PER_HOUR))
     times, counts = sized.by_time[:, 0], sized.by_time[:, 1]

@@ -18,6 +18,7 @@ from tokonomics.catalog.gpus import Gpu, all_gpus
 from tokonomics.errors import BadInput, TokonomicsError, option
 from tokonomics.physics.deployment import valid_tp
 from tokonomics.serving.capacity import MOST_REPLICAS
+from tokonomics.serving.counted import counted
 from tokonomics.serving.fleet import Autoscale, Router
 from tokonomics.serving.outcome import Outcome, outcome
 from tokonomics.serving.simulator import Simulation
@@ -34,7 +35,7 @@ from tokonomics.traffic.generate import ENOUGH_REQUESTS
 from tokonomics.traffic.stretch import stretch_of
 from tokonomics.traffic.workload import workload_of
 from tokonomics.types import Noun, copied
-from tokonomics.units import seconds
+from tokonomics.units import SECONDS_PER_HOUR, seconds
 
 # --- how many -------------------------------------------------------------------------------------------------------
 
@@ -174,8 +175,10 @@ def _scaled(setup: Setup, fixed: Sized, target: float, always: int) -> Sized:
     )
     made, _ = serve(setup, 1, fixed.max_sequences, autoscale=rule)
     tried = judged_attempt(setup, fixed.replicas, fixed.max_sequences, made, len(made.trace))
-    peak = tried.outcome.peak_replicas
-    return replace(tried, replicas=peak, simulation=None, by_time=made.history, span_s=made.end_s)
+    peak, when, times = tried.outcome.peak_replicas, counted(made), made.history[:, 0]
+    first, end = np.searchsorted(times, when.from_s, side="right") - 1, np.searchsorted(times, when.to_s)
+    by_time = np.maximum(made.history[first:end, :2] - (when.from_s, 0), 0)
+    return replace(tried, replicas=peak, simulation=None, by_time=by_time, span_s=when.to_s - when.from_s)
 
 
 def _outstanding(simulation: Simulation) -> float:
@@ -190,11 +193,9 @@ def _outstanding(simulation: Simulation) -> float:
 def changes_over_time(load: Load) -> float:
     """The busiest hour of a load over its mean hour; of a very long one, the busiest of two hundred parts."""
     trace = load.trace
-    width = max(3600.0, trace.duration_s / 200)
-    bins = max(1, math.ceil(trace.duration_s / width))
-    counts = np.bincount(np.minimum((trace.arrival_s / width).astype(np.int64), bins - 1), minlength=bins)
-    whole = counts[:-1] if bins > 2 else counts
-    return float(whole.max() / whole.mean()) if len(whole) else 1.0
+    parts = min(200, max(1, round(trace.duration_s / SECONDS_PER_HOUR)))
+    counts, _ = np.histogram(trace.arrival_s, parts)
+    return float(counts.max() / counts.mean())
 
 
 # --- the highest rate -----------------------------------------------------------------------------------------------
