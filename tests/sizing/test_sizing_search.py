@@ -1,5 +1,6 @@
 """What sizing refuses no fleet serves, and what it says of it is of the traffic that it names."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -109,3 +110,38 @@ def test_replicas_over_time_are_those_of_the_time_that_counts() -> None:
     assert made.by_time[0, 0] == 0
     assert made.span_s < 7200 - 100
     assert made.mean_replicas == pytest.approx(made.outcome.mean_replicas, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("late", "needs", "tried_up_to"),
+    [
+        # As route found agents' sessions on small memories: a lone cold prompt takes 47 s, however few share a replica.
+        (lambda count: (8 + 10 / count**2, 4.7 + 44 / count), None, 32),
+        # A wait that is shared out goes on falling: 40 replicas hold, and are found.
+        (lambda count: (400 / count, 40 / count), 40, 4096),
+        # As late as ever, but ever fewer are: nobody else is late in the end.
+        (lambda count: (40 / count, 5.0), 40, 4096),
+        # Close to the SLO, little is to be gained.
+        (lambda count: (1 + 0.5 / count - 1 / 80, 1 + 0.5 / count - 1 / 80), 40, 4096),
+    ],
+)
+def test_a_climb_ends_where_more_replicas_no_longer_help(
+    monkeypatch: pytest.MonkeyPatch,
+    late: Callable[[int], tuple[float, float]],
+    needs: int | None,
+    tried_up_to: int,
+) -> None:
+    summed = outcome(serve(NOW, 1)[0], NOW.slos)
+    attempts = Attempts()
+
+    def tried(setup: Setup, count: int) -> Sized:
+        breaks = None if needs and count >= needs else "late"
+        sized = Sized(replicas=count, router=Router.round_robin, breaks=breaks, outcome=summed, late=late(count))
+        return attempts.made.setdefault((setup.as_fixed_fleet, count), sized)
+
+    monkeypatch.setattr(attempts, "on", tried)
+    found = fewest(NOW, attempts)
+    assert found.holds == (needs is not None)
+    assert max(attempts.tried(NOW)) <= tried_up_to
+    if needs:
+        assert found.replicas == needs

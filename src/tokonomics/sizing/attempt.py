@@ -53,6 +53,9 @@ class Sized:
     """The same of first tokens."""
     whole_late: float = 0.0
     """The same of whole answers and jobs."""
+    late: tuple[float, float] = (math.inf, math.inf)
+    """Of the worst missed SLO: requests that are late over those that may be, and its statistic over the objective; of
+    several settings the lowest. Infinite where none is missed."""
     most_running: int = 0
     """Sequences at a time on a replica; counted only where whole answers or jobs are late."""
     simulation: Simulation | None = None
@@ -174,7 +177,8 @@ def judged_attempt(setup: Setup, replicas: int, max_sequences: int | None, made:
     if breaks and len(made.trace) < requests:
         breaks = f"{breaks} (the first {len(made.trace):,} of {requests:,} requests)"
     late = _lateness(made, setup.slos) if breaks else {}
-    whole = max((late.get(latency, 0.0) for latency in _WHOLE), default=0.0)
+    shares = {latency: share for latency, (share, _) in late.items()}
+    whole = max((shares.get(latency, 0.0) for latency in _WHOLE), default=0.0)
     return Sized(
         replicas=replicas,
         prefill_replicas=setup.prefill_replicas,
@@ -182,32 +186,40 @@ def judged_attempt(setup: Setup, replicas: int, max_sequences: int | None, made:
         router=rules.routers(setup, replicas)[0],
         breaks=breaks,
         outcome=summed,
-        tokens_late=late.get(Latency.tpot, 0.0),
-        wait_late=late.get(Latency.ttft, 0.0),
+        tokens_late=shares.get(Latency.tpot, 0.0),
+        wait_late=shares.get(Latency.ttft, 0.0),
         whole_late=whole,
+        late=_elementwise(max, late.values()) if late else Sized.late,
         most_running=_most_running(made) if whole else 0,
         simulation=made,
     )
 
 
-def _lateness(made: Simulation, slos: Sequence[Slo]) -> dict[Latency, float]:
-    """By latency, of the worst missed SLO, the requests that are late over those that may be; of a mean, seconds."""
+def _elementwise(which: Callable[[Iterable[float]], float], late: Iterable[tuple[float, float]]) -> tuple[float, float]:
+    shares, times = zip(*late, strict=True)
+    return which(shares), which(times)
+
+
+def _lateness(made: Simulation, slos: Sequence[Slo]) -> dict[Latency, tuple[float, float]]:
+    """By latency, of the worst missed SLO, the requests that are late over those that may be, and the seconds of its
+    statistic over the objective's; of a mean, these alone."""
     latencies, trace = request_latencies(made), made.trace
     owed: list[tuple[Slo, NDArray[np.intp] | None]] = [(slo, None) for slo in slos]
     if trace.service is not None:
         owed += [(slo, at) for place, at in by_class(trace).items() for slo in trace.classes[place].slos]
-    found: dict[Latency, float] = {}
+    found: dict[Latency, tuple[float, float]] = {}
     for slo, at in owed:
         took_s = latencies[slo.latency] if at is None else latencies[slo.latency][at]
         known = took_s[~np.isnan(took_s)]
         if not len(known):
-            times = math.inf
+            share = times = math.inf
         elif slo.statistic == "mean":
-            times = float(known.mean()) / slo.seconds
+            share = times = float(known.mean()) / slo.seconds
         else:
-            times = np.count_nonzero(known > slo.seconds) / max(late_allowed(slo, len(known)) - 1, 1e-9)
-        if times > 1:
-            found[slo.latency] = max(times, found.get(slo.latency, 0.0))
+            share = np.count_nonzero(known > slo.seconds) / max(late_allowed(slo, len(known)) - 1, 1e-9)
+            times = float(np.percentile(known, float(slo.statistic[1:]))) / slo.seconds
+        if share > 1:
+            found[slo.latency] = max((share, times), found.get(slo.latency, (0.0, 0.0)))
     return found
 
 
@@ -322,14 +334,13 @@ class Attempts:
 
 
 def first_that_holds(trials: Iterable[Sized]) -> Sized:
-    """The first that holds; the first of all where none does."""
-    first = None
+    """The first that holds; where none does the first of all, as late as the least late of them."""
+    failed: list[Sized] = []
     for trial in trials:
         if trial.holds:
             return trial
-        first = first or trial
-    assert first is not None
-    return first
+        failed.append(trial)
+    return replace(failed[0], late=_elementwise(min, (trial.late for trial in failed)))
 
 
 def _between(within: Callable[[int], Sized], first: Sized, guess: int | None, most: int) -> Iterator[Sized]:

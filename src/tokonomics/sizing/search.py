@@ -82,12 +82,14 @@ def fewest(setup: Setup, attempts: Attempts, *, least: int = 1, most: int = MOST
     # The bound is the closed form's; a simulation that does better than it is not held to it.
     start = max(closed_form_replicas(setup), least)
     most = max(most, start)
-    found = smallest_that_holds(
-        lambda count: tried(count).holds, start, least, most, lambda: not attempts.lone(setup).holds
-    )
+
+    def hopeless() -> bool:
+        return not attempts.lone(setup).holds or gains_nothing(attempts.tried(setup))
+
+    found = smallest_that_holds(lambda count: tried(count).holds, start, least, most, hopeless)
     if found is None:
         alone = attempts.lone(setup) if (setup.as_fixed_fleet, 0) in attempts.made else None
-        return alone if alone and not alone.holds else tried(most)
+        return alone if alone and not alone.holds else tried(max(attempts.tried(setup)))
     if tried(found).router in (Router.prefix_aware, Router.session_affine):
         below = (max(least, math.ceil(found * share)) for share in rules.SMALLER_FLEETS)
         smaller = next((count for count in below if count < found and tried(count).holds), found)
@@ -115,6 +117,20 @@ def smallest_that_holds(
             return None
         low, high, step = high, min(high + step, most), step * 2
     return halved(holds, low, high)
+
+
+def gains_nothing(tried: dict[int, Sized]) -> bool:
+    """Whether the largest fleet tried gains so little over the small ones that no larger one will meet the SLOs.
+
+    Where requests wait for each other, many times the replicas leave a small part of the wait: all more of them gain
+    less than these did. So what is still late after as much again was gained is late for another reason, such as a
+    cache too small for what is shared. Both how many are late and how late they are must say so.
+    """
+    fewer = [sized.late for count, sized in tried.items() if count * rules.MANY_TIMES <= max(tried)]
+    if not fewer or any(sized.holds for sized in tried.values()):
+        return False
+    before, now = (np.min(late, axis=0) for late in (fewer, [sized.late for sized in tried.values()]))
+    return bool(np.isfinite(before).all() and (now - (before - now) > 1).all())
 
 
 def halved(holds: Callable[[int], bool], low: int, high: int) -> int:
