@@ -30,6 +30,7 @@ from tokonomics.sizing.layouts import why_not
 from tokonomics.sizing.load import Load
 from tokonomics.sizing.refusal import NotServed, Reason
 from tokonomics.sizing.screen import LEEWAY, Screened, screen
+from tokonomics.sizing.search import CLOSE_ENOUGH
 from tokonomics.sizing.setup import Say, silent
 from tokonomics.traffic.classes import hurried
 from tokonomics.traffic.slo import Slo
@@ -38,8 +39,6 @@ from tokonomics.traffic.workload import workload_of
 from tokonomics.types import Noun, copied
 from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK
 
-CLOSE_ENOUGH = 1.01
-"""Of two rates: chance alone moves a capacity found with 20,000 requests by about as much."""
 _MOST_DOUBLINGS = 10
 _CHANGE = 0.25
 _SHOWN = 1.04

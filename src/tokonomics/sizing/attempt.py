@@ -53,7 +53,7 @@ class Sized:
     """The same of first tokens."""
     whole_late: float = 0.0
     """The same of whole answers and jobs."""
-    late: tuple[float, float] = (math.inf, math.inf)
+    late: Floats = field(default_factory=lambda: np.full(2, np.inf))
     """Of the worst missed SLO: requests that are late over those that may be, and its statistic over the objective; of
     several settings the lowest. Infinite where none is missed."""
     most_running: int = 0
@@ -168,6 +168,13 @@ def attempt(
     return judged_attempt(setup, replicas, max_sequences, made, len(trace))
 
 
+def simulated(setup: Setup, sized: Sized) -> Simulation:
+    """What happens on a fleet as it was sized, at the load itself, to the end."""
+    made = attempt(replace(setup, router=sized.router), sized.replicas, sized.max_sequences, 1.0).simulation
+    assert made is not None
+    return made
+
+
 def judged_attempt(setup: Setup, replicas: int, max_sequences: int | None, made: Simulation, requests: int) -> Sized:
     """What a simulation says of a setup; ``requests`` are those of the whole that it may have ended before."""
     summed = outcome(made, setup.slos, with_load=False)
@@ -189,15 +196,10 @@ def judged_attempt(setup: Setup, replicas: int, max_sequences: int | None, made:
         tokens_late=shares.get(Latency.tpot, 0.0),
         wait_late=shares.get(Latency.ttft, 0.0),
         whole_late=whole,
-        late=_elementwise(max, late.values()) if late else Sized.late,
+        late=np.max([*late.values()] or [(np.inf, np.inf)], axis=0),
         most_running=_most_running(made) if whole else 0,
         simulation=made,
     )
-
-
-def _elementwise(which: Callable[[Iterable[float]], float], late: Iterable[tuple[float, float]]) -> tuple[float, float]:
-    shares, times = zip(*late, strict=True)
-    return which(shares), which(times)
 
 
 def _lateness(made: Simulation, slos: Sequence[Slo]) -> dict[Latency, tuple[float, float]]:
@@ -340,7 +342,7 @@ def first_that_holds(trials: Iterable[Sized]) -> Sized:
         if trial.holds:
             return trial
         failed.append(trial)
-    return replace(failed[0], late=_elementwise(min, (trial.late for trial in failed)))
+    return replace(failed[0], late=np.min([trial.late for trial in failed], axis=0))
 
 
 def _between(within: Callable[[int], Sized], first: Sized, guess: int | None, most: int) -> Iterator[Sized]:

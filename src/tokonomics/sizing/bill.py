@@ -21,7 +21,7 @@ from tokonomics.errors import BadInput, option
 from tokonomics.money.cache_tiers import TierPrice
 from tokonomics.money.cost import CostTree
 from tokonomics.money.demand import EVERY_SIZE, MOST_HOURS, Demand
-from tokonomics.money.fleet import FleetLimits, FleetOffer
+from tokonomics.money.fleet import FleetLimits, FleetOffer, one_kind_usd
 from tokonomics.money.fleet_search import optimal_fleet
 from tokonomics.money.spot_verdict import spot_verdict
 from tokonomics.physics.intervals import known_speed, speed_from
@@ -155,8 +155,8 @@ def _mixed(setup: Setup, sized: Sized, spot_share: float) -> Bought | NotServed:
         return Demand(rates={EVERY_SIZE: tuple(map(float, rates))})
 
     def alone(names: Sequence[str]) -> float:
-        mean = wanted(names).mean
-        return min(_alone_usd(_priced(setup, name, sold[name]), mean, spot_share) for name in names)
+        demand = wanted(names)
+        return min(one_kind_usd(_priced(setup, name, sold[name]), demand, spot_share) for name in names)
 
     limits = FleetLimits(max_spot_share=spot_share)
     plans = []
@@ -213,15 +213,6 @@ def _priced(setup: Setup, name: str, offer: Offer) -> FleetOffer:
         reserved=reserved_prices(offer) if setup.commit else {},
         spot=spot_markets(offer) if setup.spot else (),
     )
-
-
-def _alone_usd(offer: FleetOffer, replicas: float, spot_share: float) -> float:
-    """USD an hour if only this were bought, by the machine or a part of it: what ranks regions."""
-    if not offer.prices or (not offer.firm_prices and spot_share < 1):
-        return math.inf
-    machines = math.ceil(replicas / offer.replicas - 1e-9)
-    firm, cheapest = min(offer.firm_prices or offer.prices), min(offer.prices)
-    return machines * ((1 - spot_share) * firm + spot_share * cheapest)
 
 
 def _held_by_one(setup: Setup, sized: Sized) -> float | None:

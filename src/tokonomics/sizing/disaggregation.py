@@ -16,7 +16,7 @@ from functools import cached_property
 from tokonomics.physics.deployment import Deployment
 from tokonomics.serving.capacity import MOST_REPLICAS
 from tokonomics.serving.links import link_speed
-from tokonomics.serving.steady import Capacity, MissesSlo, ReplicaCurve, prompts_alone
+from tokonomics.serving.steady import Capacity, MissesSlo, ReplicaCurve, prefill_only_rate
 from tokonomics.sizing.attempt import Attempts, Sized
 from tokonomics.sizing.hosts import Hosts, PrefillPool
 from tokonomics.sizing.load import Load
@@ -108,7 +108,7 @@ def pair_of(setup: Setup, hosts: Hosts, max_utilization: float | None = None) ->
         return max(1, math.ceil(load.workload.rate / most - 1e-9), load.least_replicas)
 
     curve, fewest = curve_for(decode, load), (least(prompts), least(answers))
-    capacity = curve.answers_alone(tpot_limit(setup.slos))
+    capacity = curve.decode_only_capacity(tpot_limit(setup.slos))
     return Pair(setup, prefill, replace(hosts, prefill=None), curve, prompts, capacity, fewest)
 
 
@@ -117,13 +117,13 @@ def prompts_per_s(deployment: Deployment, load: Load, slos: tuple[Slo, ...]) -> 
     curve = curve_for(deployment, load)
     waits = [slo for slo in slos if slo.latency is Latency.ttft]
     late = any(alone_s > slo.seconds for slo, alone_s in floors(curve.steps, load, waits).items())
-    return None if late else prompts_alone(curve.steps, curve.input_tokens)
+    return None if late else prefill_only_rate(curve.steps, curve.input_tokens)
 
 
 def answers_per_s(deployment: Deployment, load: Load, slos: tuple[Slo, ...]) -> float | None:
     """Answers a second of one replica; None where a lone one misses the SLO on the time per token."""
     try:
-        return curve_for(deployment, load).answers_alone(tpot_limit(slos)).rate
+        return curve_for(deployment, load).decode_only_capacity(tpot_limit(slos)).rate
     except MissesSlo:
         return None
 

@@ -23,7 +23,7 @@ from tokonomics.serving.fleet import Autoscale, Router
 from tokonomics.serving.outcome import Outcome, outcome
 from tokonomics.serving.simulator import Simulation
 from tokonomics.sizing import rules
-from tokonomics.sizing.attempt import Attempts, Sized, attempt, judged_attempt, serve
+from tokonomics.sizing.attempt import Attempts, Sized, attempt, judged_attempt, serve, simulated
 from tokonomics.sizing.disaggregation import Pair, cheapest_split, pair_of
 from tokonomics.sizing.layouts import why_not
 from tokonomics.sizing.load import Load
@@ -167,8 +167,7 @@ def _autoscaled(setup: Setup, fixed: Sized) -> Sized | NotServed:
     if setup.load.share < 1:
         why = "only a slice of this traffic is simulated: an autoscaler would see the wrong number"
         return NotServed(Reason.not_simulated, why)
-    always = attempt(setup, fixed.replicas, fixed.max_sequences, 1.0).simulation
-    assert always is not None
+    always = simulated(setup, fixed)
     fullest = _outstanding(always) / always.fleet.replicas
     broken: str | None = None
     for share in rules.SCALING_TARGETS:
@@ -216,7 +215,7 @@ def changes_over_time(load: Load) -> float:
 
 # --- the highest rate -----------------------------------------------------------------------------------------------
 
-_CLOSE_ENOUGH = 1.01
+CLOSE_ENOUGH = 1.01
 """Of two rates: chance alone moves a capacity found with 20,000 requests by about as much."""
 _MOST_REQUESTS = 500_000
 """Of one simulation: a few seconds of it."""
@@ -333,9 +332,11 @@ def highest_rate(setup: Setup, guess: float) -> HighestRate:
     )
 
 
-def highest_between(holds: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:
+def highest_between(
+    holds: Callable[[float], bool], low: float, high: float, close_enough: float = CLOSE_ENOUGH
+) -> tuple[float, float]:
     """The highest rate that holds, to a hundredth, and the next that does not; ``low`` holds and ``high`` does not."""
-    while high / low > _CLOSE_ENOUGH:
+    while high / low > close_enough:
         middle = math.sqrt(low * high)
         low, high = (middle, high) if holds(middle) else (low, middle)
     return low, high
@@ -355,9 +356,7 @@ def replicas_needed(setup: Setup) -> ReplicasNeeded:
 
 def outcome_of(setup: Setup, sized: Sized) -> Outcome:
     """How requests fare on a fleet as it was sized, at the load itself, with how full it is."""
-    made = attempt(replace(setup, router=sized.router), sized.replicas, sized.max_sequences, 1.0).simulation
-    assert made is not None
-    return outcome(made, setup.slos)
+    return outcome(simulated(setup, sized), setup.slos)
 
 
 def _nearest(result: Outcome) -> str | None:

@@ -24,7 +24,7 @@ from tokonomics.serving.fleet import Router
 from tokonomics.serving.outcome import Outcome, outcome
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.tenant_outcome import TenantLatency, latency_reader
-from tokonomics.sizing.attempt import Attempts, Sized, attempt
+from tokonomics.sizing.attempt import Attempts, Sized, simulated
 from tokonomics.sizing.load import load_of_requests
 from tokonomics.sizing.refusal import NotServed
 from tokonomics.sizing.search import NeverHolds, size
@@ -192,13 +192,6 @@ class Sharing:
         assert isinstance(over_all, Sized)
         fewer = self.attempts.on(for_each, of_each.replicas - 1).breaks if of_each.replicas > 1 else None
         return Together(of_each, simulated(for_all, of_each), over_all, fewer)
-
-
-def simulated(setup: Setup, sized: Sized) -> Simulation:
-    """What happens on a fleet as it was sized, to the end."""
-    made = attempt(replace(setup, router=sized.router), sized.replicas, sized.max_sequences, 1.0).simulation
-    assert made is not None
-    return made
 
 
 def pool(sharing: Sharing, say: Say = silent) -> Pooling:
