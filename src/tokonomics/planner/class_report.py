@@ -19,6 +19,7 @@ from tokonomics.serving.counted import counted
 from tokonomics.serving.simulator import Simulation
 from tokonomics.sizing.refusal import NotServed
 from tokonomics.sizing.screen import screen
+from tokonomics.sizing.search import highest_between
 from tokonomics.sizing.setup import Say, silent
 from tokonomics.traffic.slo import ServiceClass
 from tokonomics.traffic.tenants import strictest, without_classes
@@ -132,9 +133,7 @@ def _breaks_at(place: int, at: Callable[[float], tuple[ClassOutcome, ...]]) -> B
     if high is None:
         return BreaksAt(name=name, load=None, breaks=None)
     low = max((load for load in LOADS if load < high), default=high)
-    while high / low > _CLOSE_ENOUGH:
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if at(middle)[place].breaks else (middle, high)
+    _, high = highest_between(lambda load: not at(load)[place].breaks, low, high, _CLOSE_ENOUGH)
     return BreaksAt(name=name, load=high, breaks=at(high)[place].breaks)
 
 

@@ -388,5 +388,5 @@ def _cheapest_then_most_faithful(ranked: RankedRow) -> tuple[float, int, int, bo
     row = ranked.row
     bits = -row.weights.bits, -row.kv.bits
     place = row.provider, row.instance, row.region
-    served = row.prefill is not None, row.is_alone, row.usd_per_mtok_usage, row.e2e_s.mean or 0.0
+    served = row.prefill is not None, row.lacks_redundancy, row.usd_per_mtok_usage, row.e2e_s.mean or 0.0
     return round(row.usd_per_month, 2), *bits, *served, *place

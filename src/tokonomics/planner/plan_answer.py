@@ -84,7 +84,7 @@ class Candidate(Bill):
         return self.gpu, self.gpus_per_replica, self.weights, self.prefill.gpus_per_replica if self.prefill else 0
 
     @property
-    def is_alone(self) -> bool:
+    def lacks_redundancy(self) -> bool:
         """One machine, or one replica of a kind over several, and nothing beside it."""
         return self.instances == 1 or self.replicas == 1 or (self.prefill is not None and self.prefill.replicas == 1)
 

@@ -143,7 +143,7 @@ def _drafted(row: Candidate) -> Iterable[blocks.Fact]:
         yield blocks.fact("drafts", row.draft.name, f"{yielded}; {said}")
 
 
-def _alone(row: Candidate) -> str:
+def _only_one(row: Candidate) -> str:
     return "one machine" if row.instances == 1 else f"one replica on {plural(row.instances, 'machine')}"
 
 
@@ -181,7 +181,7 @@ def _where(row: Candidate) -> str:
 def _may_fail(row: Candidate, spare: Spare) -> str:
     """What may fail, and what that rests on; or that nothing may, where all is on one machine."""
     if not spare:
-        return f"; {_alone(row)}: no redundancy" if row.is_alone else ""
+        return f"; {_only_one(row)}: no redundancy" if row.lacks_redundancy else ""
     zones = min(ZONES, row.instances, row.replicas)
     assumed = spare.assumed(row.instance, row.region, zones)
     return f"; {spare} may fail{assumed and f', {assumed}'}"

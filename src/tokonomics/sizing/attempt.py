@@ -55,13 +55,17 @@ class Sized:
     """The same of first tokens."""
     whole_late: float = 0.0
     """The same of whole answers and jobs."""
+    late: Floats = field(default_factory=lambda: np.full(2, np.inf))
+    """Of the worst missed SLO: requests that are late over those that may be, and its statistic over the objective; of
+    several settings the lowest. Infinite where none is missed."""
     most_running: int = 0
     """Sequences at a time on a replica; counted only where whole answers or jobs are late."""
     simulation: Simulation | None = None
     """Kept only where one attempt is asked for (``attempt``): of hundreds, only what came out is."""
     by_time: Floats | None = None
-    """Rows of time and replicas from then on; None where they are always as many."""
+    """Rows of time and replicas from then on, in the part that counts; None where they are always as many."""
     span_s: float = 0.0
+    """Of that part."""
 
     @property
     def holds(self) -> bool:
@@ -73,7 +77,7 @@ class Sized:
 
     def mean_over_time(self, counted: Callable[[int], float]) -> float:
         """The mean of what goes with each number of replicas, such as the machines they take."""
-        if self.by_time is None or len(self.by_time) == 1:
+        if self.by_time is None:
             return float(counted(self.replicas))
         lasts = np.diff(np.append(self.by_time[:, 0], self.span_s))
         counts, which = np.unique(self.by_time[:, 1], return_inverse=True)
@@ -81,10 +85,10 @@ class Sized:
         return float(np.dot(each[which], lasts) / lasts.sum())
 
 
-def prefill_share(served: Outcome, otherwise: float = 0.0) -> float:
-    """Prompts' share of the working time; ``otherwise`` where none worked."""
+def prefill_share(served: Outcome) -> float:
+    """Prompts' share of the working time; 0 where none worked."""
     working = served.shares.prefill + served.shares.decode
-    return served.shares.prefill / working if working else otherwise
+    return served.shares.prefill / working if working else 0.0
 
 
 def cached_share(served: Outcome) -> float:
@@ -166,6 +170,13 @@ def attempt(
     return judged_attempt(setup, replicas, max_sequences, made, len(trace))
 
 
+def simulated(setup: Setup, sized: Sized) -> Simulation:
+    """What happens on a fleet as it was sized, at the load itself, to the end."""
+    made = attempt(replace(setup, router=sized.router), sized.replicas, sized.max_sequences, 1.0).simulation
+    assert made is not None
+    return made
+
+
 def judged_attempt(setup: Setup, replicas: int, max_sequences: int | None, made: Simulation, requests: int) -> Sized:
     """What a simulation says of a setup; ``requests`` are those of the whole that it may have ended before."""
     summed = outcome(made, setup.slos, with_load=False)
@@ -175,7 +186,8 @@ def judged_attempt(setup: Setup, replicas: int, max_sequences: int | None, made:
     if breaks and len(made.trace) < requests:
         breaks = f"{breaks} (the first {len(made.trace):,} of {requests:,} requests)"
     late = _lateness(made, setup.slos, {slo.slo for slo in summed.slo if not slo.met}) if breaks else {}
-    whole = max((late.get(latency, 0.0) for latency in _WHOLE), default=0.0)
+    shares = {latency: share for latency, (share, _) in late.items()}
+    whole = max((shares.get(latency, 0.0) for latency in _WHOLE), default=0.0)
     return Sized(
         replicas=replicas,
         prefill_replicas=setup.prefill_replicas,
@@ -183,39 +195,42 @@ def judged_attempt(setup: Setup, replicas: int, max_sequences: int | None, made:
         router=rules.routers(setup, replicas)[0],
         breaks=breaks,
         outcome=summed,
-        tokens_late=late.get(Latency.tpot, 0.0),
-        wait_late=late.get(Latency.ttft, 0.0),
+        tokens_late=shares.get(Latency.tpot, 0.0),
+        wait_late=shares.get(Latency.ttft, 0.0),
         whole_late=whole,
+        late=np.max([*late.values()] or [(np.inf, np.inf)], axis=0),
         most_running=_most_running(made) if whole else 0,
         simulation=made,
     )
 
 
-def _lateness(made: Simulation, slos: Sequence[Slo], missed: Collection[str]) -> dict[Latency, float]:
-    """By latency, of the worst missed SLO, the requests that are late over those that may be; of a mean, seconds.
+def _lateness(made: Simulation, slos: Sequence[Slo], missed: Collection[str]) -> dict[Latency, tuple[float, float]]:
+    """By latency, of the worst missed SLO, the requests that are late over those that may be, and the seconds of its
+    statistic over the objective's; of a mean, these alone.
 
-    Above 1 for all that are ``missed``, also by a fraction of a request.
+    The first is above 1 for all that are ``missed``, also by a fraction of a request.
     """
     latencies, trace = request_latencies(made), made.trace
     owed: list[tuple[Slo, NDArray[np.intp] | None]] = [(slo, None) for slo in slos]
     if trace.service is not None:
         owed += [(slo, at) for place, at in by_class(trace).items() for slo in trace.classes[place].slos]
-    found: dict[Latency, float] = {}
+    found: dict[Latency, tuple[float, float]] = {}
     for slo, at in owed:
         counts = (made.job_counts if slo.latency is Latency.job else made.counts) & ~np.isnan(latencies[slo.latency])
         took_s = np.where(counts, latencies[slo.latency], np.nan)
         took_s = took_s if at is None else took_s[at]
         known = took_s[~np.isnan(took_s)]
         if not len(known):
-            times = math.inf
+            share = times = math.inf
         elif slo.statistic == "mean":
-            times = float(known.mean()) / slo.seconds
+            share = times = float(known.mean()) / slo.seconds
         else:
-            times = np.count_nonzero(known > slo.seconds) / max(late_allowed(slo, len(known)) - 1, 1e-9)
+            share = np.count_nonzero(known > slo.seconds) / max(late_allowed(slo, len(known)) - 1, 1e-9)
+            times = float(np.percentile(known, float(slo.statistic[1:]))) / slo.seconds
         if at is None and str(slo) in missed:
-            times = max(times, 1 + 1e-9)
-        if times > 1:
-            found[slo.latency] = max(times, found.get(slo.latency, 0.0))
+            share = max(share, 1 + 1e-9)
+        if share > 1:
+            found[slo.latency] = max((share, times), found.get(slo.latency, (0.0, 0.0)))
     return found
 
 
@@ -337,14 +352,13 @@ class Attempts:
 
 
 def first_that_holds(trials: Iterable[Sized]) -> Sized:
-    """The first that holds; the first of all where none does."""
-    first = None
+    """The first that holds; where none does the first of all, as late as the least late of them."""
+    failed: list[Sized] = []
     for trial in trials:
         if trial.holds:
             return trial
-        first = first or trial
-    assert first is not None
-    return first
+        failed.append(trial)
+    return replace(failed[0], late=np.min([trial.late for trial in failed], axis=0))
 
 
 def _between(within: Callable[[int], Sized], first: Sized, guess: int | None, most: int) -> Iterator[Sized]:
