@@ -12,9 +12,8 @@ from tokonomics.questions.measured_results import PricedRunResult, RecoveryResul
 from tokonomics.questions.request import Request
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
-from tokonomics.report.quality_view import recovered
 from tokonomics.report.wording import NO_VALUE, marked_old, percent_text, signed_text, time_text, turn_text, usd_text
-from tokonomics.units import SECONDS_PER_HOUR, percent, plural, seconds, usd
+from tokonomics.units import SECONDS_PER_HOUR, fine_percent, percent, plural, seconds, usd
 
 _NAMELESS = ("unknown model", "the file names no model")
 _NAMES = {Metric.tpot_s: "TPOT", Metric.ttft_s: "TTFT", Metric.output_tok_s: "output tok/s"}
@@ -23,13 +22,13 @@ _NAMES = {Metric.tpot_s: "TPOT", Metric.ttft_s: "TTFT", Metric.output_tok_s: "ou
 def bench(result: PricedRunResult, request: Request) -> Answer:
     """A measured run, whoever measured it."""
     title = f"{result.run.model or 'A server'}, measured by {result.run.tool}"
-    drawn = {"Load against price and latency": lambda: charts.bench.bench_chart(result)}
+    drawn = {"Load against price and latency": lambda: charts.measured.bench_chart(result)}
     return Answer(result, title, partial(_sections, result), drawn)
 
 
 def import_results(result: PricedRunResult | RecoveryResult, request: Request) -> Answer:
     """A measured run; or what a quantised model keeps of its scores."""
-    return recovered(result) if isinstance(result, RecoveryResult) else bench(result, request)
+    return _recovery(result) if isinstance(result, RecoveryResult) else bench(result, request)
 
 
 def _sections(result: PricedRun) -> blocks.View:
@@ -292,3 +291,29 @@ def _drawn(result: PricedRun) -> str:
     lengths = "lengths were drawn around their means" if spread else "every length is the mean"
     exact = " vllm bench serve --save-detailed gives exact ones." if result.run.tool == VLLM else ""
     return f"There is no list of requests: {arrivals}{lengths}.{exact}"
+
+
+# --- what a quantised model keeps of the published one's scores, task by task ----------------------------------------
+
+
+def _recovery(result: RecoveryResult) -> Answer:
+    """What a quantised model keeps of the published one's scores, task by task."""
+    title = f"What {result.model} keeps at {result.precision}"
+    return Answer(result, title, lambda: _recovered(result))
+
+
+def _recovered(result: RecoveryResult) -> blocks.View:
+    part = "weights" if result.part == "weights" else "KV cache"
+    what = f" of {result.published.upper()} with {result.precision.upper()} {part}: {result.name}, "
+    yield blocks.headline(fine_percent(result.recovery), f"{what}the mean over {plural(len(result.tasks), 'task')}")
+    yield blocks.table(
+        ["!task", "!metric", ">baseline", ">quantised", ">recovery"],
+        [
+            (task.task, task.metric, f"{task.baseline:.4f}", f"{task.quantised:.4f}", fine_percent(task.recovery))
+            for task in result.tasks
+        ],
+    )
+    yield blocks.note(*(f"{name} left out: {why}." for name, why in result.left_out.items()))
+    if not result.kept:
+        floor = option("min_recovery", "98%")
+        yield blocks.hint(f"With {option('keep')} it counts before published scores in every plan with {floor}.")

@@ -14,8 +14,8 @@ from tokonomics.questions.requests.buy import BreakevenRequest
 from tokonomics.questions.results import BreakevenResult, NothingHosts
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
-from tokonomics.report.api_latency_view import API_LATENCY, api_latency_cell, api_latency_notes
 from tokonomics.report.plan_view import nothing
+from tokonomics.report.shared_view import API_LATENCY, api_latency_cell, api_latency_notes
 from tokonomics.report.wording import OLD_PRICE, aged, and_slos, speed_word
 from tokonomics.units import HOURS_PER_MONTH, count, percent, plural, requests_a_second, seconds, usd
 
@@ -26,9 +26,9 @@ _DRAWN = 6
 def breakeven(result: BreakevenResult | NothingHosts, request: BreakevenRequest) -> Answer:
     """The verdicts first, then the bills, then what moves the break-even."""
     if isinstance(result, BreakevenResult):
-        drawn = {"Bills against volume": lambda: charts.breakeven.breakeven_chart(result)}
+        drawn = {"Bills against volume": lambda: charts.bills.breakeven_chart(result)}
         if result.found[0].stays_tokens_per_month is not None:
-            drawn["What moves the break-even"] = lambda: charts.breakeven.swings_chart(result)
+            drawn["What moves the break-even"] = lambda: charts.bills.swings_chart(result)
         return Answer(result, f"Host {result.model} or call an API", partial(_sections, result, not request.api), drawn)
     study = result.study
     name = study.question.model.name

@@ -1,7 +1,8 @@
-"""Tables of what exists: models, GPUs, offers, APIs."""
+"""Tables of what exists: models, GPUs, offers, APIs; and of what is installed."""
 
 from collections.abc import Sequence
 from datetime import date
+from functools import partial
 
 from tokonomics.catalog.apis import ApiPrice
 from tokonomics.catalog.gpus import Gpu
@@ -11,6 +12,7 @@ from tokonomics.catalog.precision import Precision
 from tokonomics.catalog.refresh import ProviderRefresh, Refresh
 from tokonomics.clock import today
 from tokonomics.errors import option
+from tokonomics.questions.doctor import DoctorResult
 from tokonomics.questions.request import Request
 from tokonomics.questions.requests.known import ApisRequest, OffersRequest
 from tokonomics.questions.result import Listing
@@ -203,3 +205,32 @@ def _quoted(api: ApiPrice, day: date) -> str:
     if api.quoted is None:
         return "?"
     return f"{api.quoted}{'†' if (day - api.quoted).days > STALE_AFTER_DAYS else ''}"
+
+
+# --- what is installed, and what to do about what is not -------------------------------------------------------------
+
+
+_MARKS = {"ok": blocks.Span("ok", "good"), "note": blocks.Span("note", "warn"), "broken": blocks.Span("BROKEN", "bad")}
+
+
+def doctor(result: DoctorResult, request: Request) -> Answer:
+    """What is installed, and what is broken."""
+    return Answer(result, "Doctor", partial(_checks, result))
+
+
+def _checks(result: DoctorResult) -> blocks.View:
+    broken = [check.name for check in result.checks if check.state == "broken"]
+    verdict = blocks.headline("All that is needed works", f"{_old_prices(result)}.")
+    if not result.works:
+        verdict = blocks.headline(f"{plural(len(broken), 'thing')} broken", f": {', '.join(broken)}", "worst")
+    yield verdict
+    rows = [(check.name, _MARKS[check.state], check.seen) for check in result.checks]
+    yield blocks.table(["!what", "!state", "seen"], rows)
+    yield blocks.section(*(blocks.hint(f"{check.name}: {check.fix}") for check in result.checks if check.fix))
+
+
+def _old_prices(result: DoctorResult) -> str:
+    """Behind the verdict, where no GPU price is recent."""
+    days = next((check.facts["newest_days"] for check in result.checks if "newest_days" in check.facts), None)
+    old = isinstance(days, int) and days > STALE_AFTER_DAYS
+    return f", but even the newest GPU price is {days} days old" if old else ""

@@ -11,8 +11,8 @@ from tokonomics.questions.request import Request
 from tokonomics.questions.results import CompareResult, layout_text
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
-from tokonomics.report.api_latency_view import API_LATENCY, api_latency_cell, api_latency_notes
 from tokonomics.report.plan_view import ranking
+from tokonomics.report.shared_view import API_LATENCY, api_latency_cell, api_latency_notes
 from tokonomics.report.wording import (
     FEWER_BITS,
     aged,
@@ -31,7 +31,7 @@ _MOST_GPUS = 8
 
 def compare(result: CompareResult, request: Request) -> Answer:
     """The cheapest pair, the grid, the pick of each model, and the front where qualities were given."""
-    drawn = {"Dollars per million tokens": lambda: charts.compare.compare_chart(result)} if result.gpus else {}
+    drawn = {"Dollars per million tokens": lambda: charts.plan.compare_chart(result)} if result.gpus else {}
     return Answer(result, "Models and GPUs side by side", partial(_sections, result), drawn)
 
 

@@ -1,23 +1,33 @@
-"""A plan's pick: what to rent, what it costs, how it serves; and what is cheaper with a catch."""
+"""A plan's pick: what to rent, what it costs, how it serves, why it won; and what is cheaper with a catch."""
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
+from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import UNSPECIFIED, Terms
 from tokonomics.catalog.places import LISTED_EVERYWHERE
 from tokonomics.catalog.precision import Precision
+from tokonomics.catalog.recovery import Recovery, recovery_text
 from tokonomics.errors import option
+from tokonomics.planner.disaggregation import RatioPoint
+from tokonomics.planner.flips import Flip, Flips
 from tokonomics.planner.plan_answer import Candidate, Catch, Plan, SetAside
-from tokonomics.questions.results import layout_text
-from tokonomics.report import blocks
+from tokonomics.planner.why import WhyPick
+from tokonomics.questions.results import PlanResult, layout_text, split_text
+from tokonomics.report import blocks, charts
 from tokonomics.report.wording import (
     aged,
     speed_text,
     time_text,
+    usd_text,
 )  # fmt: skip
 from tokonomics.sizing.layouts import FLOOR
 from tokonomics.sizing.spare import ZONES, Spare
 from tokonomics.traffic.slo import Latency, Slo
-from tokonomics.units import BYTES_PER_GB, percent, plural, seconds, usd
+from tokonomics.units import BYTES_PER_GB, count, percent, plural, seconds, usd
+
+if TYPE_CHECKING:
+    from tokonomics.planner.plan import Study
 
 
 def pick_blocks(row: Candidate, label: str, plan: Plan, firm: Sequence[blocks.Fact] = ()) -> list[blocks.Block]:
@@ -231,3 +241,163 @@ def _price_note(row: Candidate) -> str:
     seller = f" by a {row.seller}" if row.seller else ""
     source = row.price_source if row.terms is Terms.reserved else row.price_source.split("; ")[0]
     return f"{_TERMS[row.terms]}{years}{machines}, quoted{seller} on {row.price_date} ({source})"
+
+
+# --- why it won, what would make another win, how prefill and decode are best split ----------------------------------
+
+
+_SPLITS = {
+    "TP": "every layer split over so many GPUs",
+    "PP": "layers in so many stages",
+    "EP": "experts dealt out over so many GPUs",
+    "DP": "so many groups of GPUs, each with its own sequences",
+}
+
+
+def why_line(why: WhyPick) -> blocks.Line:
+    """The nearest other kind of way, in a sentence."""
+    return blocks.line(blocks.Span("Why this one: ", "strong"), why.text)
+
+
+def why_blocks(why: WhyPick) -> Iterable[blocks.Block]:
+    """The nearest way of each other kind beside the pick: what a request takes of GPUs, by what it goes to."""
+    rows = []
+    for row in (why.pick, *why.others):
+        parts = row.gpu_s
+        rows.append(
+            (
+                "the pick" if row is why.pick else row.kind.value,
+                f"{row.replicas:,} × {row.layout} {row.gpu}",
+                f"{'≥ ' if row.at_least else ''}{usd(row.usd_per_month)}",
+                usd(row.usd_per_gpu_hour),
+                percent(row.in_use),
+                f"{parts.total:.3g}",
+                *(f"{part:.2g}" for part in parts.by_part.values()),
+                f"{row.batch:,}",
+                row.limited_by,
+            )
+        )
+    heads = ["way", "!layout", ">$/month", ">$/GPU-h", ">in use", ">GPU-s a request", ">prompts", ">weights", ">KV"]
+    title = "The nearest way of each other kind"
+    yield blocks.table([*heads, ">compute", ">comm.", ">overhead", ">batch", "limited by"], rows, title, best=0)
+    yield blocks.note(
+        "bill = requests a second × GPU-seconds a request (at full batches) × $/GPU-h ÷ share in use.",
+        "≥: not sized by simulation, as it costs more even so." if any(row.at_least for row in why.others) else "",
+    )
+
+
+def split_legend(rows: Sequence[Candidate]) -> str:
+    """What the letters in these rows mean."""
+    shown = " ".join(splits_text(row) for row in rows)
+    said = [f"{name} = {meaning}" for name, meaning in _SPLITS.items() if f"{name}=" in shown]
+    if any(row.prefill for row in rows):
+        said.append("a + b = replicas that compute prompts and replicas that answer")
+    return f"split: {'; '.join(said)}." if said else ""
+
+
+def splits_text(row: Candidate) -> str:
+    """How replicas are split; those for prompts before, where they are split otherwise."""
+    answers = split_text(row)
+    prompts = split_text(row.prefill) if row.prefill else answers
+    return answers if prompts == answers else f"{prompts} + {answers}"
+
+
+def flip_lines(plan: Plan, rival: Candidate | None, found: Flips) -> Iterable[blocks.Line]:
+    """The runner-up, and what would make another GPU the cheapest."""
+    if rival and found.other_gpu:
+        more, less = percent(found.other_gpu.pick_may_rise), percent(found.other_gpu.rival_must_fall)
+        how = (
+            f"{more} more expensive; wins if its price falls by {less}, or the pick's GPU becomes {more} more expensive"
+        )
+        same = found.other_gpu.pick_may_rise < 0.005
+        yield blocks.line(
+            "Runner-up, the cheapest on another GPU: ",
+            blocks.Span(f"{usd(rival.usd_per_month)} a month", "strong"),
+            f", {layout_text(rival)} at {rival.provider} {rival.instance}: ",
+            "the same bill" if same else f"{how} everywhere",
+        )
+    yield from (blocks.line(f"  {_flip(flip)}") for flip in found.traffic)
+    if found.steady:
+        yield blocks.note(f"  no flip up to: {', '.join(found.steady)}")
+
+
+def _flip(flip: Flip) -> str:
+    way = "from" if flip.factor > 1 else "down to"
+    rival, pick = (
+        "no way" if bill is None else usd(bill)
+        for bill in (flip.after.rival_usd_per_month, flip.after.pick_usd_per_month)
+    )
+    value = f"{count(flip.after.value)} {flip.what}"
+    return f"{way} {value} ({flip.factor:.3g}×): {flip.gpu} {flip.rival}, {rival} against {pick}"
+
+
+def ratio_blocks(study: "Study", points: Sequence[RatioPoint]) -> Iterable[blocks.Block]:
+    """What the GPUs of the disaggregated way hold by how they are split."""
+    assert study.apart is not None
+    most = max(point.requests_per_s for point in points) or 1.0
+    yield blocks.table(
+        ["!prefill : decode", ">requests/s", ">$/Mtok", ">of the most", ">KV of a prompt", ""],
+        [
+            (
+                charts.plan.split_name(point),
+                f"{point.requests_per_s:,.3g}" if point.requests_per_s else "–",
+                usd_text(point.usd_per_mtok),
+                percent(point.requests_per_s / most),
+                time_text(point.kv_transfer_s),
+                blocks.Span(charts.plan.mark_of(point), "good" if point.is_planned else "strong"),
+            )
+            for point in points
+        ],
+        f"The same GPUs split otherwise ({layout_text(study.apart.row)})",
+    )
+    link = study.apart.row.prefill.link if study.apart.row.prefill else ""
+    yield blocks.note(
+        "Requests a second that meet every SLO, by short simulations: a few percent are chance.",
+        f"KV of a prompt: what one of mean length takes to the side that answers, over {link} for the cheapest split.",
+    )
+
+
+# --- what is left of its quality at fewer bits -----------------------------------------------------------------------
+
+
+def quality_facts(result: PlanResult, model: ModelSpec) -> list[blocks.Fact]:
+    """What the pick's fewer bits cost in quality, and the checkpoint to load."""
+    row, facts = result.best, list[blocks.Fact]()
+    if row is None:
+        return facts
+    if row.weights.is_below(model.served):
+        facts.append(_quality("quality", model, row.weights, result.recovery))
+    if row.kv.is_below(Precision.bf16):
+        facts.append(_quality("KV quality", model, row.kv, result.kv_recovery))
+    return [*facts, _checkpoint(result, model)]
+
+
+def published_checkpoint(model: ModelSpec) -> blocks.Fact:
+    """The model's own."""
+    return blocks.fact("checkpoint", "published", model.repository or "your own")
+
+
+def not_tried(plan: Plan) -> blocks.Line | None:
+    """Precisions that were left out for their quality, each with the reason."""
+    if not plan.not_tried:
+        return None
+    reasons = "; ".join(f"{name}: {reason}" for name, reason in plan.not_tried.items())
+    return blocks.hint(f"Not tried, for {option('min_recovery')}: {reasons}.")
+
+
+def _quality(name: str, model: ModelSpec, precision: Precision, found: Recovery | None) -> blocks.Fact:
+    if found is None:
+        measure = f"measure it on your own task (`tokonomics import` with {option('baseline')})"
+        return blocks.fact(name, "no score", f"of {precision} is published for {model.name} or its family: {measure}")
+    value, _, rest = recovery_text(found, model).partition(" of ")
+    return blocks.fact(name, value, f"of {rest}", number=found.recovery, less="worse")
+
+
+def _checkpoint(result: PlanResult, model: ModelSpec) -> blocks.Fact:
+    found = result.checkpoint
+    if result.best and result.best.weights is model.served:
+        return published_checkpoint(model)
+    if found is None:
+        return blocks.fact("checkpoint", "none listed", result.how_to_make or "")
+    where = "" if found.source.endswith(found.repository) else f" in the {found.source}"
+    return blocks.fact("checkpoint", "exists", f"{found.repository}, seen{where} on {found.read}")

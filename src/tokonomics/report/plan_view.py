@@ -18,21 +18,30 @@ from tokonomics.questions.results import CanRunResult, PlanCases, PlanModels, Pl
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer, Charts
 from tokonomics.report.can_run_view import can_run
-from tokonomics.report.class_view import class_sections
-from tokonomics.report.plan_pick_view import pick_blocks, set_aside_lines
-from tokonomics.report.plan_why_view import (
+from tokonomics.report.plan_pick_view import (
     flip_lines,
+    not_tried,
+    pick_blocks,
+    published_checkpoint,
+    quality_facts,
     ratio_blocks,
+    set_aside_lines,
     split_legend,
     splits_text,
     why_blocks,
     why_line,
 )
-from tokonomics.report.quality_view import not_tried, published_checkpoint, quality_facts
-from tokonomics.report.sale_view import SALE_COLUMNS, fleet_sale_facts, sale_cells
-from tokonomics.report.session_view import log_pace_note
+from tokonomics.report.shared_view import (
+    SALE_COLUMNS,
+    class_sections,
+    energy_facts,
+    energy_notes,
+    fleet_sale_facts,
+    log_pace_note,
+    sale_cells,
+    upkeep_facts,
+)
 from tokonomics.report.together_view import together_view
-from tokonomics.report.upkeep_view import energy_facts, energy_notes, upkeep_facts
 from tokonomics.report.wording import (
     ENCODER_SPEED,
     FEWER_BITS,

@@ -51,7 +51,7 @@ def predict(result: PredictResult, request: Request) -> Answer:
 
 def curve(result: CurveResult, request: CurveRequest) -> Answer:
     """What batching buys: throughput rises, each sequence slows down, until the KV cache is full."""
-    drawn = {"What batching buys": lambda: charts.predict.curve_chart(result)}
+    drawn = {"What batching buys": lambda: charts.traffic.curve_chart(result)}
     return Answer(result, f"Batching on {result.deployment}", partial(_curve, result, result.slo_tpot_s), drawn)
 
 

@@ -18,7 +18,7 @@ _AS_MUCH = 0.0005
 
 def route(result: RouteResult, request: Request) -> Answer:
     """The headline, the ways, the frontier, and the break-evens."""
-    drawn = {"Cost and quality by threshold": lambda: charts.route.route_chart(result)} if result.frontier else {}
+    drawn = {"Cost and quality by threshold": lambda: charts.bills.route_chart(result)} if result.frontier else {}
     return Answer(result, "Several models for one traffic", partial(_sections, result), drawn)
 
 

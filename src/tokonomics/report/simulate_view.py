@@ -12,9 +12,8 @@ from tokonomics.questions.serving import AS_GIVEN
 from tokonomics.questions.traffic_results import CapacityResult, SimulateResult
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
-from tokonomics.report.class_view import class_sections
 from tokonomics.report.playback_view import missed_sections, player
-from tokonomics.report.session_view import job_facts, short_run, turn_table
+from tokonomics.report.shared_view import class_sections, job_facts, short_run, turn_table
 from tokonomics.report.wording import (
     ENCODER_SPEED,
     TOWER_SPEED,
@@ -48,9 +47,7 @@ def simulate(result: SimulateResult, request: Request) -> Answer:
     simulation, log = result.simulation, result.log
     subtitle = f"{log.source}: {plural(result.requests, 'request')}, {log.rate:.3g} a second"
     served = what_serves(simulation)
-    drawn = {
-        "What happens over time": lambda: charts.simulate.simulate_chart(result, result.timeline, served, subtitle)
-    }
+    drawn = {"What happens over time": lambda: charts.traffic.simulate_chart(result, result.timeline, served, subtitle)}
     parts = result.cost, result.usd_per_job, result.thinking, result.classes
     made_up = getattr(request, "trace", None) is None
     view = partial(_simulation, simulation, result, *parts, log.rate, made_up)
@@ -70,7 +67,7 @@ def capacity(result: CapacityResult, request: Request) -> Answer:
     """The rate that holds, what is missed beyond it, and the fleet that a log needs."""
     best, log = result.highest_rate, result.log
     points = [(trial.rate, trial.outcome) for trial in best.trials]
-    chart = lambda: charts.simulate.capacity_chart(points, result.deployment, log.source, best.rate)  # noqa: E731
+    chart = lambda: charts.traffic.capacity_chart(points, result.deployment, log.source, best.rate)  # noqa: E731
     title = f"What {result.deployment} holds"
     return Answer(result, title, partial(_capacity, result), {"Latency as the rate grows": chart})
 

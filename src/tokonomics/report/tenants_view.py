@@ -11,8 +11,7 @@ from tokonomics.questions.request import Request
 from tokonomics.questions.traffic_results import TenantsResult, TenantsSale
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
-from tokonomics.report.class_view import class_sections
-from tokonomics.report.sale_view import SALE_COLUMNS, price_text, sale_cells, verdict
+from tokonomics.report.shared_view import SALE_COLUMNS, class_sections, price_text, sale_cells, verdict
 from tokonomics.report.wording import NO_VALUE, hourly_text, marked_old, percent_text, time_text, usd_text
 from tokonomics.units import count, gigabytes, percent, plural, seconds, usd
 
@@ -27,7 +26,7 @@ _LATER = 1.05
 def tenants(result: TenantsResult, request: Request) -> Answer:
     """What sharing does, whom it hurts, who pays."""
     noisy, targets = result.noisy_neighbour, result.targets
-    drawn = {"Shared or apart": lambda: charts.tenants.tenants_chart(result, noisy, targets, _SHOWN)}
+    drawn = {"Shared or apart": lambda: charts.levers.tenants_chart(result, noisy, targets, _SHOWN)}
     return Answer(result, "One fleet for all tenants", partial(_sections, result), drawn)
 
 

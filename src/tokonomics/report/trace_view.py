@@ -25,7 +25,7 @@ _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 
 def trace(result: TraceResult, request: Request) -> Answer:
     """The rate over time, then arrivals, lengths and what else the log tells."""
-    drawn = {"What arrives": lambda: charts.trace.traffic_chart(result)}
+    drawn = {"What arrives": lambda: charts.traffic.traffic_chart(result)}
     return Answer(result, f"Traffic: {result.source}", partial(_sections, result, request), drawn)
 
 
