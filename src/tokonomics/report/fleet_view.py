@@ -17,7 +17,17 @@ from tokonomics.questions.request import Request
 from tokonomics.questions.results import FleetResult
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
-from tokonomics.report.wording import OLD_PRICE, aged_since, gap_text, quoted_on, slos_text, speed_word, usd_text
+from tokonomics.report.wording import (
+    OLD_PRICE,
+    aged_since,
+    delivered_text,
+    gap_text,
+    minus_text,
+    quoted_on,
+    slos_text,
+    speed_word,
+    usd_text,
+)
 from tokonomics.serving.outcome import SloOutcome
 from tokonomics.sizing.terms import ASSUMED
 from tokonomics.units import HOURS_PER_MONTH, count, fine_percent, percent, plural, requests_a_second, seconds, usd
@@ -158,15 +168,10 @@ def _comparisons(report: FleetReport) -> blocks.Table:
     rows = [("this plan", usd(plan.usd_per_month), "", "")]
     for row in plan.comparisons:
         said = row.note if row.usd_per_month else "impossible with these offers"
-        saved = "" if row.saved_share is None else _saved(row.saved_share)
+        share = row.saved_share
+        saved = "" if share is None else "0 %" if abs(share) <= NO_SAVING else minus_text(share)
         rows.append((row.name, usd_text(row.usd_per_month), saved, said))
     return blocks.table(["!ways to buy", ">$/month", ">plan saves", "note"], rows, best=0)
-
-
-def _saved(share: float) -> str:
-    if abs(share) <= NO_SAVING:
-        return "0 %"
-    return percent(share) if share >= 0 else f"−{percent(-share)}"
 
 
 def _replays(replays: Sequence[FleetReplay]) -> blocks.Table:
@@ -174,7 +179,7 @@ def _replays(replays: Sequence[FleetReplay]) -> blocks.Table:
         [
             replay.name,
             replay.what,
-            *(blocks.Span(_delivered(slo), "good" if slo.met else "worst") for slo in replay.slo),
+            *_judged(replay.slo),
             percent(replay.answered_share) if replay.answered_share < 0.99995 else "all",
             f"{replay.restarts:,}",
         ]
@@ -188,8 +193,9 @@ def _replays(replays: Sequence[FleetReplay]) -> blocks.Table:
     return blocks.table(["!replay", "what happens", *limits, ">answered", ">begun again"], rows, title)
 
 
-def _delivered(slo: SloOutcome) -> str:
-    return "never" if slo.delivered_s is None else seconds(slo.delivered_s)
+def _judged(slos: Iterable[SloOutcome]) -> Iterable[blocks.Span]:
+    """What was delivered of each SLO."""
+    return (blocks.Span(delivered_text(slo), "good" if slo.met else "worst") for slo in slos)
 
 
 def _proof(report: FleetReport) -> blocks.Line:
@@ -206,13 +212,9 @@ def _proof(report: FleetReport) -> blocks.Line:
     spread = f"{option('max_zone_share', 0)} or " if _has_spot(report) and report.limits.max_zone_share else ""
     often = count(float(f"{loss.expected_per_month:.2g}"))
     missed = f"With the loss, expected {often} times a month, it is missed for that hour"
-    nine_more = option("availability", _one_nine_more(report.availability.share))
+    nines = min(12, math.floor(-math.log10(max(1 - report.availability.share, 1e-12))) + 1)  # one more than it reaches
+    nine_more = option("availability", "0." + "9" * nines)
     return blocks.hint(f"The SLO is met undisturbed. {missed}: {spread}{nine_more} buys room for that.")
-
-
-def _one_nine_more(share: float) -> str:
-    """The next target above what the fleet reaches that asks for something."""
-    return "0." + "9" * min(12, math.floor(-math.log10(max(1 - share, 1e-12))) + 1)
 
 
 def _verdict(report: FleetReport, verdict: SpotVerdict) -> Iterable[blocks.Line]:
@@ -243,7 +245,8 @@ def _notes(report: FleetResult) -> blocks.Line:
         f"Counted on for {counted} of what was measured: with more the fleet missed its SLO in the simulator."
         if report.counted_share < 1
         else "",
-        f"A machine serves {_span(starts)} after it is ordered ({option('startup')}), and that is paid for as well: "
+        f"A machine serves {' to '.join(dict.fromkeys(map(seconds, (starts[0], starts[-1]))))} after it is ordered "
+        f"({option('startup')}), and that is paid for as well: "
         f"{percent(plan.startup_usd / plan.expected_usd)} of the bill."
         if starts and plan.expected_usd
         else "",
@@ -283,11 +286,6 @@ def _spot_note(report: FleetReport) -> str:
         f"Spot: the price is the median of 30 days on AWS, elsewhere the list's; interruptions are {by_whom}. What is "
         f"taken back is {back} until spot returns."
     )
-
-
-def _span(values: Sequence[float]) -> str:
-    """``3.2 min``, or ``3.2 min to 5 min``."""
-    return " to ".join(dict.fromkeys(seconds(value) for value in (values[0], values[-1])))
 
 
 # --- ways to follow a day's traffic ----------------------------------------------------------------------------------
@@ -337,23 +335,14 @@ def _scaling_row(way: ScalingWay) -> list[blocks.Piece]:
         way.name,
         usd(way.usd_per_day),
         usd(way.usd_per_month),
-        _signed(way.room),
+        minus_text(way.room),
         replicas,
         f"{way.starts}",
         short,
         lag,
-        *(blocks.Span(_scaling_delivered(slo), "good" if slo.met else "worst") for slo in way.slo),
+        *_judged(way.slo),
         fine_percent(way.slo_attainment) if way.slo_attainment < 0.99995 else "all",
     ]
-
-
-def _signed(share: float) -> str:
-    """A share with its sign: of 0 none."""
-    return percent(share) if share >= 0 else f"−{percent(-share)}"
-
-
-def _scaling_delivered(slo: SloOutcome) -> str:
-    return "never" if slo.delivered_s is None else seconds(slo.delivered_s)
 
 
 def _cheapest_way(scaling: ScalingReport) -> blocks.Line:
@@ -390,7 +379,7 @@ def _scaling_notes(scaling: ScalingReport) -> Iterable[str]:
     forecast = scaling.forecast
     yield (
         f"Forecast: {forecast.method}, made {seconds(forecast.ahead_s)} ahead; off by {percent(forecast.error_share)} "
-        f"(weighted MAPE), bias {_signed(forecast.bias_share)}."
+        f"(weighted MAPE), bias {minus_text(forecast.bias_share)}."
     )
     yield (
         f"A replica costs {usd(scaling.usd_per_hour)} an hour on demand, carries {count(scaling.requests_per_s)} "
@@ -460,7 +449,7 @@ def _bought(plan: FleetPlan) -> str:
     parts = []
     for purchase in plan.purchases:
         mean = f"{sum(purchase.by_hour) / plan.hours:.3g} in the mean"
-        parts.append(f"{purchase.terms.replace('_', ' ')} {purchase.offer}, {mean}")
+        parts.append(f"{_terms(purchase)} {purchase.offer}, {mean}")
     return "; ".join(parts)
 
 
@@ -468,10 +457,7 @@ def _checked(report: BatchReport) -> Iterable[str]:
     check = report.check
     if check is None:
         return
-    delivered = ", ".join(
-        f"{slo.slo} {'never' if slo.delivered_s is None else seconds(slo.delivered_s)} (≤ {seconds(slo.objective_s)})"
-        for slo in check.slo
-    )
+    delivered = ", ".join(f"{slo.slo} {delivered_text(slo)} (≤ {seconds(slo.objective_s)})" for slo in check.slo)
     verdict = "the SLO is met" if all(slo.met for slo in check.slo) else "the SLO is missed"
     hour = f"hour {check.start_hour:.0f}, which holds the most batch work"
     yield f"In the simulator, {hour}, batch requests behind all others: {delivered} for the others; {verdict}."

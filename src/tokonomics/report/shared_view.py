@@ -10,11 +10,20 @@ from tokonomics.money.sale import FleetSale, Sale, SellPrice
 from tokonomics.money.upkeep import Upkeep
 from tokonomics.planner.class_report import BreaksAt, ClassLoad, ClassReport, OneSlo
 from tokonomics.report import blocks
-from tokonomics.report.wording import NO_VALUE, number_text, percent_text, time_text, turn_text, usd_text
+from tokonomics.report.wording import (
+    NO_VALUE,
+    minus_text,
+    number_text,
+    percent_text,
+    tenths_text,
+    time_text,
+    turn_text,
+    usd_text,
+)
 from tokonomics.serving.class_outcome import ClassOutcome
 from tokonomics.serving.outcome import Outcome
 from tokonomics.serving.session_outcome import SessionOutcome
-from tokonomics.traffic.session_summary import LogPace
+from tokonomics.traffic.session_summary import LogPace, TurnsAlike
 from tokonomics.types import Badge, Speed
 from tokonomics.units import count, percent, plural, requests_a_second, usd
 
@@ -53,12 +62,8 @@ def _classes(report: ClassReport) -> blocks.Table:
 def _class(found: ClassOutcome) -> list[blocks.Piece]:
     verdict = blocks.Span("MISSED", "bad") if found.breaks else blocks.Span("met" if found.slo else NO_VALUE, "good")
     times = [time_text(value) for value in (found.ttft_s.p50, found.ttft_s.p99, found.tpot_s.p99)]
-    shares = [_share(found.within), _shed(found.shed_share)]
+    shares = [tenths_text(found.within), _shed(found.shed_share)]
     return [found.name, f"{found.priority}", f"{found.requests:,}", *times, *shares, verdict]
-
-
-def _share(value: float | None) -> str:
-    return NO_VALUE if value is None else f"{value * 100:.1f} %"
 
 
 def _shed(share: float) -> str:
@@ -74,7 +79,7 @@ def _overload(report: ClassReport) -> blocks.Table:
 
 def _cells(one: ClassLoad) -> list[blocks.Piece]:
     mood: blocks.Mood = "bad" if one.breaks else ""
-    within = blocks.Span(_share(one.within), mood)
+    within = blocks.Span(tenths_text(one.within), mood)
     return [blocks.Span(time_text(one.ttft_p99_s), mood), within, blocks.Span(_shed(one.shed_share), mood)]
 
 
@@ -145,13 +150,15 @@ def short_run(made: Outcome, made_up: bool) -> blocks.Line | None:
     return blocks.hint(f"Rates and prices are of the whole run, which is short: {lasting}. {longer} the steady cost.")
 
 
-def turn_table(made: SessionOutcome) -> blocks.Table:
+def turn_table(turns: Iterable[TurnsAlike], cached: str = ">cached") -> blocks.Table:
     """What of the prompts of each turn was found in a cache."""
-    rows = [
-        [turn_text(row.first, row.last), f"{row.requests:,}", f"{row.mean_input:,.0f}", percent_text(row.cached_share)]
-        for row in made.turns_alike
-    ]
-    return blocks.table(["turn", ">requests", ">mean prompt", ">cached"], rows)
+    return blocks.listed(
+        turns,
+        ("turn", lambda row: turn_text(row.first, row.last)),
+        (">requests", lambda row: f"{row.requests:,}"),
+        (">mean prompt", lambda row: f"{row.mean_input:,.0f}"),
+        (cached, lambda row: percent_text(row.cached_share)),
+    )
 
 
 def turns_side_by_side(names: Sequence[str], made: Sequence[SessionOutcome]) -> blocks.Table:
@@ -189,8 +196,7 @@ def sale_cells(sale: Sale) -> list[blocks.Pieces]:
 
 
 def margin_text(sale: Sale) -> str:
-    share = sale.margin_share
-    return NO_VALUE if share is None else percent(share) if share >= 0 else f"−{percent(-share)}"
+    return NO_VALUE if sale.margin_share is None else minus_text(sale.margin_share)
 
 
 def signed_usd(amount: float) -> str:

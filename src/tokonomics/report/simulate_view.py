@@ -101,7 +101,7 @@ def _simulation(
     yield _figures(simulation, made, cost, thinking)
     if made.sessions:
         yield blocks.facts(*job_facts(made.sessions, usd_per_job))
-        yield turn_table(made.sessions)
+        yield turn_table(made.sessions.turns_alike)
     yield short_run(made, made_up)
     yield _hint(simulation, made)
     trace = simulation.trace

@@ -12,7 +12,7 @@ from tokonomics.questions.traffic_results import TenantsResult, TenantsSale
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.shared_view import SALE_COLUMNS, class_sections, price_text, sale_cells, verdict
-from tokonomics.report.wording import NO_VALUE, hourly_text, marked_old, percent_text, time_text, usd_text
+from tokonomics.report.wording import hourly_text, marked_old, percent_text, tenths_text, time_text, usd_text
 from tokonomics.units import count, gigabytes, percent, plural, seconds, usd
 
 _SHOWN = 12
@@ -145,7 +145,7 @@ def _too_few(pooling: Pooling) -> blocks.Line | None:
 def _tenant(row: TenantRow, checked: bool) -> list[str]:
     dollars = [row.usage_usd_per_hour, row.unused_usd_per_hour, row.pays_usd_per_hour, row.alone_usd_per_hour]
     name = row.tenant if len(row.tenant) <= 24 else row.tenant[:23] + "…"
-    seen = [time_text(row.alone.ttft_p99_s), time_text(row.shared.ttft_p99_s), _within(row.shared.within)]
+    seen = [time_text(row.alone.ttft_p99_s), time_text(row.shared.ttft_p99_s), tenths_text(row.shared.within)]
     prices = [*map(usd, dollars), usd_text(row.usd_per_mtok)]
     shapley = [usd(row.shapley_usd_per_hour or 0.0)] if checked else []
     return [name, f"{row.requests:,}", f"{row.alone_replicas}", *seen, *prices, *shapley]
@@ -167,10 +167,6 @@ def _sold(sale: TenantsSale) -> Iterable[blocks.Block]:
         )
 
 
-def _within(share: float | None) -> str:
-    return NO_VALUE if share is None else f"{share * 100:.1f} %"
-
-
 def _noisy(noisy: NoisyNeighbour) -> blocks.Table:
     heads = ["!", ">replicas", ">its TTFT p99", ">TPOT p99", ">within", ">others' TTFT p99", ">TPOT p99", ">within"]
     return blocks.table([*heads, ">worst TTFT p99"], [_case(row) for row in noisy.rows])
@@ -179,7 +175,7 @@ def _noisy(noisy: NoisyNeighbour) -> blocks.Table:
 def _case(row: NoisyRow) -> list[str]:
     cells = []
     for seen in (row.noisy, row.others):
-        cells += [time_text(seen.ttft_p99_s), time_text(seen.tpot_p99_s), _within(seen.within)]
+        cells += [time_text(seen.ttft_p99_s), time_text(seen.tpot_p99_s), tenths_text(seen.within)]
     return [row.name, f"{row.replicas}", *cells, time_text(row.worst_ttft_p99_s)]
 
 
