@@ -11,7 +11,6 @@ from tokonomics.measure.meter.export import Exported
 from tokonomics.measure.meter.gpu import JOULES_PER_KWH
 from tokonomics.measure.meter.readings import GpuReading
 from tokonomics.measure.meter.state import BudgetState, GroupState, MeterState, MeterTally, Verdict
-from tokonomics.measure.meter.unusual import UnusualDay
 from tokonomics.questions.measured_results import MeterReportResult
 from tokonomics.questions.request import Request
 from tokonomics.report import blocks, charts
@@ -102,7 +101,7 @@ def _bill(bill: MeterReportResult) -> blocks.View:
         yield blocks.section(blocks.facts(*beside), blocks.note(*energy_notes(bill.energy)) if bill.energy else None)
     yield blocks.section(*map(_budget, bill.budgets))
     if bill.unusual:
-        yield blocks.section(*map(_unusual, bill.unusual), title="Unusual days")
+        yield blocks.section(*(blocks.line(day.said) for day in bill.unusual), title="Unusual days")
     yield from _verdict(bill.against_plan)
     yield _idle(total)
     yield blocks.note(*_bill_notes(total))
@@ -165,10 +164,6 @@ def _split(splits: Sequence[str | None]) -> str:
 
 def _budget(state: BudgetState) -> blocks.Line:
     return blocks.line(blocks.Span(state.said, "worst" if state.is_missed else ""))
-
-
-def _unusual(day: UnusualDay) -> blocks.Line:
-    return blocks.line(day.said)
 
 
 def export_line(of: Exported) -> str:
@@ -239,6 +234,14 @@ _BILL: dict[str, Callable[[MeterTally], str]] = {
     "of output": lambda sums: usd_text(sums.usd_per_mtok_output),
     "while busy": lambda sums: usd_text(sums.usd_per_mtok_usage),
 }
+_SPANS: dict[str, Callable[[MeterTally], str]] = {
+    **{name: _BILL[name] for name in ("$/Mtok", "of output", "while busy", "paid", "idle")},
+    "idle time": lambda sums: percent_text(sums.idle_share),
+    "tokens": lambda sums: count(sums.billed_tokens),
+    "tokens/s": lambda sums: number_text(sums.tokens_per_s),
+    "batch": _BILL["batch"],
+}
+"""The same over spans of time, on the page."""
 
 
 def _sums(by: Sequence[str], lines: Sequence[BillLine], total: MeterTally) -> blocks.Table:
@@ -356,9 +359,6 @@ def _date(at: float) -> str:
 # --- the ledger as it grows, on the page -----------------------------------------------------------------------------
 
 
-_SPAN_HEADS = (">$/Mtok", ">of output", ">while busy", ">paid", ">idle", ">idle time", ">tokens", ">tokens/s", ">batch")
-
-
 def ledger(
     spans: Mapping[str, MeterTally], servers: Bill, burning: Mapping[str, float] | None, read_from: str
 ) -> blocks.View:
@@ -378,10 +378,10 @@ def ledger(
     if (best.idle_share or 0.0) > 0.5:
         wasted = f"Idle {percent_text(best.idle_share)} of the time"
         yield blocks.hint(f"{wasted}: Fleet finds machines for the hours that need them.")
-    yield _span_table("over", spans.items(), "Dollars and tokens by span")
+    yield _over("over", spans.items(), "Dollars and tokens by span")
     if servers.lines:
         rows = [(" ".join(filter(None, line.group)), line.sums) for line in servers.lines]
-        yield _span_table("!server, model, engine", rows, "Servers today", shown=20)
+        yield _over("!server, model, engine", rows, "Servers today", shown=20)
     yield blocks.note(
         "$/Mtok: every paid hour, idle too, over input and output tokens; of output: over answers alone;",
         f"while busy: busy time alone. Days and hours are UTC. {read_from}",
@@ -405,19 +405,6 @@ def _burning(today: MeterTally, hour: MeterTally, burning: Mapping[str, float] |
     )
 
 
-def _span_table(
-    first: str, rows: Iterable[tuple[str, MeterTally]], title: str, shown: int | None = None
-) -> blocks.Table:
-    return blocks.table(
-        [first, *_SPAN_HEADS],
-        [
-            (
-                name, *map(usd_text, (sums.usd_per_mtok, sums.usd_per_mtok_output, sums.usd_per_mtok_usage)),
-                usd(sums.usd), usd(sums.idle_usd), percent_text(sums.idle_share), count(sums.billed_tokens),
-                number_text(sums.tokens_per_s), number_text(sums.batch),
-            )
-            for name, sums in rows
-        ],
-        title,
-        shown=shown,
-    )  # fmt: skip
+def _over(first: str, rows: Iterable[tuple[str, MeterTally]], title: str, shown: int | None = None) -> blocks.Table:
+    cells = ((name, *(cell(sums) for cell in _SPANS.values())) for name, sums in rows)
+    return blocks.table([first, *(f">{name}" for name in _SPANS)], cells, title, shown=shown)

@@ -1,6 +1,5 @@
 """Bills as pictures: against volume beside APIs, hour by hour of a fleet, against quality of several models."""
 
-import math
 from collections.abc import Iterable, Sequence
 
 import altair as alt
@@ -86,12 +85,10 @@ def swings_chart(found: BreakEvenReport) -> alt.TopLevelMixin:
     by_name: dict[str, list[style.Row]] = {}
     for assumption in dict.fromkeys(swing.assumption for swing in swings):
         cases = [swing for swing in swings if swing.assumption == assumption]
-        name = f"{assumption} {' to '.join(_times(case.factor) for case in cases)}"
+        name = f"{assumption} {' to '.join(f'×{case.factor:.3g}' for case in cases)}"
         by_name[name] = [_case(name, case, mid, high) for case in cases]
     order = sorted(by_name, key=lambda name: _reach(by_name[name]), reverse=True)
     rows = [row for name in order for row in by_name[name]]
-    moved = [row for row in rows if not math.isclose(row["tokens"], mid, rel_tol=1e-9)]
-    still = [name for name in order if name not in {row["what"] for row in moved}]
     x = style.across(
         "tokens",
         "break-even, tokens a month",
@@ -99,19 +96,9 @@ def swings_chart(found: BreakEvenReport) -> alt.TopLevelMixin:
         values=style.powers(low, high, (1, 2, 5)),
         labelExpr=_VOLUME,
     )
-    y = style.names("what", order)
-    sides = style.colours("side", {"smaller value": style.GREEN, "larger value": style.BLUE}, symbolType="square")
-    layers = [
-        style.bars(rows).encode(x=x, x2="mid:Q", y=y, color=sides, tooltip=style.tips("what", "side", "label")),
-        style.plot([{"tokens": mid}]).mark_rule(color=style.INK).encode(x=x),
-        style.labels(row for row in moved if row["tokens"] > mid).encode(x=x, y=y),
-        style.labels((row for row in moved if row["tokens"] < mid), left=True).encode(x=x, y=y),
-        style.labels(
-            [{"what": name, "tokens": mid, "label": "no change"} for name in still], dx=8, color=style.OUTLINE
-        ).encode(x=x, y=y),
-    ]
+    unmoved = dict.fromkeys(order, "no change")
     return style.whole(
-        style.panel(*layers, width=560, height=alt.Step(30)),
+        style.tornado(rows, "tokens", x, unmoved, style.tips("what", "side", "label")),
         f"What moves the break-even of {count(mid)} tokens a month",
         f"{found.model}, self-hosted, against {meets.api}",
         "One assumption changed at a time; never: the API stays cheaper at every volume",
@@ -126,10 +113,6 @@ def _shown(swings: Sequence[Swing]) -> set[float]:
     """The factors that are drawn: both ends of the speed's interval, the quarter of prices, the fullest of fills."""
     filled = [swing.factor for swing in swings if swing.assumption == FILL]
     return {*_PAIRED, *(swing.factor for swing in swings if swing.assumption == SPEED), *filled[:1]}
-
-
-def _times(factor: float) -> str:
-    return f"×{factor:.3g}"
 
 
 def _case(name: str, swing: Swing, mid: float, beyond: float) -> style.Row:

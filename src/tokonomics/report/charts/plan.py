@@ -73,25 +73,10 @@ def sensitivity_chart(sensitivity: Sensitivity, what: str) -> alt.TopLevelMixin:
     top = max([mid, *(bill for bill in known if bill is not None)])
     swings = {_changed(swing): swing for swing in sensitivity.swings}
     rows = [_swing(name, case, mid, 1.15 * top) for name, swing in swings.items() for case in (swing.low, swing.high)]
-    moved = [row for row in rows if not math.isclose(row["usd"], mid, rel_tol=1e-9)]
-    still = [
-        {"what": name, "usd": mid, "label": _in_use(swing)}
-        for name, swing in swings.items()
-        if name not in {row["what"] for row in moved}
-    ]
     x = style.across("usd", "dollars a month", style.linear(0, 1.3 * top), **style.DOLLARS)
-    y = style.names("what", list(swings))
-    sides = style.colours("side", {"smaller value": style.GREEN, "larger value": style.BLUE}, symbolType="square")
-    tooltip = style.tips("what", "side", "used", usd="$,.2f")
-    layers = [
-        style.bars(rows).encode(x=x, x2="mid:Q", y=y, color=sides, tooltip=tooltip),
-        style.plot([{"usd": mid}]).mark_rule(color=style.INK).encode(x=x),
-        style.labels(row for row in moved if row["usd"] > mid).encode(x=x, y=y),
-        style.labels((row for row in moved if row["usd"] < mid), left=True).encode(x=x, y=y),
-        style.labels(still, dx=8, color=style.OUTLINE).encode(x=x, y=y),
-    ]
+    unmoved = {name: _in_use(swing) for name, swing in swings.items()}
     return style.whole(
-        style.panel(*layers, width=560, height=alt.Step(30)),
+        style.tornado(rows, "usd", x, unmoved, style.tips("what", "side", "used", usd="$,.2f")),
         "What moves the bill",
         f"{what}: {usd(mid)} a month, {plural(sensitivity.replicas, 'replica')}, "
         f"{percent(sensitivity.used)} of the capacity in use",
