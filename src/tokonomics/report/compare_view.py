@@ -12,7 +12,7 @@ from tokonomics.questions.results import CompareResult, layout_text
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.plan_view import ranking
-from tokonomics.report.shared_view import API_LATENCY, api_latency_cell, api_latency_notes
+from tokonomics.report.shared_view import API_LATENCY, api_latency_cell, api_latency_notes, list_price_cell
 from tokonomics.report.wording import (
     FEWER_BITS,
     aged,
@@ -88,14 +88,10 @@ def _headline(result: CompareResult, picks: list[tuple[Cell, Candidate]]) -> Ite
 def _grid(result: Comparison) -> blocks.Table:
     shown = result.gpus[:_MOST_GPUS]
     rows: list[tuple[blocks.Pieces, ...]] = [
-        (result.cell(model, shown[0]).model_name, *(_priced(result.cell(model, gpu), result) for gpu in shown))
-        for model in result.models
+        (cells[0].model_name, *(blocks.Span(price_text(cell, result), opens=_plan_of(cell)) for cell in cells))
+        for cells in ([result.cell(model, gpu) for gpu in shown] for model in result.models)
     ]
     return blocks.table(["!model", *(f">{gpu}" for gpu in shown)], rows, "$/Mtok, the whole bill over all tokens")
-
-
-def _priced(cell: Cell, result: Comparison) -> blocks.Span:
-    return blocks.Span(price_text(cell, result), opens=_plan_of(cell))
 
 
 def _plan_of(cell: Cell) -> str:
@@ -141,44 +137,33 @@ def _picks(result: Comparison, picks: list[tuple[Cell, Candidate]]) -> blocks.Ta
 def _apis(result: CompareResult) -> blocks.Section:
     """What hosts of the same models charge for the same requests, and how fast they answer."""
     names = {cell.model: cell.model_name for cell in result.cells}
-    rows = [
-        (
-            names[model],
-            api.name,
-            f"{usd(api.input_usd_per_mtok)} / {usd(api.output_usd_per_mtok)}",
-            usd(api.usd_per_mtok),
-            api_latency_cell(result.latencies.get(api.name)),
-            str(api.date or "?"),
-        )
-        for model, bills in result.apis.items()
-        for api in bills
-    ]
-    columns = ["!model", "!API", ">list in / out", ">$/Mtok", API_LATENCY, "!price of"]
-    shown = [api.name for bills in result.apis.values() for api in bills]
-    cached = max(api.cached_share for bills in result.apis.values() for api in bills)
-    read = (
-        f"{percent(cached)} of the prompts read from their caches where they have one" if cached else "nothing cached"
+    rows = [(names[model], api) for model, bills in result.apis.items() for api in bills]
+    cached = max(api.cached_share for _, api in rows)
+    where = f"{percent(cached)} of the prompts read from their caches where they have one"
+    table = blocks.listed(
+        rows,
+        ("!model", lambda row: row[0]),
+        ("!API", lambda row: row[1].name),
+        (">list in / out", lambda row: list_price_cell(row[1])),
+        (">$/Mtok", lambda row: usd(row[1].usd_per_mtok)),
+        (API_LATENCY, lambda row: api_latency_cell(result.latencies.get(row[1].name))),
+        ("!price of", lambda row: str(row[1].date or "?")),
+        title=f"The same requests by API, {where if cached else 'nothing cached'}: the cheapest hosts",
     )
-    return blocks.section(
-        blocks.table(columns, rows, f"The same requests by API, {read}: the cheapest hosts"),
-        blocks.note(*api_latency_notes(result.latencies.values(), shown)),
-    )
+    shown = [api.name for _, api in rows]
+    return blocks.section(table, blocks.note(*api_latency_notes(result.latencies.values(), shown)))
 
 
 def _front(result: Comparison) -> blocks.Table:
-    cells = [result.cell(*pair) for pair in result.front]
-    rows = [
-        (
-            cell.model_name,
-            cell.gpu,
-            f"{cell.quality:g}",
-            usd(cell.usd_per_mtok or 0),
-            usd(cell.usd_per_quality_mtok or 0),
-        )
-        for cell in cells
-    ]
-    title = "Front: no other pair is both better and cheaper"
-    return blocks.table(["!model", "GPU", ">quality", ">$/Mtok", ">$/Mtok ÷ quality"], rows, title)
+    return blocks.listed(
+        [result.cell(*pair) for pair in result.front],
+        ("!model", lambda cell: cell.model_name),
+        ("GPU", lambda cell: cell.gpu),
+        (">quality", lambda cell: f"{cell.quality:g}"),
+        (">$/Mtok", lambda cell: usd(cell.usd_per_mtok or 0)),
+        (">$/Mtok ÷ quality", lambda cell: usd(cell.usd_per_quality_mtok or 0)),
+        title="Front: no other pair is both better and cheaper",
+    )
 
 
 def _notes(result: Comparison) -> blocks.Line:

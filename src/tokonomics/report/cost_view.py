@@ -69,18 +69,16 @@ def _sections(result: CostResult, price_rule: str) -> blocks.View:
 
 def _loads(loads: Iterable[LoadCost], fleet: str) -> blocks.Table:
     """Load profiles side by side: the hour costs the same whether it works or waits."""
-    columns = ["!load (hours × utilisation)", ">mean utilisation", f">$/Mtok on {fleet}", ">working $", ">idle $"]
-    rows = [
-        (
-            load.load,
-            percent(load.mean_utilization),
-            *map(usd, (load.usd_per_mtok, load.working_usd, load.idle_usd)),
-            str(load.gpus_for_peak),
-            usd(load.usd_per_mtok_for_peak),
-        )
-        for load in loads
-    ]
-    return blocks.table([*columns, ">peak GPUs", ">$/Mtok on those"], rows)
+    return blocks.listed(
+        loads,
+        ("!load (hours × utilisation)", lambda load: load.load),
+        (">mean utilisation", lambda load: percent(load.mean_utilization)),
+        (f">$/Mtok on {fleet}", lambda load: usd(load.usd_per_mtok)),
+        (">working $", lambda load: usd(load.working_usd)),
+        (">idle $", lambda load: usd(load.idle_usd)),
+        (">peak GPUs", lambda load: str(load.gpus_for_peak)),
+        (">$/Mtok on those", lambda load: usd(load.usd_per_mtok_for_peak)),
+    )
 
 
 def _target(needed: Needed) -> blocks.Table:
@@ -118,19 +116,15 @@ def _owned(owned: OwnHardware) -> blocks.View:
         ),
         _advice(owned),
     )
-    rows = [
-        (
-            line.name,
-            f"{line.quantity:.3g} kW" if line.unit == "kWh" else "",
-            usd(line.usd_per_unit) if line.unit == "kWh" else "",
-            usd(line.usd),
-            usd(line.usd * HOURS_PER_MONTH),
-            percent(line.usd / owned.usd_per_hour),
-        )
-        for line in owned.hour.lines
-    ]
-    columns = ["!what the machine costs", ">power", ">$/kWh", ">$/hour", ">$/month", ">share"]
-    yield blocks.table(columns, rows)
+    yield blocks.listed(
+        owned.hour.lines,
+        ("!what the machine costs", lambda line: line.name),
+        (">power", lambda line: f"{line.quantity:.3g} kW" if line.unit == "kWh" else ""),
+        (">$/kWh", lambda line: usd(line.usd_per_unit) if line.unit == "kWh" else ""),
+        (">$/hour", lambda line: usd(line.usd)),
+        (">$/month", lambda line: usd(line.usd * HOURS_PER_MONTH)),
+        (">share", lambda line: percent(line.usd / owned.usd_per_hour)),
+    )
     yield _not_counted(owned)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from tokonomics.errors import option
 from tokonomics.measure.api_latency import ApiLatency
+from tokonomics.money.api_bill import ApiBill
 from tokonomics.money.energy import Energy
 from tokonomics.money.sale import FleetSale, Sale, SellPrice
 from tokonomics.money.upkeep import Upkeep
@@ -303,6 +304,10 @@ def upkeep_facts(kept: Upkeep | None, over: str = "a month") -> Iterable[blocks.
 
 
 API_LATENCY = ">TTFT, tok/s"
+
+
+def list_price_cell(api: ApiBill) -> str:
+    return f"{usd(api.input_usd_per_mtok)} / {usd(api.output_usd_per_mtok)}"
 
 
 def api_latency_cell(known: ApiLatency | None) -> str:
