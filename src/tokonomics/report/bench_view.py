@@ -12,7 +12,7 @@ from tokonomics.questions.measured_results import PricedRunResult, RecoveryResul
 from tokonomics.questions.request import Request
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
-from tokonomics.report.wording import NO_VALUE, marked_old, percent_text, signed_text, time_text, turn_text, usd_text
+from tokonomics.report.wording import NO_VALUE, marked_old, percent_text, signed_text, span_text, time_text, usd_text
 from tokonomics.units import SECONDS_PER_HOUR, fine_percent, percent, plural, seconds, usd
 
 _NAMELESS = ("unknown model", "the file names no model")
@@ -28,7 +28,9 @@ def bench(result: PricedRunResult, request: Request) -> Answer:
 
 def import_results(result: PricedRunResult | RecoveryResult, request: Request) -> Answer:
     """A measured run; or what a quantised model keeps of its scores."""
-    return _recovery(result) if isinstance(result, RecoveryResult) else bench(result, request)
+    if isinstance(result, RecoveryResult):
+        return Answer(result, f"What {result.model} keeps at {result.precision}", partial(_recovered, result))
+    return bench(result, request)
 
 
 def _sections(result: PricedRun) -> blocks.View:
@@ -138,7 +140,7 @@ def _jobs(result: PricedRun) -> blocks.View:
         turns += [
             [
                 point.load if not place else "",
-                turn_text(row.first, row.last),
+                span_text(row.first, row.last),
                 f"{row.requests:,}",
                 f"{row.mean_input_tokens:,.0f}",
                 percent_text(row.cached_share),
@@ -294,12 +296,6 @@ def _drawn(result: PricedRun) -> str:
 
 
 # --- what a quantised model keeps of the published one's scores, task by task ----------------------------------------
-
-
-def _recovery(result: RecoveryResult) -> Answer:
-    """What a quantised model keeps of the published one's scores, task by task."""
-    title = f"What {result.model} keeps at {result.precision}"
-    return Answer(result, title, lambda: _recovered(result))
 
 
 def _recovered(result: RecoveryResult) -> blocks.View:

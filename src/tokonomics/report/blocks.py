@@ -159,11 +159,18 @@ def listed(
     title: str = "",
     best: int | None = None,
     shown: int | None = None,
+    numbered: bool = False,
 ) -> Table:
-    """A table of things: each column is a heading and how to read its cell of a thing; a column of None is left out."""
+    """A table of things: each column is a heading and how to read its cell of a thing; a column of None is left out.
+
+    ``numbered`` tells their places, before the first column.
+    """
     kept = [column for column in columns if column]
-    cells = ([read(row) for _, read in kept] for row in rows)
-    return table([heading for heading, _ in kept], cells, title, best=best, shown=shown)
+    heads = [*([""] if numbered else []), *(heading for heading, _ in kept)]
+    cells = (
+        [*([str(place)] if numbered else []), *(read(row) for _, read in kept)] for place, row in enumerate(rows, 1)
+    )
+    return table(heads, cells, title, best=best, shown=shown)
 
 
 @dataclass(frozen=True)

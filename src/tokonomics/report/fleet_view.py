@@ -25,6 +25,7 @@ from tokonomics.report.wording import (
     minus_text,
     quoted_on,
     slos_text,
+    span_text,
     speed_word,
     usd_text,
 )
@@ -104,13 +105,17 @@ def _headline(report: FleetReport) -> Iterable[blocks.Block]:
     reached, available = report.availability, report.availability.share
     room = f", room for {plural(reached.spare_machines, 'machine')} to fail" if reached.spare_machines else ""
     asked = "" if reached.target is None else f" (asked for: {reached.target:.12g}{room})"
-    short = f"of the time; short of the demand for {_minutes(1 - available)} a month{asked}"
+    # A share that rounds to all of it is not all of it.
+    nines = "> 99.999 %" if 0.99999 < available < 1 else f"{available * 100:.3f} %"
+    missing = (1 - available) * HOURS_PER_MONTH * 60
+    minutes = f"{count(float(f'{missing:.2g}'))} minutes" if missing >= 0.01 else "less than 0.01 minutes"
+    short = f"of the time; short of the demand for {minutes} a month{asked}"
     yield blocks.facts(
         blocks.fact("bill", f"{usd(bill)}/month", "expected", number=bill),
         blocks.fact("bad month", f"{usd(bad)}/month", "99 of 100 stay under it", number=bad) if spot else None,
         blocks.fact("saves", percent(simple.saved_share or 0), f"against {simple.name}", number=simple.saved_share,
                     less="worse") if simple else None,
-        blocks.fact("available", _nines(available), short, number=available, less="worse"),
+        blocks.fact("available", nines, short, number=available, less="worse"),
         blocks.fact("machines", f"{max(plan.machines())}", "at once, at the most"),
         blocks.fact("committed", usd(committed), "owed in all for what is reserved, to its end") if committed else None,
     )  # fmt: skip
@@ -123,16 +128,6 @@ def _headline(report: FleetReport) -> Iterable[blocks.Block]:
 
 def _has_spot(report: FleetReport) -> bool:
     return any(purchase.terms is Terms.spot for purchase in report.plan.purchases)
-
-
-def _nines(share: float) -> str:
-    """A share that rounds to all of it is not all of it."""
-    return "> 99.999 %" if 0.99999 < share < 1 else f"{share * 100:.3f} %"
-
-
-def _minutes(missing_share: float) -> str:
-    missing = missing_share * HOURS_PER_MONTH * 60
-    return f"{count(float(f'{missing:.2g}'))} minutes" if missing >= 0.01 else "less than 0.01 minutes"
 
 
 def _purchases(report: FleetReport) -> blocks.Table:
@@ -148,17 +143,8 @@ def _purchases(report: FleetReport) -> blocks.Table:
         runs = [f"{kind.gpus}×{kind.gpu}", f"{kind.replicas:,} × {kind.layout}"]
         machines = [f"{min(hours)}", f"{mean:.3g}" if mean < 1000 else f"{mean:.0f}", f"{max(hours)}"]
         prices = [usd(purchase.usd_per_hour), usd(purchase.usd_per_month), percent(purchase.usd_per_month / total)]
-        rows.append(
-            [
-                buy,
-                machine,
-                *runs,
-                *machines,
-                count(purchase.requests_per_s),
-                *prices,
-                speed_word(kind.speed, kind.speed_from),
-            ]
-        )
+        carried, speed = count(purchase.requests_per_s), speed_word(kind.speed, kind.speed_from)
+        rows.append([buy, machine, *runs, *machines, carried, *prices, speed])
     columns = ["!buy", "machine", "!GPUs", "!replicas", ">least", ">mean", ">most", ">req/s", ">$/h", ">$/month"]
     return blocks.table([*columns, ">of bill", "speed"], rows)
 
@@ -303,32 +289,17 @@ def scaling_blocks(scaling: ScalingReport, plan_usd: float) -> Iterable[blocks.B
 def _scaling_ways(scaling: ScalingReport) -> blocks.Table:
     first, best = scaling.ways[0], scaling.best()
     limits = [f">{slo.slo} ≤ {seconds(slo.objective_s)}" for slo in first.slo]
-    head = [
-        "!way to scale",
-        ">$/day",
-        ">$/month",
-        ">room",
-        ">replicas",
-        ">starts",
-        ">short",
-        ">lag",
-        *limits,
-        ">within SLO",
-    ]
+    head = ["!way to scale", ">$/day", ">$/month", ">room", ">replicas", ">starts", ">short", ">lag", *limits]
     length = f"{scaling.hours:.0f} h" if scaling.hours >= 1.5 else f"{scaling.hours * 60:.0f} min"
     title = (
         f"Following the traffic with {scaling.machine}: {count(scaling.requests)} requests, {length}, {scaling.traffic}"
     )
     place = None if best is None else scaling.ways.index(best)
-    return blocks.table(head, [_scaling_row(way) for way in scaling.ways], title, best=place)
+    return blocks.table([*head, ">within SLO"], [_scaling_row(way) for way in scaling.ways], title, best=place)
 
 
 def _scaling_row(way: ScalingWay) -> list[blocks.Piece]:
-    replicas = (
-        f"{way.least_replicas}–{way.most_replicas}"
-        if way.least_replicas < way.most_replicas
-        else f"{way.most_replicas}"
-    )
+    replicas = span_text(way.least_replicas, way.most_replicas)
     lag = "–" if way.lag_s is None else "none" if not way.most_lag_s else seconds(way.lag_s)
     short = "none" if not way.short_minutes else f"{way.short_minutes:.3g} min"
     return [

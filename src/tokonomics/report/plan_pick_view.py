@@ -33,8 +33,10 @@ if TYPE_CHECKING:
 def pick_blocks(row: Candidate, label: str, plan: Plan, firm: Sequence[blocks.Fact] = ()) -> list[blocks.Block]:
     """What to rent, what it costs, how it serves."""
     prices = row.usd_per_mtok
-    whole_bill = "whole bill over all tokens" if plan.workload.writes else "whole bill over the tokens read"
+    tokens = "all tokens" if plan.workload.writes else "the tokens read"
+    whole_bill = f"whole bill over {tokens}; {usd(row.usd_per_mtok_usage)}"
     router = f", {row.router} router" if row.simulated and row.replicas > 1 else ""
+    capacity = f"of capacity{router}{', all machines up' if plan.limits.spare else ''}"
     idle = row.gpus_paid - row.gpus_used
     spans = row.gpus_per_replica * row.instances > row.gpus_paid and row.prefill is None
     network = "between the machines of a replica: a card for each GPU, as HGX machines have; ask the seller"
@@ -43,22 +45,11 @@ def pick_blocks(row: Candidate, label: str, plan: Plan, firm: Sequence[blocks.Fa
     return [
         blocks.line(f"{label}: ", bill, what, kind="headline"),
         blocks.facts(
-            (
-                "per Mtok",
-                usd(prices.blended),
-                f"{whole_bill}; {usd(row.usd_per_mtok_usage)} at full use",
-                prices.blended,
-            ),
+            ("per Mtok", usd(prices.blended), f"{whole_bill} at full use", prices.blended),
             *(_by_kind(row) if plan.workload.writes else ()),
             *_job(row),
             *_latencies(row, plan.slos),
-            blocks.fact(
-                "load",
-                percent(row.load_share),
-                f"of capacity{router}{', all machines up' if plan.limits.spare else ''}",
-                number=row.load_share,
-                less="worse",
-            ),
+            blocks.fact("load", percent(row.load_share), capacity, number=row.load_share, less="worse"),
             *firm,
             *_drafted(row),
             ("price", f"{usd(row.instance_usd_per_hour)}/h", _price_note(row)),
@@ -153,10 +144,6 @@ def _drafted(row: Candidate) -> Iterable[blocks.Fact]:
         yield blocks.fact("drafts", row.draft.name, f"{yielded}; {said}")
 
 
-def _alone(row: Candidate) -> str:
-    return "one machine" if row.instances == 1 else f"one replica on {plural(row.instances, 'machine')}"
-
-
 def _has_fewer_bits(row: Candidate, best: Candidate | None) -> bool:
     """Of the weights, and not because the model is published so."""
     return row.weights.is_below(FLOOR) and (best is None or row.weights.is_below(best.weights))
@@ -164,18 +151,16 @@ def _has_fewer_bits(row: Candidate, best: Candidate | None) -> bool:
 
 def _asked_for(aside: SetAside, best: Candidate | None) -> str:
     row = aside.candidate
-    if aside.catch is Catch.marketplace:
-        return option("sellers", "all")
-    if aside.catch is Catch.assumed_speed:
-        return option("gpu", row.gpu)
-    if aside.catch is Catch.old_price:
-        return option("max_age", row.price_age_days)
-    if aside.catch is Catch.drafting and row.draft:
-        return option("draft", row.draft.method)
-    if aside.catch is Catch.offload:
-        return option("tiers", "host")
-    if aside.catch is Catch.disaggregated:
-        return option("disaggregate")
+    asked = {
+        Catch.marketplace: option("sellers", "all"),
+        Catch.assumed_speed: option("gpu", row.gpu),
+        Catch.old_price: option("max_age", row.price_age_days),
+        Catch.drafting: option("draft", row.draft.method) if row.draft else "",
+        Catch.offload: option("tiers", "host"),
+        Catch.disaggregated: option("disaggregate"),
+    }
+    if said := asked.get(aside.catch):
+        return said
     fewer = [option("min_weights", row.weights)] if _has_fewer_bits(row, best) else []
     return " ".join([*fewer, *([option("kv", row.kv)] if row.kv.is_below(Precision.bf16) else [])])
 
@@ -191,7 +176,8 @@ def _where(row: Candidate) -> str:
 def _may_fail(row: Candidate, spare: Spare) -> str:
     """What may fail, and what that rests on; or that nothing may, where all is on one machine."""
     if not spare:
-        return f"; {_alone(row)}: no redundancy" if row.is_alone else ""
+        alone = "one machine" if row.instances == 1 else f"one replica on {plural(row.instances, 'machine')}"
+        return f"; {alone}: no redundancy" if row.is_alone else ""
     zones = min(ZONES, row.instances, row.replicas)
     assumed = spare.assumed(row.instance, row.region, zones)
     return f"; {spare} may fail{assumed and f', {assumed}'}"

@@ -118,7 +118,8 @@ def _one(result: PlanResult, request: PlanRequest) -> blocks.View:
             yield blocks.section(blocks.line("With a catch there is:"), *set_aside_lines(whole))
     else:
         yield blocks.line(asked_text(whole, name, study.question.model.images), kind="asked")
-        firm = _firm(result.headroom, result.bill_range) + quality_facts(result, study.question.model)
+        firm = [_room(result.headroom), _interval(result.bill_range)] if result.headroom and result.bill_range else []
+        firm += quality_facts(result, study.question.model)
         firm += [*thinking_facts(result.thinking), *_reads(study.question.model, whole)]
         firm += fleet_sale_facts(result.sale) if result.sale else []
         firm += [*upkeep_facts(result.upkeep), *energy_facts(result.energy)]
@@ -202,14 +203,8 @@ def _reads(model: ModelSpec, plan: Plan) -> Iterable[blocks.Fact]:
         yield blocks.fact("encoder", "no output", f"TTFT is the whole wait; {ENCODER_SPEED}")
 
 
-def _firm(headroom: Headroom | None, bills: BillRange | None) -> list[blocks.Fact]:
-    """The room to grow, and the interval of the bill."""
-    if not headroom or not bills:
-        return []
-    return [_room(headroom), _interval(bills)]
-
-
 def _room(headroom: Headroom) -> blocks.Fact:
+    """The room to grow."""
     if headroom.at_most is None:
         never = "nothing breaks however much the traffic grows"
         return blocks.fact("room to grow", "any", never if headroom.simulated else f"{never}; not simulated")
@@ -387,23 +382,18 @@ def _models(studies: Sequence["Study"], rows: Sequence[Candidate]) -> blocks.Vie
         yield blocks.line("No offer meets the constraints for any of them: plan one alone to see why.")
         return
     cheapest = rows[0].usd_per_mtok.blended
-    yield blocks.table(
-        ["", "!model", "replicas × GPUs", "offer", ">$/month", ">$/Mtok", ">costs more", ">TTFT p99", ">TPOT p99"],
-        [
-            (
-                str(place),
-                names[row.model],
-                f"{layout_text(row)}{'*' if row.below_checkpoint else ''}",
-                f"{row.provider} {row.instance}",
-                usd(row.usd_per_month),
-                usd(row.usd_per_mtok.blended),
-                "" if place == 1 else percent(row.usd_per_mtok.blended / cheapest - 1),
-                time_text(row.ttft_s.p99),
-                time_text(row.tpot_s.p99),
-            )
-            for place, row in enumerate(rows, 1)
-        ],
+    yield blocks.listed(
+        rows,
+        ("!model", lambda row: names[row.model]),
+        ("replicas × GPUs", lambda row: f"{layout_text(row)}{'*' if row.below_checkpoint else ''}"),
+        ("offer", lambda row: f"{row.provider} {row.instance}"),
+        (">$/month", lambda row: usd(row.usd_per_month)),
+        (">$/Mtok", lambda row: usd(row.usd_per_mtok.blended)),
+        (">costs more", lambda row: "" if row is rows[0] else percent(row.usd_per_mtok.blended / cheapest - 1)),
+        (">TTFT p99", lambda row: time_text(row.ttft_s.p99)),
+        (">TPOT p99", lambda row: time_text(row.tpot_s.p99)),
         best=0,
+        numbered=True,
     )
     without = [name for key, name in names.items() if key not in {row.model for row in rows}]
     said = [

@@ -16,9 +16,9 @@ from tokonomics.report.wording import (
     minus_text,
     number_text,
     percent_text,
+    span_text,
     tenths_text,
     time_text,
-    turn_text,
     usd_text,
 )
 from tokonomics.serving.class_outcome import ClassOutcome
@@ -155,7 +155,7 @@ def turn_table(turns: Iterable[TurnsAlike], cached: str = ">cached") -> blocks.T
     """What of the prompts of each turn was found in a cache."""
     return blocks.listed(
         turns,
-        ("turn", lambda row: turn_text(row.first, row.last)),
+        ("turn", lambda row: span_text(row.first, row.last)),
         (">requests", lambda row: f"{row.requests:,}"),
         (">mean prompt", lambda row: f"{row.mean_input:,.0f}"),
         (cached, lambda row: percent_text(row.cached_share)),
@@ -164,7 +164,7 @@ def turn_table(turns: Iterable[TurnsAlike], cached: str = ">cached") -> blocks.T
 
 def turns_side_by_side(names: Sequence[str], made: Sequence[SessionOutcome]) -> blocks.Table:
     """The cached share of each turn, a row for each way to serve them."""
-    found = [{turn_text(row.first, row.last): row.cached_share for row in one.turns_alike} for one in made]
+    found = [{span_text(row.first, row.last): row.cached_share for row in one.turns_alike} for one in made]
     turns = list(dict.fromkeys(turn for row in found for turn in row))
     rows = [
         [name, *(percent_text(row.get(turn)) for turn in turns), time_text(one.job_s.p50), time_text(one.job_s.p99)]

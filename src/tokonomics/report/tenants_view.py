@@ -46,8 +46,7 @@ def _sections(result: TenantsResult) -> blocks.View:
         table = blocks.table([f"!{bill.label}", ">requests", ">pays $/h"], lines, shown=_SHOWN)
         yield blocks.section(table, title=f"The same bill by {bill.label}")
     noisy = result.noisy_neighbour
-    title = f"Noisy neighbour: {noisy.tenant} sends {noisy.times} times as much"
-    yield blocks.section(_noisy(noisy), title=title)
+    yield blocks.section(_noisy(noisy), title=f"Noisy neighbour: {noisy.tenant} sends {noisy.times} times as much")
     if result.lora:
         yield blocks.section(_lora(result.lora), title="One base, an adapter for each")
     yield _notes(result)
@@ -113,17 +112,8 @@ def _fleet(row: FleetRow, pooling: Pooling) -> list[str]:
 def _tenants(pooling: Pooling) -> blocks.Table:
     """All of them together, then the largest bills first."""
     checked = pooling.tenants[0].shapley_usd_per_hour is not None
-    heads = [
-        "!tenant",
-        ">requests",
-        ">own replicas",
-        ">TTFT p99 alone",
-        ">shared",
-        ">within",
-        ">used $/h",
-        ">unused $/h",
-    ]
-    heads += [">pays $/h", ">alone $/h", ">$/Mtok", *([">Shapley $/h"] if checked else [])]
+    heads = ["!tenant", ">requests", ">own replicas", ">TTFT p99 alone", ">shared", ">within", ">used $/h"]
+    heads += [">unused $/h", ">pays $/h", ">alone $/h", ">$/Mtok", *([">Shapley $/h"] if checked else [])]
     names = ("usage_usd_per_hour", "unused_usd_per_hour", "pays_usd_per_hour")
     total = [usd(sum(getattr(row, name) for row in pooling.tenants)) for name in names]
     many, own = f"all {len(pooling.tenants)}", f"{pooling.apart.replicas}"

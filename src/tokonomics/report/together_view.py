@@ -44,7 +44,7 @@ def _headline(found: PlanTogether) -> blocks.Line:
     if best is None:
         return blocks.line("No way meets every SLO.", kind="worst")
     own = next((row for row in found.rows if row.way is Way.own), None)
-    place = f", {_place(best)}" if best.way not in _NAMED else ""
+    place = f", {best.gpu} at {best.machine}" if best.way not in _NAMED else ""
     than = ""
     if own and best.way is not Way.own and own.meets:
         than = f": {percent(1 - best.usd_per_month / own.usd_per_month)} less than {usd(own.usd_per_month)} apart"
@@ -56,10 +56,6 @@ def _same_bits(found: PlanTogether) -> Iterator[blocks.Line]:
     """What own GPUs cost at the pick's precision, where theirs is higher."""
     if (at_these_bits := found.own_at_these_bits_usd_per_month) is not None:
         yield blocks.line(f"It serves fewer bits than own GPUs do; at the same bits those cost {usd(at_these_bits)}.")
-
-
-def _place(row: WayRow) -> str:
-    return f"{row.gpu} at {row.machine}"
 
 
 def _crossing_line(found: PlanTogether) -> Iterator[blocks.Line]:
@@ -82,6 +78,7 @@ def _crossing_line(found: PlanTogether) -> Iterator[blocks.Line]:
 
 def _between(crossed: Crossing, rates: list[float]) -> str:
     above = crossed.above or 0.0
+    times = "this traffic" if crossed.below == 1 else f"{crossed.below:.3g} times this traffic"
     cheap = f" ({usd(crossed.together_usd_per_month)} a month)" if crossed.together_usd_per_month else ""
     own = f"own GPUs cost {usd(crossed.own_usd_per_month)}" if crossed.own_usd_per_month else "own GPUs serve it"
     other = (
@@ -90,13 +87,9 @@ def _between(crossed: Crossing, rates: list[float]) -> str:
         else "no GPU below that serves all"
     )
     return (
-        f"One GPU for all is the cheaper choice up to {_times(crossed.below)}{cheap}; from "
+        f"One GPU for all is the cheaper choice up to {times}{cheap}; from "
         f"{above:.3g} times on ({_rates(rates, above)}) apart is: {own}, {other}."
     )
-
-
-def _times(factor: float) -> str:
-    return "this traffic" if factor == 1 else f"{factor:.3g} times this traffic"
 
 
 def _rates(rates: list[float], factor: float) -> str:
@@ -129,35 +122,20 @@ def _missed(row: WayRow) -> str:
 
 def _models(found: PlanTogether) -> blocks.Table:
     """Each model in each way."""
-    rows = [
-        (
-            row.way.value if not place else "",
-            model.model,
-            f"{model.weights.value}{'*' if model.below_checkpoint else ''}",
-            model.place,
-            percent_text(model.memory_share),
-            percent_text(model.gpu_share),
-            _late(time_text(model.ttft_p99_s), model, "ttft"),
-            _late(time_text(model.tpot_p99_s), model, "tpot"),
-            usd(model.usd_per_month),
-            usd(model.usd_per_mtok),
-        )
-        for row in found.rows
-        for place, model in enumerate(row.models)
-    ]
-    heads = [
-        "!way",
-        "!model",
-        "weights",
-        "place",
-        ">memory",
-        ">GPU time",
-        ">TTFT p99",
-        ">TPOT p99",
-        ">$/month",
-        ">$/Mtok",
-    ]
-    return blocks.table(heads, rows, title="Each model in each way")
+    return blocks.listed(
+        [("" if place else row.way.value, model) for row in found.rows for place, model in enumerate(row.models)],
+        ("!way", lambda row: row[0]),
+        ("!model", lambda row: row[1].model),
+        ("weights", lambda row: f"{row[1].weights.value}{'*' if row[1].below_checkpoint else ''}"),
+        ("place", lambda row: row[1].place),
+        (">memory", lambda row: percent_text(row[1].memory_share)),
+        (">GPU time", lambda row: percent_text(row[1].gpu_share)),
+        (">TTFT p99", lambda row: _late(time_text(row[1].ttft_p99_s), row[1], "ttft")),
+        (">TPOT p99", lambda row: _late(time_text(row[1].tpot_p99_s), row[1], "tpot")),
+        (">$/month", lambda row: usd(row[1].usd_per_month)),
+        (">$/Mtok", lambda row: usd(row[1].usd_per_mtok)),
+        title="Each model in each way",
+    )
 
 
 def _late(text: str, model: ModelHere, latency: str) -> blocks.Span:

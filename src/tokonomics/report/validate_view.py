@@ -19,7 +19,7 @@ from tokonomics.questions.requests.run import ValidateRequest
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.wording import NO_VALUE, percent_text, signed_text
-from tokonomics.units import percent, plural, seconds
+from tokonomics.units import fine_percent, percent, plural, seconds
 
 LABELS = {
     Figure.output_tok_s: "output tokens/s",
@@ -162,8 +162,7 @@ def _calibration(result: CalibrateResult) -> blocks.View:
     yield from (blocks.section(*_group(group)) for group in result.groups)
     yield blocks.section(*map(blocks.hint, result.notes))
     if result.not_predicted:
-        rows = [(f"{number:,}", reason) for reason, number in result.not_predicted.items()]
-        yield blocks.table([">rows", "!not predicted"], rows)
+        yield _reasons(result.not_predicted, "!not predicted")
     if profile.corrections or profile.kernels:
         yield _saved(result.saved_to)
 
@@ -362,7 +361,7 @@ def _is_seen(source: str) -> bool:
 
 
 def _exact(row: UnseenErrors) -> str:
-    return f"{row.at_most * 100:.1f} %"
+    return fine_percent(row.at_most)
 
 
 def _recorded_errors(row: Mapping[str, Any]) -> tuple[str, ...]:
@@ -376,7 +375,7 @@ def _share(log: float | None) -> str:
 
 
 def _signed_log(log: float | None) -> str:
-    return NO_VALUE if log is None else f"{math.expm1(log) * 100:+,.1f} %"
+    return NO_VALUE if log is None else signed_text(math.expm1(log))
 
 
 _SPEEDS = {"timed": "kernels timed on that GPU", "scaled": "scaled from other timings", "assumed": "neither"}

@@ -210,8 +210,8 @@ def hourly_text(bill: LeverBill) -> str:
     return f"{usd(before)} → {usd(after)} an hour ({month})"
 
 
-def turn_text(first: int, last: int) -> str:
-    """Which turns of a session: ``3``, or ``5–9``."""
+def span_text(first: int, last: int) -> str:
+    """Which turns of a session, or how many replicas: ``3``, or ``5–9``."""
     return f"{first}" if first == last else f"{first}–{last}"
 
 
