@@ -14,7 +14,7 @@ from tokonomics.questions.requests.buy import BreakevenRequest
 from tokonomics.questions.results import BreakevenResult, NothingHosts
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
-from tokonomics.report.plan_view import nothing
+from tokonomics.report.plan_pick_view import nothing
 from tokonomics.report.shared_view import API_LATENCY, api_latency_cell, api_latency_notes, list_price_cell
 from tokonomics.report.wording import OLD_PRICE, aged, and_slos, speed_word
 from tokonomics.units import HOURS_PER_MONTH, count, percent, plural, requests_a_second, seconds, usd

@@ -1,8 +1,10 @@
 """A plan's pick: what to rent, what it costs, how it serves, why it won; and what is cheaper with a catch."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from tokonomics.catalog.images import PromptImages
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import UNSPECIFIED, Terms
 from tokonomics.catalog.places import LISTED_EVERYWHERE
@@ -11,17 +13,21 @@ from tokonomics.catalog.recovery import Recovery, recovery_text
 from tokonomics.errors import option
 from tokonomics.planner.disaggregation import RatioPoint
 from tokonomics.planner.flips import Flip, Flips
+from tokonomics.planner.infeasible import Blame
 from tokonomics.planner.plan_answer import Candidate, Catch, Plan, SetAside
 from tokonomics.planner.why import WhyPick
 from tokonomics.questions.results import PlanResult, layout_text, split_text
 from tokonomics.report import blocks, charts
 from tokonomics.report.wording import (
     aged,
+    and_slos,
     speed_text,
     time_text,
     usd_text,
-)  # fmt: skip
+    workload_text,
+)  # fmt: skip  # fmt: skip
 from tokonomics.sizing.layouts import FLOOR
+from tokonomics.sizing.refusal import Reason
 from tokonomics.sizing.spare import ZONES, Spare
 from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.units import BYTES_PER_GB, count, percent, plural, seconds, usd
@@ -227,6 +233,38 @@ def _price_note(row: Candidate) -> str:
     seller = f" by a {row.seller}" if row.seller else ""
     source = row.price_source if row.terms is Terms.reserved else row.price_source.split("; ")[0]
     return f"{_TERMS[row.terms]}{years}{machines}, quoted{seller} on {row.price_date} ({source})"
+
+
+def asked_text(plan: Plan, model_name: str, images: PromptImages | None = None) -> str:
+    """The question in one line."""
+    seen = f", {images.tokens:,} of every prompt for images ({images.text})" if images else ""
+    asked = f"{model_name} at {workload_text(plan.workload)}{seen}{and_slos(plan.slos)}"
+    return f"{asked}; {count(plan.workload.tokens_per_month)} tokens a month"
+
+
+def nothing(
+    plan: Plan, model_name: str, blames: Sequence[Blame], see: str = "", images: PromptImages | None = None
+) -> blocks.View:
+    """Which constraint stands in the way, the nearest value that would do, and how many each reason took."""
+    yield blocks.line(asked_text(plan, model_name, images), kind="asked")
+    kinds: Counter[Reason] = Counter()
+    for rejection in plan.rejected:
+        kinds[rejection.kind] += rejection.offers
+    counts = "; ".join(f"{kind.value}: {number:,}" for kind, number in kinds.most_common())
+    yield blocks.section(
+        blocks.line("No offer meets these constraints.", kind="worst"),
+        *(
+            blocks.line(
+                blocks.Span(f"  {blame.constraint.marked}: ", "strong"),
+                f"{blame.why.marked}; {blame.nearest.marked}.",
+            )
+            for blame in blames
+        ),
+        blocks.note(f"{plural(kinds.total(), 'candidate')} rejected: {counts}. See {see or option('why')}.")
+        if kinds
+        else None,
+        not_tried(plan),
+    )
 
 
 # --- why it won, what would make another win, how prefill and decode are best split ----------------------------------

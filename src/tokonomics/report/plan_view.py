@@ -4,13 +4,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tokonomics.catalog.images import PromptImages
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import STALE_AFTER_DAYS
 from tokonomics.errors import option
-from tokonomics.planner.infeasible import Blame
 from tokonomics.planner.plan_answer import Candidate, Plan, Rejection
-from tokonomics.planner.regret import Regret
 from tokonomics.planner.search import CLOSED_FORM_UTILIZATION
 from tokonomics.planner.what_if import BillRange, Case, Headroom, Sensitivity
 from tokonomics.questions.requests.buy import PlanRequest
@@ -19,8 +16,10 @@ from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer, Charts
 from tokonomics.report.can_run_view import can_run
 from tokonomics.report.plan_pick_view import (
+    asked_text,
     flip_lines,
     not_tried,
+    nothing,
     pick_blocks,
     published_checkpoint,
     quality_facts,
@@ -31,32 +30,27 @@ from tokonomics.report.plan_pick_view import (
     why_blocks,
     why_line,
 )
+from tokonomics.report.plan_several_view import cases_view, models_view, sold_view, together_view
 from tokonomics.report.shared_view import (
-    SALE_COLUMNS,
     class_sections,
     energy_facts,
     energy_notes,
     fleet_sale_facts,
     log_pace_note,
-    sale_cells,
     upkeep_facts,
 )
-from tokonomics.report.together_view import together_view
 from tokonomics.report.wording import (
     ENCODER_SPEED,
     FEWER_BITS,
-    NO_VALUE,
     OLD_PRICE,
     PROFILED,
     TOWER_SPEED,
-    and_slos,
     known_text,
     percent_text,
     quoted_on,
     thinking_facts,
     time_text,
     usd_text,
-    workload_text,
 )  # fmt: skip
 from tokonomics.sizing.refusal import Reason
 from tokonomics.units import count, percent, plural, requests_a_second, usd
@@ -74,14 +68,14 @@ def plan(result: "PlanResult | PlanModels | PlanCases | CanRunResult", request: 
     if isinstance(result, PlanCases):
         found, name = result.regret, studies[0].question.model.name
         drawn = {"Bills and regrets": lambda: charts.plan.regret_chart(found, name)} if found else {}
-        return Answer(result, title, lambda: _cases(result), drawn)
+        return Answer(result, title, lambda: cases_view(result), drawn)
     if isinstance(result, PlanModels):
         picks = result.models
         names = [f"{place}. {row.model} on {row.gpu}" for place, row in enumerate(picks, 1)]
         asked = asked_text(studies[0].plan, "The same requests")
         heading = "What each model costs on its cheapest hardware"
         drawn = {"Bills": lambda: charts.plan.bill_chart(picks, names, heading, asked)} if picks else {}
-        return Answer(result, title, lambda: [*_models(studies, picks), *_sold(result)], drawn)
+        return Answer(result, title, lambda: [*models_view(studies, picks), *sold_view(result)], drawn)
     if result.together:
         several, served = result.together, ", ".join(asked.name for asked in result.together.asked)
         return Answer(result, f"What serving {served} costs", lambda: together_view(several), {})
@@ -156,38 +150,6 @@ def _one(result: PlanResult, request: PlanRequest) -> blocks.View:
         yield blocks.section(ranking(whole.ranked, None), title="Every offer", folded=True)
     if whole.rejected:
         yield blocks.section(_why(whole), title="" if request.why else "Why not the others", folded=not request.why)
-
-
-def asked_text(plan: Plan, model_name: str, images: PromptImages | None = None) -> str:
-    """The question in one line."""
-    seen = f", {images.tokens:,} of every prompt for images ({images.text})" if images else ""
-    asked = f"{model_name} at {workload_text(plan.workload)}{seen}{and_slos(plan.slos)}"
-    return f"{asked}; {count(plan.workload.tokens_per_month)} tokens a month"
-
-
-def nothing(
-    plan: Plan, model_name: str, blames: Sequence[Blame], see: str = "", images: PromptImages | None = None
-) -> blocks.View:
-    """Which constraint stands in the way, the nearest value that would do, and how many each reason took."""
-    yield blocks.line(asked_text(plan, model_name, images), kind="asked")
-    kinds: Counter[Reason] = Counter()
-    for rejection in plan.rejected:
-        kinds[rejection.kind] += rejection.offers
-    counts = "; ".join(f"{kind.value}: {number:,}" for kind, number in kinds.most_common())
-    yield blocks.section(
-        blocks.line("No offer meets these constraints.", kind="worst"),
-        *(
-            blocks.line(
-                blocks.Span(f"  {blame.constraint.marked}: ", "strong"),
-                f"{blame.why.marked}; {blame.nearest.marked}.",
-            )
-            for blame in blames
-        ),
-        blocks.note(f"{plural(kinds.total(), 'candidate')} rejected: {counts}. See {see or option('why')}.")
-        if kinds
-        else None,
-        not_tried(plan),
-    )
 
 
 def _reads(model: ModelSpec, plan: Plan) -> Iterable[blocks.Fact]:
@@ -371,99 +333,4 @@ def _sensitivity(found: Sensitivity) -> blocks.Table:
         ["!assumption", ">change", ">$/month", ">used", ">change", ">$/month", ">used"],
         [(swing.assumption.replace("_", " "), *cells(swing.low), *cells(swing.high)) for swing in found.swings],
         f"What moves the bill of the pick ({usd(found.usd_per_month)}, {percent(found.used)} of what it holds)",
-    )
-
-
-def _models(studies: Sequence["Study"], rows: Sequence[Candidate]) -> blocks.View:
-    """The pick of each model, the cheapest first."""
-    names = {study.plan.model: study.question.model.name for study in studies}
-    yield blocks.line(asked_text(studies[0].plan, ", ".join(names.values())))
-    if not rows:
-        yield blocks.line("No offer meets the constraints for any of them: plan one alone to see why.")
-        return
-    cheapest = rows[0].usd_per_mtok.blended
-    yield blocks.listed(
-        rows,
-        ("!model", lambda row: names[row.model]),
-        ("replicas × GPUs", lambda row: f"{layout_text(row)}{'*' if row.below_checkpoint else ''}"),
-        ("offer", lambda row: f"{row.provider} {row.instance}"),
-        (">$/month", lambda row: usd(row.usd_per_month)),
-        (">$/Mtok", lambda row: usd(row.usd_per_mtok.blended)),
-        (">costs more", lambda row: "" if row is rows[0] else percent(row.usd_per_mtok.blended / cheapest - 1)),
-        (">TTFT p99", lambda row: time_text(row.ttft_s.p99)),
-        (">TPOT p99", lambda row: time_text(row.tpot_s.p99)),
-        best=0,
-        numbered=True,
-    )
-    without = [name for key, name in names.items() if key not in {row.model for row in rows}]
-    said = [
-        "The same requests for each model, counted in tokens; tokenizers differ by some percent. "
-        "Whether a cheaper model is good enough is for you to measure.",
-        "" if studies[0].plan.slos else f"No SLO is set ({option('slo')}): answers may wait for long.",
-        f"No offer meets the constraints for {', '.join(without)}: plan it alone to see why." if without else "",
-    ]
-    yield blocks.note(" ".join(part for part in said if part))
-
-
-def _sold(result: PlanModels) -> blocks.View:
-    """What each pick earns in a month."""
-    if result.sales:
-        rows = [
-            (
-                sale.model,
-                *(usd_text(getattr(sale.usd_per_mtok, kind)) for kind in ("input", "cached", "output")),
-                *sale_cells(sale.month),
-                NO_VALUE if sale.break_even_requests_per_s is None else f"{sale.break_even_requests_per_s:.3g}",
-                percent_text(sale.break_even_load),
-            )
-            for sale in result.sales
-        ]
-        heads = ["!model", ">$/Mtok in", ">cached", ">out", *SALE_COLUMNS, ">pays from requests/s", ">load"]
-        yield blocks.section(blocks.table(heads, rows), title="Sold, a month")
-
-
-def _cases(result: PlanCases) -> blocks.View:
-    """The choice that is least wrong under several demands, and what each choice costs in each of them."""
-    name = result.studies[0].question.model.name
-    found: Regret | None = result.regret
-    if found is None:
-        lost = next(study for study in result.studies if study.plan.best is None)
-        yield from nothing(lost.plan, name, result.blame)
-        return
-    cases = list(result.cases or ())
-    yield blocks.section(
-        *(
-            blocks.line(f"{name}, {case}: {workload_text(demand)}, best {usd(best)} a month", kind="asked")
-            for case, demand, best in zip(cases, found.demands, found.best_usd_per_month, strict=True)
-        )
-    )
-    least = found.least
-    if least is None:
-        yield blocks.line("No choice holds in every case.", kind="worst")
-        return
-    bills = " / ".join(usd(case.usd_per_month) for case in least.cases)
-    yield blocks.line(
-        "Least regret: ",
-        blocks.Span(f"{least.gpu} {least.layout}", "best"),
-        f" at {least.provider} {least.instance}: {bills} a month for {' / '.join(cases)}, "
-        f"at most {percent(least.largest_regret)} above the best of any case",
-        kind="headline",
-    )
-    yield blocks.table(
-        ["", "!hardware", "offer", *(f">{case}" for case in cases), ">most regret", "best in"],
-        [
-            (
-                str(place),
-                f"{choice.gpu} {choice.layout}{'*' if choice.below_checkpoint else ''}",
-                f"{choice.provider} {choice.instance}",
-                *(f"{usd(case.usd_per_month)} ({case.replicas}×)" for case in choice.cases),
-                percent(choice.largest_regret),
-                ", ".join(cases[at] for at in choice.best_in) or "–",
-            )
-            for place, choice in enumerate(found.choices, 1)
-        ],
-        best=0,
-    )
-    yield blocks.note(
-        "Replicas (×) follow the demand, the hardware does not. Regret: the bill over the best bill of that case."
     )

@@ -1,10 +1,16 @@
-"""Several models on one GPU or on own ones: the ways, who meets its SLOs in each, and where the choice changes."""
+"""Several models or demands: each model's pick, all on one GPU or on own ones, and the choice that is least wrong."""
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
+from tokonomics.errors import option
+from tokonomics.planner.plan_answer import Candidate
+from tokonomics.planner.regret import Regret
 from tokonomics.planner.shared_answer import Crossing, ModelHere, Way, WayRow
-from tokonomics.questions.results import PlanTogether
+from tokonomics.questions.results import PlanCases, PlanModels, PlanTogether, layout_text
 from tokonomics.report import blocks
+from tokonomics.report.plan_pick_view import asked_text, nothing
+from tokonomics.report.shared_view import SALE_COLUMNS, sale_cells
 from tokonomics.report.wording import (
     FEWER_BITS,
     NO_VALUE,
@@ -13,9 +19,13 @@ from tokonomics.report.wording import (
     duration_text,
     percent_text,
     time_text,
+    usd_text,
     workload_text,
-)
+)  # fmt: skip
 from tokonomics.units import percent, plural, usd
+
+if TYPE_CHECKING:
+    from tokonomics.planner.plan import Study
 
 _NAMED = {Way.own: "each on its own GPU", Way.zero: "each on its own GPU, scaled to zero"}
 _SHARED = {
@@ -167,3 +177,101 @@ def _notes(found: PlanTogether) -> Iterator[str]:
     )
     if any(model.below_checkpoint for row in found.rows for model in row.models):
         yield FEWER_BITS
+
+
+# --- several models apart, or several demands ------------------------------------------------------------------------
+
+
+def models_view(studies: Sequence["Study"], rows: Sequence[Candidate]) -> blocks.View:
+    """The pick of each model, the cheapest first."""
+    names = {study.plan.model: study.question.model.name for study in studies}
+    yield blocks.line(asked_text(studies[0].plan, ", ".join(names.values())))
+    if not rows:
+        yield blocks.line("No offer meets the constraints for any of them: plan one alone to see why.")
+        return
+    cheapest = rows[0].usd_per_mtok.blended
+    yield blocks.listed(
+        rows,
+        ("!model", lambda row: names[row.model]),
+        ("replicas × GPUs", lambda row: f"{layout_text(row)}{'*' if row.below_checkpoint else ''}"),
+        ("offer", lambda row: f"{row.provider} {row.instance}"),
+        (">$/month", lambda row: usd(row.usd_per_month)),
+        (">$/Mtok", lambda row: usd(row.usd_per_mtok.blended)),
+        (">costs more", lambda row: "" if row is rows[0] else percent(row.usd_per_mtok.blended / cheapest - 1)),
+        (">TTFT p99", lambda row: time_text(row.ttft_s.p99)),
+        (">TPOT p99", lambda row: time_text(row.tpot_s.p99)),
+        best=0,
+        numbered=True,
+    )
+    without = [name for key, name in names.items() if key not in {row.model for row in rows}]
+    said = [
+        "The same requests for each model, counted in tokens; tokenizers differ by some percent. "
+        "Whether a cheaper model is good enough is for you to measure.",
+        "" if studies[0].plan.slos else f"No SLO is set ({option('slo')}): answers may wait for long.",
+        f"No offer meets the constraints for {', '.join(without)}: plan it alone to see why." if without else "",
+    ]
+    yield blocks.note(" ".join(part for part in said if part))
+
+
+def sold_view(result: PlanModels) -> blocks.View:
+    """What each pick earns in a month."""
+    if result.sales:
+        rows = [
+            (
+                sale.model,
+                *(usd_text(getattr(sale.usd_per_mtok, kind)) for kind in ("input", "cached", "output")),
+                *sale_cells(sale.month),
+                NO_VALUE if sale.break_even_requests_per_s is None else f"{sale.break_even_requests_per_s:.3g}",
+                percent_text(sale.break_even_load),
+            )
+            for sale in result.sales
+        ]
+        heads = ["!model", ">$/Mtok in", ">cached", ">out", *SALE_COLUMNS, ">pays from requests/s", ">load"]
+        yield blocks.section(blocks.table(heads, rows), title="Sold, a month")
+
+
+def cases_view(result: PlanCases) -> blocks.View:
+    """The choice that is least wrong under several demands, and what each choice costs in each of them."""
+    name = result.studies[0].question.model.name
+    found: Regret | None = result.regret
+    if found is None:
+        lost = next(study for study in result.studies if study.plan.best is None)
+        yield from nothing(lost.plan, name, result.blame)
+        return
+    cases = list(result.cases or ())
+    yield blocks.section(
+        *(
+            blocks.line(f"{name}, {case}: {workload_text(demand)}, best {usd(best)} a month", kind="asked")
+            for case, demand, best in zip(cases, found.demands, found.best_usd_per_month, strict=True)
+        )
+    )
+    least = found.least
+    if least is None:
+        yield blocks.line("No choice holds in every case.", kind="worst")
+        return
+    bills = " / ".join(usd(case.usd_per_month) for case in least.cases)
+    yield blocks.line(
+        "Least regret: ",
+        blocks.Span(f"{least.gpu} {least.layout}", "best"),
+        f" at {least.provider} {least.instance}: {bills} a month for {' / '.join(cases)}, "
+        f"at most {percent(least.largest_regret)} above the best of any case",
+        kind="headline",
+    )
+    yield blocks.table(
+        ["", "!hardware", "offer", *(f">{case}" for case in cases), ">most regret", "best in"],
+        [
+            (
+                str(place),
+                f"{choice.gpu} {choice.layout}{'*' if choice.below_checkpoint else ''}",
+                f"{choice.provider} {choice.instance}",
+                *(f"{usd(case.usd_per_month)} ({case.replicas}×)" for case in choice.cases),
+                percent(choice.largest_regret),
+                ", ".join(cases[at] for at in choice.best_in) or "–",
+            )
+            for place, choice in enumerate(found.choices, 1)
+        ],
+        best=0,
+    )
+    yield blocks.note(
+        "Replicas (×) follow the demand, the hardware does not. Regret: the bill over the best bill of that case."
+    )
