@@ -125,31 +125,26 @@ def _loads(result: PricedRun) -> blocks.Table:
 def _jobs(result: PricedRun) -> blocks.View:
     """Sessions: how long a job took at each load, what it cost, and what of each turn the server had already."""
     points = [result.run.points[place] for place in _order(result)]
-    held = [point for point in points if point.jobs is not None]
+    held = [(point, point.jobs) for point in points if point.jobs is not None]
     if not held:
         return
     per_hour = result.price.usd_per_hour if result.price else None
     per_second = per_hour / SECONDS_PER_HOUR if per_hour is not None else None
-    rows, turns = [], []
-    for point in held:
-        jobs = point.jobs
-        assert jobs is not None
+    rows = []
+    for point, jobs in held:
         cost = usd(per_second / point.requests_per_s * jobs.requests_per_job) if per_second else NO_VALUE
         times = (_time(jobs.job_s, name) for name in ("p50", "p99"))
         rows.append([point.load, f"{jobs.finished:,}", f"{jobs.requests_per_job:.3g}", *times, cost])
-        turns += [
-            [
-                point.load if not place else "",
-                span_text(row.first, row.last),
-                f"{row.requests:,}",
-                f"{row.mean_input_tokens:,.0f}",
-                percent_text(row.cached_share),
-                _time(row.ttft_s, "p50"),
-            ]
-            for place, row in enumerate(jobs.by_turn)
-        ]
     yield blocks.table(["!load", ">jobs finished", ">requests a job", ">job p50", ">p99", ">$ a job"], rows)
-    yield blocks.table(["!load", "turn", ">requests", ">mean prompt", ">cached", ">TTFT p50"], turns)
+    yield blocks.listed(
+        [("" if place else point.load, turns) for point, jobs in held for place, turns in enumerate(jobs.by_turn)],
+        ("!load", lambda row: row[0]),
+        ("turn", lambda row: span_text(row[1].first, row[1].last)),
+        (">requests", lambda row: f"{row[1].requests:,}"),
+        (">mean prompt", lambda row: f"{row[1].mean_input_tokens:,.0f}"),
+        (">cached", lambda row: percent_text(row[1].cached_share)),
+        (">TTFT p50", lambda row: _time(row[1].ttft_s, "p50")),
+    )
 
 
 def _marked(load: str, place: int, result: PricedRun) -> str:
@@ -192,17 +187,11 @@ def _predictions(result: PricedRun) -> blocks.Table:
     rows = []
     for place in _order(result):
         for at, scored in enumerate(result.points[place].scored):
-            low, high = (_figure(scored.metric, edge) for edge in (scored.predicted.low, scored.predicted.high))
-            rows.append(
-                (
-                    "" if at else _label(result, place),
-                    _name(scored.metric, scored.statistic),
-                    _figure(scored.metric, scored.measured),
-                    _figure(scored.metric, scored.predicted.mid),
-                    f"{low} to {high}",
-                    blocks.Span(signed_text(scored.off), "" if scored.inside else "warn"),
-                )
-            )
+            load, name = "" if at else _label(result, place), _name(scored.metric, scored.statistic)
+            figures = scored.measured, scored.predicted.mid, scored.predicted.low, scored.predicted.high
+            measured, mid, low, high = (_figure(scored.metric, figure) for figure in figures)
+            off = blocks.Span(signed_text(scored.off), "" if scored.inside else "warn")
+            rows.append((load, name, measured, mid, f"{low} to {high}", off))
     return blocks.table(["!load", "!figure", ">measured", ">predicted", ">range", ">off"], rows)
 
 
@@ -302,12 +291,13 @@ def _recovered(result: RecoveryResult) -> blocks.View:
     part = "weights" if result.part == "weights" else "KV cache"
     what = f" of {result.published.upper()} with {result.precision.upper()} {part}: {result.name}, "
     yield blocks.headline(fine_percent(result.recovery), f"{what}the mean over {plural(len(result.tasks), 'task')}")
-    yield blocks.table(
-        ["!task", "!metric", ">baseline", ">quantised", ">recovery"],
-        [
-            (task.task, task.metric, f"{task.baseline:.4f}", f"{task.quantised:.4f}", fine_percent(task.recovery))
-            for task in result.tasks
-        ],
+    yield blocks.listed(
+        result.tasks,
+        ("!task", lambda task: task.task),
+        ("!metric", lambda task: task.metric),
+        (">baseline", lambda task: f"{task.baseline:.4f}"),
+        (">quantised", lambda task: f"{task.quantised:.4f}"),
+        (">recovery", lambda task: fine_percent(task.recovery)),
     )
     yield blocks.note(*(f"{name} left out: {why}." for name, why in result.left_out.items()))
     if not result.kept:

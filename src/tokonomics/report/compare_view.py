@@ -119,16 +119,8 @@ def _picks(result: Comparison, picks: list[tuple[Cell, Candidate]]) -> blocks.Ta
         used = pick.replicas * pick.gpus_per_replica
         gpus = f"{used}" if used == pick.gpus_paid else f"{used} of {pick.gpus_paid}"
         prices = [usd(pick.usd_per_month), usd(pick.usd_per_mtok.blended)]
-        speed = speed_word(pick.speed, pick.speed_from)
-        row: list[blocks.Pieces] = [
-            cell.model_name,
-            blocks.Span(layout, opens=_plan_of(cell)),
-            offer,
-            gpus,
-            *prices,
-            percent(pick.load_share),
-            speed,
-        ]
+        where, speed = blocks.Span(layout, opens=_plan_of(cell)), speed_word(pick.speed, pick.speed_from)
+        row: list[blocks.Pieces] = [cell.model_name, where, offer, gpus, *prices, percent(pick.load_share), speed]
         weighted = usd(cell.usd_per_quality_mtok) if cell.usd_per_quality_mtok else ""
         rows.append([*row, f"{cell.quality:g}" if cell.quality else "no score", weighted] if with_quality else row)
     return blocks.table(columns, rows)

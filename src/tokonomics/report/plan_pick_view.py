@@ -287,20 +287,11 @@ def why_blocks(why: WhyPick) -> Iterable[blocks.Block]:
     """The nearest way of each other kind beside the pick: what a request takes of GPUs, by what it goes to."""
     rows = []
     for row in (why.pick, *why.others):
-        parts = row.gpu_s
-        rows.append(
-            (
-                "the pick" if row is why.pick else row.kind.value,
-                f"{row.replicas:,} × {row.layout} {row.gpu}",
-                f"{'≥ ' if row.at_least else ''}{usd(row.usd_per_month)}",
-                usd(row.usd_per_gpu_hour),
-                percent(row.in_use),
-                f"{parts.total:.3g}",
-                *(f"{part:.2g}" for part in parts.by_part.values()),
-                f"{row.batch:,}",
-                row.limited_by,
-            )
-        )
+        way, layout = "the pick" if row is why.pick else row.kind.value, f"{row.replicas:,} × {row.layout} {row.gpu}"
+        bill = f"{'≥ ' if row.at_least else ''}{usd(row.usd_per_month)}"
+        used = usd(row.usd_per_gpu_hour), percent(row.in_use), f"{row.gpu_s.total:.3g}"
+        parts = (f"{part:.2g}" for part in row.gpu_s.by_part.values())
+        rows.append((way, layout, bill, *used, *parts, f"{row.batch:,}", row.limited_by))
     heads = ["way", "!layout", ">$/month", ">$/GPU-h", ">in use", ">GPU-s a request", ">prompts", ">weights", ">KV"]
     title = "The nearest way of each other kind"
     yield blocks.table([*heads, ">compute", ">comm.", ">overhead", ">batch", "limited by"], rows, title, best=0)
@@ -359,20 +350,15 @@ def ratio_blocks(study: "Study", points: Sequence[RatioPoint]) -> Iterable[block
     """What the GPUs of the disaggregated way hold by how they are split."""
     assert study.apart is not None
     most = max(point.requests_per_s for point in points) or 1.0
-    yield blocks.table(
-        ["!prefill : decode", ">requests/s", ">$/Mtok", ">of the most", ">KV of a prompt", ""],
-        [
-            (
-                charts.plan.split_name(point),
-                f"{point.requests_per_s:,.3g}" if point.requests_per_s else "–",
-                usd_text(point.usd_per_mtok),
-                percent(point.requests_per_s / most),
-                time_text(point.kv_transfer_s),
-                blocks.Span(charts.plan.mark_of(point), "good" if point.is_planned else "strong"),
-            )
-            for point in points
-        ],
-        f"The same GPUs split otherwise ({layout_text(study.apart.row)})",
+    yield blocks.listed(
+        points,
+        ("!prefill : decode", lambda point: charts.plan.split_name(point)),
+        (">requests/s", lambda point: f"{point.requests_per_s:,.3g}" if point.requests_per_s else "–"),
+        (">$/Mtok", lambda point: usd_text(point.usd_per_mtok)),
+        (">of the most", lambda point: percent(point.requests_per_s / most)),
+        (">KV of a prompt", lambda point: time_text(point.kv_transfer_s)),
+        ("", lambda point: blocks.Span(charts.plan.mark_of(point), "good" if point.is_planned else "strong")),
+        title=f"The same GPUs split otherwise ({layout_text(study.apart.row)})",
     )
     link = study.apart.row.prefill.link if study.apart.row.prefill else ""
     yield blocks.note(

@@ -257,21 +257,15 @@ def cases_view(result: PlanCases) -> blocks.View:
         f"at most {percent(least.largest_regret)} above the best of any case",
         kind="headline",
     )
-    yield blocks.table(
-        ["", "!hardware", "offer", *(f">{case}" for case in cases), ">most regret", "best in"],
-        [
-            (
-                str(place),
-                f"{choice.gpu} {choice.layout}{'*' if choice.below_checkpoint else ''}",
-                f"{choice.provider} {choice.instance}",
-                *(f"{usd(case.usd_per_month)} ({case.replicas}×)" for case in choice.cases),
-                percent(choice.largest_regret),
-                ", ".join(cases[at] for at in choice.best_in) or "–",
-            )
-            for place, choice in enumerate(found.choices, 1)
-        ],
-        best=0,
-    )
+    rows = []
+    for place, choice in enumerate(found.choices, 1):
+        hardware = f"{choice.gpu} {choice.layout}{'*' if choice.below_checkpoint else ''}"
+        dollars = (f"{usd(case.usd_per_month)} ({case.replicas}×)" for case in choice.cases)
+        best_in = ", ".join(cases[at] for at in choice.best_in) or "–"
+        offer, regret = f"{choice.provider} {choice.instance}", percent(choice.largest_regret)
+        rows.append((str(place), hardware, offer, *dollars, regret, best_in))
+    heads = ["", "!hardware", "offer", *(f">{case}" for case in cases), ">most regret", "best in"]
+    yield blocks.table(heads, rows, best=0)
     yield blocks.note(
         "Replicas (×) follow the demand, the hardware does not. Regret: the bill over the best bill of that case."
     )

@@ -289,26 +289,15 @@ def _capacity(result: CapacityResult) -> blocks.View:
     if judged.sessions:
         yield blocks.facts(*job_facts(judged.sessions, result.usd_per_job))
     yield short_run(judged, needed is None)
-    yield blocks.table(
-        [
-            ">requests/s",
-            *(f">{slo.slo}" for slo in made.slo or _tails(made)),
-            ">tok/s" if encoder else ">tok/s out",
-            "",
-        ],
-        [
-            [
-                f"{trial.rate:,.3g}",
-                *(
-                    blocks.Span(time_text(slo.delivered_s), "" if slo.met else "bad")
-                    for slo in trial.outcome.slo or _tails(trial.outcome)
-                ),
-                f"{trial.outcome.total_tokens_per_s if encoder else trial.outcome.output_tokens_per_s:,.0f}",
-                blocks.Span("holds", "good") if trial.holds else blocks.Span("does not", "bad"),
-            ]
-            for trial in best.trials
-        ],
-    )
+    rows: list[list[blocks.Piece]] = []
+    for trial in best.trials:
+        then, holds = trial.outcome, blocks.Span("holds", "good") if trial.holds else blocks.Span("does not", "bad")
+        latencies = [(slo.delivered_s, slo.met) for slo in then.slo or _tails(then)]
+        seen = (blocks.Span(time_text(delivered_s), "" if met else "bad") for delivered_s, met in latencies)
+        tokens = f"{then.total_tokens_per_s if encoder else then.output_tokens_per_s:,.0f}"
+        rows.append([f"{trial.rate:,.3g}", *seen, tokens, holds])
+    named = (f">{slo.slo}" for slo in made.slo or _tails(made))
+    yield blocks.table([">requests/s", *named, ">tok/s" if encoder else ">tok/s out", ""], rows)
     yield from class_sections(result.classes, rate=best.rate)
     requests = best.trials[0].outcome.requests
     again = f"the {len(log):,} requests again and again, " if len(log) < requests else ""
