@@ -161,16 +161,10 @@ def _comparisons(report: FleetReport) -> blocks.Table:
 
 
 def _replays(replays: Sequence[FleetReplay]) -> blocks.Table:
-    rows: list[list[blocks.Piece]] = [
-        [
-            replay.name,
-            replay.what,
-            *_judged(replay.slo),
-            percent(replay.answered_share) if replay.answered_share < 0.99995 else "all",
-            f"{replay.restarts:,}",
-        ]
-        for replay in replays
-    ]
+    rows: list[list[blocks.Piece]] = []
+    for replay in replays:
+        answered = percent(replay.answered_share) if replay.answered_share < 0.99995 else "all"
+        rows.append([replay.name, replay.what, *_judged(replay.slo), answered, f"{replay.restarts:,}"])
     first = replays[0]
     begin = f"hour {first.start_hour:.3g}" if first.start_hour % 1 else f"hour {first.start_hour:.0f}"
     length = f"{first.hours:.0f} h" if first.hours >= 1 else f"{first.hours * 60:.0f} min"
@@ -302,18 +296,9 @@ def _scaling_row(way: ScalingWay) -> list[blocks.Piece]:
     replicas = span_text(way.least_replicas, way.most_replicas)
     lag = "–" if way.lag_s is None else "none" if not way.most_lag_s else seconds(way.lag_s)
     short = "none" if not way.short_minutes else f"{way.short_minutes:.3g} min"
-    return [
-        way.name,
-        usd(way.usd_per_day),
-        usd(way.usd_per_month),
-        minus_text(way.room),
-        replicas,
-        f"{way.starts}",
-        short,
-        lag,
-        *_judged(way.slo),
-        fine_percent(way.slo_attainment) if way.slo_attainment < 0.99995 else "all",
-    ]
+    within = fine_percent(way.slo_attainment) if way.slo_attainment < 0.99995 else "all"
+    bills = usd(way.usd_per_day), usd(way.usd_per_month)
+    return [way.name, *bills, minus_text(way.room), replicas, f"{way.starts}", short, lag, *_judged(way.slo), within]
 
 
 def _cheapest_way(scaling: ScalingReport) -> blocks.Line:
@@ -380,26 +365,16 @@ def batch_blocks(report: BatchReport) -> Iterable[blocks.Block]:
     work, best = report.work, report.ways[0]
     when = f"from hour {work.start_hour}, done {work.deadline_hours} h later"
     title = f"Batch work: {count(work.tokens_per_day)} tokens a day, {when}"
-    rows = [
-        (
-            way.name,
-            usd(way.usd_per_month),
-            usd(way.usd_per_mtok),
-            "" if way is best else _more(way.usd_per_month, best.usd_per_month),
-            way.note,
-        )
-        for way in report.ways
-    ]
+    rows = []
+    for way in report.ways:
+        less = percent(1 - best.usd_per_month / way.usd_per_month) if way.usd_per_month > 0 else "0 %"
+        rows.append((way.name, usd(way.usd_per_month), usd(way.usd_per_mtok), "" if way is best else less, way.note))
     yield blocks.table(["!ways to do it", ">$/month", ">$/Mtok", ">best saves", "note"], rows, title, best=0)
     free = f"{percent(report.free_share)} of it fits into the hours that the fleet alone leaves idle"
     both, without = usd(report.usd_per_month), usd(report.online_usd_per_month)
     machines = "one fleet for both" if report.own is None else "two fleets"
     yield blocks.line(f"{free}. On machines of one's own, {machines}: {both} a month in all, without it {without}.")
     yield blocks.note(*_fleets(report), *_checked(report))
-
-
-def _more(usd_per_month: float, least: float) -> str:
-    return percent(1 - least / usd_per_month) if usd_per_month > 0 else "0 %"
 
 
 def _fleets(report: BatchReport) -> Iterable[str]:

@@ -316,16 +316,15 @@ def _verdict(verdict: Verdict | None) -> blocks.View:
 
 
 def _gpus(gpus: Sequence[GpuReading]) -> blocks.Table:
-    rows = [
-        (
-            gpu.name,
-            *map(percent_text, (gpu.utilization, gpu.dram_active, gpu.tensor_active)),
-            number_text(gpu.power_w, " W"),
-            NO_VALUE if gpu.memory_used_bytes is None else gigabytes(gpu.memory_used_bytes),
-        )
-        for gpu in gpus[:_MOST_ROWS]
-    ]
-    return blocks.table(["!GPU", ">any kernel", ">memory bandwidth", ">tensor cores", ">power", ">memory"], rows)
+    return blocks.listed(
+        gpus[:_MOST_ROWS],
+        ("!GPU", lambda gpu: gpu.name),
+        (">any kernel", lambda gpu: percent_text(gpu.utilization)),
+        (">memory bandwidth", lambda gpu: percent_text(gpu.dram_active)),
+        (">tensor cores", lambda gpu: percent_text(gpu.tensor_active)),
+        (">power", lambda gpu: number_text(gpu.power_w, " W")),
+        (">memory", lambda gpu: NO_VALUE if gpu.memory_used_bytes is None else gigabytes(gpu.memory_used_bytes)),
+    )
 
 
 def _basis(state: MeterState) -> blocks.Line:

@@ -107,21 +107,13 @@ def _rates(rates: list[float], factor: float) -> str:
 
 
 def _ways(found: PlanTogether) -> blocks.Table:
-    rows: list[Sequence[blocks.Pieces]] = [
-        (
-            row.way.value,
-            row.gpu,
-            row.machine,
-            f"{row.gpus_paid:.3g}",
-            usd(row.usd_per_month),
-            blocks.Span("met", "good") if row.meets else blocks.Span(_missed(row), "bad"),
-        )
-        for row in found.rows
-    ]
-    rows += [(way.value, NO_VALUE, NO_VALUE, NO_VALUE, NO_VALUE, why) for way, why in found.not_possible.items()]
-    return blocks.table(
-        ["!way", "GPU", "offer", ">GPUs paid", ">$/month", "SLOs"], rows, best=0 if found.best else None
-    )
+    rows: list[Sequence[blocks.Pieces]] = []
+    for row in found.rows:
+        met = blocks.Span("met", "good") if row.meets else blocks.Span(_missed(row), "bad")
+        rows.append((row.way.value, row.gpu, row.machine, f"{row.gpus_paid:.3g}", usd(row.usd_per_month), met))
+    rows += [(way.value, *[NO_VALUE] * 4, why) for way, why in found.not_possible.items()]
+    heads = ["!way", "GPU", "offer", ">GPUs paid", ">$/month", "SLOs"]
+    return blocks.table(heads, rows, best=0 if found.best else None)
 
 
 def _missed(row: WayRow) -> str:

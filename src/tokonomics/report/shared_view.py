@@ -224,20 +224,14 @@ def fleet_sale_facts(sale: FleetSale) -> list[blocks.Fact]:
     kinds = [price.input, price.output, *([] if price.cached is None else [price.cached])]
     named = "per Mtok in / out" if price.cached is None else "per Mtok in / out / cached in"
     cost = f"a month, {signed_usd(mtok.margin_usd)} per Mtok: revenue less the bill of {usd(month.cost_usd)}"
+    revenue = f"a month, {usd(mtok.revenue_usd)} per Mtok of all tokens"
+    profit, margin = blocks.Span(signed_usd(month.margin_usd), mood), blocks.Span(margin_text(month), mood)
     facts = [
         blocks.fact("sold at", " / ".join(map(usd, kinds)), named),
-        blocks.fact(
-            "revenue", usd(month.revenue_usd), f"a month, {usd(mtok.revenue_usd)} per Mtok of all tokens",
-            number=month.revenue_usd, less="worse",
-        ),
-        blocks.fact(
-            "profit", blocks.Span(signed_usd(month.margin_usd), mood), cost, number=month.margin_usd, less="worse"
-        ),
-        blocks.fact(
-            "margin", blocks.Span(margin_text(month), mood), "profit over revenue", number=month.margin_share,
-            less="worse",
-        ),
-    ]  # fmt: skip
+        blocks.fact("revenue", usd(month.revenue_usd), revenue, number=month.revenue_usd, less="worse"),
+        blocks.fact("profit", profit, cost, number=month.margin_usd, less="worse"),
+        blocks.fact("margin", margin, "profit over revenue", number=month.margin_share, less="worse"),
+    ]
     if sale.break_even_requests_per_s is None or sale.break_even_tokens_per_day is None or load is None:
         return facts
     tokens = f"{count(sale.break_even_tokens_per_day)} tokens a day"

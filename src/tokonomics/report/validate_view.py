@@ -325,25 +325,15 @@ def accuracy(
     yield blocks.facts(_own(own, joined, drawn.yours, kind) if own is not None else None, *_drawn(drawn, kind))
     if own is None:
         yield blocks.hint("Compare it with your own: drop the results of a load test anywhere on this page.")
-    yield blocks.table(
-        ["measurements", *_ERRORS, "target"],
-        [
-            *(
-                (row.what, f"{row.n:,}", f"at most {_exact(row)}", *[NO_VALUE] * 3, "reported: of either model")
-                for row in real
-            ),
-            *(
-                (source, *_recorded_errors(rows[source]), rows[source]["target"])
-                for source in sorted(rows, key=_is_seen)
-            ),
-        ],
-        "Predictions against measurements",
-    )
+    unknown = [NO_VALUE] * 3
+    served = [(row.what, f"{row.n:,}", f"at most {_exact(row)}", *unknown, "reported: of either model") for row in real]
+    kept = [(name, *_recorded_errors(rows[name]), rows[name]["target"]) for name in sorted(rows, key=_is_seen)]
+    yield blocks.table(["measurements", *_ERRORS, "target"], [*served, *kept], "Predictions against measurements")
     yield blocks.table(
         ["!group", "by", *_ERRORS],
         [
-            (_WORDS.get(group, group), _WORDS.get(kind, kind), *_recorded_errors(row))
-            for kind, found in recorded["by"].items()
+            (_WORDS.get(group, group), _WORDS.get(by, by), *_recorded_errors(row))
+            for by, found in recorded["by"].items()
             for group, row in found.items()
         ],
         "Those of InferenceMAX and TensorRT-LLM, throughput and TPOT, by metric, GPU, engine, model and source",

@@ -74,16 +74,11 @@ def thinking_facts(found: FirstAnswer | None) -> list[blocks.Fact]:
     )
     facts = []
     if times.mean is not None:
-        facts.append(
-            blocks.fact("first answer token", seconds(times.mean), f"{thinks}, {origin}{tail}", number=times.mean)
-        )
-    price = found.usd_per_mtok_answer
-    if price is not None:
-        facts.append(
-            blocks.fact(
-                "per Mtok answer", usd(price), "the output's cost, charged to answer tokens alone", number=price
-            )
-        )
+        late = f"{thinks}, {origin}{tail}"
+        facts.append(blocks.fact("first answer token", seconds(times.mean), late, number=times.mean))
+    if (price := found.usd_per_mtok_answer) is not None:
+        charged = "the output's cost, charged to answer tokens alone"
+        facts.append(blocks.fact("per Mtok answer", usd(price), charged, number=price))
     return facts
 
 
