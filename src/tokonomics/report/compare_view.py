@@ -60,8 +60,13 @@ def _sections(result: CompareResult) -> blocks.View:
     if result.apis:
         yield _apis(result)
     yield _notes(result)
-    names, opens = [cell.model_name for cell, _ in picks], [_plan_of(cell) for cell, _ in picks]
-    every = ranking([pick for _, pick in picks], None, names, opens)
+    cells = {(pick.model, pick.gpu): cell for cell, pick in picks}
+    every = ranking(
+        [pick for _, pick in picks],
+        None,
+        lambda pick: cells[pick.model, pick.gpu].model_name,
+        lambda pick: _plan_of(cells[pick.model, pick.gpu]),
+    )
     yield blocks.section(every, title="Every pair, at its cheapest offer", folded=True)
     if left_out:
         yield blocks.section(why, title="Left out, with the reason", folded=True)

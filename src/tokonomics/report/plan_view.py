@@ -200,7 +200,10 @@ def _off(speed: float) -> str:
 
 
 def ranking(
-    rows: Sequence[Candidate], shown: int | None, models: Sequence[str] = (), opens: Sequence[str] = ()
+    rows: Sequence[Candidate],
+    shown: int | None,
+    model: Callable[[Candidate], str] | None = None,
+    opens: Callable[[Candidate], str] = lambda _: "",
 ) -> blocks.Table:
     """Candidates, the pick first; with the name of the model of each where there are several.
 
@@ -208,35 +211,26 @@ def ranking(
     """
     late = "p99" if any(row.simulated for row in rows) else "mean"
     some_old = not all(row.price_stale for row in rows)
-    named: list[tuple[str, ...]] = [(name,) for name in models] or [()] * len(rows)
     some_draft = any(row.draft for row in rows)
     writes = any(row.tpot_s.mean is not None for row in rows)  # an encoder does not, and keeps no KV
-    columns = ["", *(["!model"] if models else []), "!replicas × GPUs", "split", "weights"]
-    columns += [*(["KV"] if writes else []), *(["drafts"] if some_draft else []), "offer"]
-    columns += [">$/month", ">$/Mtok", ">load"]
-    return blocks.table(
-        [*columns, f">TTFT {late}", *([f">TPOT {late}"] if writes else []), "speed"],
-        [
-            (
-                str(place),
-                *name,
-                blocks.Span(replicas_text(row), opens=opened),
-                splits_text(row),
-                f"{row.weights}{'*' if row.below_checkpoint else ''}",
-                *([row.kv.value] if writes else []),
-                *([row.draft.name if row.draft else "–"] if some_draft else []),
-                f"{row.provider} {row.instance}",
-                f"{'†' if row.price_stale and some_old else ''}{usd(row.usd_per_month)}",
-                usd(row.usd_per_mtok.blended),
-                percent(row.load_share),
-                time_text(getattr(row.ttft_s, late)),
-                *([time_text(getattr(row.tpot_s, late))] if writes else []),
-                known_text(row.speed, row.profiled),
-            )
-            for place, (name, opened, row) in enumerate(zip(named, opens or [""] * len(rows), rows, strict=True), 1)
-        ],
+    return blocks.listed(
+        rows,
+        ("!model", model) if model else None,
+        ("!replicas × GPUs", lambda row: blocks.Span(replicas_text(row), opens=opens(row))),
+        ("split", splits_text),
+        ("weights", lambda row: f"{row.weights}{'*' if row.below_checkpoint else ''}"),
+        ("KV", lambda row: row.kv.value) if writes else None,
+        ("drafts", lambda row: row.draft.name if row.draft else "–") if some_draft else None,
+        ("offer", lambda row: f"{row.provider} {row.instance}"),
+        (">$/month", lambda row: f"{'†' if row.price_stale and some_old else ''}{usd(row.usd_per_month)}"),
+        (">$/Mtok", lambda row: usd(row.usd_per_mtok.blended)),
+        (">load", lambda row: percent(row.load_share)),
+        (f">TTFT {late}", lambda row: time_text(getattr(row.ttft_s, late))),
+        (f">TPOT {late}", lambda row: time_text(getattr(row.tpot_s, late))) if writes else None,
+        ("speed", lambda row: known_text(row.speed, row.profiled)),
         best=0,
         shown=shown,
+        numbered=True,
     )
 
 
