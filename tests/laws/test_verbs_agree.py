@@ -232,7 +232,7 @@ def split(asked: dict[str, Any], best: Candidate) -> Iterator[tuple[str, dict[st
 
 def billed(found: Bill) -> dict[str, object]:
     return {
-        "replicas": found.replicas,
+        "replicas": found.all_replicas,
         "max_sequences": found.max_sequences,
         "router": found.router,
         "usd_per_month": found.usd_per_month,

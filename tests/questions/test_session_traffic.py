@@ -14,7 +14,7 @@ from tokonomics.questions.requests.traffic import CacheRequest, CapacityRequest,
 from tokonomics.questions.serving import fleet_of, timeout_of
 from tokonomics.questions.simulate import capacity, simulate
 from tokonomics.questions.targets import check_pauses
-from tokonomics.report.session_view import log_pace_note, short_run
+from tokonomics.report.shared_view import log_pace_note, short_run
 from tokonomics.report.simulate_view import simulate as described
 from tokonomics.serving.fleet import Router
 from tokonomics.sizing.refusal import Reason

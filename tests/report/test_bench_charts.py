@@ -8,7 +8,7 @@ import pytest
 from tokonomics.measure.bench.loads import Progress
 from tokonomics.measure.importers.recognise import read_run
 from tokonomics.measure.priced_run import GivenMachine, Price, PricedRun, machine_of, price_run
-from tokonomics.report.charts.bench import bench_chart
+from tokonomics.report.charts.measured import bench_chart
 from tokonomics.report.rich_text import progress_line
 from tokonomics.traffic.slo import parse_slos
 

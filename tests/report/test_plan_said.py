@@ -10,9 +10,8 @@ import tokonomics
 from tokonomics.planner.plan import study
 from tokonomics.planner.plan_answer import Candidate, Catch, Plan, SetAside
 from tokonomics.planner.what_if import Headroom
-from tokonomics.report.plan_pick_view import _more_kv, set_aside_lines, tiers_text
+from tokonomics.report.plan_pick_view import _more_kv, set_aside_lines, split_legend, tiers_text
 from tokonomics.report.plan_view import _room, ranking
-from tokonomics.report.plan_why_view import split_legend
 from tokonomics.report.terminal import Terminal
 from tokonomics.report.wording import thinking_facts
 from tokonomics.serving.first_answer import in_the_mean

@@ -30,7 +30,7 @@ from tokonomics.questions.results import FleetResult
 from tokonomics.questions.traffic_results import LeversResult
 from tokonomics.report import fleet_view, levers_view
 from tokonomics.report.blocks import Facts, Section, Table
-from tokonomics.report.charts.breakeven import breakeven_chart, swings_chart
+from tokonomics.report.charts.bills import breakeven_chart, swings_chart
 from tokonomics.report.charts.levers import _lines, levers_chart, stack_chart
 from tokonomics.sizing.load import load_of_shape
 from tokonomics.sizing.setup import Setup

@@ -13,7 +13,7 @@ from tokonomics.planner.levers.noisy_neighbour import NoisyNeighbour, noisy_neig
 from tokonomics.planner.levers.tenancy import Pooling, Sharing, pool
 from tokonomics.questions.request import Request
 from tokonomics.questions.traffic_results import TenantsResult
-from tokonomics.report.charts.tenants import tenants_chart
+from tokonomics.report.charts.levers import tenants_chart
 from tokonomics.report.tenants_view import tenants
 from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.generate import generate, parse_tenants

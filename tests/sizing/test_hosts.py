@@ -18,7 +18,7 @@ from tokonomics.questions.requests.buy import CostRequest
 from tokonomics.questions.requests.known import OffersRequest
 from tokonomics.questions.result import Listing
 from tokonomics.questions.verbs import find_verb
-from tokonomics.report.answers import describe
+from tokonomics.report.answer import describe
 from tokonomics.report.catalog_view import offers
 from tokonomics.sizing.bill import Bill, Bills
 from tokonomics.sizing.hosts import Machine, cheapest_host, host_gib, hosts_of, usable

@@ -20,7 +20,7 @@ from tokonomics.errors import BadInput, in_python
 from tokonomics.measure.meter.bill import bill
 from tokonomics.measure.meter.ledger import Ledger
 from tokonomics.measure.meter.state import Statement
-from tokonomics.report import charts, page_views
+from tokonomics.report import charts, meter_view
 from tokonomics.report.answer import document
 from tokonomics.report.blocks import sections
 from tokonomics.units import DAY_S, seconds
@@ -151,7 +151,7 @@ def state(ledger: Path) -> dict[str, Any]:
         "at": now, "ledger": ledger.name, "read": read, "burning": burning,
         "groups": servers.lines, "hours": hours.lines, "days": days.lines,
         **dict(zip(("now", "hour", "today", "total"), spans.values(), strict=True)),
-        "sections": document(sections(page_views.ledger(spans, servers, burning, latest)), in_python),
+        "sections": document(sections(meter_view.ledger(spans, servers, burning, latest)), in_python),
         "charts": _charts(hours, days),
     }  # fmt: skip
     plain: dict[str, Any] = to_jsonable_python(made)
@@ -163,4 +163,6 @@ def _charts(hours: Statement, days: Statement) -> list[dict[str, Any]]:
     over, drawn = ("hour", hours) if len(hours.lines) > 1 else ("day", days)
     if len(drawn.lines) < 2:
         return []
-    return [{"name": "The meter's history", "spec": charts.meter.bill_over_time(drawn, over).to_dict(validate=False)}]
+    return [
+        {"name": "The meter's history", "spec": charts.measured.bill_over_time(drawn, over).to_dict(validate=False)}
+    ]

@@ -1,14 +1,21 @@
-"""Bills against volume: the fleet's stairs, the APIs' lines, and where they meet."""
+"""Bills as pictures: against volume beside APIs, hour by hour of a fleet, against quality of several models."""
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import altair as alt
 
+from tokonomics.catalog.offers import Terms
 from tokonomics.money.breakeven import FILL, SPEED, Swing
+from tokonomics.money.fleet import FleetPurchase
 from tokonomics.planner.breakeven import BreakEvenReport
+from tokonomics.planner.fleet import FleetReport
+from tokonomics.planner.route_answer import RouteReport, RouteWay
 from tokonomics.report.charts import style
-from tokonomics.units import TOKENS_PER_MTOK, count
+from tokonomics.report.wording import and_slos, workload_text
+from tokonomics.units import TOKENS_PER_MTOK, count, percent, requests_a_second, usd
+
+# --- bills against volume --------------------------------------------------------------------------------------------
+
 
 _OWN = "self-hosted"
 _COLOURS = ("#c4562f", "#7a5aa6", "#3c8d5a", "#b3892f", "#a63d66", "#5f7f8c")
@@ -78,12 +85,10 @@ def swings_chart(found: BreakEvenReport) -> alt.TopLevelMixin:
     by_name: dict[str, list[style.Row]] = {}
     for assumption in dict.fromkeys(swing.assumption for swing in swings):
         cases = [swing for swing in swings if swing.assumption == assumption]
-        name = f"{assumption} {' to '.join(_times(case.factor) for case in cases)}"
+        name = f"{assumption} {' to '.join(f'×{case.factor:.3g}' for case in cases)}"
         by_name[name] = [_case(name, case, mid, high) for case in cases]
     order = sorted(by_name, key=lambda name: _reach(by_name[name]), reverse=True)
     rows = [row for name in order for row in by_name[name]]
-    moved = [row for row in rows if not math.isclose(row["tokens"], mid, rel_tol=1e-9)]
-    still = [name for name in order if name not in {row["what"] for row in moved}]
     x = style.across(
         "tokens",
         "break-even, tokens a month",
@@ -91,19 +96,9 @@ def swings_chart(found: BreakEvenReport) -> alt.TopLevelMixin:
         values=style.powers(low, high, (1, 2, 5)),
         labelExpr=_VOLUME,
     )
-    y = style.names("what", order)
-    sides = style.colours("side", {"smaller value": style.GREEN, "larger value": style.BLUE}, symbolType="square")
-    layers = [
-        style.bars(rows).encode(x=x, x2="mid:Q", y=y, color=sides, tooltip=style.tips("what", "side", "label")),
-        style.plot([{"tokens": mid}]).mark_rule(color=style.INK).encode(x=x),
-        style.labels(row for row in moved if row["tokens"] > mid).encode(x=x, y=y),
-        style.labels((row for row in moved if row["tokens"] < mid), left=True).encode(x=x, y=y),
-        style.labels(
-            [{"what": name, "tokens": mid, "label": "no change"} for name in still], dx=8, color=style.OUTLINE
-        ).encode(x=x, y=y),
-    ]
+    unmoved = dict.fromkeys(order, "no change")
     return style.whole(
-        style.panel(*layers, width=560, height=alt.Step(30)),
+        style.tornado(rows, "tokens", x, unmoved, style.tips("what", "side", "label")),
         f"What moves the break-even of {count(mid)} tokens a month",
         f"{found.model}, self-hosted, against {meets.api}",
         "One assumption changed at a time; never: the API stays cheaper at every volume",
@@ -118,10 +113,6 @@ def _shown(swings: Sequence[Swing]) -> set[float]:
     """The factors that are drawn: both ends of the speed's interval, the quarter of prices, the fullest of fills."""
     filled = [swing.factor for swing in swings if swing.assumption == FILL]
     return {*_PAIRED, *(swing.factor for swing in swings if swing.assumption == SPEED), *filled[:1]}
-
-
-def _times(factor: float) -> str:
-    return f"×{factor:.3g}"
 
 
 def _case(name: str, swing: Swing, mid: float, beyond: float) -> style.Row:
@@ -175,3 +166,140 @@ def _dots(found: BreakEvenReport, low: float, high: float) -> list[style.Row]:
         label = "" if above is None else count(volume)
         rows.append({"tokens": volume, "usd": found.hosted.usd(volume), "side": api, "label": label, "above": above})
     return rows
+
+
+# --- a fleet hour by hour --------------------------------------------------------------------------------------------
+
+
+_SHADES = {
+    Terms.reserved: ("#5b86c2", "#86a8d8", "#aec6e8", "#cfdef2"),
+    Terms.on_demand: ("#4ea29a", "#7bbfb8", "#a5d4cf", "#cbe7e4"),
+    Terms.spot: ("#e5a24f", "#edbb7c", "#f4d2a6", "#f9e5cc"),
+}
+_DEMAND = "#1d1d1f"
+_MOST_SERIES = 10
+"""More would be a list, not a legend: the smallest go together by terms."""
+
+
+def fleet_chart(report: FleetReport, purchases: Iterable[FleetPurchase]) -> alt.TopLevelMixin:
+    """Capacity by purchase over the horizon, from the bottom up in the order given; the demand as a line."""
+    plan = report.plan
+    palette, rows = _series(report, purchases)
+    demand = [{"hour": hour, "requests/s": rate} for hour, rate in enumerate([*plan.demand, plan.demand[-1]])]
+    x = _hours(plan.hours)
+    areas = (
+        style.plot(rows)
+        .mark_area(interpolate="step-after", line=False)
+        .encode(
+            x=x,
+            y=style.upwards("capacity", "requests per second", tickCount=6).stack("zero"),
+            color=style.colours("what", palette, orient="bottom", columns=2, labelLimit=380, symbolType="square"),
+            order=alt.Order("order:Q"),
+            tooltip=["what:N", "hour:Q", "machines:Q", alt.Tooltip("capacity:Q", format=".3~s")],
+        )
+    )
+    curve = style.plot(demand).encode(x=x, y="requests/s:Q")
+    # A white edge keeps the line apart from the colours behind it.
+    edge = curve.mark_line(interpolate="step-after", color="white", strokeWidth=4.5, opacity=0.8)
+    line = curve.mark_line(interpolate="step-after", color=_DEMAND, strokeWidth=2)
+    peak = max(range(plan.hours), key=lambda hour: plan.demand[hour])
+    at_peak = [{"hour": peak, "requests/s": plan.demand[peak], "label": "demand"}]
+    label = style.labels(at_peak, left=peak > plan.hours * 0.8, dy=-9, fontWeight="bold", color=_DEMAND)
+    simple = plan.beaten
+    saves = f", {percent(simple.saved_share or 0)} below {simple.name}" if simple else ""
+    return style.whole(
+        style.panel(areas, edge, line, label.encode(x="hour:Q", y="requests/s:Q"), width=760, height=320),
+        f"What to buy for {report.model}: {usd(plan.usd_per_month)} a month{saves}",
+        f"{report.traffic}; {requests_a_second(count(report.mean_requests_per_s))} in the mean, "
+        f"{count(report.peak_requests_per_s)} at the peak",
+        "Coloured: what each purchase carries under the SLO. Black: the demand.",
+    )
+
+
+def _series(report: FleetReport, purchases: Iterable[FleetPurchase]) -> tuple[dict[str, str], list[style.Row]]:
+    """Colours by name and points of what is stacked, from the bottom up."""
+    palette: dict[str, str] = {}
+    rows: list[style.Row] = []
+    shades = {terms: iter((*shades, *shades[-1:] * _MOST_SERIES)) for terms, shades in _SHADES.items()}
+    for purchase in purchases:
+        kind = report.kind(purchase.offer)
+        terms = purchase.terms.replace("_", " ")
+        place = f" {purchase.place}" if purchase.place else ""
+        name = f"{kind.instance}, {terms}{place} ({kind.gpus}×{kind.gpu})"
+        if len(palette) >= _MOST_SERIES:
+            name = f"other {terms}"
+        if name not in palette:
+            palette[name] = next(shades[purchase.terms])
+        rows += [
+            {
+                "what": name,
+                "hour": hour,
+                "capacity": machines * purchase.requests_per_s,
+                "machines": machines,
+                "order": list(palette).index(name),
+            }
+            for hour, machines in enumerate([*purchase.by_hour, purchase.by_hour[-1]])
+        ]
+    return palette, rows
+
+
+def _hours(hours: int) -> alt.X:
+    """Days where the horizon is some of them."""
+    if hours % 24 == 0 and 48 <= hours <= 24 * 14:
+        days: style.Settings = {"values": list(range(0, hours, 24)), "labelExpr": "'day ' + (datum.value / 24 + 1)"}
+        return style.across("hour", None, style.linear(0, hours), **days, labelAlign="left", labelOffset=4, grid=False)
+    return style.across("hour", "hours", style.linear(0, hours), tickCount=12, grid=False)
+
+
+# --- several models for one traffic ----------------------------------------------------------------------------------
+
+
+_KINDS = {
+    "single": ("one model", style.INK),
+    "routed": ("routed", style.BLUE),
+    "cascade": ("cascade", style.GREEN),
+    "labels": ("by label", "#e5a24f"),
+    "spill": ("spill-over", "#8a6bb1"),
+}
+_WIDE = 8
+"""Times the lowest bill from which on an axis of powers tells the low ones apart."""
+
+
+def route_chart(found: RouteReport) -> alt.TopLevelMixin:
+    """Every way as a dot; thresholds of one kind and one backup are joined."""
+    rows = [_row(way, found.scored) for way in dict.fromkeys((*found.ways, *found.frontier))]
+    across = "quality" if found.scored else "share of requests on the first model"
+    values = [row["x"] for row in rows]
+    bills = [row["usd"] for row in rows]
+    wide = max(bills) > _WIDE * min(bills)
+    scale = style.log(min(bills) / 1.3, max(bills) * 1.3) if wide else None
+    room = (max(values) - min(values)) * 0.08 or 0.05
+    encoded: style.Settings = {
+        "x": style.across("x", across, style.linear(min(values) - room, max(values) + room)),
+        "y": style.upwards("usd", "dollars a month", scale, **style.DOLLARS),
+        "color": style.colours("kind", dict(_KINDS.values())),
+        "tooltip": style.tips("name", x=".3~g", usd="$,.0f"),
+    }
+    base = style.plot(rows).encode(**encoded)
+    joined = base.transform_filter("datum.line != ''").mark_line(strokeWidth=1.5).encode(detail="line:N")
+    dots = base.mark_point(filled=True, size=70, opacity=1)
+    ends = [row for row in rows if row["kind"] == _KINDS["single"][0]]
+    words = style.labels(ends, left=True, dy=-9).encode(x=encoded["x"], y=encoded["y"])
+    return style.whole(
+        style.panel(joined, dots, words, width=680, height=360),
+        "What it costs to share traffic among models",
+        f"{workload_text(found.workload)}{and_slos(found.slos)}.",
+        "Each dot is sized by simulation; lines join the thresholds of one kind.",
+    )
+
+
+def _row(way: RouteWay, scored: bool) -> style.Row:
+    backup = way.parts[-1].model
+    return {
+        "x": way.quality if scored else way.first_share,
+        "usd": way.usd_per_month,
+        "kind": _KINDS[way.kind][0],
+        "name": way.name,
+        "label": way.name.removeprefix("all on "),
+        "line": f"{way.kind} {backup}" if way.threshold is not None else "",
+    }
