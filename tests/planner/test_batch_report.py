@@ -18,7 +18,7 @@ from tokonomics.planner.batch_report import BatchReport, batch_report
 from tokonomics.planner.fleet_layouts import FleetLayout
 from tokonomics.planner.fleet_offers import Machines
 from tokonomics.planner.fleet_traffic import FleetTraffic
-from tokonomics.questions.batch_api import batch_api
+from tokonomics.questions.fleet import batch_api
 from tokonomics.report.blocks import Line
 from tokonomics.report.fleet_view import batch_blocks
 from tokonomics.serving.steady import ReplicaCurve

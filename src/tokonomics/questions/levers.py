@@ -17,12 +17,11 @@ from tokonomics.questions.deployment import deployment_of, require_writer
 from tokonomics.questions.inputs import BatchLimits, Layout
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import load_of
-from tokonomics.questions.offers import offers_of
+from tokonomics.questions.offers import extras_of, offers_of
 from tokonomics.questions.requests.traffic import Changes, LeversRequest, StackRequest
 from tokonomics.questions.serving import say_if_compiling, say_left_out
 from tokonomics.questions.targets import targets_of
 from tokonomics.questions.traffic_results import LeversResult, StackResult
-from tokonomics.questions.upkeep import extras_of
 from tokonomics.sizing.bill import Bills
 from tokonomics.sizing.layouts import FLOOR
 from tokonomics.sizing.refusal import NotServed

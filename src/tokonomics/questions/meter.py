@@ -43,6 +43,7 @@ from tokonomics.money.sale import sell_terms
 from tokonomics.money.upkeep import upkeep
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.measured_results import MeterReportResult
+from tokonomics.questions.offers import extras_of
 from tokonomics.questions.requests.run import (
     PROMETHEUS,
     AgainstPlan,
@@ -52,7 +53,6 @@ from tokonomics.questions.requests.run import (
     MeterReportRequest,
     MeterWatchRequest,
 )
-from tokonomics.questions.upkeep import extras_of
 from tokonomics.units import DAY_S, HOURS_PER_MONTH, SECONDS_PER_HOUR, seconds
 
 

@@ -33,12 +33,12 @@ from tokonomics.planner.plan_answer import Candidate
 from tokonomics.planner.regret import least_regret
 from tokonomics.planner.what_if import bill_range, headroom, ratios, sensitivity
 from tokonomics.planner.why import why_pick
-from tokonomics.questions.api_latency import latencies_of
 from tokonomics.questions.can_run import on_own_machine
 from tokonomics.questions.command import command_of
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import blamed, cases_of, load_of, questions_of, say_not_tried
-from tokonomics.questions.offers import every_offer
+from tokonomics.questions.offers import every_offer, extras_of
+from tokonomics.questions.plan_measured import latencies_of, measured_beside
 from tokonomics.questions.request import parameters_of
 from tokonomics.questions.requests.buy import CompareRequest, DiffRequest, PlanRequest
 from tokonomics.questions.results import (
@@ -52,7 +52,6 @@ from tokonomics.questions.results import (
 )
 from tokonomics.questions.scenario import read_request
 from tokonomics.questions.serving import say_if_compiling, say_left_out
-from tokonomics.questions.upkeep import extras_of
 from tokonomics.questions.verbs import find_verb
 from tokonomics.serving.first_answer import FirstAnswer, in_the_mean
 from tokonomics.sizing.engine_flags import Role
@@ -129,8 +128,6 @@ def _one(request: PlanRequest, study: Study, files: Sequence[DeployFile], listen
     plan, best = study.plan, study.plan.best
     found = dict(plan) | {"ranked": plan.ranked[: request.top], "study": study, "measured": ()}
     if request.measured:
-        from tokonomics.questions.plan_measured import measured_beside  # Slow to load: only where it is used.
-
         found |= {"measured": measured_beside(request, plan, listener)}
     if request.deploy:
         found |= {"deploy": tuple(files)}
