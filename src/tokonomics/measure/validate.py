@@ -32,7 +32,7 @@ from tokonomics.physics.memory import max_sequences, require_fit
 from tokonomics.physics.overhead import REQUESTS, overhead
 from tokonomics.physics.speculation import DRAFT_TOKENS, acceptance_for
 from tokonomics.physics.steptime import StepModel
-from tokonomics.planner.drafting import draft_named
+from tokonomics.planner.parsing import draft_named
 from tokonomics.serving.steady import ReplicaCurve, Steady, prompt_chunks, static_batch_s
 from tokonomics.types import Noun
 

@@ -16,15 +16,18 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from tokonomics.planner.route_answer import RouteKind, RoutePart, RouteWay
 from tokonomics.planner.route_models import (
     WAITS,
     CalledModel,
     Latencies,
     OwnModel,
-    PartFleet,
     Places,
     RoutedModel,
+    RouteKind,
+    RoutePart,
+    RouteWay,
+    called_part,
+    own_part,
     part_of,
 )
 from tokonomics.planner.route_search import Part, Sending, cheapest, cheapest_first, every_sending, front
@@ -358,36 +361,6 @@ class Routing:
             found += [best[1]] if best and best[1] not in found else []
         mixed = [sending for sending in found if len(sending.parts) > 1]
         return [way for way in map(self.sent, mixed) if way]
-
-
-def own_part(model: OwnModel, fleet: PartFleet, share: float) -> RoutePart:
-    """A part on machines of one's own."""
-    return RoutePart(
-        model=model.key,
-        share=share,
-        **_amount(fleet.load),
-        usd_per_month=fleet.usd_per_month,
-        replicas=fleet.placed.replicas,
-        fleet=fleet.text,
-        machines=fleet.machines,
-        price_date=fleet.price_date,
-    )
-
-
-def called_part(model: CalledModel, load: Load | None, share: float) -> RoutePart:
-    """A part on an API."""
-    usd = 0.0 if load is None else model.usd_per_month(load)
-    sent = {"model": model.key, "share": share, "usd_per_month": usd, **_amount(load)}
-    return RoutePart(**sent, replicas=None, fleet="API", machines="API")
-
-
-def _amount(load: Load | None) -> dict[str, int]:
-    return {"requests": len(load.trace) if load else 0, "tokens": tokens_in(load) if load else 0}
-
-
-def tokens_in(load: Load) -> int:
-    """Of all prompts and answers."""
-    return int(load.trace.input_tokens.sum(dtype=np.int64) + load.trace.output_tokens.sum(dtype=np.int64))
 
 
 def added(first: Latencies, asked: Places, second: Latencies | None) -> Latencies:

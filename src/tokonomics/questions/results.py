@@ -33,7 +33,7 @@ from tokonomics.planner.infeasible import Blame
 from tokonomics.planner.plan_answer import Candidate, Plan, PrefillSide
 from tokonomics.planner.regret import Regret
 from tokonomics.planner.scaling import ScalingReport
-from tokonomics.planner.shared_answer import Crossing, SharedPlan
+from tokonomics.planner.shared_ways import Crossing, SharedPlan
 from tokonomics.planner.what_if import BillRange, Headroom, Sensitivity
 from tokonomics.planner.why import WhyPick
 from tokonomics.questions.result import Result, beside

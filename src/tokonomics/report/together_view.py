@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from tokonomics.planner.shared_answer import Crossing, ModelHere, Way, WayRow
+from tokonomics.planner.shared_ways import Crossing, ModelHere, Way, WayRow
 from tokonomics.questions.results import PlanTogether
 from tokonomics.report import blocks
 from tokonomics.report.wording import (

@@ -2,7 +2,7 @@
 
 import altair as alt
 
-from tokonomics.planner.route_answer import RouteReport, RouteWay
+from tokonomics.planner.route_models import RouteReport, RouteWay
 from tokonomics.report.charts import style
 from tokonomics.report.wording import and_slos, workload_text
 
