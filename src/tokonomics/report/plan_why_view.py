@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from tokonomics.planner.disaggregation import RatioPoint
-from tokonomics.planner.flips import Flip, Flips
+from tokonomics.planner.firmness import Flip, Flips
 from tokonomics.planner.plan_answer import Candidate, Plan
 from tokonomics.planner.why import WhyPick
 from tokonomics.questions.results import layout_text, split_text

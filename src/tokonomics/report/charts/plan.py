@@ -6,9 +6,9 @@ from collections.abc import Sequence
 import altair as alt
 
 from tokonomics.planner.disaggregation import RatioPoint
+from tokonomics.planner.firmness import Regret
 from tokonomics.planner.plan_answer import Candidate, Plan
-from tokonomics.planner.regret import Regret
-from tokonomics.planner.what_if import BillSwing, Case, Sensitivity
+from tokonomics.planner.vary import BillSwing, Case, Sensitivity
 from tokonomics.questions.results import replicas_text
 from tokonomics.report.charts import style
 from tokonomics.report.wording import and_slos, workload_text
