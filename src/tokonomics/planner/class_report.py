@@ -13,7 +13,7 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from tokonomics.money.class_bill import ClassBill, class_bills
 from tokonomics.planner.plan import Study
-from tokonomics.planner.search import Sought
+from tokonomics.planner.search import Sought, halved
 from tokonomics.serving.class_outcome import ClassOutcome, class_outcomes
 from tokonomics.serving.counted import counted
 from tokonomics.serving.simulator import Simulation
@@ -132,9 +132,7 @@ def _breaks_at(place: int, at: Callable[[float], tuple[ClassOutcome, ...]]) -> B
     if high is None:
         return BreaksAt(name=name, load=None, breaks=None)
     low = max((load for load in LOADS if load < high), default=high)
-    while high / low > _CLOSE_ENOUGH:
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if at(middle)[place].breaks else (middle, high)
+    _, high = halved(low, high, lambda load: at(load)[place].breaks is not None, _CLOSE_ENOUGH)
     return BreaksAt(name=name, load=high, breaks=at(high)[place].breaks)
 
 

@@ -23,7 +23,7 @@ from tokonomics.catalog.precision import Precision
 from tokonomics.planner.plan import Question, Study
 from tokonomics.planner.plan_answer import Candidate
 from tokonomics.planner.prospects import layout
-from tokonomics.planner.search import Kind, Placed, kind_of
+from tokonomics.planner.search import Kind, Placed, halved, kind_of
 from tokonomics.planner.vary import ANSWERS, PROMPTS, RATE, again, resize, traffic_axes
 from tokonomics.sizing.hosts import Hosts, Machine
 from tokonomics.sizing.layouts import is_faithful, why_not
@@ -150,10 +150,7 @@ class _Walk:
         for step in range(1, steps + 1):
             far = FURTHEST ** (sign * step / steps)
             if self._flipped(far):
-                while max(far / near, near / far) > _CLOSE_ENOUGH:
-                    middle = math.sqrt(near * far)
-                    near, far = (near, middle) if self._flipped(middle) else (middle, far)
-                return self._flip(near, far)
+                return self._flip(*halved(near, far, self._flipped, _CLOSE_ENOUGH))
             near = far
         return None
 

@@ -21,7 +21,7 @@ from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.steptime import step_model
 from tokonomics.planner.fleet_traffic import FleetTraffic
 from tokonomics.planner.prospects import layout
-from tokonomics.planner.search import Sought
+from tokonomics.planner.search import Sought, halved
 from tokonomics.serving.fleet import Router
 from tokonomics.sizing.attempt import Sized
 from tokonomics.sizing.hosts import Hosts, Machine, Stock, hosts_of
@@ -199,10 +199,7 @@ def _most(holds: Callable[[float], bool], too_much: float, known: float | None =
         low, high = low / 2, low
         if low < too_much * _LEAST:
             return None
-    while high / low > _CLOSE_ENOUGH:
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low
+    return halved(low, high, lambda rate: not holds(rate), _CLOSE_ENOUGH)[0]
 
 
 def _missed(sized: Sized) -> Refused:

@@ -16,9 +16,10 @@ from tokonomics.catalog.places import Seller, place_filter
 from tokonomics.errors import option
 from tokonomics.physics.steptime import step_model
 from tokonomics.planner.parsing import listed, regions_from
-from tokonomics.planner.plan import Question, Study, plan
+from tokonomics.planner.plan import Question, Study
 from tokonomics.planner.plan_answer import Plan
 from tokonomics.planner.prospects import prospects, rejections
+from tokonomics.planner.vary import again
 from tokonomics.serving.capacity import MOST_REPLICAS
 from tokonomics.sizing.hosts import Hosts, host_gib
 from tokonomics.sizing.refusal import Reason
@@ -60,7 +61,7 @@ def blame(study: Study, narrowed: Mapping[str, str] | None = None, every: Sequen
             nearest=f"plan at most {most:.2g} requests a second at once",
         )
     yield from limits
-    if narrowed and (elsewhere := plan(replace(question, offers=list(every), simulate=False, catches={})).best):
+    if narrowed and (elsewhere := again(question, offers=list(every), simulate=False).plan.best):
         machine = f"{elsewhere.provider} {elsewhere.instance}, {elsewhere.region}"
         yield Blame(
             constraint=" ".join(option(name, value) for name, value in narrowed.items()),
@@ -139,11 +140,7 @@ def _too_slow(study: Study, hosts: Sequence[Hosts], is_limited: bool) -> Iterato
                 why=f"{target} is below what a lone request takes",
                 nearest=f"the fastest, {fastest}, takes {seconds(fastest_s)}",
             )
-        elif (
-            _was_missed(study, slo)
-            and not is_limited
-            and plan(replace(question, slos=others, simulate=False, catches={})).best
-        ):
+        elif _was_missed(study, slo) and not is_limited and again(question, slos=others, simulate=False).plan.best:
             best_s = _best_simulated(study, slo)
             nearest = "loosen it"
             if best_s is not None:
@@ -175,7 +172,7 @@ def _limits(question: Question) -> Iterator[Blame]:
     limits = question.limits
 
     def without(limit: str, simulate: bool = False) -> Plan:
-        return plan(replace(question, limits=limits.model_copy(update={limit: None}), simulate=simulate, catches={}))
+        return again(question, limits=limits.model_copy(update={limit: None}), simulate=simulate).plan
 
     if limits.max_age_days is not None and question.offers:
         newest = min(offer.age_days(question.today) for offer in question.offers)

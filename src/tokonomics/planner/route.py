@@ -8,7 +8,7 @@ they do not.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -21,11 +21,9 @@ from tokonomics.planner.route_models import (
     RouteBreakEven,
     RouteReport,
     RouteWay,
-    called_part,
-    own_part,
     part_of,
 )
-from tokonomics.planner.route_search import Part, Sending, break_even_share, cheapest, within_limit
+from tokonomics.planner.route_search import break_even_share, within_limit
 from tokonomics.planner.route_ways import ALL, FITS, ROUND_SHARES, Routing
 from tokonomics.planner.search import Placed, Sought
 from tokonomics.sizing.load import Load
@@ -44,7 +42,6 @@ class Spill:
     api: CalledModel
     whole: PartFleet
     """What all of the traffic takes."""
-    _kept: dict[int, tuple[Placed, NDArray[np.bool_]] | None] = field(default_factory=dict)
 
     def counts(self) -> list[int]:
         """Replicas to try: fewer than all of the traffic takes."""
@@ -63,23 +60,8 @@ class Spill:
         api_usd = self.api.usd_per_month(part_of(self.load, gone)) if len(gone) else 0.0
         return self.whole.placed.screened.hosts.usd_per_month(replicas) + api_usd
 
-    def at_least(self, _: int, replicas: Part) -> float:
-        assert isinstance(replicas, int)
-        return self.usd(replicas, self.within(replicas, _LIMITS[0]))
-
-    def exactly(self, _: int, replicas: Part) -> float:
-        """With the highest limit that meets the SLOs; infinite where none does."""
-        assert isinstance(replicas, int)
-        found = self.kept(replicas)
-        return math.inf if found is None else self.usd(replicas, found[1])
-
     def kept(self, replicas: int) -> tuple[Placed, NDArray[np.bool_]] | None:
-        """The replicas with what stays on them, simulated."""
-        if replicas not in self._kept:
-            self._kept[replicas] = self._search(replicas)
-        return self._kept[replicas]
-
-    def _search(self, replicas: int) -> tuple[Placed, NDArray[np.bool_]] | None:
+        """The replicas with what stays on them, by the highest limit that meets the SLOs; None where none does."""
         question, screened = self.whole.question, self.whole.placed.screened
         for filled in _LIMITS:
             kept = self.within(replicas, filled)
@@ -90,10 +72,13 @@ class Spill:
         return None
 
     def best(self) -> int | None:
-        """The number of replicas at which both together cost least."""
-        ways = [Sending((count,), ((0, count),)) for count in self.counts()]
-        found = cheapest(ways, self.at_least, self.exactly)
-        return None if found is None else int(str(found[1].name[0]))
+        """The number of replicas at which both together cost least: those that cost least at best are tried first."""
+        best, least = None, math.inf
+        bounds = [(self.usd(count, self.within(count, _LIMITS[0])), count) for count in self.counts()]
+        for bound, replicas in sorted(bounds):
+            if bound < least and (found := self.kept(replicas)) and (usd := self.usd(replicas, found[1])) < least:
+                best, least = replicas, usd
+        return best
 
 
 def spills(routing: Routing) -> Iterator[RouteWay]:
@@ -119,7 +104,7 @@ def spills(routing: Routing) -> Iterator[RouteWay]:
         fleet = PartFleet(placed, stays, whole.question)
         share, gone = float(kept.mean()), np.flatnonzero(~kept)
         rest = part_of(routing.load, gone) if len(gone) else None
-        parts = [own_part(own, fleet, share), called_part(api, rest, 1 - share)]
+        parts = [fleet.part(share), api.part(rest, 1 - share)]
         quality = routing.quality(np.where(kept, place, len(routing.models) - 1))
         name = f"{own.name}, {1 - share:.1%}".replace("%", " %") + f" spills over to {api.name}"
         yield routing.told("spill", name, parts, fleet.latencies, quality, share if place == 0 else 0.0)

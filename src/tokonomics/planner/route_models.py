@@ -18,12 +18,12 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt
 
 from tokonomics.catalog.apis import ApiPrice
 from tokonomics.errors import BadInput, option
-from tokonomics.money.api_bill import ApiBill, api_bills
+from tokonomics.money.api_bill import api_bills
 from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.breakeven import share_of_api
 from tokonomics.planner.plan import Question, searched
 from tokonomics.planner.prospects import layout, prospects
-from tokonomics.planner.search import Placed, Sought
+from tokonomics.planner.search import Placed, Sought, cheapest_machine
 from tokonomics.serving.outcome import SloOutcome, request_latencies
 from tokonomics.serving.spread import Spread
 from tokonomics.sizing.attempt import attempt
@@ -169,25 +169,23 @@ class PartFleet:
     def usd_per_month(self) -> float:
         return self.placed.usd_per_hour * HOURS_PER_MONTH
 
-    @property
-    def text(self) -> str:
-        """``2 × (1×H200, fp8)``."""
-        deployment = self.placed.deployment
+    def part(self, share: float) -> RoutePart:
+        """As part of a way, with that share of the requests."""
+        deployment, replicas, hosts = self.placed.deployment, self.placed.replicas, self.placed.screened.hosts
         how = layout(deployment).removeprefix("TP=1 ")
-        return f"{self.placed.replicas} × ({deployment.gpus}×{deployment.gpu.key}, {how})"
-
-    @property
-    def machines(self) -> str:
-        """``2×H200``."""
-        return f"{self.placed.replicas * self.placed.deployment.gpus}×{self.placed.deployment.gpu.key}"
-
-    @property
-    def price_date(self) -> date:
-        """When the price of its machines was quoted."""
-        hosts, replicas = self.placed.screened.hosts, self.placed.replicas
-        stock, bill = hosts.cheapest_of_each_size, hosts.usd_per_hour(replicas)
-        paid = (one.offer for one in stock if hosts.machines_on(one.offer, replicas) * one.usd_per_hour == bill)
-        return next(paid).date
+        machine = cheapest_machine(hosts, replicas)
+        assert machine is not None
+        return RoutePart(
+            model=deployment.model.key,
+            share=share,
+            requests=len(self.load.trace),
+            tokens=tokens_in(self.load),
+            usd_per_month=self.usd_per_month,
+            replicas=replicas,
+            fleet=f"{replicas} × ({deployment.gpus}×{deployment.gpu.key}, {how})",
+            machines=f"{replicas * deployment.gpus}×{deployment.gpu.key}",
+            price_date=machine.offer.date,
+        )
 
     @cached_property
     def latencies(self) -> Latencies:
@@ -288,14 +286,24 @@ class CalledModel:
         """Price lists do not say: taken to hold what the longest of one's own does."""
         return math.inf
 
-    def bill(self, load: Load) -> ApiBill:
-        return api_bills([self.price], load.trace, self.cached_share, replayed=True)[0][0]
-
     def usd_per_month(self, load: Load, key: Hashable = None) -> float:
-        return self.bill(load).usd_per_request * load.workload.rate * SECONDS_PER_MONTH
+        bill = api_bills([self.price], load.trace, self.cached_share, replayed=True)[0][0]
+        return bill.usd_per_request * load.workload.rate * SECONDS_PER_MONTH
 
-    def at_least(self, load: Load, key: Hashable = None) -> float:
-        return self.usd_per_month(load)
+    at_least = usd_per_month
+
+    def part(self, load: Load | None, share: float) -> RoutePart:
+        """As part of a way, with that share of the requests."""
+        return RoutePart(
+            model=self.key,
+            share=share,
+            requests=len(load.trace) if load else 0,
+            tokens=tokens_in(load) if load else 0,
+            usd_per_month=self.usd_per_month(load) if load else 0.0,
+            replicas=None,
+            fleet="API",
+            machines="API",
+        )
 
 
 RoutedModel = OwnModel | CalledModel
@@ -304,31 +312,6 @@ RoutedModel = OwnModel | CalledModel
 def called(price: ApiPrice, load: Load) -> CalledModel:
     """An API for this traffic."""
     return CalledModel(price, share_of_api(load, None))
-
-
-def own_part(model: OwnModel, fleet: PartFleet, share: float) -> RoutePart:
-    """A part on machines of one's own."""
-    return RoutePart(
-        model=model.key,
-        share=share,
-        **_amount(fleet.load),
-        usd_per_month=fleet.usd_per_month,
-        replicas=fleet.placed.replicas,
-        fleet=fleet.text,
-        machines=fleet.machines,
-        price_date=fleet.price_date,
-    )
-
-
-def called_part(model: CalledModel, load: Load | None, share: float) -> RoutePart:
-    """A part on an API."""
-    usd = 0.0 if load is None else model.usd_per_month(load)
-    sent = {"model": model.key, "share": share, "usd_per_month": usd, **_amount(load)}
-    return RoutePart(**sent, replicas=None, fleet="API", machines="API")
-
-
-def _amount(load: Load | None) -> dict[str, int]:
-    return {"requests": len(load.trace) if load else 0, "tokens": tokens_in(load) if load else 0}
 
 
 def tokens_in(load: Load) -> int:

@@ -8,7 +8,7 @@ are the user's scores, in the mean over requests.
 """
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
@@ -26,8 +26,6 @@ from tokonomics.planner.route_models import (
     RouteKind,
     RoutePart,
     RouteWay,
-    called_part,
-    own_part,
     part_of,
 )
 from tokonomics.planner.route_search import Part, Sending, cheapest, cheapest_first, every_sending, front
@@ -128,17 +126,18 @@ class Routing:
         return self._parts[part]
 
     def exactly(self, model: int, part: Part) -> float:
-        """Dollars a month, simulated."""
-        key, load = self.part(part)
-        if not self.takes(model, part):
-            return math.inf
-        return 0.0 if load is None else self.models[model].usd_per_month(load, key)
+        """Dollars a month, simulated; infinite where the model's context does not hold every request."""
+        return self._usd(self.models[model].usd_per_month, model, part)
 
     def at_least(self, model: int, part: Part) -> float:
+        """Dollars a month by the closed form."""
+        return self._usd(self.models[model].at_least, model, part)
+
+    def _usd(self, bill: Callable[[Load, Hashable], float], model: int, part: Part) -> float:
         key, load = self.part(part)
         if not self.takes(model, part):
             return math.inf
-        return 0.0 if load is None else self.models[model].at_least(load, key)
+        return 0.0 if load is None else bill(load, key)
 
     # --- thresholds -------------------------------------------------------------------------------------------------
 
@@ -250,9 +249,9 @@ class Routing:
         """A part on one model, and how long its requests take where that is known."""
         server, share = self.models[model], len(load.trace) / self._count
         if isinstance(server, CalledModel):
-            return called_part(server, load, share), None
+            return server.part(load, share), None
         fleet = server.fleet(load, key)
-        return None if fleet is None else (own_part(server, fleet, share), fleet.latencies)
+        return None if fleet is None else (fleet.part(share), fleet.latencies)
 
     def told(
         self,

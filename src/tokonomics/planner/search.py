@@ -19,7 +19,7 @@ from tokonomics.serving.capacity import MOST_REPLICAS
 from tokonomics.serving.fleet import Router
 from tokonomics.serving.links import link_speed
 from tokonomics.sizing.attempt import Attempts, Sized, attempt
-from tokonomics.sizing.hosts import Hosts
+from tokonomics.sizing.hosts import Hosts, Machine
 from tokonomics.sizing.layouts import is_faithful
 from tokonomics.sizing.load import Load
 from tokonomics.sizing.refusal import NotServed, Reason
@@ -120,6 +120,27 @@ def best_first(
         bound, place, prospect = heapq.heappop(queue)
         if closer := look(bound, prospect):
             heapq.heappush(queue, (closer[0], place, closer[1]))
+
+
+def halved(near: float, far: float, is_past: Callable[[float], bool], close_enough: float) -> tuple[float, float]:
+    """Two values about the point from which on something is so, ``close_enough`` times apart: the way is halved, in
+    logarithms."""
+    while max(far / near, near / far) > close_enough:
+        middle = math.sqrt(near * far)
+        near, far = (near, middle) if is_past(middle) else (middle, far)
+    return near, far
+
+
+def cheapest_machine(hosts: Hosts, replicas: int) -> Machine | None:
+    """The machine on which so many replicas cost least, within the GPUs allowed; None where none holds them."""
+
+    def bill(machine: Machine) -> float:
+        number = hosts.machines_on(machine.offer, replicas)
+        allowed = number * machine.offer.gpus <= (hosts.max_gpus or math.inf)
+        return number * machine.usd_per_hour if allowed else math.inf
+
+    found = min(hosts.cheapest_of_each_size, key=bill, default=None)
+    return found if found and math.isfinite(bill(found)) else None
 
 
 @dataclass

@@ -26,6 +26,7 @@ from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.intervals import known_speed
 from tokonomics.physics.sharding import shard
 from tokonomics.planner.plan_answer import Candidate
+from tokonomics.planner.search import halved
 from tokonomics.planner.shared_ways import (
     SHARED_WAYS,
     Attempt,
@@ -355,10 +356,12 @@ def crossing(tenants: Sequence[Tenant], plan: SharedPlan, say: Say = silent) -> 
         seen[low] = _compared(tenants, low, seen, say)
         if not seen[low].shared_wins:
             return _told(seen, 0.0, low)
-    while high / low > _CLOSE:
-        middle = math.sqrt(low * high)
-        seen[middle] = _compared(tenants, middle, seen, say)
-        low, high = (middle, high) if seen[middle].shared_wins else (low, middle)
+
+    def own_wins(factor: float) -> bool:
+        seen[factor] = _compared(tenants, factor, seen, say)
+        return not seen[factor].shared_wins
+
+    low, high = halved(low, high, own_wins, _CLOSE)
     if seen[high].own_usd is None:
         least, most = _own_between(seen, high)
         seen[high] = seen[high]._replace(own_usd=most if least == most else _own_usd(tenants, high))
