@@ -30,7 +30,6 @@ from tokonomics.sizing.layouts import is_faithful, why_not
 from tokonomics.sizing.refusal import NotServed
 from tokonomics.sizing.screen import screen
 from tokonomics.sizing.setup import Say, silent
-from tokonomics.sizing.spare import machines_for, replicas_on
 from tokonomics.traffic.workload import Workload
 from tokonomics.types import Noun, copied
 
@@ -326,17 +325,13 @@ def _choice(hosts: Hosts, cases: Sequence[_DemandCase]) -> RegretChoice | None:
 
 def _on(hosts: Hosts, machine: Machine, counts: Sequence[int], bests: Sequence[float]) -> RegretChoice | None:
     """So many replicas in each case, on one kind of machine; None where they take more GPUs than allowed."""
-    deployment, offer, spare = hosts.deployment, machine.offer, hosts.spare
-    if machines_for(deployment, offer, max(counts), spare) * offer.gpus > (hosts.max_gpus or math.inf):
+    deployment, offer = hosts.deployment, machine.offer
+    if hosts.machines_on(offer, max(counts)) * offer.gpus > (hosts.max_gpus or math.inf):
         return None
-    bills = [machine.usd_per_month_of(deployment, count, spare) for count in counts]
+    bills = [machine.usd_per_month(hosts.machines_on(offer, count)) for count in counts]
     cases = tuple(
         # The best is the lowest by the search; a cent of rounding must not make a negative regret.
-        InCase(
-            replicas=replicas_on(deployment, offer, count, spare),
-            usd_per_month=usd,
-            regret=max(0.0, usd / best - 1),
-        )
+        InCase(replicas=sum(hosts.counts_on(offer, count)), usd_per_month=usd, regret=max(0.0, usd / best - 1))
         for count, usd, best in zip(counts, bills, bests, strict=True)
     )
     return RegretChoice(

@@ -273,11 +273,8 @@ def _drawn(traffic: FleetTraffic, start_s: float, seed: tuple[int, int]) -> Trac
     chance = np.random.SeedSequence(seed)
     if traffic.arrivals is None or EVERY_SIZE not in traffic.samples:
         return traffic.requests_in(start_s, start_s + DAY_S, seed=int(chance.generate_state(1)[0]))
-    arrival_s = _within(traffic.arrivals, start_s, chance)
+    arrivals = replace(traffic.arrivals, start_s=traffic.arrivals.start_s + start_s)
+    arrival_s = draw_arrivals(arrivals, duration_s=DAY_S, seed=chance)
     sample = traffic.samples[EVERY_SIZE]
     chosen = np.random.default_rng(chance.spawn(1)[0]).integers(len(sample), size=len(arrival_s))
     return make_trace(arrival_s, sample.input_tokens[chosen], sample.output_tokens[chosen], source=traffic.source)
-
-
-def _within(arrivals: Arrivals, start_s: float, chance: np.random.SeedSequence) -> Floats:
-    return draw_arrivals(replace(arrivals, start_s=arrivals.start_s + start_s), duration_s=DAY_S, seed=chance)

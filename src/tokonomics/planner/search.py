@@ -278,8 +278,7 @@ class Search:
                 return
         trial = self.sought.smallest(candidate, most, self._fewest_allowed(candidate.capacity.rate))
         if not trial.holds:
-            number = "a lone request" if trial.replicas <= 1 else plural(trial.replicas, "replica")
-            self._refuse(deployment, Reason.too_slow, f"misses the SLO even with {number}: {trial.breaks}")
+            self._refuse(deployment, Reason.too_slow, missed_text(trial))
         elif math.isinf(candidate.hosts.usd_per_hour(trial.replicas)):
             reason = f"takes {trial.replicas * deployment.gpus} GPUs; at most {candidate.hosts.max_gpus} allowed"
             self._refuse(deployment, Reason.too_many_gpus, reason)
@@ -306,6 +305,12 @@ class Search:
         if is_faithful(deployment):
             self._published = min(self._published, usd)
         self.sized.append(Placed(candidate, replicas, trial))
+
+
+def missed_text(trial: Sized) -> str:
+    """What is missed on any number of replicas."""
+    number = "a lone request" if trial.replicas <= 1 else plural(trial.replicas, "replica")
+    return f"misses the SLO even with {number}: {trial.breaks}"
 
 
 def kind_of(deployment: Deployment) -> Kind:

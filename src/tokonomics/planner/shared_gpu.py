@@ -17,7 +17,7 @@ at less traffic and at most what they did at more: where that decides, they are 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tokonomics.catalog.offer_choice import loading_gib
 from tokonomics.catalog.offers import Terms
@@ -42,6 +42,7 @@ from tokonomics.planner.shared_ways import (
     by_slices,
     by_turns,
     judged,
+    nearest,
 )
 from tokonomics.serving.shared import SharedEngine, TurnRules, in_turns
 from tokonomics.sizing.hosts import Machine, Stock, usable
@@ -117,19 +118,26 @@ def own_way(tenants: Sequence[Tenant]) -> WayRow | None:
 
 def _own_row(tenant: Tenant, best: Candidate, usd_per_month: float) -> ModelHere:
     return ModelHere(
-        model=tenant.question.model.key,
+        **_billed(tenant, usd_per_month),
         weights=best.weights,
         below_checkpoint=best.below_checkpoint,
-        rate=tenant.load.workload.rate,
         place=f"{best.replicas * best.gpus_per_replica}×{best.gpu} at {best.provider}",
         memory_share=None,
         ttft_p99_s=best.ttft_s.p99,
         tpot_p99_s=best.tpot_s.p99,
         breaks=None,
-        usd_per_month=usd_per_month,
-        usd_per_mtok=usd_per_month / tenant.tokens_per_month * TOKENS_PER_MTOK,
         gpu_share=None,
     )
+
+
+def _billed(tenant: Tenant, usd_per_month: float) -> dict[str, Any]:
+    """A model and what it pays, however it stands."""
+    return {
+        "model": tenant.question.model.key,
+        "rate": tenant.load.workload.rate,
+        "usd_per_month": usd_per_month,
+        "usd_per_mtok": usd_per_month / tenant.tokens_per_month * TOKENS_PER_MTOK,
+    }
 
 
 def _filled(picks: Sequence[tuple[Candidate, Machine]]) -> tuple[list[float], int]:
@@ -200,7 +208,7 @@ def cheapest_of(
             break
         if machine.usd_per_month(1) < from_usd:
             continue
-        attempt = serve(tenants, traces, machine)
+        attempt = nearest(serve(tenants, traces, machine))
         if attempt and attempt.meets:
             return _row(way, attempt, machine, tenants)
         if attempt and (missed is None or attempt.worst < missed[0].worst):
@@ -255,17 +263,14 @@ def _row(way: Way, attempt: Attempt, machine: Machine, tenants: Sequence[Tenant]
 
 def _model_row(tenant: Tenant, model: JudgedModel, usd_per_month: float, gpu_share: float | None) -> ModelHere:
     return ModelHere(
-        model=tenant.question.model.key,
+        **_billed(tenant, usd_per_month),
         weights=model.deployment.weights,
         below_checkpoint=not is_faithful(model.deployment),
-        rate=tenant.load.workload.rate,
         place=model.place,
         memory_share=model.memory_share,
         ttft_p99_s=model.outcome.ttft_s.p99,
         tpot_p99_s=model.outcome.tpot_s.p99,
         breaks=model.breaks,
-        usd_per_month=usd_per_month,
-        usd_per_mtok=usd_per_month / tenant.tokens_per_month * TOKENS_PER_MTOK,
         gpu_share=gpu_share,
     )
 

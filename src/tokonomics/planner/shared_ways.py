@@ -238,19 +238,6 @@ def _precisions(tenant: Tenant, gpu: Gpu, engine: Engine) -> list[Deployment]:
     return sorted(found, key=lambda deployment: (-deployment.weights.bits, -deployment.kv.bits))
 
 
-def _at_most_and_fewest_bits(tenants: Sequence[Tenant], gpu: Gpu) -> Iterator[list[Deployment]]:
-    """All models on one such GPU, each at the most bits that fit it; then each at the fewest. None where one cannot be.
-
-    The same choice that each has in a plan of its own, where more bits win at the same bill.
-    """
-    for engine in tenants[0].question.engines:
-        choices = [_precisions(tenant, gpu, engine) for tenant in tenants]
-        if not all(choices):
-            continue
-        most, fewest = [found[0] for found in choices], [found[-1] for found in choices]
-        yield from [most] if most == fewest else [most, fewest]
-
-
 def _load(tenant: Tenant, deployment: Deployment) -> float:
     """Of a GPU's time, by the closed form; endless where no batch meets the time per token."""
     try:
@@ -261,13 +248,22 @@ def _load(tenant: Tenant, deployment: Deployment) -> float:
 
 
 def _with_time_for_all(tenants: Sequence[Tenant], gpu: Gpu) -> Iterator[list[Deployment]]:
-    """The same, where the GPU's time is enough: whoever shares a GPU finishes no more than on the whole of it."""
-    for deployments in _at_most_and_fewest_bits(tenants, gpu):
-        if sum(map(_load, tenants, deployments)) <= 1:
-            yield deployments
+    """All models on one such GPU, each at the most bits that fit it, then each at the fewest, where its time is enough.
+
+    The same choice that each has in a plan of its own, where more bits win at the same bill. Whoever shares a GPU
+    finishes no more than on the whole of it.
+    """
+    for engine in tenants[0].question.engines:
+        choices = [_precisions(tenant, gpu, engine) for tenant in tenants]
+        if not all(choices):
+            continue
+        most, fewest = [found[0] for found in choices], [found[-1] for found in choices]
+        for deployments in [most] if most == fewest else [most, fewest]:
+            if sum(map(_load, tenants, deployments)) <= 1:
+                yield deployments
 
 
-def _nearest(attempts: Iterable[Attempt]) -> Attempt | None:
+def nearest(attempts: Iterable[Attempt]) -> Attempt | None:
     """The first that meets every SLO, else the one that misses by least."""
     missed: list[Attempt] = []
     for attempt in attempts:
@@ -275,11 +271,6 @@ def _nearest(attempts: Iterable[Attempt]) -> Attempt | None:
             return attempt
         missed.append(attempt)
     return min(missed, key=lambda attempt: attempt.worst, default=None)
-
-
-def _fixed_bytes(deployment: Deployment) -> float:
-    """What an engine takes of the GPU beside its KV cache."""
-    return shard(deployment).total + workspace_bytes(deployment)
 
 
 def memory_shares(deployments: Sequence[Deployment], loads: Sequence[Load]) -> list[Deployment] | None:
@@ -290,7 +281,7 @@ def memory_shares(deployments: Sequence[Deployment], loads: Sequence[Load]) -> l
     """
     gpu = deployments[0].gpu
     fraction = deployments[0].limits.memory_fraction
-    fixed = [_fixed_bytes(deployment) for deployment in deployments]
+    fixed = [shard(each).total + workspace_bytes(each) for each in deployments]
     least = [sequence_bytes(each, load.longest) for each, load in zip(deployments, loads, strict=True)]
     left = gpu.usable_bytes * fraction - sum(fixed) - sum(least)
     if left < 0:
@@ -307,12 +298,9 @@ def memory_shares(deployments: Sequence[Deployment], loads: Sequence[Load]) -> l
     return made if all(kv_budget_bytes(each) >= room for each, room in zip(made, least, strict=True)) else None
 
 
-def by_shares(tenants: Sequence[Tenant], traces: Sequence[Trace], machine: Machine) -> Attempt | None:
+def by_shares(tenants: Sequence[Tenant], traces: Sequence[Trace], machine: Machine) -> Iterator[Attempt]:
     """All engines side by side, each with a share of the memory."""
-    return _nearest(_shares(tenants, traces, find_gpu(machine.offer.gpu)))
-
-
-def _shares(tenants: Sequence[Tenant], traces: Sequence[Trace], gpu: Gpu) -> Iterator[Attempt]:
+    gpu = find_gpu(machine.offer.gpu)
     for whole in _with_time_for_all(tenants, gpu):
         shares = memory_shares(whole, [tenant.load for tenant in tenants])
         if shares is None:
@@ -322,13 +310,9 @@ def _shares(tenants: Sequence[Tenant], traces: Sequence[Trace], gpu: Gpu) -> Ite
         yield _tried(side_by_side, tenants, shares, traces, places, parts)
 
 
-def by_turns(tenants: Sequence[Tenant], traces: Sequence[Trace], machine: Machine) -> Attempt | None:
+def by_turns(tenants: Sequence[Tenant], traces: Sequence[Trace], machine: Machine) -> Iterator[Attempt]:
     """One engine awake, the weights of the others in the host's memory."""
-    return _nearest(_turns(tenants, traces, machine, find_gpu(machine.offer.gpu)))
-
-
-def _turns(tenants: Sequence[Tenant], traces: Sequence[Trace], machine: Machine, gpu: Gpu) -> Iterator[Attempt]:
-    times = start_times()
+    times, gpu = start_times(), find_gpu(machine.offer.gpu)
     if gpu.vendor != "nvidia":
         return
     kept = int(gpu.usable_bytes - (len(tenants) - 1) * times.asleep_bytes.value)
@@ -367,12 +351,9 @@ def _tried(
     return begins if begins.worst > _FAR_OFF else on(traces)
 
 
-def by_slices(tenants: Sequence[Tenant], traces: Sequence[Trace], machine: Machine) -> Attempt | None:
+def by_slices(tenants: Sequence[Tenant], traces: Sequence[Trace], machine: Machine) -> Iterator[Attempt]:
     """Each model alone on a slice of the GPU."""
-    return _nearest(_slices(tenants, traces, find_gpu(machine.offer.gpu)))
-
-
-def _slices(tenants: Sequence[Tenant], traces: Sequence[Trace], gpu: Gpu) -> Iterator[Attempt]:
+    gpu = find_gpu(machine.offer.gpu)
     for place in (0, -1):  # the most bits, then the fewest
         choices = [list(_on_slices(tenant, trace, gpu, place)) for tenant, trace in zip(tenants, traces, strict=True)]
         for chosen in product(*choices):
