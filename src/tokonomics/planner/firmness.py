@@ -13,7 +13,7 @@ of each size; what cannot come among the best so far is not simulated.
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import product
 
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
@@ -153,12 +153,10 @@ class _Walk:
             near = far
         return None
 
-    def _asked(self, factor: float) -> Question:
-        return replace(self.question, load=traffic_axes(self.question)[self.axis](factor), disaggregate=False)
-
     def _at(self, factor: float) -> Study:
         if factor not in self.plans:
-            self.plans[factor] = again(self._asked(factor), pick_only=True)
+            load = traffic_axes(self.question)[self.axis](factor)
+            self.plans[factor] = again(self.question, pick_only=True, load=load, disaggregate=False)
         return self.plans[factor]
 
     def _flipped(self, factor: float) -> bool:
@@ -167,12 +165,12 @@ class _Walk:
         return bool(rows) and all(row.gpu != self.gpu for row in rows)
 
     def _flip(self, near: float, far: float) -> Flip:
-        flipped = self._at(far)
-        rival = flipped.plan.best
+        still, flipped = self._at(near), self._at(far)
+        here, rival = still.plan.best, flipped.plan.best
         assert rival is not None
-        placed, here = flipped.of(rival), self._at(near).plan.best
-        own = again(self._asked(far).on(self.gpu), pick_only=True).plan.best
-        before = resize(self._asked(near), placed.screened.hosts)
+        placed, attempts = flipped.of(rival), flipped.search.sought.attempts
+        own = again(flipped.question.on(self.gpu), pick_only=True, attempts=attempts).plan.best
+        before = resize(still.question, placed.screened.hosts)
         mean = self.question.load.workload
         value = {RATE: mean.rate, PROMPTS: mean.input_tokens, ANSWERS: mean.output_tokens}[self.axis]
         return Flip(

@@ -7,7 +7,7 @@ candidate; where that would meet it, the best that was simulated.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tokonomics.catalog.gpus import find_gpu
@@ -81,26 +81,23 @@ def left_out(
 
     ``every`` are the offers before marketplaces were set aside.
     """
-    named: dict[str, Callable[[Offer], bool]] = {
-        name: lambda offer, name=name: offer.provider == name.lower()  # type: ignore[misc]
+    sold = {
+        name: [offer for offer in every if offer.provider == name.lower()]
         for name in listed(providers, "provider") or ()
     }
     for region in regions_from(regions, every) or ():
         is_there = place_filter([region], {offer.place for offer in every})
-        named[region] = lambda offer, is_there=is_there: is_there(offer.place)  # type: ignore[misc]
+        sold[region] = [offer for offer in every if is_there(offer.place)]
     for gpu in gpus or ():
-        key = find_gpu(gpu).key
-        named[gpu] = lambda offer, key=key: offer.gpu == key  # type: ignore[misc]
-    reasons = {}
-    for name, is_it in named.items():
-        sold = [offer for offer in every if is_it(offer)]
-        nothing = (
-            f"nobody sells it there ({option('offers', 'my.csv')})"
-            if name in (gpus or ())
-            else "it sells nothing there"
-        )
-        reasons[name] = _why_left_out(question, sold) if sold else nothing
-    return {name: reason for name, reason in reasons.items() if reason}
+        sold[gpu] = [offer for offer in every if offer.gpu == find_gpu(gpu).key]
+
+    def why(name: str, offers: Sequence[Offer]) -> str | None:
+        if offers:
+            return _why_left_out(question, offers)
+        named_gpu = name in (gpus or ())
+        return f"nobody sells it there ({option('offers', 'my.csv')})" if named_gpu else "it sells nothing there"
+
+    return {name: reason for name, offers in sold.items() if (reason := why(name, offers))}
 
 
 def _why_left_out(question: Question, offers: Sequence[Offer]) -> str | None:

@@ -25,7 +25,7 @@ from tokonomics.planner.plan import Question, Study, searched, study
 from tokonomics.planner.plan_answer import Candidate
 from tokonomics.planner.search import Placed, Sought, late_in_the_mean
 from tokonomics.serving.capacity import BEHIND
-from tokonomics.sizing.attempt import Sized
+from tokonomics.sizing.attempt import Attempts, Sized
 from tokonomics.sizing.hosts import Hosts
 from tokonomics.sizing.layouts import why_not
 from tokonomics.sizing.load import Load
@@ -54,9 +54,9 @@ _LIGHTER = 4
 """Times that it begins anew: below a hundredth of its capacity, no fleet is worth its GPUs."""
 
 
-def again(question: Question, *, pick_only: bool = False, **changes: Any) -> Study:
-    """The same question with other fields, studied; nothing is set aside."""
-    return study(replace(question, catches={}, **changes), pick_only=pick_only)
+def again(question: Question, *, pick_only: bool = False, attempts: Attempts | None = None, **changes: Any) -> Study:
+    """The same question with other fields, studied; nothing is set aside. ``attempts`` were made for the same load."""
+    return study(replace(question, catches={}, **changes), pick_only=pick_only, attempts=attempts)
 
 
 def resize(question: Question, hosts: Hosts) -> Placed | NotServed:
