@@ -9,7 +9,7 @@ from tokonomics.measure.meter.bill import bill
 from tokonomics.measure.meter.state import MeterTally
 from tokonomics.planner.vary import AtSpeed, BillRange
 from tokonomics.report.blocks import sections
-from tokonomics.report.page_views import ledger
+from tokonomics.report.meter_view import ledger
 from tokonomics.report.plan_view import _interval
 from tokonomics.report.rich_text import as_text
 

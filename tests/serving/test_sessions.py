@@ -24,8 +24,7 @@ from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.generate import generate, parse_sessions
 from tokonomics.traffic.lengths import parse_lengths
-from tokonomics.traffic.trace import Trace, make_trace
-from tokonomics.traffic.turns import Turns
+from tokonomics.traffic.trace import Trace, Turns, make_trace
 
 
 @cache

@@ -18,17 +18,18 @@ from itertools import product
 
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.offers import Terms
-from tokonomics.catalog.precision import Precision
 from tokonomics.planner.plan import Question, Study
 from tokonomics.planner.plan_answer import Candidate
 from tokonomics.planner.prospects import layout
-from tokonomics.planner.search import Kind, Placed, halved, kind_of
+from tokonomics.planner.search import Kind, Placed, kind_of
 from tokonomics.planner.vary import ANSWERS, PROMPTS, RATE, again, resize, traffic_axes
 from tokonomics.sizing.hosts import Hosts, Machine
 from tokonomics.sizing.layouts import is_faithful, why_not
 from tokonomics.sizing.refusal import NotServed
 from tokonomics.sizing.screen import screen
+from tokonomics.sizing.search import highest_between
 from tokonomics.sizing.setup import Say, silent
 from tokonomics.traffic.workload import Workload
 from tokonomics.types import Noun, copied
@@ -147,9 +148,10 @@ class _Walk:
         steps = _RATE_STEPS if self.axis == RATE else _LENGTH_STEPS
         near = 1.0
         for step in range(1, steps + 1):
-            far = FURTHEST ** (sign * step / steps)
-            if self._flipped(far):
-                return self._flip(*halved(near, far, self._flipped, _CLOSE_ENOUGH))
+            far = FURTHEST ** (step / steps)
+            if self._flipped(far**sign):
+                near, far = highest_between(lambda away: not self._flipped(away**sign), near, far, _CLOSE_ENOUGH)
+                return self._flip(near**sign, far**sign)
             near = far
         return None
 

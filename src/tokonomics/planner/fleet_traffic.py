@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from tokonomics.errors import BadInput
 from tokonomics.money.demand import EVERY_SIZE, HOURS_PER_WEEK, Demand, class_names, demand_from_trace
 from tokonomics.sizing.load import Load, cut_to_context, load_of_log, load_of_shape
-from tokonomics.traffic.arrivals import Arrivals, draw_arrivals
-from tokonomics.traffic.forecast import RECENT, by_period, by_trend, rates_by_moment
+from tokonomics.traffic.arrivals import RECENT, Arrivals, by_period, by_trend, draw_arrivals, rates_by_moment
 from tokonomics.traffic.generate import ENOUGH_REQUESTS
 from tokonomics.traffic.lengths import Lengths
 from tokonomics.traffic.trace import MOST_TOKENS, Counts, Floats, Trace, make_trace

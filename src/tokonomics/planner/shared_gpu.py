@@ -19,14 +19,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from tokonomics.catalog.engines import start_times
 from tokonomics.catalog.offer_choice import loading_gib
 from tokonomics.catalog.offers import Terms
-from tokonomics.catalog.start_times import start_times
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.intervals import known_speed
-from tokonomics.physics.sharding import shard
+from tokonomics.physics.memory import shard
 from tokonomics.planner.plan_answer import Candidate
-from tokonomics.planner.search import halved
 from tokonomics.planner.shared_ways import (
     SHARED_WAYS,
     Attempt,
@@ -47,6 +46,7 @@ from tokonomics.planner.shared_ways import (
 from tokonomics.serving.shared import SharedEngine, TurnRules, in_turns
 from tokonomics.sizing.hosts import Machine, Stock, usable
 from tokonomics.sizing.layouts import is_faithful, weight_choices
+from tokonomics.sizing.search import highest_between
 from tokonomics.sizing.setup import Say, silent
 from tokonomics.traffic.trace import Trace
 from tokonomics.types import Speed
@@ -362,11 +362,11 @@ def crossing(tenants: Sequence[Tenant], plan: SharedPlan, say: Say = silent) -> 
         if not seen[low].shared_wins:
             return _told(seen, 0.0, low)
 
-    def own_wins(factor: float) -> bool:
+    def shared_wins(factor: float) -> bool:
         seen[factor] = _compared(tenants, factor, seen, say)
-        return not seen[factor].shared_wins
+        return seen[factor].shared_wins
 
-    low, high = halved(low, high, own_wins, _CLOSE)
+    low, high = highest_between(shared_wins, low, high, _CLOSE)
     if seen[high].own_usd is None:
         least, most = _own_between(seen, high)
         seen[high] = seen[high]._replace(own_usd=most if least == most else _own_usd(tenants, high))

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tokonomics.errors import BadInput, shorten
-from tokonomics.measure.api_latency import ApiLatency, api_latency
+from tokonomics.measure.benchmark_run import ApiLatency, api_latency
 from tokonomics.questions.inputs import MeasuredApis
 
 

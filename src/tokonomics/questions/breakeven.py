@@ -1,11 +1,11 @@
 """From which volume on is hosting a model oneself cheaper than an API?"""
 
-from tokonomics.catalog.api_hosts import hosts_of
-from tokonomics.catalog.apis import ApiPrice, find_api
+from tokonomics.catalog.api_hosts import find_api, hosts_of
+from tokonomics.catalog.apis import ApiPrice
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offers import Offer
 from tokonomics.errors import BadInput, option, shorten
-from tokonomics.money.api_bill import ApiBill, ApiLeftOut, api_bills, host_bills
+from tokonomics.money.api_bill import ApiCost, ApiLeftOut, api_bills, host_bills
 from tokonomics.money.breakeven import Extra, SelfHosted, kind_of_equation
 from tokonomics.planner.breakeven import (
     TRICKLE,
@@ -144,7 +144,7 @@ def _own_volume(request: BreakevenRequest, tokens_per_request: float) -> float |
 
 def _bills(
     request: BreakevenRequest, trace: Trace, cached_share: float
-) -> tuple[tuple[ApiBill, ...], tuple[ApiLeftOut, ...]]:
+) -> tuple[tuple[ApiCost, ...], tuple[ApiLeftOut, ...]]:
     """What the APIs charge: those asked for, in their order; or every host of the model, the cheapest first."""
     replayed = request.cached_share is None
     if request.api:

@@ -1,14 +1,13 @@
 """What should be changed first, and what do all changes come to? ``levers`` and ``stack``."""
 
+from tokonomics.catalog.layers import WEIGHT_PRECISIONS, Precision, parse_precision
 from tokonomics.catalog.offers import Offer
-from tokonomics.catalog.precision import WEIGHT_PRECISIONS, Precision, parse_precision
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, did_you_mean, option, shorten
 from tokonomics.money.cache_tiers import parse_tiers
 from tokonomics.money.cost import require_positive
 from tokonomics.money.upkeep import upkeep
-from tokonomics.physics.deployment import Deployment
-from tokonomics.physics.speculation import DRAFT_TOKENS
+from tokonomics.physics.deployment import DRAFT_TOKENS, Deployment
 from tokonomics.planner.levers.lever_list import KNOBS, Choices, all_levers
 from tokonomics.planner.levers.ranking import rank_levers, utilization_bills
 from tokonomics.planner.levers.stack import order_from

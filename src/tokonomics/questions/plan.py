@@ -5,18 +5,17 @@ from pathlib import Path
 from typing import Any
 
 from tokonomics.catalog.api_hosts import hosts_of
-from tokonomics.catalog.checkpoints import checkpoint_for, how_to_make
-from tokonomics.catalog.grid import grid_named
+from tokonomics.catalog.checkpoints import checkpoint_for, how_to_make, recovery_of
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.models import ModelSpec
-from tokonomics.catalog.precision import Precision
-from tokonomics.catalog.recovery import recovery_of
+from tokonomics.catalog.places import grid_named
 from tokonomics.clock import today
 from tokonomics.deploy.job import DeployFile, DeployJob, Target, longest_context
 from tokonomics.deploy.targets import deploy_files, provenance
 from tokonomics.errors import BadInput, UnknownName, did_you_mean, option, shorten
 from tokonomics.files import make_folder, write_text
-from tokonomics.measure.api_latency import ApiLatency
-from tokonomics.money.api_bill import ApiBill, host_bills
+from tokonomics.measure.benchmark_run import ApiLatency
+from tokonomics.money.api_bill import ApiCost, host_bills
 from tokonomics.money.sale import FleetSale, SellTerms, fleet_sale, sell_terms
 from tokonomics.money.upkeep import upkeep
 from tokonomics.planner.breakeven import share_of_api
@@ -58,8 +57,8 @@ from tokonomics.serving.first_answer import FirstAnswer, in_the_mean
 from tokonomics.sizing.engine_flags import Role
 from tokonomics.sizing.load import Load
 from tokonomics.sizing.spare import machines_for
-from tokonomics.traffic.session_summary import log_pace
-from tokonomics.traffic.thinking import parse_thinking
+from tokonomics.traffic.sessions import log_pace
+from tokonomics.traffic.workload import parse_thinking
 from tokonomics.types import copied
 
 
@@ -184,7 +183,7 @@ def _beside_the_pick(request: PlanRequest, study: Study, best: Candidate) -> dic
     }
 
 
-def api_bills(question: Question, asked: str, cached_share: float | None = None) -> tuple[ApiBill, ...]:
+def api_bills(question: Question, asked: str, cached_share: float | None = None) -> tuple[ApiCost, ...]:
     """What each host that sells the model charges for these requests, the cheapest first; nobody hosts an encoder.
 
     What a log repeats is read from the host's cache too, where it sells that: the fleet beside it has one.
@@ -374,7 +373,7 @@ def _cached_share(request: CompareRequest, load: Load) -> float:
 
 def _hosts(
     question: Question, asked: str, measured: Mapping[str, ApiLatency], cached_share: float
-) -> tuple[ApiBill, ...]:
+) -> tuple[ApiCost, ...]:
     """What the cheapest hosts of a model charge for these requests, and those that were measured."""
     bills = api_bills(question, asked, cached_share)
     return tuple(bill for place, bill in enumerate(bills) if place < _HOSTS or bill.name in measured)

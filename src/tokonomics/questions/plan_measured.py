@@ -7,7 +7,7 @@ from tokonomics.catalog.load_models import find_model
 from tokonomics.errors import BadInput, UnknownName, shorten
 from tokonomics.measure.benchmark_run import BenchmarkRun
 from tokonomics.measure.importers.recognise import read_runs
-from tokonomics.measure.priced_run import PricedRun, Said, as_model, machine_of, price_run, rental_of
+from tokonomics.measure.priced_run import GivenMachine, PricedRun, as_model, machine_of, price_run, rental_of
 from tokonomics.planner.parsing import listed
 from tokonomics.planner.plan_answer import Plan
 from tokonomics.questions.listener import SILENT, Listener
@@ -48,5 +48,5 @@ def _priced(run: BenchmarkRun, where: str, request: PlanRequest, plan: Plan, lis
     if gpu and not run.stated.gpu:
         listener.note(f"{where} names no GPU: taken as measured on {gpu}")
     own = as_model(run, plan.model)
-    machine = machine_of(own.stated, Said(gpu=gpu))
+    machine = machine_of(own.stated, GivenMachine(gpu=gpu))
     return price_run(own, machine, rental_of(machine, plan.model) if machine else None)

@@ -18,12 +18,11 @@ from dataclasses import dataclass, replace
 
 from pydantic import NonNegativeFloat, PositiveFloat
 
-from tokonomics.catalog.precision import Precision
-from tokonomics.catalog.recovery import Recovery, recovery_of, recovery_text
+from tokonomics.catalog.checkpoints import Recovery, recovery_of, recovery_text
+from tokonomics.catalog.layers import Precision
 from tokonomics.money.cost import saving
 from tokonomics.physics.deployment import Deployment
-from tokonomics.physics.memory import kv_budget_bytes, sequence_bytes
-from tokonomics.physics.sharding import shard
+from tokonomics.physics.memory import kv_budget_bytes, sequence_bytes, shard
 from tokonomics.physics.steptime import step_model
 from tokonomics.planner.levers.lever_list import Lever, all_levers, billed, moved
 from tokonomics.sizing.bill import CENT, Bill, Bills
