@@ -9,7 +9,7 @@ from tokonomics.catalog.load_models import find_model
 from tokonomics.physics.deployment import deploy
 from tokonomics.planner.plan import Question, study
 from tokonomics.planner.prospects import prospects
-from tokonomics.planner.what_if import stretched
+from tokonomics.planner.vary import stretched
 from tokonomics.sizing.load import Load
 from tokonomics.sizing.screen import curve_for, most_held
 from tokonomics.traffic.slo import parse_slos

@@ -24,7 +24,7 @@ from tokonomics.planner.plan import Question, Study, study
 from tokonomics.planner.plan_answer import Catch, Limits
 from tokonomics.planner.prospects import prospects
 from tokonomics.planner.search import Sought
-from tokonomics.planner.what_if import bill_range, headroom, ratios
+from tokonomics.planner.vary import bill_range, headroom, ratios
 from tokonomics.questions.plan import deploy_files_of
 from tokonomics.sizing.attempt import Sized
 from tokonomics.sizing.disaggregation import Pair, cheapest_split, pair_of

@@ -20,7 +20,7 @@ from tokonomics.errors import BadInput
 from tokonomics.physics.deployment import Deployment, DraftMethod, Speculation, deploy
 from tokonomics.physics.memory import draft_bytes
 from tokonomics.physics.steptime import step_model
-from tokonomics.planner.drafting import draft_named, published_draft
+from tokonomics.planner.parsing import draft_named, published_draft
 from tokonomics.planner.plan_answer import Catch
 from tokonomics.planner.prospects import prospects
 from tokonomics.questions.listener import Listener

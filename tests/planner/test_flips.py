@@ -6,10 +6,10 @@ import pytest
 from tests.planner.small_catalogue import BF16, OFFERS, SLOS, asked, offer
 
 from tokonomics.catalog.offers import Offer
-from tokonomics.planner.flips import FURTHEST, Flip, Flips, flips
+from tokonomics.planner.firmness import FURTHEST, Flip, Flips, flips
 from tokonomics.planner.plan import Study, study
 from tokonomics.planner.plan_answer import Candidate
-from tokonomics.planner.what_if import stretched
+from tokonomics.planner.vary import stretched
 from tokonomics.sizing.load import Load, load_of_shape
 from tokonomics.traffic.slo import parse_slos
 

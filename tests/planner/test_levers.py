@@ -23,7 +23,6 @@ from tokonomics.errors import BadInput
 from tokonomics.money.cache_tiers import DRAM_PRICE_DATE
 from tokonomics.physics.deployment import deploy
 from tokonomics.physics.steptime import decode_step
-from tokonomics.planner.levers import right_size
 from tokonomics.planner.levers.lever_list import (
     KNOBS,
     Choices,
@@ -31,6 +30,7 @@ from tokonomics.planner.levers.lever_list import (
     all_levers,
     differs,
     moved,
+    right_size,
     smallest_relative,
 )
 from tokonomics.planner.levers.ranking import Ranked, Ranking, effects_of, rank_levers
@@ -412,10 +412,10 @@ def test_long_traffic_is_right_sized_for_its_bursts_and_never_to_a_dearer_gpu() 
     assert isinstance(dear, Bill)
     assert isinstance(cheap, Bill)
     assert cheap.usd_per_month < dear.usd_per_month
-    picked = right_size.right_size(on_a100, bills=bills)
+    picked = right_size(on_a100, bills=bills)
     assert isinstance(picked, Setup)
     assert picked.deployment.gpu.key == "H100-SXM"
-    assert isinstance(right_size.right_size(on_h100, bills=bills), NotServed)
+    assert isinstance(right_size(on_h100, bills=bills), NotServed)
 
 
 # --- on the screen --------------------------------------------------------------------------------------------------

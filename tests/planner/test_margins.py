@@ -12,7 +12,7 @@ from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.intervals import interval
 from tokonomics.planner.plan import Study, study
 from tokonomics.planner.plan_answer import Limits
-from tokonomics.planner.what_if import at_speed, bill_range, headroom, slower, stretched
+from tokonomics.planner.vary import at_speed, bill_range, headroom, slower, stretched
 from tokonomics.serving import simulator
 from tokonomics.serving.capacity import what_breaks
 from tokonomics.serving.fleet import FleetSettings

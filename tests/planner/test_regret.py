@@ -6,11 +6,11 @@ from functools import cache
 import pytest
 from tests.planner.small_catalogue import BF16, OFFERS, SLOS, asked
 
+from tokonomics.planner.firmness import Regret, least_regret
 from tokonomics.planner.plan import Study, study
 from tokonomics.planner.prospects import prospects
-from tokonomics.planner.regret import Regret, least_regret
 from tokonomics.planner.search import Placed
-from tokonomics.planner.what_if import resize
+from tokonomics.planner.vary import resize
 from tokonomics.sizing.load import load_of_shape
 from tokonomics.traffic.slo import parse_slos
 

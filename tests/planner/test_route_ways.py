@@ -9,9 +9,8 @@ from tests.planner.small_catalogue import OFFERS, RECENT, asked
 
 from tokonomics.catalog.apis import ApiPrice
 from tokonomics.planner.plan import plan
-from tokonomics.planner.route import break_evens, route
+from tokonomics.planner.route import Spill, break_evens, route
 from tokonomics.planner.route_models import CalledModel, OwnModel, part_of
-from tokonomics.planner.route_spill import Spill
 from tokonomics.planner.route_ways import ALL, Marks, Routing
 from tokonomics.questions.requests.traffic import RouteRequest
 from tokonomics.questions.route import route as asked_route

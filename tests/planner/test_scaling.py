@@ -15,7 +15,7 @@ from tokonomics.physics.deployment import deploy
 from tokonomics.planner import scaling
 from tokonomics.planner.fleet_layouts import FleetLayout
 from tokonomics.planner.fleet_offers import Machines
-from tokonomics.planner.fleet_traffic import FleetTraffic
+from tokonomics.planner.fleet_traffic import FleetTraffic, days_of
 from tokonomics.planner.scaling import (
     LOOKS_S,
     ORDERS_S,
@@ -26,7 +26,6 @@ from tokonomics.planner.scaling import (
     scaling_ways,
     shortfall,
 )
-from tokonomics.planner.scaling_day import days_of
 from tokonomics.report.blocks import Line
 from tokonomics.report.fleet_view import scaling_blocks
 from tokonomics.serving.fleet import Autoscale, FleetSettings

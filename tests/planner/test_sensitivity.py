@@ -7,7 +7,7 @@ import pytest
 from tests.planner.small_catalogue import BF16, OFFERS, SLOS, asked
 
 from tokonomics.planner.plan import Study, study
-from tokonomics.planner.what_if import Case, Sensitivity, sensitivity
+from tokonomics.planner.vary import Case, Sensitivity, sensitivity
 from tokonomics.sizing.load import load_of_shape
 from tokonomics.traffic.slo import parse_slos
 

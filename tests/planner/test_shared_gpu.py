@@ -15,10 +15,17 @@ from tokonomics.catalog.offers import Offer
 from tokonomics.physics.deployment import deploy
 from tokonomics.physics.memory import kv_budget_bytes, shard, workspace_bytes
 from tokonomics.planner.plan import Question, plan
-from tokonomics.planner.shared_answer import SHARED_WAYS, SharedPlan, Way, WayRow
-from tokonomics.planner.shared_crossing import crossing
-from tokonomics.planner.shared_gpu import cheapest_of, own_way, shared_plan
-from tokonomics.planner.shared_ways import Tenant, aligned, memory_shares, tenants_of
+from tokonomics.planner.shared_gpu import cheapest_of, crossing, own_way, shared_plan
+from tokonomics.planner.shared_ways import (
+    SHARED_WAYS,
+    SharedPlan,
+    Tenant,
+    Way,
+    WayRow,
+    aligned,
+    memory_shares,
+    tenants_of,
+)
 from tokonomics.sizing.load import load_of_shape
 from tokonomics.traffic.slo import parse_slos
 
@@ -93,8 +100,8 @@ def test_the_crossing_is_where_the_bills_cross(
         made = row.model_copy(update={"way": way, "usd_per_month": bill, "meets": True})
         return made if least <= bill < below and way is Way.shares else None
 
-    monkeypatch.setattr("tokonomics.planner.shared_crossing.own_way", own)
-    monkeypatch.setattr("tokonomics.planner.shared_crossing.cheapest_of", shared)
+    monkeypatch.setattr("tokonomics.planner.shared_gpu.own_way", own)
+    monkeypatch.setattr("tokonomics.planner.shared_gpu.cheapest_of", shared)
     first = shared(Way.shares, tenants, None, 1e9, only_met=True)
     rows = (own(tenants), *([first] if first else []))
     crossed = crossing(tenants, SharedPlan(rows=rows, not_possible={}, best=None))

@@ -6,7 +6,7 @@ import pytest
 from tests.planner.small_catalogue import OFFERS, SLOS, asked, offer
 
 from tokonomics.planner.plan import Study, study
-from tokonomics.planner.what_if import resize
+from tokonomics.planner.vary import resize
 from tokonomics.planner.why import Contender, GpuSeconds, LayoutKind, WhyPick, in_words, kind_of_layout, why_pick
 from tokonomics.sizing.load import load_of_shape
 from tokonomics.sizing.refusal import NotServed

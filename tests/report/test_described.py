@@ -7,7 +7,7 @@ import pytest
 import tokonomics
 from tokonomics.measure.meter.bill import bill
 from tokonomics.measure.meter.state import MeterTally
-from tokonomics.planner.what_if import AtSpeed, BillRange
+from tokonomics.planner.vary import AtSpeed, BillRange
 from tokonomics.report.blocks import sections
 from tokonomics.report.meter_view import ledger
 from tokonomics.report.plan_view import _interval

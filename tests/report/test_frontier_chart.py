@@ -20,7 +20,7 @@ from tokonomics.measure.priced_run import GivenMachine, as_model, machine_of, pr
 from tokonomics.money.api_bill import ApiCost
 from tokonomics.planner.frontier import Frontier, frontier_of
 from tokonomics.planner.plan import Study, study
-from tokonomics.planner.what_if import bill_range
+from tokonomics.planner.vary import bill_range
 from tokonomics.questions.listener import Listener
 from tokonomics.questions.measured_results import PricedRunResult
 from tokonomics.questions.plan import api_bills, plan

@@ -7,9 +7,9 @@ from typing import Any
 from tests.planner.small_catalogue import asked
 
 from tokonomics.planner.disaggregation import RatioPoint
+from tokonomics.planner.firmness import least_regret
 from tokonomics.planner.plan import study
-from tokonomics.planner.regret import least_regret
-from tokonomics.planner.what_if import BillSwing, Case, Sensitivity
+from tokonomics.planner.vary import BillSwing, Case, Sensitivity
 from tokonomics.report.charts import save_chart
 from tokonomics.report.charts.plan import ratio_chart, regret_chart, sensitivity_chart
 from tokonomics.sizing.load import load_of_shape

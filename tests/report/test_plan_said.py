@@ -9,7 +9,7 @@ from tests.planner.small_catalogue import OFFERS, SLOS, asked
 import tokonomics
 from tokonomics.planner.plan import study
 from tokonomics.planner.plan_answer import Candidate, Catch, Plan, SetAside
-from tokonomics.planner.what_if import Headroom
+from tokonomics.planner.vary import Headroom
 from tokonomics.report.plan_pick_view import _more_kv, set_aside_lines, split_legend, tiers_text
 from tokonomics.report.plan_view import _room, ranking
 from tokonomics.report.terminal import Terminal

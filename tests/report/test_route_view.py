@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tokonomics.planner.route_answer import RouteBreakEven, RoutePart, RouteWay
+from tokonomics.planner.route_models import RouteBreakEven, RoutePart, RouteWay
 from tokonomics.questions.request import Request
 from tokonomics.questions.traffic_results import RouteResult
 from tokonomics.report.route_view import route

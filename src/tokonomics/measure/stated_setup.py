@@ -22,7 +22,7 @@ from tokonomics.physics.deployment import DRAFT_TOKENS, Deployment, acceptance_f
 from tokonomics.physics.memory import max_sequences
 from tokonomics.physics.overhead import REQUESTS, overhead
 from tokonomics.physics.steptime import StepModel
-from tokonomics.planner.drafting import draft_named
+from tokonomics.planner.parsing import draft_named
 
 MANY_USERS = 16
 

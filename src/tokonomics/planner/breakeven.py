@@ -35,7 +35,7 @@ from tokonomics.planner.plan import Question, Study, study
 from tokonomics.planner.plan_answer import Candidate
 from tokonomics.planner.prospects import layout
 from tokonomics.planner.search import CLOSED_FORM_UTILIZATION
-from tokonomics.planner.what_if import highest_rate
+from tokonomics.planner.vary import highest_rate
 from tokonomics.sizing.attempt import cached_share
 from tokonomics.sizing.load import Load
 from tokonomics.sizing.setup import Say, silent
@@ -196,8 +196,8 @@ def _hosted(made: Study, row: Candidate, trickle: Load, tokens: float) -> Hosted
     alone = trickle.workload.rate
     for replicas in SIZES if question.simulate else SIZES[:1]:
         # Several replicas hold at least what each would alone: one search starts where another ended.
-        known = trickle.at(alone * replicas)
-        alone = highest_rate(question, sized.screened, replicas, known, close_enough=_CLOSE_ENOUGH).rate / replicas
+        known = replace(question, load=trickle.at(alone * replicas))
+        alone = highest_rate(known, sized.screened, replicas, _CLOSE_ENOUGH).rate / replicas
         held.append((replicas, (alone if most is None else min(most, alone)) * tokens * SECONDS_PER_MONTH))
     offer, machines = machine.offer, machines_for(deployment, machine.offer, 1)
     speed = interval(1.0, "throughput", deployment)

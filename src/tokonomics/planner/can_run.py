@@ -31,8 +31,7 @@ from tokonomics.physics.curves import power_of
 from tokonomics.physics.deployment import Deployment, why_not_run
 from tokonomics.physics.intervals import Interval, known_speed
 from tokonomics.physics.memory import max_sequences, smallest
-from tokonomics.planner.layout_speed import AtOnce, at_once
-from tokonomics.planner.predict import predict
+from tokonomics.planner.predict import AtOnce, at_once, predict
 from tokonomics.sizing.engine_flags import ServerPlan, copies_in_one_server, engine_command
 from tokonomics.sizing.layouts import is_faithful, on_machine, weight_choices
 from tokonomics.traffic.slo import Slo

@@ -23,7 +23,7 @@ from tokonomics.sizing.search import highest_between
 from tokonomics.sizing.setup import Say, silent
 from tokonomics.traffic.slo import ServiceClass
 from tokonomics.traffic.tenants import strictest, without_classes
-from tokonomics.types import Noun
+from tokonomics.types import Noun, copied
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, seconds
 
 LOADS = (1.0, 1.25, 1.5, 2.0, 3.0)
@@ -116,14 +116,8 @@ def class_report(
 
 
 def _under_load(found: ClassOutcome) -> ClassLoad:
-    return ClassLoad(
-        name=found.name,
-        ttft_p99_s=found.ttft_s.p99,
-        tpot_p99_s=found.tpot_s.p99,
-        within=found.within,
-        shed_share=found.shed_share,
-        breaks=found.breaks,
-    )
+    fields = copied(found, "name", "within", "shed_share", "breaks")
+    return ClassLoad(**fields, ttft_p99_s=found.ttft_s.p99, tpot_p99_s=found.tpot_s.p99)
 
 
 def _breaks_at(place: int, at: Callable[[float], tuple[ClassOutcome, ...]]) -> BreaksAt:

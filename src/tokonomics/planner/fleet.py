@@ -289,18 +289,12 @@ def _at_one_precision(
     for offer in machines.offers:
         kind = machines.kinds[offer.name]
         groups.setdefault((kind.weights.bits, kind.kv.bits), []).append(offer)
-    whole = [
-        offers
-        for _, offers in sorted(groups.items(), reverse=True)
-        if all(any(name in offer.requests_per_s for offer in offers) for name in traffic.demand.rates)
-    ]
+    whole = [offers for _, offers in sorted(groups.items(), reverse=True) if _hold_all(offers, traffic.demand)]
     if len(whole) <= 1:
         return in_place(machines.only(whole[0]) if whole else machines)
     best, least = None, math.inf
     for left in (in_place(machines.only(offers)) for offers in whole):
-        verdict, share = _verdict(left, traffic, slos), bounds.max_spot_share
-        share = (verdict.max_spot_share if verdict else 0.0) if share is None else share
-        asked = limits.model_copy(update={"max_spot_share": share})
+        asked = _with_spot(limits, bounds.max_spot_share, left, traffic, slos)
         with suppress(BadInput):
             bill = optimal_fleet(left.offers, traffic.demand, asked, gap=gap, time_limit_s=time_limit_s / _PLACES)
             if bill.usd_per_month < least * (1 - gap):
@@ -326,19 +320,13 @@ def _in_one_place(
     for offer in machines.offers:
         kind = machines.kinds[offer.name]
         places.setdefault(f"{kind.provider} {kind.region}", []).append(offer)
-    held = {
-        place: offers
-        for place, offers in places.items()
-        if all(any(name in offer.requests_per_s for offer in offers) for name in demand.rates)
-    }
+    held = {place: offers for place, offers in places.items() if _hold_all(offers, demand)}
     if len(held) <= 1:
         return machines if not held else machines.only(next(iter(held.values())))
-    asked: dict[str, FleetLimits] = {}
-    for place, offers in held.items():
-        verdict, share = _verdict(machines.only(offers), traffic, slos), max_spot_share
-        if share is None:
-            share = verdict.max_spot_share if verdict else 0.0
-        asked[place] = limits.model_copy(update={"max_spot_share": share})
+    asked = {
+        place: _with_spot(limits, max_spot_share, machines.only(offers), traffic, slos)
+        for place, offers in held.items()
+    }
     few = _few_hours(demand)
 
     def alone(place: str) -> float:
@@ -366,6 +354,21 @@ def _in_one_place(
                 plan = optimal_fleet(held[place], demand, asked[place], gap=_ROUGH, time_limit_s=time_limit_s / _PLACES)
                 whole[place] = plan.usd_per_month
     return machines.only(held[min(whole, key=whole.__getitem__, default=near[0])])
+
+
+def _hold_all(offers: Sequence[FleetOffer], demand: Demand) -> bool:
+    """Whether each size class has a machine that holds it."""
+    return all(any(name in offer.requests_per_s for offer in offers) for name in demand.rates)
+
+
+def _with_spot(
+    limits: FleetLimits, share: float | None, machines: Machines, traffic: FleetTraffic, slos: Sequence[Slo]
+) -> FleetLimits:
+    """The limits with that share on spot; None: with what the verdict on these machines allows."""
+    if share is None:
+        verdict = _verdict(machines, traffic, slos)
+        share = verdict.max_spot_share if verdict else 0.0
+    return limits.model_copy(update={"max_spot_share": share})
 
 
 def _few_hours(demand: Demand) -> Demand:

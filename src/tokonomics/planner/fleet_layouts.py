@@ -21,7 +21,7 @@ from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.steptime import step_model
 from tokonomics.planner.fleet_traffic import FleetTraffic
 from tokonomics.planner.prospects import layout
-from tokonomics.planner.search import Sought
+from tokonomics.planner.search import Sought, missed_text
 from tokonomics.serving.fleet import Router
 from tokonomics.sizing.attempt import Sized
 from tokonomics.sizing.hosts import Hosts, Machine, Stock, hosts_of
@@ -31,7 +31,6 @@ from tokonomics.sizing.screen import LEEWAY, Screened, floors, least_for, screen
 from tokonomics.sizing.search import CLOSE_ENOUGH, highest_between
 from tokonomics.sizing.setup import Say
 from tokonomics.traffic.slo import Slo
-from tokonomics.units import plural
 
 _EVEN = 0.9
 """Of what a replica carries in the busiest hour: where one carries less in the quietest, it is found for a fleet
@@ -148,7 +147,8 @@ def _sized(
         screened = replace(screened, fewest=least_for(load, screened.capacity.rate))
         sized = Sought(load, slos).smallest(screened)
         if not sized.holds:
-            refused[prospect.name] = _missed(sized)
+            missed = [slo.delivered_s / slo.objective_s for slo in sized.outcome.slo if not slo.met and slo.delivered_s]
+            refused[prospect.name] = Refused(0, max(missed, default=math.inf), missed_text(sized))
             continue
         served = served or sized
         own = replace(served, replicas=sized.replicas)
@@ -199,13 +199,6 @@ def _most(holds: Callable[[float], bool], too_much: float, known: float | None =
         if low < too_much * _LEAST:
             return None
     return highest_between(holds, low, high)[0]
-
-
-def _missed(sized: Sized) -> Refused:
-    """The SLO that is missed on any number of replicas."""
-    missed = [slo.delivered_s / slo.objective_s for slo in sized.outcome.slo if not slo.met and slo.delivered_s]
-    number = "a lone request" if sized.replicas <= 1 else plural(sized.replicas, "replica")
-    return Refused(0, max(missed, default=math.inf), f"misses the SLO even with {number}: {sized.breaks}")
 
 
 def _prospects(

@@ -19,11 +19,9 @@ from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.intervals import Interval, interval
 from tokonomics.planner.plan import Study
 from tokonomics.planner.prospects import layout
-from tokonomics.planner.search import WITHIN_REASON, Placed, Search, late_in_the_mean
-from tokonomics.sizing.hosts import Machine
+from tokonomics.planner.search import WITHIN_REASON, Placed, Search, cheapest_machine, late_in_the_mean
 from tokonomics.sizing.refusal import NotServed, Reason
 from tokonomics.sizing.screen import Screened, screen
-from tokonomics.sizing.spare import machines_for, replicas_on
 from tokonomics.types import Noun, copied
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK, percent, plural
 
@@ -115,7 +113,8 @@ def frontier_of(study: Study) -> Frontier | None:
     kept: set[_FrontierFleet] = set()
     fronts = []
     for quick in (lambda fleet: fleet.tpot_s, lambda fleet: fleet.ttft_s):
-        own = [fleet for group in by_gpu.values() for fleet in front(_met(group), quick)]
+        met = ([fleet for fleet in group if fleet.why_not is None] for group in by_gpu.values())
+        own = [fleet for group in met for fleet in front(group, quick)]
         kept.update(own, *(front(group, quick) for group in by_gpu.values()))
         fronts.append(set(front(own, quick)))
     points = [_point(study, fleet, fleet in fronts[0], fleet in fronts[1]) for fleet in kept]
@@ -127,10 +126,6 @@ def frontier_of(study: Study) -> Frontier | None:
         pick_tpot=_around(best.tpot_s.mean, tpot) if best.tpot_s.mean is not None else None,
         pick_ttft=_around(best.ttft_s.mean, ttft) if best.ttft_s.mean is not None else None,
     )
-
-
-def _met(fleets: Iterable[_FrontierFleet]) -> list[_FrontierFleet]:
-    return [fleet for fleet in fleets if fleet.why_not is None]
 
 
 def front(fleets: Iterable[_FrontierFleet], quick: Callable[[_FrontierFleet], float]) -> list[_FrontierFleet]:
@@ -207,15 +202,8 @@ class _Verdicts:
 
 def _point(study: Study, fleet: _FrontierFleet, front_tpot: bool, front_ttft: bool) -> FrontierPoint:
     question, deployment = study.question, fleet.screened.deployment
-    workload, spare = question.load.workload, question.limits.spare
-
-    def bill(machine: Machine) -> tuple[bool, float]:
-        """Those that take more GPUs than allowed come last."""
-        number = machines_for(deployment, machine.offer, fleet.replicas, spare)
-        too_many = number * machine.offer.gpus > (fleet.screened.hosts.max_gpus or math.inf)
-        return too_many, number * machine.usd_per_hour
-
-    offer = min(fleet.screened.hosts.machines, key=bill).offer
+    machine, workload = cheapest_machine(fleet.screened.hosts, fleet.replicas), question.load.workload
+    assert machine is not None
     tpot, ttft = _factors(deployment)
     return FrontierPoint(
         gpu=deployment.gpu.key,
@@ -223,8 +211,8 @@ def _point(study: Study, fleet: _FrontierFleet, front_tpot: bool, front_ttft: bo
         weights=deployment.weights,
         engine=deployment.engine.key,
         gpus_per_replica=deployment.gpus,
-        replicas=replicas_on(deployment, offer, fleet.replicas, spare),
-        **copied(offer, "provider", "region", "instance"),
+        replicas=sum(fleet.screened.hosts.counts_on(machine.offer, fleet.replicas)),
+        **copied(machine.offer, "provider", "region", "instance"),
         **copied(fleet, "tpot_s", "ttft_s"),
         tpot_range=_around(fleet.tpot_s, tpot),
         ttft_range=_around(fleet.ttft_s, ttft),

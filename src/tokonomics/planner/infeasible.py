@@ -7,7 +7,7 @@ candidate; where that would meet it, the best that was simulated.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tokonomics.catalog.gpus import find_gpu
@@ -16,9 +16,10 @@ from tokonomics.catalog.places import Seller, place_filter
 from tokonomics.errors import option
 from tokonomics.physics.steptime import step_model
 from tokonomics.planner.parsing import listed, regions_from
-from tokonomics.planner.plan import Question, Study, plan
+from tokonomics.planner.plan import Question, Study
 from tokonomics.planner.plan_answer import Plan
 from tokonomics.planner.prospects import prospects, rejections
+from tokonomics.planner.vary import again
 from tokonomics.serving.capacity import MOST_REPLICAS
 from tokonomics.sizing.hosts import Hosts, host_gib
 from tokonomics.sizing.refusal import Reason
@@ -60,7 +61,7 @@ def blame(study: Study, narrowed: Mapping[str, str] | None = None, every: Sequen
             nearest=f"plan at most {most:.2g} requests a second at once",
         )
     yield from limits
-    if narrowed and (elsewhere := plan(replace(question, offers=list(every), simulate=False, catches={})).best):
+    if narrowed and (elsewhere := again(question, offers=list(every), simulate=False).plan.best):
         machine = f"{elsewhere.provider} {elsewhere.instance}, {elsewhere.region}"
         yield Blame(
             constraint=" ".join(option(name, value) for name, value in narrowed.items()),
@@ -80,26 +81,23 @@ def left_out(
 
     ``every`` are the offers before marketplaces were set aside.
     """
-    named: dict[str, Callable[[Offer], bool]] = {
-        name: lambda offer, name=name: offer.provider == name.lower()  # type: ignore[misc]
+    sold = {
+        name: [offer for offer in every if offer.provider == name.lower()]
         for name in listed(providers, "provider") or ()
     }
     for region in regions_from(regions, every) or ():
         is_there = place_filter([region], {offer.place for offer in every})
-        named[region] = lambda offer, is_there=is_there: is_there(offer.place)  # type: ignore[misc]
+        sold[region] = [offer for offer in every if is_there(offer.place)]
     for gpu in gpus or ():
-        key = find_gpu(gpu).key
-        named[gpu] = lambda offer, key=key: offer.gpu == key  # type: ignore[misc]
-    reasons = {}
-    for name, is_it in named.items():
-        sold = [offer for offer in every if is_it(offer)]
-        nothing = (
-            f"nobody sells it there ({option('offers', 'my.csv')})"
-            if name in (gpus or ())
-            else "it sells nothing there"
-        )
-        reasons[name] = _why_left_out(question, sold) if sold else nothing
-    return {name: reason for name, reason in reasons.items() if reason}
+        sold[gpu] = [offer for offer in every if offer.gpu == find_gpu(gpu).key]
+
+    def why(name: str, offers: Sequence[Offer]) -> str | None:
+        if offers:
+            return _why_left_out(question, offers)
+        named_gpu = name in (gpus or ())
+        return f"nobody sells it there ({option('offers', 'my.csv')})" if named_gpu else "it sells nothing there"
+
+    return {name: reason for name, offers in sold.items() if (reason := why(name, offers))}
 
 
 def _why_left_out(question: Question, offers: Sequence[Offer]) -> str | None:
@@ -139,11 +137,7 @@ def _too_slow(study: Study, hosts: Sequence[Hosts], is_limited: bool) -> Iterato
                 why=f"{target} is below what a lone request takes",
                 nearest=f"the fastest, {fastest}, takes {seconds(fastest_s)}",
             )
-        elif (
-            _was_missed(study, slo)
-            and not is_limited
-            and plan(replace(question, slos=others, simulate=False, catches={})).best
-        ):
+        elif _was_missed(study, slo) and not is_limited and again(question, slos=others, simulate=False).plan.best:
             best_s = _best_simulated(study, slo)
             nearest = "loosen it"
             if best_s is not None:
@@ -175,7 +169,7 @@ def _limits(question: Question) -> Iterator[Blame]:
     limits = question.limits
 
     def without(limit: str, simulate: bool = False) -> Plan:
-        return plan(replace(question, limits=limits.model_copy(update={limit: None}), simulate=simulate, catches={}))
+        return again(question, limits=limits.model_copy(update={limit: None}), simulate=simulate).plan
 
     if limits.max_age_days is not None and question.offers:
         newest = min(offer.age_days(question.today) for offer in question.offers)

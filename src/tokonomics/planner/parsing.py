@@ -1,4 +1,8 @@
-"""Turning what was written, in a flag or a file, into nouns: lists with commas, ranges of precision, limits, offers."""
+"""Turning what was written, in a flag or a file, into nouns: lists, precisions, limits, offers, drafts.
+
+How much of a draft is accepted is the user's, or was published for that pair; where neither is known the question is
+not answered, since a draft that fails costs more than none.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -6,13 +10,22 @@ from enum import StrEnum
 
 from pydantic import ValidationError
 
-from tokonomics.catalog.checkpoints import QuantisedPart, allowed_by_recovery
+from tokonomics.catalog.checkpoints import (
+    QuantisedPart,
+    allowed_by_recovery,
+    eagle_head,
+    longer_draft,
+    mtp_module,
+    nearest_draft,
+)
 from tokonomics.catalog.layers import KV_PRECISIONS, WEIGHT_PRECISIONS, Precision, parse_precision
+from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offer_choice import parse_discounts, select_offers
 from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.catalog.places import Seller
 from tokonomics.errors import BadInput, did_you_mean, option, shorten
+from tokonomics.physics.deployment import DRAFT_TOKENS, DraftMethod, Speculation, acceptance_for
 from tokonomics.planner.plan_answer import Limits
 from tokonomics.serving.fleet import Router
 from tokonomics.sizing.layouts import weight_choices
@@ -229,3 +242,71 @@ def limits_from(**given: object) -> Limits:
         problem = error.errors(include_url=False)[0]
         field, range_text = _RANGES[str(problem["loc"][0])]
         raise BadInput(f"must be {range_text}, got {shorten(str(problem['input']))}", field=field) from None
+
+
+NO_DRAFT = "none"
+
+
+METHODS = {"mtp": DraftMethod.mtp, "eagle": DraftMethod.eagle3, "eagle3": DraftMethod.eagle3}
+"""Drafts that belong to a model, as a user writes them; any other name is a model's."""
+
+
+def draft_named(name: str, model: ModelSpec, tokens: int | None, acceptance: float | None) -> Speculation:
+    """How the model drafts with what was named."""
+    if method := METHODS.get(name.strip().lower()):
+        return _of_its_own(method, model, tokens, acceptance)
+    draft = find_model(name)
+    if draft.vocab != model.vocab:
+        raise BadInput(f"{draft.name} has another vocabulary than {model.name}", field="draft")
+    if acceptance is None:
+        raise _unknown(f"{draft.name} drafting for {model.name}")
+    return Speculation(tokens=tokens or DRAFT_TOKENS, acceptance=acceptance, draft=draft)
+
+
+def published_draft(model: ModelSpec) -> Speculation | None:
+    """The draft of a model whose acceptance is published; its own module before a head of others."""
+    for method in (DraftMethod.mtp, DraftMethod.eagle3):
+        if nearest_draft(model, method, DRAFT_TOKENS) and _draft_model(method, model):
+            return _of_its_own(method, model, None, None)
+    return None
+
+
+def _of_its_own(method: DraftMethod, model: ModelSpec, tokens: int | None, acceptance: float | None) -> Speculation:
+    """By a module of the checkpoint or a head for it, in a round of as many tokens as asked for, or as published.
+
+    Tokens beyond those of a published round are taken to add nothing to it.
+    """
+    draft = _draft_model(method, model)
+    row = longer_draft(model, method, tokens) if tokens else nearest_draft(model, method, DRAFT_TOKENS)
+    if draft is None:
+        what = "has no module that drafts" if method is DraftMethod.mtp else "has no EAGLE-3 head that we know of"
+        raise BadInput(f"{model.name} {what}", field="draft", fix=f"Name a small model: {option('draft', 'MODEL')}.")
+    drafted, source = tokens or (row.tokens if row else DRAFT_TOKENS), None
+    if acceptance is None and row is None:
+        raise _unknown(f"the {method.upper()} module of {model.name}")
+    if acceptance is None and row is not None:
+        acceptance = acceptance_for(row.accepted_length, max(row.tokens, drafted))
+        source = f"{row.accepted_length:g} with {row.tokens} drafted ({row.conditions}): {row.source}"
+    return Speculation(
+        tokens=drafted,
+        acceptance=acceptance or 0.0,
+        draft=draft,
+        method=method,
+        checkpoint=row.checkpoint if row else None,
+        source=source,
+    )
+
+
+def _draft_model(method: DraftMethod, model: ModelSpec) -> ModelSpec | None:
+    if method is DraftMethod.mtp:
+        return mtp_module(model)
+    row = nearest_draft(model, method, DRAFT_TOKENS)
+    return eagle_head(model, row.intermediate) if row and row.intermediate else None
+
+
+def _unknown(pair: str) -> BadInput:
+    return BadInput(
+        f"no acceptance is published of {pair}",
+        field="acceptance",
+        fix=f"Measure yours and give it: {option('acceptance', 0.7)} (vLLM and SGLang report it).",
+    )

@@ -158,7 +158,7 @@ def study(
         question = replace(question, near=_AS_CHEAP, catches={})
     hosts = prospects(question, load)
     search = searched(question, sought, hosts, progress=progress)
-    best_usd = _lowest(search.sized)
+    best_usd = min((placed.usd_per_hour for placed in search.sized), default=math.inf)
     pairs = _disaggregated(question, hosts, sought, best_usd, progress)
     if question.disaggregate:
         search.sized += pairs
@@ -223,34 +223,22 @@ def _set_aside(
         if catch is Catch.disaggregated:
             continue
         wider = question.taking(catch)
-        more = prospects(wider, sought.load, usd_per_hour)
-        sized = _below(wider, _only_new(more, hosts), sought, usd_per_hour, progress)
-        rows = [row for placed in sized for row in _rows(placed, sought.load, wider.limits, wider.today, sought)]
+        new = _only_new(Same(prospects(wider, sought.load, usd_per_hour)), Same(hosts))
+        sized = searched(wider, sought, new, usd_per_hour, progress).sized
+        rows = [
+            row
+            for placed in sized
+            if placed.usd_per_hour < usd_per_hour
+            for row in _rows(placed, sought.load, wider.limits, wider.today, sought)
+        ]
         if rows:
             found[catch] = min(rows, key=_cheapest_then_most_faithful).row
     return found
 
 
-def _below(
-    question: Question, hosts: Iterable[Hosts], sought: Sought, usd_per_hour: float, progress: Say
-) -> list[Placed]:
-    """The cheapest of these, where it costs less than that."""
-    sized = searched(question, sought, hosts, usd_per_hour, progress).sized
-    return [placed for placed in sized if placed.usd_per_hour < usd_per_hour]
-
-
-def _lowest(sized: Iterable[Placed]) -> float:
-    """Dollars an hour of the cheapest."""
-    return min((placed.usd_per_hour for placed in sized), default=math.inf)
-
-
-def _only_new(hosts: tuple[Hosts, ...], known: tuple[Hosts, ...]) -> tuple[Hosts, ...]:
-    """The same without the machines that are known for each deployment: what they cost was asked before."""
-    return _without(Same(hosts), Same(known))
-
-
 @lru_cache(maxsize=64)
-def _without(hosts: Same[tuple[Hosts, ...]], known: Same[tuple[Hosts, ...]]) -> tuple[Hosts, ...]:
+def _only_new(hosts: Same[tuple[Hosts, ...]], known: Same[tuple[Hosts, ...]]) -> tuple[Hosts, ...]:
+    """The same without the machines that are known for each deployment: what they cost was asked before."""
     before = {(each.deployment, each.tiers): each.machines for each in known.value}
     left: dict[tuple[int, int], Stock] = {}  # of two lists of machines, which many deployments share
     new = []

@@ -1,7 +1,7 @@
 """Which deployments fit, and on which machines that may be bought: what a plan chooses from, all speeds yet unknown."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import lru_cache
@@ -15,10 +15,9 @@ from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.physics.calibration import profile_key
 from tokonomics.physics.deployment import Deployment, Speculation
 from tokonomics.physics.intervals import known_speed
-from tokonomics.planner.drafting import with_drafts
 from tokonomics.planner.plan_answer import Limits, Rejection
 from tokonomics.sizing.hosts import Hosts, Stock, hosts_of, usable
-from tokonomics.sizing.layouts import FLOOR, fitting, weight_choices
+from tokonomics.sizing.layouts import FLOOR, fitting, weight_choices, why_not
 from tokonomics.sizing.load import Load
 from tokonomics.sizing.refusal import NotServed, Reason
 from tokonomics.sizing.spare import Spare
@@ -65,6 +64,26 @@ class _Sought:
     tiers: str | None
     assumed_speeds: bool
     today: date
+
+
+_ENGINES = ("vllm", "sglang", "tensorrt-llm")
+"""Those that run modules, heads and small models as drafts (vLLM 0.32.0 ``--speculative-config``, SGLang 0.5.23
+``--speculative-algorithm``, TensorRT-LLM 1.2.1 ``speculative_config``)."""
+
+
+def with_drafts(
+    fitted: Iterable[tuple[Deployment, NotServed | None]], drafts: Sequence[Speculation], context: int
+) -> Iterator[tuple[Deployment, NotServed | None]]:
+    """Each deployment alone and with each draft, and why it cannot serve.
+
+    Only without pipeline stages: vLLM's draft is on the last of them, and its documentation long ruled them out.
+    """
+    for deployment, refusal in fitted:
+        yield deployment, refusal
+        if refusal is None and deployment.pp == 1 and deployment.engine.key in _ENGINES:
+            for draft in drafts:
+                drafting = deployment.model_copy(update={"speculation": draft})
+                yield drafting, why_not(drafting, context)
 
 
 _SOUGHT = ("model", "weights", "kv", "drafts", "lossy", "terms", "limits", "tiers", "assumed_speeds", "today")

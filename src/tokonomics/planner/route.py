@@ -1,13 +1,114 @@
-"""Several models for one traffic: the best way of each kind, every threshold, and from which share on it pays."""
+"""Several models for one traffic: the best way of each kind, every threshold, and from which share on each pays.
+
+What spills over: an own fleet serves the base load, and a gateway sends a request to the API where the fleet has as
+many answers under way as it may. How long an answer is under way is taken from the closed form's full batches, so is
+the limit; the requests that stay are simulated on the replicas, and where they miss an SLO, the limit is lowered until
+they do not.
+"""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
-from tokonomics.planner.route_answer import RouteBreakEven, RouteReport, RouteWay
-from tokonomics.planner.route_search import break_even_share
-from tokonomics.planner.route_spill import spills
-from tokonomics.planner.route_ways import ALL, ROUND_SHARES, Routing
+import numpy as np
+from numpy.typing import NDArray
+
+from tokonomics.planner.route_models import (
+    CalledModel,
+    OwnModel,
+    PartFleet,
+    RouteBreakEven,
+    RouteReport,
+    RouteWay,
+    part_of,
+)
+from tokonomics.planner.route_search import break_even_share, within_limit
+from tokonomics.planner.route_ways import ALL, FITS, ROUND_SHARES, Routing
+from tokonomics.planner.search import Placed, Sought
+from tokonomics.sizing.load import Load
+
+_LIMITS = (1.0, 0.85, 0.7, 0.55, 0.4, 0.3, 0.2)
+"""Of the closed form's full batches: how many answers may be under way, the most first."""
+_MOST_COUNTS = 16
+"""Numbers of replicas that are looked at; of a larger fleet, so many evenly apart."""
+
+
+@dataclass
+class Spill:
+    """One model of one's own before an API."""
+
+    load: Load
+    api: CalledModel
+    whole: PartFleet
+    """What all of the traffic takes."""
+
+    def counts(self) -> list[int]:
+        """Replicas to try: fewer than all of the traffic takes."""
+        most = self.whole.placed.replicas - 1
+        return sorted({round(count) for count in np.linspace(1, most, min(most, _MOST_COUNTS))}) if most else []
+
+    def within(self, replicas: int, filled: float) -> NDArray[np.bool_]:
+        """The requests that stay where replicas are filled to a share of their batches."""
+        capacity = self.whole.placed.screened.capacity
+        stay_s = np.maximum(self.load.trace.output_tokens, 1) * capacity.tpot_s
+        return within_limit(self.load.trace.arrival_s, stay_s, max(1, round(filled * replicas * capacity.batch)))
+
+    def usd(self, replicas: int, kept: NDArray[np.bool_]) -> float:
+        """Dollars a month of the replicas and of what goes to the API."""
+        gone = np.flatnonzero(~kept)
+        api_usd = self.api.usd_per_month(part_of(self.load, gone)) if len(gone) else 0.0
+        return self.whole.placed.screened.hosts.usd_per_month(replicas) + api_usd
+
+    def kept(self, replicas: int) -> tuple[Placed, NDArray[np.bool_]] | None:
+        """The replicas with what stays on them, by the highest limit that meets the SLOs; None where none does."""
+        question, screened = self.whole.question, self.whole.placed.screened
+        for filled in _LIMITS:
+            kept = self.within(replicas, filled)
+            part = part_of(self.load, np.flatnonzero(kept))
+            trial = Sought(part, question.slos, question.router).on(screened, replicas)
+            if trial.holds:
+                return Placed(screened, replicas, trial), kept
+        return None
+
+    def best(self) -> int | None:
+        """The number of replicas at which both together cost least: those that cost least at best are tried first."""
+        best, least = None, math.inf
+        bounds = [(self.usd(count, self.within(count, _LIMITS[0])), count) for count in self.counts()]
+        for bound, replicas in sorted(bounds):
+            if bound < least and (found := self.kept(replicas)) and (usd := self.usd(replicas, found[1])) < least:
+                best, least = replicas, usd
+        return best
+
+
+def spills(routing: Routing) -> Iterator[RouteWay]:
+    """For each model of one's own, the cheapest fleet with an API for what is too much for it."""
+    api = routing.models[-1]
+    if not isinstance(api, CalledModel):
+        return
+    for place, own in enumerate(routing.models[:-1]):
+        assert isinstance(own, OwnModel)
+        key, load = routing.part(ALL if routing.fits[place].all() else (FITS, place))
+        whole = None if load is None else own.fleet(load, key)
+        if load is None or whole is None:
+            continue
+        routing.say(f"what spills over from {own.name}")
+        spill = Spill(load, api, whole)
+        replicas = spill.best()
+        found = None if replicas is None else spill.kept(replicas)
+        if found is None:
+            continue
+        placed, kept = found[0], routing.fits[place].copy()
+        kept[kept] = found[1]
+        stays = part_of(routing.load, np.flatnonzero(kept))
+        fleet = PartFleet(placed, stays, whole.question)
+        share, gone = float(kept.mean()), np.flatnonzero(~kept)
+        rest = part_of(routing.load, gone) if len(gone) else None
+        parts = [fleet.part(share), api.part(rest, 1 - share)]
+        quality = routing.quality(np.where(kept, place, len(routing.models) - 1))
+        name = f"{own.name}, {1 - share:.1%}".replace("%", " %") + f" spills over to {api.name}"
+        yield routing.told("spill", name, parts, fleet.latencies, quality, share if place == 0 else 0.0)
+
 
 _CLOSE = 0.02
 """How exactly a break-even share is told."""

@@ -1,4 +1,4 @@
-"""What a part of the traffic costs on a model, and how long its requests take: on machines of one's own, or an API.
+"""What a part of the traffic costs on a model, and how long its requests take; and what a routing answers with.
 
 A model of one's own serves each part on the fewest whole replicas that meet the SLOs by simulation. The hardware is
 what the planner picks for all of the traffic, for a third and for a tenth of it; each part stands on the cheapest of
@@ -10,28 +10,135 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, NonNegativeFloat, NonNegativeInt
 
 from tokonomics.catalog.apis import ApiPrice
 from tokonomics.errors import BadInput, option
-from tokonomics.money.api_bill import ApiCost, api_bills
+from tokonomics.money.api_bill import api_bills
 from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.breakeven import share_of_api
 from tokonomics.planner.plan import Question, searched
 from tokonomics.planner.prospects import layout, prospects
-from tokonomics.planner.search import Placed, Sought
-from tokonomics.serving.outcome import request_latencies
+from tokonomics.planner.search import Placed, Sought, cheapest_machine
+from tokonomics.serving.outcome import SloOutcome, request_latencies
+from tokonomics.serving.spread import Spread
 from tokonomics.sizing.attempt import attempt
 from tokonomics.sizing.hosts import Hosts
 from tokonomics.sizing.load import Load
 from tokonomics.sizing.screen import Screened, screen
 from tokonomics.sizing.setup import Say, Setup, silent
-from tokonomics.traffic.slo import Latency
+from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.traffic.trace import Floats
-from tokonomics.traffic.workload import workload_of
+from tokonomics.traffic.workload import Workload, workload_of
+from tokonomics.types import Noun
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_MONTH
+
+RouteKind = Literal["single", "routed", "labels", "cascade", "spill"]
+
+
+class RoutePart(Noun):
+    """What one model gets of a way, and what that costs."""
+
+    model: str
+    share: NonNegativeFloat
+    """Of the requests that it answers; in a cascade the first model answers all that its context holds."""
+    requests: NonNegativeInt
+    """Of the traffic that is simulated."""
+    tokens: NonNegativeInt
+    """Of their prompts and answers."""
+    usd_per_month: NonNegativeFloat
+    replicas: NonNegativeInt | None
+    """None: an API."""
+    fleet: str
+    machines: str
+    """In short: ``2×H200``, or ``API``."""
+    price_date: date | None = None
+    """When the price of its machines was quoted; None: an API."""
+
+
+class RouteWay(Noun):
+    """One way to serve the traffic: what it costs, how long requests wait, how good the answers are."""
+
+    kind: RouteKind
+    name: str
+    parts: tuple[RoutePart, ...]
+    threshold: float | None = None
+    """Of the score, from which the first model's answer is enough."""
+    first_share: float
+    """Of the requests, answered for good by the first model listed."""
+    usd_per_month: NonNegativeFloat
+    usd_per_mtok: NonNegativeFloat
+    quality: float | None
+    simulated_share: float
+    """Of the requests whose waits are simulated to their end: not those of an API."""
+    ttft_s: Spread
+    """Of those; of what a cascade asks an API again, the wait for the first model alone."""
+    e2e_s: Spread
+    slo: tuple[SloOutcome, ...]
+    """By the same waits; none where all go to an API."""
+
+    @property
+    def meets(self) -> bool:
+        return all(judged.met for judged in self.slo)
+
+
+class RouteBreakEven(Noun):
+    """From which share on two models together cost less than the second alone."""
+
+    kind: Literal["routed", "cascade"]
+    first: str
+    second: str
+    baseline_usd_per_month: float
+    share: float | None
+    """Of the requests that the first model must answer for good, as a threshold of the log really sends them; None: it
+    never pays."""
+    not_at_share: float | None = None
+    """The share below it at which it does not pay yet, also one that a threshold reaches: it breaks even between them;
+    0: with nothing on the first model."""
+    threshold: float | None = None
+    """Of the score, at that share; None where requests are drawn at random."""
+    is_smallest: bool = False
+    """No threshold sends fewer requests to the first model."""
+
+
+class RouteReport(Noun):
+    """Every way that was looked at."""
+
+    workload: Workload
+    slos: tuple[Slo, ...] = Field(alias="promises")
+    models: tuple[str, ...]
+    """In the order asked, the API last."""
+    too_long_requests: NonNegativeInt = 0
+    """Of the traffic, left out of every bill: no model's context holds them."""
+    too_long_tokens: NonNegativeInt = 0
+    routed_by: Literal["score", "share"]
+    labels: tuple[str, ...]
+    scored: bool
+    min_quality: float | None
+    ways: tuple[RouteWay, ...]
+    """All on one model first; then the best of each other kind."""
+    frontier: tuple[RouteWay, ...]
+    """Thresholds, and ways to send labels, by what they cost."""
+    break_even: tuple[RouteBreakEven, ...]
+    best: RouteWay | None
+    """The cheapest that meets the SLOs and the floor of quality; None without scores or a floor, or where none does."""
+
+    @property
+    def baseline(self) -> RouteWay:
+        """What routing is compared with: of single models the cheapest that reaches the floor; without scores, the
+        cheapest but the first, unless only an API stands behind that."""
+        singles = [way for way in self.ways if way.kind == "single"]
+        good = [way for way in singles if way.quality is not None and way.quality >= (self.min_quality or 0.0)]
+        if self.min_quality is not None and good:
+            singles = good
+        elif any(way.parts[0].replicas is not None for way in singles if way.parts[0].model != self.models[0]):
+            singles = [way for way in singles if way.parts[0].model != self.models[0]]
+        return min(singles, key=lambda way: way.usd_per_month)
+
 
 _THINNED = (1, 3, 10)
 """Every so manieth request: traffic for which hardware is looked for among all offers."""
@@ -62,25 +169,23 @@ class PartFleet:
     def usd_per_month(self) -> float:
         return self.placed.usd_per_hour * HOURS_PER_MONTH
 
-    @property
-    def text(self) -> str:
-        """``2 × (1×H200, fp8)``."""
-        deployment = self.placed.deployment
+    def part(self, share: float) -> RoutePart:
+        """As part of a way, with that share of the requests."""
+        deployment, replicas, hosts = self.placed.deployment, self.placed.replicas, self.placed.screened.hosts
         how = layout(deployment).removeprefix("TP=1 ")
-        return f"{self.placed.replicas} × ({deployment.gpus}×{deployment.gpu.key}, {how})"
-
-    @property
-    def machines(self) -> str:
-        """``2×H200``."""
-        return f"{self.placed.replicas * self.placed.deployment.gpus}×{self.placed.deployment.gpu.key}"
-
-    @property
-    def price_date(self) -> date:
-        """When the price of its machines was quoted."""
-        hosts, replicas = self.placed.screened.hosts, self.placed.replicas
-        stock, bill = hosts.cheapest_of_each_size, hosts.usd_per_hour(replicas)
-        paid = (one.offer for one in stock if hosts.machines_on(one.offer, replicas) * one.usd_per_hour == bill)
-        return next(paid).date
+        machine = cheapest_machine(hosts, replicas)
+        assert machine is not None
+        return RoutePart(
+            model=deployment.model.key,
+            share=share,
+            requests=len(self.load.trace),
+            tokens=tokens_in(self.load),
+            usd_per_month=self.usd_per_month,
+            replicas=replicas,
+            fleet=f"{replicas} × ({deployment.gpus}×{deployment.gpu.key}, {how})",
+            machines=f"{replicas * deployment.gpus}×{deployment.gpu.key}",
+            price_date=machine.offer.date,
+        )
 
     @cached_property
     def latencies(self) -> Latencies:
@@ -181,14 +286,24 @@ class CalledModel:
         """Price lists do not say: taken to hold what the longest of one's own does."""
         return math.inf
 
-    def bill(self, load: Load) -> ApiCost:
-        return api_bills([self.price], load.trace, self.cached_share, replayed=True)[0][0]
-
     def usd_per_month(self, load: Load, key: Hashable = None) -> float:
-        return self.bill(load).usd_per_request * load.workload.rate * SECONDS_PER_MONTH
+        bill = api_bills([self.price], load.trace, self.cached_share, replayed=True)[0][0]
+        return bill.usd_per_request * load.workload.rate * SECONDS_PER_MONTH
 
-    def at_least(self, load: Load, key: Hashable = None) -> float:
-        return self.usd_per_month(load)
+    at_least = usd_per_month
+
+    def part(self, load: Load | None, share: float) -> RoutePart:
+        """As part of a way, with that share of the requests."""
+        return RoutePart(
+            model=self.key,
+            share=share,
+            requests=len(load.trace) if load else 0,
+            tokens=tokens_in(load) if load else 0,
+            usd_per_month=self.usd_per_month(load) if load else 0.0,
+            replicas=None,
+            fleet="API",
+            machines="API",
+        )
 
 
 RoutedModel = OwnModel | CalledModel
@@ -197,3 +312,8 @@ RoutedModel = OwnModel | CalledModel
 def called(price: ApiPrice, load: Load) -> CalledModel:
     """An API for this traffic."""
     return CalledModel(price, share_of_api(load, None))
+
+
+def tokens_in(load: Load) -> int:
+    """Of all prompts and answers."""
+    return int(load.trace.input_tokens.sum(dtype=np.int64) + load.trace.output_tokens.sum(dtype=np.int64))

@@ -8,7 +8,7 @@ are the user's scores, in the mean over requests.
 """
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
@@ -16,15 +16,16 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from tokonomics.planner.route_answer import RouteKind, RoutePart, RouteWay
 from tokonomics.planner.route_models import (
     WAITS,
     CalledModel,
     Latencies,
     OwnModel,
-    PartFleet,
     Places,
     RoutedModel,
+    RouteKind,
+    RoutePart,
+    RouteWay,
     part_of,
 )
 from tokonomics.planner.route_search import Part, Sending, cheapest, cheapest_first, every_sending, front
@@ -125,17 +126,18 @@ class Routing:
         return self._parts[part]
 
     def exactly(self, model: int, part: Part) -> float:
-        """Dollars a month, simulated."""
-        key, load = self.part(part)
-        if not self.takes(model, part):
-            return math.inf
-        return 0.0 if load is None else self.models[model].usd_per_month(load, key)
+        """Dollars a month, simulated; infinite where the model's context does not hold every request."""
+        return self._usd(self.models[model].usd_per_month, model, part)
 
     def at_least(self, model: int, part: Part) -> float:
+        """Dollars a month by the closed form."""
+        return self._usd(self.models[model].at_least, model, part)
+
+    def _usd(self, bill: Callable[[Load, Hashable], float], model: int, part: Part) -> float:
         key, load = self.part(part)
         if not self.takes(model, part):
             return math.inf
-        return 0.0 if load is None else self.models[model].at_least(load, key)
+        return 0.0 if load is None else bill(load, key)
 
     # --- thresholds -------------------------------------------------------------------------------------------------
 
@@ -247,9 +249,9 @@ class Routing:
         """A part on one model, and how long its requests take where that is known."""
         server, share = self.models[model], len(load.trace) / self._count
         if isinstance(server, CalledModel):
-            return called_part(server, load, share), None
+            return server.part(load, share), None
         fleet = server.fleet(load, key)
-        return None if fleet is None else (own_part(server, fleet, share), fleet.latencies)
+        return None if fleet is None else (fleet.part(share), fleet.latencies)
 
     def told(
         self,
@@ -358,36 +360,6 @@ class Routing:
             found += [best[1]] if best and best[1] not in found else []
         mixed = [sending for sending in found if len(sending.parts) > 1]
         return [way for way in map(self.sent, mixed) if way]
-
-
-def own_part(model: OwnModel, fleet: PartFleet, share: float) -> RoutePart:
-    """A part on machines of one's own."""
-    return RoutePart(
-        model=model.key,
-        share=share,
-        **_amount(fleet.load),
-        usd_per_month=fleet.usd_per_month,
-        replicas=fleet.placed.replicas,
-        fleet=fleet.text,
-        machines=fleet.machines,
-        price_date=fleet.price_date,
-    )
-
-
-def called_part(model: CalledModel, load: Load | None, share: float) -> RoutePart:
-    """A part on an API."""
-    usd = 0.0 if load is None else model.usd_per_month(load)
-    sent = {"model": model.key, "share": share, "usd_per_month": usd, **_amount(load)}
-    return RoutePart(**sent, replicas=None, fleet="API", machines="API")
-
-
-def _amount(load: Load | None) -> dict[str, int]:
-    return {"requests": len(load.trace) if load else 0, "tokens": tokens_in(load) if load else 0}
-
-
-def tokens_in(load: Load) -> int:
-    """Of all prompts and answers."""
-    return int(load.trace.input_tokens.sum(dtype=np.int64) + load.trace.output_tokens.sum(dtype=np.int64))
 
 
 def added(first: Latencies, asked: Places, second: Latencies | None) -> Latencies:

@@ -23,8 +23,7 @@ from tokonomics.money.demand import machines_needed
 from tokonomics.money.fleet import FleetOffer, mixed_by_hour
 from tokonomics.planner.fleet_layouts import FleetLayout
 from tokonomics.planner.fleet_offers import Machines
-from tokonomics.planner.fleet_traffic import FleetTraffic
-from tokonomics.planner.scaling_day import MOST_REQUESTS, ScalingDay, days_of
+from tokonomics.planner.fleet_traffic import MOST_REQUESTS, FleetTraffic, ScalingDay, days_of
 from tokonomics.serving.capacity import sure_to_miss
 from tokonomics.serving.fleet import Autoscale, FleetSettings
 from tokonomics.serving.loop import NOBODY, Watcher

@@ -19,7 +19,7 @@ from tokonomics.serving.capacity import MOST_REPLICAS
 from tokonomics.serving.fleet import Router
 from tokonomics.sizing.attempt import Attempts, Sized, attempt
 from tokonomics.sizing.disaggregation import served_on
-from tokonomics.sizing.hosts import Hosts
+from tokonomics.sizing.hosts import Hosts, Machine
 from tokonomics.sizing.layouts import is_faithful
 from tokonomics.sizing.load import Load
 from tokonomics.sizing.refusal import NotServed, Reason
@@ -115,6 +115,18 @@ def best_first(
         bound, place, prospect = heapq.heappop(queue)
         if closer := look(bound, prospect):
             heapq.heappush(queue, (closer[0], place, closer[1]))
+
+
+def cheapest_machine(hosts: Hosts, replicas: int) -> Machine | None:
+    """The machine on which so many replicas cost least, within the GPUs allowed; None where none holds them."""
+
+    def bill(machine: Machine) -> float:
+        number = hosts.machines_on(machine.offer, replicas)
+        allowed = number * machine.offer.gpus <= (hosts.max_gpus or math.inf)
+        return number * machine.usd_per_hour if allowed else math.inf
+
+    found = min(hosts.cheapest_of_each_size, key=bill, default=None)
+    return found if found and math.isfinite(bill(found)) else None
 
 
 @dataclass
@@ -249,8 +261,7 @@ class Search:
                 return
         trial = self.sought.smallest(candidate, most, self._fewest_allowed(candidate.capacity.rate))
         if not trial.holds:
-            number = "a lone request" if trial.is_lone else plural(trial.replicas, "replica")
-            self._refuse(deployment, Reason.too_slow, f"misses the SLO even with {number}: {trial.breaks}")
+            self._refuse(deployment, Reason.too_slow, missed_text(trial))
         elif math.isinf(candidate.hosts.usd_per_hour(trial.replicas)):
             reason = f"takes {trial.replicas * deployment.gpus} GPUs; at most {candidate.hosts.max_gpus} allowed"
             self._refuse(deployment, Reason.too_many_gpus, reason)
@@ -277,6 +288,12 @@ class Search:
         if is_faithful(deployment):
             self._published = min(self._published, usd)
         self.sized.append(Placed(candidate, replicas, trial))
+
+
+def missed_text(trial: Sized) -> str:
+    """What is missed on any number of replicas."""
+    number = "a lone request" if trial.is_lone else plural(trial.replicas, "replica")
+    return f"misses the SLO even with {number}: {trial.breaks}"
 
 
 def kind_of(deployment: Deployment) -> Kind:

@@ -8,11 +8,16 @@
 
 The bill of a GPU that several share is split by the GPU time that each takes. Machines are tried in the order of their
 price, so the first that meets every SLO is the cheapest of its way.
+
+Where the cheaper choice changes: all rates grow or shrink together, by one factor, doubled until it does, or taken from
+a 64th on, then halved in logarithms to a tenth. More traffic never costs less, so own GPUs cost at least what they did
+at less traffic and at most what they did at more: where that decides, they are not planned again.
 """
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any, NamedTuple
 
 from tokonomics.catalog.engines import start_times
 from tokonomics.catalog.offer_choice import loading_gib
@@ -21,20 +26,27 @@ from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.intervals import known_speed
 from tokonomics.physics.memory import shard
 from tokonomics.planner.plan_answer import Candidate
-from tokonomics.planner.shared_answer import SHARED_WAYS, ModelHere, SharedPlan, Way, WayRow
 from tokonomics.planner.shared_ways import (
+    SHARED_WAYS,
     Attempt,
+    Crossing,
     JudgedModel,
+    ModelHere,
+    SharedPlan,
     Tenant,
+    Way,
+    WayRow,
     aligned,
     by_shares,
     by_slices,
     by_turns,
     judged,
+    nearest,
 )
 from tokonomics.serving.shared import SharedEngine, TurnRules, in_turns
 from tokonomics.sizing.hosts import Machine, Stock, usable
 from tokonomics.sizing.layouts import is_faithful, weight_choices
+from tokonomics.sizing.search import highest_between
 from tokonomics.sizing.setup import Say, silent
 from tokonomics.traffic.trace import Trace
 from tokonomics.types import Speed
@@ -106,19 +118,26 @@ def own_way(tenants: Sequence[Tenant]) -> WayRow | None:
 
 def _own_row(tenant: Tenant, best: Candidate, usd_per_month: float) -> ModelHere:
     return ModelHere(
-        model=tenant.question.model.key,
+        **_billed(tenant, usd_per_month),
         weights=best.weights,
         below_checkpoint=best.below_checkpoint,
-        rate=tenant.load.workload.rate,
         place=f"{best.replicas * best.gpus_per_replica}×{best.gpu} at {best.provider}",
         memory_share=None,
         ttft_p99_s=best.ttft_s.p99,
         tpot_p99_s=best.tpot_s.p99,
         breaks=None,
-        usd_per_month=usd_per_month,
-        usd_per_mtok=usd_per_month / tenant.tokens_per_month * TOKENS_PER_MTOK,
         gpu_share=None,
     )
+
+
+def _billed(tenant: Tenant, usd_per_month: float) -> dict[str, Any]:
+    """A model and what it pays, however it stands."""
+    return {
+        "model": tenant.question.model.key,
+        "rate": tenant.load.workload.rate,
+        "usd_per_month": usd_per_month,
+        "usd_per_mtok": usd_per_month / tenant.tokens_per_month * TOKENS_PER_MTOK,
+    }
 
 
 def _filled(picks: Sequence[tuple[Candidate, Machine]]) -> tuple[list[float], int]:
@@ -189,7 +208,7 @@ def cheapest_of(
             break
         if machine.usd_per_month(1) < from_usd:
             continue
-        attempt = serve(tenants, traces, machine)
+        attempt = nearest(serve(tenants, traces, machine))
         if attempt and attempt.meets:
             return _row(way, attempt, machine, tenants)
         if attempt and (missed is None or attempt.worst < missed[0].worst):
@@ -244,17 +263,14 @@ def _row(way: Way, attempt: Attempt, machine: Machine, tenants: Sequence[Tenant]
 
 def _model_row(tenant: Tenant, model: JudgedModel, usd_per_month: float, gpu_share: float | None) -> ModelHere:
     return ModelHere(
-        model=tenant.question.model.key,
+        **_billed(tenant, usd_per_month),
         weights=model.deployment.weights,
         below_checkpoint=not is_faithful(model.deployment),
-        rate=tenant.load.workload.rate,
         place=model.place,
         memory_share=model.memory_share,
         ttft_p99_s=model.outcome.ttft_s.p99,
         tpot_p99_s=model.outcome.tpot_s.p99,
         breaks=model.breaks,
-        usd_per_month=usd_per_month,
-        usd_per_mtok=usd_per_month / tenant.tokens_per_month * TOKENS_PER_MTOK,
         gpu_share=gpu_share,
     )
 
@@ -305,3 +321,104 @@ def _held(
         if found.breaks is None:
             return tried[-1]
     return tried[-1]
+
+
+_MOST, _CLOSE = 64.0, 1.1
+"""The largest factor looked at, either way; and how close the crossing is told."""
+
+
+class _Compared(NamedTuple):
+    """Both choices at some traffic."""
+
+    together: WayRow | None
+    own_usd: float | None
+    """A month; infinite where no own GPUs serve it, None where what they cost at other traffic decides."""
+    shared_wins: bool
+
+
+_Seen = dict[float, _Compared]
+"""By the factor."""
+
+
+def crossing(tenants: Sequence[Tenant], plan: SharedPlan, say: Say = silent) -> Crossing | None:
+    """Where the cheaper choice changes; None where neither way serves the traffic asked."""
+    by_way = {row.way: row for row in plan.rows if row.meets}
+    shared = min((by_way[way] for way in SHARED_WAYS if way in by_way), key=lambda row: row.usd_per_month, default=None)
+    own = by_way.get(Way.own)
+    if shared is None and own is None:
+        return None
+    own_usd = own.usd_per_month if own else math.inf
+    seen = {1.0: _Compared(shared, own_usd, shared is not None and shared.usd_per_month < own_usd)}
+    low, high = 1.0, 1.0
+    if seen[1.0].shared_wins:
+        while seen[high].shared_wins and high < _MOST:
+            low, high = high, 2 * high
+            seen[high] = _compared(tenants, high, seen, say)
+        if seen[high].shared_wins:
+            return _told(seen, high, None)
+    else:
+        low = 1 / _MOST
+        seen[low] = _compared(tenants, low, seen, say)
+        if not seen[low].shared_wins:
+            return _told(seen, 0.0, low)
+
+    def shared_wins(factor: float) -> bool:
+        seen[factor] = _compared(tenants, factor, seen, say)
+        return seen[factor].shared_wins
+
+    low, high = highest_between(shared_wins, low, high, _CLOSE)
+    if seen[high].own_usd is None:
+        least, most = _own_between(seen, high)
+        seen[high] = seen[high]._replace(own_usd=most if least == most else _own_usd(tenants, high))
+    return _told(seen, low, high)
+
+
+def _compared(tenants: Sequence[Tenant], factor: float, seen: _Seen, say: Say) -> _Compared:
+    """Both choices at so many times the traffic; own GPUs are planned only where other traffic leaves it open."""
+    say(f"{factor:.2g} times the traffic")
+    scaled = [tenant.times(factor) for tenant in tenants]
+    least, most = _own_between(seen, factor)
+    if row := _together(scaled, below_usd=least):
+        return _Compared(row, None, True)
+    row = _together(scaled, below_usd=most, from_usd=least) if most < math.inf else None
+    if most < math.inf and row is None:
+        return _Compared(None, None, False)
+    own_usd = _own_usd(tenants, factor)
+    row = row or _together(scaled, below_usd=own_usd, from_usd=least)
+    return _Compared(row, own_usd, row is not None and row.usd_per_month < own_usd)
+
+
+def _own_between(seen: _Seen, factor: float) -> tuple[float, float]:
+    """What own GPUs cost at the least and at the most, by what they do at less and at more traffic."""
+    known = {other: found.own_usd for other, found in seen.items() if found.own_usd is not None}
+    least = max((bill for other, bill in known.items() if other < factor), default=0.0)
+    return least, min((bill for other, bill in known.items() if other > factor), default=math.inf)
+
+
+def _own_usd(tenants: Sequence[Tenant], factor: float) -> float:
+    own = own_way([tenant.times(factor) for tenant in tenants])
+    return own.usd_per_month if own else math.inf
+
+
+def _together(tenants: Sequence[Tenant], below_usd: float, from_usd: float = 0.0) -> WayRow | None:
+    """The cheapest of the ways with one GPU for all that meets every SLO, between two bills."""
+    if below_usd <= from_usd:
+        return None
+    traces, best = aligned([tenant.load.trace for tenant in tenants]), None
+    for way in SHARED_WAYS:
+        most_usd = best.usd_per_month if best else below_usd
+        if row := cheapest_of(way, tenants, traces, most_usd, from_usd, only_met=True):
+            best = row
+    return best
+
+
+def _told(seen: _Seen, below: float, above: float | None) -> Crossing:
+    low, high = seen.get(below), seen.get(above) if above is not None else None
+    own_usd = high.own_usd if high else None
+    return Crossing(
+        below=below,
+        above=above,
+        together_usd_per_month=low.together.usd_per_month if low and low.together else None,
+        own_usd_per_month=own_usd if own_usd is not None and math.isfinite(own_usd) else None,
+        together_above_usd_per_month=high.together.usd_per_month if high and high.together else None,
+    )

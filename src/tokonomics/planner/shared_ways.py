@@ -8,6 +8,8 @@ the GPU, and all at the fewest where that misses an SLO, as memory is what is sh
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import date
+from enum import StrEnum
 from functools import cached_property, partial
 from itertools import product
 from typing import NamedTuple
@@ -16,6 +18,7 @@ import numpy as np
 
 from tokonomics.catalog.engines import Engine, start_times
 from tokonomics.catalog.gpus import Gpu, MigProfile, find_gpu, fit_together, mig_profiles, slice_of
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.offer_choice import loading_gib
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import kv_budget_bytes, max_sequences, sequence_bytes, shard, workspace_bytes
@@ -31,7 +34,91 @@ from tokonomics.sizing.layouts import fitting, weight_choices
 from tokonomics.sizing.load import Load
 from tokonomics.sizing.screen import curve_for, tpot_limit
 from tokonomics.traffic.trace import Trace
+from tokonomics.types import Noun, Speed
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
+
+
+class Way(StrEnum):
+    """How several models stand on GPUs."""
+
+    own = "each its own GPU"
+    shares = "one GPU, memory shares"
+    slices = "one GPU, MIG slices"
+    turns = "one GPU, sleep and wake"
+    zero = "own GPUs, scaled to zero"
+
+
+SHARED_WAYS = (Way.shares, Way.slices, Way.turns)
+"""One GPU for all."""
+
+
+class ModelHere(Noun):
+    """One model in one way: where it stands, how its requests fare, and what it pays."""
+
+    model: str
+    weights: Precision
+    below_checkpoint: bool
+    """Its weights or its KV cache at fewer bits than it was published at."""
+    rate: float
+    place: str
+    """Its machines, its slice, or what it takes of the GPU's memory."""
+    memory_share: float | None
+    """Of the GPU's memory; None where it has a GPU of its own."""
+    ttft_p99_s: float | None
+    tpot_p99_s: float | None
+    breaks: str | None
+    """The SLO that is missed, in words; None: all are met."""
+    usd_per_month: float
+    usd_per_mtok: float
+    gpu_share: float | None
+    """Of the paid time in which the GPU works for it; None for own GPUs and slices."""
+
+
+class WayRow(Noun):
+    """One way, with its bill."""
+
+    way: Way
+    gpu: str
+    machine: str
+    """Provider and instance; of several, the first and how many more."""
+    gpus_paid: float
+    """In the mean over time."""
+    usd_per_month: float
+    price_date: date
+    """Of several machines, the oldest quote."""
+    meets: bool
+    models: tuple[ModelHere, ...]
+    speed: Speed | None = None
+    switches_per_hour: float | None = None
+    hold_s: float | None = None
+
+
+class SharedPlan(Noun):
+    """Every way to serve several models: those that meet every SLO first, the cheapest before the others."""
+
+    rows: tuple[WayRow, ...]
+    not_possible: dict[Way, str]
+    """Why a way is not among them."""
+    best: WayRow | None
+    own_at_these_bits_usd_per_month: float | None = None
+    """Own GPUs at the precisions of ``best``, where those are fewer bits than own GPUs have; None: they are not, or no
+    offer meets the SLOs."""
+
+
+class Crossing(Noun):
+    """Up to this many times the traffic one GPU for all is the cheaper choice, and no longer above."""
+
+    below: float
+    """The largest factor looked at with one GPU for all the cheaper; 0 where it was so at none."""
+    above: float | None
+    """The smallest with own GPUs the cheaper; None where it was so at none."""
+    together_usd_per_month: float | None
+    """One GPU for all, at ``below``."""
+    own_usd_per_month: float | None
+    """Own GPUs, at ``above``."""
+    together_above_usd_per_month: float | None
+    """One GPU for all, at ``above``; None where none of those below the bill of own ones meets every SLO."""
+
 
 ENOUGH_OF_THE_SLOWEST = 2_000
 """Requests of the model with fewest: its p99 rests on twenty of them."""
@@ -148,19 +235,6 @@ def _precisions(tenant: Tenant, gpu: Gpu, engine: Engine) -> list[Deployment]:
     return sorted(found, key=lambda deployment: (-deployment.weights.bits, -deployment.kv.bits))
 
 
-def _at_most_and_fewest_bits(tenants: Sequence[Tenant], gpu: Gpu) -> Iterator[list[Deployment]]:
-    """All models on one such GPU, each at the most bits that fit it; then each at the fewest. None where one cannot be.
-
-    The same choice that each has in a plan of its own, where more bits win at the same bill.
-    """
-    for engine in tenants[0].question.engines:
-        choices = [_precisions(tenant, gpu, engine) for tenant in tenants]
-        if not all(choices):
-            continue
-        most, fewest = [found[0] for found in choices], [found[-1] for found in choices]
-        yield from [most] if most == fewest else [most, fewest]
-
-
 def _load(tenant: Tenant, deployment: Deployment) -> float:
     """Of a GPU's time, by the closed form; endless where no batch meets the time per token."""
     try:
@@ -171,13 +245,22 @@ def _load(tenant: Tenant, deployment: Deployment) -> float:
 
 
 def _with_time_for_all(tenants: Sequence[Tenant], gpu: Gpu) -> Iterator[list[Deployment]]:
-    """The same, where the GPU's time is enough: whoever shares a GPU finishes no more than on the whole of it."""
-    for deployments in _at_most_and_fewest_bits(tenants, gpu):
-        if sum(map(_load, tenants, deployments)) <= 1:
-            yield deployments
+    """All models on one such GPU, each at the most bits that fit it, then each at the fewest, where its time is enough.
+
+    The same choice that each has in a plan of its own, where more bits win at the same bill. Whoever shares a GPU
+    finishes no more than on the whole of it.
+    """
+    for engine in tenants[0].question.engines:
+        choices = [_precisions(tenant, gpu, engine) for tenant in tenants]
+        if not all(choices):
+            continue
+        most, fewest = [found[0] for found in choices], [found[-1] for found in choices]
+        for deployments in [most] if most == fewest else [most, fewest]:
+            if sum(map(_load, tenants, deployments)) <= 1:
+                yield deployments
 
 
-def _nearest(attempts: Iterable[Attempt]) -> Attempt | None:
+def nearest(attempts: Iterable[Attempt]) -> Attempt | None:
     """The first that meets every SLO, else the one that misses by least."""
     missed: list[Attempt] = []
     for attempt in attempts:
@@ -185,11 +268,6 @@ def _nearest(attempts: Iterable[Attempt]) -> Attempt | None:
             return attempt
         missed.append(attempt)
     return min(missed, key=lambda attempt: attempt.worst, default=None)
-
-
-def _fixed_bytes(deployment: Deployment) -> float:
-    """What an engine takes of the GPU beside its KV cache."""
-    return shard(deployment).total + workspace_bytes(deployment)
 
 
 def memory_shares(deployments: Sequence[Deployment], loads: Sequence[Load]) -> list[Deployment] | None:
@@ -200,7 +278,7 @@ def memory_shares(deployments: Sequence[Deployment], loads: Sequence[Load]) -> l
     """
     gpu = deployments[0].gpu
     fraction = deployments[0].limits.memory_fraction
-    fixed = [_fixed_bytes(deployment) for deployment in deployments]
+    fixed = [shard(each).total + workspace_bytes(each) for each in deployments]
     least = [sequence_bytes(each, load.longest) for each, load in zip(deployments, loads, strict=True)]
     left = gpu.usable_bytes * fraction - sum(fixed) - sum(least)
     if left < 0:
@@ -217,12 +295,9 @@ def memory_shares(deployments: Sequence[Deployment], loads: Sequence[Load]) -> l
     return made if all(kv_budget_bytes(each) >= room for each, room in zip(made, least, strict=True)) else None
 
 
-def by_shares(tenants: Sequence[Tenant], traces: Sequence[Trace], machine: Machine) -> Attempt | None:
+def by_shares(tenants: Sequence[Tenant], traces: Sequence[Trace], machine: Machine) -> Iterator[Attempt]:
     """All engines side by side, each with a share of the memory."""
-    return _nearest(_shares(tenants, traces, find_gpu(machine.offer.gpu)))
-
-
-def _shares(tenants: Sequence[Tenant], traces: Sequence[Trace], gpu: Gpu) -> Iterator[Attempt]:
+    gpu = find_gpu(machine.offer.gpu)
     for whole in _with_time_for_all(tenants, gpu):
         shares = memory_shares(whole, [tenant.load for tenant in tenants])
         if shares is None:
@@ -232,13 +307,9 @@ def _shares(tenants: Sequence[Tenant], traces: Sequence[Trace], gpu: Gpu) -> Ite
         yield _tried(side_by_side, tenants, shares, traces, places, parts)
 
 
-def by_turns(tenants: Sequence[Tenant], traces: Sequence[Trace], machine: Machine) -> Attempt | None:
+def by_turns(tenants: Sequence[Tenant], traces: Sequence[Trace], machine: Machine) -> Iterator[Attempt]:
     """One engine awake, the weights of the others in the host's memory."""
-    return _nearest(_turns(tenants, traces, machine, find_gpu(machine.offer.gpu)))
-
-
-def _turns(tenants: Sequence[Tenant], traces: Sequence[Trace], machine: Machine, gpu: Gpu) -> Iterator[Attempt]:
-    times = start_times()
+    times, gpu = start_times(), find_gpu(machine.offer.gpu)
     if gpu.vendor != "nvidia":
         return
     kept = int(gpu.usable_bytes - (len(tenants) - 1) * times.asleep_bytes.value)
@@ -277,12 +348,9 @@ def _tried(
     return begins if begins.worst > _FAR_OFF else on(traces)
 
 
-def by_slices(tenants: Sequence[Tenant], traces: Sequence[Trace], machine: Machine) -> Attempt | None:
+def by_slices(tenants: Sequence[Tenant], traces: Sequence[Trace], machine: Machine) -> Iterator[Attempt]:
     """Each model alone on a slice of the GPU."""
-    return _nearest(_slices(tenants, traces, find_gpu(machine.offer.gpu)))
-
-
-def _slices(tenants: Sequence[Tenant], traces: Sequence[Trace], gpu: Gpu) -> Iterator[Attempt]:
+    gpu = find_gpu(machine.offer.gpu)
     for place in (0, -1):  # the most bits, then the fewest
         choices = [list(_on_slices(tenant, trace, gpu, place)) for tenant, trace in zip(tenants, traces, strict=True)]
         for chosen in product(*choices):

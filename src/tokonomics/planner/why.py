@@ -14,13 +14,14 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from enum import StrEnum
+from operator import attrgetter
 
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.disaggregation import nearest_pair
 from tokonomics.planner.plan import RankedRow, Study
-from tokonomics.planner.search import Placed, Sought
+from tokonomics.planner.search import Placed, Sought, cheapest_machine
 from tokonomics.serving.steady import FRONT_END, REPLICA_SPEED
 from tokonomics.sizing.hosts import Hosts, Machine
 from tokonomics.sizing.screen import Screened, screen
@@ -116,16 +117,16 @@ def why_pick(study: Study) -> WhyPick | None:
     rivals = [*_other_splits(study, chosen.sized), *_apart(study, chosen.sized)]
     if rival := study.plan.runner_up():
         rivals.append(_of_row(study, study.ranked_as(rival), LayoutKind.other_gpu))
-    others = [_beside(pick, rival) for rival in rivals if rival.kind is not pick.kind]
+    others = [
+        rival.model_copy(update={"costs_more": rival.usd_per_month / pick.usd_per_month - 1})
+        for rival in rivals
+        if rival.kind is not pick.kind
+    ]
     dearer = sorted((rival for rival in others if rival.costs_more > -_SAME), key=lambda rival: rival.costs_more)
     return WhyPick(text=in_words(pick, dearer), pick=pick, others=tuple(dearer))
 
 
 _SAME = 1e-9
-
-
-def _beside(pick: Contender, rival: Contender) -> Contender:
-    return rival.model_copy(update={"costs_more": rival.usd_per_month / pick.usd_per_month - 1})
 
 
 def kind_of_layout(deployment: Deployment) -> LayoutKind:
@@ -159,13 +160,8 @@ def _order(contender: Contender) -> tuple[float, bool, float]:
 
 def _alike(hosts: Iterable[Hosts], own: Deployment) -> list[Hosts]:
     """What differs from the pick in its layout alone."""
-    same = own.gpu, own.engine, own.weights, own.kv, own.speculation
-    return [
-        one
-        for one in hosts
-        if (one.deployment.gpu, one.deployment.engine) == same[:2]
-        and (one.deployment.weights, one.deployment.kv, one.deployment.speculation) == same[2:]
-    ]
+    but_layout = attrgetter("gpu", "engine", "weights", "kv", "speculation")
+    return [one for one in hosts if but_layout(one.deployment) == but_layout(own)]
 
 
 def _of_hosts(study: Study, hosts: Hosts) -> Contender | None:
@@ -221,7 +217,7 @@ def _contender(
 ) -> Contender | None:
     """So many replicas on a machine, or on the cheapest; None where none holds them."""
     hosts, capacity = screened.hosts, screened.capacity
-    machine = machine or _cheapest(hosts, replicas)
+    machine = machine or cheapest_machine(hosts, replicas)
     if machine is None:
         return None
     offer = machine.offer
@@ -247,16 +243,6 @@ def _contender(
         in_use=study.question.load.workload.rate * gpu_s / paid,
         misses=misses,
     )
-
-
-def _cheapest(hosts: Hosts, replicas: int) -> Machine | None:
-    def bill(machine: Machine) -> float:
-        number = hosts.machines_on(machine.offer, replicas)
-        allowed = number * machine.offer.gpus <= (hosts.max_gpus or math.inf)
-        return number * machine.usd_per_hour if allowed else math.inf
-
-    found = min(hosts.cheapest_of_each_size, key=bill, default=None)
-    return found if found and math.isfinite(bill(found)) else None
 
 
 def _gpu_seconds(screened: Screened, total_s: float, context: float) -> GpuSeconds:

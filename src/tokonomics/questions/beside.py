@@ -5,10 +5,8 @@ Each further model is written as ``model_text`` reads it. What it does not say i
 
 from tokonomics.errors import BadInput, option
 from tokonomics.planner.plan import Question
-from tokonomics.planner.shared_answer import Crossing, SharedPlan
-from tokonomics.planner.shared_crossing import crossing
-from tokonomics.planner.shared_gpu import shared_plan
-from tokonomics.planner.shared_ways import tenants_of
+from tokonomics.planner.shared_gpu import crossing, shared_plan
+from tokonomics.planner.shared_ways import Crossing, SharedPlan, tenants_of
 from tokonomics.questions.listener import Listener
 from tokonomics.questions.load import cases_of, questions_of
 from tokonomics.questions.model_text import model_in

@@ -19,14 +19,16 @@ from tokonomics.catalog.offers import MAX_AGE_DAYS, Offer
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, UnknownName, option, shorten
 from tokonomics.physics.deployment import Speculation
-from tokonomics.planner.drafting import NO_DRAFT, draft_named, published_draft
 from tokonomics.planner.infeasible import Blame, blame
 from tokonomics.planner.parsing import (
+    NO_DRAFT,
     amount,
+    draft_named,
     gpu_filter,
     kv_for,
     limits_from,
     listed,
+    published_draft,
     reaching,
     router_from,
     share_of_quality,

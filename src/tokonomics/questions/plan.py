@@ -24,14 +24,13 @@ from tokonomics.planner.compare import compare as side_by_side
 from tokonomics.planner.compare import diff as plan_diff
 from tokonomics.planner.compare import parse_quality
 from tokonomics.planner.energy import energy_of
-from tokonomics.planner.flips import flips
+from tokonomics.planner.firmness import flips, least_regret
 from tokonomics.planner.frontier import frontier_of
 from tokonomics.planner.infeasible import left_out
 from tokonomics.planner.parsing import discounts_from, gpu_filter, listed
 from tokonomics.planner.plan import Question, Study, study
 from tokonomics.planner.plan_answer import Candidate
-from tokonomics.planner.regret import least_regret
-from tokonomics.planner.what_if import bill_range, headroom, ratios, sensitivity
+from tokonomics.planner.vary import bill_range, headroom, ratios, sensitivity
 from tokonomics.planner.why import why_pick
 from tokonomics.questions.can_run import on_own_machine
 from tokonomics.questions.command import command_of

@@ -3,8 +3,7 @@
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.errors import BadInput, option
 from tokonomics.physics.memory import fit as fit_memory
-from tokonomics.planner.layout_speed import faster_at, faster_within
-from tokonomics.planner.predict import batch_curve
+from tokonomics.planner.predict import batch_curve, faster_at, faster_within
 from tokonomics.planner.predict import predict as predicted
 from tokonomics.questions.deployment import deployment_of, require_writer
 from tokonomics.questions.listener import SILENT, Listener

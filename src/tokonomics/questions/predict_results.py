@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from tokonomics.planner.layout_speed import FasterLayout
-from tokonomics.planner.predict import BatchCurve, Prediction
+from tokonomics.planner.predict import BatchCurve, FasterLayout, Prediction
 from tokonomics.questions.result import Result, beside
 from tokonomics.units import count, plural, seconds, usd
 

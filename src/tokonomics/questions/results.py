@@ -25,15 +25,14 @@ from tokonomics.planner.can_run import CanRun
 from tokonomics.planner.class_report import ClassReport
 from tokonomics.planner.compare import Comparison
 from tokonomics.planner.disaggregation import RatioPoint
+from tokonomics.planner.firmness import Flips, Regret
 from tokonomics.planner.fleet import FleetReport
-from tokonomics.planner.flips import Flips
 from tokonomics.planner.frontier import Frontier
 from tokonomics.planner.infeasible import Blame
 from tokonomics.planner.plan_answer import Candidate, Plan, PrefillSide
-from tokonomics.planner.regret import Regret
 from tokonomics.planner.scaling import ScalingReport
-from tokonomics.planner.shared_answer import Crossing, SharedPlan
-from tokonomics.planner.what_if import BillRange, Headroom, Sensitivity
+from tokonomics.planner.shared_ways import Crossing, SharedPlan
+from tokonomics.planner.vary import BillRange, Headroom, Sensitivity
 from tokonomics.planner.why import WhyPick
 from tokonomics.questions.result import Result, beside
 from tokonomics.serving.first_answer import FirstAnswer

@@ -16,8 +16,8 @@ from tokonomics.catalog.models import ModelSpec
 from tokonomics.errors import BadInput, did_you_mean, option, shorten
 from tokonomics.planner.parsing import listed
 from tokonomics.planner.route import route as compared
-from tokonomics.planner.route_models import OwnModel, RoutedModel, called, part_of
-from tokonomics.planner.route_ways import MOST_LABELS, Marks, Routing, tokens_in
+from tokonomics.planner.route_models import OwnModel, RoutedModel, called, part_of, tokens_in
+from tokonomics.planner.route_ways import MOST_LABELS, Marks, Routing
 from tokonomics.questions.deployment import require_writer
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import cases_of, load_of, question_of, say_not_tried

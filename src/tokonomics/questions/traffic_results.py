@@ -16,7 +16,7 @@ from tokonomics.planner.levers.semantic_cache import SemanticHits, SemanticLever
 from tokonomics.planner.levers.stack import Waterfall
 from tokonomics.planner.levers.templates import TemplateLever, TextTemplate
 from tokonomics.planner.levers.tenancy import Pooling
-from tokonomics.planner.route_answer import RouteReport
+from tokonomics.planner.route_models import RouteReport
 from tokonomics.questions.result import Result, beside
 from tokonomics.serving.first_answer import FirstAnswer
 from tokonomics.serving.outcome import Moment, Outcome, SideOutcome

@@ -4,8 +4,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 from tokonomics.errors import option
-from tokonomics.planner.levers.kept_quality import QualityKept
-from tokonomics.planner.levers.ranking import CHUNK, Effects, Pulled, Ranking, Utilization
+from tokonomics.planner.levers.ranking import CHUNK, Effects, Pulled, QualityKept, Ranking, Utilization
 from tokonomics.planner.levers.stack import Drafted, Step, Waterfall
 from tokonomics.questions.request import Request
 from tokonomics.questions.traffic_results import LeversResult, StackResult

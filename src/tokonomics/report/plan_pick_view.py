@@ -11,7 +11,7 @@ from tokonomics.catalog.offers import UNSPECIFIED, Terms
 from tokonomics.catalog.places import LISTED_EVERYWHERE
 from tokonomics.errors import option
 from tokonomics.planner.disaggregation import RatioPoint
-from tokonomics.planner.flips import Flip, Flips
+from tokonomics.planner.firmness import Flip, Flips
 from tokonomics.planner.infeasible import Blame
 from tokonomics.planner.plan_answer import Candidate, Catch, Plan, SetAside
 from tokonomics.planner.why import WhyPick

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tokonomics.errors import option
+from tokonomics.planner.firmness import Regret
 from tokonomics.planner.plan_answer import Candidate
-from tokonomics.planner.regret import Regret
-from tokonomics.planner.shared_answer import Crossing, ModelHere, Way, WayRow
+from tokonomics.planner.shared_ways import Crossing, ModelHere, Way, WayRow
 from tokonomics.questions.results import PlanCases, PlanModels, PlanTogether, layout_text
 from tokonomics.report import blocks
 from tokonomics.report.plan_pick_view import asked_text, nothing

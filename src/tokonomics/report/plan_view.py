@@ -9,7 +9,7 @@ from tokonomics.catalog.offers import STALE_AFTER_DAYS
 from tokonomics.errors import option
 from tokonomics.planner.plan_answer import Candidate, Plan, Rejection
 from tokonomics.planner.search import CLOSED_FORM_UTILIZATION
-from tokonomics.planner.what_if import BillRange, Case, Headroom, Sensitivity
+from tokonomics.planner.vary import BillRange, Case, Headroom, Sensitivity
 from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.results import CanRunResult, PlanCases, PlanModels, PlanResult, layout_text, replicas_text
 from tokonomics.report import blocks, charts

@@ -8,8 +8,7 @@ from tokonomics.errors import option
 from tokonomics.physics.calibration import Coverage
 from tokonomics.physics.intervals import Interval
 from tokonomics.physics.memory import Fit
-from tokonomics.planner.layout_speed import FasterLayout
-from tokonomics.planner.predict import BatchCurve, Prediction
+from tokonomics.planner.predict import BatchCurve, FasterLayout, Prediction
 from tokonomics.questions.predict_results import CurveResult, FitResult, PredictResult
 from tokonomics.questions.request import Request
 from tokonomics.questions.requests.buy import CurveRequest

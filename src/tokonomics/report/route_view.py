@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from tokonomics.errors import option
-from tokonomics.planner.route_answer import RouteBreakEven, RouteWay
+from tokonomics.planner.route_models import RouteBreakEven, RouteWay
 from tokonomics.questions.request import Request
 from tokonomics.questions.traffic_results import RouteResult
 from tokonomics.report import blocks, charts

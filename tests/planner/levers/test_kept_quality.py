@@ -8,7 +8,7 @@ from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import find_model
 from tokonomics.physics.deployment import Deployment, deploy
-from tokonomics.planner.levers.kept_quality import quality_kept
+from tokonomics.planner.levers.ranking import quality_kept
 
 
 def deployment(model: str, weights: Precision = Precision.bf16) -> Deployment:

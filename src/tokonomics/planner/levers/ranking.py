@@ -6,18 +6,24 @@ save less than their sum (or more, where one makes room for the other).
 
 Beside them stands what utilization costs: the same requests at other batch limits, loads and arrivals, one thing
 changed at a time and sized anew. A burst needs the replicas of its busiest minutes and pays for them in the quiet ones.
+
+What a change keeps of the model's quality: only the precision of weights and KV cache touches the answers; everything
+else, drafts included, computes the same distribution. A score is one's own, or published for the model or its family
+(``catalog.recovery``). Of weights and KV cache together the product is taken.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pydantic import NonNegativeFloat, PositiveFloat
 
+from tokonomics.catalog.checkpoints import Recovery, recovery_of, recovery_text
+from tokonomics.catalog.layers import Precision
 from tokonomics.money.cost import saving
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import kv_budget_bytes, sequence_bytes, shard
 from tokonomics.physics.steptime import step_model
-from tokonomics.planner.levers.kept_quality import QualityKept, quality_kept
 from tokonomics.planner.levers.lever_list import Lever, all_levers, billed, moved
 from tokonomics.sizing.bill import CENT, Bill, Bills
 from tokonomics.sizing.load import Load
@@ -26,6 +32,37 @@ from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.arrivals import draw_arrivals, parse_arrivals
 from tokonomics.types import Marked, Noun, copied
 from tokonomics.units import percent, plural
+
+NONE_LOST = "the answers do not change"
+NOT_SCORED = "no score is published for this model or its family"
+
+
+class QualityKept(Noun):
+    """Of the model as it was published."""
+
+    share: float | None
+    """1: nothing is lost; None: not scored."""
+    said: str
+    """By whose word."""
+    scores: tuple[Recovery, ...] = ()
+
+
+def quality_kept(before: Deployment, after: Deployment) -> QualityKept:
+    """What is left where a change moves a setup's precisions; of those that it leaves alone nothing is said."""
+    model = after.model
+    fewer = []
+    if after.weights.is_below(before.weights) and after.weights.is_below(model.served):
+        fewer.append(recovery_of(model, after.weights))
+    if after.kv.is_below(before.kv) and after.kv.is_below(Precision.bf16):
+        fewer.append(recovery_of(model, after.kv, "kv"))
+    if not fewer:
+        return QualityKept(share=1.0, said=NONE_LOST)
+    scores = tuple(found for found in fewer if found is not None)
+    if len(scores) < len(fewer):
+        return QualityKept(share=None, said=NOT_SCORED, scores=scores)
+    share = math.prod(found.recovery for found in scores)
+    return QualityKept(share=share, said="; ".join(recovery_text(found, model) for found in scores), scores=scores)
+
 
 CHUNK = 1000
 """Prompt tokens by which the effect on arithmetic is told."""

@@ -15,9 +15,17 @@ from tokonomics.errors import BadInput, did_you_mean, option, shorten
 from tokonomics.money.cost import saving
 from tokonomics.physics.deployment import acceptance_for
 from tokonomics.physics.steptime import decode_step
-from tokonomics.planner.levers.kept_quality import QualityKept, quality_kept
-from tokonomics.planner.levers.lever_list import NOTHING_SHARED, Choices, all_levers, billed, differs, memories, moved
-from tokonomics.planner.levers.right_size import right_size
+from tokonomics.planner.levers.lever_list import (
+    NOTHING_SHARED,
+    Choices,
+    all_levers,
+    billed,
+    differs,
+    memories,
+    moved,
+    right_size,
+)
+from tokonomics.planner.levers.ranking import QualityKept, quality_kept
 from tokonomics.planner.plan_answer import KV_CHOICES
 from tokonomics.sizing.bill import CENT, Bill, Bills
 from tokonomics.sizing.layouts import weight_choices

@@ -9,7 +9,7 @@ from tokonomics.money.breakeven import FILL, SPEED, Swing
 from tokonomics.money.fleet import FleetPurchase
 from tokonomics.planner.breakeven import BreakEvenReport
 from tokonomics.planner.fleet import FleetReport
-from tokonomics.planner.route_answer import RouteReport, RouteWay
+from tokonomics.planner.route_models import RouteReport, RouteWay
 from tokonomics.report.charts import style
 from tokonomics.report.wording import and_slos, workload_text
 from tokonomics.units import TOKENS_PER_MTOK, count, percent, requests_a_second, usd

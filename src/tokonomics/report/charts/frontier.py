@@ -19,7 +19,7 @@ from tokonomics.money.api_bill import ApiCost
 from tokonomics.physics.intervals import Interval
 from tokonomics.planner.frontier import Frontier, FrontierPoint
 from tokonomics.planner.plan_answer import Candidate, Plan
-from tokonomics.planner.what_if import BillRange
+from tokonomics.planner.vary import BillRange
 from tokonomics.questions.results import layout_text, split_text
 from tokonomics.report.charts import style
 from tokonomics.report.wording import signed_text

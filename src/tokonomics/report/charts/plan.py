@@ -7,9 +7,9 @@ import altair as alt
 
 from tokonomics.planner.compare import Comparison
 from tokonomics.planner.disaggregation import RatioPoint
+from tokonomics.planner.firmness import Regret
 from tokonomics.planner.plan_answer import Candidate, Plan
-from tokonomics.planner.regret import Regret
-from tokonomics.planner.what_if import BillSwing, Case, Sensitivity
+from tokonomics.planner.vary import BillSwing, Case, Sensitivity
 from tokonomics.questions.results import layout_text, replicas_text
 from tokonomics.report.charts import style
 from tokonomics.report.wording import and_slos, price_text, workload_text

@@ -1,8 +1,9 @@
-"""The same candidate under other circumstances: other traffic, lengths, SLOs or speed, and what it then takes.
+"""Ask a plan again with a change: other traffic, lengths, SLOs, limits or speed, and compare what comes of it.
 
-The candidate is sized anew as the plan sized it. A fleet that is ``k`` times slower serves a trace exactly as the
-unchanged one serves it replayed ``k`` times faster, with every duration divided by ``k``: so a doubt about the speed is
-a change of traffic and SLOs, and the simulator needs no second set of step times.
+Changed is the question (``again``, which studies it anew) or what one candidate is sized for (``resize``, which finds
+its replicas as the plan does). A fleet that is ``k`` times slower serves a trace exactly as the unchanged one serves it
+replayed ``k`` times faster, with every duration divided by ``k``: so a doubt about the speed is a change of traffic and
+SLOs, and the simulator needs no second set of step times.
 
 From this follow the room a plan has (the same requests ever faster on the replicas of the pick until an SLO is missed),
 the range of its bill (both ends of the 80 % interval that was learned from published throughput), and which assumption
@@ -13,17 +14,18 @@ machine: beside the bill stands the share of the fleet's simulated capacity that
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from tokonomics.physics.intervals import interval
 from tokonomics.planner.disaggregation import RatioPoint, kv_transfer_s, resize_apart, splits_of
-from tokonomics.planner.plan import Question, Study, searched
+from tokonomics.planner.plan import Question, Study, searched, study
 from tokonomics.planner.plan_answer import Candidate
 from tokonomics.planner.search import Placed, Sought, late_in_the_mean
 from tokonomics.serving.capacity import BEHIND
-from tokonomics.sizing.attempt import Sized
+from tokonomics.sizing.attempt import Attempts, Sized
 from tokonomics.sizing.disaggregation import Pair, pair_of
 from tokonomics.sizing.hosts import Hosts
 from tokonomics.sizing.layouts import why_not
@@ -51,7 +53,22 @@ _LIGHT = 0.3
 _LIGHTER = 4
 """Times that it begins anew: below a hundredth of its capacity, no fleet is worth its GPUs."""
 
-Circumstances = tuple[Load, tuple[Slo, ...]]
+
+def again(question: Question, *, pick_only: bool = False, attempts: Attempts | None = None, **changes: Any) -> Study:
+    """The same question with other fields, studied; nothing is set aside. ``attempts`` were made for the same load."""
+    return study(replace(question, catches={}, **changes), pick_only=pick_only, attempts=attempts)
+
+
+def resize(question: Question, hosts: Hosts) -> Placed | NotServed:
+    """The replicas that one candidate takes for a question, found as the plan finds them."""
+    if refusal := why_not(hosts.deployment, question.load.longest):
+        return refusal
+    # Alone, a candidate is never too expensive: it is sized, or refused for a reason of its own.
+    sought = Sought(question.load, question.slos, question.router)
+    if hosts.prefill:
+        return resize_apart(sought, hosts, question.limits.max_utilization)
+    search = searched(question, sought, [hosts])
+    return search.sized[0] if search.sized else search.refused[0][1]
 
 
 @dataclass(frozen=True)
@@ -66,42 +83,22 @@ class HeldRate:
     """What gives way there."""
 
 
-def resize(
-    question: Question, hosts: Hosts, load: Load | None = None, slos: Sequence[Slo] | None = None
-) -> Placed | NotServed:
-    """The replicas that one candidate takes for other traffic or other SLOs, found as the plan finds them."""
-    load = load or question.load
-    if refusal := why_not(hosts.deployment, load.longest):
-        return refusal
-    # Alone, a candidate is never too expensive: it is sized, or refused for a reason of its own.
-    targets = question.slos if slos is None else tuple(slos)
-    sought = Sought(load, targets, question.router)
-    if hosts.prefill:
-        return resize_apart(sought, hosts, question.limits.max_utilization)
-    search = searched(question, sought, [hosts])
-    return search.sized[0] if search.sized else search.refused[0][1]
-
-
 def highest_rate(
     question: Question,
     screened: Screened,
     replicas: int,
-    load: Load | None = None,
-    slos: Sequence[Slo] | None = None,
     close_enough: float = CLOSE_ENOUGH,
     trial: Sized | None = None,
 ) -> HeldRate:
-    """The highest rate that these replicas hold, from the load's own on, which they are known to hold.
+    """The highest rate that these replicas hold, from the question's own on, which they are known to hold.
 
     Rates are those of a grid, ``close_enough`` apart, so that a looser SLO never holds less. Of a ``trial``, router and
     limit on sequences stay as they are; otherwise each rate has those that suit it.
     """
-    load = load or question.load
-    targets = question.slos if slos is None else tuple(slos)
-    planned = load.workload.rate
+    planned = question.load.workload.rate
 
     def broken(step: int) -> str | None:
-        return _broken(question, screened, replicas, load.at(planned * close_enough**step), targets, trial)
+        return _broken(question, screened, replicas, planned * close_enough**step, trial)
 
     ceiling = screened.capacity.rate * replicas * LEEWAY / planned
     holds, breaks = 0, max(1, math.ceil(math.log(max(ceiling, 1.0), close_enough)))
@@ -120,29 +117,30 @@ def highest_rate(
 
 
 def _broken(
-    question: Question,
-    screened: Screened,
-    replicas: int,
-    load: Load,
-    slos: tuple[Slo, ...],
-    trial: Sized | None = None,
+    question: Question, screened: Screened, replicas: int, rate: float, trial: Sized | None = None
 ) -> str | None:
+    """What gives way on these replicas at a rate; None where they hold."""
     if question.simulate:
-        sought = Sought(load, slos, question.router)
+        sought = Sought(question.load.at(rate), question.slos, question.router)
         return (sought.on(screened, replicas) if trial is None else sought.as_sized(screened, trial)).breaks
-    rate = load.workload.rate / replicas
-    if rate > screened.capacity.rate:
+    if rate / replicas > screened.capacity.rate:
         return BEHIND
-    return late_in_the_mean(screened, rate, slos)
+    return late_in_the_mean(screened, rate / replicas, question.slos)
 
 
-# --- what is altered ------------------------------------------------------------------------------------------------
+# --- what is changed ------------------------------------------------------------------------------------------------
 
 
-def slower(load: Load, slos: Sequence[Slo], times: float) -> Circumstances:
+def slower(load: Load, slos: Sequence[Slo], times: float) -> tuple[Load, tuple[Slo, ...]]:
     """Traffic and SLOs under which the unchanged fleet does what one so many times slower would do."""
     load = replace(load, trace=hurried(load.trace, times))
     return load.at(load.workload.rate * times), loosened(slos, 1 / times)
+
+
+def at_the_speed(question: Question, speed: float) -> Question:
+    """The question as if every replica had that share of the modelled speed."""
+    load, slos = slower(question.load, question.slos, 1 / speed)
+    return replace(question, load=load, slos=slos)
 
 
 def loosened(slos: Sequence[Slo], factor: float, only: Slo | None = None) -> tuple[Slo, ...]:
@@ -170,10 +168,25 @@ def _times(tokens: Counts, factor: float, least: int) -> Counts:
     return np.where(tokens > 0, np.maximum(np.rint(tokens * factor), max(1, least)), 0).astype(np.int32)
 
 
-def resized(study: Study, row: Candidate, load: Load, slos: Sequence[Slo]) -> tuple[Placed, int, float] | NotServed:
-    """A ranked row sized for other traffic or SLOs: its replicas, spare ones included, and their bill."""
+RATE, PROMPTS, ANSWERS = "requests a second", "prompt tokens", "answer tokens"
+
+
+def traffic_axes(question: Question) -> dict[str, Callable[[float], Load]]:
+    """What may be otherwise about the traffic: the load at so many times its rate, prompts or answers."""
+    load, context = question.load, question.model.max_context
+    axes: dict[str, Callable[[float], Load]] = {
+        RATE: lambda by: load.at(load.workload.rate * by),
+        PROMPTS: lambda by: stretched(load, inputs=by, context=context),
+    }
+    if load.workload.writes:
+        axes[ANSWERS] = lambda by: stretched(load, outputs=by, context=context)
+    return axes
+
+
+def resized(study: Study, row: Candidate, question: Question) -> tuple[Placed, int, float] | NotServed:
+    """A ranked row sized for a changed question: its replicas, spare ones included, and their bill."""
     ranked = study.ranked_as(row)
-    found = resize(study.question, ranked.sized.screened.hosts, load, slos)
+    found = resize(question, ranked.sized.screened.hosts)
     if isinstance(found, NotServed):
         return found
     hosts, offer = found.screened.hosts, ranked.machine.offer
@@ -246,7 +259,7 @@ def bill_range(study: Study, row: Candidate) -> BillRange:
 
 def at_speed(study: Study, row: Candidate, speed: float) -> AtSpeed:
     """A ranked row sized as if its replicas had that share of the modelled speed."""
-    found = resized(study, row, *slower(study.question.load, study.question.slos, 1 / speed))
+    found = resized(study, row, at_the_speed(study.question, speed))
     if isinstance(found, NotServed):
         return AtSpeed(speed=speed, replicas=None, usd_per_month=None, refused=found.reason)
     return AtSpeed(speed=speed, replicas=found[1], usd_per_month=found[2])
@@ -299,45 +312,36 @@ def sensitivity(study: Study) -> Sensitivity | None:
     if row is None:
         return None
     question, sized = study.question, study.of(row)
-    load, slos, context = question.load, question.slos, question.model.max_context
-    rate = load.workload.rate
-    speed = interval(1.0, "throughput", sized.deployment)
+    slos, speed = question.slos, interval(1.0, "throughput", sized.deployment)
 
-    def case(factor: float, changed: Circumstances) -> Case:
-        found = resized(study, row, *changed)
+    def case(factor: float, changed: Question) -> Case:
+        found = resized(study, row, changed)
         if isinstance(found, NotServed):
             return Case(factor=factor, usd_per_month=None, replicas=None, used=None, refused=found.reason)
-        again, replicas, bill = found
-        return Case(factor=factor, usd_per_month=bill, replicas=replicas, used=_used(study, again, *changed))
-
-    def swing(name: str, change: Callable[[float], Circumstances], low: float, high: float) -> BillSwing:
-        return BillSwing(assumption=name, low=case(low, change(low)), high=case(high, change(high)))
+        placed, replicas, bill = found
+        return Case(factor=factor, usd_per_month=bill, replicas=replicas, used=_used(changed, placed))
 
     few, many = 1 - _CHANGE, 1 + _CHANGE
-    mid_used = _used(study, sized, load, slos)
-    swings = [
-        swing("requests a second", lambda by: (load.at(rate * by), slos), few, many),
-        swing("prompt tokens", lambda by: (stretched(load, inputs=by, context=context), slos), few, many),
-        swing("speed of the replicas", lambda by: slower(load, slos, 1 / by), speed.low, speed.high),
-        *(
-            swing(f"SLO {slo}", lambda by, only=slo: (load, loosened(slos, by, only)), few, many)  # type: ignore[misc]
-            for slo in slos
-        ),
-    ]
-    if load.workload.writes:
-        change = lambda by: (stretched(load, outputs=by, context=context), slos)  # noqa: E731
-        swings.insert(2, swing("answer tokens", change, few, many))
-    low, high = (
+    changes: dict[str, list[tuple[float, Question]]] = {
+        name: [(by, replace(question, load=load(by))) for by in (few, many)]
+        for name, load in traffic_axes(question).items()
+    }
+    changes["speed of the replicas"] = [(by, at_the_speed(question, by)) for by in (speed.low, speed.high)]
+    for slo in slos:
+        changes[f"SLO {slo}"] = [(by, replace(question, slos=loosened(slos, by, slo))) for by in (few, many)]
+    cases = {name: [case(*changed) for changed in both] for name, both in changes.items()}
+    mid_used = _used(question, sized)
+    cases["price of the machine"] = [
         Case(factor=by, usd_per_month=row.usd_per_month * by, replicas=row.replicas, used=mid_used)
         for by in (few, many)
-    )
-    swings.append(BillSwing(assumption="price of the machine", low=low, high=high))
+    ]
+    swings = [BillSwing(assumption=name, low=low, high=high) for name, (low, high) in cases.items()]
     swings.sort(key=lambda swing: (-swing.usd(row.usd_per_month), -_moved(swing, mid_used)))
     return Sensitivity(usd_per_month=row.usd_per_month, replicas=row.replicas, used=mid_used, swings=tuple(swings))
 
 
-def _used(study: Study, sized: Placed, load: Load, slos: Sequence[Slo]) -> float:
-    return load.workload.rate / highest_rate(study.question, sized.screened, sized.replicas, load, slos, _SHOWN).rate
+def _used(question: Question, sized: Placed) -> float:
+    return question.load.workload.rate / highest_rate(question, sized.screened, sized.replicas, _SHOWN).rate
 
 
 def _moved(swing: BillSwing, mid: float) -> float:
@@ -368,7 +372,7 @@ def ratios(study: Study, progress: Say = silent) -> tuple[RatioPoint, ...]:
     for first, second, screened in fleets:
         progress(f"{first} prefill and {second} decode replicas")
         replicas = first + second
-        rate, usd = _held(question, screened, replicas, few), screened.hosts.usd_per_hour(replicas)
+        rate, usd = _held(replace(question, load=few), screened, replicas), screened.hosts.usd_per_hour(replicas)
         is_cheapest = hosts.prefill is not None and first == hosts.prefill.replicas
         is_pick = own is not None and (own.screened.name, own.replicas) == (screened.name, replicas)
         tokens_per_hour = rate * (load.workload.input_tokens + load.workload.output_tokens) * SECONDS_PER_HOUR
@@ -386,11 +390,12 @@ def ratios(study: Study, progress: Say = silent) -> tuple[RatioPoint, ...]:
     return tuple(points)
 
 
-def _held(question: Question, screened: Screened, replicas: int, load: Load) -> float:
+def _held(question: Question, screened: Screened, replicas: int) -> float:
     """Requests a second that a fleet holds, roughly; 0 where it misses an SLO however few there are."""
-    light = load.at(_LIGHT * replicas * screened.capacity.rate)
+    rate = _LIGHT * replicas * screened.capacity.rate
     for _ in range(_LIGHTER):
-        if not _broken(question, screened, replicas, light, question.slos):
-            return highest_rate(question, screened, replicas, light, close_enough=_SHOWN).rate
-        light = light.at(light.workload.rate * _LIGHT)
+        if not _broken(question, screened, replicas, rate):
+            light = replace(question, load=question.load.at(rate))
+            return highest_rate(light, screened, replicas, _SHOWN).rate
+        rate *= _LIGHT
     return 0.0

@@ -1,0 +1,348 @@
+"""How firm a choice is: what would make another GPU the cheapest, and which choice is least wrong for unknown demand.
+
+Prices: bills are whole machines times a price, so the rise or fall that makes two of them equal is exact. Traffic: the
+plan is made again with more or fewer, longer or shorter requests, step by step away from the traffic asked, until
+another GPU is the cheapest; then the crossing is narrowed down to one in fifty.
+
+Regret: low, middle and high traffic, one kind of hardware for all. The number of replicas follows the demand;
+deployment, machine and terms do not. In each case a choice costs more than the best one for that case by its regret;
+the least regret is the choice whose largest is smallest (Savage, "The theory of statistical decision", 1951), among
+those that meet the SLOs in every case. Looked at is everything that the plan of any case sized, on the cheapest machine
+of each size; what cannot come among the best so far is not simulated.
+"""
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+
+from tokonomics.catalog.layers import Precision
+from tokonomics.catalog.offers import Terms
+from tokonomics.planner.plan import Question, Study
+from tokonomics.planner.plan_answer import Candidate
+from tokonomics.planner.prospects import layout
+from tokonomics.planner.search import Kind, Placed, kind_of
+from tokonomics.planner.vary import ANSWERS, PROMPTS, RATE, again, resize, traffic_axes
+from tokonomics.sizing.hosts import Hosts, Machine
+from tokonomics.sizing.layouts import is_faithful, why_not
+from tokonomics.sizing.refusal import NotServed
+from tokonomics.sizing.screen import screen
+from tokonomics.sizing.search import highest_between
+from tokonomics.sizing.setup import Say, silent
+from tokonomics.traffic.workload import Workload
+from tokonomics.types import Noun, copied
+
+FURTHEST = 8.0
+"""Times more or less: beyond, it is another plan."""
+_RATE_STEPS, _LENGTH_STEPS = 24, 6
+"""On the way to the furthest. Rates are cheap to try; every length takes new curves."""
+_CLOSE_ENOUGH = 1.02
+
+
+class PriceFlip(Noun):
+    """Prices at which the pick and a rival cost the same."""
+
+    gpu: str
+    provider: str
+    region: str
+    instance: str
+    usd_per_month: PositiveFloat
+    """Of the rival."""
+    pick_may_rise: NonNegativeFloat
+    """Share by which the price of the pick's machine may rise."""
+    rival_must_fall: NonNegativeFloat
+    """Share by which the price of the rival's must fall instead."""
+
+
+class Side(Noun):
+    """The two cheapest ways on one side of a crossing, as simulated."""
+
+    value: PositiveFloat
+    """Of what is changed."""
+    pick_usd_per_month: PositiveFloat | None
+    """The cheapest on the pick's GPU; None where it cannot serve."""
+    rival_usd_per_month: PositiveFloat | None
+
+
+class Flip(Noun):
+    """Where another GPU becomes the cheapest."""
+
+    what: str
+    """``requests a second``, ``prompt tokens`` or ``answer tokens``."""
+    factor: PositiveFloat
+    """Of the plan's value."""
+    before: Side
+    after: Side
+    gpu: str
+    """The rival's."""
+    rival: str
+    """Its layout."""
+    replicas: PositiveInt
+    """That serve; spare ones left out."""
+
+
+class Flips(Noun):
+    """What would flip the choice."""
+
+    other_offer: PriceFlip | None
+    """The nearest price on another machine, of whatever GPU."""
+    other_gpu: PriceFlip | None
+    """Against the runner-up, if prices of the pick's GPU rise everywhere."""
+    traffic: tuple[Flip, ...]
+    """The nearest first."""
+    steady: tuple[str, ...]
+    """Changes up to the furthest that do not flip it, such as ``prompt tokens ÷ 8``."""
+
+
+def flips(study: Study, only: Collection[str] | None = None, progress: Say = silent) -> Flips | None:
+    """The nearest flips of each kind, or along ``only`` these axes of the traffic; None where there is no pick.
+
+    A direction takes some ten plans.
+    """
+    pick = study.plan.best
+    if pick is None:
+        return None
+    found: list[Flip] = []
+    steady: list[str] = []
+    walked = [name for name in traffic_axes(study.question) if only is None or name in only]
+    for name, sign in product(walked, (-1, 1)):
+        progress(f"{'more' if sign > 0 else 'fewer'} {name}")
+        if flip := _Walk(study.question, pick.gpu, name).nearest(sign):
+            found.append(flip)
+        else:
+            steady.append(f"{name} {'×' if sign > 0 else '÷'} {FURTHEST:g}")
+    here = pick.provider, pick.region, pick.instance
+    other = next((row for row in study.plan.ranked if (row.provider, row.region, row.instance) != here), None)
+    return Flips(
+        other_offer=_price_flip(pick, other),
+        other_gpu=_price_flip(pick, study.plan.runner_up()),
+        traffic=tuple(sorted(found, key=lambda flip: abs(math.log(flip.factor)))),
+        steady=tuple(steady),
+    )
+
+
+def _price_flip(pick: Candidate, rival: Candidate | None) -> PriceFlip | None:
+    if rival is None:
+        return None
+    return PriceFlip(
+        **copied(rival, "gpu", "provider", "region", "instance", "usd_per_month"),
+        pick_may_rise=max(0.0, rival.usd_per_month / pick.usd_per_month - 1),
+        rival_must_fall=max(0.0, 1 - pick.usd_per_month / rival.usd_per_month),
+    )
+
+
+@dataclass
+class _Walk:
+    """Plans for other traffic, away from the one asked along one axis, where every replica does both."""
+
+    question: Question
+    gpu: str
+    """The pick's."""
+    axis: str
+    plans: dict[float, Study] = field(default_factory=dict)
+
+    def nearest(self, sign: int) -> Flip | None:
+        """The first crossing in one direction."""
+        steps = _RATE_STEPS if self.axis == RATE else _LENGTH_STEPS
+        near = 1.0
+        for step in range(1, steps + 1):
+            far = FURTHEST ** (step / steps)
+            if self._flipped(far**sign):
+                near, far = highest_between(lambda away: not self._flipped(away**sign), near, far, _CLOSE_ENOUGH)
+                return self._flip(near**sign, far**sign)
+            near = far
+        return None
+
+    def _at(self, factor: float) -> Study:
+        if factor not in self.plans:
+            load = traffic_axes(self.question)[self.axis](factor)
+            self.plans[factor] = again(self.question, pick_only=True, load=load, disaggregate=False)
+        return self.plans[factor]
+
+    def _flipped(self, factor: float) -> bool:
+        """Another GPU serves, and nothing on the pick's does for as little: the plan ranks all that cost the same."""
+        rows = self._at(factor).plan.ranked
+        return bool(rows) and all(row.gpu != self.gpu for row in rows)
+
+    def _flip(self, near: float, far: float) -> Flip:
+        still, flipped = self._at(near), self._at(far)
+        here, rival = still.plan.best, flipped.plan.best
+        assert rival is not None
+        placed, attempts = flipped.of(rival), flipped.search.sought.attempts
+        own = again(flipped.question.on(self.gpu), pick_only=True, attempts=attempts).plan.best
+        before = resize(still.question, placed.screened.hosts)
+        mean = self.question.load.workload
+        value = {RATE: mean.rate, PROMPTS: mean.input_tokens, ANSWERS: mean.output_tokens}[self.axis]
+        return Flip(
+            what=self.axis,
+            factor=far,
+            before=Side(
+                value=value * near,
+                pick_usd_per_month=here.usd_per_month if here else None,
+                rival_usd_per_month=_usd_per_month(before),
+            ),
+            after=Side(
+                value=value * far,
+                pick_usd_per_month=own.usd_per_month if own else None,
+                rival_usd_per_month=rival.usd_per_month,
+            ),
+            gpu=rival.gpu,
+            rival=layout(placed.deployment),
+            replicas=placed.replicas,
+        )
+
+
+def _usd_per_month(found: Placed | NotServed) -> float | None:
+    """On the cheapest machines; None where it cannot be served, or not within the GPUs allowed."""
+    if isinstance(found, NotServed):
+        return None
+    usd = found.screened.hosts.usd_per_month(found.replicas)
+    return usd if math.isfinite(usd) else None
+
+
+# --- several demands ------------------------------------------------------------------------------------------------
+
+
+class InCase(Noun):
+    """A choice in one case."""
+
+    replicas: PositiveInt
+    """Spare ones included."""
+    usd_per_month: PositiveFloat
+    regret: NonNegativeFloat
+    """Bill ÷ the best bill of this case - 1."""
+
+
+class RegretChoice(Noun):
+    """One kind of hardware on one offer, whatever the demand."""
+
+    gpu: str
+    layout: str
+    weights: Precision
+    engine: str
+    provider: str
+    region: str
+    instance: str
+    terms: Terms
+    below_checkpoint: bool
+    cases: tuple[InCase, ...]
+    """In the order of the demands."""
+    largest_regret: NonNegativeFloat
+    best_in: tuple[int, ...]
+    """The cases for which it is the pick, by place."""
+
+
+class Regret(Noun):
+    """Choices that hold in every case, the one with the least regret first."""
+
+    demands: tuple[Workload, ...]
+    best_usd_per_month: tuple[PositiveFloat, ...]
+    """Of each case, by whatever choice is best for it."""
+    choices: tuple[RegretChoice, ...]
+    not_everywhere: int
+    """Choices left out because they miss an SLO in some case, or take more GPUs than allowed."""
+
+    @property
+    def least(self) -> RegretChoice | None:
+        return self.choices[0] if self.choices else None
+
+
+def least_regret(studies: Sequence[Study], rows: int = 10) -> Regret | None:
+    """The choices with the least regret over studies of the same question for several demands.
+
+    None where some demand cannot be served at all.
+    """
+    bests = [study.plan.best for study in studies]
+    if not all(bests):
+        return None
+    cases = [_DemandCase(study, best.usd_per_month) for study, best in zip(studies, bests, strict=True) if best]
+    named: dict[str, Hosts] = {}
+    for placed in (placed for study in studies for placed in study.search.sized):
+        named.setdefault(placed.screened.name, placed.screened.hosts)
+    hopes = [(max(case.hope(hosts) for case in cases), hosts) for hosts in named.values()]
+    found: dict[Kind, RegretChoice] = {}
+    not_everywhere = 0
+    for hope, hosts in sorted(hopes, key=lambda hoped: hoped[0]):
+        enough = sorted(choice.largest_regret for choice in found.values())[:rows]
+        if math.isfinite(hope) and len(enough) == rows and hope > enough[-1]:
+            continue
+        choice = _choice(hosts, cases) if math.isfinite(hope) else None
+        if choice is None:
+            not_everywhere += 1
+        elif (kind := kind_of(hosts.deployment)) not in found or _key(choice) < _key(found[kind]):
+            found[kind] = choice
+    return Regret(
+        demands=tuple(study.question.load.workload for study in studies),
+        best_usd_per_month=tuple(case.best for case in cases),
+        choices=tuple(sorted(found.values(), key=_key)[:rows]),
+        not_everywhere=not_everywhere,
+    )
+
+
+def _key(choice: RegretChoice) -> tuple[float, float, int, int]:
+    """At the same regret, the smaller sum; then more bits."""
+    total = sum(case.regret for case in choice.cases)
+    return round(choice.largest_regret, 9), round(total, 9), -choice.weights.bits, choice.layout.count("KV")
+
+
+@dataclass(frozen=True)
+class _DemandCase:
+    """One demand: its plan, and the bill of its pick."""
+
+    study: Study
+    best: float
+
+    def hope(self, hosts: Hosts) -> float:
+        """The smallest regret that the closed form lets a deployment have; infinite where it cannot serve."""
+        question = self.study.question
+        if why_not(hosts.deployment, question.load.longest):
+            return math.inf
+        screened = screen(hosts.deployment, hosts, question.load, question.slos)
+        if isinstance(screened, NotServed):
+            return math.inf
+        return max(0.0, hosts.usd_per_month(screened.fewest) / self.best - 1)
+
+    def replicas(self, hosts: Hosts) -> int | None:
+        """As the plan sized it, or sized now; None where it does not hold."""
+        known = (placed for placed in self.study.search.sized if placed.deployment == hosts.deployment)
+        placed = next(known, None) or resize(self.study.question, hosts)
+        return placed.replicas if isinstance(placed, Placed) else None
+
+
+def _choice(hosts: Hosts, cases: Sequence[_DemandCase]) -> RegretChoice | None:
+    """A deployment on its best machine over all cases; None where it does not hold in one."""
+    counts = []
+    for case in cases:
+        if (count := case.replicas(hosts)) is None:
+            return None
+        counts.append(count)
+    bests = [case.best for case in cases]
+    choices = (_on(hosts, machine, counts, bests) for machine in hosts.cheapest_of_each_size)
+    return min(filter(None, choices), key=_key, default=None)
+
+
+def _on(hosts: Hosts, machine: Machine, counts: Sequence[int], bests: Sequence[float]) -> RegretChoice | None:
+    """So many replicas in each case, on one kind of machine; None where they take more GPUs than allowed."""
+    deployment, offer = hosts.deployment, machine.offer
+    if hosts.machines_on(offer, max(counts)) * offer.gpus > (hosts.max_gpus or math.inf):
+        return None
+    bills = [machine.usd_per_month(hosts.machines_on(offer, count)) for count in counts]
+    cases = tuple(
+        # The best is the lowest by the search; a cent of rounding must not make a negative regret.
+        InCase(replicas=sum(hosts.counts_on(offer, count)), usd_per_month=usd, regret=max(0.0, usd / best - 1))
+        for count, usd, best in zip(counts, bills, bests, strict=True)
+    )
+    return RegretChoice(
+        gpu=deployment.gpu.key,
+        layout=layout(deployment),
+        weights=deployment.weights,
+        engine=deployment.engine.key,
+        **copied(offer, "provider", "region", "instance"),
+        terms=machine.terms,
+        below_checkpoint=not is_faithful(deployment),
+        cases=cases,
+        largest_regret=max(case.regret for case in cases),
+        best_in=tuple(place for place, case in enumerate(cases) if case.regret < 1e-9),
+    )
