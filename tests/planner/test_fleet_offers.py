@@ -16,7 +16,6 @@ from tokonomics.errors import BadInput
 from tokonomics.money.demand import parse_demand
 from tokonomics.money.fleet import FleetLimits
 from tokonomics.planner.fleet import FleetBounds, FleetReport, plan_fleet
-from tokonomics.planner.fleet_layouts import MARGIN
 from tokonomics.planner.fleet_offers import (
     FleetMarket,
     Machines,
@@ -32,6 +31,7 @@ from tokonomics.serving.capacity import what_breaks
 from tokonomics.serving.fleet import FleetSettings
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import Simulation, simulate
+from tokonomics.sizing.rules import OTHER_HOURS
 from tokonomics.sizing.screen import tpot_limit
 from tokonomics.sizing.search import highest_between
 from tokonomics.sizing.terms import assumed_interruptions
@@ -124,7 +124,7 @@ def test_capacity_is_what_the_simulator_says() -> None:
         return what_breaks(made, outcome(made, SLOS)) is None
 
     highest, _ = highest_between(holds, 6.0, 48.0)
-    expected = max(12 / replicas, MARGIN * min(highest / replicas, 12 / (replicas - 1)))
+    expected = max(12 / replicas, OTHER_HOURS * min(highest / replicas, 12 / (replicas - 1)))
     assert only.requests_per_s["all"] == pytest.approx(expected, rel=0.02)
 
 

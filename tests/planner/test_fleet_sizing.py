@@ -17,7 +17,7 @@ from tokonomics.money.fleet import FleetLimits
 from tokonomics.physics.deployment import deploy
 from tokonomics.planner import fleet_layouts
 from tokonomics.planner.fleet import FleetReport, plan_fleet
-from tokonomics.planner.fleet_layouts import MARGIN, FleetLayout, _levels
+from tokonomics.planner.fleet_layouts import FleetLayout, _levels
 from tokonomics.planner.fleet_offers import FleetMarket, Machines, fleet_machines
 from tokonomics.planner.fleet_replay import FleetReplay, ReplayCase, places_of, replay
 from tokonomics.planner.fleet_traffic import FleetTraffic, traffic_from_curve
@@ -27,6 +27,7 @@ from tokonomics.planner.search import Sought
 from tokonomics.sizing.attempt import Sized
 from tokonomics.sizing.hosts import Hosts
 from tokonomics.sizing.load import load_of_shape
+from tokonomics.sizing.rules import OTHER_HOURS
 from tokonomics.sizing.screen import Screened, screen
 from tokonomics.traffic.lengths import parse_lengths
 from tokonomics.traffic.slo import parse_slos
@@ -115,9 +116,9 @@ def test_what_a_replica_is_counted_on_for_in_quiet_hours_holds_in_other_hours_to
     counted = layout.levels["all"][0][1]
     missed = {
         share: sum(not held_alone(layout, counted * share, lengths, seed) for seed in range(1, 7))
-        for share in (1.0, 1 / MARGIN)
+        for share in (1.0, 1 / OTHER_HOURS)
     }
-    assert missed[1.0] == 0 < missed[1 / MARGIN]
+    assert missed[1.0] == 0 < missed[1 / OTHER_HOURS]
 
 
 def test_quiet_hours_keep_the_peaks_replicas_where_fewer_hold_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from tokonomics.planner.fleet_traffic import FleetTraffic
 from tokonomics.planner.prospects import layout
 from tokonomics.planner.search import Sought, missed_text
 from tokonomics.serving.fleet import Router
+from tokonomics.sizing import rules
 from tokonomics.sizing.attempt import Sized
 from tokonomics.sizing.hosts import Hosts, Machine, Stock, hosts_of
 from tokonomics.sizing.layouts import why_not
@@ -40,10 +41,6 @@ _MOST_SIZED = 64
 taken to carry the same; and of so many what one carries is known to a hundredth or two. Our choice."""
 _LIKELY = 0.85
 """Of what a replica of a larger fleet carries: where the search for what one of a smaller fleet does begins."""
-MARGIN = 0.97
-"""Of the highest rate that held, since that was one draw of 20,000 requests. Llama 3.1 8B on RTX PRO 6000, L40S and
-H100, 900 tokens in, 99 out, ttft_p99 of 1 s, eight other hours each: at that rate 10 of 24 broke it (2.8 s at worst),
-at 97 % of it none (0.86 s). The busiest hour is counted on as a plan does: for no less than it was sized for."""
 _LEAST = 1e-3
 """Of what the closed form says: replicas that hold no more are not worth their GPUs."""
 
@@ -177,17 +174,17 @@ def _levels(
     known = peak / number if holds(number, peak / number) else None
     if (highest := _most(partial(holds, number), too_much, known)) is None:
         return ()
-    most = max(known or 0.0, highest * MARGIN)
+    most = max(known or 0.0, highest * rules.OTHER_HOURS)
     least = max(1, int(quietest / most))
     if quietest >= peak or least >= number:
         return ((peak, most),)
     if (one := _most(partial(holds, least), highest)) is None:
         # What comes at once is too much for few at any rate: quiet hours take as many replicas as the busiest.
         return ((quietest, quietest / number), (peak, most))
-    levels = {least * one * MARGIN: one * MARGIN, peak: most}
+    levels = {least * one * rules.OTHER_HOURS: one * rules.OTHER_HOURS, peak: most}
     middle = round(math.sqrt(least * number))
     if least < middle < number and one < _EVEN * highest and (between := _most(partial(holds, middle), highest)):
-        levels[middle * between * MARGIN] = between * MARGIN
+        levels[middle * between * rules.OTHER_HOURS] = between * rules.OTHER_HOURS
     return tuple(sorted(levels.items()))
 
 

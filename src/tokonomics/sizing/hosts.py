@@ -58,10 +58,6 @@ class Machine:
         """What so many of them cost a month."""
         return machines * self.usd_per_hour * HOURS_PER_MONTH
 
-    def usd_per_month_of(self, deployment: Deployment, replicas: int, spare: Spare = NO_SPARE) -> float:
-        """What the whole machines cost that so many replicas take."""
-        return self.usd_per_month(machines_for(deployment, self.offer, replicas, spare))
-
 
 class PrefillPool(NamedTuple):
     """The replicas of a disaggregated candidate that compute prompts only."""
