@@ -269,6 +269,8 @@ def _hint(simulation: Simulation, made: SimulateResult) -> blocks.Line | None:
         said = f"Add replicas to the busier side: {prefill} for first tokens, {replicas} for the others."
     elif fleet.autoscale and (waits or missed):
         said = "The fleet follows too slowly: a lower target, a shorter cold start, or more replicas at least (min=)."
+    elif made.hopeless:
+        said = f"An SLO is missed: {made.hopeless.reason}. {made.hopeless.what_to_do}"
     elif missed:
         said = f"An SLO is missed: add {replicas}, or ask tokonomics capacity how many it takes."
     elif waits:
