@@ -131,6 +131,27 @@ def test_a_target_that_pauses_alone_break_is_refused_before_a_search() -> None:
     check_pauses(parse_slos("job_p99=5s"), without)
 
 
+def test_the_traffic_is_told_with_the_time_in_which_it_is_offered() -> None:
+    """Requests over that time are the rate, however long the server takes for the last turns."""
+    request = SimulateRequest.of(SERVED | TALKS | {"sessions": "4,think=1m"})
+    found = simulate(request)
+    said = re.search(
+        r"([\d,]+) requests of (\d+) sessions that begin within ([\d.]+) (s|min) \(([\d.]+) requests/s offered\), "
+        r"the last sent after ([\d.]+) (s|min)",
+        " ".join(described(found, request).text().split()),
+    )
+    assert said is not None
+    requests, sessions, within, unit, rate, last, last_unit = said.groups()
+    in_seconds = {"s": 1.0, "min": 60.0}
+    assert int(requests) == 400
+    assert found.sessions is not None
+    assert int(sessions) == found.sessions.jobs
+    assert int(requests) / (float(within) * in_seconds[unit]) == pytest.approx(float(rate), rel=0.02)
+    assert float(rate) == pytest.approx(4, rel=0.01)
+    assert float(last) * in_seconds[last_unit] == pytest.approx(found.simulation.trace.duration_s, rel=0.01)
+    assert found.simulation.trace.duration_s > 1.3 * found.sessions.starts_s
+
+
 def test_every_question_refuses_jobs_that_pauses_alone_break_and_tells_the_same_pauses() -> None:
     """The p99 of the pauses, summed here session by session over the plan's requests: no session branches."""
     said = {"model": "llama-3.1-8b", "gpu": "H100", "slo": "job_p99=2m", "rate": "4"} | TALKS

@@ -107,11 +107,8 @@ def _simulation(
         yield turn_table(made.sessions)
     yield short_run(made, made_up)
     yield _hint(simulation, made)
-    trace = simulation.trace
-    pace = f", {requests_a_second(f'{rate:.3g}')}" if made.sessions else ""
     yield blocks.note(
-        f"Traffic: {trace.source}, {plural(made.requests, 'request')}{pace} over {duration_text(trace.duration_s)}: "
-        f"{made.lengths}.",
+        f"Traffic: {simulation.trace.source}, {_offered(simulation, made, rate)}: {made.lengths}.",
         _price_text(cost, simulation.fleet.prefill is None) if cost else "",
         f"Every prompt has {model.images.tokens:,} tokens of images, of a vision tower {TOWER_SPEED}."
         if model.images
@@ -119,6 +116,15 @@ def _simulation(
         f"An encoder's speed: {ENCODER_SPEED}." if model.is_encoder else "",
         "Latencies are of answered requests; step times are modelled: tokonomics predict shows how sure they are.",
     )
+
+
+def _offered(simulation: Simulation, made: SimulateResult, rate: float) -> str:
+    """How many requests, and the time in which they are offered: of sessions, that in which they begin."""
+    requests, whole = plural(made.requests, "request"), duration_text(simulation.trace.duration_s)
+    if not made.sessions:
+        return f"{requests} over {whole}"
+    begin = f"{plural(made.sessions.jobs, 'session')} that begin within {duration_text(made.sessions.starts_s)}"
+    return f"{requests} of {begin} ({requests_a_second(f'{rate:.3g}')} offered), the last sent after {whole}"
 
 
 def _price_text(cost: ServedCost, alike: bool) -> str:
