@@ -258,6 +258,7 @@ def test_can_run_exits_with_1_where_nothing_fits(tokonomics: Call) -> None:
         ((*CAN_RUN, "--gpus=1001"), "--gpus: must be at most 1,000"),
         ((*CAN_RUN, "--context=0"), "--context"),
         ((*CAN_RUN, "llama-9"), "llama-9"),
+        ((*CAN_RUN, "llama-3.1-8b", "--context=200k"), "200,000 tokens exceed Llama 3.1 8B's 131,072 of context"),
         (("can-run", "--gpu=Gaudi3", "--engine=sglang"), "--engine"),
     ],
 )

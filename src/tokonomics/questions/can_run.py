@@ -49,6 +49,10 @@ def can_run(request: CanRunRequest, listener: Listener = SILENT) -> CanRunResult
         models = [find_model(name) for name in dict.fromkeys(names)]
         for model in models:
             require_writer(model)
+            if "context" in request.given() and request.context > model.max_context:
+                what = f"sequences of {request.context:,} tokens exceed {model.name}'s {model.max_context:,} of context"
+                fix = f"Give {option('context', model.max_context)} or less, or a model with a longer context."
+                raise BadInput(what, field="context", fix=fix)
     slos = targets_of(request)
     if any(slo.latency is Latency.e2e for slo in slos):
         listener.note("only SLOs on TTFT and on the time per token count here: an answer has no length of its own")

@@ -178,7 +178,9 @@ def _needs(too_large: Iterable[TooLarge]) -> str:
 
 def _notes(result: CanRunResult) -> blocks.Line:
     speeds = {row.speed for row in result.runs}
+    shorter = dict.fromkeys(f"{row.model} ({row.context:,})" for row in result.runs if row.context < result.context)
     return blocks.note(
+        f"Counted at their own context, which is shorter: {', '.join(shorter)}." if shorter else "",
         "A user is one answer being written, its context full. Users: what memory holds, the engine runs and the SLO "
         f"allows ({option('slo')}); prompts that arrive meanwhile slow all down, see `tokonomics capacity`.",
         "0 users: even one answer is slower than the SLO." if any(not row.users for row in result.runs) else "",
