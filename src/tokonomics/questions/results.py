@@ -243,6 +243,10 @@ class CanRunResult(Result, CanRun):
 
     gpu_power: PowerCurve | None = None
     """What a GPU of it draws; None: not known, or nobody asked for dollars."""
+    not_counted: Any = beside()
+    """Inputs of a plan that say nothing on a machine of one's own."""
+    longest_request: Any = beside()
+    """Tokens of the longest request of a plan's traffic, which the servers are started for where they hold it."""
 
     @property
     def is_found(self) -> bool:

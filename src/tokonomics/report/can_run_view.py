@@ -30,6 +30,10 @@ def _sections(result: CanRunResult, by_default: bool) -> blocks.View:
     default = f" (default; {option('slo')})" if by_default else ""
     asked = f"sequences of {result.context:,} tokens; {slos_text(result.slos)}{default}"
     yield blocks.line(f"{machine}: {asked}", kind="asked")
+    if result.not_counted:
+        yield blocks.line(
+            f"Not counted here: {', '.join(map(option, result.not_counted))}; `tokonomics capacity` counts the load."
+        )
     if not result.runs:
         yield blocks.section(blocks.headline("None of these models fits", mood="worst"), *_besides(result))
         return
@@ -86,7 +90,7 @@ _LAYOUT_COLUMNS = (
 )  # fmt: skip
 
 
-def _layouts(result: CanRun) -> blocks.View:
+def _layouts(result: CanRunResult) -> blocks.View:
     """Every layout, the one that writes most within the SLO first; then what of each engine's flags differs."""
     rows = [
         [
@@ -120,6 +124,9 @@ def _layouts(result: CanRun) -> blocks.View:
     yield blocks.table(["!model", "!weights", "!layout", "flags"], differ, title, shown=_SHOWN)
     several = f" in {plural(started[0].replicas, 'process')}" if _in_processes(started[0]) else ""
     yield blocks.line(f"The first starts{several} with: {commands[0]}")
+    if result.longest_request:
+        longest = f"the longest request of this traffic has {result.longest_request:,} tokens"
+        yield blocks.note(f"Users and speeds are at the mean of {result.context:,} tokens; {longest}.")
 
 
 def _flags(command: str) -> list[str]:
