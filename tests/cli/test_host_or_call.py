@@ -245,7 +245,7 @@ def test_can_run_prices_tokens_where_electricity_has_a_price(tokonomics: Call) -
 def test_can_run_exits_with_1_where_nothing_fits(tokonomics: Call) -> None:
     done = tokonomics("can-run", "llama-3.1-70b", "--gpu=T4")
     assert done.returncode == 1
-    assert "Too large here. They fit 4 GPUs (TP=4) at int4: llama-3.1-70b." in done.stdout
+    assert "llama-3.1-70b does not fit\nToo large here. It fits 4 GPUs (TP=4) at int4: llama-3.1-70b." in done.stdout
 
 
 @pytest.mark.parametrize(

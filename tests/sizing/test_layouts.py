@@ -29,6 +29,7 @@ from tokonomics.questions.requests.buy import (
     PredictRequest,
 )
 from tokonomics.questions.results import CanRunResult, PlanResult
+from tokonomics.report.can_run_view import can_run as described
 from tokonomics.sizing.layouts import fitting, on_machine, weight_choices
 from tokonomics.traffic.slo import parse_slos
 
@@ -193,6 +194,15 @@ def test_a_server_of_ones_own_is_started_for_the_longest_request_and_says_what_i
         asked.model_copy(update={"model": ("llama-2-7b",), "input": "lognormal:mean=2000,p99=9000"})
     )
     assert all("--max-model-len 4096" in (row.command or "") for row in beyond.runs)
+
+
+def test_flags_that_differ_are_listed_where_there_are_several_layouts() -> None:
+    for weights, tables in (("fp8",), 0), (("fp8", "bf16"), 1):
+        request = CanRunRequest(model=("llama-3.1-8b",), gpu="L4", context=1024, weights=weights)
+        found = asked_can_run(request)
+        assert len(found.runs) == len(weights)
+        text = described(found, request).text()
+        assert (text.count("in which they differ"), text.count("starts with: vllm serve")) == (tables, 1)
 
 
 @pytest.mark.parametrize("more", [{}, {"gpu": ("H100", "H200")}, {"gpu": ("H100",), "engine": ("vllm", "sglang")}])

@@ -61,8 +61,10 @@ def can_run(request: CanRunRequest, listener: Listener = SILENT, longest: int = 
     machine = OwnMachine(gpu, request.gpus, engine, _power(request))
     weights = _precisions(request.weights, WEIGHT_PRECISIONS, "weights")
     kv = _precisions(request.kv, KV_PRECISIONS, "kv")
-    asked = {"weights": weights, "kv": kv, "every_layout": names is not None, "longest": longest}
-    found = what_runs(models, machine, request.context, slos, **asked)
+    listed_all = names is not None
+    found = what_runs(
+        models, machine, request.context, slos, weights=weights, kv=kv, every_layout=listed_all, longest=longest
+    )
     return CanRunResult(**dict(found), gpu_power=power_of(gpu) if machine.power else None)
 
 
@@ -85,7 +87,7 @@ def on_own_machine(request: PlanRequest, listener: Listener = SILENT) -> CanRunR
     if len(lengths) == 2:
         drawn = draw_lengths(*lengths_of(request), ENOUGH_REQUESTS, np.random.default_rng(request.seed))
         asked["context"] = math.ceil(sum(side.mean() for side in drawn))
-        longest = int(sum(side.astype(np.int64) for side in drawn).max())
+        longest = int(np.sum(drawn, axis=0, dtype=np.int64).max())
     left = sorted(set(request.given()) - set(asked) - lengths - {"own"})
     found = can_run(CanRunRequest(**asked), listener, longest)
     return found.model_copy(update={"not_counted": tuple(left), "longest_request": longest})

@@ -35,7 +35,8 @@ def _sections(result: CanRunResult, by_default: bool) -> blocks.View:
             f"Not counted here: {', '.join(map(option, result.not_counted))}; `tokonomics capacity` counts the load."
         )
     if not result.runs:
-        yield blocks.section(blocks.headline("None of these models fits", mood="worst"), *_besides(result))
+        only = f"{result.too_large[0].model} does not fit" if len(result.too_large) == 1 else ""
+        yield blocks.section(blocks.headline(only or "None of these models fits", mood="worst"), *_besides(result))
         return
     fits = len({row.model for row in result.runs})
     of = plural(fits + len(result.too_large), "model")
@@ -121,9 +122,10 @@ def _layouts(result: CanRunResult) -> blocks.View:
         for row, own in zip(started, flags, strict=True)
     ]
     title = f"Flags of {result.engine} in which they differ"
-    yield blocks.table(["!model", "!weights", "!layout", "flags"], differ, title, shown=_SHOWN)
+    if len(differ) > 1:
+        yield blocks.table(["!model", "!weights", "!layout", "flags"], differ, title, shown=_SHOWN)
     several = f" in {plural(started[0].replicas, 'process')}" if _in_processes(started[0]) else ""
-    yield blocks.line(f"The first starts{several} with: {commands[0]}")
+    yield blocks.line(f"{'The first' if len(differ) > 1 else 'It'} starts{several} with: {commands[0]}")
     if result.longest_request:
         longest = f"the longest request of this traffic has {result.longest_request:,} tokens"
         yield blocks.note(f"Users and speeds are at the mean of {result.context:,} tokens; {longest}.")
@@ -165,7 +167,8 @@ def _besides(result: CanRun) -> Iterable[blocks.Line]:
     if more:
         yield blocks.line(f"Smaller ones that fit as well: {', '.join(dict.fromkeys(more))}.")
     if result.too_large:
-        yield blocks.line(f"Too large here. They fit {_needs(result.too_large)}.")
+        fit = "It fits" if len(result.too_large) == 1 else "They fit"
+        yield blocks.line(f"Too large here. {fit} {_needs(result.too_large)}.")
     if result.power is None and result.runs:
         flags = f"{option('usd_per_kwh', 0.3)} {option('host_watts', 150)}"
         bought = f"{option('purchase_usd', 2500)} {option('years', 3)}"

@@ -293,6 +293,8 @@ def _capacity(result: CapacityResult) -> blocks.View:
     made = best.outcome
     old = marked_old(cost.price_from) if cost else ""
     yield blocks.headline(requests_a_second(f"{best.rate:,.3g}"), f" on one replica: {result.placed}{old}")
+    # As many digits as tell the rate that holds from the next that does not.
+    digits = next((number for number in range(3, 10) if f"{best.rate:.{number}g}" != f"{best.at_most:.{number}g}"), 3)
     encoder = result.placed.model.is_encoder
     output = f"{made.output_tokens_per_s:,.0f} output tokens a second"
     if encoder:
@@ -301,8 +303,8 @@ def _capacity(result: CapacityResult) -> blocks.View:
     price = cost.usd_per_mtok if cost else None
     traffic = f"{log.source}, {requests_a_second(f'{log.rate:.3g}')}"
     yield blocks.facts(
-        blocks.fact("holds", f"{best.rate:,.3g}/s", output, number=best.rate, less="worse"),
-        ("fails at", f"{best.at_most:,.3g}/s", best.breaks),
+        blocks.fact("holds", f"{best.rate:,.{digits}g}/s", output, number=best.rate, less="worse"),
+        ("fails at", f"{best.at_most:,.{digits}g}/s", best.breaks),
         ("batch", f"{made.batch:,.1f}", "sequences in a step at that rate"),
         ("batch limit", f"{best.max_sequences:,}", f"{option('max_sequences')}: with more at once an SLO is missed")
         if best.max_sequences
@@ -323,7 +325,7 @@ def _capacity(result: CapacityResult) -> blocks.View:
         ],
         [
             [
-                f"{trial.rate:,.3g}",
+                f"{trial.rate:,.{digits}g}",
                 *(
                     blocks.Span(time_text(slo.delivered_s), "" if slo.met else "bad")
                     for slo in trial.outcome.slo or _tails(trial.outcome)

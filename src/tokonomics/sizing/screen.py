@@ -74,9 +74,8 @@ def screen(deployment: Deployment, hosts: Hosts, load: Load, slos: tuple[Slo, ..
 
 def late_alone(deployment: Deployment, load: Load, slos: tuple[Slo, ...]) -> NotServed | None:
     """The SLO that even lone requests miss by most; None where they meet all."""
-    if refusal := next(
-        (late for part, targets in load.owed(slos) if (late := late_by_pauses(part.trace, targets))), None
-    ):
+    refusals = (late_by_pauses(part.trace, targets) for part, targets in load.owed(slos))
+    if refusal := next(filter(None, refusals), None):
         return refusal
     steps = step_model(deployment)
     late = [
