@@ -9,13 +9,16 @@ import tokonomics
 from tokonomics.measure.meter.bill import bill
 from tokonomics.measure.meter.state import MeterTally
 from tokonomics.planner.what_if import AtSpeed, BillRange
-from tokonomics.questions.requests.traffic import CapacityRequest
+from tokonomics.questions.levers import levers
+from tokonomics.questions.requests.traffic import CapacityRequest, LeversRequest
 from tokonomics.questions.simulate import capacity
 from tokonomics.report.blocks import sections
+from tokonomics.report.levers_view import levers as described_levers
 from tokonomics.report.page_views import ledger
 from tokonomics.report.plan_view import _interval
 from tokonomics.report.rich_text import as_text
 from tokonomics.report.simulate_view import capacity as described_capacity
+from tokonomics.types import Marked
 
 
 def test_an_slo_that_slower_machines_miss_is_no_bill_that_stays() -> None:
@@ -78,3 +81,19 @@ def test_a_capacity_tells_the_rate_that_holds_from_the_next_that_does_not() -> N
         text = described_capacity(found.model_copy(update={"rate": rate, "highest_rate": best}), request).text()
         said = dict(re.findall(r"^(holds|fails at) +(\S+)", text, re.MULTILINE))
         assert (said["holds"], said["fails at"]) == told
+
+
+def test_a_lever_that_pays_only_on_top_of_others_says_so_in_its_row() -> None:
+    request = LeversRequest.of({"model": "llama-3.1-8b", "gpu": "H100", "rate": "5", "input": "1000", "output": "300"})
+    found = levers(request)
+    assert "right-sized GPUs" in found.taken
+    alone = {"bill": None, "reason": Marked("its machine is not sold"), "saved_usd_per_month": 0.0, "saved_share": 0.0}
+    rows = [lever.model_copy(update=alone) if lever.name == "right-sized GPUs" else lever for lever in found.levers]
+    changed = found.model_copy(update={"levers": tuple(sorted(rows, key=lambda lever: lever.bill is None))})
+    count = sum(lever.bill is None for lever in rows)
+    text = described_levers(changed, request).text()
+    assert f"{count} levers do not apply alone" in text
+    row = re.search("^right-sized GPUs +(.+?) *$", text, re.MULTILINE)
+    assert row is not None
+    assert row[1] == "taken on top of the others; alone: its machine is not sold"
+    assert f"{count - 1} levers do not apply\n" in re.sub(" +\n", "\n", described_levers(found, request).text())
